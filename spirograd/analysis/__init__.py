@@ -1,0 +1,1 @@
+"""Facts about IR: effects, sizes that the host can compute."""

@@ -1,0 +1,125 @@
+"""CompiledKernel: what the compiler hands to the runtime. Plain data, picklable (the interpreter's callable excepted)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from spirograd.base.dtypes import DType
+from spirograd.base.loc import Loc
+from spirograd.base.sizes import Size
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One entry of the argument block that every task of a kernel receives.
+
+    ``kind`` says what the launcher puts there:
+    ``"tree"``   address (u64) of the buffer of field tree ``index``
+    ``"array"``  address (u64) of array argument ``index``; ``role`` is ``"primal"``, ``"grad"`` or ``"dual"``
+    ``"temps"``  address (u64) of the kernel's temporaries (cross-task values, return values)
+    ``"fault"``  address (u64) of the fault record          ``"print"`` address (u64) of the print ring
+    ``"scalar"`` scalar argument ``index``, of type ``dtype``
+    ``"shape"``  extent (i32) of axis ``axis`` of array argument ``index``
+    ``"seed"``   random seed of this launch (u32)            ``"launch"`` number of this launch (u32), for prints and faults
+    ``offset`` is the byte offset in the block (naturally aligned: 8-byte entries first).
+    """
+
+    kind: str
+    index: int = 0
+    axis: int = 0
+    role: str = "primal"
+    dtype: DType | None = None
+    offset: int = 0
+
+    @property
+    def is_buffer(self) -> bool:
+        return self.kind in ("tree", "array", "temps", "fault", "print")
+
+
+@dataclass(frozen=True, slots=True)
+class ArgBlock:
+    """The layout of the argument block: slots in order of offset, their ``struct`` format (little endian, padded), bytes in all."""
+
+    slots: tuple[Slot, ...]
+    format: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskInfo:
+    """One dispatch. ``begin``/``end`` are None where only the device can know them: then it strides over its own bounds."""
+
+    name: str
+    kind: str  # "serial" | "range_for"
+    entry: str  # symbol or entry point
+    binary: int  # index into CompiledKernel.binaries
+    begin: Size | None = 0
+    end: Size | None = 1
+    group_size: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FaultSite:
+    """A place that can fail: code 'assert' | 'bounds' | 'overflow' | 'tape', message template over the operands, where.
+
+    The message may use ``{0}``, ``{1}`` ... for operands; ``dtypes`` says how to read each operand word.
+    """
+
+    code: str
+    message: str
+    dtypes: tuple[DType, ...]
+    loc: Loc | None
+
+
+@dataclass(frozen=True, slots=True)
+class PrintSite:
+    """A ``print``: parts are literal strings, or (dtype index into ``dtypes``, format spec) pairs; dtypes of the words written."""
+
+    parts: tuple[Any, ...]
+    dtypes: tuple[DType, ...]
+    loc: Loc | None
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """Which memory a kernel may read and write: ``("tree", id)``, ``("array", argument)``. The runtime bumps generations by it."""
+
+    reads: frozenset[tuple[str, int]] = frozenset()
+    writes: frozenset[tuple[str, int]] = frozenset()
+
+
+@dataclass(slots=True, eq=False)
+class CompiledKernel:
+    """A kernel ready to load on one device.
+
+    ``binaries``: SPIR-V modules, or one native object, one per ``TaskInfo.binary`` index. ``returns``: (dtype, byte offset in
+    temps) of each scalar returned. ``stages``: name -> text or bytes of every stage, for dumps and ``kernel.ir()`` ...
+    ``run``: the interpreter's callable, ``run(block: bytes, memory)``.
+    """
+
+    name: str
+    profile: str
+    key: str
+    args: ArgBlock
+    tasks: tuple[TaskInfo, ...]
+    binaries: tuple[bytes, ...] = ()
+    temps_size: int = 0
+    returns: tuple[tuple[DType, int], ...] = ()
+    faults: tuple[FaultSite, ...] = ()
+    prints: tuple[PrintSite, ...] = ()
+    effects: Effects = field(default_factory=Effects)
+    stages: dict[str, Any] = field(default_factory=dict)
+    run: Callable[..., None] | None = None
+
+
+# The fault record, in 32-bit words: 0 flag (exchanged to 1 by the first that fails), 1 site index, 2 launch number,
+# 3 operand words written, 4... operands, each as two words (low, high).
+FAULT_WORDS = 32
+FAULT_FLAG, FAULT_SITE, FAULT_LAUNCH, FAULT_OPERANDS = 0, 1, 2, 4
+FAULT_MAX_OPERANDS = (FAULT_WORDS - FAULT_OPERANDS) // 2
+# The print ring, in 32-bit words: 0 words claimed so far (may run past the capacity: the excess was lost), 1 capacity in words,
+# from 2 on records: site index, launch number, then each value as two words (low, high).
+PRINT_WORDS = 1 << 18
+PRINT_CURSOR, PRINT_CAPACITY, PRINT_DATA = 0, 1, 2

@@ -1,0 +1,39 @@
+"""The capability record: everything that code generation may know about a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a device can do. Generators consult only this record; it is part of the cache key.
+
+    ``profile`` selects the dialect: ``"vulkan"``, ``"wgpu"``, ``"cpu"``, ``"interpreter"``, later ``"cuda"``, ``"amdgpu"``.
+    Sizes are bytes, ``max_groups`` and ``max_group_size`` count per dimension x.
+    """
+
+    profile: str
+    int8: bool = False
+    int16: bool = False
+    int64: bool = False
+    float16: bool = False
+    float64: bool = False
+    storage8: bool = False
+    storage16: bool = False
+    atomic_int64: bool = False
+    atomic_f32_add: bool = False
+    atomic_f32_minmax: bool = False
+    atomic_f64_add: bool = False
+    atomic_cas: bool = True
+    buffer_address: bool = False
+    subgroup_size: int = 0
+    subgroup_arithmetic: bool = False
+    shared_memory: int = 32768
+    max_group_size: int = 256
+    max_groups: int = 65535
+    max_push_constants: int = 128
+    max_allocation: int = 1 << 62
+    cpu_name: str = ""
+    cpu_features: str = ""
+    vector_library: str = ""

@@ -1,0 +1,19 @@
+"""Options of compilation: part of the cache key. Made from `init` options by the API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """``group_size``: default workgroup size on GPUs (0: the generator's choice). ``verify``: check the IR after each pass."""
+
+    fast_math: bool = True
+    check_bounds: bool = False
+    check_overflow: bool = False
+    optimize: bool = True
+    opt_level: int = 3
+    group_size: int = 0
+    verify: bool = False
+    keep_stages: bool = False

@@ -1,0 +1,1 @@
+"""The intermediate representation: one node class, one table of operations, structured SSA."""

@@ -1,0 +1,114 @@
+"""Building IR: a cursor that appends operations, with the type rule of each one applied in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from spirograd.base.dtypes import VOID, DType, Type, Vec, i32, u1
+from spirograd.base.loc import Loc
+from spirograd.ir import ops
+from spirograd.ir.nodes import LoopAttr, Op, Region
+from spirograd.ir.ops import OpCode
+
+
+def result_type(code: OpCode, args: Sequence[Op]) -> Type:
+    """The type that follows from the operands, for codes where it does."""
+    if code.rule == "same":
+        return args[0].type
+    if code.rule == "compare":
+        return u1
+    if code is ops.select:
+        return args[1].type
+    if code is ops.extract:
+        assert isinstance(args[0].type, Vec)
+        return args[0].type.elem
+    if code is ops.insert:
+        return args[0].type
+    if code is ops.vec:
+        assert isinstance(args[0].type, DType)
+        return Vec(len(args), args[0].type)
+    raise TypeError(f"the type of {code.name} does not follow from its operands")
+
+
+class Builder:
+    """Appends operations to the innermost open region.
+
+    Open a region with `begin`, close it with `end(results)`, which gives the Region to hand to `if_`, `for_`, `while_` or `emit`.
+    ``loc`` is given to everything that is emitted.
+    """
+
+    def __init__(self) -> None:
+        self._stack: list[tuple[tuple[Op, ...], list[Op]]] = []
+        self.loc: Loc | None = None
+
+    @property
+    def ops(self) -> list[Op]:
+        """The operations of the region being built."""
+        return self._stack[-1][1]
+
+    @property
+    def depth(self) -> int:
+        return len(self._stack)
+
+    def begin(self, *types: Type) -> tuple[Op, ...]:
+        """Open a region; returns its parameters."""
+        params = tuple(Op(ops.param, t, loc=self.loc) for t in types)
+        self._stack.append((params, []))
+        return params
+
+    def end(self, results: Sequence[Op] = ()) -> Region:
+        """Close the innermost region with its results."""
+        params, body = self._stack.pop()
+        body.append(Op(ops.yield_, VOID, tuple(results), loc=self.loc))
+        return Region(params, tuple(body))
+
+    def append(self, op: Op) -> Op:
+        self._stack[-1][1].append(op)
+        return op
+
+    def emit(self, code: OpCode, *args: Op, attr: Any = None, type: Type | None = None, regions: tuple[Region, ...] = ()) -> Op:
+        """Append ``code``; ``type`` only where it does not follow from the operands."""
+        t = result_type(code, args) if type is None else type
+        return self.append(Op(code, t, args, attr, regions, self.loc))
+
+    def const(self, value: bool | int | float, t: DType = i32) -> Op:
+        if t is u1:
+            value = bool(value)
+        elif t.is_float:
+            value = float(t.np.type(value))
+        else:
+            value = int(value)
+        return self.append(Op(ops.const, t, (), value, (), self.loc))
+
+    def cast(self, value: Op, t: DType) -> Op:
+        """``value`` as ``t``; itself if it is that already."""
+        return value if value.type is t else self.emit(ops.cast, value, type=t)
+
+    def load(self, ref: Any, *indices: Op) -> Op:
+        return self.emit(ops.load, *indices, attr=ref, type=ref.dtype)
+
+    def store(self, ref: Any, *indices_and_value: Op) -> Op:
+        return self.emit(ops.store, *indices_and_value, attr=ref, type=VOID)
+
+    def atomic(self, kind: str, ref: Any, *indices_and_value: Op) -> Op:
+        return self.emit(ops.atomic, *indices_and_value, attr=(kind, ref), type=ref.dtype)
+
+    def results(self, op: Op) -> tuple[Op, ...]:
+        """The results of a control operation as values."""
+        assert isinstance(op.type, tuple)
+        return tuple(self.emit(ops.result, op, attr=k, type=t) for k, t in enumerate(op.type))
+
+    def if_(self, condition: Op, then: Region, orelse: Region) -> tuple[Op, ...]:
+        types = tuple(v.type for v in then.results)
+        return self.results(self.emit(ops.if_, condition, type=types, regions=(then, orelse)))
+
+    def for_(self, begin: Op, end: Op, initial: Sequence[Op], body: Region, attr: LoopAttr | None = None) -> tuple[Op, ...]:
+        types = tuple(v.type for v in initial)
+        return self.results(self.emit(ops.for_, begin, end, *initial, attr=attr or LoopAttr(), type=types, regions=(body,)))
+
+    def while_(self, initial: Sequence[Op], condition: Region, body: Region) -> tuple[Op, ...]:
+        types = tuple(v.type for v in initial)
+        return self.results(self.emit(ops.while_, *initial, type=types, regions=(condition, body)))
+
+

@@ -1,0 +1,280 @@
+"""THE table of operations: what each one means. Derivatives and spellings live in small tables keyed by the same objects.
+
+Semantics that hold on every back end (the evaluators here are the definition, on NumPy scalars):
+integers wrap; integer division and remainder by zero give 0, and the smallest integer divided by -1 gives itself; shift amounts count modulo
+the width; casts from float to integer truncate and saturate, NaN gives 0; min and max of a NaN and a number give the number; comparisons with
+NaN are false, except ``ne``. Float operations round to nearest, except that math functions may be off by a few units in the last place, and that
+with fast math (the default) multiplication and addition may fuse, and subnormals may flush.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from spirograd.base.dtypes import DType, Type, u1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpCode:
+    """One entry.
+
+    ``effect``: "pure" | "read" | "write" | "atomic" | "check" | "print" | "control" (decided by its regions) | "structure".
+    ``domain``: which kinds of operand it takes: letters of "b" (u1), "i" (integers), "f" (floats), for typed operands.
+    ``rule``: "same" (all operands and the result of one type), "compare" (operands of one type, result u1), "special" (see doc, checked in spec).
+    ``level``: "kernel", "device" or "both".
+    ``evaluate(result_dtype, *numpy_scalars)`` is the meaning of a pure operation.
+    """
+
+    name: str
+    arity: int | None
+    effect: str
+    doc: str
+    domain: str = ""
+    rule: str = "special"
+    commutative: bool = False
+    associative: bool = False  # for integers; floats only under `reassoc`
+    level: str = "both"
+    evaluate: Callable[..., Any] | None = None
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (BY_NAME.__getitem__, (self.name,))
+
+
+BY_NAME: dict[str, OpCode] = {}
+
+
+def _op(name: str, arity: int | None, effect: str, doc: str, **kw: Any) -> OpCode:
+    code = OpCode(name, arity, effect, doc, **kw)
+    BY_NAME[name] = code
+    return code
+
+
+# --- evaluators ----------------------------------------------------------------------------------------------------------
+
+
+def _elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
+    def run(t: DType, *args: Any) -> Any:
+        return t.np.type(function(*args))
+
+    return run
+
+
+def _math(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Evaluate in f64 (f16 and f32 operands), then round: closer to the true value than any back end need be."""
+
+    def run(t: DType, *args: Any) -> Any:
+        return t.np.type(function(*[np.float64(a) for a in args]))
+
+    return run
+
+
+def _quotient(t: DType, a: Any, b: Any) -> Any:
+    """Truncating division."""
+    x, y = int(a), int(b)
+    if y == 0:
+        return t.np.type(0)
+    q = abs(x) // abs(y)
+    return _wrap(t, q if (x < 0) == (y < 0) else -q)
+
+
+def _remainder(t: DType, a: Any, b: Any) -> Any:
+    """Remainder with the sign of the dividend."""
+    x, y = int(a), int(b)
+    return t.np.type(0) if y == 0 else _wrap(t, int(math.fmod(x, y)) if abs(x) < 2**52 and abs(y) < 2**52 else x - y * _trunc(x, y))
+
+
+def _trunc(x: int, y: int) -> int:
+    q = abs(x) // abs(y)
+    return q if (x < 0) == (y < 0) else -q
+
+
+def _floor_quotient(t: DType, a: Any, b: Any) -> Any:
+    return t.np.type(0) if int(b) == 0 else _wrap(t, int(a) // int(b))
+
+
+def _floor_remainder(t: DType, a: Any, b: Any) -> Any:
+    return t.np.type(0) if int(b) == 0 else _wrap(t, int(a) % int(b))
+
+
+def _wrap(t: DType, value: int) -> Any:
+    """``value`` modulo the range of the integer type ``t``."""
+    value &= (1 << t.bits) - 1
+    if t.is_signed and value >> (t.bits - 1):
+        value -= 1 << t.bits
+    return t.np.type(value)
+
+
+def _cast(t: DType, a: Any) -> Any:
+    if t is u1:
+        return np.bool_(a != 0)
+    if t.is_int:
+        if isinstance(a, np.floating):
+            if np.isnan(a):
+                return t.np.type(0)
+            if np.isinf(a):
+                return t.np.type(t.max if a > 0 else t.min)
+            return t.np.type(min(max(int(a), int(t.min)), int(t.max)))
+        return _wrap(t, int(a))
+    return t.np.type(a)
+
+
+def _bitcast(t: DType, a: Any) -> Any:
+    return np.asarray(a).view(t.np)[()]
+
+
+def _minimum(t: DType, a: Any, b: Any) -> Any:
+    return np.fmin(a, b) if t.is_float else min(a, b)
+
+
+def _maximum(t: DType, a: Any, b: Any) -> Any:
+    return np.fmax(a, b) if t.is_float else max(a, b)
+
+
+def _shift(left: bool) -> Callable[..., Any]:
+    def run(t: DType, a: Any, b: Any) -> Any:
+        count = int(b) % t.bits
+        return _wrap(t, int(a) << count if left else int(a) >> count)
+
+    return run
+
+
+def _bits(t: Any, value: Any) -> int:
+    return int(value) & ((1 << t.bits) - 1)
+
+
+def _power(x: float, y: float) -> float:
+    return float(np.power(np.float64(x), np.float64(y)))
+
+
+_E = _elementwise
+_M = _math
+
+# --- structure -----------------------------------------------------------------------------------------------------------
+
+const = _op("const", 0, "pure", "A constant; attr is a Python bool, int or float.")
+param = _op("param", 0, "structure", "A parameter of a region; listed in Region.params, never in Region.ops.")
+result = _op("result", 1, "pure", "Result number `attr` of a `for`, `while` or `if` (its operand, whose type is a tuple).")
+yield_ = _op("yield", None, "structure", "Ends a region with its results.")
+if_ = _op("if", 1, "control", "args (u1,); regions (then, else), without parameters, both yielding the results.")
+for_ = _op("for", None, "control", "args (begin, end, *initial); region (index, *carried) yields the next carried; results are the final ones; attr LoopAttr.")
+while_ = _op("while", None, "control", "args initial; regions (condition, body), each taking the carried values: condition yields u1, body the next carried values.")
+task = _op("task", 0, "control", "One dispatch; attr TaskAttr. Nothing is visible inside but what is defined inside.", level="both")
+
+# --- arithmetic ----------------------------------------------------------------------------------------------------------
+# attr of add, sub, mul: None, "nsw" (an address computation that never wraps), "reassoc" (a reduction: order is free)
+
+add = _op("add", 2, "pure", "a + b.", domain="if", rule="same", commutative=True, associative=True, evaluate=_E(np.add))
+sub = _op("sub", 2, "pure", "a - b.", domain="if", rule="same", evaluate=_E(np.subtract))
+mul = _op("mul", 2, "pure", "a * b.", domain="if", rule="same", commutative=True, associative=True, evaluate=_E(np.multiply))
+div = _op("div", 2, "pure", "Float division.", domain="f", rule="same", evaluate=_E(np.divide))
+idiv = _op("idiv", 2, "pure", "Integer division, truncating.", domain="i", rule="same", evaluate=_quotient)
+irem = _op("irem", 2, "pure", "Integer remainder with the sign of the dividend.", domain="i", rule="same", evaluate=_remainder)
+floordiv = _op("floordiv", 2, "pure", "Integer division, rounding down.", domain="i", rule="same", level="kernel", evaluate=_floor_quotient)
+floormod = _op("floormod", 2, "pure", "Integer remainder with the sign of the divisor.", domain="i", rule="same", level="kernel", evaluate=_floor_remainder)
+neg = _op("neg", 1, "pure", "-a.", domain="if", rule="same", evaluate=lambda t, a: -a if t.is_float else _wrap(t, -int(a)))
+abs_ = _op("abs", 1, "pure", "Absolute value (of the smallest integer: itself).", domain="if", rule="same", evaluate=lambda t, a: np.abs(a) if t.is_float else _wrap(t, abs(int(a))))
+min_ = _op("min", 2, "pure", "The smaller.", domain="if", rule="same", commutative=True, associative=True, evaluate=_minimum)
+max_ = _op("max", 2, "pure", "The larger.", domain="if", rule="same", commutative=True, associative=True, evaluate=_maximum)
+fma = _op("fma", 3, "pure", "a * b + c; rounded once or twice.", domain="f", rule="same", evaluate=_E(lambda a, b, c: a * b + c))
+
+# --- bits ----------------------------------------------------------------------------------------------------------------
+
+and_ = _op("and", 2, "pure", "Bitwise and (of u1: logical).", domain="bi", rule="same", commutative=True, associative=True, evaluate=_E(np.bitwise_and))
+or_ = _op("or", 2, "pure", "Bitwise or.", domain="bi", rule="same", commutative=True, associative=True, evaluate=_E(np.bitwise_or))
+xor = _op("xor", 2, "pure", "Bitwise exclusive or.", domain="bi", rule="same", commutative=True, associative=True, evaluate=_E(np.bitwise_xor))
+not_ = _op("not", 1, "pure", "Bitwise not (of u1: logical).", domain="bi", rule="same", evaluate=_E(np.invert))
+shl = _op("shl", 2, "pure", "a << (b mod bits).", domain="i", rule="same", evaluate=_shift(True))
+shr = _op("shr", 2, "pure", "a >> (b mod bits); fills with the sign of signed a, with 0 of unsigned a.", domain="i", rule="same", evaluate=_shift(False))
+popcnt = _op("popcnt", 1, "pure", "Number of one bits.", domain="i", rule="same", evaluate=lambda t, a: t.np.type(_bits(t, a).bit_count()))
+clz = _op("clz", 1, "pure", "Number of leading zero bits; of 0: the width.", domain="i", rule="same", evaluate=lambda t, a: t.np.type(t.bits - _bits(t, a).bit_length()))
+ctz = _op("ctz", 1, "pure", "Number of trailing zero bits; of 0: the width.", domain="i", rule="same", evaluate=lambda t, a: t.np.type((_bits(t, a) & -_bits(t, a)).bit_length() - 1 if _bits(t, a) else t.bits))
+
+# --- comparison and choice -----------------------------------------------------------------------------------------------
+
+eq = _op("eq", 2, "pure", "a == b.", domain="bif", rule="compare", commutative=True, evaluate=_E(np.equal))
+ne = _op("ne", 2, "pure", "a != b; true for NaN.", domain="bif", rule="compare", commutative=True, evaluate=_E(np.not_equal))
+lt = _op("lt", 2, "pure", "a < b.", domain="if", rule="compare", evaluate=_E(np.less))
+le = _op("le", 2, "pure", "a <= b.", domain="if", rule="compare", evaluate=_E(np.less_equal))
+gt = _op("gt", 2, "pure", "a > b.", domain="if", rule="compare", evaluate=_E(np.greater))
+ge = _op("ge", 2, "pure", "a >= b.", domain="if", rule="compare", evaluate=_E(np.greater_equal))
+select = _op("select", 3, "pure", "args (u1, a, b): a if the condition holds, else b; both are evaluated. a and b may be vectors.", evaluate=lambda t, c, a, b: a if c else b)
+cast = _op("cast", 1, "pure", "Conversion to the result type; to u1: a != 0.", evaluate=_cast)
+bitcast = _op("bitcast", 1, "pure", "The same bits as another type of the same width.", evaluate=_bitcast)
+
+# --- math ----------------------------------------------------------------------------------------------------------------
+
+sqrt = _op("sqrt", 1, "pure", "Square root.", domain="f", rule="same", evaluate=_E(np.sqrt))
+rsqrt = _op("rsqrt", 1, "pure", "1 / sqrt(a).", domain="f", rule="same", evaluate=_M(lambda a: 1.0 / np.sqrt(a)))
+exp = _op("exp", 1, "pure", "e ** a.", domain="f", rule="same", evaluate=_M(np.exp))
+log = _op("log", 1, "pure", "Natural logarithm.", domain="f", rule="same", evaluate=_M(np.log))
+sin = _op("sin", 1, "pure", "Sine, of radians.", domain="f", rule="same", evaluate=_M(np.sin))
+cos = _op("cos", 1, "pure", "Cosine, of radians.", domain="f", rule="same", evaluate=_M(np.cos))
+tan = _op("tan", 1, "pure", "Tangent, of radians.", domain="f", rule="same", evaluate=_M(np.tan))
+asin = _op("asin", 1, "pure", "Inverse sine, in radians.", domain="f", rule="same", evaluate=_M(np.arcsin))
+acos = _op("acos", 1, "pure", "Inverse cosine, in radians.", domain="f", rule="same", evaluate=_M(np.arccos))
+atan2 = _op("atan2", 2, "pure", "Angle of the point (b, a), in radians.", domain="f", rule="same", evaluate=_M(np.arctan2))
+tanh = _op("tanh", 1, "pure", "Hyperbolic tangent.", domain="f", rule="same", evaluate=_M(np.tanh))
+pow_ = _op("pow", 2, "pure", "a ** b of floats.", domain="f", rule="same", evaluate=_M(_power))
+floor = _op("floor", 1, "pure", "Round down.", domain="f", rule="same", evaluate=_E(np.floor))
+ceil = _op("ceil", 1, "pure", "Round up.", domain="f", rule="same", evaluate=_E(np.ceil))
+trunc = _op("trunc", 1, "pure", "Round towards zero.", domain="f", rule="same", evaluate=_E(np.trunc))
+round_ = _op("round", 1, "pure", "Round to nearest, ties to even.", domain="f", rule="same", evaluate=_E(np.rint))
+isnan = _op("isnan", 1, "pure", "Whether a is NaN (u1).", domain="f", rule="compare", evaluate=_E(np.isnan))
+isinf = _op("isinf", 1, "pure", "Whether a is infinite (u1).", domain="f", rule="compare", evaluate=_E(np.isinf))
+
+# --- vectors -------------------------------------------------------------------------------------------------------------
+
+vec = _op("vec", None, "pure", "A vector of its operands (at least one, all of the element type).", evaluate=lambda t, *a: tuple(a))
+extract = _op("extract", 2, "pure", "args (vector, integer): an element; out of range: any element.", evaluate=lambda t, v, i: v[min(max(int(i), 0), len(v) - 1)])
+insert = _op("insert", 3, "pure", "args (vector, integer, value): the vector with that element replaced; out of range: unspecified, but no other memory is touched.", evaluate=lambda t, v, i, x: tuple(x if k == min(max(int(i), 0), len(v) - 1) else y for k, y in enumerate(v)))
+
+# --- arguments -----------------------------------------------------------------------------------------------------------
+
+arg = _op("arg", 0, "pure", "Scalar argument number `attr` of the kernel.", level="kernel")
+shape = _op("shape", 0, "pure", "Extent (i32) of array argument attr[0] along axis attr[1].", level="kernel")
+seed = _op("seed", 0, "pure", "Random seed (u32) of this launch; another one at each launch.", level="kernel")
+slot = _op("slot", 0, "pure", "Entry `attr` (a Slot that is no buffer) of the argument block.", level="device")
+
+# --- memory --------------------------------------------------------------------------------------------------------------
+
+load = _op("load", None, "read", "attr Ref; args indices. u1 elements are stored as bytes: layout makes this a load of u8 and a comparison.")
+store = _op("store", None, "write", "attr Ref; args (*indices, value).")
+atomic = _op("atomic", None, "atomic", 'attr (kind, Ref); args (*indices, value); result: the old value. Kinds "add mul min max and or xor exchange".')
+cas = _op("cas", None, "atomic", "attr Ref; args (*indices, expected, desired): stores desired if the element equals expected (bit by bit); result: the old value.")
+
+# --- diagnostics ---------------------------------------------------------------------------------------------------------
+
+check = _op("check", None, "check", "attr FaultSite; args (u1, *operands): records a fault if the condition is false, and goes on.", level="kernel")
+print_ = _op("print", None, "print", "attr PrintSite; args scalars.", level="kernel")
+
+ALL: tuple[OpCode, ...] = tuple(BY_NAME.values())
+ATOMIC_KINDS = ("add", "mul", "min", "max", "and", "or", "xor", "exchange")
+# The pure operation that combines two partial results of an atomic or a reduction.
+COMBINE: dict[str, OpCode] = {"add": add, "mul": mul, "min": min_, "max": max_, "and": and_, "or": or_, "xor": xor}
+
+
+def identity(kind: str, t: DType) -> int | float:
+    """The value that leaves the other operand of ``COMBINE[kind]`` as it is."""
+    if kind in ("add", "or", "xor"):
+        return 0.0 if t.is_float else 0
+    if kind == "mul":
+        return 1.0 if t.is_float else 1
+    if kind == "and":
+        return -1 if t.is_signed else int(t.max)
+    bound = math.inf if t.is_float else int(t.max if kind == "min" else t.min)
+    return -bound if t.is_float and kind == "max" else bound
+
+
+def evaluate(code: OpCode, t: Type, args: tuple[Any, ...]) -> Any:
+    """The value of a pure operation on NumPy scalars (vectors: tuples of them)."""
+    assert code.evaluate is not None, code
+    with np.errstate(all="ignore"):
+        return code.evaluate(t, *args)

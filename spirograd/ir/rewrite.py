@@ -1,0 +1,77 @@
+"""The one way to transform IR: rebuild it in order, sharing what does not change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spirograd.ir.builder import Builder
+from spirograd.ir.nodes import Kernel, Op, Region
+from spirograd.ir.ops import OpCode
+
+# Gets the original operation, whose operands are still the old ones (see Rewriter.args); returns its replacement, or None to drop it.
+Handler = Callable[[Op], "Op | None"]
+
+
+class Rewriter:
+    """Walks a kernel in order and rebuilds it.
+
+    Subclasses fill ``handlers``: code -> method. A handler may emit any number of operations through ``self.b`` and returns the value that
+    stands for the old operation. Operations without a handler are copied, or shared if nothing below them changed.
+    """
+
+    def __init__(self) -> None:
+        self.b = Builder()
+        self.env: dict[Op, Op] = {}
+        self.handlers: dict[OpCode, Handler] = {}
+
+    def value(self, old: Op) -> Op:
+        """What stands for ``old`` now."""
+        return self.env.get(old, old)
+
+    def args(self, op: Op) -> tuple[Op, ...]:
+        return tuple([self.env.get(a, a) for a in op.args])
+
+    def visit(self, op: Op) -> None:
+        self.b.loc = op.loc
+        handler = self.handlers.get(op.code)
+        new = handler(op) if handler is not None else self.copy(op)
+        if new is not None and new is not op:
+            self.env[op] = new
+
+    def copy(self, op: Op) -> Op:
+        """Append ``op`` with its operands and regions rewritten; ``op`` itself if that changes nothing."""
+        args = self.args(op)
+        regions = tuple([self.region(r) for r in op.regions]) if op.regions else ()
+        if args == op.args and regions == op.regions:
+            return self.b.append(op)
+        return self.b.append(Op(op.code, op.type, args, op.attr, regions, op.loc))
+
+    def region(self, region: Region) -> Region:
+        """Rewrite a nested region; the same object if nothing changed. Its parameters stay the same objects."""
+        self.b.begin()
+        for op in region.ops[:-1]:
+            self.visit(op)
+        last = region.ops[-1]
+        self.b.loc = last.loc
+        self.terminator(last)
+        new = self.b.end(self.yielded(last))
+        if new.ops[-1].args == last.args and new.ops[:-1] == region.ops[:-1]:
+            return region
+        return Region(region.params, new.ops)
+
+    def terminator(self, op: Op) -> None:
+        """Called before a region is closed: a place to emit more."""
+
+    def yielded(self, op: Op) -> tuple[Op, ...]:
+        """The results of the region that ends with ``op``."""
+        return self.args(op)
+
+    def inline(self, region: Region, params: tuple[Op, ...]) -> tuple[Op, ...]:
+        """Emit the operations of ``region`` here, with ``params`` for its parameters; returns its results."""
+        self.env.update(zip(region.params, params))
+        for op in region.ops[:-1]:
+            self.visit(op)
+        return self.args(region.ops[-1])
+
+    def kernel(self, kernel: Kernel) -> Kernel:
+        return kernel.with_body(self.region(kernel.body))

@@ -1,0 +1,1 @@
+"""The language: decorators, AST to IR, static evaluation, fields, arrays, matrices."""

@@ -1,0 +1,1 @@
+"""Device IR to LLVM IR."""

@@ -1,0 +1,1 @@
+"""Running compiled kernels: devices, memory, launches. Knows no IR."""

@@ -1,0 +1,76 @@
+"""The protocol that every device implements. The runtime sees devices and artifacts, never IR."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from spirograd.base.artifact import CompiledKernel
+from spirograd.base.caps import Capabilities
+
+
+@dataclass(slots=True, eq=False)
+class Buffer:
+    """A range of device memory. ``address`` is what kernels use; ``handle`` belongs to the device."""
+
+    nbytes: int
+    address: int
+    handle: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """What `spirograd doctor` and dumps say about a device."""
+
+    arch: str
+    name: str
+    driver: str
+    detail: tuple[tuple[str, str], ...] = ()
+
+
+class Device(Protocol):
+    """One device. Calls may come from any thread; work is done in the order of the calls.
+
+    Memory is zero when allocated. `download` waits for earlier launches, `launch` and `fill` may return before they are done.
+    """
+
+    info: DeviceInfo
+    caps: Capabilities
+
+    def allocate(self, nbytes: int) -> Buffer:
+        """``nbytes`` (rounded up, at least 16) of zeroed memory, 256-byte aligned; raises OutOfDeviceMemory."""
+
+    def free(self, buffer: Buffer) -> None:
+        """Give memory back (once the launches that use it are done)."""
+
+    def upload(self, buffer: Buffer, offset: int, data: memoryview) -> None:
+        """Copy contiguous host bytes to ``buffer`` at ``offset``; ``data`` may be reused on return."""
+
+    def download(self, buffer: Buffer, offset: int, out: memoryview) -> None:
+        """Wait for earlier work, then copy ``len(out)`` bytes from ``offset`` into ``out``."""
+
+    def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
+        """Fill with a 32-bit pattern; offset and nbytes are multiples of 4."""
+
+    def copy(self, target: Buffer, target_offset: int, source: Buffer, source_offset: int, nbytes: int) -> None:
+        """Copy between buffers of this device, in order with launches."""
+
+    def host_view(self, buffer: Buffer) -> memoryview | None:
+        """The bytes of ``buffer`` if the host can address them (after a synchronize), else None."""
+
+    def wrap(self, address: int, nbytes: int) -> Buffer | None:
+        """A buffer over host memory that the caller keeps alive (zero copy), or None where the device cannot."""
+
+    def load(self, kernel: CompiledKernel) -> Any:
+        """Make an executable of an artifact; the result is opaque to the runtime."""
+
+    def launch(self, executable: Any, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
+        """Run all tasks in order with this argument block. ``counts[t]``: begin and end are in the code; the number of iterations
+        of task t if the host knows it (0: skip the task), None if only the device does."""
+
+    def synchronize(self) -> None:
+        """Wait until all work is done; raises what the device reports."""
+
+    def close(self) -> None:
+        """Release everything; the device cannot be used afterwards."""

@@ -1,0 +1,1 @@
+"""One module per device, loaded by name when asked for."""

@@ -1,0 +1,1 @@
+"""Device IR to SPIR-V."""

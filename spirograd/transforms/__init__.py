@@ -1,0 +1,1 @@
+"""Passes: pure functions from kernel to kernel, one per file."""
