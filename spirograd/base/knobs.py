@@ -1,0 +1,42 @@
+"""All environment variables, in one table."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """An environment variable: its default as text, and one line of documentation."""
+
+    default: str
+    doc: str
+
+
+KNOBS: dict[str, Knob] = {
+    "SG_ARCH": Knob("", "Back end that `init` uses, whatever its `arch` argument says (cpu, vulkan, interpreter)."),
+    "SG_DEVICE": Knob("", "Which device to use where there are several: its number, or a part of its name."),
+    "SG_DEBUG": Knob("", "1: as `init(debug=True)`."),
+    "SG_DUMP": Knob("", "Folder that receives every stage of every kernel compiled."),
+    "SG_OVERRIDE": Knob("", "Folder with stages that replace the compiler's own: `<kernel>.<task>.spv`, `<kernel>.ll`."),
+    "SG_VALIDATE": Knob("", "1: run spirv-val on every SPIR-V module."),
+    "SG_VALIDATION": Knob("", "1: enable the Vulkan validation layer and turn its messages into exceptions."),
+    "SG_VERIFY": Knob("", "1: verify the IR after every pass."),
+    "SG_CACHE_DIR": Knob("", "Folder of the offline cache; by default the user's cache folder."),
+    "SG_OFFLINE_CACHE": Knob("1", "0: no offline cache."),
+    "SG_NUM_THREADS": Knob("", "Threads of the CPU back end."),
+    "SG_LOG": Knob("", "Log level: trace, debug, info, warn, error."),
+    "SG_TRACEBACK": Knob("", "1: show the compiler's own frames in errors."),
+}
+
+
+def get(name: str) -> str:
+    """The value of a declared variable, or its default; KeyError if it is not declared."""
+    knob = KNOBS[name]
+    return os.environ.get(name, knob.default)
+
+
+def flag(name: str) -> bool:
+    """Whether a declared variable is switched on."""
+    return get(name).lower() not in ("", "0", "false", "off", "no")

@@ -1,0 +1,70 @@
+"""The two things that the language finds by looking around: the running session, and the kernel being traced."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from spirograd.base.dtypes import DType, f32, i32
+from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.ir.builder import Builder
+
+
+@dataclass(slots=True)
+class LanguageOptions:
+    """What the front end needs of the options of `init`."""
+
+    default_fp: DType = f32
+    default_ip: DType = i32
+    debug: bool = False
+    short_circuit: bool = True
+    unrolling_limit: int = 32
+
+
+class _Scope(threading.local):
+    trace: Trace | None = None
+
+
+class Trace:
+    """A kernel being traced: the builder that values emit into, and the options. Fields and arrays of the kernel register here.
+
+    ``rng`` holds the counter of the random number stream of this invocation as an IR value; the front end carries it like a variable.
+    """
+
+    def __init__(self, builder: Builder, options: LanguageOptions) -> None:
+        self.b = builder
+        self.options = options
+
+
+_scope = _Scope()
+_session: Any = None
+
+
+def current_trace() -> Trace | None:
+    """The kernel being traced by this thread, or None in Python scope."""
+    return _scope.trace
+
+
+def set_trace(trace: Trace | None) -> Trace | None:
+    """Make ``trace`` the current one; returns the one before."""
+    before = _scope.trace
+    _scope.trace = trace
+    return before
+
+
+def session() -> Any:
+    """The running session; SpirogradRuntimeError before `init`."""
+    if _session is None:
+        raise SpirogradRuntimeError("spirograd is not initialised: call `sg.init(arch=...)` first")
+    return _session
+
+
+def has_session() -> bool:
+    return _session is not None
+
+
+def set_session(new: Any) -> None:
+    """Install the session (called by the API only)."""
+    global _session
+    _session = new

@@ -1,0 +1,314 @@
+"""The operations that users call: each works on numbers in Python, on values in kernels, and on matrices entry by entry."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from spirograd.base import dtypes
+from spirograd.base.dtypes import DType, i32, promote, u1
+from spirograd.ir import ops as ir
+from spirograd.ir.ops import OpCode
+from spirograd.lang import scalar
+from spirograd.lang.scalar import Value, as_value, dtype_of, emit, is_scalar, type_error
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def elementwise(function: F) -> F:
+    """Apply ``function`` to each entry where an argument is a matrix (anything with ``__sg_elementwise__``)."""
+
+    @functools.wraps(function)
+    def run(*args: Any) -> Any:
+        for a in args:
+            hook = getattr(a, "__sg_elementwise__", None)
+            if hook is not None:
+                return hook(run, args)
+        for a in args:
+            if not is_scalar(a):
+                raise type_error(f"`{function.__name__}` takes numbers, vectors and matrices, not {scalar.describe(a)}")
+        return function(*args)
+
+    run.__sg_traceable__ = True  # type: ignore[attr-defined]
+    return run  # type: ignore[return-value]
+
+
+def traceable(function: F) -> F:
+    """Mark a Python function that the front end may call while tracing, with run-time values as arguments."""
+    function.__sg_traceable__ = True  # type: ignore[attr-defined]
+    return function
+
+
+def _unary_math(name: str, code: OpCode, python: Callable[[Any], Any], doc: str) -> Any:
+    def run(x: Any) -> Any:
+        return emit(code, scalar.to_float(x)) if isinstance(x, Value) else _python(python, x)
+
+    run.__name__ = run.__qualname__ = name
+    run.__doc__ = doc
+    return elementwise(run)
+
+
+def _python(function: Callable[..., Any], *args: Any) -> Any:
+    """The function in Python scope, with NaN and infinities as in kernels."""
+    with np.errstate(all="ignore"):
+        value = function(*[np.float64(a) for a in args])
+    return value.item() if isinstance(value, np.generic) else value
+
+
+sqrt = _unary_math("sqrt", ir.sqrt, np.sqrt, "Square root.")
+rsqrt = _unary_math("rsqrt", ir.rsqrt, lambda x: 1.0 / np.sqrt(x), "One over the square root.")
+exp = _unary_math("exp", ir.exp, np.exp, "e to the power of x.")
+log = _unary_math("log", ir.log, np.log, "Natural logarithm.")
+sin = _unary_math("sin", ir.sin, np.sin, "Sine of x radians.")
+cos = _unary_math("cos", ir.cos, np.cos, "Cosine of x radians.")
+tan = _unary_math("tan", ir.tan, np.tan, "Tangent of x radians.")
+asin = _unary_math("asin", ir.asin, np.arcsin, "Inverse sine, in radians.")
+acos = _unary_math("acos", ir.acos, np.arccos, "Inverse cosine, in radians.")
+tanh = _unary_math("tanh", ir.tanh, np.tanh, "Hyperbolic tangent.")
+
+
+def _rounding(name: str, code: OpCode, python: Callable[[Any], Any], doc: str) -> Any:
+    def run(x: Any, dtype: DType | None = None) -> Any:
+        y = (emit(code, x) if x.dtype.is_float else x) if isinstance(x, Value) else _python(python, x)
+        return y if dtype is None else cast(y, dtype)
+
+    def entry(x: Any, dtype: DType | None = None) -> Any:
+        hook = getattr(x, "__sg_elementwise__", None)
+        return hook(lambda e: entry(e, dtype), (x,)) if hook is not None else run(x, dtype)
+
+    entry.__name__ = entry.__qualname__ = name
+    entry.__doc__ = doc
+    return traceable(entry)
+
+
+floor = _rounding("floor", ir.floor, np.floor, "Round down; as ``dtype`` if given.")
+ceil = _rounding("ceil", ir.ceil, np.ceil, "Round up; as ``dtype`` if given.")
+round = _rounding("round", ir.round_, np.rint, "Round to nearest, ties to even; as ``dtype`` if given.")  # noqa: A001
+trunc = _rounding("trunc", ir.trunc, np.trunc, "Round towards zero; as ``dtype`` if given.")
+
+
+@elementwise
+def atan2(y: Any, x: Any) -> Any:
+    """The angle of the point (x, y), in radians, between -pi and pi."""
+    if not isinstance(y, Value) and not isinstance(x, Value):
+        return _python(np.arctan2, y, x)
+    return _float_binary(ir.atan2, y, x)
+
+
+def _float_binary(code: OpCode, a: Any, b: Any) -> Value:
+    t = promote(dtype_of(a), dtype_of(b))
+    t = t if t.is_float else scalar.trace_of().options.default_fp
+    return emit(code, scalar.cast(a, t), scalar.cast(b, t))
+
+
+@elementwise
+def pow(x: Any, y: Any) -> Any:  # noqa: A001
+    """``x ** y``."""
+    return scalar.power(x, y)
+
+
+@elementwise
+def abs(x: Any) -> Any:  # noqa: A001
+    """Absolute value."""
+    return scalar.absolute(x)
+
+
+@elementwise
+def neg(x: Any) -> Any:
+    """``-x``."""
+    return scalar.negative(x)
+
+
+@elementwise
+def isnan(x: Any) -> Any:
+    """Whether x is NaN."""
+    return _classify(ir.isnan, math.isnan, x)
+
+
+@elementwise
+def isinf(x: Any) -> Any:
+    """Whether x is infinite."""
+    return _classify(ir.isinf, math.isinf, x)
+
+
+def _classify(code: OpCode, python: Callable[[Any], bool], x: Any) -> Any:
+    if not isinstance(x, Value):
+        return python(x)
+    return emit(code, x) if x.dtype.is_float else scalar.constant(False)
+
+
+def _extremum(name: str, code: OpCode, python: Callable[[Any, Any], Any], doc: str) -> Any:
+    @elementwise
+    def two(a: Any, b: Any) -> Any:
+        if not isinstance(a, Value) and not isinstance(b, Value):
+            return python(a, b)
+        x, y, t = scalar.unify(a, b)
+        if t is i32 and dtype_of(a) is u1 and dtype_of(b) is u1:
+            return emit(ir.or_ if code is ir.max_ else ir.and_, as_value(a), as_value(b))
+        return emit(code, x, y)
+
+    def run(*args: Any) -> Any:
+        if len(args) < 2:
+            raise type_error(f"`{name}` takes two arguments or more, got {len(args)}", f"for the entries of a vector there is `v.{name}()`")
+        return functools.reduce(two, args)
+
+    run.__name__ = run.__qualname__ = name
+    run.__doc__ = doc
+    return traceable(run)
+
+
+min = _extremum("min", ir.min_, lambda a, b: a if a <= b or b != b else b, "The smallest of two or more.")  # noqa: A001
+max = _extremum("max", ir.max_, lambda a, b: a if a >= b or b != b else b, "The largest of two or more.")  # noqa: A001
+
+
+def _operator(name: str, function: Callable[[Any, Any], Any], doc: str) -> Any:
+    def run(a: Any, b: Any) -> Any:
+        return function(a, b)
+
+    run.__name__ = run.__qualname__ = name
+    run.__doc__ = doc
+    return elementwise(run)
+
+
+add = _operator("add", scalar.add, "``a + b``.")
+sub = _operator("sub", scalar.sub, "``a - b``.")
+mul = _operator("mul", scalar.mul, "``a * b``.")
+div = _operator("div", scalar.truediv, "``a / b``: of integers a float.")
+floor_div = _operator("floor_div", scalar.floordiv, "``a // b``: rounds down.")
+mod = _operator("mod", scalar.mod, "``a % b``: with the sign of b.")
+raw_div = _operator("raw_div", scalar.raw_div, "C's division: of integers truncated.")
+raw_mod = _operator("raw_mod", scalar.raw_mod, "C's remainder: with the sign of a.")
+bit_and = _operator("bit_and", scalar.bit_and, "``a & b``.")
+bit_or = _operator("bit_or", scalar.bit_or, "``a | b``.")
+bit_xor = _operator("bit_xor", scalar.bit_xor, "``a ^ b``.")
+bit_shl = _operator("bit_shl", scalar.shift_left, "``a << b``.")
+bit_sar = _operator("bit_sar", scalar.shift_right, "``a >> b``: fills with the sign.")
+bit_shr = _operator("bit_shr", scalar.shift_right_logical, "Shift right, filling with zeros.")
+cmp_eq = _operator("cmp_eq", scalar.equal, "``a == b``.")
+cmp_ne = _operator("cmp_ne", scalar.not_equal, "``a != b``.")
+cmp_lt = _operator("cmp_lt", scalar.less, "``a < b``.")
+cmp_le = _operator("cmp_le", scalar.less_equal, "``a <= b``.")
+cmp_gt = _operator("cmp_gt", scalar.greater, "``a > b``.")
+cmp_ge = _operator("cmp_ge", scalar.greater_equal, "``a >= b``.")
+
+
+@elementwise
+def bit_not(x: Any) -> Any:
+    """``~x``."""
+    return scalar.invert(x)
+
+
+@elementwise
+def logical_not(x: Any) -> Any:
+    """``not x``."""
+    return scalar.logical_not(x)
+
+
+@elementwise
+def logical_and(a: Any, b: Any) -> Any:
+    """Both; evaluates both."""
+    return scalar.bit_and(scalar.truth(a), scalar.truth(b))
+
+
+@elementwise
+def logical_or(a: Any, b: Any) -> Any:
+    """Either; evaluates both."""
+    return scalar.bit_or(scalar.truth(a), scalar.truth(b))
+
+
+@elementwise
+def select(condition: Any, a: Any, b: Any) -> Any:
+    """``a`` where ``condition`` holds, else ``b``, entry by entry; both are computed."""
+    return scalar.select(condition, a, b)
+
+
+@traceable
+def cast(x: Any, dtype: DType) -> Any:
+    """Convert a number, vector or matrix to ``dtype`` (floats to integers: towards zero)."""
+    dtype = as_dtype(dtype)
+    hook = getattr(x, "__sg_elementwise__", None)
+    if hook is not None:
+        return hook(lambda e: cast(e, dtype), (x,))
+    return scalar.cast(x, dtype) if isinstance(x, Value) else dtype(x)
+
+
+@traceable
+def bit_cast(x: Any, dtype: DType) -> Any:
+    """The same bits as a type of the same width."""
+    dtype = as_dtype(dtype)
+    hook = getattr(x, "__sg_elementwise__", None)
+    if hook is not None:
+        return hook(lambda e: bit_cast(e, dtype), (x,))
+    if isinstance(x, Value) or _tracing():
+        return scalar.bit_cast(x, dtype)
+    raise type_error("bit_cast of a Python number: its width is not known", "use NumPy's `view` outside of kernels")
+
+
+def _tracing() -> bool:
+    return scalar.current_trace() is not None
+
+
+def as_dtype(t: Any) -> DType:
+    """A dtype given as such, or as Python's ``int``, ``float``, ``bool`` (the defaults of `init`), or as a NumPy dtype."""
+    if isinstance(t, DType):
+        return t
+    if t in (int, float):
+        trace = scalar.current_trace()
+        if trace is None:
+            return i32 if t is int else dtypes.f32
+        return trace.options.default_ip if t is int else trace.options.default_fp
+    if t is bool:
+        return u1
+    try:
+        return dtypes.from_numpy(t)
+    except (TypeError, KeyError):
+        raise type_error(f"{t!r} is no data type", "types are sg.i32, sg.f32, ...; int and float mean the defaults") from None
+
+
+def _bit_count(name: str, code: OpCode, python: Callable[[int], int], doc: str) -> Any:
+    def run(x: Any) -> Any:
+        if not isinstance(x, Value):
+            return python(int(x))
+        scalar.need_integers(name, x)
+        return scalar.cast(emit(code, scalar.cast(x, i32) if x.dtype is u1 else x), i32)
+
+    run.__name__ = run.__qualname__ = name
+    run.__doc__ = doc
+    return elementwise(run)
+
+
+popcnt = _bit_count("popcnt", ir.popcnt, lambda x: (x & 0xFFFFFFFF).bit_count(), "Number of one bits (i32).")
+clz = _bit_count("clz", ir.clz, lambda x: 32 - (x & 0xFFFFFFFF).bit_length(), "Number of leading zeros (i32).")
+
+
+@elementwise
+def ffs(x: Any) -> Any:
+    """Position of the lowest one bit, from 1; 0 if there is none (i32)."""
+    if not isinstance(x, Value):
+        return (int(x) & -int(x)).bit_length()
+    scalar.need_integers("ffs", x)
+    found = scalar.add(scalar.cast(emit(ir.ctz, x), i32), 1)
+    return scalar.select(scalar.equal(x, 0), 0, found)
+
+
+@traceable
+def zero(x: Any) -> Any:
+    """Zero of the type and shape of x."""
+    return _filled(x, 0)
+
+
+@traceable
+def one(x: Any) -> Any:
+    """One of the type and shape of x."""
+    return _filled(x, 1)
+
+
+def _filled(x: Any, value: int) -> Any:
+    hook = getattr(x, "__sg_elementwise__", None)
+    if hook is not None:
+        return hook(lambda e: _filled(e, value), (x,))
+    return scalar.cast(value, x.dtype) if isinstance(x, Value) else type(x)(value)

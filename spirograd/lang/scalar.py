@@ -1,0 +1,506 @@
+"""Scalars of a kernel being traced, and their arithmetic: promotion, literals, operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Union
+
+import numpy as np
+
+from spirograd.base import dtypes
+from spirograd.base.dtypes import DType, i32, promote, u1
+from spirograd.base.errors import SpirogradTypeError
+from spirograd.ir import ops as ir
+from spirograd.ir.builder import Builder
+from spirograd.ir.nodes import Op
+from spirograd.ir.ops import OpCode
+from spirograd.lang.context import Trace, current_trace
+
+Number = Union[bool, int, float]
+
+
+class Value:
+    """A scalar that the kernel computes at run time. Operators emit IR into the current trace."""
+
+    __slots__ = ("op",)
+    __array_ufunc__ = None  # NumPy scalars on the left leave the operation to us
+
+    def __init__(self, op: Op) -> None:
+        self.op = op
+
+    @property
+    def dtype(self) -> DType:
+        assert isinstance(self.op.type, DType)
+        return self.op.type
+
+    def __repr__(self) -> str:
+        return f"<value of type {self.dtype}>"
+
+    def __bool__(self) -> bool:
+        raise type_error(
+            "the value of this expression is only known at run time, but is needed while compiling",
+            "inside `sg.static(...)`, default arguments and Python calls only constants may decide",
+        )
+
+    __index__ = __int__ = __float__ = __bool__  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]
+
+    def __sg_cast__(self, t: DType) -> Value:
+        return cast(self, t)
+
+    def __add__(self, o: Any) -> Any:
+        return _binary(add, self, o)
+
+    def __radd__(self, o: Any) -> Any:
+        return _binary(add, o, self)
+
+    def __sub__(self, o: Any) -> Any:
+        return _binary(sub, self, o)
+
+    def __rsub__(self, o: Any) -> Any:
+        return _binary(sub, o, self)
+
+    def __mul__(self, o: Any) -> Any:
+        return _binary(mul, self, o)
+
+    def __rmul__(self, o: Any) -> Any:
+        return _binary(mul, o, self)
+
+    def __truediv__(self, o: Any) -> Any:
+        return _binary(truediv, self, o)
+
+    def __rtruediv__(self, o: Any) -> Any:
+        return _binary(truediv, o, self)
+
+    def __floordiv__(self, o: Any) -> Any:
+        return _binary(floordiv, self, o)
+
+    def __rfloordiv__(self, o: Any) -> Any:
+        return _binary(floordiv, o, self)
+
+    def __mod__(self, o: Any) -> Any:
+        return _binary(mod, self, o)
+
+    def __rmod__(self, o: Any) -> Any:
+        return _binary(mod, o, self)
+
+    def __pow__(self, o: Any) -> Any:
+        return _binary(power, self, o)
+
+    def __rpow__(self, o: Any) -> Any:
+        return _binary(power, o, self)
+
+    def __and__(self, o: Any) -> Any:
+        return _binary(bit_and, self, o)
+
+    def __rand__(self, o: Any) -> Any:
+        return _binary(bit_and, o, self)
+
+    def __or__(self, o: Any) -> Any:
+        return _binary(bit_or, self, o)
+
+    def __ror__(self, o: Any) -> Any:
+        return _binary(bit_or, o, self)
+
+    def __xor__(self, o: Any) -> Any:
+        return _binary(bit_xor, self, o)
+
+    def __rxor__(self, o: Any) -> Any:
+        return _binary(bit_xor, o, self)
+
+    def __lshift__(self, o: Any) -> Any:
+        return _binary(shift_left, self, o)
+
+    def __rlshift__(self, o: Any) -> Any:
+        return _binary(shift_left, o, self)
+
+    def __rshift__(self, o: Any) -> Any:
+        return _binary(shift_right, self, o)
+
+    def __rrshift__(self, o: Any) -> Any:
+        return _binary(shift_right, o, self)
+
+    def __eq__(self, o: Any) -> Any:
+        return _binary(equal, self, o)
+
+    def __ne__(self, o: Any) -> Any:
+        return _binary(not_equal, self, o)
+
+    def __lt__(self, o: Any) -> Any:
+        return _binary(less, self, o)
+
+    def __le__(self, o: Any) -> Any:
+        return _binary(less_equal, self, o)
+
+    def __gt__(self, o: Any) -> Any:
+        return _binary(greater, self, o)
+
+    def __ge__(self, o: Any) -> Any:
+        return _binary(greater_equal, self, o)
+
+    def __neg__(self) -> Value:
+        return negative(self)
+
+    def __pos__(self) -> Value:
+        return self
+
+    def __invert__(self) -> Value:
+        return invert(self)
+
+    def __abs__(self) -> Value:
+        return absolute(self)
+
+
+Scalar = Union[Value, bool, int, float]
+
+
+def is_number(x: Any) -> bool:
+    """Whether ``x`` is a compile-time scalar."""
+    return isinstance(x, (bool, int, float, np.number, np.bool_))
+
+
+def is_scalar(x: Any) -> bool:
+    return isinstance(x, Value) or is_number(x)
+
+
+def _binary(function: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    """``function(a, b)``, or NotImplemented so that a matrix on the other side can take over."""
+    return function(a, b) if is_scalar(a) and is_scalar(b) else NotImplemented
+
+
+def type_error(message: str, hint: str = "") -> SpirogradTypeError:
+    """A type error at the place being traced."""
+    trace = current_trace()
+    return SpirogradTypeError(message, trace.b.loc if trace else None, hint)
+
+
+def trace_of() -> Trace:
+    trace = current_trace()
+    if trace is None:
+        raise type_error("a kernel's value was used outside of the kernel")
+    return trace
+
+
+def builder() -> Builder:
+    return trace_of().b
+
+
+def literal_type(x: Any) -> DType:
+    """The type of a Python or NumPy number in a kernel: ``default_ip`` or ``default_fp``, u1, or the NumPy type."""
+    if isinstance(x, (bool, np.bool_)):
+        return u1
+    if isinstance(x, np.generic):
+        return dtypes.from_numpy(x.dtype)
+    options = trace_of().options
+    return options.default_fp if isinstance(x, float) else options.default_ip
+
+
+def constant(x: Any, t: DType | None = None) -> Value:
+    """A number as a typed constant; an integer that does not fit its type is an error."""
+    t = t or literal_type(x)
+    x = x.item() if isinstance(x, np.generic) else x
+    if t.is_int and isinstance(x, int) and not t.min <= x <= t.max:
+        raise type_error(f"the integer {x} does not fit {t}", f"name a type that holds it, as in `sg.i64({x})` or `sg.u64({x})`")
+    return Value(builder().const(x, t))
+
+
+def as_value(x: Any, what: str = "value") -> Value:
+    """``x`` as a run-time scalar."""
+    if isinstance(x, Value):
+        return x
+    if is_number(x):
+        return constant(x)
+    raise type_error(f"expected a number for this {what}, got {describe(x)}")
+
+
+def describe(x: Any) -> str:
+    """How error messages call an object of the language or of Python."""
+    text = getattr(x, "__sg_describe__", None)
+    if text is not None:
+        return str(text())
+    if isinstance(x, Value):
+        return f"a scalar of type {x.dtype}"
+    if x is None:
+        return "None"
+    if isinstance(x, str):
+        return f"the string {x!r}"
+    name = type(x).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def dtype_of(x: Scalar) -> DType:
+    return x.dtype if isinstance(x, Value) else literal_type(x)
+
+
+def cast(x: Scalar, t: DType) -> Value:
+    """Conversion to ``t``. A literal becomes a constant of that type directly, without rounding through the default type."""
+    if isinstance(x, Value):
+        return Value(builder().cast(x.op, t))
+    if t.is_float:
+        return constant(float(x), t)
+    if t is u1:
+        return constant(bool(x), t)
+    if isinstance(x, (float, np.floating)):
+        return Value(builder().const(ir.evaluate(ir.cast, t, (np.float64(x),)).item(), t))
+    if not t.min <= int(x) <= t.max:  # an explicit cast wraps
+        return Value(builder().const(ir.evaluate(ir.add, t, (np.array(int(x) % (1 << t.bits)).astype(t.np)[()], t.np.type(0))).item(), t))
+    return constant(int(x), t)
+
+
+def emit(code: OpCode, *args: Value, t: DType | None = None, attr: Any = None) -> Value:
+    return Value(builder().emit(code, *[a.op for a in args], type=t, attr=attr))
+
+
+def unify(a: Scalar, b: Scalar) -> tuple[Value, Value, DType]:
+    """Both operands in their common type. A literal is made in that type at once, so ``x * 0.1`` with an f64 x is exact."""
+    t = promote(dtype_of(a), dtype_of(b))
+    return cast(a, t), cast(b, t), t
+
+
+def _fold(function: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    """Arithmetic on two compile-time numbers stays Python's."""
+    try:
+        return function(a, b)
+    except (ZeroDivisionError, OverflowError, ValueError) as error:
+        raise type_error(f"constant expression: {error}") from None
+
+
+def _traced(a: Any, b: Any) -> bool:
+    return isinstance(a, Value) or isinstance(b, Value)
+
+
+def _arithmetic(code: OpCode, python: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def run(a: Any, b: Any) -> Any:
+        if not _traced(a, b):
+            return _fold(python, a, b)
+        x, y, _ = unify(a, b)
+        return emit(code, x, y)
+
+    return run
+
+
+def _comparison(code: OpCode, python: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def run(a: Any, b: Any) -> Any:
+        if not _traced(a, b):
+            return bool(python(a, b))
+        if dtype_of(a) is u1 and dtype_of(b) is u1 and code in (ir.eq, ir.ne):
+            return emit(code, as_value(a), as_value(b))
+        x, y, _ = unify(a, b)
+        return emit(code, x, y)
+
+    return run
+
+
+def _bitwise(code: OpCode, python: Callable[[Any, Any], Any], symbol: str) -> Callable[[Any, Any], Any]:
+    def run(a: Any, b: Any) -> Any:
+        if not _traced(a, b):
+            return _fold(python, a, b)
+        need_integers(symbol, a, b)
+        if dtype_of(a) is u1 and dtype_of(b) is u1:
+            return emit(code, as_value(a), as_value(b))
+        x, y, _ = unify(a, b)
+        return emit(code, x, y)
+
+    return run
+
+
+def need_integers(symbol: str, *operands: Scalar) -> None:
+    for x in operands:
+        if dtype_of(x).is_float:
+            raise type_error(f"`{symbol}` needs integers, got {dtype_of(x)}", "cast the operand first: `sg.cast(x, sg.i32)`")
+
+
+def _shift(code: OpCode, python: Callable[[Any, Any], Any], symbol: str) -> Callable[[Any, Any], Any]:
+    def run(a: Any, b: Any) -> Any:
+        if not _traced(a, b):
+            return _fold(python, a, b)
+        need_integers(symbol, a, b)
+        t = dtype_of(a) if dtype_of(a) is not u1 else i32
+        return emit(code, cast(a, t), cast(b, t))
+
+    return run
+
+
+add = _arithmetic(ir.add, lambda a, b: a + b)
+sub = _arithmetic(ir.sub, lambda a, b: a - b)
+mul = _arithmetic(ir.mul, lambda a, b: a * b)
+equal = _comparison(ir.eq, lambda a, b: a == b)
+not_equal = _comparison(ir.ne, lambda a, b: a != b)
+less = _comparison(ir.lt, lambda a, b: a < b)
+less_equal = _comparison(ir.le, lambda a, b: a <= b)
+greater = _comparison(ir.gt, lambda a, b: a > b)
+greater_equal = _comparison(ir.ge, lambda a, b: a >= b)
+bit_and = _bitwise(ir.and_, lambda a, b: a & b, "&")
+bit_or = _bitwise(ir.or_, lambda a, b: a | b, "|")
+bit_xor = _bitwise(ir.xor, lambda a, b: a ^ b, "^")
+shift_left = _shift(ir.shl, lambda a, b: a << b, "<<")
+shift_right = _shift(ir.shr, lambda a, b: a >> b, ">>")
+
+
+def shift_right_logical(a: Any, b: Any) -> Any:
+    """Shift right that fills with zeros whatever the sign."""
+    a = as_value(a)
+    need_integers("bit_shr", a, b)
+    if not a.dtype.is_signed:
+        return shift_right(a, b)
+    u = dtypes.unsigned(a.dtype)
+    return bit_cast(shift_right(bit_cast(a, u), cast(b, u)), a.dtype)
+
+
+def bit_cast(a: Any, t: DType) -> Value:
+    a = as_value(a)
+    if a.dtype.bits != t.bits or t is u1:
+        raise type_error(f"bit_cast needs types of one width, got {a.dtype} and {t}", "`sg.cast` converts values between any two types")
+    return a if a.dtype is t else emit(ir.bitcast, a, t=t)
+
+
+def to_float(x: Scalar) -> Value:
+    """Floats as they are, the rest as ``default_fp``."""
+    t = dtype_of(x)
+    return cast(x, t if t.is_float else trace_of().options.default_fp)
+
+
+def truediv(a: Any, b: Any) -> Any:
+    """``/``: of two integers a float of the default type."""
+    if not _traced(a, b):
+        return _fold(lambda x, y: x / y, a, b)
+    t = promote(dtype_of(a), dtype_of(b))
+    t = t if t.is_float else trace_of().options.default_fp
+    return emit(ir.div, cast(a, t), cast(b, t))
+
+
+def floordiv(a: Any, b: Any) -> Any:
+    """``//``: rounds down, integers and floats."""
+    if not _traced(a, b):
+        return _fold(lambda x, y: x // y, a, b)
+    x, y, t = unify(a, b)
+    return emit(ir.floor, emit(ir.div, x, y)) if t.is_float else emit(ir.floordiv, x, y)
+
+
+def mod(a: Any, b: Any) -> Any:
+    """``%``: with the sign of the divisor, integers and floats."""
+    if not _traced(a, b):
+        return _fold(lambda x, y: x % y, a, b)
+    x, y, t = unify(a, b)
+    if not t.is_float:
+        return emit(ir.floormod, x, y)
+    return emit(ir.sub, x, emit(ir.mul, emit(ir.floor, emit(ir.div, x, y)), y))
+
+
+def raw_div(a: Any, b: Any) -> Any:
+    """C's division: integers truncate."""
+    if not _traced(a, b):
+        return _fold(lambda x, y: int(x / y) if isinstance(x, int) and isinstance(y, int) else x / y, a, b)
+    x, y, t = unify(a, b)
+    return emit(ir.div if t.is_float else ir.idiv, x, y)
+
+
+def raw_mod(a: Any, b: Any) -> Any:
+    """C's remainder: with the sign of the dividend."""
+    if not _traced(a, b):
+        return _fold(lambda x, y: np.fmod(x, y).item(), a, b)
+    x, y, t = unify(a, b)
+    if not t.is_float:
+        return emit(ir.irem, x, y)
+    return emit(ir.sub, x, emit(ir.mul, emit(ir.trunc, emit(ir.div, x, y)), y))
+
+
+_MAX_MULTIPLICATIONS = 64  # constant exponents up to this become products
+
+
+def power(a: Any, b: Any) -> Any:
+    """``**``. Small constant integer exponents become products; integers stay integers, and a negative exponent of one is an error or 0."""
+    if not _traced(a, b):
+        return _fold(lambda x, y: x**y, a, b)
+    t = promote(dtype_of(a), dtype_of(b))
+    if isinstance(b, (int, np.integer)) and not isinstance(b, bool) and abs(int(b)) <= _MAX_MULTIPLICATIONS:
+        base = as_value(a) if dtype_of(a) is not u1 else cast(a, i32)
+        if b >= 0:
+            return _product(base, int(b))
+        if base.dtype.is_float:
+            return truediv(cast(1.0, base.dtype), _product(base, -int(b)))
+        raise type_error("an integer to a negative power is no integer", "cast the base to a float: `float(x) ** -1`")
+    if t.is_float:
+        return emit(ir.pow_, cast(a, t), cast(b, t))
+    return _integer_power(cast(a, t), cast(b, t), t)
+
+
+def _product(base: Value, n: int) -> Value:
+    """``base ** n`` by squaring."""
+    out: Value | None = None
+    while n:
+        if n & 1:
+            out = base if out is None else emit(ir.mul, out, base)
+        n >>= 1
+        if n:
+            base = emit(ir.mul, base, base)
+    return out if out is not None else cast(1, base.dtype)
+
+
+def _integer_power(a: Value, n: Value, t: DType) -> Value:
+    """``a ** n`` by squaring at run time; 0 for negative n (1 and -1 to it excepted, as truncation of the true value has it)."""
+    b = builder()
+    one, zero = b.const(1, t), b.const(0, t)
+    base, left, out = b.begin(t, t, t)
+    condition = b.end([b.emit(ir.gt, left, zero)])
+    base, left, out = b.begin(t, t, t)
+    odd = b.emit(ir.ne, b.emit(ir.and_, left, one), zero)
+    next_out = b.emit(ir.select, odd, b.emit(ir.mul, out, base), out)
+    body = b.end([b.emit(ir.mul, base, base), b.emit(ir.shr, left, one), next_out])
+    result = b.while_([a.op, n.op, one], condition, body)[2]
+    if not t.is_signed:
+        return Value(result)
+    minus_one = b.const(-1, t)
+    odd = b.emit(ir.ne, b.emit(ir.and_, n.op, one), zero)
+    for_minus_one = b.emit(ir.select, odd, minus_one, one)
+    inverse = b.emit(ir.select, b.emit(ir.eq, a.op, minus_one), for_minus_one, b.cast(b.emit(ir.eq, a.op, one), t))
+    return Value(b.emit(ir.select, b.emit(ir.lt, n.op, zero), inverse, result))
+
+
+def negative(a: Any) -> Any:
+    return emit(ir.neg, cast(a, i32) if a.dtype is u1 else a) if isinstance(a, Value) else -a
+
+
+def invert(a: Any) -> Any:
+    if not isinstance(a, Value):
+        return ~a
+    need_integers("~", a)
+    return emit(ir.not_, a)
+
+
+def absolute(a: Any) -> Any:
+    if not isinstance(a, Value):
+        return abs(a)
+    return emit(ir.abs_, cast(a, i32) if a.dtype is u1 else a)
+
+
+def truth(x: Any) -> Any:
+    """``x`` as a condition: a Python bool, or a value of type u1."""
+    if isinstance(x, Value):
+        return x if x.dtype is u1 else not_equal(x, 0)
+    if is_number(x):
+        return bool(x)
+    raise type_error(f"{describe(x)} is no condition", "compare it, or reduce a vector with `.any()` or `.all()`")
+
+
+def logical_not(x: Any) -> Any:
+    x = truth(x)
+    return emit(ir.not_, x) if isinstance(x, Value) else not x
+
+
+def select(condition: Any, a: Any, b: Any) -> Any:
+    """``a`` where ``condition`` holds, else ``b``; both are computed."""
+    condition = truth(condition)
+    if not isinstance(condition, Value):
+        return a if condition else b
+    if dtype_of(a) is u1 and dtype_of(b) is u1:
+        x, y = as_value(a), as_value(b)
+    else:
+        x, y, _ = unify(a, b)
+    return emit(ir.select, condition, x, y)
+
+
+def trace_literal(value: Any, t: DType) -> Value | None:
+    return cast(value, t) if current_trace() is not None and is_number(value) else None
+
+
