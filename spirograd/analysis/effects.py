@@ -1,0 +1,98 @@
+"""What operations do besides giving a value: which memory they read and write, and whether they may be dropped or moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from spirograd.base.artifact import Effects
+from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, TempRef, ref_of
+
+_READING = frozenset(("read", "atomic"))
+_WRITING = frozenset(("write", "atomic"))
+_VALUE_ONLY = frozenset(("pure", "structure"))
+_DROPPABLE = frozenset(("pure", "structure", "read"))
+
+
+def nested(op: Op) -> Iterator[Op]:
+    """``op`` itself if it is no control operation, else everything in its regions that is none."""
+    if op.code.effect != "control":
+        yield op
+    for region in op.regions:
+        for inner in region.walk():
+            if inner.code.effect != "control":
+                yield inner
+
+
+def is_pure(op: Op) -> bool:
+    """Whether ``op`` only computes: same operands, same value, whenever it runs. A control operation is as pure as its regions."""
+    return all(inner.code.effect in _VALUE_ONLY for inner in nested(op))
+
+
+def is_removable(op: Op) -> bool:
+    """Whether ``op`` may be dropped if nobody uses its value: it computes and reads, but leaves no trace."""
+    return all(inner.code.effect in _DROPPABLE for inner in nested(op))
+
+
+def reads(op: Op) -> frozenset[Ref]:
+    """The memory that ``op``, or anything in its regions, may read."""
+    return _refs(op, _READING)
+
+
+def writes(op: Op) -> frozenset[Ref]:
+    """The memory that ``op``, or anything in its regions, may write."""
+    return _refs(op, _WRITING)
+
+
+def touches(op: Op) -> frozenset[Ref]:
+    """The memory that ``op``, or anything in its regions, may read or write."""
+    return _refs(op, _READING | _WRITING)
+
+
+def _refs(op: Op, effects: frozenset[str]) -> frozenset[Ref]:
+    return frozenset([ref for inner in nested(op) if inner.code.effect in effects and (ref := ref_of(inner)) is not None])
+
+
+def place(ref: Ref) -> tuple[str, int]:
+    """The allocation that ``ref`` lies in, as the runtime names it: ``("tree", id)``, ``("array", argument)``; else ``("temps", 0)`` ..."""
+    if isinstance(ref, FieldRef):
+        return ("tree", ref.tree)
+    if isinstance(ref, ArrayRef):
+        return ("array", ref.arg)
+    if isinstance(ref, TempRef):
+        return ("temps", 0)
+    return (ref.slot.kind, ref.slot.index)
+
+
+def may_alias(a: Ref, b: Ref) -> bool:
+    """Whether an access to ``a`` and one to ``b`` may touch the same bytes.
+
+    Two fields never do, nor two temporaries. Arrays come from outside: the same memory may be passed twice, or be the exported memory
+    of a field, so an array may alias anything but temporaries. Device references to one tree may alias each other.
+    """
+    if a == b:
+        return True
+    if isinstance(a, FieldRef) and isinstance(b, FieldRef):
+        return a.key == b.key and a.role == b.role
+    if isinstance(a, TempRef) and isinstance(b, TempRef):
+        return False
+    kinds = {place(a)[0], place(b)[0]}
+    if "array" in kinds:
+        return kinds <= {"array", "tree"}
+    return place(a) == place(b) and (isinstance(a, BufferRef) or isinstance(b, BufferRef))
+
+
+def effects(kernel: Kernel) -> Effects:
+    """Which field trees and array arguments ``kernel`` may read and write (grad and dual count as their array)."""
+    found: dict[bool, set[tuple[str, int]]] = {False: set(), True: set()}
+    for op in kernel.walk():
+        ref = ref_of(op)
+        if ref is None:
+            continue
+        where = place(ref)
+        if where[0] not in ("tree", "array"):
+            continue
+        if op.code.effect in _READING:
+            found[False].add(where)
+        if op.code.effect in _WRITING:
+            found[True].add(where)
+    return Effects(frozenset(found[False]), frozenset(found[True]))

@@ -1,0 +1,19 @@
+"""The numbered places of a kernel that can fail or print."""
+
+from __future__ import annotations
+
+from spirograd.base.artifact import FaultSite, PrintSite
+from spirograd.ir import ops
+from spirograd.ir.nodes import Kernel
+
+
+def collect_sites(kernel: Kernel) -> tuple[tuple[FaultSite, ...], tuple[PrintSite, ...]]:
+    """The fault and print sites of ``kernel`` in order of first appearance: the index in each tuple is the site's number."""
+    faults: dict[FaultSite, None] = {}
+    prints: dict[PrintSite, None] = {}
+    for op in kernel.walk():
+        if op.code is ops.check:
+            faults.setdefault(op.attr)
+        elif op.code is ops.print_:
+            prints.setdefault(op.attr)
+    return tuple(faults), tuple(prints)

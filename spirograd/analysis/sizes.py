@@ -1,0 +1,73 @@
+"""Loop bounds as size expressions that the host can evaluate before a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spirograd.base.dtypes import DType
+from spirograd.base.sizes import Size
+from spirograd.ir import ops
+from spirograd.ir.nodes import Op
+from spirograd.ir.ops import OpCode
+
+_BINARY: dict[OpCode, str] = {
+    ops.add: "add",
+    ops.sub: "sub",
+    ops.mul: "mul",
+    ops.min_: "min",
+    ops.max_: "max",
+    ops.floordiv: "floordiv",
+    ops.floormod: "mod",
+}
+
+
+def size_of(value: Op) -> Size | None:
+    """``value``, an integer of kernel IR, as a size expression; None if only the device can know it.
+
+    Made of constants, scalar arguments, array extents and their arithmetic. Sizes do not wrap: a bound whose computation overflows
+    its type is undefined.
+    """
+    if not isinstance(value.type, DType) or not value.type.is_int:
+        return None
+    if value.code is ops.const:
+        return int(value.attr)
+    if value.code is ops.arg:
+        return ("arg", value.attr)
+    if value.code is ops.shape:
+        return ("shape", *value.attr)
+    kind = _BINARY.get(value.code)
+    if kind is not None:
+        a, b = size_of(value.args[0]), size_of(value.args[1])
+        return None if a is None or b is None else (kind, a, b)
+    special = _SPECIAL.get(value.code)
+    return special(value) if special is not None else None
+
+
+def _cast(value: Op) -> Size | None:
+    """A conversion between integer types that keeps every value."""
+    source, target = value.args[0].type, value.type
+    if not isinstance(source, DType) or not isinstance(target, DType) or not source.is_int:
+        return None
+    same_sign = source.is_signed == target.is_signed and target.bits >= source.bits
+    widening = target.bits > source.bits and target.is_signed
+    return size_of(value.args[0]) if same_sign or widening else None
+
+
+def _shift(kind: str) -> Callable[[Op], Size | None]:
+    """A shift by a constant is a multiplication or a division by a power of two."""
+
+    def convert(value: Op) -> Size | None:
+        number, count = value.args
+        if count.code is not ops.const or not isinstance(value.type, DType):
+            return None
+        a = size_of(number)
+        return None if a is None else (kind, a, 1 << int(count.attr) % value.type.bits)
+
+    return convert
+
+
+_SPECIAL: dict[OpCode, Callable[[Op], Size | None]] = {
+    ops.cast: _cast,
+    ops.shl: _shift("mul"),
+    ops.shr: _shift("floordiv"),
+}
