@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Kernel, Op, Region
-from spirograd.ir.ops import OpCode
+from spirograd.ir.ops import OpCode, param
 
 # Gets the original operation, whose operands are still the old ones (see Rewriter.args); returns its replacement, or None to drop it.
 Handler = Callable[[Op], "Op | None"]
@@ -23,13 +23,16 @@ class Rewriter:
         self.b = Builder()
         self.env: dict[Op, Op] = {}
         self.handlers: dict[OpCode, Handler] = {}
+        # While positive, nothing is shared: every operation and parameter is made anew, so that a region may be emitted twice.
+        self.cloning = 0
 
     def value(self, old: Op) -> Op:
         """What stands for ``old`` now."""
         return self.env.get(old, old)
 
     def args(self, op: Op) -> tuple[Op, ...]:
-        return tuple([self.env.get(a, a) for a in op.args])
+        get = self.env.get
+        return tuple([get(a, a) for a in op.args])
 
     def visit(self, op: Op) -> None:
         self.b.loc = op.loc
@@ -42,12 +45,16 @@ class Rewriter:
         """Append ``op`` with its operands and regions rewritten; ``op`` itself if that changes nothing."""
         args = self.args(op)
         regions = tuple([self.region(r) for r in op.regions]) if op.regions else ()
-        if args == op.args and regions == op.regions:
+        if args == op.args and regions == op.regions and not self.cloning:
             return self.b.append(op)
         return self.b.append(Op(op.code, op.type, args, op.attr, regions, op.loc))
 
     def region(self, region: Region) -> Region:
-        """Rewrite a nested region; the same object if nothing changed. Its parameters stay the same objects."""
+        """Rewrite a nested region; the same object if nothing changed. Its parameters stay the same objects, except in a clone."""
+        params = region.params
+        if self.cloning:
+            params = tuple(Op(param, p.type, loc=p.loc) for p in params)
+            self.env.update(zip(region.params, params))
         self.b.begin()
         for op in region.ops[:-1]:
             self.visit(op)
@@ -55,9 +62,9 @@ class Rewriter:
         self.b.loc = last.loc
         self.terminator(last)
         new = self.b.end(self.yielded(last))
-        if new.ops[-1].args == last.args and new.ops[:-1] == region.ops[:-1]:
+        if new.ops[-1].args == last.args and new.ops[:-1] == region.ops[:-1] and not self.cloning:
             return region
-        return Region(region.params, new.ops)
+        return Region(params, new.ops)
 
     def terminator(self, op: Op) -> None:
         """Called before a region is closed: a place to emit more."""
@@ -66,11 +73,16 @@ class Rewriter:
         """The results of the region that ends with ``op``."""
         return self.args(op)
 
-    def inline(self, region: Region, params: tuple[Op, ...]) -> tuple[Op, ...]:
-        """Emit the operations of ``region`` here, with ``params`` for its parameters; returns its results."""
+    def inline(self, region: Region, params: tuple[Op, ...], clone: bool = False) -> tuple[Op, ...]:
+        """Emit the operations of ``region`` here, with ``params`` for its parameters; returns its results.
+
+        ``clone``: make every operation anew. Needed wherever the region is emitted more than once, or also stays where it was.
+        """
         self.env.update(zip(region.params, params))
+        self.cloning += clone
         for op in region.ops[:-1]:
             self.visit(op)
+        self.cloning -= clone
         return self.args(region.ops[-1])
 
     def kernel(self, kernel: Kernel) -> Kernel:

@@ -1,0 +1,24 @@
+"""What a pass may know besides the kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spirograd.base.artifact import ArgBlock, FaultSite, PrintSite
+from spirograd.base.caps import Capabilities
+from spirograd.base.options import CompileOptions
+
+
+@dataclass(frozen=True, slots=True)
+class PassContext:
+    """The device, the options, and what the pipeline has fixed so far.
+
+    ``block``: the argument block, from `layout.arg_block` (None before the pipeline has fixed it; `layout` then computes it).
+    ``faults``, ``prints``: the numbered sites that `diagnostics` refers to.
+    """
+
+    caps: Capabilities
+    options: CompileOptions
+    block: ArgBlock | None = None
+    faults: tuple[FaultSite, ...] = ()
+    prints: tuple[PrintSite, ...] = ()
