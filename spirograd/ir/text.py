@@ -1,0 +1,489 @@
+"""The text form of the IR: `to_text` prints a kernel of either level, `parse` reads it back. See docs/ir.md for the syntax."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+import keyword
+import math
+import re
+from typing import Any, NoReturn
+
+from spirograd.base import dtypes
+from spirograd.base.artifact import FaultSite, PrintSite, Slot
+from spirograd.base.dtypes import VOID, DType, Type, Vec
+from spirograd.base.loc import Loc
+from spirograd.ir import ops
+from spirograd.ir.nodes import (
+    ArrayArg,
+    ArrayRef,
+    BufferRef,
+    FieldRef,
+    Kernel,
+    Layout,
+    LoopAttr,
+    Op,
+    Reduction,
+    Ref,
+    Region,
+    ScalarArg,
+    TaskAttr,
+    TempRef,
+    Term,
+    ref_of,
+)
+
+# Everything that an attribute may be made of, besides numbers, strings, tuples and dtypes.
+_CLASSES = (
+    ArrayArg, ArrayRef, BufferRef, FaultSite, FieldRef, Layout, Loc, LoopAttr, PrintSite, Reduction, ScalarArg, Slot, TaskAttr, TempRef,
+    Term, Vec,
+)  # fmt: skip
+_CLASS_BY_NAME: dict[str, Any] = {cls.__name__: cls for cls in _CLASSES}
+_REFS = (FieldRef, ArrayRef, TempRef, BufferRef)
+_NAMES: dict[str, Any] = {t.name: t for t in dtypes.ALL} | {"nan": math.nan, "inf": math.inf}
+# Parameters of dataclasses that are left out of the text unless locations are wanted.
+_LOC_FIELDS = frozenset(("loc",))
+
+
+class IRSyntaxError(ValueError):
+    """Text that is no IR; the message starts with the line number."""
+
+
+def type_text(t: Type) -> str:
+    """``i32``, ``vec<4,f32>``, ``(i32, f32)``, ``void``."""
+    if isinstance(t, tuple):
+        return "(" + ", ".join([type_text(x) for x in t]) + ")"
+    return repr(t)
+
+
+# --- printing ------------------------------------------------------------------------------------------------------------
+
+
+class _Printer:
+    """Numbers values in the order in which they are defined, and names memory after its references."""
+
+    def __init__(self, kernel: Kernel, locs: bool) -> None:
+        self.kernel = kernel
+        self.locs = locs
+        self.numbers: dict[Op, int] = {}
+        self.refs: dict[Ref, str] = {}
+        self.lines: list[str] = []
+
+    def print(self) -> str:
+        kernel = self.kernel
+        self.name_refs()
+        self.lines.append(f"kernel {_quote(kernel.name)}{self.location(kernel.loc)}")
+        self.lines += [f"arg {self.expression(argument)}" for argument in kernel.args]
+        for ref, name in self.refs.items():
+            self.lines.append(f"ref {name} = {self.construct(ref)}")
+        self.lines += [f"return {self.refs[ref]}" for ref in kernel.returns]
+        self.lines.append("{")
+        self.region(kernel.body, 1)
+        self.lines.append("}")
+        return "\n".join(self.lines) + "\n"
+
+    def name_refs(self) -> None:
+        """Give every reference a name that is a Python identifier and stands for nothing else."""
+        taken = {*_CLASS_BY_NAME, *_NAMES}
+        found: dict[Ref, None] = dict.fromkeys(self.kernel.returns)
+        for op in self.kernel.walk():
+            ref = ref_of(op)
+            if ref is not None:
+                found.setdefault(ref)
+        for ref in found:
+            stem = re.sub(r"\W", "_", ref.name, flags=re.ASCII) or "_"
+            if stem[0].isdigit() or keyword.iskeyword(stem):
+                stem = "_" + stem
+            role = getattr(ref, "role", "primal")
+            stem += "" if role == "primal" else f"_{role}"
+            name, count = stem, 1
+            while name in taken:
+                count += 1
+                name = f"{stem}_{count}"
+            taken.add(name)
+            self.refs[ref] = name
+
+    def region(self, region: Region, depth: int) -> None:
+        for op in region.ops:
+            self.operation(op, depth)
+
+    def operation(self, op: Op, depth: int) -> None:
+        pad = "  " * depth
+        head = op.code.name
+        if op.attr is not None:
+            head += f"[{self.expression(op.attr)}]"
+        head += "(" + ", ".join([self.value(a) for a in op.args]) + ")"
+        if op.type is not VOID:
+            head += f" : {type_text(op.type)}"
+        head += self.location(op.loc)
+        # Regions come before the number of the result: it is defined only after them.
+        start = len(self.lines)
+        self.lines.append("")
+        for k, region in enumerate(op.regions):
+            params = ", ".join([f"{self.define(p)}: {type_text(p.type)}" for p in region.params])
+            opening = " {" + (f" ({params})" if params else "")
+            if k == 0:
+                head += opening
+            else:
+                self.lines.append(pad + "}" + opening)
+            self.region(region, depth + 1)
+        if op.regions:
+            self.lines.append(pad + "}")
+        named = op.type is not VOID and op.type != ()
+        self.lines[start] = pad + (f"{self.define(op)} = " if named else "") + head
+
+    def define(self, op: Op) -> str:
+        self.numbers.setdefault(op, len(self.numbers))
+        return f"%{self.numbers[op]}"
+
+    def value(self, op: Op) -> str:
+        """The name of an operand; ``%?`` for one that is not defined above (a mistake, which is still worth printing)."""
+        number = self.numbers.get(op)
+        return "%?" if number is None else f"%{number}"
+
+    def location(self, loc: Loc | None) -> str:
+        return f" @ {self.construct(loc)}" if self.locs and loc is not None else ""
+
+    def expression(self, value: Any) -> str:
+        """``value`` as an expression of Python."""
+        if isinstance(value, _REFS):
+            return self.refs.get(value) or self.construct(value)
+        if value is None or isinstance(value, (bool, int)):
+            return repr(value)
+        if isinstance(value, float):
+            return repr(value)
+        if isinstance(value, str):
+            return _quote(value)
+        if isinstance(value, DType):
+            return value.name
+        if isinstance(value, tuple):
+            return "(" + ", ".join([self.expression(x) for x in value]) + ("," if len(value) == 1 else "") + ")"
+        if isinstance(value, _CLASSES):
+            return self.construct(value)
+        raise TypeError(f"an attribute cannot hold {value!r}")
+
+    def construct(self, value: Any) -> str:
+        """A dataclass as a call: positional where there is no default, keywords for what differs from the default."""
+        parts: list[str] = []
+        for field in dataclasses.fields(value):
+            content = getattr(value, field.name)
+            if field.name in _LOC_FIELDS and not self.locs:
+                continue
+            if field.default is dataclasses.MISSING:
+                prefix = f"{field.name}=" if field.name in _LOC_FIELDS else ""
+                parts.append(prefix + self.expression(content))
+            elif content != field.default:
+                parts.append(f"{field.name}={self.expression(content)}")
+        return f"{type(value).__name__}({', '.join(parts)})"
+
+
+def _quote(text: str) -> str:
+    return json.dumps(text)
+
+
+def to_text(kernel: Kernel, *, locs: bool = False) -> str:
+    """``kernel`` as text that `parse` reads. Values and memory are named in order of appearance, so equal kernels give equal text.
+
+    Source locations (and those of fault and print sites) are printed only with ``locs``.
+    """
+    return _Printer(kernel, locs).print()
+
+
+# --- parsing -------------------------------------------------------------------------------------------------------------
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_VALUE = re.compile(r"%(\w+)")
+_SPACE = re.compile(r"[ \t]*")
+_OPEN, _CLOSE = "([{", ")]}"
+
+
+class _Line:
+    """A cursor over one line."""
+
+    def __init__(self, number: int, text: str) -> None:
+        self.number = number
+        self.text = text
+        self.at = 0
+        self.skip()
+
+    def fail(self, message: str) -> NoReturn:
+        raise IRSyntaxError(f"line {self.number}: {message}: {self.text.strip()}")
+
+    def skip(self) -> None:
+        match = _SPACE.match(self.text, self.at)
+        assert match is not None
+        self.at = match.end()
+
+    @property
+    def done(self) -> bool:
+        return self.at >= len(self.text) or self.text[self.at] == "#"
+
+    def take(self, token: str) -> bool:
+        """Consume ``token`` if it comes next."""
+        if not self.text.startswith(token, self.at):
+            return False
+        self.at += len(token)
+        self.skip()
+        return True
+
+    def expect(self, token: str) -> None:
+        if not self.take(token):
+            self.fail(f"expected {token!r} at column {self.at}")
+
+    def match(self, pattern: re.Pattern[str], what: str) -> str:
+        match = pattern.match(self.text, self.at)
+        if match is None:
+            self.fail(f"expected {what} at column {self.at}")
+        self.at = match.end()
+        self.skip()
+        return match.group(match.re.groups)
+
+    def balanced(self) -> str:
+        """The text from here, an opening bracket, to the one that closes it; strings are skipped."""
+        start, depth, k = self.at, 0, self.at
+        while k < len(self.text):
+            c = self.text[k]
+            if c == '"':
+                k += 1
+                while k < len(self.text) and self.text[k] != '"':
+                    k += 2 if self.text[k] == "\\" else 1
+            elif c in _OPEN:
+                depth += 1
+            elif c in _CLOSE:
+                depth -= 1
+                if depth == 0:
+                    self.at = k + 1
+                    self.skip()
+                    return self.text[start : self.at].rstrip()
+            k += 1
+        self.fail(f"nothing closes the bracket at column {start}")
+
+    def string(self) -> str:
+        match = re.compile(r'"(?:[^"\\]|\\.)*"').match(self.text, self.at)
+        if match is None:
+            self.fail(f"expected a string at column {self.at}")
+        self.at = match.end()
+        self.skip()
+        return str(json.loads(match.group()))
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.lines: list[_Line] = []
+        for number, content in enumerate(text.splitlines(), 1):
+            line = _Line(number, content)
+            if not line.done:
+                self.lines.append(line)
+        self.lines.append(_Line(len(text.splitlines()) + 1, ""))
+        self.next = 0
+        self.names: dict[str, Any] = dict(_NAMES)
+        self.values: dict[str, Op] = {}
+
+    def line(self) -> _Line:
+        line = self.lines[self.next]
+        if line.done:
+            line.fail("the text ends too early")
+        self.next += 1
+        return line
+
+    def finish(self, line: _Line) -> None:
+        if not line.done:
+            line.fail(f"unexpected text at column {line.at}")
+
+    # Expressions
+
+    def expression(self, line: _Line, text: str) -> Any:
+        try:
+            tree = ast.parse(text.strip(), mode="eval").body
+            return self.evaluate(tree)
+        except (SyntaxError, TypeError, ValueError) as error:
+            line.fail(f"bad expression {text.strip()!r} ({error})")
+
+    def evaluate(self, node: ast.expr) -> Any:
+        """The value of an expression of constants, names, tuples and calls of the attribute classes."""
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return -self.evaluate(node.operand)
+        if isinstance(node, ast.Tuple):
+            return tuple([self.evaluate(x) for x in node.elts])
+        if isinstance(node, ast.Name):
+            if node.id not in self.names:
+                raise ValueError(f"{node.id} is not declared")
+            return self.names[node.id]
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _CLASS_BY_NAME:
+            cls = _CLASS_BY_NAME[node.func.id]
+            keywords = {k.arg: self.evaluate(k.value) for k in node.keywords if k.arg is not None}
+            if cls in (FaultSite, PrintSite):
+                keywords.setdefault("loc", None)
+            return cls(*[self.evaluate(x) for x in node.args], **keywords)
+        raise ValueError(f"{ast.unparse(node)} is not allowed")
+
+    def construct(self, line: _Line) -> Any:
+        """A call of an attribute class at the cursor."""
+        name = line.match(_NAME, "a class")
+        if not line.text.startswith("(", line.at):
+            line.fail("expected arguments")
+        return self.expression(line, name + line.balanced())
+
+    def location(self, line: _Line) -> Loc | None:
+        if not line.take("@"):
+            return None
+        loc = self.construct(line)
+        if not isinstance(loc, Loc):
+            line.fail("expected a Loc")
+        return loc
+
+    def type(self, line: _Line) -> Type:
+        if line.take("("):
+            types: list[Type] = []
+            while not line.take(")"):
+                if types:
+                    line.expect(",")
+                types.append(self.type(line))
+            return tuple(types)
+        name = line.match(_NAME, "a type")
+        if name == "void":
+            return VOID
+        if name == "vec":
+            line.expect("<")
+            n = int(line.match(re.compile(r"\d+"), "a number"))
+            line.expect(",")
+            elem = self.type(line)
+            line.expect(">")
+            if not isinstance(elem, DType):
+                line.fail("the elements of a vector are scalars")
+            return Vec(n, elem)
+        if not isinstance(_NAMES.get(name), DType):
+            line.fail(f"{name} is no type")
+        return dtypes.by_name(name)
+
+    # Kernels
+
+    def kernel(self) -> Kernel:
+        line = self.line()
+        line.expect("kernel")
+        name = line.string()
+        loc = self.location(line)
+        self.finish(line)
+        arguments: list[ScalarArg | ArrayArg] = []
+        returns: list[TempRef] = []
+        while True:
+            line = self.line()
+            if line.take("{"):
+                self.finish(line)
+                break
+            self.header(line, arguments, returns)
+            self.finish(line)
+        body, closing = self.region(())
+        self.finish(closing)
+        if not self.lines[self.next].done:
+            self.lines[self.next].fail("text after the kernel")
+        return Kernel(name, tuple(arguments), body, tuple(returns), loc)
+
+    def header(self, line: _Line, arguments: list[ScalarArg | ArrayArg], returns: list[TempRef]) -> None:
+        word = line.match(_NAME, "arg, ref, return or {")
+        if word == "arg":
+            argument = self.construct(line)
+            if not isinstance(argument, (ScalarArg, ArrayArg)):
+                line.fail("expected a ScalarArg or an ArrayArg")
+            arguments.append(argument)
+        elif word == "ref":
+            name = line.match(_NAME, "a name")
+            line.expect("=")
+            ref = self.construct(line)
+            if not isinstance(ref, _REFS):
+                line.fail("expected a memory reference")
+            if name in self.names or name in _CLASS_BY_NAME:
+                line.fail(f"{name} is already declared")
+            self.names[name] = ref
+        elif word == "return":
+            ref = self.names.get(line.match(_NAME, "a name"))
+            if not isinstance(ref, TempRef):
+                line.fail("expected the name of a TempRef")
+            returns.append(ref)
+        else:
+            line.fail(f"{word} is not arg, ref or return")
+
+    def region(self, params: tuple[Op, ...]) -> tuple[Region, _Line]:
+        """Operations up to the closing brace; also the line of that brace, with the cursor after it."""
+        body: list[Op] = []
+        while True:
+            line = self.line()
+            if line.take("}"):
+                if not body or body[-1].code is not ops.yield_:
+                    line.fail("a region ends with a yield")
+                return Region(params, tuple(body)), line
+            body.append(self.operation(line))
+
+    def params(self, line: _Line) -> tuple[Op, ...]:
+        """What follows an opening brace."""
+        params: list[Op] = []
+        if line.take("("):
+            while not line.take(")"):
+                if params:
+                    line.expect(",")
+                name = line.match(_VALUE, "a value")
+                line.expect(":")
+                params.append(Op(ops.param, self.type(line)))
+                self.define(line, name, params[-1])
+        self.finish(line)
+        return tuple(params)
+
+    def define(self, line: _Line, name: str, op: Op) -> None:
+        if name in self.values:
+            line.fail(f"%{name} is already defined")
+        self.values[name] = op
+
+    def operation(self, line: _Line) -> Op:
+        name = None
+        if line.text.startswith("%", line.at):
+            name = line.match(_VALUE, "a value")
+            line.expect("=")
+        mnemonic = line.match(_NAME, "an operation")
+        code = ops.BY_NAME.get(mnemonic)
+        if code is None or code is ops.param:
+            line.fail(f"{mnemonic} is no operation")
+        attr = None
+        if line.text.startswith("[", line.at):
+            attr = self.expression(line, line.balanced()[1:-1])
+        args = self.operands(line)
+        result = self.type(line) if line.take(":") else VOID
+        loc = self.location(line)
+        regions: list[Region] = []
+        closing = line
+        while closing.take("{"):
+            region, closing = self.region(self.params(closing))
+            regions.append(region)
+        self.finish(closing)
+        if code is ops.const and isinstance(result, DType):
+            attr = self.constant(line, attr, result)
+        op = Op(code, result, args, attr, tuple(regions), loc)
+        if name is not None:
+            self.define(line, name, op)
+        return op
+
+    def operands(self, line: _Line) -> tuple[Op, ...]:
+        line.expect("(")
+        args: list[Op] = []
+        while not line.take(")"):
+            if args:
+                line.expect(",")
+            value = line.match(_VALUE, "a value")
+            if value not in self.values:
+                line.fail(f"%{value} is not defined")
+            args.append(self.values[value])
+        return tuple(args)
+
+    def constant(self, line: _Line, value: Any, t: DType) -> Any:
+        """A literal, rounded to its type: ``const[0.1] : f32`` is the nearest f32."""
+        wanted = (int, float) if t.is_float else bool if t is dtypes.u1 else int
+        if not isinstance(value, wanted) or (isinstance(value, bool) and t is not dtypes.u1):
+            line.fail(f"{value!r} is no constant of type {t.name}")
+        return float(t.np.type(value)) if t.is_float else value
+
+
+def parse(text: str) -> Kernel:
+    """The kernel that ``text`` describes; raises `IRSyntaxError` with the line number. What it means is checked by `spec.verify`."""
+    return _Parser(text).kernel()
