@@ -1,0 +1,261 @@
+"""Building a SPIR-V module: sections, one id allocator, interned types and constants, capabilities collected from what is used.
+
+Everything is appended to lists of 32-bit words; `Module.to_bytes` joins the sections in the order that the specification asks for
+(SPIR-V specification, section 2.4, "Logical Layout of a Module").
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Sequence
+
+from spirograd.spirvgen.grammar import (
+    CAPABILITY_EXTENSIONS,
+    ENUMERANT_NEEDS,
+    ENUMERANTS,
+    GLSL,
+    INSTRUCTION_NEEDS,
+    INSTRUCTIONS,
+    MAGIC,
+    OPCODES,
+)
+
+# Sections in order. Annotations and debug names may be added at any time, which is why each section is its own list.
+SECTIONS = ("capability", "extension", "import", "memory_model", "entry_point", "execution_mode", "string", "name", "annotation", "global", "function")
+_INT_CAPABILITIES = {8: "Int8", 16: "Int16", 64: "Int64"}
+_FLOAT_CAPABILITIES = {16: "Float16", 64: "Float64"}
+_HAS_TYPE = {name: row[1].startswith("IdResultType") for name, row in INSTRUCTIONS.items()}
+
+
+class ModuleError(AssertionError):
+    """The generator built something that is not SPIR-V: a defect of the generator, never of the user's program."""
+
+
+def text_words(text: str) -> tuple[int, ...]:
+    """``text`` as UTF-8, zero-terminated and padded to words."""
+    data = text.encode() + b"\0"
+    data += b"\0" * (-len(data) % 4)
+    return struct.unpack(f"<{len(data) // 4}I", data)
+
+
+def enumerant(kind: str, name: str) -> int:
+    """The value of an enumerant; KeyError if the grammar has none of that name."""
+    return ENUMERANTS[kind][name]
+
+
+class Module:
+    """A module under construction.
+
+    ``version`` is (major, minor). Types, constants and strings are interned: asking twice gives the same id. Capabilities and extensions
+    follow from the instructions, enumerants and types that are asked for.
+    """
+
+    def __init__(self, version: tuple[int, int] = (1, 5), addressing: str = "PhysicalStorageBuffer64", memory_model: str = "GLSL450") -> None:
+        self.version = version
+        self.bound = 1
+        self.sections: dict[str, list[int]] = {name: [] for name in SECTIONS}
+        self.interface: list[int] = []
+        self._capabilities: dict[str, None] = {}
+        self._extensions: dict[str, None] = {}
+        self._interned: dict[tuple[object, ...], int] = {}
+        self._glsl = 0
+        self.capability("Shader")
+        self.use_enumerant("AddressingModel", addressing)
+        self.use_enumerant("MemoryModel", memory_model)
+        values = (enumerant("AddressingModel", addressing), enumerant("MemoryModel", memory_model))
+        self.add("memory_model", "MemoryModel", *values)
+
+    # --- words ---------------------------------------------------------------------------------------------------------
+
+    def new_id(self) -> int:
+        """A fresh result id."""
+        fresh = self.bound
+        self.bound = fresh + 1
+        return fresh
+
+    def add(self, section: str, name: str, *operands: int) -> None:
+        """Append an instruction without a result to a section."""
+        self.sections[section].extend(((len(operands) + 1) << 16 | OPCODES[name], *operands))
+
+    def intern(self, name: str, *operands: int) -> int:
+        """A type, constant or other global: the id of the one instruction with these operands (operand 0 is the type, if it has one)."""
+        key = (name, *operands)
+        found = self._interned.get(key)
+        if found is None:
+            found = self._interned[key] = self.add_global(name, *operands)
+        return found
+
+    def add_global(self, name: str, *operands: int) -> int:
+        """Append a global instruction with a result; not interned."""
+        self.require_instruction(name)
+        rid = self.new_id()
+        words = (operands[0], rid, *operands[1:]) if _HAS_TYPE[name] else (rid, *operands)
+        self.add("global", name, *words)
+        return rid
+
+    def to_bytes(self) -> bytes:
+        """The finished module, little endian."""
+        self.sections["capability"] = [w for c in self._capabilities for w in (2 << 16 | OPCODES["Capability"], enumerant("Capability", c))]
+        self.sections["extension"] = []
+        for extension in self._extensions:
+            self.add("extension", "Extension", *text_words(extension))
+        words = array("I", (MAGIC, self.version[0] << 16 | self.version[1] << 8, 0, self.bound, 0))
+        for section in SECTIONS:
+            words.extend(self.sections[section])
+        if sys.byteorder == "big":
+            words.byteswap()
+        return words.tobytes()
+
+    # --- capabilities ----------------------------------------------------------------------------------------------------
+
+    def capability(self, name: str) -> None:
+        """Declare a capability, and the extension that brings it."""
+        if name not in self._capabilities:
+            self._capabilities[name] = None
+            extension = CAPABILITY_EXTENSIONS.get(name)
+            if extension is not None:
+                self._extensions[extension] = None
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        return tuple(self._capabilities)
+
+    def _require_one(self, names: tuple[str, ...]) -> None:
+        """Declare the first of ``names``, unless one of them is there already."""
+        if names and not any(n in self._capabilities for n in names):
+            self.capability(names[0])
+
+    def require_instruction(self, name: str) -> None:
+        self._require_one(INSTRUCTION_NEEDS.get(name, ()))
+
+    def use_enumerant(self, kind: str, name: str) -> int:
+        """The value of an enumerant, whose capability is declared."""
+        self._require_one(ENUMERANT_NEEDS.get((kind, name), ()))
+        return ENUMERANTS[kind][name]
+
+    @property
+    def glsl(self) -> int:
+        """The id of the import of GLSL.std.450."""
+        if not self._glsl:
+            self._glsl = self.new_id()
+            self.add("import", "ExtInstImport", self._glsl, *text_words("GLSL.std.450"))
+        return self._glsl
+
+    @staticmethod
+    def glsl_number(name: str) -> int:
+        return GLSL[name]
+
+    # --- types -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def void(self) -> int:
+        return self.intern("TypeVoid")
+
+    @property
+    def bool(self) -> int:
+        return self.intern("TypeBool")
+
+    def int(self, bits: int, signed: bool) -> int:
+        if bits != 32:
+            self.capability(_INT_CAPABILITIES[bits])
+        return self.intern("TypeInt", bits, int(signed))
+
+    def float(self, bits: int) -> int:
+        if bits != 32:
+            self.capability(_FLOAT_CAPABILITIES[bits])
+        return self.intern("TypeFloat", bits)
+
+    @property
+    def u32(self) -> int:
+        return self.int(32, False)
+
+    def vector(self, element: int, count: int) -> int:
+        return self.intern("TypeVector", element, count)
+
+    def array(self, element: int, count: int) -> int:
+        """An array without layout: for Function and Workgroup storage."""
+        return self.intern("TypeArray", element, self.constant_u32(count))
+
+    def pointer(self, storage: str, pointee: int) -> int:
+        return self.intern("TypePointer", self.use_enumerant("StorageClass", storage), pointee)
+
+    def block(self, members: Sequence[tuple[int, int, str]], name: str) -> int:
+        """A new struct decorated as Block; ``members`` are (type, byte offset, name)."""
+        rid = self.add_global("TypeStruct", *[m[0] for m in members])
+        self.name(rid, name)
+        self.decorate(rid, "Block")
+        for k, (_, offset, label) in enumerate(members):
+            self.add("annotation", "MemberDecorate", rid, k, enumerant("Decoration", "Offset"), offset)
+            self.add("name", "MemberName", rid, k, *text_words(label))
+        return rid
+
+    def runtime_array_block(self, element: int, stride: int, name: str) -> int:
+        """``Block { element[] }``, the pointee of buffer addresses; interned."""
+        key = ("runtime_array_block", element, stride)
+        found = self._interned.get(key)
+        if found is None:
+            elements = self.add_global("TypeRuntimeArray", element)
+            self.decorate(elements, "ArrayStride", stride)
+            found = self._interned[key] = self.block([(elements, 0, "data")], name)
+        return found
+
+    # --- constants -------------------------------------------------------------------------------------------------------
+
+    def constant(self, type_id: int, *words: int) -> int:
+        return self.intern("Constant", type_id, *words)
+
+    def constant_u32(self, value: int) -> int:
+        return self.intern("Constant", self.u32, value)
+
+    def constant_bool(self, value: bool) -> int:
+        return self.intern("ConstantTrue" if value else "ConstantFalse", self.bool)
+
+    def constant_null(self, type_id: int) -> int:
+        return self.intern("ConstantNull", type_id)
+
+    # --- variables, decorations, names -------------------------------------------------------------------------------------
+
+    def global_variable(self, storage: str, pointee: int, name: str) -> int:
+        """A variable outside of functions; it joins the interface of the entry point."""
+        rid = self.add_global("Variable", self.pointer(storage, pointee), enumerant("StorageClass", storage))
+        self.name(rid, name)
+        self.interface.append(rid)
+        return rid
+
+    def builtin(self, name: str, type_id: int) -> int:
+        """The Input variable of a built-in; interned."""
+        key = ("builtin", name)
+        found = self._interned.get(key)
+        if found is None:
+            found = self._interned[key] = self.global_variable("Input", type_id, name)
+            self.decorate(found, "BuiltIn", self.use_enumerant("BuiltIn", name))
+        return found
+
+    def decorate(self, target: int, decoration: str, *operands: int) -> None:
+        self.add("annotation", "Decorate", target, self.use_enumerant("Decoration", decoration), *operands)
+
+    def name(self, target: int, text: str) -> None:
+        """OpName; empty names are left out."""
+        if text:
+            self.add("name", "Name", target, *text_words(text))
+
+    def string(self, text: str) -> int:
+        """OpString; interned."""
+        key = ("string", text)
+        found = self._interned.get(key)
+        if found is None:
+            found = self._interned[key] = self.new_id()
+            self.add("string", "String", found, *text_words(text))
+        return found
+
+    def source(self, file: str) -> None:
+        """OpSource: the file that the module comes from (the grammar has no number for Python: Unknown)."""
+        self.add("string", "Source", enumerant("SourceLanguage", "Unknown"), 0, self.string(file))
+
+    def entry_point(self, function: int, name: str, local_size: int) -> None:
+        """Declare a compute entry point; call it when all global variables exist."""
+        model = self.use_enumerant("ExecutionModel", "GLCompute")
+        self.add("entry_point", "EntryPoint", model, function, *text_words(name), *self.interface)
+        self.add("execution_mode", "ExecutionMode", function, self.use_enumerant("ExecutionMode", "LocalSize"), local_size, 1, 1)

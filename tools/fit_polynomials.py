@@ -1,0 +1,159 @@
+"""Fit the polynomials of the elementary functions and write ``spirograd/transforms/math_coefficients.py``.
+
+Needs mpmath (development only). Every entry is a minimax fit by the Remez exchange algorithm in 60 digits, on a dense Chebyshev grid, of
+``target(t)`` by a polynomial in ``t`` under ``weight(t)``, which turns the error of the polynomial into the relative error of the function.
+Coefficients are rounded to the working type one by one, lowest first, and the others fitted anew each time (intervals that start at 0).
+
+    python tools/fit_polynomials.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mpmath as mp
+import numpy as np
+
+mp.mp.dps = 60
+OUTPUT = Path(__file__).parent.parent / "spirograd" / "transforms" / "math_coefficients.py"
+HALF_LN2 = mp.log(2) / 2 * mp.mpf("1.0005")
+LOG_Z = ((mp.sqrt(2) - 1) / (mp.sqrt(2) + 1)) ** 2 * mp.mpf("1.0005")
+
+
+@dataclass(frozen=True)
+class Fit:
+    """``terms`` coefficients of ``target`` over [low, high], in f32 or f64; ``doc`` goes into the generated file."""
+
+    name: str
+    doc: str
+    target: Callable[[Any], Any]
+    weight: Callable[[Any], Any]
+    low: Any
+    high: Any
+    terms: int
+    single: bool = False
+
+
+def _odd(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """(f(x) - x) / x**3 as a function of z = x**2."""
+    return lambda z: (function(mp.sqrt(z)) - mp.sqrt(z)) / (mp.sqrt(z) * z)
+
+
+def _relative(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The weight that belongs to `_odd`: error of the polynomial times x**3, relative to f(x)."""
+    return lambda z: mp.sqrt(z) * z / function(mp.sqrt(z))
+
+
+def _exp_tail(r: Any) -> Any:
+    return (mp.exp(r) - 1 - r) / r**2
+
+
+def _log_tail(z: Any) -> Any:
+    """With s = sqrt(z): log((1 + s) / (1 - s)) = 2 s + s R, R = z * tail."""
+    s = mp.sqrt(z)
+    return (2 * mp.atanh(s) - 2 * s) / (s * z)
+
+
+def _pow_tail(z: Any) -> Any:
+    """With s = sqrt(z): 3 atanh(s) / s = 3 + z + z**2 tail."""
+    s = mp.sqrt(z)
+    return (3 * mp.atanh(s) / s - 3 - z) / z**2
+
+
+FITS = (
+    Fit("EXP_F32", "e**r = 1 + r + r**2 P(r), |r| <= ln(2)/2", _exp_tail, lambda r: r**2 / mp.exp(r), -HALF_LN2, HALF_LN2, 5, True),
+    Fit("EXP2_F32", "2**r = 1 + r P(r), |r| <= 1/2", lambda r: (mp.mpf(2) ** r - 1) / r, lambda r: abs(r) / mp.mpf(2) ** r, mp.mpf("-0.5005"), mp.mpf("0.5005"), 6, True),
+    Fit("LOG_F32", "log((1+s)/(1-s)) = 2 s + s z P(z), z = s**2", _log_tail, lambda z: z, 0, LOG_Z, 3, True),
+    Fit("SIN_F32", "sin(r) = r + r z P(z), z = r**2, |r| <= pi/2", _odd(mp.sin), _relative(mp.sin), 0, (mp.pi / 2) ** 2, 4, True),
+    Fit("TAN_F32", "tan(r) = r + r z P(z), |r| <= pi/4", _odd(mp.tan), _relative(mp.tan), 0, (mp.pi / 4) ** 2, 6, True),
+    Fit("ASIN_F32", "asin(r) = r + r z P(z), |r| <= 1/2", _odd(mp.asin), _relative(mp.asin), 0, mp.mpf("0.25"), 5, True),
+    Fit("ATAN_F32", "atan(r) = r + r z P(z), |r| <= 1", _odd(mp.atan), _relative(mp.atan), 0, 1, 8, True),
+    Fit("LOG2_POW_F32", "log2((1+s)/(1-s)) = s P(z), in f64, good to 2**-44", lambda z: 2 * mp.atanh(mp.sqrt(z)) / (mp.sqrt(z) * mp.log(2)), lambda z: mp.mpf(1), 0, LOG_Z, 6),
+    Fit("EXP_F64", "e**r = 1 + r + r**2 P(r), |r| <= ln(2)/2", _exp_tail, lambda r: r**2 / mp.exp(r), -HALF_LN2, HALF_LN2, 11),
+    Fit("LOG_F64", "log((1+s)/(1-s)) = 2 s + s z P(z), z = s**2", _log_tail, lambda z: z, 0, LOG_Z, 7),
+    Fit("LOG_POW_F64", "atanh(s) = s/3 (3 + z + z**2 P(z)), good to 2**-69", _pow_tail, lambda z: z**2, 0, LOG_Z, 8),
+    Fit("SIN_F64", "sin(r) = r + r z P(z), |r| <= pi/4", _odd(mp.sin), _relative(mp.sin), 0, (mp.pi / 4) ** 2 * mp.mpf("1.001"), 6),
+    Fit("COS_F64", "cos(r) = 1 - z/2 + z**2 P(z), |r| <= pi/4", lambda z: (mp.cos(mp.sqrt(z)) - 1 + z / 2) / z**2, lambda z: z**2, 0, (mp.pi / 4) ** 2 * mp.mpf("1.001"), 6),
+    Fit("ASIN_F64", "asin(r) = r + r z P(z), |r| <= 1/2", _odd(mp.asin), _relative(mp.asin), 0, mp.mpf("0.25"), 13),
+    Fit("ATAN_F64", "atan(r) = r + r z P(z), |r| <= tan(pi/8)", _odd(mp.atan), _relative(mp.atan), 0, mp.tan(mp.pi / 8) ** 2 * mp.mpf("1.001"), 12),
+)
+
+
+def _horner(coefficients: Sequence[Any], t: Any) -> Any:
+    value = mp.mpf(0)
+    for c in reversed(coefficients):
+        value = value * t + c
+    return value
+
+
+def _alternation(errors: Sequence[Any], count: int) -> list[int]:
+    """Grid points of the largest error in each run of one sign; the ``count`` neighbouring ones with the largest errors."""
+    peaks: list[int] = []
+    for i, e in enumerate(errors):
+        if peaks and (errors[peaks[-1]] > 0) == (e > 0):
+            if abs(e) > abs(errors[peaks[-1]]):
+                peaks[-1] = i
+        else:
+            peaks.append(i)
+    while len(peaks) > count:
+        peaks.pop(0 if abs(errors[peaks[0]]) < abs(errors[peaks[-1]]) else -1)
+    return peaks
+
+
+def remez(grid: Sequence[Any], values: Sequence[Any], weights: Sequence[Any], first: int, terms: int) -> tuple[list[Any], Any]:
+    """Coefficients of t**first ... t**(first+terms-1), and the largest weighted error."""
+    size = terms + 1
+    points = [round((len(grid) - 1) * (k + 0.5) / size) for k in range(size)]
+    best: tuple[list[Any], Any] | None = None
+    for _ in range(12):
+        rows = [[grid[p] ** (first + j) for j in range(terms)] + [(-1) ** i / weights[p]] for i, p in enumerate(points)]
+        solution = list(mp.lu_solve(mp.matrix(rows), mp.matrix([values[p] for p in points])))
+        coefficients = solution[:terms]
+        errors = [w * (_horner(coefficients, t) * t**first - g) for t, g, w in zip(grid, values, weights)]
+        worst = max(abs(e) for e in errors)
+        if best is None or worst < best[1]:
+            best = (coefficients, worst)
+        peaks = _alternation(errors, size)
+        if len(peaks) < size or peaks == points:
+            break
+        points = peaks
+    assert best is not None
+    return best
+
+
+def fit(job: Fit) -> tuple[list[float], Any]:
+    """Rounded coefficients, lowest first, and the weighted error that they reach on the grid."""
+    count = 24 * job.terms
+    grid = [job.low + (job.high - job.low) * (1 - mp.cos(mp.pi * (k + mp.mpf("0.5")) / count)) / 2 for k in range(count)]
+    values = [job.target(t) for t in grid]
+    weights = [job.weight(t) for t in grid]
+    rest = list(values)
+    rounded: list[float] = []
+    solution, _ = remez(grid, rest, weights, 0, job.terms)
+    for k in range(job.terms):
+        c = float(np.float32(float(solution[0]))) if job.single else float(solution[0])
+        rounded.append(c)
+        rest = [g - c * t**k for g, t in zip(rest, grid)]
+        if job.low == 0 and k + 1 < job.terms:
+            solution, _ = remez(grid, rest, weights, k + 1, job.terms - k - 1)
+        else:
+            solution = solution[1:]
+    error = max(abs(w * (_horner(rounded, t) - g)) for t, g, w in zip(grid, values, weights))
+    return rounded, error
+
+
+def main() -> None:
+    lines = ['"""Minimax polynomials, lowest power first. Generated by tools/fit_polynomials.py: change that, not this."""', ""]
+    for job in FITS:
+        coefficients, error = fit(job)
+        lines += [f"# {job.doc}: error 2**{float(mp.log(error, 2)):.1f}", f"{job.name} = ("]
+        lines += [f"    {c!r}," for c in coefficients] + [")"]
+        print(job.name, len(coefficients), f"2**{float(mp.log(error, 2)):.1f}", flush=True)
+    OUTPUT.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
