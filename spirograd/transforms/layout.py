@@ -1,0 +1,292 @@
+"""Symbolic memory references to buffers with one element index; arguments to entries of one argument block."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from spirograd.analysis.temps import temp_offsets
+from spirograd.base.artifact import ArgBlock, Slot
+from spirograd.base.dtypes import DType, f16, f32, i32, i64, storage, u1, u32
+from spirograd.ir import ops
+from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, ScalarArg, TempRef, ref_of
+from spirograd.ir.rewrite import Rewriter
+from spirograd.transforms.context import PassContext
+
+_STRUCT_CODES = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "d"}
+_ROLES = ("primal", "grad", "dual")
+_INDEX_LIMIT = 2**31
+
+
+# --- the argument block ------------------------------------------------------------------------------------------------
+
+
+def entry_type(t: DType) -> DType:
+    """The type of a scalar argument's entry in the block: nothing is narrower than 32 bits, so that no device needs small types for it."""
+    if t is f16:
+        return f32
+    if t.size >= 4:
+        return t
+    return i32 if t.is_int and t.is_signed else u32
+
+
+def arg_block(kernel: Kernel, ctx: PassContext) -> ArgBlock:
+    """The argument block of a kernel at kernel level, with an entry for all that it uses and nothing else.
+
+    Order: addresses (trees, arrays, temporaries, fault record, print ring), then 64-bit scalars, then 32-bit entries (scalars, extents,
+    seed, launch number). Narrower scalars are widened (`entry_type`), ``dtype`` of their slot says to what. The size is a multiple of 8.
+    """
+    found: set[Slot] = set()
+    for op in kernel.walk():
+        found.update(_slots_of(op, kernel))
+    if kernel.returns:
+        found.add(Slot("temps"))
+    buffers = sorted((s for s in found if s.is_buffer), key=_order)
+    scalars = [s for s in found if not s.is_buffer]
+    scalars.sort(key=lambda s: (-_entry_size(s), _order(s)))
+    placed: list[Slot] = []
+    fmt, offset = "<", 0
+    for slot in [*buffers, *scalars]:
+        placed.append(Slot(slot.kind, slot.index, slot.axis, slot.role, slot.dtype, offset))
+        fmt += "Q" if slot.dtype is None else _STRUCT_CODES[slot.dtype.name]
+        offset += _entry_size(slot)
+    if offset % 8:
+        fmt += "4x"
+        offset += 4
+    assert struct.calcsize(fmt) == offset
+    return ArgBlock(tuple(placed), fmt, offset)
+
+
+_KIND_ORDER = ("tree", "array", "temps", "fault", "print", "scalar", "shape", "seed", "launch")
+
+
+def _order(slot: Slot) -> tuple[int, int, int, int]:
+    return (_KIND_ORDER.index(slot.kind), slot.index, slot.axis, _ROLES.index(slot.role))
+
+
+def _entry_size(slot: Slot) -> int:
+    return 8 if slot.dtype is None else slot.dtype.size
+
+
+def _slots_of(op: Op, kernel: Kernel) -> list[Slot]:
+    """The entries (without offsets) that lowering ``op`` takes."""
+    if op.code is ops.arg:
+        return [_scalar_slot(kernel, op.attr)]
+    if op.code is ops.shape:
+        return [Slot("shape", op.attr[0], op.attr[1], dtype=i32)]
+    if op.code is ops.seed:
+        return [Slot("seed", dtype=u32)]
+    if op.code is ops.check:
+        return [Slot("fault"), Slot("launch", dtype=u32)]
+    if op.code is ops.print_:
+        return [Slot("print"), Slot("launch", dtype=u32)]
+    ref = ref_of(op)
+    if isinstance(ref, FieldRef):
+        return [Slot("tree", ref.tree)]
+    if isinstance(ref, ArrayRef):
+        extents = [Slot("shape", ref.arg, axis, dtype=i32) for axis in range(1, ref.ndim)]
+        return [Slot("array", ref.arg, role=ref.role), *extents]
+    return [Slot("temps")] if isinstance(ref, TempRef) else []
+
+
+def _scalar_slot(kernel: Kernel, index: int) -> Slot:
+    arg = kernel.args[index]
+    assert isinstance(arg, ScalarArg), arg
+    return Slot("scalar", index, dtype=entry_type(arg.dtype))
+
+
+# --- the pass ----------------------------------------------------------------------------------------------------------
+
+
+def layout(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """Device-level memory and arguments; `check` and `print` are left to `diagnostics`."""
+    block = ctx.block if ctx.block is not None else arg_block(kernel, ctx)
+    return _Layout(kernel, block).kernel(kernel)
+
+
+class _Layout(Rewriter):
+    def __init__(self, kernel: Kernel, block: ArgBlock) -> None:
+        super().__init__()
+        self.args_of = kernel.args
+        self.offsets, _ = temp_offsets(kernel)
+        # By the slot without its offset, which is how `_slots_of` names it.
+        self.slots = {Slot(s.kind, s.index, s.axis, s.role, s.dtype): s for s in block.slots}
+        self.buffers: dict[int, BufferRef] = {}
+        self.handlers = {
+            ops.arg: self._arg,
+            ops.shape: lambda op: self._slot(Slot("shape", op.attr[0], op.attr[1], dtype=i32)),
+            ops.seed: lambda op: self._slot(Slot("seed", dtype=u32)),
+            ops.load: self._load,
+            ops.store: self._store,
+            ops.atomic: self._atomic,
+            ops.cas: self._cas,
+        }
+
+    def _slot(self, key: Slot) -> Op:
+        slot = self.slots[key]
+        return self.b.emit(ops.slot, attr=slot, type=slot.dtype)
+
+    def _arg(self, op: Op) -> Op:
+        arg = self.args_of[op.attr]
+        assert isinstance(arg, ScalarArg), arg
+        value = self._slot(Slot("scalar", op.attr, dtype=entry_type(arg.dtype)))
+        if arg.dtype is u1:
+            return self.b.emit(ops.ne, value, self.b.const(0, u32))
+        return self.b.cast(value, arg.dtype)
+
+    # --- memory ------------------------------------------------------------------------------------------------------------
+
+    def _load(self, op: Op) -> Op:
+        ref, index = self._place(op, self.args(op))
+        value = self.b.load(ref, index)
+        return self._unpack(value, op)
+
+    def _store(self, op: Op) -> Op:
+        *indices, value = self.args(op)
+        ref, index = self._place(op, indices)
+        return self.b.store(ref, index, self._pack(value))
+
+    def _atomic(self, op: Op) -> Op:
+        *indices, value = self.args(op)
+        ref, index = self._place(op, indices)
+        return self._unpack(self.b.atomic(op.attr[0], ref, index, self._pack(value)), op)
+
+    def _cas(self, op: Op) -> Op:
+        *indices, expected, desired = self.args(op)
+        ref, index = self._place(op, indices)
+        old = self.b.emit(ops.cas, index, self._pack(expected), self._pack(desired), attr=ref, type=ref.dtype)
+        return self._unpack(old, op)
+
+    def _pack(self, value: Op) -> Op:
+        """A value as it lies in memory: u1 as a byte."""
+        return self.b.cast(value, storage(u1)) if value.type is u1 else value
+
+    def _unpack(self, value: Op, op: Op) -> Op:
+        if op.type is not u1:
+            return value
+        return self.b.emit(ops.ne, value, self.b.const(0, storage(u1)))
+
+    def _place(self, op: Op, indices: Sequence[Op]) -> tuple[BufferRef, Op]:
+        """The buffer and the element index of an access."""
+        ref = ref_of(op)
+        if isinstance(ref, FieldRef):
+            return self._buffer(ref, Slot("tree", ref.tree)), self._field_index(ref, indices)
+        if isinstance(ref, ArrayRef):
+            return self._buffer(ref, Slot("array", ref.arg, role=ref.role)), self._array_index(ref, indices)
+        assert isinstance(ref, TempRef), ref
+        return self._buffer(ref, Slot("temps")), self._temp_index(ref, indices)
+
+    def _buffer(self, ref: FieldRef | ArrayRef | TempRef, key: Slot) -> BufferRef:
+        found = self.buffers.get(id(ref))
+        if found is None:
+            role = "primal" if isinstance(ref, TempRef) else ref.role
+            name = ref.name if role == "primal" else f"{ref.name}.{role}"
+            found = self.buffers[id(ref)] = BufferRef(name, self.slots[key], storage(ref.dtype))
+        return found
+
+    # --- addresses ---------------------------------------------------------------------------------------------------------
+
+    def _field_index(self, ref: FieldRef, indices: Sequence[Op]) -> Op:
+        size = storage(ref.dtype).size
+        t = i64 if _field_extent(ref) // size >= _INDEX_LIMIT else i32
+        n = len(ref.shape)
+        shape_indices = [self.b.cast(i, t) for i in indices[:n]]
+        if ref.layout.origin:
+            shape_indices = [self._sub(i, o) for i, o in zip(shape_indices, ref.layout.origin)]
+        total: Op | None = None
+        for term in ref.layout.terms:
+            i = self._mod(self._div(shape_indices[term.axis], term.div), term.mod)
+            total = self._add(total, self._mul(i, term.stride // size))
+        offset = self._component(ref, indices[n:], t, size)
+        return self._add(total, offset)
+
+    def _component(self, ref: FieldRef, indices: Sequence[Op], t: DType, size: int) -> Op:
+        """The offset of a component in elements: a table where the number is constant, else a multiple or a chain of choices."""
+        table = [c // size for c in ref.layout.components]
+        if all(i.code is ops.const for i in indices):
+            number = 0
+            for i, extent in zip(indices, ref.element_shape):
+                number = number * extent + int(i.attr)
+            return self.b.const(table[min(max(number, 0), len(table) - 1)], t)
+        at = self._horner([self.b.cast(i, t) for i in indices], ref.element_shape)
+        step = table[1] - table[0]
+        if all(c == table[0] + k * step for k, c in enumerate(table)):
+            return self._add(self._mul(at, step), self.b.const(table[0], t))
+        offset = self.b.const(table[0], t)
+        for k, c in enumerate(table[1:], 1):
+            offset = self.b.emit(ops.select, self.b.emit(ops.eq, at, self.b.const(k, t)), self.b.const(c, t), offset)
+        return offset
+
+    def _array_index(self, ref: ArrayRef, indices: Sequence[Op]) -> Op:
+        t = i64 if ref.wide else i32
+        values = [self.b.cast(i, t) for i in indices]
+        total: Op | None = None
+        for axis, value in enumerate(values[: ref.ndim]):
+            if total is not None:
+                extent = self.b.cast(self._slot(Slot("shape", ref.arg, axis, dtype=i32)), t)
+                total = self.b.emit(ops.mul, total, extent, attr="nsw")
+            total = self._add(total, value)
+        if ref.element_shape:
+            count = 1
+            for extent_ in ref.element_shape:
+                count *= extent_
+            inner = self._horner(values[ref.ndim :], ref.element_shape)
+            total = inner if total is None else self._add(self._mul(total, count), inner)
+        return self.b.const(0, t) if total is None else total
+
+    def _temp_index(self, ref: TempRef, indices: Sequence[Op]) -> Op:
+        base = self.b.const(self.offsets[ref] // storage(ref.dtype).size)
+        if not indices:
+            return base
+        return self._add(self._horner([self.b.cast(i, i32) for i in indices], ref.shape), base)
+
+    def _horner(self, values: Sequence[Op], extents: Sequence[int]) -> Op:
+        """The row-major number of an element."""
+        total = values[0]
+        for value, extent in zip(values[1:], extents[1:]):
+            total = self._add(self._mul(total, extent), value)
+        return total
+
+    # Index arithmetic: each of these leaves out what changes nothing.
+
+    def _add(self, a: Op | None, b: Op) -> Op:
+        if a is None or (a.code is ops.const and a.attr == 0):
+            return b
+        if b.code is ops.const and b.attr == 0:
+            return a
+        return self.b.emit(ops.add, a, b, attr="nsw")
+
+    def _sub(self, a: Op, constant: int) -> Op:
+        return self.b.emit(ops.sub, a, self._const(constant, a), attr="nsw") if constant else a
+
+    def _mul(self, a: Op, constant: int) -> Op:
+        return a if constant == 1 else self.b.emit(ops.mul, a, self._const(constant, a), attr="nsw")
+
+    def _div(self, a: Op, constant: int) -> Op:
+        if constant == 1:
+            return a
+        if constant & (constant - 1) == 0:
+            return self.b.emit(ops.shr, a, self._const(constant.bit_length() - 1, a))
+        return self.b.emit(ops.idiv, a, self._const(constant, a))
+
+    def _mod(self, a: Op, constant: int) -> Op:
+        if constant == 0:
+            return a
+        if constant & (constant - 1) == 0:
+            return self.b.emit(ops.and_, a, self._const(constant - 1, a))
+        return self.b.emit(ops.irem, a, self._const(constant, a))
+
+    def _const(self, value: int, like: Op) -> Op:
+        assert isinstance(like.type, DType)
+        return self.b.const(value, like.type)
+
+
+def _field_extent(ref: FieldRef) -> int:
+    """One past the largest byte address, relative to the tree, that an element of ``ref`` can have."""
+    end = max(ref.layout.components) + ref.dtype.size
+    for term in ref.layout.terms:
+        count = -(-ref.shape[term.axis] // term.div)
+        if term.mod:
+            count = min(count, term.mod)
+        end += max(count - 1, 0) * term.stride
+    return end

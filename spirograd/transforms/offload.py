@@ -1,0 +1,209 @@
+"""Split a kernel into tasks: each outermost parallel loop is one dispatch, and what lies between two of them is another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from spirograd.base.dtypes import VOID, DType, Vec
+from spirograd.ir import ops
+from spirograd.ir.nodes import Kernel, LoopAttr, Op, Region, TaskAttr, TempRef
+from spirograd.ir.rewrite import Rewriter
+from spirograd.transforms.context import PassContext
+
+# How many operations a value may take that each iteration of a loop computes again, rather than load.
+_MAX_COST = 12
+# The same for the bounds of a loop, which are computed once and which the host wants to know.
+_MAX_BOUND_COST = 200
+_LEAVES = frozenset((ops.const, ops.arg, ops.shape, ops.seed))
+
+
+@dataclass(slots=True)
+class _Segment:
+    """A stretch of the kernel's body: a serial one, or a single parallel loop."""
+
+    loop: Op | None = None
+    ops: list[Op] = field(default_factory=list)
+    stored: list[Op] = field(default_factory=list)
+
+
+def offload(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """The kernel as a list of tasks, in order.
+
+    A value that a later task needs is computed again there if that is cheap and depends only on constants and arguments; else the task that
+    computes it stores it to a temporary. Parallel loops inside other control flow become serial loops.
+    """
+    return _Offload(kernel).run()
+
+
+class _Offload(Rewriter):
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__()
+        self.old = kernel
+        self.handlers[ops.for_] = self._for
+        self.segment_of: dict[Op, _Segment] = {}
+        self.costs: dict[Op, int | None] = {}
+        self.temps: dict[Op, TempRef] = {}
+        self.tasks = 0
+
+    def run(self) -> Kernel:
+        segments = self._split()
+        for segment in segments:
+            self._crossings(segment)
+        self.b.begin()
+        for segment in segments:
+            if segment.loop is None:
+                self._serial(segment)
+            else:
+                self._range(segment, segment.loop)
+        return self.old.with_body(self.b.end())
+
+    # --- which operation belongs to which task ---------------------------------------------------------------------------
+
+    def _split(self) -> list[_Segment]:
+        segments = [_Segment()]
+        for op in self.old.body.ops[:-1]:
+            if op.code is ops.for_ and op.attr.parallel:
+                segments += [_Segment(loop=op), _Segment()]
+                continue
+            # The results of a control operation stay with it, because only single values can cross.
+            home = self.segment_of[op.args[0]] if op.code is ops.result else segments[-1]
+            home.ops.append(op)
+            self.segment_of[op] = home
+            self.costs[op] = self._cost(op)
+        return segments
+
+    def _crossings(self, segment: _Segment) -> None:
+        """Give a temporary to every value from outside that ``segment`` cannot compute again."""
+        if segment.loop is None:
+            used = [a for op in segment.ops for a in _operands(op)]
+            bounds: list[Op] = []
+        else:
+            used = [a for region in segment.loop.regions for op in region.walk() for a in op.args]
+            bounds = list(segment.loop.args)
+        for value in used:
+            home = self.segment_of.get(value)
+            if home is not None and home is not segment and not self._cheap(value):
+                self._make_temp(value, home)
+        for value in bounds:
+            if not self._cheap(value, _MAX_BOUND_COST):
+                self._make_temp(value, self.segment_of[value])
+
+    def _make_temp(self, value: Op, home: _Segment) -> None:
+        if value in self.temps:
+            return
+        name = f"cross{len(self.temps)}"
+        t = value.type
+        self.temps[value] = TempRef(name, t.elem, (t.n,)) if isinstance(t, Vec) else TempRef(name, _scalar(t))
+        home.stored.append(value)
+
+    def _cost(self, value: Op) -> int | None:
+        """How many operations make ``value`` from constants and arguments; None if they are not enough."""
+        cost: int | None = None
+        if value.code in _LEAVES:
+            cost = 0
+        elif value.code.effect == "pure" and value.code is not ops.result:
+            parts = [self.costs[a] for a in value.args]
+            cost = None if None in parts else 1 + sum(p for p in parts if p is not None)
+        return cost
+
+    def _cheap(self, value: Op, limit: int = _MAX_COST) -> bool:
+        cost = self.costs[value]
+        return cost is not None and cost <= limit
+
+    # --- building the tasks ----------------------------------------------------------------------------------------------
+
+    def _serial(self, segment: _Segment) -> None:
+        if not segment.stored and all(op.code.effect in ("pure", "read") for op in segment.ops):
+            return
+        self._enter()
+        own = set(segment.ops)
+        self._fetch([a for op in segment.ops for a in _operands(op) if a not in own])
+        for op in segment.ops:
+            self.visit(op)
+        for value in segment.stored:
+            self._store(value)
+        attr = TaskAttr("serial", f"{self.old.name}_{self.tasks}")
+        self.b.loc = segment.ops[0].loc
+        self._task(attr, (self.b.end(),))
+
+    def _range(self, segment: _Segment, loop: Op) -> None:
+        self._enter(loop)
+        self._fetch(list(loop.args), bounds=True)
+        bounds = self.b.end(self.args(loop))
+        self._enter(loop)
+        body = loop.regions[0]
+        inner = [a for op in body.walk() for a in op.args]
+        self._fetch(inner)
+        for op in body.ops[:-1]:
+            self.visit(op)
+        new_body = Region(body.params, self.b.end().ops)
+        self.b.begin()
+        finish = self.b.end()
+        attr: LoopAttr = loop.attr
+        name = attr.name or f"{self.old.name}_{self.tasks}"
+        self.b.loc = loop.loc
+        self._task(TaskAttr("range_for", name, attr.group_size), (bounds, new_body, finish))
+
+    def _enter(self, loop: Op | None = None) -> None:
+        """Start a region into which nothing crosses."""
+        self.env = {}
+        self.b.loc = loop.loc if loop is not None else None
+        self.b.begin()
+
+    def _task(self, attr: TaskAttr, regions: tuple[Region, ...]) -> None:
+        self.tasks += 1
+        self.b.emit(ops.task, attr=attr, type=VOID, regions=regions)
+
+    def _fetch(self, values: list[Op], bounds: bool = False) -> None:
+        """Make the values of other tasks that are among ``values`` available here."""
+        for value in values:
+            if value in self.segment_of and value not in self.env:
+                self.env[value] = self._remake(value, bounds)
+
+    def _remake(self, value: Op, bounds: bool) -> Op:
+        known = self.env.get(value)
+        if known is not None:
+            return known
+        self.b.loc = value.loc
+        ref = self.temps.get(value)
+        if ref is not None and not (bounds and self._cheap(value, _MAX_BOUND_COST)):
+            return self._load(ref)
+        args = []
+        for a in value.args:
+            self.env[a] = self._remake(a, bounds)
+            args.append(self.env[a])
+        return self.b.append(Op(value.code, value.type, tuple(args), value.attr, (), value.loc))
+
+    def _load(self, ref: TempRef) -> Op:
+        if not ref.shape:
+            return self.b.load(ref)
+        parts = [self.b.load(ref, self.b.const(k)) for k in range(ref.shape[0])]
+        return self.b.emit(ops.vec, *parts)
+
+    def _store(self, value: Op) -> None:
+        ref = self.temps[value]
+        new = self.value(value)
+        if not ref.shape:
+            self.b.store(ref, new)
+            return
+        for k in range(ref.shape[0]):
+            at = self.b.const(k)
+            self.b.store(ref, at, self.b.emit(ops.extract, new, at))
+
+    def _for(self, op: Op) -> Op:
+        """A loop inside of a task is serial."""
+        if not op.attr.parallel:
+            return self.copy(op)
+        args = self.args(op)
+        attr = LoopAttr(False, op.attr.name, 0)
+        return self.b.append(Op(op.code, op.type, args, attr, (self.region(op.regions[0]),), op.loc))
+
+
+def _operands(op: Op) -> list[Op]:
+    """The operands of ``op`` and of everything in its regions."""
+    return [*op.args, *(a for region in op.regions for inner in region.walk() for a in inner.args)]
+
+
+def _scalar(t: object) -> DType:
+    assert isinstance(t, DType), t
+    return t
