@@ -1,0 +1,262 @@
+"""The offline cache of compiled kernels: one file per key, safe to share between processes, never trusted when damaged.
+
+A file is: magic, SHA-256 of the rest, length of the header, header (JSON of the artifact, byte strings replaced by their place),
+byte strings. Nothing in it is executed on loading. Writers write to a temporary file and rename it, so that readers only ever
+see whole files; what does not check out is removed and counts as a miss.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import struct
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from spirograd.base import dtypes
+from spirograd.base.artifact import ArgBlock, CompiledKernel, Effects, FaultSite, PrintSite, Slot, TaskInfo
+from spirograd.base.dtypes import DType
+from spirograd.base.loc import Loc
+
+_MAGIC = b"SGK1"
+_HEADER = struct.Struct("<4s32sQ")
+_SUFFIX = ".sgk"
+# Leftover temporary files of processes that died are removed once they are this old (seconds).
+_STALE_SECONDS = 3600.0
+# After a clean-up this part of the limit is in use, so that not every store has to clean up again.
+_KEEP_PART = 0.9
+_CLASSES: dict[str, type[Any]] = {c.__name__: c for c in (CompiledKernel, Slot, ArgBlock, TaskInfo, FaultSite, PrintSite, Effects, Loc)}
+# `run` is code; `stages` are kept only if asked for, by whoever compiled, and then are part of the artifact.
+_NOT_STORED = frozenset({"run"})
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """Counts of this process (``hits`` to ``evicted``), and what lies on disk now (``files``, ``nbytes``)."""
+
+    hits: int
+    misses: int
+    damaged: int
+    stored: int
+    evicted: int
+    files: int
+    nbytes: int
+
+
+class Cache:
+    """Compiled kernels on disk under ``path``, at most about ``max_bytes`` of them; the longest unused go first."""
+
+    def __init__(self, path: str | os.PathLike[str], max_bytes: int = 256 << 20) -> None:
+        self.path = Path(path)
+        self.max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._counts = {"hits": 0, "misses": 0, "damaged": 0, "stored": 0, "evicted": 0}
+        self._known_bytes: int | None = None  # of the files, as last counted plus what this process added
+        self._warned = False
+
+    def get(self, key: str) -> CompiledKernel | None:
+        """The kernel stored under ``key``, or None. A damaged file is removed and counts as a miss."""
+        file = self._file(key)
+        try:
+            data = file.read_bytes()
+        except OSError:
+            self._count("misses")
+            return None
+        kernel = decode(data)
+        if kernel is None or kernel.key != key:
+            self._count("misses")
+            self._count("damaged")
+            _remove(file)
+            return None
+        with contextlib.suppress(OSError):  # a read-only cache is fine to read from
+            os.utime(file)  # the order of use decides what is evicted
+        self._count("hits")
+        return kernel
+
+    def put(self, key: str, compiled: CompiledKernel) -> bool:
+        """Store ``compiled`` under ``key`` (its own key). Returns whether it was stored: False for kernels that hold Python code
+        (the interpreter's), for those larger than the cache, and, with a warning once, if the disk refuses."""
+        if compiled.key != key:
+            raise ValueError(f"kernel {compiled.name} has key {compiled.key!r}, it cannot be stored under {key!r}")
+        if compiled.run is not None:
+            return False
+        data = encode(compiled)
+        if len(data) > self.max_bytes:
+            return False
+        try:
+            self._write(self._file(key), data)
+        except OSError as error:
+            if not self._warned:
+                self._warned = True
+                warnings.warn(f"the offline cache in {self.path} cannot be written: {error}", RuntimeWarning, stacklevel=2)
+            return False
+        self._count("stored")
+        self._limit(len(data))
+        return True
+
+    def stats(self) -> CacheStats:
+        """Counts of this process, and number and size of the files now."""
+        sizes = [size for _, size, _ in self._entries()]
+        with self._lock:
+            return CacheStats(**self._counts, files=len(sizes), nbytes=sum(sizes))
+
+    def clear(self) -> None:
+        """Remove every entry."""
+        for file, _, _ in self._entries():
+            _remove(file)
+        with self._lock:
+            self._known_bytes = None
+
+    def _file(self, key: str) -> Path:
+        # Keys are hashed: they may hold anything, file names may not.
+        digest = hashlib.sha256(key.encode()).hexdigest()
+        return self.path / digest[:2] / (digest + _SUFFIX)
+
+    def _count(self, what: str) -> None:
+        with self._lock:
+            self._counts[what] += 1
+
+    def _write(self, file: Path, data: bytes) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(suffix=".tmp", dir=file.parent)
+        try:
+            with os.fdopen(handle, "wb") as out:
+                out.write(data)
+            os.replace(name, file)
+        except BaseException:
+            _remove(Path(name))
+            raise
+
+    def _limit(self, added: int) -> None:
+        with self._lock:
+            if self._known_bytes is not None:
+                self._known_bytes += added
+                if self._known_bytes <= self.max_bytes:
+                    return
+            entries = sorted(self._entries(), key=lambda entry: entry[2])
+            total = sum(size for _, size, _ in entries)
+            if total > self.max_bytes:
+                for file, size, _ in entries:
+                    if total <= self.max_bytes * _KEEP_PART:
+                        break
+                    if _remove(file):
+                        self._counts["evicted"] += 1
+                    total -= size
+            self._known_bytes = total
+
+    def _entries(self) -> Iterator[tuple[Path, int, float]]:
+        """(file, bytes, time of last use) of each entry. Files may vanish at any time: another process evicts too."""
+        try:
+            folders = sorted(self.path.iterdir())
+        except OSError:
+            return
+        newest = 0.0
+        stale: list[tuple[Path, float]] = []
+        for folder in folders:
+            try:
+                with os.scandir(folder) as listing:
+                    found = [(Path(entry.path), entry.stat()) for entry in listing if entry.is_file()]
+            except OSError:
+                continue
+            for file, status in found:
+                newest = max(newest, status.st_mtime)
+                if file.suffix == _SUFFIX:
+                    yield file, status.st_size, status.st_mtime
+                elif file.suffix == ".tmp":
+                    stale.append((file, status.st_mtime))
+        for file, used in stale:
+            if newest - used > _STALE_SECONDS:
+                _remove(file)
+
+
+def _remove(file: Path) -> bool:
+    try:
+        file.unlink()
+    except OSError:
+        return False  # gone already, or open elsewhere on Windows: the next clean-up gets it
+    return True
+
+
+def encode(kernel: CompiledKernel) -> bytes:
+    """The bytes of ``kernel`` as the cache stores it, without its ``run``."""
+    blobs: list[bytes] = []
+    header = json.dumps(_plain(kernel, blobs), separators=(",", ":"), allow_nan=False).encode()
+    body = struct.pack("<Q", len(header)) + header
+    body += struct.pack(f"<I{len(blobs)}Q", len(blobs), *map(len, blobs)) + b"".join(blobs)
+    return _HEADER.pack(_MAGIC, hashlib.sha256(body).digest(), len(body)) + body
+
+
+def decode(data: bytes) -> CompiledKernel | None:
+    """The kernel in ``data``; None if the bytes are damaged or of another version."""
+    try:
+        magic, digest, length = _HEADER.unpack_from(data)
+        body = data[_HEADER.size :]
+        if magic != _MAGIC or length != len(body) or hashlib.sha256(body).digest() != digest:
+            return None
+        (header_size,) = struct.unpack_from("<Q", body)
+        at = 8 + header_size
+        (count,) = struct.unpack_from("<I", body, at)
+        sizes = struct.unpack_from(f"<{count}Q", body, at + 4)
+        at += 4 + 8 * count
+        blobs: list[bytes] = []
+        for size in sizes:
+            blobs.append(body[at : at + size])
+            at += size
+        kernel = _object(json.loads(body[8 : 8 + header_size]), blobs)
+    except (struct.error, ValueError, KeyError, IndexError, TypeError):
+        return None  # the checksum held but the layout is another version's: compile afresh
+    return kernel if isinstance(kernel, CompiledKernel) else None
+
+
+def _plain(value: Any, blobs: list[bytes]) -> Any:
+    """``value`` as JSON; what JSON lacks becomes a list [tag, ...]."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return ["float", value.hex()]
+    if isinstance(value, (bytes, bytearray)):
+        blobs.append(bytes(value))
+        return ["bytes", len(blobs) - 1]
+    if isinstance(value, DType):
+        return ["dtype", value.name]
+    if isinstance(value, (tuple, list)):
+        return [type(value).__name__, *(_plain(v, blobs) for v in value)]
+    if isinstance(value, frozenset):
+        return ["frozenset", *(_plain(v, blobs) for v in sorted(value))]
+    if isinstance(value, dict):
+        return ["dict", *([_plain(k, blobs), _plain(v, blobs)] for k, v in value.items())]
+    name = type(value).__name__
+    if _CLASSES.get(name) is not type(value):
+        raise TypeError(f"a {name} cannot be stored in the offline cache")
+    kept = [f.name for f in fields(value) if f.name not in _NOT_STORED]
+    return ["object", name, *([field, _plain(getattr(value, field), blobs)] for field in kept)]
+
+
+def _object(plain: Any, blobs: list[bytes]) -> Any:
+    if not isinstance(plain, list):
+        return plain
+    tag, rest = plain[0], plain[1:]
+    return _DECODERS[tag](rest, blobs)
+
+
+def _make(rest: list[Any], blobs: list[bytes]) -> Any:
+    return _CLASSES[rest[0]](**{field: _object(value, blobs) for field, value in rest[1:]})
+
+
+_DECODERS: dict[str, Callable[[list[Any], list[bytes]], Any]] = {
+    "float": lambda rest, _: float.fromhex(rest[0]),
+    "bytes": lambda rest, blobs: blobs[rest[0]],
+    "dtype": lambda rest, _: dtypes.by_name(rest[0]),
+    "tuple": lambda rest, blobs: tuple(_object(v, blobs) for v in rest),
+    "list": lambda rest, blobs: [_object(v, blobs) for v in rest],
+    "frozenset": lambda rest, blobs: frozenset(_object(v, blobs) for v in rest),
+    "dict": lambda rest, blobs: {_object(k, blobs): _object(v, blobs) for k, v in rest},
+    "object": _make,
+}

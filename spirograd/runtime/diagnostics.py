@@ -1,0 +1,221 @@
+"""What kernels report: the fault record and the print ring. Both are plain device buffers, so they work on every back end."""
+
+from __future__ import annotations
+
+import bisect
+import re
+import struct
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from spirograd.base.artifact import (
+    FAULT_FLAG,
+    FAULT_LAUNCH,
+    FAULT_MAX_OPERANDS,
+    FAULT_OPERANDS,
+    FAULT_SITE,
+    FAULT_WORDS,
+    PRINT_CAPACITY,
+    PRINT_CURSOR,
+    PRINT_DATA,
+    PRINT_WORDS,
+    CompiledKernel,
+    FaultSite,
+    PrintSite,
+)
+from spirograd.base.dtypes import DType
+from spirograd.base.errors import AdStackOverflow, SpirogradAssertionError, SpirogradRuntimeError, render
+from spirograd.runtime.memory import Allocation, Memory
+
+# No record begins with this word: it marks ring space that nothing was written to since the last drain.
+_UNWRITTEN = 0xFFFFFFFF
+_FAULT_COUNT = FAULT_SITE + 2  # word 3: operand words written
+# How many changes of kernel are remembered between two drains; the launcher drains when they are used up.
+_MAX_RUNS = 1 << 14
+_PLACEHOLDER = re.compile(r"\{(\d+)(?::([^{}]*))?\}")
+
+
+def decode_value(low: int, high: int, dtype: DType) -> Any:
+    """The Python value of a 64-bit bit pattern given as two 32-bit words; the unused high bits are ignored."""
+    if dtype.kind == "bool":
+        return bool(low & 1)
+    if dtype.is_float:
+        raw = struct.pack("<II", low, high)[: dtype.size]
+        return float(np.frombuffer(raw, dtype.np)[0])
+    bits = (low | high << 32) & ((1 << dtype.bits) - 1)
+    return bits - (1 << dtype.bits) if dtype.is_signed and bits >> (dtype.bits - 1) else bits
+
+
+def format_value(value: Any, dtype: DType, spec: str) -> str:
+    """``format(value, spec)``; without a spec, a float is shown by the fewest digits that tell it apart in its own type."""
+    if spec:
+        try:
+            return format(value, spec)
+        except (ValueError, TypeError) as error:
+            raise SpirogradRuntimeError(f"print in a kernel: format {spec!r} does not fit a value of type {dtype}: {error}") from error
+    if dtype.is_float and dtype.bits < 64:
+        return str(float(str(dtype.np.type(value))))
+    return str(value)
+
+
+def format_print(site: PrintSite, words: Sequence[int]) -> str:
+    """The text of one print record; ``words`` are the operand words, two per value."""
+    out: list[str] = []
+    for part in site.parts:
+        if isinstance(part, str):
+            out.append(part)
+            continue
+        index, spec = part
+        dtype = site.dtypes[index]
+        out.append(format_value(decode_value(words[2 * index], words[2 * index + 1], dtype), dtype, spec or ""))
+    return "".join(out)
+
+
+def fault_error(site: FaultSite, words: Sequence[int], kernel: str) -> SpirogradRuntimeError:
+    """The exception for a fault: message with its operands filled in, the source line, the chain of inlined calls."""
+    shown = min(len(site.dtypes), len(words) // 2, FAULT_MAX_OPERANDS)
+    values = [decode_value(words[2 * i], words[2 * i + 1], site.dtypes[i]) for i in range(shown)]
+
+    def operand(match: re.Match[str]) -> str:
+        index = int(match[1])
+        return format_value(values[index], site.dtypes[index], match[2] or "") if index < shown else "?"
+
+    message = _PLACEHOLDER.sub(operand, site.message)
+    kind = AdStackOverflow if site.code == "tape" else SpirogradAssertionError
+    return kind(render(message if site.loc is not None else f"{message} (in kernel {kernel})", site.loc))
+
+
+class Diagnostics:
+    """The fault record and print ring of one launcher, and which kernel each launch number belongs to.
+
+    Buffers are allocated when the first kernel that needs them is prepared. `drain` must be called with the device idle.
+    """
+
+    def __init__(self, memory: Memory, on_print: Callable[[str], None] | None = None) -> None:
+        self._memory = memory
+        self._on_print = on_print if on_print is not None else write_stdout
+        self._fault: Allocation | None = None
+        self._ring: Allocation | None = None
+        self._lock = threading.RLock()
+        self._numbers: list[int] = []  # first launch number of each run of launches of one kernel, ascending
+        self._kernels: list[CompiledKernel] = []
+
+    def fault_address(self) -> int:
+        """Address of the fault record."""
+        with self._lock:
+            if self._fault is None:
+                self._fault = self._memory.allocate(4 * FAULT_WORDS)
+            return self._fault.address
+
+    def print_address(self) -> int:
+        """Address of the print ring."""
+        with self._lock:
+            if self._ring is None:
+                ring = self._memory.allocate(4 * PRINT_WORDS)
+                ring.fill(4 * PRINT_DATA, 4 * (PRINT_WORDS - PRINT_DATA), _UNWRITTEN)
+                header = [0] * PRINT_DATA
+                header[PRINT_CAPACITY] = PRINT_WORDS - PRINT_DATA
+                ring.write(0, memoryview(struct.pack(f"<{PRINT_DATA}I", *header)))
+                self._ring = ring
+            return self._ring.address
+
+    @property
+    def full(self) -> bool:
+        """True if a drain must come before the next `note`."""
+        return len(self._numbers) >= _MAX_RUNS
+
+    def note(self, number: int, kernel: CompiledKernel) -> None:
+        """Remember that launch ``number`` runs ``kernel``, which can fail or print."""
+        with self._lock:
+            if not self._kernels or self._kernels[-1] is not kernel:
+                self._numbers.append(number)
+                self._kernels.append(kernel)
+
+    def drain(self) -> SpirogradRuntimeError | None:
+        """Hand out the prints in order of launch, then give the error of the first fault, or None. Both buffers are reset."""
+        with self._lock:
+            if not self._numbers:
+                return None
+            texts: list[str] = []
+            fault: SpirogradRuntimeError | None = None
+            try:
+                texts = self._drain_prints()
+                fault = self._drain_fault()
+            finally:
+                self._numbers.clear()
+                self._kernels.clear()
+        for text in texts:
+            self._on_print(text)
+        return fault
+
+    def _kernel_of(self, word: int) -> tuple[int, CompiledKernel] | None:
+        """Full launch number and kernel for the low 32 bits of a launch number."""
+        number = self._numbers[0] + ((word - self._numbers[0]) & 0xFFFFFFFF)
+        at = bisect.bisect_right(self._numbers, number) - 1
+        return (number, self._kernels[at]) if at >= 0 else None
+
+    def _drain_prints(self) -> list[str]:
+        ring = self._ring
+        if ring is None:
+            return []
+        claimed = int(_words(ring, 0, PRINT_DATA)[PRINT_CURSOR])
+        if not claimed:
+            return []
+        used = min(claimed, PRINT_WORDS - PRINT_DATA)
+        words = _words(ring, PRINT_DATA, used).tolist()
+        ring.fill(4 * PRINT_DATA, 4 * used, _UNWRITTEN)
+        ring.fill(4 * PRINT_CURSOR, 4, 0)
+        records, end = self._records(words)
+        texts = [text for _, text in sorted(records, key=lambda record: record[0])]
+        if claimed > end:
+            texts.append(f"[spirograd: the print buffer was full; {4 * (claimed - end)} bytes of kernel output were lost]\n")
+        return texts
+
+    def _records(self, words: list[int]) -> tuple[list[tuple[int, str]], int]:
+        """(launch number, text) of every whole record, and the word where they end."""
+        records: list[tuple[int, str]] = []
+        at = 0
+        while at + 2 <= len(words) and words[at] != _UNWRITTEN:
+            found = self._kernel_of(words[at + 1])
+            if found is None or words[at] >= len(found[1].prints):
+                break
+            site = found[1].prints[words[at]]
+            end = at + 2 + 2 * len(site.dtypes)
+            if end > len(words):
+                break
+            records.append((found[0], format_print(site, words[at + 2 : end])))
+            at = end
+        return records, at
+
+    def _drain_fault(self) -> SpirogradRuntimeError | None:
+        record = self._fault
+        if record is None:
+            return None
+        words = _words(record, 0, FAULT_WORDS).tolist()
+        if not words[FAULT_FLAG]:
+            return None
+        record.fill(0, 4 * FAULT_WORDS, 0)
+        found = self._kernel_of(words[FAULT_LAUNCH])
+        if found is None or words[FAULT_SITE] >= len(found[1].faults):
+            return SpirogradRuntimeError(
+                f"a kernel reported a fault that cannot be read (site {words[FAULT_SITE]}, launch {words[FAULT_LAUNCH]}): "
+                "a kernel has probably written outside of its arrays; run with check_bounds=True"
+            )
+        count = min(words[_FAULT_COUNT], 2 * FAULT_MAX_OPERANDS)
+        operands = words[FAULT_OPERANDS : FAULT_OPERANDS + count]
+        return fault_error(found[1].faults[words[FAULT_SITE]], operands, found[1].name)
+
+
+def write_stdout(text: str) -> None:
+    """Where kernel prints go unless somebody else asks for them."""
+    sys.stdout.write(text)
+
+
+def _words(allocation: Allocation, first: int, count: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    raw = bytearray(4 * count)
+    allocation.read_into(4 * first, memoryview(raw))
+    return np.frombuffer(raw, "<u4")

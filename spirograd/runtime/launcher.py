@@ -1,0 +1,271 @@
+"""Launch plans: a kernel call specialised once, then packed and sent in microseconds."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Union
+
+import numpy as np
+
+from spirograd.base.artifact import CompiledKernel, Slot, TaskInfo
+from spirograd.base.dtypes import storage
+from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError
+from spirograd.base.sizes import Size, evaluate
+from spirograd.runtime.device import Device
+from spirograd.runtime.diagnostics import Diagnostics
+from spirograd.runtime.memory import Allocation, Memory
+
+Scalar = Union[int, float, bool]
+_ROLE_ATTRIBUTES = {"primal": "address", "grad": "grad_address", "dual": "dual_address"}
+# Weyl sequence with the golden ratio: seeds of successive launches differ in many bits, and never repeat within 2^32 launches.
+_SEED_STEP = 0x9E3779B9
+_BINARY_TEXT = {"add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "min": "min({}, {})", "max": "max({}, {})"}
+_BINARY_TEXT |= {"floordiv": "floordiv({}, {})", "mod": "mod({}, {})"}
+
+
+class ArrayBinding:
+    """An array argument as a launch sees it: device addresses, extents, and the allocation whose generation writes bump."""
+
+    __slots__ = ("address", "allocation", "dual_address", "grad_address", "shape")
+
+    def __init__(
+        self,
+        address: int,
+        shape: Sequence[int],
+        grad_address: int = 0,
+        dual_address: int = 0,
+        allocation: Allocation | None = None,
+    ) -> None:
+        self.address = address
+        self.shape = tuple(shape)
+        self.grad_address = grad_address
+        self.dual_address = dual_address
+        self.allocation = allocation
+
+
+class Launcher:
+    """Prepares and counts the launches of one device, and collects what kernels report.
+
+    ``on_print`` receives the text of each kernel print, newline included as written by the kernel; by default it goes to
+    ``sys.stdout``. ``seed`` is the base of the random seeds: set it to make a run repeatable.
+    """
+
+    def __init__(self, device: Device, memory: Memory, on_print: Callable[[str], None] | None = None, seed: int = 0) -> None:
+        self.device = device
+        self.memory = memory
+        self.seed = seed
+        self.diagnostics = Diagnostics(memory, on_print)
+        self.next_number = itertools.count().__next__  # atomic: launch numbers are unique across threads
+        self.lock = threading.RLock()
+
+    def prepare(self, compiled: CompiledKernel) -> LaunchPlan:
+        """Load ``compiled`` on the device and build its launch plan. Raises what the device raises on a bad module."""
+        return LaunchPlan(self, compiled)
+
+    def synchronize(self) -> None:
+        """Wait for all launches, write pending kernel prints in launch order, raise the first pending fault.
+
+        Raises SpirogradAssertionError (a failed assert or check), AdStackOverflow, or what the device reports. After a fault
+        the device is usable, and the fault forgotten.
+        """
+        self.device.synchronize()
+        fault = self.diagnostics.drain()
+        if fault is not None:
+            raise fault
+
+
+class LaunchPlan:
+    """How to launch one compiled kernel: a packer for its argument block, its iteration counts, what it writes."""
+
+    __slots__ = (
+        "_arrays_written",
+        "_diagnosed",
+        "_executable",
+        "_launch",
+        "_launcher",
+        "_next",
+        "_pack",
+        "_temps",
+        "_trees_written",
+        "compiled",
+    )
+
+    def __init__(self, launcher: Launcher, compiled: CompiledKernel) -> None:
+        self.compiled = compiled
+        self._launcher = launcher
+        self._next = launcher.next_number
+        self._launch = launcher.device.launch
+        self._executable = launcher.device.load(compiled)
+        self._temps = launcher.memory.allocate(compiled.temps_size) if compiled.temps_size else None
+        writes = sorted(compiled.effects.writes)
+        self._trees_written = tuple(index for kind, index in writes if kind == "tree")
+        self._arrays_written = tuple(index for kind, index in writes if kind == "array")
+        kinds = {slot.kind for slot in compiled.args.slots}
+        self._diagnosed = bool(kinds & {"fault", "print"} or compiled.faults or compiled.prints)
+        self._pack = _build_packer(compiled, self._buffer_addresses(kinds))
+
+    def _buffer_addresses(self, kinds: set[str]) -> dict[str, int]:
+        diagnostics = self._launcher.diagnostics
+        return {
+            "temps": self._temps.address if self._temps is not None else 0,
+            "fault": diagnostics.fault_address() if "fault" in kinds else 0,
+            "print": diagnostics.print_address() if "print" in kinds else 0,
+        }
+
+    def launch(
+        self, scalars: Sequence[Scalar], arrays: Sequence[ArrayBinding], trees: Mapping[int, Allocation]
+    ) -> tuple[Scalar, ...] | None:
+        """Run the kernel; returns at once, except where the kernel returns values: then waits and gives them.
+
+        ``scalars[i]`` and ``arrays[i]`` belong to the kernel's flat argument ``i``; entries of the other kind are ignored.
+        ``trees`` maps the id of each field tree that the kernel uses to its allocation. Raises SpirogradRuntimeTypeError for a
+        scalar that its type cannot hold.
+        """
+        if self._diagnosed or self.compiled.returns:
+            return self._launch_reporting(scalars, arrays, trees)
+        number = self._next()
+        self._send(number, scalars, arrays, trees)
+        return None
+
+    def _send(self, number: int, scalars: Sequence[Scalar], arrays: Sequence[Any], trees: Mapping[int, Allocation]) -> None:
+        seed = (self._launcher.seed + number * _SEED_STEP) & 0xFFFFFFFF
+        try:
+            block, counts = self._pack(scalars, arrays, trees, seed, number & 0xFFFFFFFF)
+        except (struct.error, OverflowError):
+            scalars = _fit_scalars(self.compiled, scalars)
+            try:
+                block, counts = self._pack(scalars, arrays, trees, seed, number & 0xFFFFFFFF)
+            except (struct.error, OverflowError) as error:
+                raise SpirogradRuntimeTypeError(f"an argument of {self.compiled.name} does not fit its type: {error}") from error
+        self._launch(self._executable, block, counts)
+        for index in self._trees_written:
+            trees[index].bump()
+        for index in self._arrays_written:
+            allocation = arrays[index].allocation
+            if allocation is not None:
+                allocation.bump()
+
+    def _launch_reporting(
+        self, scalars: Sequence[Scalar], arrays: Sequence[Any], trees: Mapping[int, Allocation]
+    ) -> tuple[Scalar, ...] | None:
+        """Launch of a kernel that prints, can fail, or returns values: numbers are noted in order, results read back."""
+        launcher = self._launcher
+        with launcher.lock:  # one lock from launch to read-back: another thread's launch would overwrite the results
+            if launcher.diagnostics.full:
+                launcher.synchronize()
+            number = self._next()
+            if self._diagnosed:
+                launcher.diagnostics.note(number, self.compiled)
+            self._send(number, scalars, arrays, trees)
+            if not self.compiled.returns:
+                return None
+            launcher.synchronize()
+            return self._read_returns()
+
+    def _read_returns(self) -> tuple[Scalar, ...]:
+        if self._temps is None:
+            raise SpirogradRuntimeError(f"kernel {self.compiled.name} returns values but has no temporaries to hold them")
+        first = min(offset for _, offset in self.compiled.returns)
+        last = max(offset + storage(dtype).size for dtype, offset in self.compiled.returns)
+        raw = bytearray(last - first)
+        self._temps.read_into(first, memoryview(raw))
+        out: list[Scalar] = []
+        for dtype, offset in self.compiled.returns:
+            value = np.frombuffer(raw, storage(dtype).np, 1, offset - first)[0].item()
+            out.append(bool(value) if dtype.kind == "bool" else value)
+        return tuple(out)
+
+
+def _floordiv(a: int, b: int) -> int:
+    return evaluate(("floordiv", a, b), int, lambda _i, _axis: 0)
+
+
+def _mod(a: int, b: int) -> int:
+    return evaluate(("mod", a, b), int, lambda _i, _axis: 0)
+
+
+def _missing(index: int, role: str) -> int:
+    raise SpirogradRuntimeTypeError(f"array argument {index} has no {role} array, but the kernel uses it; create it with needs_{role}=True")
+
+
+def _build_packer(compiled: CompiledKernel, addresses: Mapping[str, int]) -> Callable[..., tuple[bytes, tuple[int | None, ...]]]:
+    """A function (scalars, arrays, trees, seed, number) -> (argument block, counts).
+
+    Built as one Python expression: a launch then runs a single frame without loops, which is 3 times as fast as a loop over
+    slots. The text is made of this module's own templates and of integers only.
+    """
+    block = compiled.args
+    packer = struct.Struct(block.format)
+    if packer.size > block.size:
+        raise SpirogradRuntimeError(f"kernel {compiled.name}: format {block.format!r} does not fit a block of {block.size} bytes")
+    if packer.size < block.size:
+        packer = struct.Struct(f"{block.format}{block.size - packer.size}x")
+    values = ", ".join(_slot_text(slot, addresses) for slot in block.slots)
+    counts = "".join(_count_text(task) + ", " for task in compiled.tasks)
+    text = f"lambda s, a, t, seed, number: (pack({values}), ({counts}))"
+    names = {"pack": packer.pack, "floordiv": _floordiv, "mod": _mod, "missing": _missing, "min": min, "max": max}
+    packed: Callable[..., tuple[bytes, tuple[int | None, ...]]] = eval(text, {"__builtins__": {}, **names})
+    return packed
+
+
+def _slot_text(slot: Slot, addresses: Mapping[str, int]) -> str:
+    index = int(slot.index)
+    if slot.kind == "tree":
+        return f"t[{index}].address"
+    if slot.kind == "array":
+        text = f"a[{index}].{_ROLE_ATTRIBUTES[slot.role]}"
+        return text if slot.role == "primal" else f"({text} or missing({index}, {slot.role!r}))"
+    if slot.kind in addresses:
+        return str(addresses[slot.kind])
+    if slot.kind == "scalar":
+        return f"s[{index}]"
+    if slot.kind == "shape":
+        return f"a[{index}].shape[{int(slot.axis)}]"
+    return {"seed": "seed", "launch": "number"}[slot.kind]
+
+
+def _count_text(task: TaskInfo) -> str:
+    if task.begin is None or task.end is None:
+        return "None"
+    if isinstance(task.begin, int) and isinstance(task.end, int):
+        return str(max(0, task.end - task.begin))
+    end = _size_text(task.end)
+    return f"max(0, {end})" if task.begin == 0 else f"max(0, {end} - {_size_text(task.begin)})"
+
+
+def _size_text(size: Size) -> str:
+    if isinstance(size, int):
+        return f"({size})"
+    kind = size[0]
+    if kind == "arg":
+        return f"s[{int(size[1])}]"
+    if kind == "shape":
+        return f"a[{int(size[1])}].shape[{int(size[2])}]"
+    left, right = _size_text(size[1]), _size_text(size[2])
+    return _BINARY_TEXT[kind].format(left, right)
+
+
+def _fit_scalars(compiled: CompiledKernel, scalars: Sequence[Scalar]) -> list[Scalar]:
+    """Scalars as their types hold them: floats too large become infinite, as in a cast; other misfits raise, by name."""
+    fitted = list(scalars)
+    for slot in compiled.args.slots:
+        dtype = slot.dtype
+        if slot.kind != "scalar" or dtype is None:
+            continue
+        value = fitted[slot.index]
+        if dtype.is_float:
+            try:
+                fitted[slot.index] = dtype(float(value))
+            except (TypeError, ValueError) as error:
+                raise SpirogradRuntimeTypeError(f"argument {slot.index} of {compiled.name} is {dtype}, not {value!r}") from error
+            continue
+        if not hasattr(value, "__index__"):
+            raise SpirogradRuntimeTypeError(f"argument {slot.index} of {compiled.name} is {dtype}, not {type(value).__name__} ({value!r})")
+        if not dtype.min <= value <= dtype.max:
+            raise SpirogradRuntimeTypeError(
+                f"argument {slot.index} of {compiled.name} is {dtype}, which holds {dtype.min} to {dtype.max}, not {value!r}"
+            )
+    return fitted

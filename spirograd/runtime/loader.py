@@ -1,0 +1,46 @@
+"""Find and open devices by name. A device's module is imported only when asked for, so a broken driver harms nobody else."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any, cast
+
+from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.runtime.device import Device
+
+DEVICES = {
+    "vulkan": "spirograd.runtime.devices.vulkan",
+    "cpu": "spirograd.runtime.devices.cpu",
+    "interpreter": "spirograd.runtime.devices.interpreter",
+}
+
+
+def open_device(arch: str, **options: Any) -> Device:
+    """Open the device called ``arch`` (a key of `DEVICES`).
+
+    Options that every device takes: ``debug`` (bool), ``max_threads`` (int, 0: all), ``device_memory_bytes`` (int or None: no cap).
+    Raises SpirogradRuntimeError, naming the reason, if there is no such device on this machine.
+    """
+    module = _import(arch)
+    return cast(Device, module.open(**options))
+
+
+def available(arch: str) -> str | None:
+    """None if ``arch`` can be opened on this machine, else one line that says why not. Never raises for a broken driver."""
+    try:
+        module = _import(arch)
+        probe = getattr(module, "available", None)
+        return None if probe is None else cast("str | None", probe())
+    except Exception as error:
+        return str(error) or type(error).__name__
+
+
+def _import(arch: str) -> ModuleType:
+    name = DEVICES.get(arch)
+    if name is None:
+        raise SpirogradRuntimeError(f"there is no device called {arch!r}; known are {', '.join(sorted(DEVICES))}")
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # a native library that does not load may raise anything
+        raise SpirogradRuntimeError(f"the device {arch!r} cannot be used here: {type(error).__name__}: {error}") from error

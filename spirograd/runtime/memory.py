@@ -1,0 +1,118 @@
+"""Device memory as Python objects: owned ranges with write generations, freed when nobody holds them."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import weakref
+from typing import Any
+
+from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
+from spirograd.runtime.device import Buffer, Device
+
+# One clock for all allocations: taking the next tick is atomic, so that two threads can never write the same generation.
+_clock = itertools.count(1)
+
+
+class Allocation:
+    """A range of device memory that lives as long as this object (or until `free`).
+
+    ``address`` is what kernels use, ``nbytes`` what was asked for. ``generation`` is 0 for fresh memory (all zeros) and grows
+    with every write: whatever is cached about the contents is keyed on it. Offsets and lengths are bytes.
+    """
+
+    __slots__ = ("__weakref__", "_finalizer", "address", "buffer", "device", "generation", "keep", "nbytes")
+
+    def __init__(self, device: Device, buffer: Buffer, nbytes: int, keep: Any = None) -> None:
+        self.device = device
+        self.buffer = buffer
+        self.address = buffer.address
+        self.nbytes = nbytes
+        self.generation = 0
+        self.keep = keep
+        self._finalizer = weakref.finalize(self, device.free, buffer)
+        self._finalizer.atexit = False  # closing the device releases everything at once
+
+    def __repr__(self) -> str:
+        return f"Allocation({self.nbytes} bytes at {self.address:#x}, generation {self.generation})"
+
+    def bump(self) -> None:
+        """Note that the contents (may) have changed."""
+        self.generation = next(_clock)
+
+    def read_into(self, offset: int, out: memoryview) -> None:
+        """Wait for earlier launches and copy the bytes from ``offset`` on into ``out`` (contiguous, writable)."""
+        count = self._check(offset, out.nbytes, "read")
+        if not count:
+            return
+        view = self.device.host_view(self.buffer)
+        if view is None:
+            self.device.download(self.buffer, offset, out.cast("B"))
+            return
+        self.device.synchronize()
+        out.cast("B")[:] = view[offset : offset + count]
+
+    def write(self, offset: int, data: memoryview) -> None:
+        """Copy ``data`` (contiguous) to ``offset``, in order with launches; ``data`` may be reused on return."""
+        if self._check(offset, data.nbytes, "write"):
+            self.device.upload(self.buffer, offset, data.cast("B"))
+        self.generation = next(_clock)
+
+    def fill(self, offset: int, nbytes: int, word: int) -> None:
+        """Fill with a 32-bit pattern, in order with launches; ``offset`` and ``nbytes`` are multiples of 4."""
+        if offset % 4 or nbytes % 4:
+            raise ValueError(f"fill works on whole 32-bit words, not on {nbytes} bytes from {offset}")
+        # The buffer is rounded up to whole words, so a fill may cover the padding of a last odd-sized element.
+        if self._check(offset, min(nbytes, max(self.nbytes - offset, 0)), "fill"):
+            self.device.fill(self.buffer, offset, nbytes, word & 0xFFFFFFFF)
+        self.generation = next(_clock)
+
+    def copy_from(self, source: Allocation, nbytes: int, offset: int = 0, source_offset: int = 0) -> None:
+        """Copy ``nbytes`` from another allocation of the same device, in order with launches."""
+        source._check(source_offset, nbytes, "copy")
+        if self._check(offset, nbytes, "copy"):
+            self.device.copy(self.buffer, offset, source.buffer, source_offset, nbytes)
+        self.generation = next(_clock)
+
+    def free(self) -> None:
+        """Give the memory back now; later reads and writes raise. Freeing twice does nothing."""
+        self._finalizer()
+        self.keep = None
+
+    @property
+    def freed(self) -> bool:
+        """True once the memory has been given back."""
+        return not self._finalizer.alive
+
+    def _check(self, offset: int, count: int, what: str) -> int:
+        if not self._finalizer.alive:
+            raise SpirogradRuntimeError(f"cannot {what}: this memory was freed")
+        if offset < 0 or offset + count > max(self.nbytes, self.buffer.nbytes if what == "fill" else 0):
+            raise ValueError(f"{what} of {count} bytes from offset {offset} runs past the end of {self.nbytes} bytes")
+        return count
+
+
+class Memory:
+    """Gives out `Allocation`s of one device."""
+
+    __slots__ = ("device",)
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def allocate(self, nbytes: int) -> Allocation:
+        """``nbytes`` bytes of zeros, 256-byte aligned. Raises OutOfDeviceMemory, after which the device is still usable."""
+        if nbytes < 0:
+            raise ValueError(f"cannot allocate {nbytes} bytes")
+        try:
+            buffer = self.device.allocate(nbytes)
+        except OutOfDeviceMemory:
+            # Arrays caught in reference cycles hold memory that nobody can reach any more: collect them and try once again.
+            gc.collect()
+            buffer = self.device.allocate(nbytes)
+        return Allocation(self.device, buffer, nbytes)
+
+    def wrap(self, address: int, nbytes: int, keep: Any) -> Allocation | None:
+        """An allocation over host memory that ``keep`` owns (zero copy), or None where the device cannot."""
+        buffer = self.device.wrap(address, nbytes)
+        return None if buffer is None else Allocation(self.device, buffer, nbytes, keep)
