@@ -1,0 +1,624 @@
+"""Vectors and matrices: small aggregates of scalars, in Python and in kernels alike.
+
+A matrix holds its entries flat and row-major: Python or NumPy numbers outside of kernels, run-time values (`scalar.Value`) inside.
+Every operation is unrolled over the entries, so no matrix exists in the IR. In kernels matrices are values: the front end replaces a
+variable by what `with_entry` returns. Elements of fields that were read in Python scope write through to the field.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from spirograd.base.dtypes import DType, Vec, promote
+from spirograd.base.errors import SpirogradIndexError
+from spirograd.ir import ops as ir
+from spirograd.lang import linear, ops, scalar
+from spirograd.lang.context import current_trace
+from spirograd.lang.scalar import Value, is_number, is_scalar, type_error
+
+SWIZZLES = ("xyzw", "rgba", "stpq")
+Shape = tuple[int, ...]
+Writer = Callable[[int, Any], None]
+
+
+def swizzle_of(name: str) -> tuple[int, ...] | None:
+    """The indices that a swizzle such as ``"zyx"`` names, or None if the name is none."""
+    if 0 < len(name) <= 4:
+        for letters in SWIZZLES:
+            if all(c in letters for c in name):
+                return tuple(letters.index(c) for c in name)
+    return None
+
+
+def typed(x: Any, t: DType) -> Any:
+    """``x`` as ``t``: a cast in a kernel, a NumPy scalar (which remembers its type) outside of one."""
+    if isinstance(x, Value) or current_trace() is not None:
+        return scalar.cast(x, t)
+    if t.kind == "bool":
+        return bool(x)
+    return t.np.type(t(x))
+
+
+def common_dtype(entries: Sequence[Any]) -> DType:
+    """The type that all entries promote to."""
+    kinds = [ops.as_dtype(type(e)) if _plain(e) else scalar.dtype_of(e) for e in entries]
+    return functools.reduce(lambda a, b: a if a is b else promote(a, b), kinds)
+
+
+def _plain(x: Any) -> bool:
+    return isinstance(x, (bool, int, float)) and not isinstance(x, np.generic)
+
+
+def unify_entries(entries: Sequence[Any]) -> list[Any]:
+    """Entries of one type: numbers stay numbers if all are, else all become values of the common type."""
+    out = list(entries)
+    if any(isinstance(e, Value) for e in out):
+        t = common_dtype(out)
+        return [scalar.cast(e, t) for e in out]
+    if len({type(e) for e in out}) <= 1:
+        return out
+    if all(_plain(e) for e in out):
+        return [float(e) for e in out] if any(isinstance(e, float) for e in out) else [int(e) for e in out]
+    return list(np.array(out))
+
+
+def make(entries: Sequence[Any], shape: Shape) -> Matrix:
+    """The vector (``shape`` (n,)) or matrix (n, m) with these row-major entries."""
+    m: Matrix = object.__new__(Vector if len(shape) == 1 else Matrix)
+    put = object.__setattr__
+    put(m, "_entries", unify_entries(entries))
+    put(m, "shape", shape)
+    put(m, "_write", None)
+    return m
+
+
+def make_host_element(entries: Sequence[Any], shape: Shape, write: Writer | None) -> Matrix:
+    """An element of a field or ndarray read in Python scope: assigning an entry calls ``write(flat index, value)``."""
+    m = make(entries, shape)
+    object.__setattr__(m, "_write", write)
+    return m
+
+
+def _rows_of(data: Any) -> tuple[list[Any], Shape]:
+    """Flat entries and shape of nested sequences, arrays, vectors."""
+    if isinstance(data, Matrix):
+        return list(data._entries), data.shape
+    if isinstance(data, np.ndarray):
+        if data.ndim not in (1, 2) or data.size == 0:
+            raise type_error(f"a vector or matrix cannot be made of an array of shape {data.shape}")
+        return data.reshape(-1).tolist(), data.shape
+    if not isinstance(data, (list, tuple, range)):
+        raise type_error(f"a vector or matrix is made of a list of numbers or of rows, not of {scalar.describe(data)}")
+    items = list(data)
+    if not items:
+        raise type_error("a vector needs at least one entry")
+    if all(is_scalar(e) for e in items):
+        return items, (len(items),)
+    rows = [_rows_of(r) for r in items]
+    if any(len(shape) != 1 for _, shape in rows):
+        raise type_error("the rows of a matrix are lists of numbers or vectors")
+    widths = {shape[0] for _, shape in rows}
+    if len(widths) > 1:
+        raise type_error(f"the rows of a matrix must be of one length, got lengths {sorted(widths)}")
+    return [e for entries, _ in rows for e in entries], (len(rows), widths.pop())
+
+
+def shape_name(shape: Shape) -> str:
+    """How messages call a shape."""
+    return f"vector of {shape[0]}" if len(shape) == 1 else f"{shape[0]}x{shape[1]} matrix"
+
+
+def _operand(x: Any) -> Any:
+    """A scalar as it is; lists and arrays as matrices; None for what is neither."""
+    if isinstance(x, Matrix) or is_scalar(x):
+        return x
+    if isinstance(x, np.ndarray) and x.ndim == 0:
+        return x.item()
+    if isinstance(x, (list, tuple, np.ndarray)):
+        return Matrix(x)
+    return None
+
+
+def _entrywise(function: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """``function`` over the entries of the matrices among ``args``, scalars broadcast."""
+    operands = [_operand(a) for a in args]
+    shape: Shape | None = None
+    for a, given in zip(operands, args):
+        if a is None:
+            raise type_error(f"a vector or matrix cannot be combined with {scalar.describe(given)}")
+        if isinstance(a, Matrix):
+            if shape is not None and a.shape != shape:
+                raise type_error(
+                    f"shapes differ: a {shape_name(shape)} with a {shape_name(a.shape)}",
+                    "operators work entry by entry; the matrix product is `@`, and `.transpose()` swaps rows and columns",
+                )
+            shape = a.shape
+    assert shape is not None
+    size = int(np.prod(shape))
+    columns = [a._entries if isinstance(a, Matrix) else [a] * size for a in operands]
+    return make([function(*items) for items in zip(*columns)], shape)
+
+
+def _operators(cls: type[Matrix]) -> type[Matrix]:
+    """Give the class Python's arithmetic operators, both ways round."""
+
+    def install(name: str, function: Callable[[Any, Any], Any]) -> None:
+        def forward(self: Matrix, other: Any) -> Any:
+            return NotImplemented if _operand(other) is None else _entrywise(function, (self, other))
+
+        def backward(self: Matrix, other: Any) -> Any:
+            return NotImplemented if _operand(other) is None else _entrywise(function, (other, self))
+
+        setattr(cls, f"__{name}__", forward)
+        if name not in ("eq", "ne", "lt", "le", "gt", "ge"):
+            setattr(cls, f"__r{name}__", backward)
+
+    for name, function in _OPERATORS.items():
+        install(name, function)
+    return cls
+
+
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "add": scalar.add,
+    "sub": scalar.sub,
+    "mul": scalar.mul,
+    "truediv": scalar.truediv,
+    "floordiv": scalar.floordiv,
+    "mod": scalar.mod,
+    "pow": scalar.power,
+    "and": scalar.bit_and,
+    "or": scalar.bit_or,
+    "xor": scalar.bit_xor,
+    "lshift": scalar.shift_left,
+    "rshift": scalar.shift_right,
+    "eq": scalar.equal,
+    "ne": scalar.not_equal,
+    "lt": scalar.less,
+    "le": scalar.less_equal,
+    "gt": scalar.greater,
+    "ge": scalar.greater_equal,
+}
+
+
+class Matrix:
+    """A vector (1-d) or matrix (2-d) of scalars: ``Matrix([[1, 2], [3, 4]], dt=f32)``, ``Matrix([row0, row1])``.
+
+    ``shape`` is (n,) or (n, m); ``n`` the number of rows, ``m`` of columns (1 for vectors). Raises SpirogradTypeError for ragged
+    rows and entries that are no scalars.
+    """
+
+    __slots__ = ("__weakref__", "_entries", "_write", "shape")
+    __array_ufunc__ = None  # NumPy arrays on the left leave the operation to us
+    __sg_traceable__ = True
+    _entries: list[Any]
+    _write: Writer | None
+    shape: Shape
+
+    def __new__(cls, data: Any, dt: Any = None) -> Matrix:
+        entries, shape = _rows_of(data)
+        if dt is not None:
+            t = ops.as_dtype(dt)
+            entries = [typed(e, t) for e in entries]
+        return make(entries, shape)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (make, (self._entries, self.shape))
+
+    # --- what it is ---
+
+    @property
+    def entries(self) -> tuple[Any, ...]:
+        """All entries, row by row."""
+        return tuple(self._entries)
+
+    @property
+    def n(self) -> int:
+        return self.shape[0]
+
+    @property
+    def m(self) -> int:
+        return self.shape[1] if len(self.shape) == 2 else 1
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the entries (literals in kernels: the default types)."""
+        return common_dtype(self._entries)
+
+    def get_shape(self) -> Shape:
+        return self.shape
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(self.n))
+
+    def __repr__(self) -> str:
+        return repr(self.to_list()) if all(is_number(e) for e in self._entries) else f"<{self.__sg_describe__()}>"
+
+    def __sg_describe__(self) -> str:
+        return f"a {shape_name(self.shape)}"
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        if len(self._entries) == 1:
+            return bool(self._entries[0])
+        raise type_error("the truth of a vector or matrix is ambiguous", "reduce it with `.any()` or `.all()`")
+
+    def __sg_elementwise__(self, function: Callable[..., Any], args: Sequence[Any]) -> Any:
+        return _entrywise(function, args)
+
+    def __sg_cast__(self, t: DType) -> Matrix:
+        return self.cast(t)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray[Any, Any]:
+        return self.to_numpy() if dtype is None else self.to_numpy().astype(dtype)
+
+    # --- entries ---
+
+    def _positions(self, index: Any) -> tuple[list[Any], Shape | None]:
+        """Flat positions (ints, or values where the index is only known at run time) and the shape of what is read (None: a scalar)."""
+        index = index if isinstance(index, tuple) else (index.entries if isinstance(index, Matrix) else (index,))
+        if len(index) > self.ndim:
+            raise SpirogradIndexError(f"{len(index)} indices for a {shape_name(self.shape)}", _loc(), f"it takes {self.ndim}")
+        index = (*index, *[slice(None)] * (self.ndim - len(index)))
+        axes = [_axis_positions(i, extent, self.shape) for i, extent in zip(index, self.shape)]
+        shape = tuple(len(a) for a, i in zip(axes, index) if isinstance(i, slice))
+        if self.ndim == 1:
+            return axes[0], shape or None
+        flat = [scalar.add(scalar.mul(i, self.m), j) for i in axes[0] for j in axes[1]]
+        return flat, shape or None
+
+    def __getitem__(self, index: Any) -> Any:
+        positions, shape = self._positions(index)
+        if any(isinstance(p, Value) for p in positions):
+            whole = self._as_ir_vector()
+            entries = [scalar.emit(ir.extract, whole, _index_value(p)) for p in positions]
+        else:
+            entries = [self._entries[p] for p in positions]
+        return entries[0] if shape is None else make(entries, shape)
+
+    def _as_ir_vector(self) -> Value:
+        t = common_dtype(self._entries)
+        return scalar.emit(ir.vec, *[scalar.cast(e, t) for e in self._entries], t=Vec(len(self._entries), t))  # type: ignore[arg-type]
+
+    def with_entry(self, index: Any, value: Any) -> Matrix:
+        """A copy with ``value`` (a scalar, or a matrix of the shape read there) at ``index``, cast to this matrix's type."""
+        positions, shape = self._positions(index)
+        values = _values_for(value, shape, len(positions))
+        if any(isinstance(p, Value) for p in positions):
+            return self._with_run_time_entries(positions, values)
+        entries = list(self._entries)
+        for p, v in zip(positions, values):
+            entries[p] = _like(v, entries[p])
+        return make(entries, self.shape)
+
+    def _with_run_time_entries(self, positions: Sequence[Any], values: Sequence[Any]) -> Matrix:
+        whole = self._as_ir_vector()
+        assert isinstance(whole.op.type, Vec)
+        t = whole.op.type.elem
+        for p, v in zip(positions, values):
+            whole = scalar.emit(ir.insert, whole, _index_value(p), scalar.cast(v, t))
+        size = len(self._entries)
+        return make([scalar.emit(ir.extract, whole, scalar.constant(i)) for i in range(size)], self.shape)
+
+    def with_swizzle(self, name: str, value: Any) -> Matrix:
+        """A copy in which the entries that a swizzle names are ``value``."""
+        positions = self._swizzle(name)
+        entries = list(self._entries)
+        for p, v in zip(positions, _values_for(value, (len(positions),) if len(positions) > 1 else None, len(positions))):
+            entries[p] = _like(v, entries[p])
+        return make(entries, self.shape)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._replace(self.with_entry(index, value), self._positions(index)[0])
+
+    def _replace(self, new: Matrix, changed: Sequence[Any]) -> None:
+        object.__setattr__(self, "_entries", new._entries)
+        if self._write is not None:
+            for p in changed:
+                self._write(p, self._entries[p])
+
+    def _swizzle(self, name: str) -> tuple[int, ...]:
+        found = swizzle_of(name) if self.ndim == 1 else None
+        if found is None:
+            raise AttributeError(f"a {shape_name(self.shape)} has no attribute `{name}`")
+        if max(found) >= self.n:
+            raise AttributeError(f"a vector of {self.n} has no component `{name}`; it has `{SWIZZLES[0][: self.n]}`")
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        positions = self._swizzle(name)
+        entries = [self._entries[p] for p in positions]
+        return entries[0] if len(entries) == 1 else make(entries, (len(entries),))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._replace(self.with_swizzle(name, value), self._swizzle(name))
+
+    def __copy__(self) -> Matrix:
+        return make(self._entries, self.shape)
+
+    def copy(self) -> Matrix:
+        """A copy that shares nothing."""
+        return make(self._entries, self.shape)
+
+    def __deepcopy__(self, memo: Any) -> Matrix:
+        return self.copy()
+
+    # --- conversions ---
+
+    def to_list(self) -> list[Any]:
+        """Nested lists of Python numbers (in kernels: of values)."""
+        flat = [e.item() if isinstance(e, np.generic) else e for e in self._entries]
+        return flat if self.ndim == 1 else [flat[i * self.m : (i + 1) * self.m] for i in range(self.n)]
+
+    def to_numpy(self) -> np.ndarray[Any, Any]:
+        """A NumPy array of this shape."""
+        return np.array(self._entries).reshape(self.shape)
+
+    def cast(self, dtype: Any) -> Matrix:
+        """All entries converted to ``dtype``."""
+        t = ops.as_dtype(dtype)
+        return make([typed(e, t) for e in self._entries], self.shape)
+
+    def fill(self, value: Any) -> None:
+        """Set all entries."""
+        self[(slice(None),) * self.ndim] = value
+
+    def filled(self, value: Any) -> Matrix:
+        """A copy with all entries set."""
+        return self.with_entry((slice(None),) * self.ndim, value)
+
+    # --- unary, products ---
+
+    def __neg__(self) -> Matrix:
+        return make([scalar.negative(e) for e in self._entries], self.shape)
+
+    def __pos__(self) -> Matrix:
+        return self
+
+    def __invert__(self) -> Matrix:
+        return make([scalar.invert(e) for e in self._entries], self.shape)
+
+    def __abs__(self) -> Matrix:
+        return make([scalar.absolute(e) for e in self._entries], self.shape)
+
+    def __matmul__(self, other: Any) -> Any:
+        b = _operand(other)
+        if not isinstance(b, Matrix):
+            raise type_error(f"`@` needs matrices or vectors on both sides, got {scalar.describe(other)}", "`*` multiplies by a number")
+        if self.ndim == 1 and b.ndim == 1:
+            return self.dot(b)
+        rows, inner = (1, self.n) if self.ndim == 1 else self.shape
+        if inner != b.n:
+            raise type_error(f"`@` of a {shape_name(self.shape)} and a {shape_name(b.shape)}: {inner} columns, but {b.n} rows")
+        entries = linear.product(self._entries, b._entries, rows, inner, b.m)
+        if self.ndim == 1 or b.ndim == 1:
+            return make(entries, (len(entries),))
+        return make(entries, (rows, b.m))
+
+    def __rmatmul__(self, other: Any) -> Any:
+        a = _operand(other)
+        if not isinstance(a, Matrix):
+            raise type_error(f"`@` needs matrices or vectors on both sides, got {scalar.describe(other)}", "`*` multiplies by a number")
+        return a @ self
+
+    def _vector(self, method: str, other: Any) -> Matrix:
+        b = _operand(other)
+        if self.ndim != 1 or not isinstance(b, Matrix) or b.ndim != 1:
+            raise type_error(f"`{method}` takes two vectors, got {scalar.describe(self)} and {scalar.describe(other)}")
+        return b
+
+    def dot(self, other: Any) -> Any:
+        """The inner product of two vectors of one length."""
+        b = self._vector("dot", other)
+        if b.n != self.n:
+            raise type_error(f"`dot` of vectors of {self.n} and {b.n} entries")
+        return linear.dot(self._entries, b._entries)
+
+    def cross(self, other: Any) -> Any:
+        """The cross product: of 3-vectors a vector, of 2-vectors a scalar."""
+        b = self._vector("cross", other)
+        if self.n != b.n or self.n not in (2, 3):
+            raise type_error(f"`cross` takes two vectors of 2 or of 3 entries, got {self.n} and {b.n}")
+        entries = linear.cross(self._entries, b._entries)
+        return entries[0] if self.n == 2 else make(entries, (3,))
+
+    def outer_product(self, other: Any) -> Matrix:
+        """The matrix of all products of an entry of this vector and one of the other."""
+        b = self._vector("outer_product", other)
+        return make(linear.outer(self._entries, b._entries), (self.n, b.n))
+
+    outer = outer_product
+
+    def frobenius_inner(self, other: Any) -> Any:
+        """The sum of the products of corresponding entries."""
+        return (self * other).sum()
+
+    # --- reductions and norms ---
+
+    def sum(self) -> Any:
+        return functools.reduce(scalar.add, self._entries)
+
+    def min(self) -> Any:
+        return functools.reduce(ops.min, self._entries)
+
+    def max(self) -> Any:
+        return functools.reduce(ops.max, self._entries)
+
+    def any(self) -> Any:
+        """Whether an entry is not zero."""
+        return functools.reduce(scalar.bit_or, [scalar.truth(e) for e in self._entries])
+
+    def all(self) -> Any:
+        """Whether no entry is zero."""
+        return functools.reduce(scalar.bit_and, [scalar.truth(e) for e in self._entries])
+
+    def norm_sqr(self) -> Any:
+        """The sum of the squares of the entries."""
+        return linear.dot(self._entries, self._entries)
+
+    def _safe_norm_sqr(self, eps: Any) -> Any:
+        return self.norm_sqr() if is_number(eps) and eps == 0 else scalar.add(self.norm_sqr(), eps)
+
+    def norm(self, eps: Any = 0) -> Any:
+        """``sqrt(norm_sqr + eps)``; a positive eps keeps the gradient at zero finite."""
+        return ops.sqrt(self._safe_norm_sqr(eps))
+
+    def norm_inv(self, eps: Any = 0) -> Any:
+        """``1 / sqrt(norm_sqr + eps)``."""
+        return ops.rsqrt(self._safe_norm_sqr(eps))
+
+    def normalized(self, eps: Any = 0) -> Matrix:
+        """This divided by ``norm() + eps``."""
+        length = self.norm()
+        return _entrywise(scalar.truediv, (self, length if is_number(eps) and eps == 0 else scalar.add(length, eps)))  # type: ignore[no-any-return]
+
+    # --- square matrices ---
+
+    def transpose(self) -> Matrix:
+        """Rows and columns swapped."""
+        if self.ndim == 1:
+            raise type_error("a vector has no transpose", "`a.outer_product(b)` is a times the transpose of b, `a.dot(b)` the reverse")
+        return make([self._entries[i * self.m + j] for j in range(self.m) for i in range(self.n)], (self.m, self.n))
+
+    def _side(self, method: str) -> int:
+        if self.ndim != 2 or self.n != self.m:
+            raise type_error(f"`{method}` takes a square matrix, got {scalar.describe(self)}")
+        return self.n
+
+    def trace(self) -> Any:
+        """The sum of the diagonal."""
+        n = self._side("trace")
+        return functools.reduce(scalar.add, self._entries[:: n + 1])
+
+    def determinant(self) -> Any:
+        """Of a square matrix up to 4x4."""
+        return linear.determinant(self._entries, self._side("determinant"))
+
+    def inverse(self) -> Matrix:
+        """Of a square matrix up to 4x4; infinite or NaN if it is singular."""
+        return make(linear.inverse(self._entries, self._side("inverse")), self.shape)
+
+    # --- constructors ---
+
+    @classmethod
+    def zero(cls, dt: Any, n: int, m: int | None = None) -> Matrix:
+        """Zeros: a vector of n, or n x m."""
+        return constant_matrix(0, dt, n, m)
+
+    @classmethod
+    def one(cls, dt: Any, n: int, m: int | None = None) -> Matrix:
+        """Ones: a vector of n, or n x m."""
+        return constant_matrix(1, dt, n, m)
+
+    @staticmethod
+    def unit(n: int, i: int, dt: Any = None) -> Matrix:
+        """The vector of n entries with 1 at i and 0 elsewhere."""
+        if not 0 <= i < n:
+            raise SpirogradIndexError(f"unit vector {i} of {n}", _loc(), f"i counts from 0 to {n - 1}")
+        return Matrix([int(k == i) for k in range(n)], dt=int if dt is None else dt)
+
+    @staticmethod
+    def identity(dt: Any, n: int) -> Matrix:
+        """The n x n identity."""
+        return Matrix([[int(i == j) for j in range(n)] for i in range(n)], dt=dt)
+
+    @staticmethod
+    def diag(dim: int, val: Any) -> Matrix:
+        """The dim x dim matrix with ``val`` on the diagonal, zeros elsewhere."""
+        zero = ops.zero(val)
+        return make([val if i == j else zero for i in range(dim) for j in range(dim)], (dim, dim))
+
+    @staticmethod
+    def rows(rows: Sequence[Any]) -> Matrix:
+        """The matrix with these vectors as rows."""
+        entries, shape = _rows_of(list(rows))
+        if len(shape) != 2:
+            raise type_error("`rows` takes a list of vectors")
+        return make(entries, shape)
+
+    @staticmethod
+    def cols(cols: Sequence[Any]) -> Matrix:
+        """The matrix with these vectors as columns."""
+        return Matrix.rows(cols).transpose()
+
+
+_operators(Matrix)
+
+
+class Vector(Matrix):
+    """A vector: ``Vector([1, 2, 3], dt=f32)``. Of a list of rows it makes a matrix."""
+
+    __slots__ = ()
+
+
+def constant_matrix(value: int, dt: Any, n: int, m: int | None) -> Matrix:
+    """A vector of n or matrix of n x m entries, all ``value`` as type ``dt``."""
+    t = ops.as_dtype(dt)
+    size = n if m is None else n * m
+    return make([typed(value, t) for _ in range(size)], (n,) if m is None else (n, m))
+
+
+def _loc() -> Any:
+    trace = current_trace()
+    return trace.b.loc if trace else None
+
+
+def _index_value(p: Any) -> Value:
+    value = scalar.as_value(p, "index")
+    scalar.need_integers("[]", value)
+    return value
+
+
+def _axis_positions(i: Any, extent: int, shape: Shape) -> list[Any]:
+    """The positions that one index names along an axis."""
+    if isinstance(i, slice):
+        if any(isinstance(s, Value) for s in (i.start, i.stop, i.step)):
+            raise type_error("the bounds of a slice of a vector must be constants", "the shape of the result must be known while compiling")
+        positions = list(range(extent))[i]
+        if not positions:
+            raise SpirogradIndexError(f"an empty slice of a {shape_name(shape)}", _loc())
+        return positions
+    if isinstance(i, Value):
+        scalar.need_integers("[]", i)
+        return [i]
+    if not isinstance(i, (int, np.integer)):
+        raise type_error(f"an index of a {shape_name(shape)} is an integer or a slice, not {scalar.describe(i)}")
+    at = int(i) + extent if i < 0 else int(i)
+    if not 0 <= at < extent:
+        raise SpirogradIndexError(f"index {i} is out of range for a {shape_name(shape)}", _loc(), f"valid are {-extent} to {extent - 1}")
+    return [at]
+
+
+def _values_for(value: Any, shape: Shape | None, count: int) -> list[Any]:
+    """The scalars that assigning ``value`` to a scalar (shape None) or sub-matrix puts there."""
+    operand = _operand(value)
+    if operand is None:
+        raise type_error(f"an entry of a vector or matrix cannot be {scalar.describe(value)}")
+    if not isinstance(operand, Matrix):
+        return [operand] * count
+    if shape is None or operand.shape != shape:
+        what = "a scalar" if shape is None else f"a {shape_name(shape)}"
+        raise type_error(f"{what} cannot be assigned a {shape_name(operand.shape)}")
+    return list(operand._entries)
+
+
+def _like(new: Any, old: Any) -> Any:
+    """``new`` in the type of the entry that it replaces (plain Python numbers have none)."""
+    if isinstance(old, Value):
+        return scalar.cast(new, old.dtype)
+    if isinstance(old, np.generic):
+        return typed(new, scalar.literal_type(old))
+    if current_trace() is not None:
+        return scalar.cast(new, scalar.literal_type(old))
+    return new
