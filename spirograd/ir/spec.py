@@ -1,0 +1,471 @@
+"""What is legal in kernel IR and in device IR: one table for each, and the verifier that applies them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+
+from spirograd.base.artifact import FaultSite, PrintSite, Slot
+from spirograd.base.dtypes import VOID, DType, Type, Vec, i32, i64, u1, u32
+from spirograd.ir import ops
+from spirograd.ir.nodes import (
+    ArrayArg,
+    ArrayRef,
+    BufferRef,
+    FieldRef,
+    Kernel,
+    LoopAttr,
+    Op,
+    Reduction,
+    Ref,
+    Region,
+    ScalarArg,
+    TaskAttr,
+    TempRef,
+    rank,
+)
+from spirograd.ir.ops import OpCode
+
+LEVELS = ("kernel", "device")
+_ROLES = ("primal", "grad", "dual")
+_FLAGS: dict[OpCode, tuple[str, ...]] = {
+    ops.add: ("nsw", "reassoc"),
+    ops.sub: ("nsw", "reassoc"),
+    ops.mul: ("nsw", "reassoc"),
+    ops.min_: ("reassoc",),
+    ops.max_: ("reassoc",),
+    ops.and_: ("reassoc",),
+    ops.or_: ("reassoc",),
+    ops.xor: ("reassoc",),
+}
+
+
+class IRError(AssertionError):
+    """IR that breaks a rule: a mistake of the compiler, not of the user."""
+
+
+class _Verifier:
+    """Walks a kernel with the set of visible values, and applies the rule of each operation."""
+
+    def __init__(self, kernel: Kernel, level: str) -> None:
+        self.kernel = kernel
+        self.level = level
+        self.rules = SPEC[level]
+        self.visible: set[Op] = set()
+        self.defined: set[Op] = set()
+        self.path: list[Op] = []
+
+    def fail(self, op: Op, rule: str) -> NoReturn:
+        inside = "".join([f" in {outer.code.name}" for outer in reversed(self.path)])
+        where = f" ({op.loc})" if op.loc is not None else ""
+        operands = ", ".join([str(a.type) for a in op.args])
+        attr = "" if op.attr is None else f"[{op.attr!r}]"
+        raise IRError(f"{self.kernel.name}, {self.level} IR: {op.code.name}{attr}({operands}) : {op.type}{inside}{where}: {rule}")
+
+    def need(self, condition: bool, op: Op, rule: str) -> None:
+        if not condition:
+            self.fail(op, rule)
+
+    def define(self, op: Op) -> None:
+        self.need(op not in self.defined, op, "is defined twice")
+        self.defined.add(op)
+        self.visible.add(op)
+
+    def region(self, region: Region, owner: Op | None) -> None:
+        """Check everything inside; what it defines is visible only there."""
+        outer = self.visible
+        isolated = owner is not None and owner.code is ops.task
+        self.visible = set() if isolated else set(outer)
+        for p in region.params:
+            self.need(p.code is ops.param and isinstance(p.type, (DType, Vec)), p, "is no proper parameter of a region")
+            self.define(p)
+        last = region.ops[-1] if region.ops else None
+        if last is None or last.code is not ops.yield_:
+            raise IRError(f"{self.kernel.name}, {self.level} IR: a region of {owner or 'the kernel'} does not end with a yield")
+        for op in region.ops:
+            self.operation(op, op is last)
+        self.visible = outer
+
+    def operation(self, op: Op, is_last: bool) -> None:
+        rule = self.rules.get(op.code)
+        if rule is None:
+            self.fail(op, f"is no operation of {self.level} IR")
+        self.need((op.code is ops.yield_) == is_last, op, "a yield ends a region, and stands nowhere else")
+        for a in op.args:
+            self.need(a in self.visible, op, f"its operand {a!r} is not visible here")
+            control = isinstance(a.type, tuple) and op.code is ops.result
+            self.need(control or isinstance(a.type, (DType, Vec)), op, f"its operand {a!r} is no value")
+        arity = op.code.arity
+        self.need(arity is None or len(op.args) == arity, op, f"takes {arity} operands")
+        self.need(bool(op.regions) == (op.code.effect == "control"), op, "control operations have regions, others have none")
+        rule(self, op)
+        self.path.append(op)
+        for region in op.regions:
+            self.region(region, op)
+        self.path.pop()
+        self.define(op)
+
+    # Parts of rules
+
+    def shape_of(self, op: Op, region: Region, params: tuple[Type, ...], results: tuple[Type, ...]) -> None:
+        """The region takes ``params`` and yields ``results``."""
+        found = tuple([p.type for p in region.params])
+        self.need(found == params, op, f"its region takes {found}, not {params}")
+        self.need(bool(region.ops), op, "its region is empty")
+        yielded = tuple([v.type for v in region.results])
+        self.need(yielded == results, op, f"its region yields {yielded}, not {results}")
+
+    def index(self, op: Op, value: Op) -> None:
+        self.need(value.type in (i32, i64), op, f"an index is i32 or i64, not {value.type}")
+
+
+Rule = Callable[[_Verifier, Op], None]
+
+
+# --- operations on values ------------------------------------------------------------------------------------------------
+
+
+def _letter(t: DType) -> str:
+    return "b" if t is u1 else "i" if t.is_int else "f"
+
+
+def _flags(v: _Verifier, op: Op) -> None:
+    if op.attr is None:
+        return
+    v.need(op.attr in _FLAGS.get(op.code, ()), op, "has an attribute that it does not take")
+    v.need(op.attr != "nsw" or (isinstance(op.type, DType) and op.type.is_int), op, '"nsw" is for integers')
+
+
+def _operands(v: _Verifier, op: Op) -> DType:
+    """Operands of one scalar type of the operation's domain."""
+    first = op.args[0].type
+    if not isinstance(first, DType):
+        v.fail(op, "takes scalars")
+    for a in op.args:
+        v.need(a.type is first, op, "its operands have different types")
+    v.need(_letter(first) in op.code.domain, op, f"does not take {first}")
+    _flags(v, op)
+    return first
+
+
+def _same(v: _Verifier, op: Op) -> None:
+    v.need(op.type is _operands(v, op), op, "its result has the type of its operands")
+
+
+def _compare(v: _Verifier, op: Op) -> None:
+    _operands(v, op)
+    v.need(op.type is u1, op, "its result is u1")
+
+
+def _const(v: _Verifier, op: Op) -> None:
+    t, value = op.type, op.attr
+    if not isinstance(t, DType):
+        v.fail(op, "is a scalar")
+    if t is u1:
+        v.need(isinstance(value, bool), op, "u1 takes True or False")
+    elif t.is_float:
+        v.need(isinstance(value, float), op, "a float constant is a Python float")
+        with np.errstate(all="ignore"):
+            v.need(math.isnan(value) or float(t.np.type(value)) == value, op, "is not a value of its type: round it")
+    else:
+        v.need(isinstance(value, int) and not isinstance(value, bool), op, "an integer constant is a Python int")
+        v.need(t.min <= value <= t.max, op, "is out of the range of its type")
+
+
+def _result(v: _Verifier, op: Op) -> None:
+    types = op.args[0].type
+    v.need(op.args[0].code in (ops.if_, ops.for_, ops.while_) and isinstance(types, tuple), op, "takes the results of a control operation")
+    assert isinstance(types, tuple)
+    v.need(isinstance(op.attr, int) and 0 <= op.attr < len(types), op, "there is no such result")
+    v.need(op.type == types[op.attr], op, f"the result has type {types[op.attr]}")
+
+
+def _select(v: _Verifier, op: Op) -> None:
+    condition, a, b = op.args
+    v.need(condition.type is u1, op, "the condition is u1")
+    v.need(a.type == b.type == op.type, op, "both choices and the result have one type")
+    _plain(v, op)
+
+
+def _cast(v: _Verifier, op: Op) -> None:
+    v.need(isinstance(op.args[0].type, DType) and isinstance(op.type, DType), op, "converts scalars")
+    _plain(v, op)
+
+
+def _bitcast(v: _Verifier, op: Op) -> None:
+    _cast(v, op)
+    a, b = op.args[0].type, op.type
+    assert isinstance(a, DType) and isinstance(b, DType)
+    v.need(a is not u1 and b is not u1 and a.bits == b.bits, op, "both types have the same width, and neither is u1")
+
+
+def _plain(v: _Verifier, op: Op) -> None:
+    v.need(op.attr is None, op, "takes no attribute")
+
+
+def _vec(v: _Verifier, op: Op) -> None:
+    v.need(bool(op.args) and isinstance(op.args[0].type, DType), op, "takes at least one scalar")
+    elem = op.args[0].type
+    assert isinstance(elem, DType)
+    v.need(all(a.type is elem for a in op.args), op, "its elements have different types")
+    v.need(op.type == Vec(len(op.args), elem), op, f"its type is {Vec(len(op.args), elem)}")
+    _plain(v, op)
+
+
+def _extract(v: _Verifier, op: Op) -> None:
+    vector, index = op.args
+    if not isinstance(vector.type, Vec):
+        v.fail(op, "takes a vector")
+    v.need(isinstance(index.type, DType) and index.type.is_int, op, "its index is an integer")
+    v.need(op.type is vector.type.elem, op, f"its result is {vector.type.elem}")
+    _plain(v, op)
+
+
+def _insert(v: _Verifier, op: Op) -> None:
+    vector, index, value = op.args
+    if not isinstance(vector.type, Vec):
+        v.fail(op, "takes a vector")
+    v.need(isinstance(index.type, DType) and index.type.is_int, op, "its index is an integer")
+    v.need(value.type is vector.type.elem, op, f"the new element is {vector.type.elem}")
+    v.need(op.type == vector.type, op, "its result has the type of the vector")
+    _plain(v, op)
+
+
+# --- control -------------------------------------------------------------------------------------------------------------
+
+
+def _yield(v: _Verifier, op: Op) -> None:
+    v.need(op.type is VOID, op, "is void")
+    v.need(bool(v.path) or not op.args, op, "a kernel yields nothing")
+
+
+def _if(v: _Verifier, op: Op) -> None:
+    v.need(op.args[0].type is u1, op, "the condition is u1")
+    v.need(isinstance(op.type, tuple) and len(op.regions) == 2, op, "has two regions and a tuple of results")
+    assert isinstance(op.type, tuple)
+    _plain(v, op)
+    for region in op.regions:
+        v.shape_of(op, region, (), op.type)
+
+
+def _for(v: _Verifier, op: Op) -> None:
+    v.need(len(op.args) >= 2 and len(op.regions) == 1 and isinstance(op.attr, LoopAttr), op, "takes begin, end, a region and a LoopAttr")
+    begin, end = op.args[:2]
+    v.index(op, begin)
+    v.need(begin.type is end.type, op, "begin and end have one type")
+    carried = tuple([a.type for a in op.args[2:]])
+    v.need(op.type == carried, op, f"its results are {carried}")
+    v.shape_of(op, op.regions[0], (begin.type, *carried), carried)
+    if op.attr.parallel:
+        v.need(v.level == "kernel" and not v.path, op, "a parallel loop stands directly in the body of a kernel before offload")
+        v.need(not carried, op, "a parallel loop carries nothing")
+
+
+def _while(v: _Verifier, op: Op) -> None:
+    carried = tuple([a.type for a in op.args])
+    v.need(op.type == carried and len(op.regions) == 2, op, f"has two regions, and results {carried}")
+    _plain(v, op)
+    v.shape_of(op, op.regions[0], carried, (u1,))
+    v.shape_of(op, op.regions[1], carried, carried)
+
+
+def _task(v: _Verifier, op: Op) -> None:
+    v.need(not v.path, op, "stands directly in the body of a kernel")
+    v.need(op.type is VOID or op.type == (), op, "has no results")
+    attr = op.attr
+    if not isinstance(attr, TaskAttr):
+        v.fail(op, "takes a TaskAttr")
+    for reduction in attr.reductions:
+        fits = isinstance(reduction, Reduction) and reduction.kind in ops.COMBINE
+        v.need(fits and _letter(reduction.dtype) in ops.COMBINE[reduction.kind].domain, op, f"{reduction} is no reduction")
+    if attr.kind == "serial":
+        v.need(len(op.regions) == 1 and not attr.reductions, op, "a serial task has one region and no reductions")
+        v.shape_of(op, op.regions[0], (), ())
+        return
+    v.need(attr.kind == "range_for", op, 'a task is "serial" or "range_for"')
+    v.need(len(op.regions) == 3, op, "a range_for task has regions bounds, body and finish")
+    bounds, body, finish = op.regions
+    index = body.params[0].type if body.params else VOID
+    v.need(index in (i32, i64), op, f"the index of a task is i32 or i64, not {index}")
+    accumulators = tuple([r.dtype for r in attr.reductions])
+    v.shape_of(op, bounds, (), (index, index))
+    v.shape_of(op, body, (index, *accumulators), accumulators)
+    v.shape_of(op, finish, accumulators, ())
+
+
+# --- arguments -----------------------------------------------------------------------------------------------------------
+
+
+def _arg(v: _Verifier, op: Op) -> None:
+    args = v.kernel.args
+    v.need(isinstance(op.attr, int) and 0 <= op.attr < len(args), op, "there is no such argument")
+    argument = args[op.attr]
+    if not isinstance(argument, ScalarArg):
+        v.fail(op, "that argument is no scalar")
+    v.need(op.type is argument.dtype, op, f"that argument is {argument.dtype}")
+
+
+def _shape(v: _Verifier, op: Op) -> None:
+    attr, args = op.attr, v.kernel.args
+    v.need(isinstance(attr, tuple) and len(attr) == 2 and all(isinstance(k, int) for k in attr), op, "takes (argument, axis)")
+    v.need(0 <= attr[0] < len(args), op, "there is no such argument")
+    argument = args[attr[0]]
+    if not isinstance(argument, ArrayArg):
+        v.fail(op, "that argument is no array")
+    v.need(0 <= attr[1] < argument.ndim, op, f"that array has {argument.ndim} axes")
+    v.need(op.type is i32, op, "an extent is i32")
+
+
+def _seed(v: _Verifier, op: Op) -> None:
+    v.need(op.type is u32 and op.attr is None, op, "is u32, without attribute")
+
+
+def _slot(v: _Verifier, op: Op) -> None:
+    v.need(isinstance(op.attr, Slot) and not op.attr.is_buffer, op, "takes a Slot that is no buffer")
+    v.need(isinstance(op.type, DType), op, "is a scalar")
+    known = {"shape": i32, "seed": u32, "launch": u32, "scalar": op.attr.dtype}
+    v.need(op.attr.kind in known and known[op.attr.kind] in (None, op.type), op, f"that slot is {known.get(op.attr.kind)}")
+
+
+# --- memory --------------------------------------------------------------------------------------------------------------
+
+
+def _reference(v: _Verifier, op: Op, ref: Any) -> Ref:
+    """A reference that is well-formed at this level."""
+    legal = (BufferRef,) if v.level == "device" else (FieldRef, ArrayRef, TempRef)
+    if not isinstance(ref, legal):
+        v.fail(op, f"{v.level} IR does not access memory through {type(ref).__name__}")
+    v.need(isinstance(ref.dtype, DType), op, "memory holds scalars")
+    if isinstance(ref, BufferRef):
+        v.need(ref.slot.is_buffer, op, "its slot is no buffer")
+        v.need(ref.dtype is not u1, op, "memory holds no u1 in device IR")
+    elif isinstance(ref, FieldRef):
+        _field(v, op, ref)
+    elif isinstance(ref, ArrayRef):
+        _array(v, op, ref)
+    return ref
+
+
+def _field(v: _Verifier, op: Op, ref: FieldRef) -> None:
+    layout, size = ref.layout, ref.dtype.size
+    v.need(ref.role in _ROLES, op, f"{ref.role} is no role")
+    v.need(len(layout.components) == math.prod(ref.element_shape), op, "the layout has one offset per component")
+    v.need(len(layout.origin) in (0, len(ref.shape)), op, "the origin has one number per axis")
+    for term in layout.terms:
+        v.need(0 <= term.axis < len(ref.shape) and term.div > 0 and term.mod >= 0, op, f"{term} does not fit the field")
+        v.need(term.stride % size == 0, op, "strides are multiples of the size of an element")
+    v.need(all(c % size == 0 for c in layout.components), op, "offsets are multiples of the size of an element")
+
+
+def _array(v: _Verifier, op: Op, ref: ArrayRef) -> None:
+    argument = v.kernel.args[ref.arg] if 0 <= ref.arg < len(v.kernel.args) else None
+    if not isinstance(argument, ArrayArg):
+        v.fail(op, f"argument {ref.arg} is no array")
+    v.need(ref.role in _ROLES, op, f"{ref.role} is no role")
+    same = (ref.dtype, ref.ndim, ref.element_shape, ref.wide) == (argument.dtype, argument.ndim, argument.element_shape, argument.wide)
+    v.need(same, op, f"its reference does not fit the argument: {argument}")
+
+
+def _indices(v: _Verifier, op: Op, ref: Ref, others: int) -> tuple[Op, ...]:
+    """Check the indices; returns the ``others`` operands after them."""
+    n = rank(ref)
+    v.need(len(op.args) == n + others, op, f"takes {n} indices and {others} values")
+    for index in op.args[:n]:
+        v.index(op, index)
+    return op.args[n:]
+
+
+def _load(v: _Verifier, op: Op) -> None:
+    ref = _reference(v, op, op.attr)
+    _indices(v, op, ref, 0)
+    v.need(op.type is ref.dtype, op, f"the memory holds {ref.dtype}")
+
+
+def _store(v: _Verifier, op: Op) -> None:
+    ref = _reference(v, op, op.attr)
+    (value,) = _indices(v, op, ref, 1)
+    v.need(value.type is ref.dtype, op, f"the memory holds {ref.dtype}")
+    v.need(op.type is VOID, op, "is void")
+
+
+def _atomic(v: _Verifier, op: Op) -> None:
+    v.need(isinstance(op.attr, tuple) and len(op.attr) == 2 and op.attr[0] in ops.ATOMIC_KINDS, op, "takes (kind, reference)")
+    ref = _reference(v, op, op.attr[1])
+    (value,) = _indices(v, op, ref, 1)
+    v.need(value.type is ref.dtype and op.type is ref.dtype, op, f"the memory holds {ref.dtype}")
+    v.need(ref.dtype is not u1, op, "there are no atomics on u1")
+    bits = op.attr[0] in ("and", "or", "xor")
+    v.need(not (bits and ref.dtype.is_float), op, "bit operations are for integers")
+
+
+def _cas(v: _Verifier, op: Op) -> None:
+    ref = _reference(v, op, op.attr)
+    values = _indices(v, op, ref, 2)
+    v.need(all(x.type is ref.dtype for x in values) and op.type is ref.dtype, op, f"the memory holds {ref.dtype}")
+    if v.level == "device":
+        v.need(ref.dtype.is_int and ref.dtype.bits >= 32, op, "device IR has cas on 32-bit and 64-bit integers")
+    v.need(ref.dtype is not u1, op, "there are no atomics on u1")
+
+
+# --- diagnostics ---------------------------------------------------------------------------------------------------------
+
+
+def _check(v: _Verifier, op: Op) -> None:
+    v.need(isinstance(op.attr, FaultSite), op, "takes a FaultSite")
+    v.need(bool(op.args) and op.args[0].type is u1, op, "the condition is u1")
+    v.need(tuple([a.type for a in op.args[1:]]) == op.attr.dtypes, op, f"the site has operands {op.attr.dtypes}")
+    v.need(op.type is VOID, op, "is void")
+
+
+def _print(v: _Verifier, op: Op) -> None:
+    v.need(isinstance(op.attr, PrintSite), op, "takes a PrintSite")
+    v.need(tuple([a.type for a in op.args]) == op.attr.dtypes, op, f"the site has operands {op.attr.dtypes}")
+    v.need(op.type is VOID, op, "is void")
+
+
+# --- the tables ----------------------------------------------------------------------------------------------------------
+
+_SPECIAL: dict[OpCode, Rule] = {
+    ops.const: _const, ops.result: _result, ops.yield_: _yield, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
+    ops.select: _select, ops.cast: _cast, ops.bitcast: _bitcast, ops.vec: _vec, ops.extract: _extract, ops.insert: _insert,
+    ops.arg: _arg, ops.shape: _shape, ops.seed: _seed, ops.slot: _slot, ops.load: _load, ops.store: _store, ops.atomic: _atomic,
+    ops.cas: _cas, ops.check: _check, ops.print_: _print,
+}  # fmt: skip
+_BY_RULE: dict[str, Rule] = {"same": _same, "compare": _compare}
+
+
+def _table(level: str) -> dict[OpCode, Rule]:
+    """The rule of every operation that is legal inside regions at ``level`` (parameters stand outside of them)."""
+    legal = [code for code in ops.ALL if code.level in ("both", level) and code is not ops.param]
+    return {code: _SPECIAL[code] if code.rule == "special" else _BY_RULE[code.rule] for code in legal}
+
+
+KERNEL: dict[OpCode, Rule] = _table("kernel")
+DEVICE: dict[OpCode, Rule] = _table("device")
+SPEC: dict[str, dict[OpCode, Rule]] = {"kernel": KERNEL, "device": DEVICE}
+
+
+def _whole(kernel: Kernel, level: str) -> None:
+    """What concerns the kernel as a whole: tasks and other code do not mix; return values are scalars."""
+    if kernel.body.params:
+        raise IRError(f"{kernel.name}: the body of a kernel has no parameters")
+    body = kernel.body.ops[:-1]
+    tasks = [op for op in body if op.code is ops.task]
+    if (tasks or level == "device") and len(tasks) != len(body):
+        stray = next(op for op in body if op.code is not ops.task)
+        raise IRError(f"{kernel.name}, {level} IR: {stray!r} stands beside tasks: a kernel with tasks holds nothing else")
+    for ref in kernel.returns:
+        if not isinstance(ref, TempRef) or ref.shape:
+            raise IRError(f"{kernel.name}: a return value is a TempRef of a scalar, not {ref!r}")
+
+
+def verify(kernel: Kernel, level: str) -> None:
+    """Check that ``kernel`` is legal IR of ``level`` ("kernel" or "device"); raises `IRError`, which names operation and rule."""
+    if level not in LEVELS:
+        raise ValueError(f"no such level of IR: {level!r}; there are {', '.join(LEVELS)}")
+    verifier = _Verifier(kernel, level)
+    verifier.region(kernel.body, None)
+    _whole(kernel, level)
