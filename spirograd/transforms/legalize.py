@@ -1,0 +1,230 @@
+"""Integer division, shifts, conversions and bit counts in the form that the device gives the right answer for (one entry per code)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spirograd.base.dtypes import DType, f16, f32, i32, signed, u1, u32, unsigned
+from spirograd.ir import ops
+from spirograd.ir.builder import Builder
+from spirograd.ir.nodes import Kernel, Op
+from spirograd.ir.rewrite import Rewriter
+from spirograd.transforms.context import PassContext
+
+# Profiles whose float-to-integer conversions are undefined out of range, and whose bit counts take 32 bits only.
+_SPIRV_PROFILES = ("vulkan", "wgpu")
+
+
+def legalize(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """Give every operation operands for which the device's own instruction means what ir/ops.py says."""
+    return _Legalize(ctx).kernel(kernel)
+
+
+class _Legalize(Rewriter):
+    def __init__(self, ctx: PassContext) -> None:
+        super().__init__()
+        division: tuple[tuple[ops.OpCode, Callable[[Builder, Op, Op], Op]], ...] = (
+            (ops.idiv, quotient), (ops.irem, remainder), (ops.floordiv, floor_quotient), (ops.floormod, floor_remainder),
+        )  # fmt: skip
+        for code, lower in division:
+            self.handlers[code] = self._binary(lower)
+        self.handlers[ops.shl] = self.handlers[ops.shr] = self._shift
+        self.handlers[ops.cast] = self._cast_to_bool
+        if ctx.caps.profile in _SPIRV_PROFILES:
+            self.handlers[ops.cast] = self._cast
+            for code, count in ((ops.popcnt, popcnt), (ops.clz, clz), (ops.ctz, ctz)):
+                self.handlers[code] = self._count(code, count)
+
+    def _binary(self, lower: Callable[[Builder, Op, Op], Op]) -> Callable[[Op], Op]:
+        def handle(op: Op) -> Op:
+            a, b = self.args(op)
+            if op.code in (ops.idiv, ops.irem) and _always_safe(b):
+                return self.copy(op)
+            return lower(self.b, a, b)
+
+        return handle
+
+    def _shift(self, op: Op) -> Op:
+        a, count = self.args(op)
+        bits = _dtype(a).bits
+        if count.code is ops.const:
+            if 0 <= count.attr < bits:
+                return self.copy(op)
+            return self.b.emit(op.code, a, self.b.const(count.attr % bits, _dtype(a)))
+        return self.b.emit(op.code, a, self.b.emit(ops.and_, count, self.b.const(bits - 1, _dtype(a))))
+
+    def _cast_to_bool(self, op: Op) -> Op:
+        """To u1: a comparison with 0 (true for NaN)."""
+        (a,) = self.args(op)
+        if op.type is not u1 or a.type is u1:
+            return self.copy(op)
+        return self.b.emit(ops.ne, a, self.b.const(0, _dtype(a)))
+
+    def _cast(self, op: Op) -> Op:
+        (a,) = self.args(op)
+        target = _dtype(op)
+        if not (_dtype(a).is_float and target.is_int):
+            return self._cast_to_bool(op)
+        return saturate(self.b, a, target)
+
+    def _count(self, code: ops.OpCode, lower: Callable[[Builder, Op], Op]) -> Callable[[Op], Op]:
+        def handle(op: Op) -> Op:
+            (a,) = self.args(op)
+            return self.copy(op) if _dtype(a).bits == 32 else lower(self.b, a)
+
+        return handle
+
+
+def _dtype(op: Op) -> DType:
+    assert isinstance(op.type, DType), op
+    return op.type
+
+
+# --- division ------------------------------------------------------------------------------------------------------------
+
+
+def _always_safe(divisor: Op) -> bool:
+    return divisor.code is ops.const and divisor.attr not in (0, -1)
+
+
+def _guard(b: Builder, divisor: Op) -> Op:
+    """``divisor``, or 1 where dividing by it may trap: for 0 and, if signed, -1."""
+    if _always_safe(divisor):
+        return divisor
+    t = _dtype(divisor)
+    if t.is_signed:
+        shifted = b.emit(ops.bitcast, b.emit(ops.add, divisor, b.const(1, t)), type=unsigned(t))
+        bad = b.emit(ops.le, shifted, b.const(1, unsigned(t)))
+    else:
+        bad = b.emit(ops.eq, divisor, b.const(0, t))
+    return b.emit(ops.select, bad, b.const(1, t), divisor)
+
+
+def _mend(b: Builder, dividend: Op, divisor: Op, result: Op) -> Op:
+    """The quotient ``result`` of the guarded division, put right for divisors 0 and -1."""
+    if _always_safe(divisor):
+        return result
+    t = _dtype(divisor)
+    if t.is_signed:
+        result = b.emit(ops.select, b.emit(ops.eq, divisor, b.const(-1, t)), b.emit(ops.neg, dividend), result)
+    return b.emit(ops.select, b.emit(ops.eq, divisor, b.const(0, t)), b.const(0, t), result)
+
+
+def quotient(b: Builder, x: Op, y: Op) -> Op:
+    """x / y, truncating; 0 if y is 0."""
+    return _mend(b, x, y, b.emit(ops.idiv, x, _guard(b, y)))
+
+
+def remainder(b: Builder, x: Op, y: Op) -> Op:
+    """x - y * trunc(x / y); 0 if y is 0. The guarded divisor 1 gives 0, which is right for 0 and for -1."""
+    return b.emit(ops.irem, x, _guard(b, y))
+
+
+def _power_of_two(y: Op) -> int:
+    """k if ``y`` is the constant 2**k, else -1."""
+    if y.code is ops.const and y.attr > 0 and y.attr & (y.attr - 1) == 0:
+        return int(y.attr).bit_length() - 1
+    return -1
+
+
+def _needs_step(b: Builder, r: Op, y: Op) -> Op:
+    """Whether rounding down differs from truncating: the remainder is not 0 and its sign not that of the divisor."""
+    zero = b.const(0, _dtype(r))
+    if y.code is ops.const:
+        return b.emit(ops.lt if y.attr > 0 else ops.gt, r, zero)
+    differs = b.emit(ops.lt, b.emit(ops.xor, r, y), zero)
+    return b.emit(ops.and_, b.emit(ops.ne, r, zero), differs)
+
+
+def floor_quotient(b: Builder, x: Op, y: Op) -> Op:
+    """floor(x / y); 0 if y is 0."""
+    t = _dtype(x)
+    k = _power_of_two(y)
+    if k >= 0:
+        return b.emit(ops.shr, x, b.const(k, t)) if k else x
+    if not t.is_signed:
+        return quotient(b, x, y)
+    safe = _guard(b, y)
+    q = b.emit(ops.idiv, x, safe)
+    r = b.emit(ops.sub, x, b.emit(ops.mul, q, safe))
+    floored = b.emit(ops.select, _needs_step(b, r, safe), b.emit(ops.sub, q, b.const(1, t)), q)
+    return _mend(b, x, y, floored)
+
+
+def floor_remainder(b: Builder, x: Op, y: Op) -> Op:
+    """x - y * floor(x / y); 0 if y is 0."""
+    t = _dtype(x)
+    k = _power_of_two(y)
+    if k >= 0:
+        return b.emit(ops.and_, x, b.const((1 << k) - 1, t))
+    r = remainder(b, x, y)
+    if not t.is_signed:
+        return r
+    # With a guarded divisor r is 0, and no step is taken.
+    return b.emit(ops.select, _needs_step(b, r, y), b.emit(ops.add, r, y), r)
+
+
+# --- conversions ---------------------------------------------------------------------------------------------------------
+
+
+def saturate(b: Builder, x: Op, target: DType) -> Op:
+    """Float to integer: truncates, saturates, NaN gives 0; the device only converts what is in range."""
+    if x.type is f16:
+        x = b.cast(x, f32)
+    if target.bits < 32:
+        wide = saturate(b, x, i32)
+        low = b.emit(ops.max_, wide, b.const(int(target.min)))
+        return b.cast(b.emit(ops.min_, low, b.const(int(target.max))), target)
+    t = _dtype(x)
+    # Powers of two (or 0), so exact in every float type.
+    low_bound, high_bound = b.const(float(target.min), t), b.const(float(int(target.max) + 1), t)
+    too_low, too_high = b.emit(ops.lt, x, low_bound), b.emit(ops.ge, x, high_bound)
+    inside = b.emit(ops.and_, b.emit(ops.ge, x, low_bound), b.emit(ops.lt, x, high_bound))
+    safe = b.emit(ops.select, inside, x, b.const(0.0, t))
+    value = b.emit(ops.select, too_high, b.const(int(target.max), target), b.cast(safe, target))
+    return b.emit(ops.select, too_low, b.const(int(target.min), target), value)
+
+
+# --- bit counts of other widths than 32 ------------------------------------------------------------------------------------
+
+
+def _as_u32(b: Builder, x: Op) -> Op:
+    """The bits of an 8-bit or 16-bit integer, extended with zeros."""
+    t = _dtype(x)
+    bits = b.emit(ops.bitcast, x, type=unsigned(t)) if t.is_signed else x
+    return b.cast(bits, u32)
+
+
+def _halves(b: Builder, x: Op) -> tuple[Op, Op]:
+    """The low and high words of a 64-bit integer."""
+    t = unsigned(_dtype(x))
+    bits = b.emit(ops.bitcast, x, type=t) if x.type is signed(t) else x
+    return b.cast(bits, u32), b.cast(b.emit(ops.shr, bits, b.const(32, t)), u32)
+
+
+def popcnt(b: Builder, x: Op) -> Op:
+    t = _dtype(x)
+    if t.bits < 32:
+        return b.cast(b.emit(ops.popcnt, _as_u32(b, x)), t)
+    low, high = _halves(b, x)
+    return b.cast(b.emit(ops.add, b.emit(ops.popcnt, low), b.emit(ops.popcnt, high)), t)
+
+
+def clz(b: Builder, x: Op) -> Op:
+    t = _dtype(x)
+    if t.bits < 32:
+        return b.cast(b.emit(ops.sub, b.emit(ops.clz, _as_u32(b, x)), b.const(32 - t.bits, u32)), t)
+    low, high = _halves(b, x)
+    below = b.emit(ops.add, b.emit(ops.clz, low), b.const(32, u32))
+    return b.cast(b.emit(ops.select, b.emit(ops.eq, high, b.const(0, u32)), below, b.emit(ops.clz, high)), t)
+
+
+def ctz(b: Builder, x: Op) -> Op:
+    t = _dtype(x)
+    if t.bits < 32:
+        # A bit above the top one makes the count of 0 the width.
+        marked = b.emit(ops.or_, _as_u32(b, x), b.const(1 << t.bits, u32))
+        return b.cast(b.emit(ops.ctz, marked), t)
+    low, high = _halves(b, x)
+    above = b.emit(ops.add, b.emit(ops.ctz, high), b.const(32, u32))
+    return b.cast(b.emit(ops.select, b.emit(ops.eq, low, b.const(0, u32)), above, b.emit(ops.ctz, low)), t)
