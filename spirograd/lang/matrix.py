@@ -18,20 +18,10 @@ from spirograd.base.errors import SpirogradIndexError
 from spirograd.ir import ops as ir
 from spirograd.lang import linear, ops, scalar
 from spirograd.lang.context import current_trace
+from spirograd.lang.indexing import SWIZZLES, Shape, axis_positions, index_value, location, shape_name, swizzle_of
 from spirograd.lang.scalar import Value, is_number, is_scalar, type_error
 
-SWIZZLES = ("xyzw", "rgba", "stpq")
-Shape = tuple[int, ...]
 Writer = Callable[[int, Any], None]
-
-
-def swizzle_of(name: str) -> tuple[int, ...] | None:
-    """The indices that a swizzle such as ``"zyx"`` names, or None if the name is none."""
-    if 0 < len(name) <= 4:
-        for letters in SWIZZLES:
-            if all(c in letters for c in name):
-                return tuple(letters.index(c) for c in name)
-    return None
 
 
 def typed(x: Any, t: DType) -> Any:
@@ -107,11 +97,6 @@ def _rows_of(data: Any) -> tuple[list[Any], Shape]:
     return [e for entries, _ in rows for e in entries], (len(rows), widths.pop())
 
 
-def shape_name(shape: Shape) -> str:
-    """How messages call a shape."""
-    return f"vector of {shape[0]}" if len(shape) == 1 else f"{shape[0]}x{shape[1]} matrix"
-
-
 def _operand(x: Any) -> Any:
     """A scalar as it is; lists and arrays as matrices; None for what is neither."""
     if isinstance(x, Matrix) or is_scalar(x):
@@ -143,25 +128,6 @@ def _entrywise(function: Callable[..., Any], args: Sequence[Any]) -> Any:
     return make([function(*items) for items in zip(*columns)], shape)
 
 
-def _operators(cls: type[Matrix]) -> type[Matrix]:
-    """Give the class Python's arithmetic operators, both ways round."""
-
-    def install(name: str, function: Callable[[Any, Any], Any]) -> None:
-        def forward(self: Matrix, other: Any) -> Any:
-            return NotImplemented if _operand(other) is None else _entrywise(function, (self, other))
-
-        def backward(self: Matrix, other: Any) -> Any:
-            return NotImplemented if _operand(other) is None else _entrywise(function, (other, self))
-
-        setattr(cls, f"__{name}__", forward)
-        if name not in ("eq", "ne", "lt", "le", "gt", "ge"):
-            setattr(cls, f"__r{name}__", backward)
-
-    for name, function in _OPERATORS.items():
-        install(name, function)
-    return cls
-
-
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "add": scalar.add,
     "sub": scalar.sub,
@@ -182,6 +148,25 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "gt": scalar.greater,
     "ge": scalar.greater_equal,
 }
+
+
+def _operators(cls: type[Matrix]) -> type[Matrix]:
+    """Give the class Python's arithmetic operators, both ways round."""
+
+    def install(name: str, function: Callable[[Any, Any], Any]) -> None:
+        def forward(self: Matrix, other: Any) -> Any:
+            return NotImplemented if _operand(other) is None else _entrywise(function, (self, other))
+
+        def backward(self: Matrix, other: Any) -> Any:
+            return NotImplemented if _operand(other) is None else _entrywise(function, (other, self))
+
+        setattr(cls, f"__{name}__", forward)
+        if name not in ("eq", "ne", "lt", "le", "gt", "ge"):
+            setattr(cls, f"__r{name}__", backward)
+
+    for name, function in _OPERATORS.items():
+        install(name, function)
+    return cls
 
 
 class Matrix:
@@ -269,9 +254,9 @@ class Matrix:
         """Flat positions (ints, or values where the index is only known at run time) and the shape of what is read (None: a scalar)."""
         index = index if isinstance(index, tuple) else (index.entries if isinstance(index, Matrix) else (index,))
         if len(index) > self.ndim:
-            raise SpirogradIndexError(f"{len(index)} indices for a {shape_name(self.shape)}", _loc(), f"it takes {self.ndim}")
+            raise SpirogradIndexError(f"{len(index)} indices for a {shape_name(self.shape)}", location(), f"it takes {self.ndim}")
         index = (*index, *[slice(None)] * (self.ndim - len(index)))
-        axes = [_axis_positions(i, extent, self.shape) for i, extent in zip(index, self.shape)]
+        axes = [axis_positions(i, extent, self.shape) for i, extent in zip(index, self.shape)]
         shape = tuple(len(a) for a, i in zip(axes, index) if isinstance(i, slice))
         if self.ndim == 1:
             return axes[0], shape or None
@@ -282,7 +267,7 @@ class Matrix:
         positions, shape = self._positions(index)
         if any(isinstance(p, Value) for p in positions):
             whole = self._as_ir_vector()
-            entries = [scalar.emit(ir.extract, whole, _index_value(p)) for p in positions]
+            entries = [scalar.emit(ir.extract, whole, index_value(p)) for p in positions]
         else:
             entries = [self._entries[p] for p in positions]
         return entries[0] if shape is None else make(entries, shape)
@@ -307,7 +292,7 @@ class Matrix:
         assert isinstance(whole.op.type, Vec)
         t = whole.op.type.elem
         for p, v in zip(positions, values):
-            whole = scalar.emit(ir.insert, whole, _index_value(p), scalar.cast(v, t))
+            whole = scalar.emit(ir.insert, whole, index_value(p), scalar.cast(v, t))
         size = len(self._entries)
         return make([scalar.emit(ir.extract, whole, scalar.constant(i)) for i in range(size)], self.shape)
 
@@ -525,7 +510,7 @@ class Matrix:
     def unit(n: int, i: int, dt: Any = None) -> Matrix:
         """The vector of n entries with 1 at i and 0 elsewhere."""
         if not 0 <= i < n:
-            raise SpirogradIndexError(f"unit vector {i} of {n}", _loc(), f"i counts from 0 to {n - 1}")
+            raise SpirogradIndexError(f"unit vector {i} of {n}", location(), f"i counts from 0 to {n - 1}")
         return Matrix([int(k == i) for k in range(n)], dt=int if dt is None else dt)
 
     @staticmethod
@@ -567,37 +552,6 @@ def constant_matrix(value: int, dt: Any, n: int, m: int | None) -> Matrix:
     t = ops.as_dtype(dt)
     size = n if m is None else n * m
     return make([typed(value, t) for _ in range(size)], (n,) if m is None else (n, m))
-
-
-def _loc() -> Any:
-    trace = current_trace()
-    return trace.b.loc if trace else None
-
-
-def _index_value(p: Any) -> Value:
-    value = scalar.as_value(p, "index")
-    scalar.need_integers("[]", value)
-    return value
-
-
-def _axis_positions(i: Any, extent: int, shape: Shape) -> list[Any]:
-    """The positions that one index names along an axis."""
-    if isinstance(i, slice):
-        if any(isinstance(s, Value) for s in (i.start, i.stop, i.step)):
-            raise type_error("the bounds of a slice of a vector must be constants", "the shape of the result must be known while compiling")
-        positions = list(range(extent))[i]
-        if not positions:
-            raise SpirogradIndexError(f"an empty slice of a {shape_name(shape)}", _loc())
-        return positions
-    if isinstance(i, Value):
-        scalar.need_integers("[]", i)
-        return [i]
-    if not isinstance(i, (int, np.integer)):
-        raise type_error(f"an index of a {shape_name(shape)} is an integer or a slice, not {scalar.describe(i)}")
-    at = int(i) + extent if i < 0 else int(i)
-    if not 0 <= at < extent:
-        raise SpirogradIndexError(f"index {i} is out of range for a {shape_name(shape)}", _loc(), f"valid are {-extent} to {extent - 1}")
-    return [at]
 
 
 def _values_for(value: Any, shape: Shape | None, count: int) -> list[Any]:

@@ -1,0 +1,62 @@
+"""Indices, swizzles and names of shapes of vectors and matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from spirograd.base.errors import SpirogradIndexError
+from spirograd.lang import scalar
+from spirograd.lang.context import current_trace
+from spirograd.lang.scalar import Value, type_error
+
+SWIZZLES = ("xyzw", "rgba", "stpq")
+Shape = tuple[int, ...]
+
+
+def swizzle_of(name: str) -> tuple[int, ...] | None:
+    """The indices that a swizzle such as ``"zyx"`` names, or None if the name is none."""
+    if 0 < len(name) <= 4:
+        for letters in SWIZZLES:
+            if all(c in letters for c in name):
+                return tuple(letters.index(c) for c in name)
+    return None
+
+
+def shape_name(shape: Shape) -> str:
+    """How messages call a shape."""
+    return f"vector of {shape[0]}" if len(shape) == 1 else f"{shape[0]}x{shape[1]} matrix"
+
+
+def location() -> Any:
+    """The place being traced, for errors; None in Python scope."""
+    trace = current_trace()
+    return trace.b.loc if trace else None
+
+
+def index_value(p: Any) -> Value:
+    """A constant or run-time index as an integer value."""
+    value = scalar.as_value(p, "index")
+    scalar.need_integers("[]", value)
+    return value
+
+
+def axis_positions(i: Any, extent: int, shape: Shape) -> list[Any]:
+    """The positions that one index names along an axis."""
+    if isinstance(i, slice):
+        if any(isinstance(s, Value) for s in (i.start, i.stop, i.step)):
+            raise type_error("the bounds of a slice of a vector must be constants", "the shape of the result must be known while compiling")
+        positions = list(range(extent))[i]
+        if not positions:
+            raise SpirogradIndexError(f"an empty slice of a {shape_name(shape)}", location())
+        return positions
+    if isinstance(i, Value):
+        scalar.need_integers("[]", i)
+        return [i]
+    if not isinstance(i, (int, np.integer)):
+        raise type_error(f"an index of a {shape_name(shape)} is an integer or a slice, not {scalar.describe(i)}")
+    at = int(i) + extent if i < 0 else int(i)
+    if not 0 <= at < extent:
+        raise SpirogradIndexError(f"index {i} is out of range for a {shape_name(shape)}", location(), f"valid are {-extent} to {extent - 1}")
+    return [at]
