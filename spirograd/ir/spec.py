@@ -260,7 +260,8 @@ def _for(v: _Verifier, op: Op) -> None:
     v.need(op.type == carried, op, f"its results are {carried}")
     v.shape_of(op, op.regions[0], (begin.type, *carried), carried)
     if op.attr.parallel:
-        v.need(v.level == "kernel" and not v.path, op, "a parallel loop stands directly in the body of a kernel before offload")
+        inside = any(outer.code is ops.task for outer in v.path)
+        v.need(v.level == "kernel" and not inside, op, "a parallel loop stands in a kernel before offload")
         v.need(not carried, op, "a parallel loop carries nothing")
 
 
@@ -396,9 +397,8 @@ def _atomic(v: _Verifier, op: Op) -> None:
     ref = _reference(v, op, op.attr[1])
     (value,) = _indices(v, op, ref, 1)
     v.need(value.type is ref.dtype and op.type is ref.dtype, op, f"the memory holds {ref.dtype}")
-    v.need(ref.dtype is not u1, op, "there are no atomics on u1")
-    bits = op.attr[0] in ("and", "or", "xor")
-    v.need(not (bits and ref.dtype.is_float), op, "bit operations are for integers")
+    kind = op.attr[0]
+    v.need(kind == "exchange" or _letter(ref.dtype) in ops.COMBINE[kind].domain, op, f"{kind} does not take {ref.dtype}")
 
 
 def _cas(v: _Verifier, op: Op) -> None:
@@ -407,7 +407,6 @@ def _cas(v: _Verifier, op: Op) -> None:
     v.need(all(x.type is ref.dtype for x in values) and op.type is ref.dtype, op, f"the memory holds {ref.dtype}")
     if v.level == "device":
         v.need(ref.dtype.is_int and ref.dtype.bits >= 32, op, "device IR has cas on 32-bit and 64-bit integers")
-    v.need(ref.dtype is not u1, op, "there are no atomics on u1")
 
 
 # --- diagnostics ---------------------------------------------------------------------------------------------------------

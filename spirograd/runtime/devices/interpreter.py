@@ -1,0 +1,151 @@
+"""The interpreter as a device: byte arrays with made-up addresses, and artifacts that carry a callable.
+
+Everything happens at once: a launch returns when it is done. Addresses of different buffers never touch, so an index that leaves its buffer
+cannot reach another one.
+"""
+
+from __future__ import annotations
+
+import platform
+import threading
+from bisect import bisect_right, insort
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from spirograd.base.artifact import CompiledKernel
+from spirograd.base.caps import Capabilities
+from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
+from spirograd.runtime.device import Buffer, Device, DeviceInfo
+
+_ALIGNMENT = 256
+_FIRST_ADDRESS = 1 << 32
+
+CAPS = Capabilities(
+    profile="interpreter",
+    int8=True,
+    int16=True,
+    int64=True,
+    float16=True,
+    float64=True,
+    storage8=True,
+    storage16=True,
+    atomic_int64=True,
+    atomic_f32_add=True,
+    atomic_f32_minmax=True,
+    atomic_f64_add=True,
+    buffer_address=True,
+    subgroup_size=1,
+    max_group_size=1,
+    max_groups=1,
+)
+
+
+class InterpreterDevice:
+    """A `Device` over NumPy memory. ``limit``: bytes that may be allocated at a time, None for no limit."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.info = DeviceInfo("interpreter", "reference interpreter", f"NumPy {np.__version__}", (("python", platform.python_version()),))
+        self.caps = CAPS
+        self._limit = limit
+        self._used = 0
+        self._next = _FIRST_ADDRESS
+        self._starts: list[int] = []
+        self._arrays: dict[int, np.ndarray[Any, Any]] = {}
+        self._lock = threading.RLock()
+
+    # Memory
+
+    def allocate(self, nbytes: int) -> Buffer:
+        size = max(16, -(-nbytes // 16) * 16)
+        with self._lock:
+            if self._limit is not None and self._used + size > self._limit:
+                left = self._limit - self._used
+                raise OutOfDeviceMemory(f"the interpreter has {left} of {self._limit} bytes left, {size} were asked for")
+            try:
+                array = np.zeros(size, np.uint8)
+            except MemoryError as error:
+                raise OutOfDeviceMemory(f"the host cannot allocate {size} bytes for the interpreter") from error
+            address = self._next
+            # A gap after each buffer, so that its end is nobody's start.
+            self._next += (size // _ALIGNMENT + 2) * _ALIGNMENT
+            self._arrays[address] = array
+            insort(self._starts, address)
+            self._used += size
+        return Buffer(size, address, array)
+
+    def free(self, buffer: Buffer) -> None:
+        with self._lock:
+            if self._arrays.pop(buffer.address, None) is not None:
+                self._starts.remove(buffer.address)
+                self._used -= buffer.nbytes
+
+    def resolve(self, address: int) -> np.ndarray[Any, Any]:
+        """The writable bytes from ``address`` to the end of its buffer; raises LookupError outside of every buffer."""
+        k = bisect_right(self._starts, address) - 1
+        if k >= 0:
+            start = self._starts[k]
+            array = self._arrays[start]
+            if address - start < len(array):
+                return array[address - start :]
+        raise LookupError(f"address {address:#x} lies in no buffer")
+
+    def upload(self, buffer: Buffer, offset: int, data: memoryview) -> None:
+        content = np.frombuffer(data, np.uint8)
+        with self._lock:
+            self._range(buffer, offset, len(content))[:] = content
+
+    def download(self, buffer: Buffer, offset: int, out: memoryview) -> None:
+        target = np.frombuffer(out, np.uint8)
+        with self._lock:
+            target[:] = self._range(buffer, offset, len(target))
+
+    def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
+        with self._lock:
+            self._range(buffer, offset, nbytes).view(np.uint32)[:] = word & 0xFFFFFFFF
+
+    def copy(self, target: Buffer, target_offset: int, source: Buffer, source_offset: int, nbytes: int) -> None:
+        with self._lock:
+            self._range(target, target_offset, nbytes)[:] = self._range(source, source_offset, nbytes).copy()
+
+    def host_view(self, buffer: Buffer) -> memoryview | None:
+        return self._range(buffer, 0, buffer.nbytes).data
+
+    def wrap(self, address: int, nbytes: int) -> Buffer | None:
+        """None: host memory is copied, so that kernels can only reach what the device has checked."""
+        return None
+
+    def _range(self, buffer: Buffer, offset: int, nbytes: int) -> np.ndarray[Any, Any]:
+        array = self._arrays.get(buffer.address)
+        if array is None:
+            raise SpirogradRuntimeError("the buffer was freed")
+        if offset < 0 or offset + nbytes > len(array):
+            raise SpirogradRuntimeError(f"bytes {offset} to {offset + nbytes} are outside of a buffer of {len(array)} bytes")
+        return array[offset : offset + nbytes]
+
+    # Work
+
+    def load(self, kernel: CompiledKernel) -> Any:
+        if kernel.run is None:
+            raise SpirogradRuntimeError(f"{kernel.name} was compiled for {kernel.profile}, not for the interpreter")
+        return kernel.run
+
+    def launch(self, executable: Any, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
+        """Run the kernel. ``counts`` is not needed: the interpreter follows the bounds in the code."""
+        with self._lock:
+            executable(bytes(block), self)
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
+    def close(self) -> None:
+        with self._lock:
+            self._arrays.clear()
+            self._starts.clear()
+            self._used = 0
+
+
+def open(*, debug: bool = False, max_threads: int = 0, device_memory_bytes: int | None = None) -> Device:
+    """The interpreter. ``debug`` and ``max_threads`` change nothing: it always checks, and has one thread."""
+    return InterpreterDevice(device_memory_bytes)
