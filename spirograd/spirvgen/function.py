@@ -25,7 +25,7 @@ def _closed(words: Iterable[int]) -> None:
 class Function:
     """A function without parameters or result: the entry point.
 
-    Three lists of words: ``variables`` (which SPIR-V wants first), ``prologue`` (what is computed once, before everything else) and the body.
+    Three lists of words: variables (which SPIR-V wants first), prologue (what is computed once, before everything else) and body.
     """
 
     def __init__(self, module: Module, name: str) -> None:
@@ -153,8 +153,8 @@ class Function:
         self._terminate("Return")
         module = self.module
         none = enumerant("FunctionControl", "None")
-        signature = module.intern("TypeFunction", module.void)
-        module.add("function", "Function", module.void, self.id, none, signature)
+        signature = module.intern("TypeFunction", module.type_void)
+        module.add("function", "Function", module.type_void, self.id, none, signature)
         module.add("function", "Label", module.new_id())
         words = module.sections["function"]
         words += self._variables

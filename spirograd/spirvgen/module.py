@@ -23,7 +23,10 @@ from spirograd.spirvgen.grammar import (
 )
 
 # Sections in order. Annotations and debug names may be added at any time, which is why each section is its own list.
-SECTIONS = ("capability", "extension", "import", "memory_model", "entry_point", "execution_mode", "string", "name", "annotation", "global", "function")
+SECTIONS = (
+    *("capability", "extension", "import", "memory_model", "entry_point", "execution_mode"),
+    *("string", "name", "annotation", "global", "function"),
+)
 _INT_CAPABILITIES = {8: "Int8", 16: "Int16", 64: "Int64"}
 _FLOAT_CAPABILITIES = {16: "Float16", 64: "Float64"}
 _HAS_TYPE = {name: row[1].startswith("IdResultType") for name, row in INSTRUCTIONS.items()}
@@ -52,7 +55,7 @@ class Module:
     follow from the instructions, enumerants and types that are asked for.
     """
 
-    def __init__(self, version: tuple[int, int] = (1, 5), addressing: str = "PhysicalStorageBuffer64", memory_model: str = "GLSL450") -> None:
+    def __init__(self, version: tuple[int, int], addressing: str, memory_model: str) -> None:
         self.version = version
         self.bound = 1
         self.sections: dict[str, list[int]] = {name: [] for name in SECTIONS}
@@ -150,26 +153,26 @@ class Module:
     # --- types -----------------------------------------------------------------------------------------------------------
 
     @property
-    def void(self) -> int:
+    def type_void(self) -> int:
         return self.intern("TypeVoid")
 
     @property
-    def bool(self) -> int:
+    def type_bool(self) -> int:
         return self.intern("TypeBool")
 
-    def int(self, bits: int, signed: bool) -> int:
+    def type_int(self, bits: int, signed: bool) -> int:
         if bits != 32:
             self.capability(_INT_CAPABILITIES[bits])
         return self.intern("TypeInt", bits, int(signed))
 
-    def float(self, bits: int) -> int:
+    def type_float(self, bits: int) -> int:
         if bits != 32:
             self.capability(_FLOAT_CAPABILITIES[bits])
         return self.intern("TypeFloat", bits)
 
     @property
     def u32(self) -> int:
-        return self.int(32, False)
+        return self.type_int(32, False)
 
     def vector(self, element: int, count: int) -> int:
         return self.intern("TypeVector", element, count)
@@ -210,7 +213,7 @@ class Module:
         return self.intern("Constant", self.u32, value)
 
     def constant_bool(self, value: bool) -> int:
-        return self.intern("ConstantTrue" if value else "ConstantFalse", self.bool)
+        return self.intern("ConstantTrue" if value else "ConstantFalse", self.type_bool)
 
     def constant_null(self, type_id: int) -> int:
         return self.intern("ConstantNull", type_id)

@@ -1,0 +1,46 @@
+"""Device IR to SPIR-V: one module per task. See DESIGN, section 4, for the profile, and `op_map` for the spellings."""
+
+from __future__ import annotations
+
+from spirograd.base.artifact import ArgBlock
+from spirograd.base.caps import Capabilities
+from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.base.options import CompileOptions
+from spirograd.ir.nodes import Kernel, Op, TaskAttr
+from spirograd.ir.ops import OpCode
+from spirograd.spirvgen import buffers, emit_control, emit_scalar, emit_vector
+from spirograd.spirvgen.buffers import ArgumentBlock, used_slots
+from spirograd.spirvgen.emit_vector import VectorHomes
+from spirograd.spirvgen.emitter import Emitter, Handler
+from spirograd.spirvgen.entry import emit_range, emit_serial
+from spirograd.spirvgen.function import Function
+from spirograd.spirvgen.module import Module
+
+ENTRY_POINT = "main"
+HANDLERS: dict[OpCode, Handler] = {**emit_scalar.HANDLERS, **emit_vector.HANDLERS, **emit_control.HANDLERS, **buffers.HANDLERS}
+
+
+def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions, group_size: int) -> bytes:
+    """The SPIR-V module of one task (device IR), with the entry point ``main`` and ``group_size`` invocations per workgroup.
+
+    Any number of workgroups is right. Raises SpirogradUnsupportedError, with the source location, where the device lacks something.
+    """
+    attr: TaskAttr = task.attr
+    if caps.profile != "vulkan" or not caps.buffer_address:
+        raise SpirogradUnsupportedError(f"no SPIR-V for the profile {caps.profile}: it needs buffer addresses", kernel.loc)
+    if group_size > caps.max_group_size:
+        message = f"a workgroup of {group_size} invocations: the device has at most {caps.max_group_size}"
+        raise SpirogradUnsupportedError(message, task.loc or kernel.loc)
+    module = Module((1, 5), "PhysicalStorageBuffer64", "GLSL450")
+    function = Function(module, f"{kernel.name}_{attr.name}" if attr.name else kernel.name)
+    e = Emitter(module, function, caps, options, HANDLERS)
+    e.loc = task.loc or kernel.loc
+    e.homes = VectorHomes(e, task.regions)
+    e.block = ArgumentBlock(e, block, used_slots(op for region in task.regions for op in region.walk()))
+    if attr.kind == "serial":
+        emit_serial(e, task)
+    else:
+        emit_range(e, task, group_size)
+    module.entry_point(function.id, ENTRY_POINT, group_size)
+    function.finish()
+    return module.to_bytes()

@@ -1,0 +1,89 @@
+"""`if`, `for`, `while`: structured control flow. Carried values and results live in Function variables (drivers promote them)."""
+
+from __future__ import annotations
+
+from spirograd.base.dtypes import DType
+from spirograd.ir import ops
+from spirograd.ir.nodes import LoopAttr, Op, Region
+from spirograd.spirvgen.emit_scalar import PLAIN
+from spirograd.spirvgen.emitter import Emitter
+
+
+def _variables(e: Emitter, op: Op, name: str = "") -> list[int]:
+    """One variable per result of a construct, remembered for its `result` operations."""
+    assert isinstance(op.type, tuple)
+    variables = e.results[op] = [e.f.variable(e.type(t), f"{name}_{k}" if name else "") for k, t in enumerate(op.type)]
+    return variables
+
+
+def _store_all(e: Emitter, variables: list[int], values: tuple[Op, ...]) -> None:
+    """Parallel assignment: all values are read before any variable is written."""
+    pending = [(variable, e.id(value)) for variable, value in zip(variables, values) if not e.homes.lives_in(value, variable)]
+    for variable, value in pending:
+        e.f.store(variable, value)
+
+
+def _bind_all(e: Emitter, params: tuple[Op, ...], variables: list[int]) -> None:
+    for param, variable in zip(params, variables):
+        e.homes.bind(param, variable)
+
+
+def _arm(e: Emitter, region: Region, variables: list[int]) -> None:
+    e.run(region)
+    _store_all(e, variables, region.results)
+
+
+def emit_if(e: Emitter, op: Op) -> None:
+    then, orelse = op.regions
+    variables = _variables(e, op)
+    two = bool(variables) or len(orelse.ops) > 1
+    with e.f.selection(e.ids[op.args[0]], two) as selection:
+        _arm(e, then, variables)
+        if two:
+            selection.otherwise()
+            _arm(e, orelse, variables)
+
+
+def emit_for(e: Emitter, op: Op) -> None:
+    begin, end, *initial = op.args
+    (region,) = op.regions
+    index_type = begin.type
+    assert isinstance(index_type, DType)
+    attr: LoopAttr = op.attr
+    t = e.type(index_type)
+    counter = e.f.variable(t, attr.name)
+    variables = _variables(e, op)
+    _store_all(e, variables, tuple(initial))
+    e.f.store(counter, e.ids[begin])
+    stop = e.ids[end]
+    with e.f.loop() as loop:
+        index = e.f.load(t, counter)
+        loop.test(e.f.value(PLAIN[ops.lt][index_type.kind][1], e.m.type_bool, index, stop))
+        e.ids[region.params[0]] = index
+        _bind_all(e, region.params[1:], variables)
+        e.run(region)
+        _store_all(e, variables, region.results)
+        loop.step()
+        # Below the end, so the increment never wraps.
+        e.f.store(counter, e.f.value("IAdd", t, index, e.const(1, index_type)))
+
+
+def emit_while(e: Emitter, op: Op) -> None:
+    condition, body = op.regions
+    variables = _variables(e, op)
+    _store_all(e, variables, op.args)
+    with e.f.loop(separate_condition=True) as loop:
+        _bind_all(e, condition.params, variables)
+        e.run(condition)
+        loop.test(e.ids[condition.results[0]])
+        _bind_all(e, body.params, variables)
+        e.run(body)
+        _store_all(e, variables, body.results)
+        loop.step()
+
+
+def emit_result(e: Emitter, op: Op) -> None:
+    e.homes.bind(op, e.results[op.args[0]][op.attr])
+
+
+HANDLERS = {ops.if_: emit_if, ops.for_: emit_for, ops.while_: emit_while, ops.result: emit_result}

@@ -1,0 +1,212 @@
+"""Scalar operations: the spelled ones, and those that take several instructions.
+
+Two rules keep every consumer right, Metal and wgpu included: the signedness of an operand's type is what the instruction means, and
+comparisons are ordered ones or their negation.
+"""
+
+from __future__ import annotations
+
+from spirograd.base.dtypes import DType, f32, signed, u1, u32, unsigned
+from spirograd.ir import ops
+from spirograd.ir.nodes import Op
+from spirograd.spirvgen.emitter import Emitter
+from spirograd.spirvgen.op_map import CONTRACTIBLE, MAP, NARROW_MATH, Spelling
+
+# code -> kind of operand -> (whether GLSL.std.450, instruction)
+PLAIN = {
+    code: {kind: (name.startswith("glsl:"), name.removeprefix("glsl:")) for kind, name in entry.by_kind().items()}
+    for code, entry in MAP.items()
+    if isinstance(entry, Spelling)
+}
+_CLAMPS = {
+    ops.min_: {"float": "NMin", "int": "SMin", "uint": "UMin", "compare_int": "SLessThan", "compare_uint": "ULessThan"},
+    ops.max_: {"float": "NMax", "int": "SMax", "uint": "UMax", "compare_int": "SGreaterThan", "compare_uint": "UGreaterThan"},
+}
+
+
+def emit_const(e: Emitter, op: Op) -> None:
+    assert isinstance(op.type, DType)
+    e.ids[op] = e.const(op.attr, op.type)
+
+
+def emit_plain(e: Emitter, op: Op) -> None:
+    """One instruction, by the table."""
+    code, args, ids = op.code, op.args, e.ids
+    t = args[0].type
+    assert isinstance(t, DType)
+    glsl, name = PLAIN[code][t.kind]
+    emit = e.f.glsl if glsl else e.f.value
+    rid = ids[op] = emit(name, e.types.get(op.type) or e.type(op.type), *[ids[a] for a in args])
+    if t.is_float and (e.exact or op.attr == "exact") and code in CONTRACTIBLE:
+        e.m.decorate(rid, "NoContraction")
+
+
+def emit_math(e: Emitter, op: Op) -> None:
+    """Functions that GLSL.std.450 does not have for f64."""
+    if isinstance(op.type, DType) and op.type.bits == 64:
+        e.unsupported(f"{op.code.name} of f64", "SPIR-V has it for f16 and f32 only", op.loc)
+    emit_plain(e, op)
+
+
+def emit_neg(e: Emitter, op: Op) -> None:
+    t = op.type
+    assert isinstance(t, DType)
+    value = e.ids[op.args[0]]
+    if t.is_float:
+        e.ids[op] = e.f.value("FNegate", e.type(t), value)
+        if e.exact or op.attr == "exact":
+            e.m.decorate(e.ids[op], "NoContraction")
+    elif t.is_signed:
+        e.ids[op] = e.f.value("SNegate", e.type(t), value)
+    else:
+        e.ids[op] = e.f.value("ISub", e.type(t), e.const(0, t), value)
+
+
+def emit_abs(e: Emitter, op: Op) -> None:
+    t = op.type
+    assert isinstance(t, DType)
+    value = e.ids[op.args[0]]
+    if not t.is_signed:
+        e.ids[op] = value
+    elif t.is_float or t.bits == 32:
+        e.ids[op] = e.f.glsl("FAbs" if t.is_float else "SAbs", e.type(t), value)
+    else:
+        negative = e.f.value("SLessThan", e.m.type_bool, value, e.const(0, t))
+        e.ids[op] = e.f.value("Select", e.type(t), negative, e.f.value("SNegate", e.type(t), value), value)
+
+
+def clamp(e: Emitter, code: ops.OpCode, t: DType, a: int, b: int) -> int:
+    """min or max. Of integers, GLSL.std.450 is only asked for 32-bit ones."""
+    names = _CLAMPS[code]
+    if t.is_float or t.bits == 32:
+        return e.f.glsl(names[t.kind], e.type(t), a, b)
+    first = e.f.value(names["compare_" + t.kind], e.m.type_bool, a, b)
+    return e.f.value("Select", e.type(t), first, a, b)
+
+
+def emit_clamp(e: Emitter, op: Op) -> None:
+    assert isinstance(op.type, DType)
+    e.ids[op] = clamp(e, op.code, op.type, e.ids[op.args[0]], e.ids[op.args[1]])
+
+
+def combine(e: Emitter, code: ops.OpCode, t: DType, a: int, b: int) -> int:
+    """One of the operations of `ops.COMBINE` on two ids."""
+    if code in _CLAMPS:
+        return clamp(e, code, t, a, b)
+    return e.f.value(PLAIN[code][t.kind][1], e.type(t), a, b)
+
+
+# --- bits ------------------------------------------------------------------------------------------------------------------
+
+
+def emit_bits(e: Emitter, op: Op) -> None:
+    """popcnt, clz, ctz of 32-bit integers (SPIR-V has no others)."""
+    t = op.type
+    assert isinstance(t, DType)
+    if t.bits != 32:
+        e.unsupported(f"{op.code.name} of {t.name}", "SPIR-V counts bits of 32-bit integers only", op.loc)
+    word = e.type(u32)
+    value = e.bitcast(e.ids[op.args[0]], t, u32)
+    if op.code is ops.popcnt:
+        count = e.f.value("BitCount", word, value)
+    elif op.code is ops.clz:
+        # FindUMsb(0) is -1, and 31 - -1 is 32.
+        count = e.f.value("ISub", word, e.const(31, u32), e.f.glsl("FindUMsb", word, value))
+    else:
+        # FindILsb(0) is -1: as an unsigned number the largest.
+        count = e.f.glsl("UMin", word, e.f.glsl("FindILsb", word, value), e.const(32, u32))
+    e.ids[op] = e.bitcast(count, u32, t)
+
+
+# --- comparison and choice ---------------------------------------------------------------------------------------------------
+
+
+def not_equal(e: Emitter, t: DType, a: int, b: int) -> int:
+    boolean = e.m.type_bool
+    if t.is_float:
+        return e.f.value("LogicalNot", boolean, e.f.value("FOrdEqual", boolean, a, b))
+    return e.f.value("LogicalNotEqual" if t is u1 else "INotEqual", boolean, a, b)
+
+
+def emit_ne(e: Emitter, op: Op) -> None:
+    a, b = op.args
+    assert isinstance(a.type, DType)
+    e.ids[op] = not_equal(e, a.type, e.ids[a], e.ids[b])
+
+
+def emit_select(e: Emitter, op: Op) -> None:
+    condition, a, b = op.args
+    value = e.f.value("Select", e.type(op.type), e.ids[condition], e.id(a), e.id(b))
+    e.homes.define(op, value)
+
+
+def emit_isnan(e: Emitter, op: Op) -> None:
+    """isnan and isinf by the bits: OpIsInf is wrong on some drivers, and bits survive fast math."""
+    t = op.args[0].type
+    assert isinstance(t, DType)
+    value = e.ids[op.args[0]]
+    if t.bits == 16:
+        value, t = e.f.value("FConvert", e.type(f32), value), f32
+    bits = unsigned(t)
+    infinity = 0x7F800000 if t.bits == 32 else 0x7FF0000000000000
+    magnitude = e.f.value("BitwiseAnd", e.type(bits), e.bitcast(value, t, bits), e.const((1 << (t.bits - 1)) - 1, bits))
+    name = "UGreaterThan" if op.code is ops.isnan else "IEqual"
+    e.ids[op] = e.f.value(name, e.m.type_bool, magnitude, e.const(infinity, bits))
+
+
+# --- casts -----------------------------------------------------------------------------------------------------------------
+
+
+def emit_bitcast(e: Emitter, op: Op) -> None:
+    source, target = op.args[0].type, op.type
+    assert isinstance(source, DType) and isinstance(target, DType)
+    e.ids[op] = e.bitcast(e.ids[op.args[0]], source, target)
+
+
+def emit_cast(e: Emitter, op: Op) -> None:
+    source, target = op.args[0].type, op.type
+    assert isinstance(source, DType) and isinstance(target, DType)
+    e.ids[op] = cast(e, e.ids[op.args[0]], source, target)
+
+
+def cast(e: Emitter, value: int, source: DType, target: DType) -> int:
+    """Conversion of a value; floats that become integers are in range."""
+    f = e.f
+    if source is target:
+        return value
+    if target is u1:
+        return not_equal(e, source, value, e.const(0, source))
+    if source is u1:
+        return f.value("Select", e.type(target), value, e.const(1, target), e.const(0, target))
+    if source.is_float and target.is_float:
+        return f.value("FConvert", e.type(target), value)
+    if source.is_float:
+        return f.value("ConvertFToS" if target.is_signed else "ConvertFToU", e.type(target), value)
+    if target.is_float:
+        return f.value("ConvertSToF" if source.is_signed else "ConvertUToF", e.type(target), value)
+    if source.bits == target.bits:
+        return e.bitcast(value, source, target)
+    # The signedness of the source decides how it is extended; the result has that signedness too, then changes it.
+    same = signed(target) if source.is_signed else unsigned(target)
+    wide = f.value("SConvert" if source.is_signed else "UConvert", e.type(same), value)
+    return e.bitcast(wide, same, target)
+
+
+HANDLERS = {
+    **dict.fromkeys(PLAIN, emit_plain),
+    **dict.fromkeys(NARROW_MATH, emit_math),
+    ops.const: emit_const,
+    ops.neg: emit_neg,
+    ops.abs_: emit_abs,
+    ops.min_: emit_clamp,
+    ops.max_: emit_clamp,
+    ops.popcnt: emit_bits,
+    ops.clz: emit_bits,
+    ops.ctz: emit_bits,
+    ops.ne: emit_ne,
+    ops.select: emit_select,
+    ops.isnan: emit_isnan,
+    ops.isinf: emit_isnan,
+    ops.cast: emit_cast,
+    ops.bitcast: emit_bitcast,
+}

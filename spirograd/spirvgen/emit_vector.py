@@ -1,0 +1,148 @@
+"""Vector values. Up to four elements they are SPIR-V vectors (one element: the scalar itself); longer ones are arrays.
+
+An array that is indexed at run time lives in a Function variable, its *home*. Values that a loop carries or a construct returns live
+in the variable of that construct; `insert` writes into the home of its operand where that is the operand's last use, into a copy elsewhere.
+"""
+
+from __future__ import annotations
+
+from spirograd.base.dtypes import DType, Type, Vec, u32, unsigned
+from spirograd.ir import ops
+from spirograd.ir.nodes import Op, Region
+from spirograd.spirvgen.emitter import Emitter
+
+_REGISTER_LIMIT = 4
+
+
+def is_large(t: Type) -> bool:
+    """Whether values of this type are arrays."""
+    return isinstance(t, Vec) and t.n > _REGISTER_LIMIT
+
+
+class VectorHomes:
+    """Where large vectors live, and which may be updated in place."""
+
+    def __init__(self, e: Emitter, regions: tuple[Region, ...]) -> None:
+        self._e = e
+        self._homes: dict[Op, int] = {}
+        self._indexed: set[Op] = set()
+        self._last_use: dict[Op, Op] = {}
+        self._region: dict[Op, Region] = {}
+        self._copies: dict[tuple[Op, int], int] = {}
+        for region in regions:
+            self._scan(region)
+
+    def _scan(self, region: Region) -> None:
+        """Find the large vectors: where they are defined, which are indexed at run time, and the last operation that uses each."""
+        for param in region.params:
+            if is_large(param.type):
+                self._region[param] = region
+        for op in region.ops:
+            if is_large(op.type):
+                self._region[op] = region
+                if op.code is ops.result:
+                    key = (op.args[0], op.attr)
+                    self._copies[key] = self._copies.get(key, 0) + 1
+            for arg in op.args:
+                if is_large(arg.type):
+                    self._last_use[arg] = op
+                    if op.code is ops.insert or (op.code is ops.extract and op.args[1].code is not ops.const):
+                        self._indexed.add(arg)
+            for nested in op.regions:
+                self._scan(nested)
+
+    def define(self, op: Op, value: int) -> None:
+        """``op`` has the id ``value``; if it is indexed at run time it gets a home too."""
+        self._e.ids[op] = value
+        if op in self._indexed:
+            home = self._homes[op] = self._e.f.variable(self._e.type(op.type))
+            self._e.f.store(home, value)
+
+    def bind(self, op: Op, variable: int) -> None:
+        """``op`` is what the variable of a construct holds."""
+        e = self._e
+        if is_large(op.type):
+            self._homes[op] = variable
+        else:
+            e.ids[op] = e.f.load(e.type(op.type), variable)
+
+    def load(self, value: Op) -> int:
+        """The whole array as a value, read from its home."""
+        return self._e.f.load(self._e.type(value.type), self._homes[value])
+
+    def lives_in(self, value: Op, variable: int) -> bool:
+        return value not in self._e.ids and self._homes.get(value) == variable
+
+    def element(self, value: Op, index: int) -> int:
+        """A pointer to an element of a vector that has a home."""
+        e = self._e
+        assert isinstance(value.type, Vec)
+        return e.f.value("AccessChain", e.m.pointer("Function", e.type(value.type.elem)), self._homes[value], index)
+
+    def has(self, value: Op) -> bool:
+        return value in self._homes
+
+    def update(self, op: Op, source: Op) -> None:
+        """Give ``op`` (an insert into ``source``) a home that holds ``source``: its own, if nobody looks at it any more."""
+        e = self._e
+        dies = self._last_use[source] is op and self._region[source] is self._region[op]
+        aliased = source.code is ops.result and self._copies[source.args[0], source.attr] > 1
+        if source in self._homes and dies and not aliased:
+            self._homes[op] = self._homes[source]
+            return
+        home = self._homes[op] = e.f.variable(e.type(op.type))
+        e.f.store(home, e.id(source))
+
+
+def _index(e: Emitter, index: Op, count: int) -> int:
+    """``index`` as u32 below ``count``, so that nothing else is touched."""
+    if index.code is ops.const:
+        return e.const(min(max(int(index.attr), 0), count - 1), u32)
+    t = index.type
+    assert isinstance(t, DType)
+    value = e.bitcast(e.ids[index], t, unsigned(t))
+    if t.bits != 32:
+        value = e.f.value("UConvert", e.type(u32), value)
+    return e.f.glsl("UMin", e.type(u32), value, e.const(count - 1, u32))
+
+
+def emit_vec(e: Emitter, op: Op) -> None:
+    if len(op.args) == 1:
+        e.ids[op] = e.ids[op.args[0]]
+        return
+    e.homes.define(op, e.f.value("CompositeConstruct", e.type(op.type), *[e.ids[a] for a in op.args]))
+
+
+def emit_extract(e: Emitter, op: Op) -> None:
+    vector, index = op.args
+    t = vector.type
+    assert isinstance(t, Vec)
+    element = e.type(t.elem)
+    if t.n == 1:
+        e.ids[op] = e.ids[vector]
+    elif index.code is ops.const and vector in e.ids:
+        e.ids[op] = e.f.value("CompositeExtract", element, e.ids[vector], min(max(int(index.attr), 0), t.n - 1))
+    elif e.homes.has(vector):
+        e.ids[op] = e.f.load(element, e.homes.element(vector, _index(e, index, t.n)))
+    else:
+        e.ids[op] = e.f.value("VectorExtractDynamic", element, e.ids[vector], _index(e, index, t.n))
+
+
+def emit_insert(e: Emitter, op: Op) -> None:
+    vector, index, value = op.args
+    t = vector.type
+    assert isinstance(t, Vec)
+    if t.n == 1:
+        e.ids[op] = e.ids[value]
+    elif is_large(t):
+        where = _index(e, index, t.n)
+        e.homes.update(op, vector)
+        e.f.store(e.homes.element(op, where), e.ids[value])
+    elif index.code is ops.const:
+        at = min(max(int(index.attr), 0), t.n - 1)
+        e.ids[op] = e.f.value("CompositeInsert", e.type(t), e.ids[value], e.ids[vector], at)
+    else:
+        e.ids[op] = e.f.value("VectorInsertDynamic", e.type(t), e.ids[vector], e.ids[value], _index(e, index, t.n))
+
+
+HANDLERS = {ops.vec: emit_vec, ops.extract: emit_extract, ops.insert: emit_insert}

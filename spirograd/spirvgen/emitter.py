@@ -1,0 +1,146 @@
+"""The state of emitting one task: the module, the function, the SPIR-V id of every IR value, types and constants of IR types.
+
+The functions that emit each kind of operation live in ``emit_*.py`` and ``buffers.py``; `emit.py` joins them in one table.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from spirograd.base.caps import Capabilities
+from spirograd.base.dtypes import DType, Type, Vec, u1, unsigned
+from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.base.loc import Loc
+from spirograd.base.options import CompileOptions
+from spirograd.ir import ops
+from spirograd.ir.nodes import Op, Region
+from spirograd.ir.ops import OpCode
+from spirograd.spirvgen.function import Function
+from spirograd.spirvgen.module import Module
+
+if TYPE_CHECKING:
+    from spirograd.spirvgen.buffers import ArgumentBlock
+    from spirograd.spirvgen.emit_vector import VectorHomes
+
+Handler = Callable[["Emitter", Op], None]
+# Type -> the capability of the record that it needs.
+_NEEDED = {"i8": "int8", "u8": "int8", "i16": "int16", "u16": "int16", "i64": "int64", "u64": "int64", "f16": "float16", "f64": "float64"}
+_FLOAT_FORMAT = {16: ("<e", "<H"), 32: ("<f", "<I"), 64: ("<d", "<Q")}
+
+
+class Emitter:
+    """State of one task. ``ids`` maps IR values to SPIR-V ids; ``results`` the control operations to the ids of their results."""
+
+    def __init__(
+        self, module: Module, function: Function, caps: Capabilities, options: CompileOptions, handlers: Mapping[OpCode, Handler]
+    ) -> None:
+        self.m = module
+        self.f = function
+        self.caps = caps
+        self.options = options
+        self.handlers = handlers
+        self.ids: dict[Op, int] = {}
+        self.results: dict[Op, list[int]] = {}
+        self.types: dict[Type, int] = {}
+        self.constants: dict[tuple[DType, int], int] = {}
+        self.loc: Loc | None = None
+        self.block: ArgumentBlock
+        self.homes: VectorHomes
+        self.exact = not options.fast_math
+
+    # --- regions -----------------------------------------------------------------------------------------------------------
+
+    def run(self, region: Region) -> None:
+        """Emit the operations of a region (whose parameters have ids) up to its terminator."""
+        handlers = self.handlers
+        line = self.f.line
+        for op in region.ops[:-1]:
+            code = op.code
+            if code is not ops.const and code is not ops.result:
+                loc = op.loc
+                if loc is not None:
+                    line(loc)
+                self.loc = loc
+            handlers[code](self, op)
+
+    def yielded(self, region: Region) -> list[int]:
+        """The ids of what the region yields."""
+        return [self.id(a) for a in region.ops[-1].args]
+
+    def id(self, value: Op) -> int:
+        """The SPIR-V id of a value (of a large vector: the id of the whole array, loaded if need be)."""
+        found = self.ids.get(value)
+        return self.homes.load(value) if found is None else found
+
+    # --- types -------------------------------------------------------------------------------------------------------------
+
+    def type(self, t: Type) -> int:
+        """The id of an IR type; refuses what the device lacks."""
+        found = self.types.get(t)
+        if found is None:
+            found = self.types[t] = self._new_type(t)
+        return found
+
+    def _new_type(self, t: Type) -> int:
+        m = self.m
+        if isinstance(t, Vec):
+            element = self.type(t.elem)
+            if t.n == 1:
+                return element
+            return m.vector(element, t.n) if t.n <= 4 else m.array(element, t.n)
+        assert isinstance(t, DType), t
+        if t is u1:
+            return m.type_bool
+        needed = _NEEDED.get(t.name)
+        if needed is not None and not getattr(self.caps, needed):
+            self.unsupported(f"values of type {t.name}", f"the device lacks {needed}")
+        return m.type_float(t.bits) if t.is_float else m.type_int(t.bits, t.is_signed)
+
+    def unsupported(self, what: str, why: str, loc: Loc | None = None) -> None:
+        raise SpirogradUnsupportedError(f"{what} cannot be compiled for this device: {why}", loc or self.loc)
+
+    # --- constants ---------------------------------------------------------------------------------------------------------
+
+    def const(self, value: bool | int | float, t: DType) -> int:
+        """The id of a constant of a scalar type."""
+        if t is u1:
+            return self.m.constant_bool(bool(value))
+        if t.is_float:
+            number = float(value)
+            if math.isinf(number) or math.isnan(number):
+                return self._special_float(number, t)
+            pack, unpack = _FLOAT_FORMAT[t.bits]
+            bits = struct.unpack(unpack, struct.pack(pack, number))[0]
+        else:
+            bits = int(value)
+        key = (t, bits)
+        found = self.constants.get(key)
+        if found is None:
+            found = self.constants[key] = self.m.constant(self.type(t), *_words(bits, t))
+        return found
+
+    def _special_float(self, value: float, t: DType) -> int:
+        """Infinity or NaN: not every consumer takes them as constants, so the bits are cast, once, at the top of the function."""
+        pack, unpack = _FLOAT_FORMAT[t.bits]
+        bits = struct.unpack(unpack, struct.pack(pack, value))[0]
+        key = (t, bits)
+        found = self.constants.get(key)
+        if found is None:
+            pattern = self.const(bits, unsigned(t))
+            with self.f.prologue():
+                found = self.constants[key] = self.f.value("Bitcast", self.type(t), pattern)
+        return found
+
+    def bitcast(self, value: int, source: DType, target: DType) -> int:
+        """``value`` of type ``source`` as ``target``, of the same width."""
+        return value if source is target else self.f.value("Bitcast", self.type(target), value)
+
+
+def _words(bits: int, t: DType) -> tuple[int, ...]:
+    """The words of a literal: 64-bit ones low word first; narrow ones sign- or zero-extended by their type."""
+    if t.bits == 64:
+        return (bits & 0xFFFFFFFF, bits >> 32 & 0xFFFFFFFF)
+    return (bits & 0xFFFFFFFF,)

@@ -1,0 +1,28 @@
+"""Checking modules with spirv-val, where it is installed: in tests, and under SG_VALIDATE=1."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+from spirograd.spirvgen.module import ModuleError
+
+# Profile -> arguments of spirv-val.
+_ARGUMENTS = {"vulkan": ("--target-env", "vulkan1.2", "--scalar-block-layout"), "wgpu": ("--target-env", "vulkan1.1")}
+_TIMEOUT_SECONDS = 120
+
+
+def available() -> bool:
+    """Whether spirv-val is on the path."""
+    return shutil.which("spirv-val") is not None
+
+
+def validate(module: bytes, profile: str) -> None:
+    """Raise ModuleError with the message of spirv-val unless ``module`` is valid; does nothing where spirv-val is not installed."""
+    program = shutil.which("spirv-val")
+    if program is None:
+        return
+    command = [program, *_ARGUMENTS[profile], "-"]
+    done = subprocess.run(command, input=module, capture_output=True, timeout=_TIMEOUT_SECONDS, check=False)
+    if done.returncode:
+        raise ModuleError(f"spirv-val: {(done.stderr or done.stdout).decode(errors='replace').strip()}")
