@@ -1,4 +1,4 @@
-"""Fit the polynomials of the elementary functions and write ``spirograd/transforms/math_coefficients.py``.
+"""Fit the polynomials of the elementary functions, split their constants, and write ``spirograd/transforms/math_coefficients.py``.
 
 Needs mpmath (development only). Every entry is a minimax fit by the Remez exchange algorithm in 60 digits, on a dense Chebyshev grid, of
 ``target(t)`` by a polynomial in ``t`` under ``weight(t)``, which turns the error of the polynomial into the relative error of the function.
@@ -63,23 +63,80 @@ def _pow_tail(z: Any) -> Any:
     return (3 * mp.atanh(s) / s - 3 - z) / z**2
 
 
+LOG2 = mp.log(2)
+SIN_Z = (mp.pi / 4) ** 2 * mp.mpf("1.001")
+ATAN_Z = mp.tan(mp.pi / 8) ** 2 * mp.mpf("1.001")
+QUARTER = mp.mpf("0.25")
+
+
+def _log2_factor(z: Any) -> Any:
+    s = mp.sqrt(z)
+    return 2 * mp.atanh(s) / (s * LOG2)
+
+
+def _cos_tail(z: Any) -> Any:
+    return (mp.cos(mp.sqrt(z)) - 1 + z / 2) / z**2
+
+
+def _exp_weight(r: Any) -> Any:
+    return r**2 / mp.exp(r)
+
+
+def _one(z: Any) -> Any:
+    return mp.mpf(1)
+
+
+def _identity(z: Any) -> Any:
+    return z
+
+
+def _square(z: Any) -> Any:
+    return z**2
+
+
 FITS = (
-    Fit("EXP_F32", "e**r = 1 + r + r**2 P(r), |r| <= ln(2)/2", _exp_tail, lambda r: r**2 / mp.exp(r), -HALF_LN2, HALF_LN2, 5, True),
-    Fit("EXP2_F32", "2**r = 1 + r P(r), |r| <= 1/2", lambda r: (mp.mpf(2) ** r - 1) / r, lambda r: abs(r) / mp.mpf(2) ** r, mp.mpf("-0.5005"), mp.mpf("0.5005"), 6, True),
-    Fit("LOG_F32", "log((1+s)/(1-s)) = 2 s + s z P(z), z = s**2", _log_tail, lambda z: z, 0, LOG_Z, 3, True),
+    Fit("EXP_F32", "e**r = 1 + r + r**2 P(r), |r| <= ln(2)/2", _exp_tail, _exp_weight, -HALF_LN2, HALF_LN2, 5, True),
+    Fit("LOG_F32", "log((1+s)/(1-s)) = 2 s + s z P(z), z = s**2", _log_tail, _identity, 0, LOG_Z, 3, True),
     Fit("SIN_F32", "sin(r) = r + r z P(z), z = r**2, |r| <= pi/2", _odd(mp.sin), _relative(mp.sin), 0, (mp.pi / 2) ** 2, 4, True),
     Fit("TAN_F32", "tan(r) = r + r z P(z), |r| <= pi/4", _odd(mp.tan), _relative(mp.tan), 0, (mp.pi / 4) ** 2, 6, True),
-    Fit("ASIN_F32", "asin(r) = r + r z P(z), |r| <= 1/2", _odd(mp.asin), _relative(mp.asin), 0, mp.mpf("0.25"), 5, True),
+    Fit("ASIN_F32", "asin(r) = r + r z P(z), |r| <= 1/2", _odd(mp.asin), _relative(mp.asin), 0, QUARTER, 5, True),
     Fit("ATAN_F32", "atan(r) = r + r z P(z), |r| <= 1", _odd(mp.atan), _relative(mp.atan), 0, 1, 8, True),
-    Fit("LOG2_POW_F32", "log2((1+s)/(1-s)) = s P(z), in f64, good to 2**-44", lambda z: 2 * mp.atanh(mp.sqrt(z)) / (mp.sqrt(z) * mp.log(2)), lambda z: mp.mpf(1), 0, LOG_Z, 6),
-    Fit("EXP_F64", "e**r = 1 + r + r**2 P(r), |r| <= ln(2)/2", _exp_tail, lambda r: r**2 / mp.exp(r), -HALF_LN2, HALF_LN2, 11),
-    Fit("LOG_F64", "log((1+s)/(1-s)) = 2 s + s z P(z), z = s**2", _log_tail, lambda z: z, 0, LOG_Z, 7),
-    Fit("LOG_POW_F64", "atanh(s) = s/3 (3 + z + z**2 P(z)), good to 2**-69", _pow_tail, lambda z: z**2, 0, LOG_Z, 8),
-    Fit("SIN_F64", "sin(r) = r + r z P(z), |r| <= pi/4", _odd(mp.sin), _relative(mp.sin), 0, (mp.pi / 4) ** 2 * mp.mpf("1.001"), 6),
-    Fit("COS_F64", "cos(r) = 1 - z/2 + z**2 P(z), |r| <= pi/4", lambda z: (mp.cos(mp.sqrt(z)) - 1 + z / 2) / z**2, lambda z: z**2, 0, (mp.pi / 4) ** 2 * mp.mpf("1.001"), 6),
-    Fit("ASIN_F64", "asin(r) = r + r z P(z), |r| <= 1/2", _odd(mp.asin), _relative(mp.asin), 0, mp.mpf("0.25"), 13),
-    Fit("ATAN_F64", "atan(r) = r + r z P(z), |r| <= tan(pi/8)", _odd(mp.atan), _relative(mp.atan), 0, mp.tan(mp.pi / 8) ** 2 * mp.mpf("1.001"), 12),
+    Fit("TANH_F32", "tanh(r) = r + r z P(z), |r| <= 5/8", _odd(mp.tanh), _relative(mp.tanh), 0, mp.mpf("0.390625"), 5, True),
+    Fit("LOG2_POW_F32", "log2((1+s)/(1-s)) = s P(z), in f64", _log2_factor, _one, 0, LOG_Z, 6),
+    Fit("EXP_F64", "e**r = 1 + r + r**2 P(r), |r| <= ln(2)/2", _exp_tail, _exp_weight, -HALF_LN2, HALF_LN2, 11),
+    Fit("LOG_F64", "log((1+s)/(1-s)) = 2 s + s z P(z), z = s**2", _log_tail, _identity, 0, LOG_Z, 7),
+    Fit("LOG_POW_F64", "atanh(s) = s/3 (3 + z + z**2 P(z))", _pow_tail, _square, 0, LOG_Z, 8),
+    Fit("SIN_F64", "sin(r) = r + r z P(z), |r| <= pi/4", _odd(mp.sin), _relative(mp.sin), 0, SIN_Z, 6),
+    Fit("COS_F64", "cos(r) = 1 - z/2 + z**2 P(z), |r| <= pi/4", _cos_tail, _square, 0, SIN_Z, 6),
+    Fit("ASIN_F64", "asin(r) = r + r z P(z), |r| <= 1/2", _odd(mp.asin), _relative(mp.asin), 0, QUARTER, 12),
+    Fit("ATAN_F64", "atan(r) = r + r z P(z), |r| <= tan(pi/8)", _odd(mp.atan), _relative(mp.atan), 0, ATAN_Z, 11),
 )
+
+
+# A constant as an unevaluated sum: ``name_1`` ... with the given numbers of significant bits, and what remains as a full f64.
+SPLITS: tuple[tuple[str, Any, tuple[int, ...]], ...] = (
+    ("LN2_15", mp.log(2), (15,)),
+    ("LN2_21", mp.log(2), (21,)),
+    ("LN2_33", mp.log(2), (33,)),
+    ("PI_28", mp.pi, (28,)),
+    ("HALF_PI_33", mp.pi / 2, (33, 33, 33)),
+    ("HALF_PI", mp.pi / 2, (53,)),
+    ("PI", mp.pi, (53,)),
+    ("HALF_PI_24", mp.pi / 2, (24,)),
+    ("PI_24", mp.pi, (24,)),
+    ("CP_21", 2 / (3 * mp.log(2)), (21,)),
+)
+
+
+def split(value: Any, bits: Sequence[int]) -> list[float]:
+    """Parts of ``value``: each truncated to that many bits, then the rest."""
+    parts: list[float] = []
+    rest = value
+    for count in bits:
+        unit = mp.mpf(2) ** (mp.floor(mp.log(abs(rest), 2)) - count + 1)
+        parts.append(float(mp.floor(rest / unit) * unit))
+        rest = rest - mp.mpf(parts[-1])
+    return [*parts, float(rest)]
 
 
 def _horner(coefficients: Sequence[Any], t: Any) -> Any:
@@ -152,6 +209,9 @@ def main() -> None:
         lines += [f"# {job.doc}: error 2**{float(mp.log(error, 2)):.1f}", f"{job.name} = ("]
         lines += [f"    {c!r}," for c in coefficients] + [")"]
         print(job.name, len(coefficients), f"2**{float(mp.log(error, 2)):.1f}", flush=True)
+    for name, value, bits in SPLITS:
+        lines += [f"# {', '.join(map(str, bits))} bits, and the rest", f"{name} = ("]
+        lines += [f"    {part!r}," for part in split(value, bits)] + [")"]
     OUTPUT.write_text("\n".join(lines) + "\n")
 
 

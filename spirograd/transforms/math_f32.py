@@ -1,0 +1,213 @@
+"""Elementary functions of f32 as branch-free IR: a compiler vectorises them like any other arithmetic.
+
+Reductions follow Cody and Waite (Software Manual for the Elementary Functions, 1980); the polynomials are our own minimax fits
+(tools/fit_polynomials.py). All are right for infinities, NaN, signed zeros and subnormal numbers, with or without fused ``fma``. Largest errors
+seen, in ulp (tests/unit/math): exp 0.9, log 0.8, sin and cos 1.3 (|x| <= 1e6; arguments up to 5e7 are reduced exactly, with fused ``fma`` up to 1e15; beyond,
+a finite value), tan 2.3, asin 1.2, acos 1.3, atan2 1.6, tanh 1.9, pow 0.9.
+"""
+
+from __future__ import annotations
+
+import math
+
+from spirograd.base.dtypes import f32, f64, i32
+from spirograd.transforms import math_coefficients as fits
+from spirograd.transforms.math_value import Value
+
+# Adding 1.5 * 2**23 rounds to an integer, which then stands in the low bits.
+MAGIC = 1.5 * 2.0**23
+MAGIC_BITS = 0x4B400000
+MAGIC_F64 = 1.5 * 2.0**52
+LOG2_E = math.log2(math.e)
+# The first part has 15 bits, so that its product with an exponent is exact.
+LN2_HIGH, LN2_LOW = fits.LN2_15
+SQRT_HALF_BITS = 0x3F3504F3
+EXPONENT = 23
+SIGN = -0x80000000
+# The first part has 28 bits: products with quotients up to 2**25 are exact in f64.
+PI_HIGH, PI_LOW = fits.PI_28
+
+
+def _scale(value: Value, n: Value) -> Value:
+    """value * 2**n for |n| < 250, in two steps, so that overflow and subnormal results come out right."""
+    half = n >> 1
+    first = ((half + 127) << EXPONENT).as_float(f32)
+    second = ((n - half + 127) << EXPONENT).as_float(f32)
+    return value.exact() * first * second
+
+
+def _reduce_exp(x: Value) -> tuple[Value, Value, Value]:
+    """x = n ln(2) + r: (n as i32, n, r). |x| < 1e5."""
+    shifted = (x.exact() * LOG2_E) + MAGIC
+    n = shifted - MAGIC
+    r = n.fma(-LN2_LOW, n.fma(-LN2_HIGH, x))
+    return shifted.bits() - MAGIC_BITS, n, r
+
+
+def exp(x: Value) -> Value:
+    x = x.clamp(-105.0, 89.0)
+    n, _, r = _reduce_exp(x)
+    tail = r.horner(fits.EXP_F32)
+    return _scale((r * r).fma(tail, r) + 1.0, n)
+
+
+def tanh(x: Value) -> Value:
+    """x + x**3 P(x**2) up to 5/8, then 1 - 2 / (e**(2|x|) + 1)."""
+    a = x.abs()
+    z = a * a
+    small = (z * a).fma(z.horner(fits.TANH_F32), a)
+    n, _, r = _reduce_exp((a * 2.0).clamp(0.0, 20.0))
+    power = ((n + 127) << EXPONENT).as_float(f32)
+    large = 1.0 - 2.0 / ((r * r).fma(r.horner(fits.EXP_F32), r) + 1.0).fma(power, 1.0)
+    return _with_sign_of((a < 0.625).select(small, large), x)
+
+
+def _split_log(x: Value) -> tuple[Value, Value]:
+    """x > 0 as 2**k * m, sqrt(1/2) <= m < sqrt(2): (k as i32, m). Subnormal x too."""
+    tiny = x < 2.0**-126
+    bits = tiny.select(x * 2.0**25, x).bits() - SQRT_HALF_BITS
+    k = bits >> EXPONENT
+    m = ((bits & 0x7FFFFF) + SQRT_HALF_BITS).as_float(f32)
+    return tiny.select(k - 25, k), m
+
+
+def log(x: Value) -> Value:
+    """log(2**k (1 + f)) = k ln(2) + f - (f**2/2 - s (f**2/2 + R)), s = f / (2 + f)."""
+    k, m = _split_log(x)
+    f = m - 1.0
+    s = f / (f + 2.0)
+    z = s * s
+    half_square = f * 0.5 * f
+    n = k.cast(f32)
+    correction = s.fma(z.fma(z.horner(fits.LOG_F32), half_square), n * LN2_LOW)
+    value = n.fma(LN2_HIGH, f - (half_square - correction))
+    value = (x < math.inf).select(value, x)
+    return (x > 0.0).select(value, _log_of_nonpositive(x))
+
+
+def _log_of_nonpositive(x: Value) -> Value:
+    """-inf at zero, else NaN (x > 0 is false for NaN too)."""
+    return x.eq(0.0).select(-math.inf, x.const(math.nan))
+
+
+def _sine_of_reduced(r: Value, flip: Value) -> Value:
+    """sin(r), |r| <= pi/2, negated where ``flip`` (i32) has its lowest bit set. The clamp bounds what huge arguments leave."""
+    r = r.clamp(-1.5707964, 1.5707964)
+    z = r * r
+    value = (z * r).fma(z.horner(fits.SIN_F32), r)
+    return (value.bits() ^ (flip << 31)).as_float(f32)
+
+
+def sin(x: Value) -> Value:
+    wide = x.cast(f64)
+    shifted = wide * (1 / math.pi) + MAGIC_F64
+    n = shifted - MAGIC_F64
+    r = n.fma(-PI_LOW, n.fma(-PI_HIGH, wide)).cast(f32)
+    return x.eq(0.0).select(x, _sine_of_reduced(r, shifted.bits().cast(i32)))
+
+
+def cos(x: Value) -> Value:
+    """cos(x) = -(-1)**n sin(x - (n + 1/2) pi)."""
+    wide = x.cast(f64)
+    shifted = (wide * (1 / math.pi) - 0.5) + MAGIC_F64
+    n = (shifted - MAGIC_F64) + 0.5
+    r = n.fma(-PI_LOW, n.fma(-PI_HIGH, wide)).cast(f32)
+    return _sine_of_reduced(r, ~shifted.bits().cast(i32))
+
+
+def tan(x: Value) -> Value:
+    wide = x.cast(f64)
+    shifted = wide * (2 / math.pi) + MAGIC_F64
+    n = shifted - MAGIC_F64
+    r = n.fma(-PI_LOW / 2, n.fma(-PI_HIGH / 2, wide)).cast(f32).clamp(-0.7853983, 0.7853983)
+    z = r * r
+    value = (z * r).fma(z.horner(fits.TAN_F32), r)
+    odd = (shifted.bits().cast(i32) & 1).ne(0)
+    return odd.select(-1.0, value) / odd.select(value, 1.0)
+
+
+def _asin_parts(x: Value) -> tuple[Value, Value, Value]:
+    """(large, s, asin(s) - s): s = sqrt((1 - |x|) / 2) where large (|x| > 1/2), else |x|."""
+    a = x.abs()
+    large = a > 0.5
+    z = large.select(a.fma(-0.5, 0.5), a * a)
+    s = large.select(z.sqrt(), a)
+    return large, s, z * s * z.horner(fits.ASIN_F32)
+
+
+def asin(x: Value) -> Value:
+    """|x| > 1/2: pi/2 - 2 asin(s)."""
+    high, low = fits.HALF_PI_24
+    large, s, tail = _asin_parts(x)
+    folded = s.fma(-2.0, high) - tail.fma(2.0, -low)
+    return _with_sign_of(large.select(folded, s + tail), x)
+
+
+def acos(x: Value) -> Value:
+    """|x| <= 1/2: pi/2 - asin(x); x > 1/2: 2 asin(s); x < -1/2: pi - 2 asin(s)."""
+    high, low = fits.HALF_PI_24
+    large, s, tail = _asin_parts(x)
+    value = s + tail
+    negative = x < 0.0
+    middle = high - (negative.select(-value, value) - low)
+    left = fits.PI_24[0] - value.fma(2.0, -fits.PI_24[1])
+    return large.select(negative.select(left, value * 2.0), middle)
+
+
+def _with_sign_of(magnitude: Value, sign: Value) -> Value:
+    """``magnitude`` (not negative) with the sign bit of ``sign``."""
+    return (magnitude.bits() | (sign.bits() & SIGN)).as_float(f32)
+
+
+def atan2(y: Value, x: Value) -> Value:
+    ax, ay = x.abs(), y.abs()
+    steep = ay > ax
+    low, high = steep.select(ax, ay), steep.select(ay, ax)
+    # Equal operands would give NaN for two infinities and for two zeros.
+    q = low.eq(high).select((low > 0.0).select(1.0, low), low / high)
+    z = q * q
+    value = (z * q).fma(z.horner(fits.ATAN_F32), q)
+    return _with_sign_of(into_quadrant(value, steep, x.bits() < 0, fits.HALF_PI_24, fits.PI_24), y)
+
+
+def into_quadrant(angle: Value, steep: Value, left: Value, half_pi: tuple[float, ...], pi: tuple[float, ...]) -> Value:
+    """``angle`` in [0, pi/4], measured from the nearest half axis, as measured from the positive x axis: 0, pi/2 or pi, plus or minus it."""
+    high = steep.select(half_pi[0], left.select(pi[0], angle.const(0.0)))
+    low = steep.select(half_pi[1], left.select(pi[1], angle.const(0.0)))
+    return high + ((steep ^ left).select(-angle, angle) + low)
+
+
+def pow_(x: Value, y: Value) -> Value:
+    """|x|**y = 2**(y log2|x|), logarithm and product in f64, the last polynomial in f32; then the special cases of IEEE 754 pow."""
+    a = x.abs()
+    k, m = _split_log(a)
+    wide = m.cast(f64)
+    s = (wide - 1.0) / (wide + 1.0)
+    log2 = s.fma((s * s).horner(fits.LOG2_POW_F32), k.cast(f64))
+    exponent = (y.clamp(-(2.0**40), 2.0**40).cast(f64) * log2).clamp(-160.0, 160.0)
+    shifted = exponent.cast(f32).exact() + MAGIC
+    n = shifted - MAGIC
+    r = ((exponent - n.cast(f64)) * math.log(2)).cast(f32)
+    value = _scale((r * r).fma(r.horner(fits.EXP_F32), r) + 1.0, shifted.bits() - MAGIC_BITS)
+    return power_cases(x, y, a, value)
+
+
+def power_cases(x: Value, y: Value, a: Value, value: Value) -> Value:
+    """pow(x, y) from value = |x|**y as it is for positive finite |x| = a. For f32 and f64."""
+    t = x.type
+    falls = y < 0.0
+    zero = a.eq(0.0)
+    # 0 and infinity: which of the two results depends on the sign of y.
+    edge = (zero ^ falls).select(0.0, x.const(math.inf))
+    value = (zero | a.eq(math.inf)).select(edge, value)
+    # Negative x: an odd integer exponent keeps the sign, another integer drops it; no real result otherwise.
+    half = y * 0.5
+    odd_or_fraction = half.floor().ne(half)
+    whole = y.floor().eq(y)
+    sign = x.bits() & (SIGN if t is f32 else -(1 << 63))
+    odd = odd_or_fraction & whole
+    value = odd.select((value.bits() | sign).as_float(t), value)
+    finite_negative = (x < 0.0) & (x > -math.inf)
+    value = (finite_negative & ~whole).select(math.nan, value)
+    value = (x.ne(x) | y.ne(y)).select(x + y, value)
+    return (x.eq(1.0) | y.eq(0.0)).select(1.0, value)
