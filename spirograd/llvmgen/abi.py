@@ -1,0 +1,35 @@
+"""Names and numbers shared by generated code, the worker pool and the CPU device. Knows nothing of the IR."""
+
+from __future__ import annotations
+
+# `void sg_kernel(ptr block, ptr pool)`: runs all tasks of a kernel in order. One per module.
+DRIVER = "sg_kernel"
+# `void sg_pool_run(ptr pool, ptr task, ptr block, i64 begin, i64 end, i64 cost)`: calls `task(block, lo, hi)` over [begin, end) and waits.
+# ``cost`` is the work of one iteration in units of roughly one scalar instruction.
+POOL_RUN = "sg_pool_run"
+# `void sg_worker_main(ptr pool)`: the body of a worker thread; returns once the pool is told to stop.
+WORKER_MAIN = "sg_worker_main"
+# `void sg_pool_stop(ptr pool)`: tells the workers to return.
+POOL_STOP = "sg_pool_stop"
+
+# Less work than this (units of cost) is done by the caller alone: waking a worker costs 1 to 10 microseconds.
+INLINE_WORK = 30_000
+# A chunk holds at least this much work, so that taking it costs little beside it.
+CHUNK_WORK = 8_000
+# Chunks per thread: more balance better, fewer cost less.
+CHUNKS_PER_THREAD = 8
+
+# The state of a pool: byte offsets. Words written by different threads lie on different cache lines.
+POOL_TICKET = 0  # i64: epoch << 32 | chunks not yet taken
+POOL_DONE = 64  # i32: chunks finished; the caller sleeps on it
+POOL_EPOCH = 128  # i32: number of the job; the workers sleep on it
+POOL_SLEEPERS = 192  # i32: workers that sleep or are about to
+POOL_STOPPING = 256  # i32
+POOL_CALLER_SLEEPS = 260  # i32
+POOL_BUSY = 320  # i32: a caller owns the pool
+POOL_WORKERS = 324  # i32: worker threads started
+POOL_SPINS = 328  # i32: pauses before a worker sleeps
+POOL_JOB = 384  # ptr task, ptr block, i64 begin, i64 end, i64 chunk, i32 chunks
+POOL_MUTEX = 512  # pthread_mutex_t, where there is no futex
+POOL_CONDITION = 640  # pthread_cond_t
+POOL_BYTES = 1024

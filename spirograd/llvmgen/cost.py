@@ -1,0 +1,39 @@
+"""An estimate of the work of one iteration, so that small tasks run without waking anybody."""
+
+from __future__ import annotations
+
+from spirograd.ir import ops
+from spirograd.ir.nodes import Op, Region
+
+# Units: roughly one scalar instruction. What is not listed counts 1; operations that are no instruction count 0.
+_WEIGHTS = {
+    **dict.fromkeys((ops.const, ops.result, ops.slot, ops.bitcast), 0),
+    **dict.fromkeys((ops.div, ops.idiv, ops.irem, ops.sqrt, ops.rsqrt), 6),
+    **dict.fromkeys((ops.exp, ops.log, ops.sin, ops.cos, ops.tan, ops.asin, ops.acos, ops.atan2, ops.tanh, ops.pow_), 25),
+    **dict.fromkeys((ops.atomic, ops.cas), 20),
+    **dict.fromkeys((ops.extract, ops.insert), 3),
+}
+# Iterations assumed of a loop whose bounds are not constants.
+_UNKNOWN_TRIPS = 32
+# Beyond this every launch is worth distributing anyway; keeps products far from overflow.
+_LIMIT = 1 << 24
+
+
+def _trips(op: Op) -> int:
+    begin, end = op.args[:2]
+    if begin.code is ops.const and end.code is ops.const:
+        return max(int(end.attr) - int(begin.attr), 0)
+    return _UNKNOWN_TRIPS
+
+
+def cost_of(region: Region) -> int:
+    """Units of work of running ``region`` once (at least 1); both branches of an `if` count."""
+    total = 0
+    for op in region.ops[:-1]:
+        work = sum(cost_of(r) for r in op.regions)
+        if op.code is ops.for_:
+            work *= _trips(op)
+        elif op.code is ops.while_:
+            work *= _UNKNOWN_TRIPS
+        total += work + _WEIGHTS.get(op.code, 1)
+    return min(max(total, 1), _LIMIT)

@@ -1,0 +1,120 @@
+"""Device IR -> the text of an LLVM module for CPUs: one function per task, and a driver that runs them in order."""
+
+from __future__ import annotations
+
+from spirograd.base import dtypes as dt
+from spirograd.base.artifact import ArgBlock
+from spirograd.base.caps import Capabilities
+from spirograd.base.dtypes import DType
+from spirograd.base.options import CompileOptions
+from spirograd.ir import ops
+from spirograd.ir.nodes import BufferRef, Kernel, Op, TaskAttr, ref_of
+from spirograd.llvmgen import abi, half
+from spirograd.llvmgen.cost import cost_of
+from spirograd.llvmgen.function import FunctionEmitter
+from spirograd.llvmgen.module import ModuleText, literal, symbol
+
+# The argument block is the caller's private copy: no kernel can write it.
+_BLOCK = "ptr noalias nonnull readonly align 8 captures(none) %block"
+
+
+def entry_names(kernel: Kernel) -> tuple[str, ...]:
+    """The symbol of each task, in order, as `emit_kernel` names them."""
+    names: list[str] = []
+    for op in kernel.body.ops[:-1]:
+        base = symbol(f"{kernel.name}.{op.attr.name or op.attr.kind}")
+        names.append(base if base not in names else f"{base}.{len(names)}")
+    return tuple(names)
+
+
+def emit_kernel(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions) -> str:
+    """The module of ``kernel`` (device IR): a function `void task(ptr block[, i64 begin, i64 end])` per task, and the driver `sg_kernel`.
+
+    Raises TypeError for an operation that device IR does not have, ValueError for a slot that is not in ``block``.
+    """
+    _check_slots(kernel, block)
+    module = ModuleText(caps, options)
+    module.declare(abi.POOL_RUN, "void", "ptr, ptr, ptr, i64, i64, i64", " nounwind")
+    tasks = kernel.body.ops[:-1]
+    names = entry_names(kernel)
+    for op, name in zip(tasks, names):
+        assert op.code is ops.task and isinstance(op.attr, TaskAttr), op
+        module.functions.append(_range_task(module, op, name) if op.attr.kind == "range_for" else _serial_task(module, op, name))
+    module.functions.append(_driver(module, tasks, names))
+    _add_half(module)
+    return f"; kernel {kernel.name}\n{module.text()}"
+
+
+def _check_slots(kernel: Kernel, block: ArgBlock) -> None:
+    known = {(slot.offset, slot.kind) for slot in block.slots}
+    for op in kernel.walk():
+        ref = ref_of(op)
+        slot = ref.slot if isinstance(ref, BufferRef) else op.attr if op.code is ops.slot else None
+        if slot is not None and (slot.offset, slot.kind) not in known:
+            raise ValueError(f"{kernel.name}: {slot} is not in the argument block")
+
+
+def _function(name: str, linkage: str, params: str, emitter: FunctionEmitter) -> str:
+    body = "\n".join([*emitter.entry, "  br label %entry.end", "entry.end:", *emitter.lines])
+    return f"define {linkage}void @{name}({params}) nounwind {{\nentry:\n{body}\n  ret void\n}}\n"
+
+
+def _serial_task(module: ModuleText, op: Op, name: str) -> str:
+    emitter = FunctionEmitter(module)
+    emitter.region(op.regions[0])
+    return _function(name, "internal ", _BLOCK, emitter)
+
+
+def _range_task(module: ModuleText, op: Op, name: str) -> str:
+    """The loop over [begin, end) of one chunk, then `finish` on what it accumulated."""
+    _, body, finish = op.regions
+    # Iterations of a parallel loop are independent by definition: LLVM need not prove it.
+    group = module.node("distinct !{}")
+    accesses = module.node(f'!{{!"llvm.loop.parallel_accesses", {group}}}')
+    loop = module.node(f"distinct !{{{{self}}, {accesses}}}")
+    emitter = FunctionEmitter(module, f", !llvm.access.group {group}")
+    index = body.params[0].type
+    assert isinstance(index, DType)
+    begin, end = _resized_bounds(emitter, index)
+    reductions = op.attr.reductions
+    initial = [literal(ops.identity(r.kind, r.dtype), r.dtype) for r in reductions]
+    values = emitter.counted_loop(index, begin, end, [r.dtype for r in reductions], initial, body, f", !llvm.loop {loop}")
+    if reductions:
+        emitter.memory_suffix = ""
+        emitter.bind(finish.params, values)
+        emitter.region(finish)
+    return _function(name, "internal ", f"{_BLOCK}, i64 %begin, i64 %end", emitter)
+
+
+def _resized_bounds(emitter: FunctionEmitter, index: DType) -> tuple[str, str]:
+    """%begin and %end as the index type."""
+    if index.bits == 64:
+        return "%begin", "%end"
+    return emitter.convert("trunc", "%begin", dt.i64, index), emitter.convert("trunc", "%end", dt.i64, index)
+
+
+def _driver(module: ModuleText, tasks: tuple[Op, ...], names: tuple[str, ...]) -> str:
+    emitter = FunctionEmitter(module)
+    for op, name in zip(tasks, names):
+        if op.attr.kind != "range_for":
+            emitter.line(f"call void @{name}(ptr %block)")
+            continue
+        bounds, body, _ = op.regions
+        texts = emitter.region(bounds)
+        wide = []
+        for value, text in zip(bounds.results, texts):
+            assert isinstance(value.type, DType)
+            wide.append(emitter.resize(text, value.type, dt.i64))
+        emitter.line(f"call void @{abi.POOL_RUN}(ptr %pool, ptr @{name}, ptr %block, i64 {wide[0]}, i64 {wide[1]}, i64 {cost_of(body)})")
+    # Plain pointers here: the pool holds on to the block while the call lasts.
+    return _function(abi.DRIVER, "", "ptr nonnull align 8 %block, ptr %pool", emitter)
+
+
+def _add_half(module: ModuleText) -> None:
+    """Define the f16 conversions that the CPU lacks."""
+    if module.uses_double_to_half:
+        module.functions.append(half.double_to_half())
+    if half.needs_library(module.caps) and any(" half" in text for text in module.functions):
+        for name, text in half.library().items():
+            module.functions.append(text)
+            module.used[name] = None

@@ -1,0 +1,106 @@
+"""The text of one LLVM module: types, literals, declarations, attributes and metadata, each written once."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from spirograd.base import dtypes as dt
+from spirograd.base.caps import Capabilities
+from spirograd.base.dtypes import DType, Type, Vec
+from spirograd.base.options import CompileOptions
+
+LLVM_TYPES: dict[DType, str] = {
+    dt.u1: "i1",
+    dt.i8: "i8",
+    dt.u8: "i8",
+    dt.i16: "i16",
+    dt.u16: "i16",
+    dt.i32: "i32",
+    dt.u32: "i32",
+    dt.i64: "i64",
+    dt.u64: "i64",
+    dt.f16: "half",
+    dt.f32: "float",
+    dt.f64: "double",
+}
+
+
+def type_name(t: Type) -> str:
+    """The LLVM type of a value."""
+    if isinstance(t, DType):
+        return LLVM_TYPES[t]
+    if isinstance(t, Vec):
+        return f"<{t.n} x {LLVM_TYPES[t.elem]}>"
+    raise TypeError(f"no LLVM value has type {t!r}")
+
+
+def literal(value: bool | int | float, t: DType) -> str:
+    """A constant. Floats are written as bits: a double's for f32 and f64 (exact for both), two bytes for f16."""
+    if t is dt.u1:
+        return "true" if value else "false"
+    if t is dt.f16:
+        return f"0xH{int(np.float16(value).view(np.uint16)):04X}"
+    if t.is_float:
+        with np.errstate(all="ignore"):
+            bits = np.float64(t.np.type(value)).view(np.uint64)
+        return f"0x{int(bits):016X}"
+    wrapped = int(value) & ((1 << t.bits) - 1)
+    return str(wrapped - (1 << t.bits) if wrapped >> (t.bits - 1) else wrapped)
+
+
+def symbol(name: str) -> str:
+    """``name`` with what assemblers dislike replaced."""
+    return re.sub(r"[^A-Za-z0-9_.$]", "_", name) or "_"
+
+
+@dataclass(slots=True, eq=False)
+class ModuleText:
+    """Collects what functions refer to; `text` puts the module together."""
+
+    caps: Capabilities
+    options: CompileOptions
+    functions: list[str] = field(default_factory=list)
+    declarations: dict[str, str] = field(default_factory=dict)
+    attributes: dict[str, int] = field(default_factory=dict)
+    metadata: list[str] = field(default_factory=lambda: ["!{}"])
+    used: dict[str, None] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+    uses_double_to_half: bool = False
+
+    def declare(self, name: str, result: str, params: str, attributes: str = "") -> str:
+        """Declare function ``name`` once; returns it as an operand of `call`."""
+        if name not in self.declarations:
+            self.declarations[name] = f"declare {result} @{name}({params}){attributes}"
+        return f"@{name}"
+
+    def attribute_group(self, text: str) -> str:
+        """A reference to the attribute group with this text."""
+        return f"#{self.attributes.setdefault(text, len(self.attributes))}"
+
+    def node(self, text: str) -> str:
+        """A reference to a new metadata node. ``{self}`` in the text stands for the node."""
+        number = len(self.metadata)
+        self.metadata.append(text.replace("{self}", f"!{number}"))
+        return f"!{number}"
+
+    def unique(self, name: str) -> str:
+        """A symbol not yet taken in this module."""
+        base = chosen = symbol(name)
+        number = 1
+        while chosen in self.names:
+            chosen = f"{base}.{number}"
+            number += 1
+        self.names.add(chosen)
+        return chosen
+
+    def text(self) -> str:
+        parts = [*self.functions, *self.declarations.values()]
+        if self.used:
+            listed = ", ".join(f"ptr @{name}" for name in self.used)
+            parts.append(f'@llvm.compiler.used = appending global [{len(self.used)} x ptr] [{listed}], section "llvm.metadata"')
+        parts += [f"attributes #{number} = {{ {text} }}" for text, number in self.attributes.items()]
+        parts += [f"!{number} = {text}" for number, text in enumerate(self.metadata)]
+        return "\n".join(parts) + "\n"

@@ -1,0 +1,160 @@
+"""llvmlite: the host's capabilities, LLVM IR text -> object code, object code -> addresses in this process."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import os
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from spirograd.base.caps import Capabilities
+from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.options import CompileOptions
+from spirograd.llvmgen import vector_math
+
+# The SLP vectoriser takes nine tenths of the optimiser's time on large functions (460 ms at 8,000 instructions), and pays on small ones.
+SLP_LIMIT = 1500
+_link_lock = threading.Lock()
+_link_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class NativeCode:
+    """``object``: a relocatable object file of the host. The texts are empty unless the options keep stages."""
+
+    object: bytes
+    optimized_ir: str = ""
+    assembly: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Library:
+    """Linked code: ``addresses`` by symbol. The code lives as long as this object."""
+
+    addresses: dict[str, int]
+    tracker: Any
+
+
+@functools.cache
+def _target() -> Any:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    llvm.initialize_native_asmparser()
+    return llvm.Target.from_triple(llvm.get_process_triple())
+
+
+def version() -> str:
+    """What object code depends on besides its source and the CPU: for cache keys."""
+    return f"llvmlite {llvmlite.__version__} LLVM {'.'.join(map(str, llvm.llvm_version_info))} {llvm.get_process_triple()}"
+
+
+@functools.cache
+def _has_libmvec() -> bool:
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        library = ctypes.CDLL(vector_math.LIBMVEC_FILE)
+    except OSError:
+        return False
+    return all(hasattr(library, name) for name in vector_math.all_symbols())
+
+
+def _memory_size() -> int:
+    """Bytes of physical memory."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 1 << 62
+
+
+@functools.cache
+def host_caps() -> Capabilities:
+    """What code for this machine may use."""
+    _target()
+    features = llvm.get_host_cpu_features().flatten()
+    return Capabilities(
+        profile="cpu",
+        int8=True,
+        int16=True,
+        int64=True,
+        float16=True,
+        float64=True,
+        storage8=True,
+        storage16=True,
+        atomic_int64=True,
+        atomic_f32_add=True,
+        atomic_f32_minmax=True,
+        atomic_f64_add=True,
+        atomic_cas=True,
+        buffer_address=True,
+        max_allocation=_memory_size(),
+        cpu_name=llvm.get_host_cpu_name(),
+        cpu_features=features,
+        vector_library=vector_math.LIBMVEC if "+avx2" in features and _has_libmvec() else "",
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _target_machine(cpu: str, features: str, level: int) -> Any:
+    return _target().create_target_machine(cpu, features, opt=level, reloc="pic", codemodel="default", jit=True)
+
+
+def _instructions(text: str) -> int:
+    return text.count("\n  ")
+
+
+def compile_module(text: str, caps: Capabilities, options: CompileOptions) -> NativeCode:
+    """Optimise and compile a module for the CPU that ``caps`` describes.
+
+    Raises SpirogradRuntimeError with LLVM's message if the text is no valid module: a defect of the emitter.
+    """
+    level = min(max(options.opt_level, 0), 3) if options.optimize else 0
+    machine = _target_machine(caps.cpu_name, caps.cpu_features, level)
+    try:
+        module = llvm.parse_assembly(text, llvm.create_context())
+    except RuntimeError as error:
+        raise SpirogradRuntimeError(f"LLVM rejects the generated code: {error}") from error
+    module.triple = machine.triple
+    module.data_layout = str(machine.target_data)
+    tuning = llvm.create_pipeline_tuning_options(speed_level=level)
+    tuning.loop_vectorization = level > 1
+    tuning.slp_vectorization = level > 1 and _instructions(text) < SLP_LIMIT
+    builder = llvm.create_pass_builder(machine, tuning)
+    builder.getModulePassManager().run(module, builder)
+    if not options.keep_stages:
+        return NativeCode(machine.emit_object(module))
+    # Emitting changes the module, so the text comes from a clone.
+    return NativeCode(machine.emit_object(module.clone()), str(module), machine.emit_assembly(module.clone()))
+
+
+@functools.cache
+def _jit() -> Any:
+    if host_caps().vector_library == vector_math.LIBMVEC:
+        llvm.load_library_permanently(vector_math.LIBMVEC_FILE)
+    return llvm.create_lljit_compiler(_target().create_target_machine(jit=True, reloc="pic", codemodel="default"))
+
+
+def link(code: bytes, exports: Sequence[str], imports: Mapping[str, int]) -> Library:
+    """Load object code; ``imports`` gives addresses of symbols that the process does not have.
+
+    Raises SpirogradRuntimeError if a symbol is missing.
+    """
+    builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+    for name, address in imports.items():
+        builder.import_symbol(name, address)
+    for name in exports:
+        builder.export_symbol(name)
+    with _link_lock:
+        try:
+            tracker = builder.link(_jit(), f"spirograd.{next(_link_numbers)}")
+        except RuntimeError as error:
+            raise SpirogradRuntimeError(f"cannot link generated code: {error}") from error
+    return Library({name: tracker[name] for name in exports}, tracker)

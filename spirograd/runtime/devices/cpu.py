@@ -1,0 +1,183 @@
+"""The CPU device: host memory, native code, launches that are done when they return."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import platform
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from spirograd.base import knobs
+from spirograd.base.artifact import CompiledKernel
+from spirograd.base.caps import Capabilities
+from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
+from spirograd.llvmgen import abi
+from spirograd.llvmgen.toolchain import Library, host_caps, link, version
+from spirograd.runtime.device import Buffer, DeviceInfo
+from spirograd.runtime.devices import cpu_pool
+
+_ALIGNMENT = 256
+# From this size on memory comes in pages of its own, zeroed as it is touched and given back when freed.
+_MAP_BYTES = 1 << 18
+# From this size on huge pages are asked for: filling a gigabyte in small pages is half a second of page faults.
+_HUGE_BYTES = 1 << 22
+_MAX_THREADS = 1024
+
+
+@dataclass(slots=True, eq=False)
+class Executable:
+    """A linked kernel: ``run(block, pool)`` runs all its tasks."""
+
+    name: str
+    run: Any
+    library: Library
+
+
+def _choose_threads(max_threads: int) -> int:
+    """Threads to use: the option, else SG_NUM_THREADS, else all that the process may use. Raises SpirogradRuntimeError for nonsense."""
+    text = knobs.get("SG_NUM_THREADS")
+    source, value = "max_threads", max_threads
+    if not max_threads and text:
+        source = "SG_NUM_THREADS"
+        try:
+            value = int(text)
+        except ValueError:
+            raise SpirogradRuntimeError(f"SG_NUM_THREADS must be a number of threads, not {text!r}") from None
+    if not 0 <= value <= _MAX_THREADS:
+        raise SpirogradRuntimeError(f"{source} must lie in 0 (all) .. {_MAX_THREADS}, not {value}")
+    return value or cpu_pool.usable_threads()
+
+
+def open(*, debug: bool = False, max_threads: int = 0, device_memory_bytes: int | None = None) -> CpuDevice:
+    """The CPU as a device.
+
+    ``max_threads``: 0 for SG_NUM_THREADS, or all. ``device_memory_bytes``: a cap on what is allocated at a time. ``debug`` changes
+    nothing here: checks are compiled into kernels. Raises SpirogradRuntimeError for values out of range.
+    """
+    if device_memory_bytes is not None and device_memory_bytes <= 0:
+        raise SpirogradRuntimeError(f"device_memory_bytes must be positive, not {device_memory_bytes}")
+    return CpuDevice(_choose_threads(max_threads), device_memory_bytes)
+
+
+def available() -> str | None:
+    """None: wherever this module imports, the CPU can be used."""
+    return None
+
+
+class CpuDevice:
+    """Implements the Device protocol. Addresses are host pointers, so host arrays need no copies."""
+
+    def __init__(self, threads: int, memory_limit: int | None) -> None:
+        caps = host_caps()
+        self.caps: Capabilities = caps if memory_limit is None else replace(caps, max_allocation=min(caps.max_allocation, memory_limit))
+        detail = (("threads", str(threads)), ("features", caps.cpu_features), ("vector library", caps.vector_library or "none"))
+        self.info = DeviceInfo("cpu", f"{caps.cpu_name} ({platform.machine()})", version(), detail)
+        self.threads = threads
+        self._limit = memory_limit if memory_limit is not None else caps.max_allocation
+        self._pool = cpu_pool.shared(threads)
+        self._imports = {abi.POOL_RUN: cpu_pool.code().run_address}
+        self._lock = threading.Lock()
+        self._allocated = 0
+        self._closed = False
+
+    # --- memory ---
+
+    def allocate(self, nbytes: int) -> Buffer:
+        """Zeroed memory. Raises OutOfDeviceMemory beyond the cap (or the machine's memory), or if the system refuses."""
+        if nbytes < 0:
+            raise ValueError(f"cannot allocate {nbytes} bytes")
+        size = max((nbytes + 15) & ~15, 16)
+        with self._lock:
+            if size + self._allocated > self._limit:
+                raise OutOfDeviceMemory(f"cannot allocate {nbytes} bytes on the CPU: {self._allocated} of {self._limit} bytes are in use")
+            self._allocated += size
+        try:
+            view = _map(size) if size >= _MAP_BYTES else _small(size)
+        except (MemoryError, OSError, ValueError) as error:
+            with self._lock:
+                self._allocated -= size
+            raise OutOfDeviceMemory(f"cannot allocate {nbytes} bytes on the CPU: {error}") from error
+        address = int(np.frombuffer(view, np.uint8).ctypes.data)
+        return Buffer(size, address, view)
+
+    def free(self, buffer: Buffer) -> None:
+        """Drop the memory; the system has it back once no view of it is left. Wrapped host memory stays with its owner."""
+        if buffer.handle is None:
+            return
+        buffer.handle = None
+        with self._lock:
+            self._allocated -= buffer.nbytes
+
+    def upload(self, buffer: Buffer, offset: int, data: memoryview) -> None:
+        source = data.cast("B")
+        self._view(buffer, offset, source.nbytes)[:] = source
+
+    def download(self, buffer: Buffer, offset: int, out: memoryview) -> None:
+        target = out.cast("B")
+        target[:] = self._view(buffer, offset, target.nbytes)
+
+    def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
+        np.frombuffer(self._view(buffer, offset, nbytes), np.uint32)[:] = word
+
+    def copy(self, target: Buffer, target_offset: int, source: Buffer, source_offset: int, nbytes: int) -> None:
+        self._view(target, target_offset, nbytes)[:] = self._view(source, source_offset, nbytes)
+
+    def host_view(self, buffer: Buffer) -> memoryview:
+        return self._view(buffer, 0, buffer.nbytes)
+
+    def wrap(self, address: int, nbytes: int) -> Buffer:
+        return Buffer(nbytes, address)
+
+    def _view(self, buffer: Buffer, offset: int, nbytes: int) -> memoryview:
+        """Writable bytes of a buffer. Raises SpirogradRuntimeError for a range outside of it."""
+        if offset < 0 or nbytes < 0 or offset + nbytes > buffer.nbytes:
+            raise SpirogradRuntimeError(f"{nbytes} bytes at {offset} are outside of a buffer of {buffer.nbytes} bytes")
+        if buffer.handle is not None:
+            view: memoryview = buffer.handle[offset : offset + nbytes]
+            return view
+        return memoryview((ctypes.c_ubyte * nbytes).from_address(buffer.address + offset)).cast("B")
+
+    # --- code ---
+
+    def load(self, kernel: CompiledKernel) -> Executable:
+        """Link a kernel compiled with profile "cpu". Raises SpirogradRuntimeError for another profile or a missing symbol."""
+        if kernel.profile != "cpu":
+            raise SpirogradRuntimeError(f"kernel {kernel.name} was compiled for {kernel.profile}, not for the CPU")
+        library = link(kernel.binaries[0], (abi.DRIVER,), self._imports)
+        function = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_void_p)(library.addresses[abi.DRIVER])
+        return Executable(kernel.name, function, library)
+
+    def launch(self, executable: Executable, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
+        """Run all tasks; they are done on return. The kernel finds its bounds itself, so ``counts`` is not looked at."""
+        if self._closed:
+            raise SpirogradRuntimeError(f"cannot launch {executable.name}: the device is closed")
+        # bytes: ctypes passes the address of their contents (16-byte aligned), without a copy.
+        executable.run(block if type(block) is bytes else bytes(block), self._pool.enter())
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
+    def close(self) -> None:
+        """No more launches; memory goes with its buffers, and the worker threads are shared with later devices."""
+        self._closed = True
+
+
+def _small(size: int) -> memoryview:
+    memory = np.zeros(size + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + size].data
+
+
+def _map(size: int) -> memoryview:
+    pages = mmap.mmap(-1, size)
+    if size >= _HUGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
+        try:
+            pages.madvise(mmap.MADV_HUGEPAGE)
+        except OSError:
+            return memoryview(pages)  # kernels built without huge pages refuse the advice; the memory is good
+    return memoryview(pages)

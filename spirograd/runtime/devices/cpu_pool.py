@@ -1,0 +1,149 @@
+"""Worker threads of the CPU device: Python threads that stay inside one call of compiled code, with the GIL released."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import os
+import platform
+import sys
+import threading
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+from spirograd.base.options import CompileOptions
+from spirograd.llvmgen import abi
+from spirograd.llvmgen.pool import pool_module, sleeping
+from spirograd.llvmgen.toolchain import Library, compile_module, host_caps, link
+
+# Pauses before an idle worker sleeps: about 0.1 ms, since waking it costs several microseconds.
+_WORKER_SPINS = 2000
+_JOIN_SECONDS = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class PoolCode:
+    """The pool's functions in this process. ``kind``: how threads sleep (see `sleeping`)."""
+
+    kind: str
+    run_address: int
+    worker_main: Any
+    stop: Any
+    library: Library
+
+
+def build(kind: str) -> PoolCode:
+    """Compile the pool. Raises SpirogradRuntimeError if it cannot be linked."""
+    caps = host_caps()
+    code = compile_module(pool_module(platform.machine(), kind), caps, CompileOptions(opt_level=1))
+    imports = _windows_imports() if kind == "windows" else {}
+    library = link(code.object, (abi.POOL_RUN, abi.WORKER_MAIN, abi.POOL_STOP), imports)
+    prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    addresses = library.addresses
+    return PoolCode(kind, addresses[abi.POOL_RUN], prototype(addresses[abi.WORKER_MAIN]), prototype(addresses[abi.POOL_STOP]), library)
+
+
+def _windows_imports() -> dict[str, int]:
+    library: Any = ctypes.CDLL("api-ms-win-core-synch-l1-2-0.dll")
+    return {name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in ("WaitOnAddress", "WakeByAddressAll")}
+
+
+@functools.cache
+def code() -> PoolCode:
+    """The pool compiled for this machine, once per process."""
+    _install_hooks()
+    return build(sleeping(platform.system(), platform.machine()))
+
+
+class WorkerPool:
+    """``threads`` threads in all, the caller among them. `enter` gives the address that compiled kernels take as their pool."""
+
+    def __init__(self, threads: int, functions: PoolCode) -> None:
+        self.threads = threads
+        self._functions = functions
+        self._lock = threading.Lock()
+        self._closed = False
+        self.forget()
+        _pools.add(self)
+
+    def forget(self) -> None:
+        """Start afresh, without workers: in a forked child only the calling thread exists, whatever the others were doing."""
+        self._lock = threading.Lock()
+        self._workers: list[threading.Thread] = []
+        self._memory = ctypes.create_string_buffer(abi.POOL_BYTES + 64)
+        self._state = (ctypes.addressof(self._memory) + 63) & ~63
+        ctypes.c_int32.from_address(self._state + abi.POOL_SPINS).value = _WORKER_SPINS
+        if self._functions.kind == "pthread":
+            process: Any = ctypes.CDLL(None)
+            process.pthread_mutex_init(ctypes.c_void_p(self._state + abi.POOL_MUTEX), None)
+            process.pthread_cond_init(ctypes.c_void_p(self._state + abi.POOL_CONDITION), None)
+        self._ready = self.threads == 1
+
+    def enter(self) -> int:
+        """The address of the pool's state, with its workers running."""
+        if not self._ready:
+            self._start()
+        return self._state
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._ready or self._closed:
+                return
+            while len(self._workers) < self.threads - 1:
+                name = f"spirograd-worker-{len(self._workers) + 1}"
+                worker = threading.Thread(target=self._functions.worker_main, args=(self._state,), name=name, daemon=True)
+                worker.start()
+                self._workers.append(worker)
+            ctypes.c_int32.from_address(self._state + abi.POOL_WORKERS).value = len(self._workers)
+            self._ready = True
+
+    def close(self) -> None:
+        """Let the workers return, and wait for them. Later launches run on the caller alone."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = self._ready = True
+            ctypes.c_int32.from_address(self._state + abi.POOL_WORKERS).value = 0
+            self._functions.stop(self._state)
+            for worker in self._workers:
+                worker.join(_JOIN_SECONDS)
+            if not any(worker.is_alive() for worker in self._workers):
+                self._workers.clear()
+                return
+        _stuck.append(self)  # a worker still runs a chunk: its pool must outlive it
+
+
+_pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
+_stuck: list[WorkerPool] = []
+
+
+def _forget_all() -> None:
+    for pool in list(_pools):
+        pool.forget()
+
+
+def _close_all() -> None:
+    for pool in list(_pools):
+        pool.close()
+
+
+@functools.cache
+def _install_hooks() -> None:
+    atexit.register(_close_all)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_forget_all)
+
+
+@functools.cache
+def shared(threads: int) -> WorkerPool:
+    """The pool of this many threads that all devices of the process share."""
+    return WorkerPool(threads, code())
+
+
+def usable_threads() -> int:
+    """CPUs that this process may run on."""
+    if sys.platform.startswith("linux"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
