@@ -157,7 +157,8 @@ def cos(x: Value) -> Value:
 def tan(x: Value) -> Value:
     k, r, tail = _reduce_angle(x)
     sine, cosine = _sine_kernel(r, tail), _cosine_kernel(r, tail)
-    odd = (k & 1).ne(0)
+    # The remainder of an odd multiple of pi/2 is 0 only where the argument was too large.
+    odd = (k & 1).ne(0) & r.ne(0.0)
     return x.eq(0.0).select(x, odd.select(-cosine, sine) / odd.select(sine, cosine))
 
 
@@ -168,7 +169,8 @@ def _asin_parts(x: Value) -> tuple[Value, Value, Value, Value]:
     z = large.select((1.0 - a) * 0.5, a * a)
     s = large.select(z.sqrt(), a)
     head = _chop(s)
-    error = (z - head * head) / (s + head)
+    # The tiny summand matters for s = 0 only, where it keeps 0 / 0 away.
+    error = (z - head * head) / ((s + head) + 2.0**-1000)
     return large, s, s * (z * z.horner(fits.ASIN_F64)), error
 
 
@@ -189,8 +191,6 @@ def acos(x: Value) -> Value:
     middle = high - (x - (low - negative.select(-tail, tail)))
     right = (_chop(s) + (tail + error)) * 2.0
     left = fits.PI[0] - (s + (tail - low)) * 2.0
-    # For |x| = 1 the root is 0, and its error 0 / 0.
-    right = x.eq(1.0).select(0.0, right)
     return large.select(negative.select(left, right), middle)
 
 
@@ -203,7 +203,7 @@ def atan2(y: Value, x: Value) -> Value:
     # No sum may overflow.
     shrink = (c > 2.0**1000).select(2.0**-64, c.const(1.0))
     a, c = a * shrink, c * shrink
-    folded = a > c * math.tan(math.pi / 8)
+    folded = (a > c * math.tan(math.pi / 8)) | a.eq(math.inf)
     numerator = folded.select(a - c, a)
     denominator = folded.select(a + c, c)
     # Equal operands would give NaN for two infinities and for two zeros.

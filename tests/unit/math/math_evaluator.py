@@ -9,7 +9,7 @@ import numpy as np
 
 from spirograd.base.artifact import Slot
 from spirograd.base.caps import Capabilities
-from spirograd.base.dtypes import VOID, DType, i32
+from spirograd.base.dtypes import DType, i32
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
@@ -86,7 +86,7 @@ def run(kernel: Kernel, *inputs: Any, fuse: bool = False) -> Any:
 
 def _value(op: Op, args: list[Any], inputs: tuple[Any, ...], shape: Any, fuse: bool) -> Any:
     t = op.type
-    assert isinstance(t, DType) and t is not VOID
+    assert isinstance(t, DType)
     if op.code is ops.const:
         return np.full(shape, op.attr, t.np)
     if op.code is ops.load:
