@@ -9,7 +9,7 @@ from spirograd.analysis.temps import temp_offsets
 from spirograd.base.artifact import ArgBlock, Slot
 from spirograd.base.dtypes import DType, f16, f32, i32, i64, storage, u1, u32
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, ScalarArg, TempRef, ref_of
+from spirograd.ir.nodes import ArrayArg, ArrayRef, BufferRef, FieldRef, Kernel, Op, ScalarArg, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 
@@ -41,6 +41,11 @@ def arg_block(kernel: Kernel, ctx: PassContext) -> ArgBlock:
         found.update(_slots_of(op, kernel))
     if kernel.returns:
         found.add(Slot("temps"))
+    if ctx.caps.profile == "interpreter":
+        # It checks every access itself, which takes the fault record and all extents.
+        found |= {Slot("fault"), Slot("launch", dtype=u32)}
+        arrays = {s.index for s in found if s.kind == "array"}
+        found |= {Slot("shape", n, axis, dtype=i32) for n in arrays for axis in range(_array_rank(kernel, n))}
     buffers = sorted((s for s in found if s.is_buffer), key=_order)
     scalars = [s for s in found if not s.is_buffer]
     scalars.sort(key=lambda s: (-_entry_size(s), _order(s)))
@@ -55,6 +60,12 @@ def arg_block(kernel: Kernel, ctx: PassContext) -> ArgBlock:
         offset += 4
     assert struct.calcsize(fmt) == offset
     return ArgBlock(tuple(placed), fmt, offset)
+
+
+def _array_rank(kernel: Kernel, index: int) -> int:
+    arg = kernel.args[index]
+    assert isinstance(arg, ArrayArg), arg
+    return arg.ndim
 
 
 _KIND_ORDER = ("tree", "array", "temps", "fault", "print", "scalar", "shape", "seed", "launch")

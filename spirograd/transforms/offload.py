@@ -43,7 +43,7 @@ class _Offload(Rewriter):
         self.segment_of: dict[Op, _Segment] = {}
         self.costs: dict[Op, int | None] = {}
         self.temps: dict[Op, TempRef] = {}
-        self.tasks = 0
+        self.names: set[str] = set()
 
     def run(self) -> Kernel:
         segments = self._split()
@@ -122,9 +122,10 @@ class _Offload(Rewriter):
             self.visit(op)
         for value in segment.stored:
             self._store(value)
-        attr = TaskAttr("serial", f"{self.old.name}_{self.tasks}")
+        attr = TaskAttr("serial", self._name(""))
+        region = self.b.end()
         self.b.loc = segment.ops[0].loc
-        self._task(attr, (self.b.end(),))
+        self._task(attr, (region,))
 
     def _range(self, segment: _Segment, loop: Op) -> None:
         self._enter(loop)
@@ -140,9 +141,17 @@ class _Offload(Rewriter):
         self.b.begin()
         finish = self.b.end()
         attr: LoopAttr = loop.attr
-        name = attr.name or f"{self.old.name}_{self.tasks}"
         self.b.loc = loop.loc
-        self._task(TaskAttr("range_for", name, attr.group_size), (bounds, new_body, finish))
+        self._task(TaskAttr("range_for", self._name(attr.name), attr.group_size), (bounds, new_body, finish))
+
+    def _name(self, wanted: str) -> str:
+        """A name for the next task, different from those before."""
+        count = len(self.names)
+        name = wanted or f"{self.old.name}_{count}"
+        if name in self.names:
+            name = f"{name}_{count}"
+        self.names.add(name)
+        return name
 
     def _enter(self, loop: Op | None = None) -> None:
         """Start a region into which nothing crosses."""
@@ -151,7 +160,6 @@ class _Offload(Rewriter):
         self.b.begin()
 
     def _task(self, attr: TaskAttr, regions: tuple[Region, ...]) -> None:
-        self.tasks += 1
         self.b.emit(ops.task, attr=attr, type=VOID, regions=regions)
 
     def _fetch(self, values: list[Op], bounds: bool = False) -> None:

@@ -1,0 +1,221 @@
+"""The whole pipeline: kernel IR in, an artifact that the runtime can load out."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from spirograd.analysis.effects import effects
+from spirograd.analysis.sites import collect_sites
+from spirograd.analysis.sizes import size_of
+from spirograd.analysis.temps import temp_offsets
+from spirograd.base.artifact import CompiledKernel, TaskInfo
+from spirograd.base.caps import Capabilities
+from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.base.options import CompileOptions
+from spirograd.ir import ops
+from spirograd.ir.interp import compile_for_run
+from spirograd.ir.nodes import Kernel
+from spirograd.ir.spec import verify
+from spirograd.ir.text import to_text
+from spirograd.transforms.check_bounds import check_bounds
+from spirograd.transforms.check_capabilities import check_capabilities
+from spirograd.transforms.check_overflow import check_overflow
+from spirograd.transforms.context import PassContext
+from spirograd.transforms.diagnostics import diagnostics
+from spirograd.transforms.expand_math import expand_math
+from spirograd.transforms.layout import arg_block, layout
+from spirograd.transforms.legalize import legalize
+from spirograd.transforms.lower_atomics import lower_atomics
+from spirograd.transforms.offload import offload
+from spirograd.transforms.reductions import reductions
+from spirograd.transforms.simplify import simplify
+
+Pass = Callable[[Kernel, PassContext], Kernel]
+
+_DEFAULT_GROUP_SIZE = 128
+
+
+def compile_kernel(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> CompiledKernel:
+    """Compile ``kernel`` (kernel IR, before `offload`) for a device with ``caps``.
+
+    Raises SpirogradUnsupportedError for what the device or profile cannot do, IRError if the IR is broken (a defect of the compiler).
+    """
+    finish = _FINISH.get(caps.profile)
+    if finish is None:
+        raise SpirogradUnsupportedError(f"there is no code generator for profile {caps.profile!r}", kernel.loc)
+    with _gc_paused():
+        run = _Pipeline(caps, options)
+        key = kernel_key(kernel, caps, options)
+        verify(kernel, "kernel")
+        run.record("kernel.ir", kernel)
+        if options.check_overflow:
+            kernel = run.apply(check_overflow, kernel, "kernel")
+        if options.check_bounds:
+            kernel = run.apply(check_bounds, kernel, "kernel")
+        if caps.profile == "interpreter":
+            return _interpreted(kernel, key, run)
+        kernel = run.apply(simplify, kernel, "kernel")
+        kernel = run.apply(offload, kernel, "kernel")
+        kernel = run.apply(reductions, kernel, "kernel")
+        kernel = run.apply(simplify, kernel, "kernel")
+        run.record("offload.ir", kernel)
+        artifact = run.describe(kernel, key)
+        kernel = run.apply(layout, kernel, None)
+        kernel = run.apply(diagnostics, kernel, None)
+        kernel = run.apply(expand_math, kernel, None)
+        kernel = run.apply(legalize, kernel, None)
+        kernel = run.apply(lower_atomics, kernel, None)
+        kernel = run.apply(simplify, kernel, "device")
+        kernel = run.apply(check_capabilities, kernel, "device")
+        run.record("device.ir", kernel)
+        return finish(kernel, artifact, run)
+
+
+class _Pipeline:
+    """What the stages have in common: the context, the recorded stages, verification."""
+
+    def __init__(self, caps: Capabilities, options: CompileOptions) -> None:
+        self.ctx = PassContext(caps, options)
+        self.stages: dict[str, Any] = {}
+
+    def apply(self, transform: Pass, kernel: Kernel, level: str | None) -> Kernel:
+        """Run a pass; ``level`` is that of its result, None in the middle of lowering, where neither table holds."""
+        new = transform(kernel, self.ctx)
+        if self.ctx.options.verify and level is not None:
+            try:
+                verify(new, level)
+            except AssertionError as error:
+                error.args = (f"after {transform.__name__}: {error}",)
+                raise
+        return new
+
+    def record(self, name: str, kernel: Kernel) -> None:
+        if self.ctx.options.keep_stages:
+            self.stages[name] = to_text(kernel)
+
+    def describe(self, kernel: Kernel, key: str) -> CompiledKernel:
+        """The artifact without binaries, from the last IR of kernel level. Fixes the argument block and the numbers of the sites."""
+        faults, prints = collect_sites(kernel)
+        block = arg_block(kernel, self.ctx)
+        self.ctx = replace(self.ctx, block=block, faults=faults, prints=prints)
+        offsets, size = temp_offsets(kernel)
+        returns = tuple((ref.dtype, offsets[ref]) for ref in kernel.returns)
+        caps, found = self.ctx.caps, effects(kernel)
+        tasks = _task_infos(kernel, caps, self.ctx.options)
+        return CompiledKernel(kernel.name, caps.profile, key, block, tasks, (), size, returns, faults, prints, found, self.stages)
+
+
+# --- profiles ----------------------------------------------------------------------------------------------------------
+
+
+def _interpreted(kernel: Kernel, key: str, run: _Pipeline) -> CompiledKernel:
+    """No passes: the interpreter runs kernel IR, as one task."""
+    artifact = run.describe(kernel, key)
+    offsets, _ = temp_offsets(kernel)
+    program = compile_for_run(kernel, artifact.args, offsets, artifact.faults, artifact.prints)
+    task = TaskInfo(kernel.name, "serial", kernel.name, 0)
+    return replace(artifact, tasks=(task,), faults=program.faults, run=program.run)
+
+
+def _native(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKernel:
+    """LLVM, for the CPU. Imported here because llvmlite is large and other profiles do without it."""
+    from spirograd.llvmgen.emit import emit_kernel, entry_names
+    from spirograd.llvmgen.toolchain import compile_module
+
+    text = emit_kernel(kernel, artifact.args, run.ctx.caps, run.ctx.options)
+    code = compile_module(text, run.ctx.caps, run.ctx.options)
+    infos = _by_task(kernel, artifact)
+    tasks = tuple(replace(info, entry=entry, binary=0) for info, entry in zip(infos, entry_names(kernel)))
+    if run.ctx.options.keep_stages:
+        run.stages |= {"kernel.ll": text, "kernel.opt.ll": code.optimized_ir, "kernel.s": code.assembly}
+    return replace(artifact, tasks=tasks, binaries=(code.object,))
+
+
+def _spirv(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKernel:
+    """One SPIR-V module per task."""
+    from spirograd.spirvgen.disasm import disassemble
+    from spirograd.spirvgen.emit import emit_task
+
+    binaries: list[bytes] = []
+    tasks = []
+    for task, info in zip(kernel.body.ops, _by_task(kernel, artifact)):
+        module = emit_task(task, kernel, artifact.args, run.ctx.caps, run.ctx.options, info.group_size)
+        tasks.append(replace(info, entry="main", binary=len(binaries)))
+        binaries.append(module)
+        if run.ctx.options.keep_stages:
+            run.stages |= {f"{info.name}.spv": module, f"{info.name}.spvasm": disassemble(module)}
+    return replace(artifact, tasks=tuple(tasks), binaries=tuple(binaries))
+
+
+_FINISH: dict[str, Callable[[Kernel, CompiledKernel, _Pipeline], CompiledKernel]] = {
+    "interpreter": lambda kernel, artifact, run: artifact,
+    "cpu": _native,
+    "vulkan": _spirv,
+}
+
+
+# --- tasks -------------------------------------------------------------------------------------------------------------
+
+
+def _task_infos(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> tuple[TaskInfo, ...]:
+    """What the runtime needs to know about each task, its bounds as far as the host can compute them."""
+    infos = []
+    for op in kernel.body.ops:
+        if op.code is not ops.task:
+            continue
+        if op.attr.kind == "serial":
+            infos.append(TaskInfo(op.attr.name, "serial", op.attr.name, 0))
+            continue
+        begin, end = (size_of(value) for value in op.regions[0].results)
+        wanted = op.attr.group_size or options.group_size or _DEFAULT_GROUP_SIZE
+        size = max(1, min(wanted, caps.max_group_size))
+        infos.append(TaskInfo(op.attr.name, "range_for", op.attr.name, 0, begin, end, size))
+    return tuple(infos)
+
+
+def _by_task(kernel: Kernel, artifact: CompiledKernel) -> list[TaskInfo]:
+    """The infos of the tasks that are left after lowering, in order. Names are unique."""
+    infos = {info.name: info for info in artifact.tasks}
+    return [infos[op.attr.name] for op in kernel.body.ops[:-1]]
+
+
+# --- the cache key -----------------------------------------------------------------------------------------------------
+
+
+def kernel_key(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> str:
+    """The name of the compiled kernel in a cache: a hash of all that the result depends on, the compiler's own source included."""
+    # Source lines are part of the artifact where it reports or shows them.
+    reports = options.check_bounds or options.check_overflow or options.keep_stages
+    reports = reports or any(op.code.effect in ("check", "print") for op in kernel.walk())
+    parts = (to_text(kernel, locs=reports), repr(caps), repr(options), _fingerprint())
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+@functools.cache
+def _fingerprint() -> str:
+    """A hash of the source of the packages that make code."""
+    root = Path(__file__).parent
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    for package in ("base", "ir", "analysis", "transforms", "spirvgen", "llvmgen"):
+        for path in sorted((root / package).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+@contextmanager
+def _gc_paused() -> Iterator[None]:
+    """Creating many small objects is three times as fast without the cycle collector, and IR has no cycles."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,0 +1,109 @@
+"""Check integer arithmetic for overflow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spirograd.base.artifact import FaultSite
+from spirograd.base.dtypes import VOID, DType, i32, i64, u32, u64
+from spirograd.ir import ops
+from spirograd.ir.builder import Builder
+from spirograd.ir.nodes import Kernel, Op
+from spirograd.ir.ops import OpCode
+from spirograd.ir.rewrite import Rewriter
+from spirograd.transforms.context import PassContext
+
+# Gets the operands and the wrapped result; whether that is the true one.
+Test = Callable[[Builder, tuple[Op, ...], Op], Op]
+_CHECKED = frozenset((i32, i64, u32, u64))
+
+
+def check_overflow(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """Put a `check` after 32-bit and 64-bit additions, subtractions, multiplications, left shifts, (signed) negations, absolute values.
+
+    The wrapped result is used all the same. Arithmetic marked by an attribute (addresses) is left alone.
+    """
+    return _CheckOverflow().kernel(kernel)
+
+
+class _CheckOverflow(Rewriter):
+    def __init__(self) -> None:
+        super().__init__()
+        for code in _TESTS:
+            self.handlers[code] = self._checked
+
+    def _checked(self, op: Op) -> Op:
+        new = self.copy(op)
+        t = op.type
+        test, spelling = _TESTS[op.code]
+        if op.attr is not None or not isinstance(t, DType) or t not in _CHECKED or all(a.code is ops.const for a in new.args):
+            return new
+        if len(op.args) == 1 and not t.is_signed:
+            return new
+        fits = test(self.b, new.args, new)
+        site = FaultSite("overflow", f"{spelling} does not fit {t.name}", (t,) * len(op.args), op.loc)
+        self.b.emit(ops.check, fits, *new.args, attr=site, type=VOID)
+        return new
+
+
+def _dtype(op: Op) -> DType:
+    assert isinstance(op.type, DType)
+    return op.type
+
+
+def _not_negative(b: Builder, x: Op) -> Op:
+    return b.emit(ops.ge, x, b.const(0, _dtype(x)))
+
+
+def _add(b: Builder, args: tuple[Op, ...], r: Op) -> Op:
+    """Signed: not both operands differ from the result in sign."""
+    x, y = args
+    if not _dtype(r).is_signed:
+        return b.emit(ops.ge, r, x)
+    return _not_negative(b, b.emit(ops.and_, b.emit(ops.xor, x, r), b.emit(ops.xor, y, r)))
+
+
+def _sub(b: Builder, args: tuple[Op, ...], r: Op) -> Op:
+    x, y = args
+    if not _dtype(r).is_signed:
+        return b.emit(ops.ge, x, y)
+    differ = b.emit(ops.and_, b.emit(ops.xor, x, y), b.emit(ops.xor, x, r))
+    return _not_negative(b, differ)
+
+
+def _mul(b: Builder, args: tuple[Op, ...], r: Op) -> Op:
+    """Dividing the result by one operand gives the other (in 64 bits there is nothing wider to compute in)."""
+    x, y = args
+    t = _dtype(r)
+    zero = b.const(0, t)
+    back = b.emit(ops.eq, b.emit(ops.idiv, r, y), x)
+    fits = b.emit(ops.or_, b.emit(ops.eq, y, zero), back)
+    if not t.is_signed:
+        return fits
+    # The one case in which the division wraps too.
+    lowest = b.emit(ops.and_, b.emit(ops.eq, x, b.const(int(t.min), t)), b.emit(ops.eq, y, b.const(-1, t)))
+    return b.emit(ops.and_, fits, b.emit(ops.not_, lowest))
+
+
+def _not_lowest(b: Builder, args: tuple[Op, ...], r: Op) -> Op:
+    t = _dtype(r)
+    return b.emit(ops.ne, args[0], b.const(int(t.min), t))
+
+
+def _shl(b: Builder, args: tuple[Op, ...], r: Op) -> Op:
+    """The count is smaller than the width, and shifting back loses nothing."""
+    x, count = args
+    t = _dtype(r)
+    back = b.emit(ops.eq, b.emit(ops.shr, r, count), x)
+    small = b.emit(ops.and_, b.emit(ops.ge, count, b.const(0, t)), b.emit(ops.lt, count, b.const(t.bits, t)))
+    return b.emit(ops.and_, back, small)
+
+
+_TESTS: dict[OpCode, tuple[Test, str]] = {
+    ops.add: (_add, "{0} + {1}"),
+    ops.sub: (_sub, "{0} - {1}"),
+    ops.mul: (_mul, "{0} * {1}"),
+    ops.shl: (_shl, "{0} << {1}"),
+    ops.neg: (_not_lowest, "-{0}"),
+    ops.abs_: (_not_lowest, "abs({0})"),
+}

@@ -1,0 +1,145 @@
+"""Merge equal values: pure operations, and loads with no write in between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spirograd.analysis.effects import may_alias
+from spirograd.ir import ops
+from spirograd.ir.nodes import Kernel, Op, Ref, Region, ref_of
+from spirograd.ir.rewrite import Rewriter
+from spirograd.transforms.context import PassContext
+
+_WRITING = frozenset(("write", "atomic"))
+
+
+def cse(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """Let one operation stand for all that compute the same, within a region and those nested in it.
+
+    A load takes the value of an earlier load of, or store to, the same element where nothing in between may have written it. Memory that
+    other invocations write at the same time is not a concern: such a program has no defined order.
+    """
+    return _Cse().kernel(kernel)
+
+
+def _key(op: Op, args: tuple[Op, ...]) -> tuple[Any, ...]:
+    if op.code is ops.const:
+        # repr tells -0.0 from 0.0 and lets NaN equal itself.
+        return (op.code, op.type, repr(op.attr))
+    if op.code.commutative and len(args) == 2 and id(args[0]) > id(args[1]):
+        args = (args[1], args[0])
+    return (op.code, op.type, op.attr, args)
+
+
+class _Cse(Rewriter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.known: list[dict[tuple[Any, ...], Op]] = []  # one table per open region, innermost last
+        self.loaded: dict[tuple[int, tuple[Op, ...]], tuple[int, Op, int]] = {}
+        self.epochs: list[int] = []  # by number of a reference: how often it may have been written
+        self.refs: list[Ref] = []
+        self.numbers: dict[int | Ref, int] = {}
+        self.aliases: dict[int, list[int]] = {}
+        self.written_in: dict[Op, frozenset[int]] = {}
+        self.depth_ids: list[int] = []
+        self.next_region = 0
+
+    def visit(self, op: Op) -> None:
+        effect = op.code.effect
+        if effect == "pure":
+            self._pure(op)
+        elif effect == "read":
+            self._load(op)
+        else:
+            if op.code is ops.for_ or op.code is ops.while_:
+                self._forget(self._written(op))
+            new = self.copy(op)
+            if new is not op:
+                self.env[op] = new
+            if effect in _WRITING:
+                self._write(op, new)
+
+    def region(self, region: Region) -> Region:
+        self.known.append({})
+        self.next_region += 1
+        self.depth_ids.append(self.next_region)
+        new = super().region(region)
+        self.known.pop()
+        self.depth_ids.pop()
+        return new
+
+    def _pure(self, op: Op) -> None:
+        args = self.args(op)
+        key = _key(op, args)
+        for table in reversed(self.known):
+            found = table.get(key)
+            if found is not None:
+                self.env[op] = found
+                return
+        new = self.b.append(op if args == op.args else Op(op.code, op.type, args, op.attr, (), op.loc))
+        self.known[-1][key] = new
+        if new is not op:
+            self.env[op] = new
+
+    # --- memory ------------------------------------------------------------------------------------------------------------
+
+    def _number(self, ref: Ref) -> int:
+        """A small number for ``ref``; equal references share it. Hashing one is slow, so objects are remembered."""
+        number = self.numbers.get(id(ref))
+        if number is None:
+            number = self.numbers.setdefault(ref, len(self.refs))
+            if number == len(self.refs):
+                self.refs.append(ref)
+                self.epochs.append(0)
+                self.aliases = {}
+            self.numbers[id(ref)] = number
+        return number
+
+    def _aliases(self, number: int) -> list[int]:
+        found = self.aliases.get(number)
+        if found is None:
+            found = [k for k, ref in enumerate(self.refs) if may_alias(ref, self.refs[number])]
+            self.aliases[number] = found
+        return found
+
+    def _written(self, op: Op) -> frozenset[int]:
+        """The numbers of what ``op``, or anything inside, writes."""
+        found = self.written_in.get(op)
+        if found is None:
+            numbers: set[int] = set()
+            for region in op.regions:
+                for inner in region.ops:
+                    if inner.regions:
+                        numbers |= self._written(inner)
+                    elif inner.code.effect in _WRITING:
+                        ref = ref_of(inner)
+                        assert ref is not None
+                        numbers.add(self._number(ref))
+            found = self.written_in[op] = frozenset(numbers)
+        return found
+
+    def _forget(self, numbers: frozenset[int]) -> None:
+        for number in numbers:
+            for k in self._aliases(number):
+                self.epochs[k] += 1
+
+    def _load(self, op: Op) -> None:
+        args = self.args(op)
+        number = self._number(op.attr)
+        found = self.loaded.get((number, args))
+        if found is not None and found[0] == self.epochs[number] and found[2] in self.depth_ids and found[1].type == op.type:
+            self.env[op] = found[1]
+            return
+        new = self.copy(op)
+        if new is not op:
+            self.env[op] = new
+        self.loaded[number, args] = (self.epochs[number], new, self.depth_ids[-1])
+
+    def _write(self, op: Op, new: Op) -> None:
+        ref = ref_of(op)
+        assert ref is not None
+        number = self._number(ref)
+        self._forget(frozenset((number,)))
+        if op.code is ops.store:
+            *indices, value = new.args
+            self.loaded[number, tuple(indices)] = (self.epochs[number], value, self.depth_ids[-1])

@@ -1,0 +1,88 @@
+"""Move out of loops what is the same in every iteration."""
+
+from __future__ import annotations
+
+from spirograd.analysis.effects import may_alias, writes
+from spirograd.ir import ops
+from spirograd.ir.nodes import Kernel, Op, Ref, Region
+from spirograd.ir.rewrite import Rewriter
+from spirograd.transforms.context import PassContext
+
+_LOOPS = frozenset((ops.for_, ops.while_))
+
+
+def licm(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """Hoist pure operations that stand directly in the body of a loop, as far out as their operands allow (no operation traps).
+
+    A load moves only out of a `for` that runs at least once, by its constant bounds, and writes nothing that may be the same memory.
+    """
+    if not any(op.code in _LOOPS for op in kernel.walk()):
+        return kernel
+    return _Licm().kernel(kernel)
+
+
+class _Licm(Rewriter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.level: dict[Op, int] = {}  # value -> depth of the region that defines it
+        self.floor: list[int] = []  # per open region: the outermost one to which its operations may move
+        self.frozen: list[frozenset[Ref] | None] = []  # per open region: what its loop writes; None if loads must stay
+        self.lists: list[list[Op]] = []  # per open region: what it holds so far
+        self.owner: Op | None = None
+
+    def region(self, region: Region) -> Region:
+        owner = self.owner
+        depth = len(self.floor)
+        loop = owner is not None and owner.code in _LOOPS and depth > 0
+        self.floor.append(self.floor[-1] if loop else depth)
+        self.frozen.append(writes(owner) if loop and owner is not None and _runs(owner) else None)
+        self.level.update((p, depth) for p in region.params)
+        new = super().region(region)
+        self.floor.pop()
+        self.frozen.pop()
+        del self.lists[depth:]
+        return new
+
+    def visit(self, op: Op) -> None:
+        depth = target = len(self.floor) - 1
+        if len(self.lists) == depth:
+            self.lists.append(self.b.ops)
+        if op.code.effect == "pure" and op.code is not ops.result:
+            target = self._target(op)
+        elif op.code.effect == "read" and self.frozen[-1] is not None:
+            target = self._load_target(op)
+        if target == depth:
+            outer, self.owner = self.owner, op
+            super().visit(op)
+            self.owner = outer
+            self.level[self.value(op)] = depth
+            return
+        args = self.args(op)
+        new = op if args == op.args else Op(op.code, op.type, args, op.attr, (), op.loc)
+        self.lists[target].append(new)
+        self.level[new] = target
+        if new is not op:
+            self.env[op] = new
+
+    def _target(self, op: Op) -> int:
+        inner = [self.level.get(a, 0) for a in self.args(op)]
+        return max([self.floor[-1], *inner])
+
+    def _load_target(self, op: Op) -> int:
+        """One loop at a time: as far as each loop on the way is sure to run and does not write the memory."""
+        target = len(self.floor) - 1
+        lowest = self._target(op)
+        while target > lowest:
+            written = self.frozen[target]
+            if written is None or any(may_alias(op.attr, ref) for ref in written):
+                break
+            target -= 1
+        return target
+
+
+def _runs(loop: Op) -> bool:
+    """Whether a `for` surely has an iteration."""
+    if loop.code is not ops.for_:
+        return False
+    begin, end = loop.args[:2]
+    return begin.code is ops.const and end.code is ops.const and bool(begin.attr < end.attr)
