@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.artifact import ArgBlock, CompiledKernel, Slot, TaskInfo
-from spirograd.base.dtypes import VOID, DType, i32, i64, storage, u64
+from spirograd.base.dtypes import VOID, DType, i32, storage
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
@@ -17,8 +17,6 @@ from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, TaskAttr
 from spirograd.llvmgen.emit import emit_kernel
 from spirograd.llvmgen.toolchain import NativeCode, compile_module, host_caps
 from spirograd.runtime.devices import cpu
-
-_FORMATS = {8: "Q", 4: "I", 2: "H", 1: "B"}
 
 
 class Program:
@@ -59,7 +57,7 @@ class Program:
         self,
         begin: Any,
         end: Any,
-        body: Callable[..., Sequence[Op] | None],
+        body: Callable[..., Any],
         reductions: Sequence[Any] = (),
         finish: Callable[..., None] | None = None,
         index: DType = i32,
@@ -110,8 +108,7 @@ class Program:
         device.launch(executable, self.block(*values), [None] * len(self.tasks))
 
 
-def _with_params(b: Builder, params: Sequence[Op], body: Callable[..., Sequence[Op] | None]) -> Region:
-    return b.end(body(b, *params) or ())
-
-
-__all__ = ["Program", "i64", "u64"]
+def _with_params(b: Builder, params: Sequence[Op], body: Callable[..., Any]) -> Region:
+    """Close a region with what ``body`` returns; an operation alone (a store, say) is no result."""
+    results = body(b, *params)
+    return b.end(results if isinstance(results, (list, tuple)) else ())
