@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import struct
+import sys
 import tempfile
 import threading
 import warnings
@@ -20,7 +21,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from spirograd.base import dtypes
+from spirograd.base import dtypes, knobs
 from spirograd.base.artifact import ArgBlock, CompiledKernel, Effects, FaultSite, PrintSite, Slot, TaskInfo
 from spirograd.base.dtypes import DType
 from spirograd.base.loc import Loc
@@ -35,6 +36,20 @@ _KEEP_PART = 0.9
 _CLASSES: dict[str, type[Any]] = {c.__name__: c for c in (CompiledKernel, Slot, ArgBlock, TaskInfo, FaultSite, PrintSite, Effects, Loc)}
 # `run` is code; `stages` are kept only if asked for, by whoever compiled, and then are part of the artifact.
 _NOT_STORED = frozenset({"run"})
+
+
+def default_folder() -> Path:
+    """Where caches lie: SG_CACHE_DIR, else ``spirograd`` in the user's cache folder, as the operating system has it."""
+    chosen = knobs.get("SG_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = str(Path.home() / "Library" / "Caches")
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "spirograd"
 
 
 @dataclass(frozen=True, slots=True)

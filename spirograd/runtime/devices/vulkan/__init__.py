@@ -1,0 +1,47 @@
+"""The Vulkan device. `open` makes one; the parts are: instance, features, memory, stream, transfer, pipelines, device."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from spirograd.base import knobs
+from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.runtime.cache import default_folder
+from spirograd.runtime.devices.vulkan.device import VulkanDevice
+from spirograd.runtime.devices.vulkan.features import query
+from spirograd.runtime.devices.vulkan.instance import Instance, choose
+
+__all__ = ["VulkanDevice", "available", "open"]
+
+
+def open(
+    debug: bool = False,
+    max_threads: int = 0,
+    device_memory_bytes: int | None = None,
+    mappable: bool | None = None,
+    cache_folder: str | os.PathLike[str] | None = None,
+) -> VulkanDevice:
+    """Open the Vulkan device that SG_DEVICE names, or the most capable one.
+
+    ``debug`` (or SG_VALIDATION=1): with the validation layer. ``max_threads`` is for CPU devices and ignored. ``mappable`` False:
+    never map device memory. ``cache_folder``: of the pipeline cache; by default the offline cache's folder, unless that is off.
+    Raises SpirogradRuntimeError if there is no device that fits, or the layer is not installed.
+    """
+    folder = Path(cache_folder) if cache_folder is not None else default_folder() if knobs.flag("SG_OFFLINE_CACHE") else None
+    return VulkanDevice(debug or knobs.flag("SG_VALIDATION"), device_memory_bytes, mappable, folder)
+
+
+def available() -> str | None:
+    """None if a Vulkan device can be opened, else the reason why not."""
+    try:
+        instance = Instance(validation=False)
+    except SpirogradRuntimeError as error:
+        return str(error)
+    try:
+        query(choose(instance))
+    except SpirogradRuntimeError as error:
+        return str(error)
+    finally:
+        instance.close()
+    return None

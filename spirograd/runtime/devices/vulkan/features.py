@@ -1,0 +1,199 @@
+"""What a physical device can do: queried once, turned into Capabilities, and enabled when the logical device is created."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import vulkan as vk
+
+from spirograd.base.caps import Capabilities
+from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.runtime.device import DeviceInfo
+from spirograd.runtime.devices.vulkan.api import (
+    API_1_2,
+    API_1_3,
+    NULL,
+    check,
+    device_extensions,
+    enumerate_all,
+    ffi,
+    lib,
+    strings,
+    struct,
+    text,
+)
+
+_V11, _V12 = "VkPhysicalDeviceVulkan11Features", "VkPhysicalDeviceVulkan12Features"
+_FLOAT, _FLOAT2 = "VkPhysicalDeviceShaderAtomicFloatFeaturesEXT", "VkPhysicalDeviceShaderAtomicFloat2FeaturesEXT"
+# Structures of features in the order of their chain: (name, extension that it needs).
+_CHAIN = (
+    (_V11, ""),
+    (_V12, ""),
+    (_FLOAT, "VK_EXT_shader_atomic_float"),
+    (_FLOAT2, "VK_EXT_shader_atomic_float2"),
+)
+_CORE = "core"
+# Every feature that is switched on where it exists, and the field of Capabilities that says so.
+_FEATURES = (
+    (_CORE, "shaderInt64", "int64"),
+    (_CORE, "shaderFloat64", "float64"),
+    (_CORE, "shaderInt16", "int16"),
+    (_V11, "storageBuffer16BitAccess", "storage16"),
+    (_V12, "storageBuffer8BitAccess", "storage8"),
+    (_V12, "shaderInt8", "int8"),
+    (_V12, "shaderFloat16", "float16"),
+    (_V12, "shaderBufferInt64Atomics", "atomic_int64"),
+    (_V12, "bufferDeviceAddress", "buffer_address"),
+    (_V12, "timelineSemaphore", ""),
+    (_V12, "scalarBlockLayout", ""),
+    (_FLOAT, "shaderBufferFloat32Atomics", ""),
+    (_FLOAT, "shaderBufferFloat32AtomicAdd", "atomic_f32_add"),
+    (_FLOAT, "shaderBufferFloat64Atomics", ""),
+    (_FLOAT, "shaderBufferFloat64AtomicAdd", "atomic_f64_add"),
+    (_FLOAT2, "shaderBufferFloat32AtomicMinMax", "atomic_f32_minmax"),
+)
+# Without these nothing works: kernels reach memory by 64-bit addresses, submissions are ordered on a timeline.
+_REQUIRED = {
+    "bufferDeviceAddress": "buffer device addresses",
+    "timelineSemaphore": "timeline semaphores",
+    "shaderInt64": "64-bit integers",
+}
+_PORTABILITY_SUBSET = "VK_KHR_portability_subset"  # must be enabled where it is offered (MoltenVK)
+_COMPUTE_STAGE = 0x20
+_SUBGROUP_ARITHMETIC = 0x4
+_KIND_NAMES = {
+    vk.VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU: "discrete",
+    vk.VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU: "integrated",
+    vk.VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU: "virtual",
+    vk.VK_PHYSICAL_DEVICE_TYPE_CPU: "cpu",
+}
+
+
+@dataclass(slots=True)
+class Features:
+    """A physical device as the rest of this package sees it. ``kind``: discrete, integrated, virtual, cpu, other.
+
+    ``max_allocation``: bytes that one buffer can have. ``cache_identity``: names the device and driver that a pipeline cache is for.
+    """
+
+    physical: Any
+    kind: str
+    info: DeviceInfo
+    caps: Capabilities
+    enabled: frozenset[tuple[str, str]]
+    extensions: tuple[str, ...]
+    max_allocation: int
+    cache_identity: bytes
+
+
+def query(physical: Any) -> Features:
+    """Everything about ``physical``; raises SpirogradRuntimeError if it lacks what every kernel needs, naming what."""
+    properties, v11, v12, v13 = _properties(physical)
+    name = text(properties.deviceName)
+    version = f"{properties.apiVersion >> 22}.{properties.apiVersion >> 12 & 0x3FF}.{properties.apiVersion & 0xFFF}"
+    if properties.apiVersion < API_1_2:
+        raise SpirogradRuntimeError(f"the Vulkan device {name} has Vulkan {version}; 1.2 is needed")
+    offered = device_extensions(physical)
+    enabled = _available_features(physical, offered)
+    missing = [label for feature, label in _REQUIRED.items() if all(f != feature for _, f in enabled)]
+    if missing:
+        raise SpirogradRuntimeError(f"the Vulkan device {name} cannot be used: it lacks {', '.join(missing)}")
+    extensions = [extension for chained, extension in _CHAIN if extension and any(s == chained for s, _ in enabled)]
+    if _PORTABILITY_SUBSET in offered:
+        extensions.append(_PORTABILITY_SUBSET)
+    limits = properties.limits
+    allocation = min(v11.maxMemoryAllocationSize, v13.maxBufferSize if v13 is not None else v11.maxMemoryAllocationSize)
+    has_subgroups = bool(v11.subgroupSupportedStages & _COMPUTE_STAGE)
+    flags = {field: True for group, feature, field in _FEATURES if field and (group, feature) in enabled}
+    caps = Capabilities(
+        profile="vulkan",
+        **flags,  # type: ignore[arg-type]
+        subgroup_size=v11.subgroupSize if has_subgroups else 0,
+        subgroup_arithmetic=has_subgroups and bool(v11.subgroupSupportedOperations & _SUBGROUP_ARITHMETIC),
+        shared_memory=limits.maxComputeSharedMemorySize,
+        max_group_size=min(limits.maxComputeWorkGroupInvocations, limits.maxComputeWorkGroupSize[0]),
+        max_groups=limits.maxComputeWorkGroupCount[0],
+        max_push_constants=limits.maxPushConstantsSize,
+        max_allocation=allocation,
+    )
+    kind = _KIND_NAMES.get(properties.deviceType, "other")
+    driver = f"{text(v12.driverName)} {text(v12.driverInfo)}".strip()
+    detail = (("kind", kind), ("vulkan", version))
+    identity = bytes(ffi.buffer(v11.deviceUUID)) + bytes(ffi.buffer(v11.driverUUID)) + bytes(ffi.buffer(properties.pipelineCacheUUID))
+    return Features(
+        physical,
+        kind,
+        DeviceInfo("vulkan", name, driver, detail),
+        caps,
+        frozenset(enabled),
+        tuple(extensions),
+        allocation,
+        identity + properties.driverVersion.to_bytes(4, "little"),
+    )
+
+
+def create_device(features: Features) -> tuple[Any, int]:
+    """A logical device with one compute queue and all wanted features on; gives it and the queue family."""
+    family = _compute_family(features.physical)
+    priority = ffi.new("float[1]", [1.0])
+    queue = struct("VkDeviceQueueCreateInfo", queueFamilyIndex=family, queueCount=1, pQueuePriorities=priority)
+    chain = _chain({name for name, _ in features.enabled})
+    for group, feature in features.enabled:
+        setattr(chain[group].features if group == _CORE else chain[group], feature, 1)
+    names, kept = strings(list(features.extensions))
+    info = struct(
+        "VkDeviceCreateInfo",
+        pNext=chain[_CORE],
+        queueCreateInfoCount=1,
+        pQueueCreateInfos=queue,
+        enabledExtensionCount=len(features.extensions),
+        ppEnabledExtensionNames=names,
+    )
+    device = ffi.new("VkDevice*")
+    check(lib.vkCreateDevice(features.physical, info, NULL, device), f"open the Vulkan device {features.info.name}")
+    del kept
+    return device[0], family
+
+
+def _properties(physical: Any) -> tuple[Any, Any, Any, Any]:
+    basic = ffi.new("VkPhysicalDeviceProperties*")
+    lib.vkGetPhysicalDeviceProperties(physical, basic)
+    v13 = struct("VkPhysicalDeviceVulkan13Properties") if basic.apiVersion >= API_1_3 else None
+    v12 = struct("VkPhysicalDeviceVulkan12Properties", pNext=v13 if v13 is not None else NULL)
+    v11 = struct("VkPhysicalDeviceVulkan11Properties", pNext=v12)
+    if basic.apiVersion >= API_1_2:
+        both = struct("VkPhysicalDeviceProperties2", pNext=v11)
+        lib.vkGetPhysicalDeviceProperties2(physical, both)
+    return basic, v11, v12, v13
+
+
+def _chain(names: set[str]) -> dict[str, Any]:
+    """Zeroed feature structures linked to each other; the dict keeps them alive."""
+    chain: dict[str, Any] = {}
+    following: Any = NULL
+    for name, _ in reversed(_CHAIN):
+        if name in names:
+            chain[name] = following = struct(name, pNext=following)
+    chain[_CORE] = struct("VkPhysicalDeviceFeatures2", pNext=following)
+    return chain
+
+
+def _available_features(physical: Any, offered: set[str]) -> set[tuple[str, str]]:
+    chain = _chain({name for name, extension in _CHAIN if not extension or extension in offered})
+    lib.vkGetPhysicalDeviceFeatures2(physical, chain[_CORE])
+    found: set[tuple[str, str]] = set()
+    for group, feature, _ in _FEATURES:
+        if group in chain and getattr(chain[group].features if group == _CORE else chain[group], feature):
+            found.add((group, feature))
+    return found
+
+
+def _compute_family(physical: Any) -> int:
+    families = enumerate_all(
+        lambda count, array: lib.vkGetPhysicalDeviceQueueFamilyProperties(physical, count, array), "VkQueueFamilyProperties"
+    )
+    for index, family in enumerate(families):
+        if family.queueFlags & vk.VK_QUEUE_COMPUTE_BIT and family.queueCount:
+            return index
+    raise SpirogradRuntimeError("the Vulkan device has no queue for compute work")

@@ -1,0 +1,154 @@
+"""The Vulkan instance: layers, portability enumeration, messages of the validation layer, choice of the physical device."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import vulkan as vk
+
+from spirograd.base import knobs
+from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.runtime.devices.vulkan.api import (
+    API_1_2,
+    API_1_3,
+    NULL,
+    check,
+    enumerate_all,
+    ffi,
+    instance_extensions,
+    lib,
+    strings,
+    struct,
+    text,
+)
+
+_VALIDATION_LAYER = "VK_LAYER_KHRONOS_validation"
+_DEBUG_UTILS = "VK_EXT_debug_utils"
+_PORTABILITY = "VK_KHR_portability_enumeration"
+_ENUMERATE_PORTABILITY_BIT = 1
+_WARNING_OR_ERROR = 0x100 | 0x1000
+# Of validation and performance; "general" messages are the loader's own, about drivers that nobody asked for.
+_MESSAGE_TYPES = 0x2 | 0x4
+_CALLBACK = (
+    "VkBool32(VkDebugUtilsMessageSeverityFlagBitsEXT, VkDebugUtilsMessageTypeFlagsEXT, const VkDebugUtilsMessengerCallbackDataEXT*, void*)"
+)
+# Which kind of device is taken where the user has not chosen.
+_PREFERENCE = {
+    vk.VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU: 0,
+    vk.VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU: 1,
+    vk.VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU: 2,
+    vk.VK_PHYSICAL_DEVICE_TYPE_CPU: 3,
+}
+
+
+class Instance:
+    """A VkInstance. ``messages`` collects warnings and errors of the validation layer, if it is on."""
+
+    def __init__(self, validation: bool) -> None:
+        self.messages: deque[str] = deque()
+        self.validation = validation
+        self._callback = ffi.callback(_CALLBACK, self._on_message) if validation else None
+        version = ffi.new("uint32_t*", API_1_2)
+        lib.vkEnumerateInstanceVersion(version)
+        self.api_version = min(version[0], API_1_3)
+        self.handle = self._create()
+        self._messenger = self._create_messenger() if validation else None
+
+    def _create(self) -> Any:
+        wanted = [_PORTABILITY] if _PORTABILITY in instance_extensions() else []
+        flags = _ENUMERATE_PORTABILITY_BIT if wanted else 0
+        layers: list[str] = []
+        if self.validation:
+            present = {text(layer.layerName) for layer in enumerate_all(lib.vkEnumerateInstanceLayerProperties, "VkLayerProperties")}
+            if _VALIDATION_LAYER not in present:
+                raise SpirogradRuntimeError(
+                    f"the Vulkan validation layer was asked for (debug=True or SG_VALIDATION=1), but {_VALIDATION_LAYER} is not "
+                    "installed (Debian, Ubuntu: vulkan-validationlayers; elsewhere: the Vulkan SDK)"
+                )
+            layers.append(_VALIDATION_LAYER)
+            wanted.append(_DEBUG_UTILS)
+        name = ffi.new("char[]", b"spirograd")
+        app = struct("VkApplicationInfo", apiVersion=max(self.api_version, API_1_2), pEngineName=name)
+        layer_names, kept_layers = strings(layers)
+        extension_names, kept_extensions = strings(wanted)
+        messenger = self._messenger_info() if self.validation else NULL
+        info = struct(
+            "VkInstanceCreateInfo",
+            pNext=messenger,
+            flags=flags,
+            pApplicationInfo=app,
+            enabledLayerCount=len(layers),
+            ppEnabledLayerNames=layer_names,
+            enabledExtensionCount=len(wanted),
+            ppEnabledExtensionNames=extension_names,
+        )
+        handle = ffi.new("VkInstance*")
+        check(lib.vkCreateInstance(info, NULL, handle), "create a Vulkan instance")
+        del kept_layers, kept_extensions
+        return handle[0]
+
+    def _messenger_info(self) -> Any:
+        return struct(
+            "VkDebugUtilsMessengerCreateInfoEXT",
+            messageSeverity=_WARNING_OR_ERROR,
+            messageType=_MESSAGE_TYPES,
+            pfnUserCallback=self._callback,
+        )
+
+    def _create_messenger(self) -> Any:
+        create = self._function("vkCreateDebugUtilsMessengerEXT")
+        messenger = ffi.new("VkDebugUtilsMessengerEXT*")
+        check(create(self.handle, self._messenger_info(), NULL, messenger), "listen to the validation layer")
+        return messenger[0]
+
+    def _function(self, name: str) -> Any:
+        return ffi.cast(f"PFN_{name}", lib.vkGetInstanceProcAddr(self.handle, name.encode()))
+
+    def _on_message(self, _severity: int, _kind: int, data: Any, _user: Any) -> int:
+        self.messages.append(text(data.pMessage))
+        return 0
+
+    def physical_devices(self) -> list[Any]:
+        """All physical devices, in the loader's order (the numbers of SG_DEVICE)."""
+        return list(enumerate_all(lib.vkEnumeratePhysicalDevices, "VkPhysicalDevice", self.handle))
+
+    def close(self) -> None:
+        """Destroy the instance; the messenger sees everything up to its own end."""
+        if self._messenger is not None:
+            self._function("vkDestroyDebugUtilsMessengerEXT")(self.handle, self._messenger, NULL)
+            self._messenger = None
+        lib.vkDestroyInstance(self.handle, NULL)
+
+
+def basic_properties(physical: Any) -> Any:
+    """VkPhysicalDeviceProperties of a physical device."""
+    properties = ffi.new("VkPhysicalDeviceProperties*")
+    lib.vkGetPhysicalDeviceProperties(physical, properties)
+    return properties
+
+
+def choose(instance: Instance) -> Any:
+    """The physical device to use: what SG_DEVICE names (number, or part of the name), else the most capable kind.
+
+    Raises SpirogradRuntimeError, listing what there is, if nothing fits.
+    """
+    devices = instance.physical_devices()
+    if not devices:
+        raise SpirogradRuntimeError("Vulkan is installed, but no driver offers a device")
+    names = [text(basic_properties(d).deviceName) for d in devices]
+    listing = ", ".join(f"{i}: {name}" for i, name in enumerate(names))
+    wanted = knobs.get("SG_DEVICE").strip()
+    if wanted.isdigit():
+        if int(wanted) >= len(devices):
+            raise SpirogradRuntimeError(f"SG_DEVICE={wanted}: there is no such Vulkan device; there are {listing}")
+        return devices[int(wanted)]
+    if wanted:
+        found = [d for d, name in zip(devices, names) if wanted.lower() in name.lower()]
+        if not found:
+            raise SpirogradRuntimeError(f"SG_DEVICE={wanted}: no Vulkan device has this in its name; there are {listing}")
+        return found[0]
+    usable = [d for d in devices if basic_properties(d).apiVersion >= API_1_2]
+    if not usable:
+        raise SpirogradRuntimeError(f"no Vulkan device supports Vulkan 1.2, which is needed; there are {listing}")
+    return min(usable, key=lambda d: _PREFERENCE.get(basic_properties(d).deviceType, 4))

@@ -1,0 +1,125 @@
+"""Compute pipelines: one layout for all of them (push constants only), and a pipeline cache that survives the process."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import vulkan as vk
+
+from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.runtime.devices.vulkan.api import NULL, check, ffi, struct
+
+_MAGIC = b"SGVP"
+_DIGEST = 32
+_SPIRV_MAGIC = 0x07230203
+
+
+class Pipelines:
+    """Makes pipelines of SPIR-V modules. Thread safe, as Vulkan's pipeline creation is. ``folder`` None: no cache on disk."""
+
+    def __init__(self, device: Any, functions: Any, push_bytes: int, identity: bytes, folder: Path | None) -> None:
+        self.device = device
+        self.fn = functions
+        self.push_bytes = push_bytes
+        self._file = folder / f"pipelines-{hashlib.sha256(identity).hexdigest()[:24]}.bin" if folder is not None else None
+        self._created = 0
+        self._live: set[Any] = set()
+        constants = struct_push_range(push_bytes)
+        info = struct("VkPipelineLayoutCreateInfo", pushConstantRangeCount=1, pPushConstantRanges=constants)
+        layout = ffi.new("VkPipelineLayout*")
+        check(functions.CreatePipelineLayout(device, info, NULL, layout), "create a pipeline layout")
+        self.layout = layout[0]
+        self._cache = self._create_cache(self._load())
+
+    def _create_cache(self, initial: bytes) -> Any:
+        data = ffi.from_buffer(initial) if initial else NULL
+        cache = ffi.new("VkPipelineCache*")
+        info = struct("VkPipelineCacheCreateInfo", initialDataSize=len(initial), pInitialData=data)
+        check(self.fn.CreatePipelineCache(self.device, info, NULL, cache), "create a pipeline cache")
+        return cache[0]
+
+    def create(self, module: bytes, entry: str, name: str) -> Any:
+        """A pipeline of entry point ``entry``; ``name`` is for errors. Raises SpirogradRuntimeError on a bad module."""
+        if len(module) < 20 or len(module) % 4 or int.from_bytes(module[:4], "little") != _SPIRV_MAGIC:
+            raise SpirogradRuntimeError(f"kernel {name}: this is no SPIR-V module ({len(module)} bytes)")
+        words = ffi.new("uint32_t[]", len(module) // 4)
+        ffi.memmove(words, module, len(module))
+        shader = ffi.new("VkShaderModule*")
+        info = struct("VkShaderModuleCreateInfo", codeSize=len(module), pCode=words)
+        check(self.fn.CreateShaderModule(self.device, info, NULL, shader), f"load the SPIR-V module of kernel {name}")
+        try:
+            entry_name = ffi.new("char[]", entry.encode())
+            pipeline_info = struct("VkComputePipelineCreateInfo", layout=self.layout, basePipelineIndex=-1)
+            stage = pipeline_info.stage
+            stage.sType = vk.VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO
+            stage.stage = vk.VK_SHADER_STAGE_COMPUTE_BIT
+            stage.module = shader[0]
+            stage.pName = entry_name
+            pipeline = ffi.new("VkPipeline*")
+            result = self.fn.CreateComputePipelines(self.device, self._cache, 1, pipeline_info, NULL, pipeline)
+            check(result, f"compile kernel {name}")
+        finally:
+            self.fn.DestroyShaderModule(self.device, shader[0], NULL)
+        self._created += 1
+        self._live.add(pipeline[0])
+        return pipeline[0]
+
+    def destroy(self, pipeline: Any) -> None:
+        """Destroy a pipeline that no pending work uses."""
+        self._live.discard(pipeline)
+        self.fn.DestroyPipeline(self.device, pipeline, NULL)
+
+    def close(self) -> None:
+        """Save the cache if it grew, and destroy everything."""
+        if self._created:
+            self._save()
+        for pipeline in list(self._live):
+            self.destroy(pipeline)
+        self.fn.DestroyPipelineCache(self.device, self._cache, NULL)
+        self.fn.DestroyPipelineLayout(self.device, self.layout, NULL)
+
+    def _load(self) -> bytes:
+        """The driver's data from disk; nothing if the file is missing or damaged."""
+        if self._file is None:
+            return b""
+        try:
+            data = self._file.read_bytes()
+        except OSError:
+            return b""
+        body = data[len(_MAGIC) + _DIGEST :]
+        intact = data[: len(_MAGIC)] == _MAGIC and data[len(_MAGIC) : len(_MAGIC) + _DIGEST] == hashlib.sha256(body).digest()
+        return body if intact else b""
+
+    def _save(self) -> None:
+        if self._file is None:
+            return
+        size = ffi.new("size_t*")
+        if self.fn.GetPipelineCacheData(self.device, self._cache, size, NULL) != vk.VK_SUCCESS or not size[0]:
+            return
+        data = ffi.new("char[]", size[0])
+        if self.fn.GetPipelineCacheData(self.device, self._cache, size, data) != vk.VK_SUCCESS:
+            return
+        body = bytes(ffi.buffer(data, size[0]))
+        if body == self._load():
+            return
+        # The cache only saves time: a disk that refuses is no reason to fail at exit.
+        with contextlib.suppress(OSError):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(suffix=".tmp", dir=self._file.parent)
+            try:
+                with os.fdopen(handle, "wb") as out:
+                    out.write(_MAGIC + hashlib.sha256(body).digest() + body)
+                os.replace(name, self._file)
+            except BaseException:
+                os.unlink(name)
+                raise
+
+
+def struct_push_range(push_bytes: int) -> Any:
+    """All push constants, for the compute stage."""
+    return ffi.new("VkPushConstantRange*", {"stageFlags": vk.VK_SHADER_STAGE_COMPUTE_BIT, "offset": 0, "size": push_bytes})

@@ -1,0 +1,217 @@
+"""The queue of work: one open command buffer at a time, submitted in batches, finished in the order of a timeline semaphore."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import vulkan as vk
+
+from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.runtime.devices.vulkan.api import NULL, check, ffi, struct
+from spirograd.runtime.devices.vulkan.memory import Allocator, Block
+
+SLOTS = 6
+# A command buffer is submitted after so many commands, so that the device starts while the host goes on recording.
+BATCH = 256
+ARGUMENT_BYTES = 64 << 10  # for argument blocks, per command buffer
+STAGING_BYTES = 4 << 20  # for copies, per command buffer
+_ARGUMENT_ALIGNMENT = 16
+_STAGING_ALIGNMENT = 16
+_WAIT_NANOSECONDS = 200_000_000  # one wait; between two of them Python can handle Ctrl-C
+
+_COMPUTE = vk.VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT
+_TRANSFER = vk.VK_PIPELINE_STAGE_TRANSFER_BIT
+_HOST = vk.VK_PIPELINE_STAGE_HOST_BIT
+WORK_STAGES = _COMPUTE | _TRANSFER
+_WRITES = vk.VK_ACCESS_SHADER_WRITE_BIT | vk.VK_ACCESS_TRANSFER_WRITE_BIT
+_READS = vk.VK_ACCESS_SHADER_READ_BIT | vk.VK_ACCESS_TRANSFER_READ_BIT
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """A command buffer with what its commands need until they are done: ``value`` is the timeline value of its last submission."""
+
+    commands: Any
+    submit: Any
+    kept: list[Any]
+    value: int = 0
+    arguments: int = 0  # bytes used of its part of the argument block
+    staging: Block | None = None
+    staged: int = 0  # bytes used of ``staging``
+
+
+class Stream:
+    """Records and submits. Not thread safe: the device's lock guards it.
+
+    ``commands`` is the open command buffer or None, ``bound`` the pipeline bound in it, ``submitted`` and ``completed`` are
+    timeline values: everything up to ``completed`` is known to be done.
+    """
+
+    def __init__(self, device: Any, functions: Any, family: int, allocator: Allocator) -> None:
+        self.device = device
+        self.fn = functions
+        self.allocator = allocator
+        self.commands: Any = None
+        self.bound: Any = None
+        self.recorded = 0
+        self.submitted = 0
+        self.completed = 0
+        self._create_objects(family)
+        self._create_structures()
+        self.slots = [self._create_slot() for _ in range(SLOTS)]
+        self._arguments = allocator.create_block(SLOTS * ARGUMENT_BYTES, staging=True)
+        self._current = 0
+
+    def _create_objects(self, family: int) -> None:
+        fn, device = self.fn, self.device
+        queue = ffi.new("VkQueue*")
+        fn.GetDeviceQueue(device, family, 0, queue)
+        self._queue = queue[0]
+        pool = ffi.new("VkCommandPool*")
+        info = struct("VkCommandPoolCreateInfo", flags=vk.VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT, queueFamilyIndex=family)
+        check(fn.CreateCommandPool(device, info, NULL, pool), "create a command pool")
+        self._pool = pool[0]
+        kind = struct("VkSemaphoreTypeCreateInfo", semaphoreType=vk.VK_SEMAPHORE_TYPE_TIMELINE)
+        self._semaphore = ffi.new("VkSemaphore*")
+        check(fn.CreateSemaphore(device, struct("VkSemaphoreCreateInfo", pNext=kind), NULL, self._semaphore), "create a semaphore")
+
+    def _create_structures(self) -> None:
+        """Structures that every launch or submission reads, allocated once."""
+        self._begin_info = struct("VkCommandBufferBeginInfo", flags=vk.VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT)
+        self.barrier = struct("VkMemoryBarrier", srcAccessMask=_WRITES, dstAccessMask=_WRITES | _READS)
+        self._host_barrier = struct("VkMemoryBarrier", srcAccessMask=_WRITES, dstAccessMask=vk.VK_ACCESS_HOST_READ_BIT)
+        self._signal = ffi.new("uint64_t*")
+        self._timeline = struct("VkTimelineSemaphoreSubmitInfo", signalSemaphoreValueCount=1, pSignalSemaphoreValues=self._signal)
+        self._wanted = ffi.new("uint64_t*")
+        self._wait_info = struct("VkSemaphoreWaitInfo", semaphoreCount=1, pSemaphores=self._semaphore, pValues=self._wanted)
+        self._counter = ffi.new("uint64_t*")
+        self._region = ffi.new("VkBufferCopy*")
+
+    def _create_slot(self) -> Slot:
+        commands = ffi.new("VkCommandBuffer*")
+        info = struct(
+            "VkCommandBufferAllocateInfo", commandPool=self._pool, level=vk.VK_COMMAND_BUFFER_LEVEL_PRIMARY, commandBufferCount=1
+        )
+        check(self.fn.AllocateCommandBuffers(self.device, info, commands), "allocate a command buffer")
+        submit = struct(
+            "VkSubmitInfo",
+            pNext=self._timeline,
+            commandBufferCount=1,
+            pCommandBuffers=commands,
+            signalSemaphoreCount=1,
+            pSignalSemaphores=self._semaphore,
+        )
+        return Slot(commands[0], submit, [commands])
+
+    def open(self) -> Any:
+        """The open command buffer; begins the next one of the ring if there is none, waiting until it is free."""
+        if self.commands is None:
+            slot = self.slots[self._current]
+            if slot.value > self.completed:
+                self.wait(slot.value)
+            slot.arguments = slot.staged = 0
+            check(self.fn.BeginCommandBuffer(slot.commands, self._begin_info), "begin a command buffer")
+            self.commands = slot.commands
+            self.bound = None
+            self.recorded = 0
+        return self.commands
+
+    def order(self) -> Any:
+        """The open command buffer, with a barrier: what is recorded next sees the effects of everything before."""
+        if self.recorded >= BATCH:
+            self.flush()
+        commands = self.commands or self.open()
+        self.fn.CmdPipelineBarrier(commands, WORK_STAGES, WORK_STAGES, 0, 1, self.barrier, 0, NULL, 0, NULL)
+        self.recorded += 1
+        return commands
+
+    def flush(self) -> None:
+        """Submit the open command buffer, if any."""
+        if self.commands is None:
+            return
+        slot = self.slots[self._current]
+        self.fn.CmdPipelineBarrier(slot.commands, WORK_STAGES, _HOST, 0, 1, self._host_barrier, 0, NULL, 0, NULL)
+        self.commands = None
+        check(self.fn.EndCommandBuffer(slot.commands), "end a command buffer")
+        self._signal[0] = self.submitted + 1
+        check(self.fn.QueueSubmit(self._queue, 1, slot.submit, NULL), "submit work")
+        self.submitted += 1
+        slot.value = self.submitted
+        self._current = (self._current + 1) % SLOTS
+
+    def poll(self) -> int:
+        """The newest timeline value that is done."""
+        if self.completed < self.submitted:
+            check(self.fn.GetSemaphoreCounterValue(self.device, self._semaphore[0], self._counter), "read the timeline")
+            self.completed = self._counter[0]
+        return self.completed
+
+    def wait(self, value: int) -> None:
+        """Wait until timeline ``value``, which must have been submitted, is done."""
+        self._wanted[0] = value
+        while self.completed < value:
+            result = self.fn.WaitSemaphores(self.device, self._wait_info, _WAIT_NANOSECONDS)
+            check(result, "wait for the device")
+            if result == vk.VK_SUCCESS:
+                self.completed = max(self.completed, value)
+
+    def finish(self) -> None:
+        """Submit and wait for everything."""
+        self.flush()
+        if self.completed < self.submitted:
+            self.wait(self.submitted)
+
+    @property
+    def pending_value(self) -> int:
+        """The timeline value after which nothing recorded so far can still run."""
+        return self.submitted + (self.commands is not None)
+
+    @property
+    def idle(self) -> bool:
+        """True if nothing is recorded or running."""
+        return self.commands is None and self.poll() == self.submitted
+
+    def put_arguments(self, block: bytes) -> int:
+        """Copy an argument block to where the device finds it until the open command buffer is done; gives its device address."""
+        size = -(-len(block) // _ARGUMENT_ALIGNMENT) * _ARGUMENT_ALIGNMENT
+        if size > ARGUMENT_BYTES:
+            raise SpirogradRuntimeError(f"a kernel's arguments take {len(block)} bytes; at most {ARGUMENT_BYTES} are possible")
+        self.open()
+        if self.slots[self._current].arguments + size > ARGUMENT_BYTES:
+            self.flush()
+            self.open()
+        slot = self.slots[self._current]
+        offset = self._current * ARGUMENT_BYTES + slot.arguments
+        slot.arguments += size
+        ctypes.memmove(self._arguments.host + offset, block, len(block))
+        return self._arguments.address + offset
+
+    def stage(self, nbytes: int) -> tuple[Slot, Block, int]:
+        """Room for ``nbytes`` (at most STAGING_BYTES) of staging that lives as long as the open command buffer: slot, block, offset."""
+        self.open()
+        if self.slots[self._current].staged + nbytes > STAGING_BYTES:
+            self.flush()
+            self.open()
+        slot = self.slots[self._current]
+        if slot.staging is None:
+            slot.staging = self.allocator.create_block(STAGING_BYTES, staging=True)
+        offset = slot.staged
+        slot.staged = -(-(offset + nbytes) // _STAGING_ALIGNMENT) * _STAGING_ALIGNMENT
+        return slot, slot.staging, offset
+
+    def copy(self, source: Any, source_offset: int, target: Any, target_offset: int, nbytes: int) -> None:
+        """Record a copy between two VkBuffers, after everything before."""
+        commands = self.order()
+        region = self._region
+        region.srcOffset, region.dstOffset, region.size = source_offset, target_offset, nbytes
+        self.fn.CmdCopyBuffer(commands, source, target, 1, region)
+
+    def close(self) -> None:
+        """Destroy everything; the queue must be idle."""
+        for block in [self._arguments, *(slot.staging for slot in self.slots)]:
+            if block is not None:
+                self.allocator.destroy_block(block)
+        self.fn.DestroySemaphore(self.device, self._semaphore[0], NULL)
+        self.fn.DestroyCommandPool(self.device, self._pool, NULL)
