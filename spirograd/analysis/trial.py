@@ -125,6 +125,8 @@ def _prints(ring: Any, sites: Sequence[PrintSite]) -> tuple[tuple[PrintSite, tup
     while at < end:
         site = sites[int(ring[at])]
         n = 2 * len(site.dtypes)
+        if at + 2 + n > end:  # it did not fit any more
+            break
         out.append((site, _decoded(ring[at + 2 : at + 2 + n], site.dtypes)))
         at += 2 + n
     return tuple(out)

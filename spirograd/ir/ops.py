@@ -151,7 +151,8 @@ def _bits(t: Any, value: Any) -> int:
 
 
 def _power(x: float, y: float) -> float:
-    return float(np.power(np.float64(x), np.float64(y)))
+    # Arrays, because NumPy takes a square root for the scalar exponent 0.5, which is wrong for -0.0 and -inf.
+    return float(np.power(np.array([x], np.float64), np.array([y], np.float64))[0])
 
 
 _E = _elementwise

@@ -31,12 +31,14 @@ from spirograd.ir.ops import OpCode
 
 LEVELS = ("kernel", "device")
 _ROLES = ("primal", "grad", "dual")
+# "nsw": an address that never wraps; "reassoc": a reduction, the order is free; "exact": rounded as written, never fused.
 _FLAGS: dict[OpCode, tuple[str, ...]] = {
-    ops.add: ("nsw", "reassoc"),
-    ops.sub: ("nsw", "reassoc"),
-    ops.mul: ("nsw", "reassoc"),
-    ops.min_: ("reassoc",),
-    ops.max_: ("reassoc",),
+    ops.add: ("nsw", "reassoc", "exact"),
+    ops.sub: ("nsw", "reassoc", "exact"),
+    ops.mul: ("nsw", "reassoc", "exact"),
+    ops.div: ("exact",),
+    ops.min_: ("reassoc", "exact"),
+    ops.max_: ("reassoc", "exact"),
     ops.and_: ("reassoc",),
     ops.or_: ("reassoc",),
     ops.xor: ("reassoc",),
@@ -136,7 +138,9 @@ def _flags(v: _Verifier, op: Op) -> None:
     if op.attr is None:
         return
     v.need(op.attr in _FLAGS.get(op.code, ()), op, "has an attribute that it does not take")
-    v.need(op.attr != "nsw" or (isinstance(op.type, DType) and op.type.is_int), op, '"nsw" is for integers')
+    t = op.type
+    v.need(isinstance(t, DType) and (t.is_int or op.attr != "nsw"), op, '"nsw" is for integers')
+    v.need(isinstance(t, DType) and (t.is_float or op.attr != "exact"), op, '"exact" is for floats')
 
 
 def _operands(v: _Verifier, op: Op) -> DType:

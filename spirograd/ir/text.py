@@ -454,8 +454,11 @@ class _Parser:
         regions: list[Region] = []
         closing = line
         while closing.take("{"):
+            outside = len(self.values)
             region, closing = self.region(self.params(closing))
             regions.append(region)
+            while len(self.values) > outside:  # names end with their region
+                self.values.popitem()
         self.finish(closing)
         if code is ops.const and isinstance(result, DType):
             attr = self.constant(line, attr, result)

@@ -1,0 +1,126 @@
+"""Kernels in text that together contain every operation, for tests of totality."""
+
+from __future__ import annotations
+
+FLOAT_UNARY = "sqrt rsqrt exp log sin cos tan asin acos tanh floor ceil trunc round neg abs"
+FLOAT_BINARY = "add sub mul div min max atan2 pow"
+INT_UNARY = "neg abs not popcnt clz ctz"
+INT_BINARY = "add sub mul idiv irem min max and or xor shl shr"
+KERNEL_ONLY = "floordiv floormod"
+COMPARE = "eq ne lt le gt ge"
+
+
+def arithmetic(kernel_level: bool, indent: str = "  ") -> str:
+    """Every scalar operation on %i, %j (i32), %f, %g (f32) and %c (u1)."""
+    lines = [f"%f_{n} = {n}(%f) : f32" for n in FLOAT_UNARY.split()]
+    lines += [f"%f_{n} = {n}(%f, %g) : f32" for n in FLOAT_BINARY.split()]
+    lines += [f"%i_{n} = {n}(%i) : i32" for n in INT_UNARY.split()]
+    lines += [f"%i_{n} = {n}(%i, %j) : i32" for n in (INT_BINARY + (" " + KERNEL_ONLY if kernel_level else "")).split()]
+    lines += [f"%c_{n} = {n}(%f, %g) : u1" for n in COMPARE.split()]
+    lines += ["%c_isnan = isnan(%f) : u1", "%c_isinf = isinf(%f) : u1", "%fma = fma(%f, %g, %f) : f32"]
+    lines += ['%nsw = add["nsw"](%i, %j) : i32', '%re = mul["reassoc"](%f, %g) : f32', '%ex = sub["exact"](%f, %g) : f32']
+    lines += ["%s = select(%c, %i, %j) : i32", "%cast = cast(%i) : f64", "%bits = bitcast(%f) : i32"]
+    lines += ["%nan = const[nan]() : f32", "%inf = const[inf]() : f64", "%minf = const[-inf]() : f16", "%tenth = const[0.1]() : f32"]
+    lines += ["%low = const[-9223372036854775808]() : i64", "%high = const[18446744073709551615]() : u64", "%t = const[True]() : u1"]
+    lines += ["%v = vec(%f, %g, %f) : vec<3,f32>", "%e = extract(%v, %i) : f32", "%w = insert(%v, %i, %g) : vec<3,f32>"]
+    lines += ["%vs = select(%c, %v, %w) : vec<3,f32>"]
+    return "".join([f"{indent}{line}\n" for line in lines])
+
+
+KERNEL = (
+    """kernel "zoo \\"quoted\\""
+arg ScalarArg("n", i32)
+arg ArrayArg("x", f32, 2, element_shape=(3,), needs_grad=True)
+arg ScalarArg("flag", u1)
+ref x = ArrayRef("x", 1, f32, 2, element_shape=(3,))
+ref x_grad = ArrayRef("x", 1, f32, 2, element_shape=(3,), role="grad")
+ref a_b = FieldRef("a.b", 0, 7, i32, (4, 8), (), Layout((Term(0, 1, 0, 32), Term(1, 2, 4, 4)), components=(16,), origin=(-1, 2)))
+ref class_2 = FieldRef("class", 1, 8, u1, (4,), (), Layout((Term(0, 1, 0, 1),)))
+ref i32_2 = TempRef("i32", i32)
+ref t = TempRef("t", u64, shape=(4,))
+return i32_2
+{
+  %i = arg[0]() : i32
+  %c = arg[2]() : u1
+  %j = shape[(1, 0)]() : i32
+  %seed = seed()  : u32
+  %zero = const[0]() : i32
+  %one = const[1]() : i32
+  %f = load[x](%zero, %zero, %one) : f32
+  %g = load[x_grad](%zero, %zero, %one) : f32
+"""
+    + arithmetic(True)
+    + """  %u = const[3]() : u64
+  %old = atomic[("add", t)](%zero, %u) : u64
+  %was = cas[t](%one, %u, %old) : u64
+  %flag = load[class_2](%one) : u1
+  store[class_2](%one, %flag)
+  check[FaultSite("assert", "n is {0}", (i32,))](%c, %i)
+  print[PrintSite(("n = ", (0, ""), "\\n"), (i32,))](%i)
+  for[LoopAttr(parallel=True, name="loop", group_size=64)](%zero, %i) : () { (%k: i32)
+    %old2 = atomic[("min", a_b)](%k, %k, %j) : i32
+    yield()
+  }
+  %sum = for[LoopAttr()](%zero, %i, %zero, %v) : (i32, vec<3,f32>) { (%k2: i32, %acc: i32, %vec: vec<3,f32>)
+    %next = add(%acc, %k2) : i32
+    yield(%next, %vec)
+  }
+  %total = result[0](%sum) : i32
+  %if = if(%c) : (i32) {
+    yield(%total)
+  } {
+    yield(%zero)
+  }
+  %chosen = result[0](%if) : i32
+  %loop = while(%chosen) : (i32) { (%p: i32)
+    %go = gt(%p, %zero) : u1
+    yield(%go)
+  } { (%q: i32)
+    %less = sub(%q, %one) : i32
+    yield(%less)
+  }
+  %end = result[0](%loop) : i32
+  store[i32_2](%end)
+  yield()
+}
+"""
+)
+
+DEVICE = (
+    """kernel "device_zoo"
+arg ScalarArg("n", i32)
+arg ArrayArg("x", f32, 1)
+ref x = BufferRef("x", Slot("array", index=1), f32)
+ref temps = BufferRef("temps", Slot("temps", offset=8), u32)
+{
+  task[TaskAttr("serial", "first")]() {
+    %i = slot[Slot("scalar", dtype=i32, offset=16)]() : i32
+    %j = slot[Slot("shape", index=1, dtype=i32, offset=20)]() : i32
+    %zero = const[0]() : i32
+    %f = load[x](%zero) : f32
+    %g = load[x](%i) : f32
+    %c = gt(%i, %j) : u1
+"""
+    + arithmetic(False, "    ")
+    + """    %u = const[3]() : u32
+    %was = cas[temps](%zero, %u, %u) : u32
+    yield()
+  }
+  task[TaskAttr("range_for", "second", group_size=64, reductions=(Reduction("add", f32), Reduction("max", i32)))]() {
+    %b = const[0]() : i32
+    %e = slot[Slot("scalar", dtype=i32, offset=16)]() : i32
+    yield(%b, %e)
+  } { (%k: i32, %sum: f32, %most: i32)
+    %value = load[x](%k) : f32
+    %more = add["reassoc"](%sum, %value) : f32
+    %most2 = max["reassoc"](%most, %k) : i32
+    yield(%more, %most2)
+  } { (%all: f32, %top: i32)
+    %at = const[0]() : i32
+    %old = atomic[("add", x)](%at, %all) : f32
+    yield()
+  }
+  yield()
+}
+"""
+)

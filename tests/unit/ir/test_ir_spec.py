@@ -1,0 +1,227 @@
+"""The verifier accepts what is legal and finds what is not."""
+
+from __future__ import annotations
+
+import re
+
+import ir_zoo as zoo
+import pytest
+
+from spirograd.base.artifact import FaultSite
+from spirograd.base.dtypes import VOID, f32, i32, i64, u1
+from spirograd.ir import ops
+from spirograd.ir.builder import Builder
+from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr, Op, Region, TaskAttr
+from spirograd.ir.spec import DEVICE, KERNEL, IRError, verify
+from spirograd.ir.text import parse
+
+HEADER = """kernel "k"
+arg ScalarArg("n", i32)
+arg ArrayArg("x", f32, 1)
+ref x = ArrayRef("x", 1, f32, 1)
+ref two = ArrayRef("x", 1, f32, 2)
+ref t = TempRef("t", i32)
+ref flag = TempRef("flag", u1)
+ref bad = FieldRef("bad", 0, 0, f32, (4,), (), Layout((Term(0, 1, 0, 3),)))
+ref axis = FieldRef("axis", 0, 0, f32, (4,), (), Layout((Term(1, 1, 0, 4),)))
+ref parts = FieldRef("parts", 0, 0, f32, (4,), (2,), Layout((Term(0, 1, 0, 8),)))
+ref b = BufferRef("b", Slot("array", index=1), f32)
+ref bu1 = BufferRef("b", Slot("array", index=1), u1)
+ref bs = BufferRef("b", Slot("scalar", index=1), f32)
+"""
+VALUES = """  %i = const[1]() : i32
+  %l = const[1]() : i64
+  %f = const[1.0]() : f32
+  %c = const[True]() : u1
+  %v = vec(%f, %f) : vec<2,f32>
+"""
+
+
+def check(body: str, level: str = "kernel") -> None:
+    verify(parse(HEADER + "{\n" + body + "  yield()\n}\n"), level)
+
+
+NEGATIVE = [
+    ("%r = add(%i) : i32", "takes 2 operands"),
+    ("%r = add(%i, %l) : i32", "different types"),
+    ("%r = add(%i, %f) : i32", "different types"),
+    ("%r = add(%i, %i) : i64", "type of its operands"),
+    ("%r = add(%c, %c) : u1", "does not take u1"),
+    ("%r = add(%v, %v) : vec<2,f32>", "takes scalars"),
+    ("%r = div(%i, %i) : i32", "does not take i32"),
+    ("%r = and(%f, %f) : f32", "does not take f32"),
+    ("%r = lt(%c, %c) : u1", "does not take u1"),
+    ("%r = lt(%i, %i) : i32", "its result is u1"),
+    ('%r = add["nsw"](%f, %f) : f32', "for integers"),
+    ('%r = add["exact"](%i, %i) : i32', "for floats"),
+    ('%r = xor["nsw"](%i, %i) : i32', "attribute that it does not take"),
+    ("%r = neg[3](%i) : i32", "attribute that it does not take"),
+    ("%r = select(%i, %i, %i) : i32", "the condition is u1"),
+    ("%r = select(%c, %i, %l) : i32", "one type"),
+    ("%r = cast(%v) : f32", "converts scalars"),
+    ("%r = bitcast(%f) : i64", "same width"),
+    ("%r = bitcast(%c) : u1", "same width"),
+    ("%r = vec(%f, %i) : vec<2,f32>", "different types"),
+    ("%r = vec(%f) : vec<2,f32>", "its type is vec<1,f32>"),
+    ("%r = extract(%f, %i) : f32", "takes a vector"),
+    ("%r = extract(%v, %f) : f32", "its index is an integer"),
+    ("%r = insert(%v, %i, %i) : vec<2,f32>", "new element is f32"),
+    ("%r = const[300]() : u8", "out of the range"),
+    ("%r = arg[5]() : i32", "no such argument"),
+    ("%r = arg[1]() : i32", "no scalar"),
+    ("%r = arg[0]() : f32", "that argument is i32"),
+    ("%r = shape[(0, 0)]() : i32", "no array"),
+    ("%r = shape[(1, 1)]() : i32", "has 1 axes"),
+    ("%r = shape[(1, 0)]() : i64", "an extent is i32"),
+    ("%r = seed() : i32", "is u32"),
+    ("%r = load[x]() : f32", "takes 1 indices"),
+    ("%r = load[x](%f) : f32", "an index is i32 or i64"),
+    ("%r = load[x](%i) : i32", "the memory holds f32"),
+    ("%r = load[two](%i, %i) : f32", "does not fit the argument"),
+    ("%r = load[bad](%i) : f32", "multiples of the size"),
+    ("%r = load[axis](%i) : f32", "does not fit the field"),
+    ("%r = load[parts](%i, %i) : f32", "one offset per component"),
+    ("%r = load[b](%i) : f32", "does not access memory through BufferRef"),
+    ("store[x](%i, %i)", "the memory holds f32"),
+    ("%r = store[t](%i) : i32", "is void"),
+    ('%r = atomic[("frob", t)](%i) : i32', "takes (kind, reference)"),
+    ('%r = atomic[("and", x)](%i, %f) : f32', "and does not take f32"),
+    ('%r = atomic[("add", flag)](%c) : u1', "add does not take u1"),
+    ("%r = cas[t](%i) : i32", "takes 0 indices and 2 values"),
+    ('check[FaultSite("assert", "", (i32,))](%c)', "the site has operands"),
+    ('check[FaultSite("assert", "", ())](%i)', "the condition is u1"),
+    ('print[PrintSite(("",), (f32,))](%i)', "the site has operands"),
+    ("%r = result[0](%i) : i32", "results of a control operation"),
+    ("%s = if(%c) : (i32) {\n yield(%i)\n} {\n yield(%l)\n}", "its region yields"),
+    ("%s = if(%i) : (i32) {\n yield(%i)\n} {\n yield(%i)\n}", "the condition is u1"),
+    ("%s = if(%c) : (i32) {\n yield(%i)\n}", "has two regions"),
+    ("%s = if(%c) : (i32) {\n yield(%i)\n} {\n yield(%i)\n}\n%r = result[1](%s) : i32", "no such result"),
+    ("%s = if(%c) : (i32) {\n yield(%i)\n} {\n yield(%i)\n}\n%r = neg(%s) : i32", "is no value"),
+    ("for[LoopAttr()](%i, %l) : () { (%k: i32)\n yield()\n}", "one type"),
+    ("for[LoopAttr()](%f, %f) : () { (%k: f32)\n yield()\n}", "an index is i32 or i64"),
+    ("for[LoopAttr()](%i, %i) : () { (%k: i64)\n yield()\n}", "its region takes"),
+    ("for(%i, %i) : () { (%k: i32)\n yield()\n}", "LoopAttr"),
+    ("%s = for[LoopAttr()](%i, %i, %f) : (f32) { (%k: i32, %g: f32)\n yield(%k)\n}", "its region yields"),
+    ("%s = for[LoopAttr(parallel=True)](%i, %i, %f) : (f32) { (%k: i32, %g: f32)\n yield(%g)\n}", "carries nothing"),
+    ("%s = while(%i) : (i32) { (%a: i32)\n yield(%a)\n} { (%b: i32)\n yield(%b)\n}", "its region yields"),
+    ("%r = slot[Slot(\"scalar\")]() : i32", "is no operation of kernel IR"),
+    ("%r = neg(%i) : i32 {\n yield()\n}", "control operations have regions"),
+    ('task[TaskAttr("serial", "a")]() {\n yield()\n}', "stands beside tasks"),
+]
+
+
+@pytest.mark.parametrize(("text", "rule"), NEGATIVE)
+def test_mistakes_are_found(text: str, rule: str) -> None:
+    with pytest.raises(IRError, match=re.escape(rule)):
+        check(VALUES + text + "\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("%r = floordiv(%i, %i) : i32", "is no operation of device IR"),
+        ("%r = arg[0]() : i32", "is no operation of device IR"),
+        ("%r = load[x](%i) : f32", "does not access memory through ArrayRef"),
+        ("%r = load[b](%i, %i) : f32", "takes 1 indices"),
+        ("%r = load[bu1](%i) : u1", "no u1 in device IR"),
+        ("%r = load[bs](%i) : f32", "is no buffer"),
+        ("%r = cas[b](%i, %f, %f) : f32", "32-bit and 64-bit integers"),
+        ('%r = slot[Slot("array")]() : u64', "a Slot that is no buffer"),
+        ('%r = slot[Slot("scalar", dtype=f32)]() : i32', "that slot is f32"),
+        ("for[LoopAttr(parallel=True)](%i, %i) : () { (%k: i32)\n yield()\n}", "before offload"),
+        ('task[TaskAttr("serial", "b")]() {\n yield()\n}', "directly in the body"),
+    ],
+)
+def test_mistakes_in_device_ir(text: str, rule: str) -> None:
+    with pytest.raises(IRError, match=re.escape(rule)):
+        check('task[TaskAttr("serial", "a")]() {\n' + VALUES + text + "\n yield()\n}\n", "device")
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ('task[TaskAttr("serial", "a")]() {\n yield()\n} {\n yield()\n}', "one region"),
+        ('task[TaskAttr("warp", "a")]() {\n yield()\n}', '"serial" or "range_for"'),
+        ('task[TaskAttr("range_for", "a")]() {\n yield()\n}', "bounds, body and finish"),
+        ('task[TaskAttr("serial", "a")](){\n %i = const[0]() : i32\n yield(%i)\n}', "its region yields"),
+        ('task[TaskAttr("range_for", "a")]() {\n yield()\n} { (%i: i32)\n yield()\n} {\n yield()\n}', "its region yields"),
+        ('task[TaskAttr("range_for", "a", reductions=(Reduction("xor", f32),))]() {\n yield()\n}', "is no reduction"),
+        ("%i = const[0]() : i32", "stands beside tasks"),
+    ],
+)
+def test_mistakes_in_tasks(text: str, rule: str) -> None:
+    with pytest.raises(IRError, match=re.escape(rule)):
+        check(text + "\n", "device")
+
+
+def kernel_of(*body: Op) -> Kernel:
+    return Kernel("k", (ArrayArg("x", f32, 1),), Region((), (*body, Op(ops.yield_, VOID))))
+
+
+def test_nothing_crosses_into_a_task() -> None:
+    zero = Op(ops.const, i32, (), 0)
+    inner = Op(ops.task, VOID, (), TaskAttr("serial", "a"), (Region((), (Op(ops.neg, i32, (zero,)), Op(ops.yield_, VOID))),))
+    with pytest.raises(IRError, match="is not visible here"):
+        verify(kernel_of(zero, inner), "kernel")
+
+
+def test_values_are_defined_before_use_once_and_in_reach() -> None:
+    zero = Op(ops.const, i32, (), 0)
+    with pytest.raises(IRError, match="is not visible here"):
+        verify(kernel_of(Op(ops.neg, i32, (zero,)), zero), "kernel")
+    with pytest.raises(IRError, match="is defined twice"):
+        verify(kernel_of(zero, zero), "kernel")
+    b = Builder()
+    b.begin()
+    inside = b.const(1)
+    loop = Op(ops.for_, (), (zero, zero), LoopAttr(), (Region((Op(ops.param, i32),), b.end().ops),))
+    verify(kernel_of(zero, loop), "kernel")
+    with pytest.raises(IRError, match="is not visible here"):
+        verify(kernel_of(zero, loop, Op(ops.neg, i32, (inside,))), "kernel")
+
+
+def test_constants_fit_their_type() -> None:
+    for t, value in ((i32, True), (i32, 1.0), (f32, 1), (f32, 0.1), (u1, 1), (i32, None)):
+        with pytest.raises(IRError):
+            verify(kernel_of(Op(ops.const, t, (), value)), "kernel")
+
+
+def test_regions_end_with_a_yield() -> None:
+    with pytest.raises(IRError, match="does not end with a yield"):
+        verify(Kernel("k", (), Region((), ())), "kernel")
+    with pytest.raises(IRError, match="nowhere else"):
+        verify(kernel_of(Op(ops.yield_, VOID)), "kernel")
+    with pytest.raises(IRError, match="its region is empty"):
+        zero = Op(ops.const, i32, (), 0)
+        verify(kernel_of(zero, Op(ops.for_, (), (zero, zero), LoopAttr(), (Region((Op(ops.param, i32),), ()),))), "kernel")
+
+
+def test_references_name_array_arguments() -> None:
+    zero = Op(ops.const, i64, (), 0)
+    with pytest.raises(IRError, match="argument 3 is no array"):
+        verify(kernel_of(zero, Op(ops.load, f32, (zero,), ArrayRef("x", 3, f32, 1))), "kernel")
+
+
+def test_sites_are_sites() -> None:
+    c = Op(ops.const, u1, (), True)
+    verify(kernel_of(c, Op(ops.check, VOID, (c,), FaultSite("assert", "", (), None))), "kernel")
+    with pytest.raises(IRError, match="takes a FaultSite"):
+        verify(kernel_of(c, Op(ops.check, VOID, (c,), "assert")), "kernel")
+
+
+def test_the_tables_cover_the_operations() -> None:
+    assert set(KERNEL) | set(DEVICE) | {ops.param} == set(ops.ALL)
+    for code in ops.ALL:
+        if code is not ops.param:
+            assert (code in KERNEL) == (code.level != "device") and (code in DEVICE) == (code.level != "kernel")
+
+
+def test_levels_and_legal_kernels() -> None:
+    verify(parse(zoo.KERNEL), "kernel")
+    verify(parse(zoo.DEVICE), "device")
+    with pytest.raises(IRError):
+        verify(parse(zoo.DEVICE), "kernel")
+    with pytest.raises(IRError):
+        verify(parse(zoo.KERNEL), "device")
+    with pytest.raises(ValueError, match="no such level"):
+        verify(parse(zoo.KERNEL), "machine")
