@@ -6,9 +6,8 @@ import ctypes
 import mmap
 import platform
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.llvmgen import abi
 from spirograd.llvmgen.toolchain import Library, host_caps, link, version
 from spirograd.runtime.device import Buffer, DeviceInfo
-from spirograd.runtime.devices import cpu_pool
+from spirograd.runtime.devices import cpu_call, cpu_pool
 
 _ALIGNMENT = 256
 # From this size on memory comes in pages of its own, zeroed as it is touched and given back when freed.
@@ -34,7 +33,7 @@ class Executable:
     """A linked kernel: ``run(block, pool)`` runs all its tasks."""
 
     name: str
-    run: Any
+    run: Callable[[bytes, int], None]
     library: Library
 
 
@@ -149,15 +148,15 @@ class CpuDevice:
         if kernel.profile != "cpu":
             raise SpirogradRuntimeError(f"kernel {kernel.name} was compiled for {kernel.profile}, not for the CPU")
         library = link(kernel.binaries[0], (abi.DRIVER,), self._imports)
-        function = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_void_p)(library.addresses[abi.DRIVER])
-        return Executable(kernel.name, function, library)
+        return Executable(kernel.name, cpu_call.caller(library.addresses[abi.DRIVER]), library)
 
     def launch(self, executable: Executable, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
         """Run all tasks; they are done on return. The kernel finds its bounds itself, so ``counts`` is not looked at."""
         if self._closed:
             raise SpirogradRuntimeError(f"cannot launch {executable.name}: the device is closed")
-        # bytes: ctypes passes the address of their contents (16-byte aligned), without a copy.
-        executable.run(block if type(block) is bytes else bytes(block), self._pool.enter())
+        pool = self._pool
+        # The kernel reads the bytes where they are: CPython aligns their contents to 16 bytes.
+        executable.run(block if type(block) is bytes else bytes(block), pool.state if pool.ready else pool.enter())
 
     def synchronize(self) -> None:
         """Nothing to wait for."""

@@ -58,7 +58,10 @@ def code() -> PoolCode:
 
 
 class WorkerPool:
-    """``threads`` threads in all, the caller among them. `enter` gives the address that compiled kernels take as their pool."""
+    """``threads`` threads in all, the caller among them.
+
+    ``state`` is the address that compiled kernels take as their pool; where ``ready`` is False, `enter` starts the workers first.
+    """
 
     def __init__(self, threads: int, functions: PoolCode) -> None:
         self.threads = threads
@@ -73,40 +76,40 @@ class WorkerPool:
         self._lock = threading.Lock()
         self._workers: list[threading.Thread] = []
         self._memory = ctypes.create_string_buffer(abi.POOL_BYTES + 64)
-        self._state = (ctypes.addressof(self._memory) + 63) & ~63
-        ctypes.c_int32.from_address(self._state + abi.POOL_SPINS).value = _WORKER_SPINS
+        self.state = (ctypes.addressof(self._memory) + 63) & ~63
+        ctypes.c_int32.from_address(self.state + abi.POOL_SPINS).value = _WORKER_SPINS
         if self._functions.kind == "pthread":
             process: Any = ctypes.CDLL(None)
-            process.pthread_mutex_init(ctypes.c_void_p(self._state + abi.POOL_MUTEX), None)
-            process.pthread_cond_init(ctypes.c_void_p(self._state + abi.POOL_CONDITION), None)
-        self._ready = self.threads == 1
+            process.pthread_mutex_init(ctypes.c_void_p(self.state + abi.POOL_MUTEX), None)
+            process.pthread_cond_init(ctypes.c_void_p(self.state + abi.POOL_CONDITION), None)
+        self.ready = self.threads == 1
 
     def enter(self) -> int:
         """The address of the pool's state, with its workers running."""
-        if not self._ready:
+        if not self.ready:
             self._start()
-        return self._state
+        return self.state
 
     def _start(self) -> None:
         with self._lock:
-            if self._ready or self._closed:
+            if self.ready or self._closed:
                 return
             while len(self._workers) < self.threads - 1:
                 name = f"spirograd-worker-{len(self._workers) + 1}"
-                worker = threading.Thread(target=self._functions.worker_main, args=(self._state,), name=name, daemon=True)
+                worker = threading.Thread(target=self._functions.worker_main, args=(self.state,), name=name, daemon=True)
                 worker.start()
                 self._workers.append(worker)
-            ctypes.c_int32.from_address(self._state + abi.POOL_WORKERS).value = len(self._workers)
-            self._ready = True
+            ctypes.c_int32.from_address(self.state + abi.POOL_WORKERS).value = len(self._workers)
+            self.ready = True
 
     def close(self) -> None:
         """Let the workers return, and wait for them. Later launches run on the caller alone."""
         with self._lock:
             if self._closed:
                 return
-            self._closed = self._ready = True
-            ctypes.c_int32.from_address(self._state + abi.POOL_WORKERS).value = 0
-            self._functions.stop(self._state)
+            self._closed = self.ready = True
+            ctypes.c_int32.from_address(self.state + abi.POOL_WORKERS).value = 0
+            self._functions.stop(self.state)
             for worker in self._workers:
                 worker.join(_JOIN_SECONDS)
             if not any(worker.is_alive() for worker in self._workers):

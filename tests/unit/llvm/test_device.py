@@ -224,7 +224,7 @@ for _ in range(100):
     run()
 assert (x == 150).all()
 if child == 0:
-    print("child", device._pool._ready, len(device._pool._workers), flush=True)
+    print("child", device._pool.ready, len(device._pool._workers), flush=True)
     os._exit(0)
 _, status = os.waitpid(child, 0)
 print("parent", status, flush=True)
