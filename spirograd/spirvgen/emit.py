@@ -8,7 +8,7 @@ from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.options import CompileOptions
 from spirograd.ir.nodes import Kernel, Op, TaskAttr
 from spirograd.ir.ops import OpCode
-from spirograd.spirvgen import buffers, emit_control, emit_scalar, emit_vector
+from spirograd.spirvgen import buffers, emit_control, emit_math, emit_scalar, emit_vector
 from spirograd.spirvgen.buffers import ArgumentBlock, used_slots
 from spirograd.spirvgen.emit_vector import VectorHomes
 from spirograd.spirvgen.emitter import Emitter, Handler
@@ -17,7 +17,13 @@ from spirograd.spirvgen.function import Function
 from spirograd.spirvgen.module import Module
 
 ENTRY_POINT = "main"
-HANDLERS: dict[OpCode, Handler] = {**emit_scalar.HANDLERS, **emit_vector.HANDLERS, **emit_control.HANDLERS, **buffers.HANDLERS}
+HANDLERS: dict[OpCode, Handler] = {
+    **emit_scalar.HANDLERS,
+    **emit_math.HANDLERS,
+    **emit_vector.HANDLERS,
+    **emit_control.HANDLERS,
+    **buffers.HANDLERS,
+}
 
 
 def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions, group_size: int) -> bytes:

@@ -10,7 +10,7 @@ from spirograd.base.dtypes import DType, f32, signed, u1, u32, unsigned
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op
 from spirograd.spirvgen.emitter import Emitter
-from spirograd.spirvgen.op_map import CONTRACTIBLE, MAP, NARROW_MATH, Spelling
+from spirograd.spirvgen.op_map import CONTRACTIBLE, MAP, Spelling
 
 # code -> kind of operand -> (whether GLSL.std.450, instruction)
 PLAIN = {
@@ -39,13 +39,6 @@ def emit_plain(e: Emitter, op: Op) -> None:
     rid = ids[op] = emit(name, e.types.get(op.type) or e.type(op.type), *[ids[a] for a in args])
     if t.is_float and (e.exact or op.attr == "exact") and code in CONTRACTIBLE:
         e.m.decorate(rid, "NoContraction")
-
-
-def emit_math(e: Emitter, op: Op) -> None:
-    """Functions that GLSL.std.450 does not have for f64."""
-    if isinstance(op.type, DType) and op.type.bits == 64:
-        e.unsupported(f"{op.code.name} of f64", "SPIR-V has it for f16 and f32 only", op.loc)
-    emit_plain(e, op)
 
 
 def emit_neg(e: Emitter, op: Op) -> None:
@@ -194,7 +187,6 @@ def cast(e: Emitter, value: int, source: DType, target: DType) -> int:
 
 HANDLERS = {
     **dict.fromkeys(PLAIN, emit_plain),
-    **dict.fromkeys(NARROW_MATH, emit_math),
     ops.const: emit_const,
     ops.neg: emit_neg,
     ops.abs_: emit_abs,

@@ -90,7 +90,9 @@ def expected(code: ops.OpCode, t: DType, out: DType, columns: list[np.ndarray]) 
 
 def tolerance(code: ops.OpCode, t: DType) -> float:
     exact = code not in NARROW_MATH and code not in (ops.sqrt, ops.rsqrt, ops.div, ops.fma)
-    return 0.0 if exact else {16: 4e-3, 32: 1e-5, 64: 1e-14}[t.bits]
+    # The inverse functions are what the driver makes of them: Vulkan allows 4096 units in the last place.
+    loose = 40 if code in (ops.asin, ops.acos, ops.atan2) and t.bits == 32 else 1
+    return 0.0 if exact else {16: 4e-3, 32: 1e-5, 64: 1e-14}[t.bits] * loose
 
 
 @pytest.mark.parametrize("code, t", cases(), ids=lambda x: x.name)
@@ -159,4 +161,4 @@ def test_select_and_constants(device: Any) -> None:
                 b.store(args.refs[0], b.const(k, i32), b.const(v, t))
 
         got = kit.run(device, kit.serial(build), args, [np.zeros(len(values), t.np)])[0]
-        assert got.tobytes() == np.array(values).astype(t.np).tobytes() or (t.is_float and np.array_equal(got, np.array(values, t.np), equal_nan=True))
+        np.testing.assert_array_equal(got, np.array(values).astype(t.np))
