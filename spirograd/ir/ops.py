@@ -146,7 +146,7 @@ def _shift(left: bool) -> Callable[..., Any]:
     return run
 
 
-def _bits(t: Any, value: Any) -> int:
+def _bits(t: DType, value: Any) -> int:
     return int(value) & ((1 << t.bits) - 1)
 
 

@@ -1,0 +1,164 @@
+"""Effects, aliasing, sizes, temporaries, sites."""
+
+from __future__ import annotations
+
+import pytest
+
+from spirograd.analysis.effects import effects, is_pure, is_removable, may_alias, reads, touches, writes
+from spirograd.analysis.sites import collect_sites
+from spirograd.analysis.sizes import size_of
+from spirograd.analysis.temps import temp_offsets
+from spirograd.base import dtypes as dt
+from spirograd.base.artifact import Effects, Slot
+from spirograd.base.sizes import evaluate
+from spirograd.ir import ops
+from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Layout, Op, TempRef, Term
+from spirograd.ir.spec import verify
+from spirograd.ir.text import parse
+
+KERNEL = """kernel "k"
+arg ArrayArg("x", f32, 1, needs_grad=True)
+arg ArrayArg("y", f32, 1)
+arg ScalarArg("n", i32)
+ref x = ArrayRef("x", 0, f32, 1)
+ref x_grad = ArrayRef("x", 0, f32, 1, role="grad")
+ref y = ArrayRef("y", 1, f32, 1)
+ref f = FieldRef("f", 3, 0, f32, (4,), (), Layout((Term(0, 1, 0, 4),)))
+ref g = FieldRef("g", 4, 1, f32, (4,), (), Layout((Term(0, 1, 0, 4),)))
+ref byte = TempRef("byte", u1, shape=(3,))
+ref wide = TempRef("wide", f64)
+ref half = TempRef("half", f16, shape=(2, 2))
+return wide
+{
+  %z = const[0]() : i32
+  %n = arg[2]() : i32
+  %c = lt(%z, %n) : u1
+  check[FaultSite("assert", "first", ())](%c)
+  %loop = for[LoopAttr()](%z, %n, %z) : (i32) { (%i: i32, %s: i32)
+    %t = add(%i, %s) : i32
+    yield(%t)
+  }
+  %reading = for[LoopAttr()](%z, %n, %z) : (i32) { (%i: i32, %s: i32)
+    %a = load[x](%i) : f32
+    %t = cast(%a) : i32
+    yield(%t)
+  }
+  for[LoopAttr(parallel=True)](%z, %n) : () { (%i: i32)
+    if(%c) : () {
+      %a = load[f](%i) : f32
+      store[x_grad](%i, %a)
+      check[FaultSite("assert", "second", ())](%c)
+      check[FaultSite("assert", "first", ())](%c)
+      yield()
+    } {
+      %b = const[1.0]() : f32
+      %old = atomic[("add", g)](%i, %b) : f32
+      yield()
+    }
+    print[PrintSite(("i",), ())]()
+    yield()
+  }
+  store[byte](%z, %c)
+  %h = const[1.0]() : f16
+  store[half](%z, %z, %h)
+  yield()
+}
+"""
+
+
+@pytest.fixture(name="kernel")
+def parsed() -> Kernel:
+    kernel = parse(KERNEL)
+    verify(kernel, "kernel")
+    return kernel
+
+
+def loops(kernel: Kernel) -> list[Op]:
+    return [op for op in kernel.body.ops if op.code is ops.for_]
+
+
+def test_effects(kernel: Kernel) -> None:
+    reading = frozenset({("array", 0), ("tree", 3), ("tree", 4)})
+    assert effects(kernel) == Effects(reading, frozenset({("array", 0), ("tree", 4)}))
+    slot = Slot("array", index=1)
+    device = parse('kernel "d"\nref b = BufferRef("b", Slot("array", index=1), f32)\nref t = BufferRef("t", Slot("temps"), f32)\n{\n'
+                   '  task[TaskAttr("serial", "a")]() {\n    %i = const[0]() : i32\n    %v = load[b](%i) : f32\n    store[t](%i, %v)\n'
+                   "    yield()\n  }\n  yield()\n}\n")
+    assert slot.is_buffer and effects(device) == Effects(frozenset({("array", 1)}), frozenset())
+
+
+def test_purity(kernel: Kernel) -> None:
+    pure, reading, writing = loops(kernel)
+    assert is_pure(pure) and is_removable(pure) and not touches(pure)
+    assert not is_pure(reading) and is_removable(reading)
+    assert not is_pure(writing) and not is_removable(writing)
+    assert {r.name for r in reads(reading)} == {"x"} and not writes(reading)
+    assert {(r.name, getattr(r, "role", "")) for r in writes(writing)} == {("x", "grad"), ("g", "primal")}
+    assert {r.name for r in touches(writing)} == {"x", "f", "g"}
+
+
+def test_aliasing() -> None:
+    layout = Layout((Term(0, 1, 0, 4),))
+    f, g = (FieldRef(name, 0, key, dt.f32, (4,), (), layout) for key, name in enumerate("fg"))
+    df = FieldRef("f", 0, 0, dt.f32, (4,), (), layout, "grad")
+    x, y = (ArrayRef(name, k, dt.f32, 1) for k, name in enumerate("xy"))
+    s, t = TempRef("s", dt.f32), TempRef("t", dt.f32)
+    for a, b in ((f, f), (x, y), (x, f), (s, s)):
+        assert may_alias(a, b) and may_alias(b, a)
+    for a, b in ((f, g), (f, df), (s, t), (s, x), (s, f)):
+        assert not may_alias(a, b) and not may_alias(b, a)
+    tree, other, array = (BufferRef("b", slot, dt.f32) for slot in (Slot("tree"), Slot("tree", index=1), Slot("array")))
+    view = BufferRef("b", Slot("tree"), dt.u32)
+    temps, fault = BufferRef("t", Slot("temps"), dt.f32), BufferRef("e", Slot("fault"), dt.u32)
+    assert may_alias(tree, view) and may_alias(tree, array) and not may_alias(tree, other)
+    assert not may_alias(temps, array) and not may_alias(fault, temps) and not may_alias(fault, array)
+
+
+def test_temporaries(kernel: Kernel) -> None:
+    offsets, size = temp_offsets(kernel)
+    assert {ref.name: at for ref, at in offsets.items()} == {"wide": 0, "byte": 8, "half": 12} and size == 24
+    assert temp_offsets(parse('kernel "k"\n{\n  yield()\n}\n')) == ({}, 0)
+
+
+def test_sites(kernel: Kernel) -> None:
+    faults, prints = collect_sites(kernel)
+    assert [site.message for site in faults] == ["first", "second"] and len(prints) == 1
+
+
+def constant(value: int, t: dt.DType = dt.i32) -> Op:
+    return Op(ops.const, t, (), value)
+
+
+N, M = Op(ops.arg, dt.i32, (), 0), Op(ops.shape, dt.i32, (), (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("op", "want"),
+    [
+        (constant(7), 7),
+        (N, 10),
+        (M, 6),
+        (Op(ops.add, dt.i32, (N, M)), 16),
+        (Op(ops.sub, dt.i32, (M, N)), -4),
+        (Op(ops.mul, dt.i32, (N, M)), 60),
+        (Op(ops.min_, dt.i32, (N, M)), 6),
+        (Op(ops.max_, dt.i32, (N, M)), 10),
+        (Op(ops.floordiv, dt.i32, (Op(ops.neg, dt.i32, (N,)), M)), None),
+        (Op(ops.floordiv, dt.i32, (Op(ops.sub, dt.i32, (constant(0), N)), M)), -2),
+        (Op(ops.floormod, dt.i32, (Op(ops.sub, dt.i32, (constant(0), N)), M)), 2),
+        (Op(ops.floordiv, dt.i32, (N, constant(0))), 0),
+        (Op(ops.shl, dt.i32, (N, constant(3))), 80),
+        (Op(ops.shr, dt.i32, (N, constant(1))), 5),
+        (Op(ops.shr, dt.i32, (constant(1), N)), None),
+        (Op(ops.cast, dt.i64, (N,)), 10),
+        (Op(ops.cast, dt.i16, (N,)), None),
+        (Op(ops.cast, dt.u64, (N,)), None),
+        (Op(ops.cast, dt.i32, (Op(ops.const, dt.f32, (), 1.5),)), None),
+        (Op(ops.load, dt.i32, (), TempRef("t", dt.i32)), None),
+        (Op(ops.add, dt.f32, (Op(ops.const, dt.f32, (), 1.0),) * 2), None),
+    ],
+)
+def test_sizes(op: Op, want: int | None) -> None:
+    size = size_of(op)
+    got = None if size is None else evaluate(size, lambda k: (10,)[k], lambda k, axis: {(1, 2): 6}[k, axis])
+    assert got == want

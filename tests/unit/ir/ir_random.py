@@ -1,0 +1,168 @@
+"""Random kernels: well-typed nests of arithmetic, control flow, vectors and memory, for comparing levels and back ends.
+
+A kernel takes arrays ``a`` (i32), ``x`` (f32) to read and ``p`` (i32), ``q`` (f32) to write, all of one length, and scalars ``n`` (i32) and
+``s`` (f32); it returns a u32, the wrapped sum of what the iterations of its parallel loop computed. Only operations with one right result
+on every back end are used, so results must agree bit for bit (NaNs aside) without fast math.
+"""
+
+from __future__ import annotations
+
+import random
+
+from spirograd.base.dtypes import DType, Vec, f32, i32, i64, u1, u8, u32
+from spirograd.ir import ops
+from spirograd.ir.builder import Builder
+from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr, Op, ScalarArg, TempRef
+
+_INTEGER_BINARY = (ops.add, ops.sub, ops.mul, ops.idiv, ops.irem, ops.floordiv, ops.floormod, ops.min_, ops.max_,
+                   ops.and_, ops.or_, ops.xor, ops.shl, ops.shr)  # fmt: skip
+_INTEGER_UNARY = (ops.neg, ops.abs_, ops.not_, ops.popcnt, ops.clz, ops.ctz)
+_FLOAT_BINARY = (ops.add, ops.sub, ops.mul)
+_FLOAT_UNARY = (ops.neg, ops.abs_, ops.floor, ops.ceil, ops.trunc, ops.round_)
+_COMPARE = (ops.eq, ops.ne, ops.lt, ops.le, ops.gt, ops.ge)
+_TYPES = (i32, u32, i64, f32, u1)
+
+
+class _Random:
+    def __init__(self, seed: int, types: tuple[DType, ...]) -> None:
+        self.r = random.Random(seed)
+        self.b = Builder()
+        self.types = types
+        self.pool: list[Op] = []
+        self.a, self.x = ArrayRef("a", 0, i32, 1), ArrayRef("x", 1, f32, 1)
+        self.p, self.q = ArrayRef("p", 2, i32, 1), ArrayRef("q", 3, f32, 1)
+        self.total = TempRef("total", u32)
+
+    def pick(self, t: DType) -> Op:
+        """A value of type ``t``: one that is there, or a constant."""
+        found = [op for op in self.pool if op.type is t]
+        if found and self.r.random() < 0.85:
+            return self.r.choice(found)
+        return self.keep(self.constant(t))
+
+    def keep(self, op: Op) -> Op:
+        self.pool.append(op)
+        return op
+
+    def constant(self, t: DType) -> Op:
+        if t is u1:
+            return self.b.const(self.r.random() < 0.5, u1)
+        if t.is_float:
+            return self.b.const(self.r.choice([0.0, 1.0, -1.5, 0.25, 3.0, 1e-3, 100.0]), t)
+        edge = self.r.choice([0, 1, 2, 3, 7, 32, 100, int(t.max), int(t.min), int(t.max) // 3])
+        return self.b.const(edge, t)
+
+    def statement(self, depth: int) -> None:
+        kinds = [self.integer, self.integer, self.integer, self.real, self.compare, self.choose, self.convert, self.vector, self.logic]
+        if depth > 0:
+            kinds += [self.branch, self.loop, self.repeat]
+        makers = self.r.choice(kinds)
+        makers(depth)
+
+    def integer(self, depth: int) -> None:
+        t = self.r.choice([t for t in self.types if t.is_int])
+        if self.r.random() < 0.25:
+            self.keep(self.b.emit(self.r.choice(_INTEGER_UNARY), self.pick(t)))
+        else:
+            self.keep(self.b.emit(self.r.choice(_INTEGER_BINARY), self.pick(t), self.pick(t)))
+
+    def real(self, depth: int) -> None:
+        if self.r.random() < 0.4:
+            self.keep(self.b.emit(self.r.choice(_FLOAT_UNARY), self.pick(f32)))
+        else:
+            self.keep(self.b.emit(self.r.choice(_FLOAT_BINARY), self.pick(f32), self.pick(f32)))
+
+    def compare(self, depth: int) -> None:
+        t = self.r.choice([t for t in self.types if t is not u1])
+        self.keep(self.b.emit(self.r.choice(_COMPARE), self.pick(t), self.pick(t)))
+
+    def logic(self, depth: int) -> None:
+        self.keep(self.b.emit(self.r.choice((ops.and_, ops.or_, ops.xor)), self.pick(u1), self.pick(u1)))
+
+    def choose(self, depth: int) -> None:
+        t = self.r.choice(self.types)
+        self.keep(self.b.emit(ops.select, self.pick(u1), self.pick(t), self.pick(t)))
+
+    def convert(self, depth: int) -> None:
+        a, t = self.r.choice(self.types), self.r.choice(self.types)
+        self.keep(self.b.cast(self.pick(a), t))
+
+    def vector(self, depth: int) -> None:
+        v = self.b.emit(ops.vec, *[self.pick(i32) for _ in range(self.r.choice([2, 3, 4]))])
+        assert isinstance(v.type, Vec)
+        mask = self.b.const(v.type.n - 1 if v.type.n != 3 else 1)
+        at = self.b.emit(ops.and_, self.pick(i32), mask)
+        w = self.b.emit(ops.insert, v, at, self.pick(i32))
+        self.keep(self.b.emit(ops.extract, w, self.b.emit(ops.and_, self.pick(i32), mask)))
+
+    def nested(self, count: int, depth: int, types: list[DType]) -> list[Op]:
+        """Some statements, whose values end with the region; results of ``types``."""
+        outer = list(self.pool)
+        for _ in range(count):
+            self.statement(depth - 1)
+        results = [self.pick(t) for t in types]
+        self.pool = outer
+        return results
+
+    def branch(self, depth: int) -> None:
+        condition = self.pick(u1)
+        types = [self.r.choice(self.types) for _ in range(self.r.choice([1, 2]))]
+        regions = []
+        for _ in range(2):
+            self.b.begin()
+            regions.append(self.b.end(self.nested(3, depth, types)))
+        self.pool += self.b.if_(condition, regions[0], regions[1])
+
+    def loop(self, depth: int) -> None:
+        types = [self.r.choice(self.types) for _ in range(self.r.choice([1, 2]))]
+        initial = [self.pick(t) for t in types]
+        begin = self.b.const(self.r.choice([-1, 0, 2]))
+        end = self.b.emit(ops.and_, self.pick(i32), self.b.const(3))
+        outer = list(self.pool)
+        self.pool += self.b.begin(i32, *types)
+        region = self.b.end(self.nested(4, depth, types))
+        self.pool = outer
+        self.pool += self.b.for_(begin, end, initial, region)
+
+    def repeat(self, depth: int) -> None:
+        """A while loop that a counter ends."""
+        types = [self.r.choice(self.types)]
+        count, initial = self.b.const(self.r.choice([0, 1, 3])), [self.pick(t) for t in types]
+        outer = list(self.pool)
+        left, *carried = self.b.begin(i32, *types)
+        self.pool += carried
+        (more,) = self.nested(2, depth, [u1])
+        on = self.b.emit(ops.gt, left, self.b.const(0))
+        condition = self.b.end([self.b.emit(ops.and_, on, self.b.emit(ops.or_, more, on))])
+        self.pool = list(outer)
+        left, *carried = self.b.begin(i32, *types)
+        self.pool += carried
+        values = self.nested(3, depth, types)
+        body = self.b.end([self.b.emit(ops.sub, left, self.b.const(1)), *values])
+        self.pool = outer
+        self.pool += self.b.while_([count, *initial], condition, body)[1:]
+
+    def kernel(self, statements: int) -> Kernel:
+        b = self.b
+        b.begin()
+        zero = b.const(0)
+        b.store(self.total, b.const(1, u32))
+        size = b.emit(ops.shape, attr=(0, 0), type=i32)
+        self.pool = [b.emit(ops.arg, attr=4, type=i32), b.emit(ops.arg, attr=5, type=f32), size]
+        for _ in range(4):
+            self.statement(1)
+        (i,) = b.begin(i32)
+        self.pool += [i, b.load(self.a, i), b.load(self.x, i)]
+        for _ in range(statements):
+            self.statement(2)
+        b.store(self.p, i, self.pick(i32))
+        b.store(self.q, i, self.pick(f32))
+        b.atomic("add", self.total, self.pick(u32))
+        b.for_(zero, size, (), b.end(), LoopAttr(parallel=True, name="loop"))
+        arrays = tuple([ArrayArg(r.name, r.dtype, 1) for r in (self.a, self.x, self.p, self.q)])
+        return Kernel("random", (*arrays, ScalarArg("n", i32), ScalarArg("s", f32)), b.end(), (self.total,))
+
+
+def random_kernel(seed: int, statements: int = 14, small: bool = True) -> Kernel:
+    """The kernel number ``seed``; ``small``: with u8 values too."""
+    return _Random(seed, (*_TYPES, u8) if small else _TYPES).kernel(statements)
