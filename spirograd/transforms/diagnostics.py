@@ -63,8 +63,9 @@ class _Diagnostics(Rewriter):
             b.store(ref, b.const(FAULT_OPERANDS + k), word)
         b.if_(first, b.end(), nothing)
         failed = b.end()
+        bad = b.emit(ops.not_, condition)
         b.begin()
-        b.if_(b.emit(ops.not_, condition), failed, b.end())
+        b.if_(bad, failed, b.end())
 
     def _print(self, op: Op) -> None:
         b = self.b
