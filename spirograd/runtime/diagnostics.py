@@ -36,7 +36,8 @@ _UNWRITTEN = 0xFFFFFFFF
 _FAULT_COUNT = FAULT_SITE + 2  # word 3: operand words written
 # How many changes of kernel are remembered between two drains; the launcher drains when they are used up.
 _MAX_RUNS = 1 << 14
-_PLACEHOLDER = re.compile(r"\{(\d+)(?::([^{}]*))?\}")
+# In a fault message: an escaped brace, or operand {number} or {number:format}.
+_PLACEHOLDER = re.compile(r"(\{\{|\}\})|\{(\d+)(?::([^{}]*))?\}")
 
 
 def decode_value(low: int, high: int, dtype: DType) -> Any:
@@ -81,8 +82,10 @@ def fault_error(site: FaultSite, words: Sequence[int], kernel: str) -> Spirograd
     values = [decode_value(words[2 * i], words[2 * i + 1], site.dtypes[i]) for i in range(shown)]
 
     def operand(match: re.Match[str]) -> str:
-        index = int(match[1])
-        return format_value(values[index], site.dtypes[index], match[2] or "") if index < shown else "?"
+        if match[1]:
+            return match[1][0]
+        index = int(match[2])
+        return format_value(values[index], site.dtypes[index], match[3] or "") if index < shown else "?"
 
     message = _PLACEHOLDER.sub(operand, site.message)
     kind = AdStackOverflow if site.code == "tape" else SpirogradAssertionError

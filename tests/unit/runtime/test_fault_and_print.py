@@ -124,7 +124,7 @@ def test_fault_is_raised_once_with_line_and_operands(code, kind):
             words[: len(record)] = memoryview(struct.pack(f"<{len(record)}I", *record)).cast("I")
 
     line = Path(__file__).read_text().splitlines().index("SITES = (") + 1
-    site = FaultSite(code, "index {0} is bad, {1:.2f}; {set} stays", (i32, f32), Loc(__file__, line, 0, line, 5, "body"))
+    site = FaultSite(code, "index {0} is bad, {1:.2f}; {{set}} stays", (i32, f32), Loc(__file__, line, 0, line, 5, "body"))
     launcher, plan, _ = make(run, faults=(FaultSite("assert", "other", (), None), site))
     plan.launch([], [], {})
     plan.launch([], [], {})
