@@ -58,5 +58,6 @@ def axis_positions(i: Any, extent: int, shape: Shape) -> list[Any]:
         raise type_error(f"an index of a {shape_name(shape)} is an integer or a slice, not {scalar.describe(i)}")
     at = int(i) + extent if i < 0 else int(i)
     if not 0 <= at < extent:
-        raise SpirogradIndexError(f"index {i} is out of range for a {shape_name(shape)}", location(), f"valid are {-extent} to {extent - 1}")
+        message = f"index {i} is out of range for a {shape_name(shape)}"
+        raise SpirogradIndexError(message, location(), f"valid are {-extent} to {extent - 1}")
     return [at]

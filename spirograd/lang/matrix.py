@@ -18,6 +18,9 @@ from spirograd.base.errors import SpirogradIndexError
 from spirograd.ir import ops as ir
 from spirograd.lang import linear, ops, scalar
 from spirograd.lang.context import current_trace
+from spirograd.lang.data import field as fields
+from spirograd.lang.data import ndarray as ndarrays
+from spirograd.lang.data import tensor as tensors
 from spirograd.lang.indexing import SWIZZLES, Shape, axis_positions, index_value, location, shape_name, swizzle_of
 from spirograd.lang.scalar import Value, is_number, is_scalar, type_error
 
@@ -194,6 +197,11 @@ class Matrix:
         return (make, (self._entries, self.shape))
 
     # --- what it is ---
+
+    @staticmethod
+    def from_entries(entries: Sequence[Any], shape: Shape) -> Matrix:
+        """The vector (``shape`` (n,)) or matrix (n, m) with these row-major entries."""
+        return make(entries, tuple(shape))
 
     @property
     def entries(self) -> tuple[Any, ...]:
@@ -538,6 +546,24 @@ class Matrix:
         return Matrix.rows(cols).transpose()
 
 
+    # --- data of matrices ---
+
+    @classmethod
+    def field(cls, n: int, m: int, dtype: Any, shape: Any = None, *args: Any, **options: Any) -> fields.MatrixField:
+        """A field of n x m matrices; options as of `field`, and ``layout``: Layout.AOS or Layout.SOA."""
+        return fields.matrix_field((n, m), dtype, make_host_element, shape, *args, **options)
+
+    @classmethod
+    def ndarray(cls, n: int, m: int, dtype: Any, shape: Any, needs_grad: bool = False) -> ndarrays.MatrixNdarray:
+        """An array of n x m matrices."""
+        return ndarrays.element_ndarray((n, m), dtype, make_host_element, shape, needs_grad)
+
+    @classmethod
+    def tensor(cls, n: int, m: int, dtype: Any, shape: Any, **options: Any) -> tensors.MatrixTensor:
+        """A tensor of n x m matrices; options as of `tensor`."""
+        return tensors.element_tensor((n, m), dtype, make_host_element, shape, **options)
+
+
 _operators(Matrix)
 
 
@@ -545,6 +571,21 @@ class Vector(Matrix):
     """A vector: ``Vector([1, 2, 3], dt=f32)``. Of a list of rows it makes a matrix."""
 
     __slots__ = ()
+
+    @classmethod
+    def field(cls, n: int, dtype: Any, shape: Any = None, *args: Any, **options: Any) -> fields.MatrixField:  # type: ignore[override]
+        """A field of vectors of n; options as of `field`, and ``layout``: Layout.AOS or Layout.SOA."""
+        return fields.matrix_field((n,), dtype, make_host_element, shape, *args, **options)
+
+    @classmethod
+    def ndarray(cls, n: int, dtype: Any, shape: Any, needs_grad: bool = False) -> ndarrays.MatrixNdarray:  # type: ignore[override]
+        """An array of vectors of n."""
+        return ndarrays.element_ndarray((n,), dtype, make_host_element, shape, needs_grad)
+
+    @classmethod
+    def tensor(cls, n: int, dtype: Any, shape: Any, **options: Any) -> tensors.MatrixTensor:  # type: ignore[override]
+        """A tensor of vectors of n; options as of `tensor`."""
+        return tensors.element_tensor((n,), dtype, make_host_element, shape, **options)
 
 
 def constant_matrix(value: int, dt: Any, n: int, m: int | None) -> Matrix:

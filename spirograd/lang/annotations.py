@@ -1,0 +1,266 @@
+"""Types that users write in annotations: vectors, matrices, arrays, templates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from spirograd.base.dtypes import DType
+from spirograd.lang import ops, scalar
+from spirograd.lang.data import field as fields
+from spirograd.lang.data import ndarray as ndarrays
+from spirograd.lang.data import tensor as tensors
+from spirograd.lang.indexing import shape_name
+from spirograd.lang.leaves import AggregateType
+from spirograd.lang.matrix import Matrix, make, make_host_element, typed
+from spirograd.lang.scalar import type_error
+
+
+class MatrixType(AggregateType):
+    """The type of n x m matrices of ``dtype``, or of vectors of n (``m`` None). Called, it makes one.
+
+    ``vec3(1)`` fills, ``vec3(v.xy, 1)`` strings together, ``mat2([[1, 2], [3, 4]])`` takes rows.
+    """
+
+    __slots__ = ("dtype", "shape")
+
+    def __init__(self, n: int, m: int | None, dtype: Any) -> None:
+        for extent in (n, m):
+            if extent is not None and (not isinstance(extent, (int, np.integer)) or extent < 1):
+                raise type_error(f"the extents of a vector or matrix type are positive integers, got {extent!r}")
+        self.shape: tuple[int, ...] = (int(n),) if m is None else (int(n), int(m))
+        self.dtype = ops.as_dtype(dtype)
+
+    @property
+    def n(self) -> int:
+        return self.shape[0]
+
+    @property
+    def m(self) -> int:
+        return self.shape[1] if len(self.shape) == 2 else 1
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return self.n * self.m
+
+    def get_shape(self) -> tuple[int, ...]:
+        return self.shape
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MatrixType) and self.shape == other.shape and self.dtype is other.dtype
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.dtype.name))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (MatrixType, (self.n, self.m if self.ndim == 2 else None, self.dtype))
+
+    def __repr__(self) -> str:
+        name = "vector" if self.ndim == 1 else "matrix"
+        return f"{name}({', '.join(map(str, self.shape))}, {self.dtype})"
+
+    def __sg_describe__(self) -> str:
+        return f"the type of a {shape_name(self.shape)} of {self.dtype}"
+
+    __sg_traceable__ = True
+
+    def __call__(self, *args: Any) -> Matrix:
+        """A value of this type from one scalar, from entries, rows, vectors, or any of these strung together."""
+        if not args:
+            raise type_error(f"{self!r} needs values", f"`{self!r}(0)` fills with zeros")
+        flat = [e for a in args for e in _flatten(a)]
+        if len(args) == 1 and scalar.is_scalar(args[0]):
+            flat *= self.size
+        if len(flat) != self.size:
+            raise type_error(f"a {shape_name(self.shape)} has {self.size} entries, got {len(flat)}")
+        return make([typed(e, self.dtype) for e in flat], self.shape)
+
+    def leaf_dtypes(self) -> tuple[DType, ...]:
+        return (self.dtype,) * self.size
+
+    def build(self, leaves: Sequence[Any]) -> Matrix:
+        return make(leaves, self.shape)
+
+    def leaves_of(self, value: Any) -> list[Any]:
+        if not isinstance(value, Matrix) and hasattr(value, "__array__"):
+            value = np.asarray(value)
+        if isinstance(value, (list, tuple, np.ndarray)):
+            value = Matrix(value)
+        if not isinstance(value, Matrix) or value.shape != self.shape:
+            raise type_error(f"expected a {shape_name(self.shape)} of {self.dtype}, got {scalar.describe(value)}")
+        return [self.dtype(e) for e in value.entries]
+
+    def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: Any) -> fields.MatrixField:
+        return fields.MatrixField(self.shape, self.dtype, make_host_element, name, needs_grad, needs_dual, layout)
+
+    def cast(self, value: Any) -> Matrix:
+        """``value`` converted to this type."""
+        return self(value)
+
+    def field(self, shape: Any = None, **options: Any) -> fields.MatrixField:
+        """A field of this type; options as of `field`."""
+        return fields.matrix_field(self.shape, self.dtype, make_host_element, shape, **options)
+
+    def ndarray(self, shape: Any, needs_grad: bool = False) -> ndarrays.Ndarray:
+        """An array of this type."""
+        return ndarrays.element_ndarray(self.shape, self.dtype, make_host_element, shape, needs_grad)
+
+    def tensor(self, shape: Any, **options: Any) -> tensors.MatrixTensor:
+        """A tensor of this type; options as of `tensor`."""
+        return tensors.element_tensor(self.shape, self.dtype, make_host_element, shape, **options)
+
+
+def _flatten(x: Any) -> list[Any]:
+    if scalar.is_scalar(x):
+        return [x]
+    if isinstance(x, Matrix):
+        return list(x.entries)
+    if isinstance(x, np.ndarray):
+        return list(x.reshape(-1).tolist())
+    if isinstance(x, (list, tuple)):
+        return [e for item in x for e in _flatten(item)]
+    raise type_error(f"a vector or matrix cannot be made of {scalar.describe(x)}")
+
+
+def vector(n: int, dtype: Any) -> MatrixType:
+    """The type of vectors of n entries."""
+    return MatrixType(n, None, dtype)
+
+
+def matrix(n: int, m: int, dtype: Any) -> MatrixType:
+    """The type of matrices of n rows and m columns."""
+    return MatrixType(n, m, dtype)
+
+
+class NdarrayType:
+    """Annotation of an array argument; what is None fits anything.
+
+    ``dtype`` may be a vector or matrix type; then `element_shape` is its shape and `dtype` the scalar type. ``boundary``: "unsafe" or
+    "clamp". Raises SpirogradTypeError for contradictions.
+    """
+
+    __slots__ = ("boundary", "dtype", "element_shape", "ndim", "needs_grad")
+
+    def __init__(
+        self,
+        dtype: Any = None,
+        ndim: int | None = None,
+        element_dim: int | None = None,
+        element_shape: Sequence[int] | None = None,
+        field_dim: int | None = None,
+        needs_grad: bool | None = None,
+        boundary: str = "unsafe",
+    ) -> None:
+        if ndim is not None and field_dim is not None and ndim != field_dim:
+            raise type_error(f"`ndim` is {ndim}, but `field_dim`, its old name, is {field_dim}")
+        if boundary not in ("unsafe", "clamp"):
+            raise type_error(f"unknown boundary {boundary!r}", 'it is "unsafe" or "clamp"')
+        self.ndim = field_dim if ndim is None else ndim
+        if self.ndim is not None and (not isinstance(self.ndim, int) or self.ndim < 0):
+            raise type_error(f"`ndim` counts the axes of an array, got {self.ndim!r}")
+        self.needs_grad = needs_grad
+        self.boundary = boundary
+        self.element_shape: tuple[int, ...] | None = None if element_shape is None else tuple(element_shape)
+        self.dtype: DType | None = None
+        if isinstance(dtype, MatrixType):
+            self.dtype, self.element_shape = dtype.dtype, dtype.shape
+        elif dtype is not None:
+            self.dtype = ops.as_dtype(dtype)
+            if element_shape is None and not element_dim:
+                self.element_shape = ()
+        if element_dim is not None and self.element_shape is not None and len(self.element_shape) != element_dim:
+            raise type_error(f"`element_dim` is {element_dim}, but the elements have shape {self.element_shape}")
+
+    def __class_getitem__(cls, item: Any) -> NdarrayType:
+        parts = item if isinstance(item, tuple) else (item,)
+        if len(parts) > 2:
+            raise type_error(f"NDArray takes a type and a number of axes, got {len(parts)} parameters", "write `NDArray[sg.f32, 2]`")
+        return cls(*parts)
+
+    def _key(self) -> tuple[Any, ...]:
+        return (self.dtype, self.ndim, self.element_shape, self.needs_grad, self.boundary)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NdarrayType) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash((self.ndim, self.element_shape, self.needs_grad, self.boundary))
+
+    def __repr__(self) -> str:
+        element = self.dtype if not self.element_shape else f"{self.element_shape} of {self.dtype}"
+        return f"ndarray(dtype={element}, ndim={self.ndim})"
+
+    def mismatch(self, dtype: DType, shape: Sequence[int], element_shape: Sequence[int]) -> str | None:
+        """Why an array does not fit, or None if it does."""
+        if self.dtype is not None and dtype is not self.dtype:
+            return f"elements of type {self.dtype} are wanted, the array has {dtype}"
+        if self.element_shape is not None and tuple(element_shape) != self.element_shape:
+            return f"elements of shape {self.element_shape} are wanted, the array has {tuple(element_shape)}"
+        if self.ndim is not None and len(shape) != self.ndim:
+            return f"{self.ndim} axes are wanted, the array has {len(shape)}"
+        return None
+
+
+ndarray = NdarrayType
+NDArray = NdarrayType
+
+
+class Template:
+    """Annotation of an argument that is fixed while compiling: fields, types, functions, Python values. ``template()`` or ``Template``."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Template)
+
+    def __hash__(self) -> int:
+        return hash(Template)
+
+    def __repr__(self) -> str:
+        return "template()"
+
+
+template = Template
+
+
+class FunctionArgument:
+    """Annotation of an argument that is a function, to be inlined: ``types.func``."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "types.func"
+
+
+func = FunctionArgument()
+
+
+def is_integral(dtype: Any) -> bool:
+    """Whether a type (of the entries, for a vector or matrix type) is an integer type, u1 included."""
+    return not _scalar_type(dtype).is_float
+
+
+def is_real(dtype: Any) -> bool:
+    """Whether a type is a floating point type."""
+    return _scalar_type(dtype).is_float
+
+
+def is_signed(dtype: Any) -> bool:
+    """Whether a type has negative values."""
+    return _scalar_type(dtype).is_signed
+
+
+def is_tensor(dtype: Any) -> bool:
+    """Whether a type is a vector or matrix type."""
+    return isinstance(dtype, MatrixType)
+
+
+def _scalar_type(dtype: Any) -> DType:
+    return dtype.dtype if isinstance(dtype, MatrixType) else ops.as_dtype(dtype)

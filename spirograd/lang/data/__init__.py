@@ -1,0 +1,1 @@
+"""Fields, arrays and tensors: data that kernels read and write."""

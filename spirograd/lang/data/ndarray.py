@@ -1,0 +1,269 @@
+"""Arrays: dense data that is passed to kernels as an argument, compiled once for all shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from spirograd.base.dtypes import DType
+from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError
+from spirograd.ir.nodes import Layout, Term
+from spirograd.lang import context, ops, scalar
+from spirograd.lang.data import transfer
+from spirograd.lang.data.field import BuildElement, converted, element_index, exported, matching, shared_array
+from spirograd.lang.data.transfer import Array, HostView
+
+
+class Ndarray:
+    """A dense array on the device, zero at first. ``shape``: of the index space; ``element_shape``: of the elements.
+
+    ``grad``: the array of gradients, or None. ``allocation``: its memory. ``layout``: the axes from slowest to fastest in memory, None for
+    row-major; ``physical_shape`` is the shape in that order, as the row-major memory has it.
+    """
+
+    def __init__(
+        self,
+        dtype: Any,
+        shape: Any,
+        element_shape: tuple[int, ...] = (),
+        needs_grad: bool = False,
+        build: BuildElement | None = None,
+        layout: tuple[int, ...] | None = None,
+    ) -> None:
+        self.dtype: DType = ops.as_dtype(dtype)
+        self.shape = array_shape(shape)
+        self.element_shape = element_shape
+        self._build = build
+        self.layout = layout
+        self.view: HostView = self._make_view()
+        self._session = context.session()
+        self._allocation = self._session.memory.allocate(max(self.nbytes, 1))
+        self.grad: Ndarray | None = None
+        if needs_grad:
+            if not self.dtype.is_float:
+                raise SpirogradRuntimeError(f"only arrays of floats have gradients, not of {self.dtype}")
+            self.grad = self._like()
+
+    @property
+    def physical_shape(self) -> tuple[int, ...]:
+        """The extents in the order in which the axes lie in memory."""
+        return self.shape if self.layout is None else tuple(self.shape[a] for a in self.layout)
+
+    def _strides(self) -> list[int]:
+        """Bytes from an element to the next, for each axis of ``shape``."""
+        order = self.layout or range(len(self.shape))
+        out = [0] * len(self.shape)
+        step = self._element_bytes
+        for a in reversed(order):
+            out[a] = step
+            step *= self.shape[a]
+        return out
+
+    def _make_view(self) -> HostView:
+        if self.layout is None or math.prod(self.shape) == 0:
+            return transfer.dense_view(self.dtype, self.shape, self.element_shape)
+        terms = tuple(Term(a, 1, 0, stride) for a, stride in enumerate(self._strides()))
+        components = tuple(range(0, self._element_bytes, self.dtype.size))
+        return transfer.view_of(self.dtype, self.shape, self.element_shape, Layout(terms, components))
+
+    def _like(self) -> Ndarray:
+        return type(self)(self.dtype, self.shape, self.element_shape, False, self._build, self.layout)
+
+    @property
+    def allocation(self) -> Any:
+        """The memory. Raises SpirogradRuntimeError if the session that it belongs to is gone."""
+        if not context.has_session() or context.session() is not self._session:
+            raise SpirogradRuntimeError("this ndarray belongs to an earlier session, whose memory is gone: make arrays after `sg.init`")
+        return self._allocation
+
+    @property
+    def tree(self) -> Ndarray:
+        """What owns the memory: as for fields, an object with ``allocation``."""
+        return self
+
+    @property
+    def nbytes(self) -> int:
+        return self.view.count * self.dtype.size
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes of the index space."""
+        return len(self.shape)
+
+    def has_grad(self) -> bool:
+        return self.grad is not None
+
+    def has_dual(self) -> bool:
+        """Arrays have no tangents: False."""
+        return False
+
+    @property
+    def dual(self) -> None:
+        return None
+
+    def __repr__(self) -> str:
+        element = f" of {'x'.join(map(str, self.element_shape))}" if self.element_shape else ""
+        return f"<ndarray {self.shape}{element} {self.dtype}>"
+
+    def __sg_describe__(self) -> str:
+        return f"an ndarray of {self.dtype}"
+
+    def __iter__(self) -> Any:
+        raise SpirogradTypeError("a loop over an ndarray works inside kernels only", None, "`.to_numpy()` gives an array to iterate over")
+
+    # --- elements ---
+
+    @property
+    def _element_bytes(self) -> int:
+        return math.prod(self.element_shape) * self.dtype.size
+
+    def _address(self, key: Any) -> int:
+        index = element_index(key, self.shape, (), "an ndarray")
+        return sum(i * s for i, s in zip(index, self._strides()))
+
+    def _write_scalars(self, address: int, value: Any) -> None:
+        with np.errstate(all="ignore"):
+            data = np.ascontiguousarray(np.asarray(value).astype(self.dtype.np)).reshape(-1)
+        self.allocation.write(address, transfer.bytes_of(data))
+
+    def __getitem__(self, key: Any) -> Any:
+        address = self._address(key)
+        out = np.empty(max(math.prod(self.element_shape), 1), self.dtype.np)
+        self.allocation.read_into(address, transfer.bytes_of(out))
+        if self._build is None or not self.element_shape:
+            return out[0].item()
+        size = self.dtype.size
+        return self._build(out.tolist(), self.element_shape, lambda k, v: self._write_scalars(address + k * size, v))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        address = self._address(key)
+        self._write_scalars(address, np.broadcast_to(self._element(value), self.element_shape))
+
+    def _element(self, value: Any) -> Any:
+        if scalar.is_number(value):
+            return value
+        data: Array = np.asarray(value.to_numpy() if hasattr(value, "to_numpy") else value)
+        if not self.element_shape or data.shape != self.element_shape or data.dtype.kind not in "biuf":
+            raise SpirogradTypeError(f"an element of this ndarray has shape {self.element_shape}, got {scalar.describe(value)}")
+        return data
+
+    # --- whole contents ---
+
+    def fill(self, value: Any) -> None:
+        """Set all elements to ``value``: a number, or a vector or matrix of the element shape."""
+        transfer.fill(self.allocation, self.view, self._element(value))
+
+    def copy_from(self, other: Any) -> None:
+        """Take over the contents of another array or field of the same shape; raises ValueError if shapes differ."""
+        if not hasattr(other, "view") or not hasattr(other, "tree"):
+            raise SpirogradTypeError(f"`copy_from` takes an ndarray, not {scalar.describe(other)}")
+        if other.shape != self.shape or other.element_shape != self.element_shape:
+            raise ValueError(f"an ndarray of shape {self.shape} cannot copy from shape {other.shape}")
+        transfer.copy(self.allocation, self.view, other.tree.allocation, other.view)
+
+    def to_numpy(self, dtype: Any = None, *, copy: bool = True) -> Array:
+        """The contents as an array of ``shape`` + ``element_shape``. ``copy=False``: over the memory itself, or ValueError."""
+        if copy:
+            return converted(transfer.read(self.allocation, self.view), dtype)
+        return shared_array(self.allocation, self.view, dtype)
+
+    def from_numpy(self, array: Any) -> None:
+        """Set the contents; raises ValueError if the shape is not ``shape`` + ``element_shape``."""
+        transfer.write(self.allocation, self.view, matching(array, self.view, "the ndarray"))
+
+    def to_torch(self, device: Any = None, *, copy: bool = True) -> Any:
+        """The contents as a torch tensor on ``device`` (the CPU by default)."""
+        return transfer.to_torch(self.to_numpy(copy=copy), device)
+
+    def from_torch(self, tensor: Any) -> None:
+        """Set the contents from a torch tensor on any device."""
+        self.from_numpy(transfer.from_torch(tensor))
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return exported(self.allocation, self.view).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def to_dlpack(self) -> Any:
+        """A DLPack capsule: of the memory itself where the host can address it, else of a copy on the host."""
+        return self.__dlpack__()
+
+    def __copy__(self) -> Ndarray:
+        return self.__deepcopy__({})
+
+    def __deepcopy__(self, memo: Any) -> Ndarray:
+        new = self._like()
+        new.copy_from(self)
+        if self.grad is not None:
+            new.grad = self.grad.__deepcopy__(memo)
+        return new
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        grad = None if self.grad is None else self.grad.to_numpy()
+        made_from = (self.dtype, self.shape, self.element_shape, self.grad is not None, self._build, self.layout)
+        return (_unpickle, (type(self), made_from, self.to_numpy(), grad))
+
+
+def _unpickle(cls: type[Ndarray], made_from: tuple[Any, ...], data: Array, grad: Array | None) -> Ndarray:
+    """An array of the current session with pickled contents."""
+    new = cls(*made_from)
+    new.from_numpy(data)
+    if new.grad is not None:
+        new.grad.from_numpy(grad)
+    return new
+
+
+class ScalarNdarray(Ndarray):
+    """An array of scalars."""
+
+
+class MatrixNdarray(Ndarray):
+    """An array of n x m matrices."""
+
+    @property
+    def n(self) -> int:
+        return self.element_shape[0]
+
+    @property
+    def m(self) -> int:
+        return self.element_shape[1] if len(self.element_shape) == 2 else 1
+
+
+class VectorNdarray(MatrixNdarray):
+    """An array of vectors of n."""
+
+
+def array_shape(shape: Any) -> tuple[int, ...]:
+    """A shape as users give it as a tuple; extents may be 0."""
+    extents: Sequence[Any] = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    for axis, e in enumerate(extents):
+        if not isinstance(e, (int, np.integer)) or e < 0:
+            raise SpirogradRuntimeError(f"extents of an ndarray are integers from 0 on, got {e!r} on axis {axis}")
+    return tuple(int(e) for e in extents)
+
+
+def element_ndarray(
+    element_shape: tuple[int, ...],
+    dtype: Any,
+    build: BuildElement,
+    shape: Any,
+    needs_grad: bool = False,
+    layout: tuple[int, ...] | None = None,
+) -> MatrixNdarray:
+    """An array of vectors or matrices."""
+    cls = VectorNdarray if len(element_shape) == 1 else MatrixNdarray
+    return cls(dtype, shape, element_shape, needs_grad, build, layout)
+
+
+def ndarray(dtype: Any, shape: Any, needs_grad: bool = False) -> Ndarray:
+    """An array of scalars, or of the elements of a vector or matrix type. ``shape``: an int or a sequence of extents."""
+    if hasattr(dtype, "leaf_dtypes"):
+        if not hasattr(dtype, "ndarray"):
+            raise SpirogradTypeError(f"an ndarray holds scalars, vectors or matrices, not {dtype!r}", None, "fields hold structs")
+        out: Ndarray = dtype.ndarray(shape, needs_grad)
+        return out
+    return ScalarNdarray(dtype, shape, (), needs_grad)

@@ -1,0 +1,216 @@
+"""Between NumPy arrays and device memory: one copy per contiguous range, strides instead of loops."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from spirograd.base.dtypes import DType
+from spirograd.ir.nodes import Layout
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Elements at regular strides: ``dims`` and ``strides`` (bytes) from byte ``offset`` on. ``part``: which component, None for all."""
+
+    offset: int
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    span: int
+    part: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostView:
+    """How a field or array of ``shape`` + ``element_shape`` lies in an allocation."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    element_shape: tuple[int, ...]
+    blocks: tuple[Block, ...]
+
+    @property
+    def full_shape(self) -> tuple[int, ...]:
+        return self.shape + self.element_shape
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.full_shape)
+
+
+def _block(offset: int, dims: Sequence[int], strides: Sequence[int], size: int, part: int | None) -> Block:
+    span = sum((d - 1) * s for d, s in zip(dims, strides)) + size
+    return Block(offset, tuple(dims), tuple(strides), span, part)
+
+
+def view_of(dtype: DType, shape: tuple[int, ...], element_shape: tuple[int, ...], layout: Layout) -> HostView:
+    """The host's view of memory laid out by ``layout``."""
+    dims: list[int] = []
+    strides: list[int] = []
+    for axis, extent in enumerate(shape):
+        left = extent
+        for term in sorted((t for t in layout.terms if t.axis == axis), key=lambda t: -t.div):
+            dims.append(left // term.div)
+            strides.append(term.stride)
+            left = term.div
+    size = dtype.size
+    parts = layout.components
+    steps = {b - a for a, b in itertools.pairwise(parts)}
+    step = steps.pop() if len(steps) == 1 else 0
+    one = _block(0, dims, strides, size, None)
+    if len(parts) == 1:
+        blocks = [_block(parts[0], dims, strides, size, None)]
+    elif not steps and 0 < step <= max(one.span, size * len(parts)):
+        blocks = [_block(parts[0], [*dims, len(parts)], [*strides, step], size, None)]
+    else:
+        blocks = [_block(p, dims, strides, size, k) for k, p in enumerate(parts)]
+    return HostView(dtype, shape, element_shape, tuple(blocks))
+
+
+def dense_view(dtype: DType, shape: tuple[int, ...], element_shape: tuple[int, ...] = ()) -> HostView:
+    """The view of a dense row-major array."""
+    count = math.prod(shape + element_shape)
+    return HostView(dtype, shape, element_shape, (Block(0, (count,), (dtype.size,), count * dtype.size),))
+
+
+def _is_dense(block: Block, size: int) -> bool:
+    """Whether the block fills its span, so that a write need not preserve anything between."""
+    return block.span == math.prod(block.dims) * size
+
+
+def bytes_of(array: Array) -> memoryview:
+    """The bytes of a contiguous array."""
+    return memoryview(array.view(np.uint8).data)
+
+
+def read(allocation: Any, view: HostView) -> Array:
+    """A new array with the contents, after waiting for launches."""
+    if view.count == 0:
+        return np.empty(view.full_shape, view.dtype.np)
+    if len(view.blocks) == 1:
+        whole: Array = _read_block(allocation, view.blocks[0], view.dtype).reshape(view.full_shape)
+        return whole
+    out = np.empty((math.prod(view.shape), len(view.blocks)), view.dtype.np)
+    for k, block in enumerate(view.blocks):
+        out[:, k] = _read_block(allocation, block, view.dtype).reshape(-1)
+    return out.reshape(view.full_shape)
+
+
+def _read_block(allocation: Any, block: Block, dtype: DType) -> Array:
+    buffer = np.empty(block.span, np.uint8)
+    allocation.read_into(block.offset, bytes_of(buffer))
+    return np.ndarray(block.dims, dtype.np, buffer, 0, block.strides)
+
+
+def write(allocation: Any, view: HostView, data: Array) -> None:
+    """Set the contents from an array that broadcasts to ``full_shape``; converts the type as NumPy's astype does."""
+    if view.count == 0:
+        return
+    with np.errstate(all="ignore"):
+        data = np.broadcast_to(data, view.full_shape).astype(view.dtype.np, copy=False)
+    if len(view.blocks) == 1:
+        _write_block(allocation, view.blocks[0], view.dtype, data)
+        return
+    columns = data.reshape(-1, len(view.blocks))
+    for k, block in enumerate(view.blocks):
+        _write_block(allocation, block, view.dtype, columns[:, k])
+
+
+def _write_block(allocation: Any, block: Block, dtype: DType, data: Array) -> None:
+    buffer = np.empty(block.span, np.uint8)
+    if not _is_dense(block, dtype.size):
+        allocation.read_into(block.offset, bytes_of(buffer))
+    target = np.ndarray(block.dims, dtype.np, buffer, 0, block.strides)
+    target[...] = data.reshape(block.dims)
+    allocation.write(block.offset, bytes_of(buffer))
+
+
+def fill(allocation: Any, view: HostView, value: Any) -> None:
+    """Set every element to ``value``, a scalar or an array of the element shape: on the device where whole words repeat."""
+    if view.count == 0:
+        return
+    with np.errstate(all="ignore"):
+        element = np.broadcast_to(np.asarray(value), view.element_shape).astype(view.dtype.np)
+    word = _repeated_word(element)
+    if word is not None and all(_fillable(b, view.dtype.size) for b in view.blocks):
+        for block in view.blocks:
+            allocation.fill(block.offset, block.span, word)
+        return
+    write(allocation, view, element)
+
+
+def _fillable(block: Block, size: int) -> bool:
+    return _is_dense(block, size) and block.offset % 4 == 0 and block.span % 4 == 0
+
+
+def _repeated_word(element: Array) -> int | None:
+    """The 32-bit pattern that the element repeats, or None."""
+    pattern = np.tile(element.reshape(-1), 4).view(np.uint32)
+    return int(pattern[0]) if bool((pattern == pattern[0]).all()) else None
+
+
+def same_bytes(a: HostView, b: HostView) -> bool:
+    """Whether contents can be copied as bytes from one to the other, block by block."""
+    if a.dtype is not b.dtype or len(a.blocks) != len(b.blocks):
+        return False
+    return all(x.dims == y.dims and x.strides == y.strides and _is_dense(x, a.dtype.size) for x, y in zip(a.blocks, b.blocks))
+
+
+def copy(target: Any, target_view: HostView, source: Any, source_view: HostView) -> None:
+    """Copy the contents, on the device if the bytes agree."""
+    if same_bytes(target_view, source_view):
+        for t, s in zip(target_view.blocks, source_view.blocks):
+            target.copy_from(source, t.span, t.offset, s.offset)
+        return
+    write(target, target_view, read(source, source_view))
+
+
+class _HostMemory:
+    """Memory of an allocation that the host can address, as NumPy takes it; keeps the allocation alive."""
+
+    def __init__(self, allocation: Any, block: Block, dtype: DType) -> None:
+        self.allocation = allocation
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (allocation.address + block.offset, False),
+            "shape": block.dims,
+            "strides": block.strides,
+            "typestr": dtype.np.str,
+        }
+
+
+def shared(allocation: Any, view: HostView) -> Array | None:
+    """An array over the very memory, after waiting for launches; None where the host cannot address it or the view is not regular."""
+    if len(view.blocks) != 1 or view.count == 0:
+        return None
+    if allocation.device.host_view(allocation.buffer) is None:
+        return None
+    allocation.device.synchronize()
+    flat = np.asarray(_HostMemory(allocation, view.blocks[0], view.dtype))
+    try:
+        out: Array = flat.view()
+        out.shape = view.full_shape
+    except AttributeError:
+        return None
+    return out
+
+
+def to_torch(array: Array, device: Any) -> Any:
+    """A torch tensor with the contents of a fresh array, moved to ``device`` if given. Raises ImportError without torch."""
+    import torch
+
+    tensor = torch.from_numpy(array if array.ndim else array.reshape(())) if array.flags.c_contiguous else torch.from_numpy(array.copy())
+    return tensor if device is None else tensor.to(device)
+
+
+def from_torch(tensor: Any) -> Array:
+    """The contents of a torch tensor on the host (detached; a copy if it lives on a device)."""
+    out: Array = tensor.detach().cpu().contiguous().numpy()
+    return out

@@ -1,0 +1,347 @@
+"""Trees of nodes that say how fields lie in memory: ``root.dense(ij, (4, 8)).place(x, y)``.
+
+A tree is open while nodes and fields are added, and closes when one of its fields is used for the first time (or by `finalize`). Then
+its layout is fixed and its memory, all zeros, is allocated. What is placed under `root` afterwards forms a new tree.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from spirograd.base.dtypes import DType
+from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradUnsupportedError
+from spirograd.lang import context
+from spirograd.lang.data.layout import Digit, assign_offsets, decode_of
+
+_tree_ids = itertools.count(1)
+
+
+def _sparse(kind: str) -> NoReturn:
+    raise SpirogradUnsupportedError(
+        f"`{kind}` nodes are not supported: all field trees are dense",
+        None,
+        "use `.dense(axes, shape)` with the largest shape that is needed",
+    )
+
+
+def _extents(axes: Sequence[int], shape: Any) -> tuple[int, ...]:
+    extents = (shape,) * len(axes) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    if len(extents) != len(axes):
+        raise SpirogradTypeError(f"`dense` with {len(axes)} axes and a shape of {len(extents)} extents")
+    for e in extents:
+        if not isinstance(e, (int, np.integer)) or e < 1:
+            raise SpirogradRuntimeError(f"every extent of a field must be a positive integer, got {e!r} in shape {extents}")
+    return tuple(int(e) for e in extents)
+
+
+class SNode:
+    """A node of a field tree: the root, a dense level, or the place of a scalar.
+
+    ``shape``: extents down to here, one per axis in the order of axis numbers.
+    """
+
+    kind = "dense"
+    dtype: DType | None = None
+
+    def __init__(self, tree: Tree, above: SNode | None, axes: tuple[int, ...] = (), extents: tuple[int, ...] = ()) -> None:
+        self.tree = tree
+        self.above = above
+        self.axes = axes
+        self.extents = extents
+        self.nodes: list[SNode] = []
+        self.offset = 0  # bytes within the parent's cell
+        self.cell_size = 0  # bytes
+
+    @property
+    def children(self) -> Sequence[SNode]:
+        return self.nodes
+
+    # --- building ---
+
+    def dense(self, axes: Any, shape: Any) -> SNode:
+        """A dense level below this node: ``shape`` (an int counts for every axis) cells along ``axes`` (``ij``, the last fastest)."""
+        self.tree.check_open()
+        numbers = (int(axes),) if isinstance(axes, (int, np.integer)) else tuple(int(a) for a in axes)
+        if not numbers or len(set(numbers)) != len(numbers) or min(numbers) < 0:
+            raise SpirogradTypeError(f"the axes of a dense node are distinct and at least one, got {axes!r}")
+        return self._add(SNode(self.tree, self, numbers, _extents(numbers, shape)))
+
+    def _add(self, node: SNode) -> SNode:
+        self.nodes.append(node)
+        return node
+
+    def place(self, *fields: Any, offset: Any = None) -> SNode:
+        """Put fields into the cells of this node, side by side. ``offset``: the smallest index of each axis (0). Returns this node.
+
+        Raises SpirogradRuntimeError if a field has a place already, or the tree is closed.
+        """
+        self.tree.check_open()
+        for f in fields:
+            if isinstance(f, (list, tuple)):
+                self.place(*f, offset=offset)
+                continue
+            if not hasattr(f, "place_in"):
+                raise SpirogradTypeError(f"`place` takes fields, got {type(f).__name__}")
+            f.place_in(self, self._origin(offset))
+        return self
+
+    def _origin(self, offset: Any) -> tuple[int, ...]:
+        ndim = len(self.axis_numbers)
+        if offset is None:
+            return ()
+        origin = (offset,) if isinstance(offset, (int, np.integer)) else tuple(offset)
+        if len(origin) != ndim or not all(isinstance(o, (int, np.integer)) for o in origin):
+            raise SpirogradTypeError(f"`offset` needs one integer for each of {ndim} axes, got {offset!r}")
+        return tuple(int(o) for o in origin)
+
+    def add_place(self, field: Any, component: int, dtype: DType) -> Place:
+        """A place for one scalar of ``field`` in the cells of this node."""
+        node = Place(self.tree, self, field, component, dtype)
+        self.nodes.append(node)
+        return node
+
+    def lazy_grad(self) -> None:
+        """Place the gradients of all fields below this node next to the fields."""
+        self._lazy("grad")
+
+    def lazy_dual(self) -> None:
+        """Place the duals (tangents) of all fields below this node next to the fields."""
+        self._lazy("dual")
+
+    def _lazy(self, role: str) -> None:
+        self.tree.check_open()
+        for node in list(self.nodes):
+            if not isinstance(node, Place):
+                node._lazy(role)
+        partners = []
+        for field, origin in {id(n.field): (n.field, n.field.origin) for n in self.nodes if isinstance(n, Place)}.values():
+            partner = field.grad if role == "grad" else field.dual
+            if field.role == "primal" and partner is not None and not partner.placed and partner not in partners:
+                partners.append(partner)
+                partner.place_in(self, origin)
+
+    def pointer(self, *_: Any, **__: Any) -> NoReturn:
+        """Sparse: raises SpirogradUnsupportedError."""
+        _sparse("pointer")
+
+    def bitmasked(self, *_: Any, **__: Any) -> NoReturn:
+        """Sparse: raises SpirogradUnsupportedError."""
+        _sparse("bitmasked")
+
+    def dynamic(self, *_: Any, **__: Any) -> NoReturn:
+        """Sparse: raises SpirogradUnsupportedError."""
+        _sparse("dynamic")
+
+    def hash(self, *_: Any, **__: Any) -> NoReturn:
+        """Sparse: raises SpirogradUnsupportedError."""
+        _sparse("hash")
+
+    # --- queries ---
+
+    def parent(self, n: int = 1) -> SNode | None:
+        """The node ``n`` levels up; None above the root."""
+        node: SNode | None = self
+        for _ in range(n):
+            node = node.above if node is not None else None
+        return node
+
+    @property
+    def path(self) -> list[SNode]:
+        """The nodes from the root to this one."""
+        out: list[SNode] = [self]
+        while out[-1].above is not None:
+            out.append(out[-1].above)
+        return out[::-1]
+
+    @property
+    def axis_numbers(self) -> tuple[int, ...]:
+        """The tree axes that indices of what lies here stand for, in order."""
+        return tuple(sorted({a for node in self.path for a in node.axes}))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        path = self.path
+        return tuple(
+            math.prod(e for node in path for a, e in zip(node.axes, node.extents) if a == axis) for axis in self.axis_numbers
+        )
+
+    @property
+    def places(self) -> Iterator[Place]:
+        """All places below, in memory order."""
+        for node in self.nodes:
+            if isinstance(node, Place):
+                yield node
+            else:
+                yield from node.places
+
+    def loop_shape(self) -> tuple[int, ...]:
+        """The extents of a loop over the cells of this node."""
+        return self.shape
+
+    def decode(self) -> list[Digit]:
+        """Digits (axis, div, mod, mul), slowest first, that turn a loop counter into the index of a cell, in memory order:
+        ``index[axis] = sum((counter // div % mod) * mul)``, mod 0 meaning no modulo."""
+        return decode_of(self.path, self.axis_numbers)
+
+    def __repr__(self) -> str:
+        return " => ".join(node._label() for node in self.path)
+
+    def _label(self) -> str:
+        return f"{self.kind} {list(self.shape)}" if self.above is not None else "root"
+
+
+class Root(SNode):
+    """The root of one tree."""
+
+    kind = "root"
+
+
+class Place(SNode):
+    """Where one scalar of a field lies."""
+
+    kind = "place"
+
+    def __init__(self, tree: Tree, above: SNode, field: Any, component: int, dtype: DType) -> None:
+        super().__init__(tree, above)
+        self.field = field
+        self.component = component
+        self.dtype = dtype
+
+    @property
+    def byte_offset(self) -> int:
+        """Bytes from the start of the tree to element 0."""
+        return sum(node.offset for node in self.path)
+
+
+class Tree:
+    """A tree of nodes and the memory of its fields. ``id`` is unique in the process."""
+
+    def __init__(self) -> None:
+        self.id = next(_tree_ids)
+        self.root = Root(self, None)
+        self.closed = False
+        self.nbytes = 0
+        self._allocation: Any = None
+        self._session: Any = None
+        self._destroyed = False
+
+    def __repr__(self) -> str:
+        return f"<field tree {self.id}, {self.nbytes} bytes>" if self.closed else f"<open field tree {self.id}>"
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise SpirogradRuntimeError(
+                "this field tree is closed: one of its fields has been used, or `finalize` was called; start a new one with "
+                "`sg.root` or `sg.FieldsBuilder()`"
+            )
+
+    def close(self) -> None:
+        """Fix the layout. Raises SpirogradRuntimeError for gradients that were asked for and never placed."""
+        if self.closed:
+            return
+        for place in self.root.places:
+            place.field.check_partners()
+        self.nbytes = assign_offsets(self.root, is_root=True)[0]
+        self.closed = True
+
+    @property
+    def allocation(self) -> Any:
+        """The memory of the tree, allocated at the first call. Raises SpirogradRuntimeError after `reset` or `destroy`."""
+        if self._allocation is None:
+            if self._destroyed:
+                raise SpirogradRuntimeError("this field tree was destroyed")
+            self.close()
+            self._session = context.session()
+            self._allocation = self._session.memory.allocate(max(self.nbytes, 1))
+        elif not context.has_session() or context.session() is not self._session:
+            raise SpirogradRuntimeError("this field belongs to an earlier session, whose memory is gone: make fields after `sg.init`")
+        return self._allocation
+
+    def destroy(self) -> None:
+        """Give the memory back now; the fields of the tree cannot be used afterwards."""
+        if self._allocation is not None:
+            self._allocation.free()
+        self._allocation = None
+        self._destroyed = self.closed = True
+
+
+class FieldsBuilder:
+    """A field tree of its own: ``fb = FieldsBuilder(); fb.dense(i, 8).place(x); tree = fb.finalize()``; ``tree.destroy()`` frees it."""
+
+    def __init__(self) -> None:
+        self.tree = Tree()
+
+    def _root(self) -> SNode:
+        return self.tree.root
+
+    def dense(self, axes: Any, shape: Any) -> SNode:
+        """A dense level below the root: `SNode.dense`."""
+        return self._root().dense(axes, shape)
+
+    def place(self, *fields: Any, offset: Any = None) -> SNode:
+        """Put 0-d fields into the root's one cell: `SNode.place`."""
+        return self._root().place(*fields, offset=offset)
+
+    def lazy_grad(self) -> None:
+        """Place the gradients of all fields next to them."""
+        self._root().lazy_grad()
+
+    def lazy_dual(self) -> None:
+        """Place the duals of all fields next to them."""
+        self._root().lazy_dual()
+
+    def finalize(self, raise_warning: bool = True) -> Tree:
+        """Close the tree and return it. ``raise_warning`` is accepted and has no meaning here."""
+        tree = self.tree
+        tree.check_open()
+        tree.close()
+        return tree
+
+    def pointer(self, *_: Any, **__: Any) -> NoReturn:
+        """Sparse: raises SpirogradUnsupportedError."""
+        _sparse("pointer")
+
+    def bitmasked(self, *_: Any, **__: Any) -> NoReturn:
+        """Sparse: raises SpirogradUnsupportedError."""
+        _sparse("bitmasked")
+
+    def dynamic(self, *_: Any, **__: Any) -> NoReturn:
+        """Sparse: raises SpirogradUnsupportedError."""
+        _sparse("dynamic")
+
+    def hash(self, *_: Any, **__: Any) -> NoReturn:
+        """Sparse: raises SpirogradUnsupportedError."""
+        _sparse("hash")
+
+    def parent(self, n: int = 1) -> SNode | None:
+        """The root has no parent: None."""
+        return self._root().parent(n)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._root().shape
+
+
+class GlobalRoot(FieldsBuilder):
+    """`root`: the tree under construction. Once that is closed, the next placement starts another."""
+
+    def _root(self) -> SNode:
+        if self.tree.closed:
+            self.tree = Tree()
+        return self.tree.root
+
+    def __repr__(self) -> str:
+        return "root"
+
+    def reset(self) -> None:
+        """Forget the tree under construction (`reset` of the API)."""
+        self.tree = Tree()
+
+
+root = GlobalRoot()
+

@@ -1,0 +1,57 @@
+"""Types of aggregates, and the protocol that takes them apart into scalars and builds them again."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Union
+
+from spirograd.base.dtypes import DType
+from spirograd.lang import ops, scalar
+
+
+class AggregateType(ABC):
+    """A vector, matrix or struct type. Callable: constructs a value, converting members to the type's."""
+
+    @abstractmethod
+    def leaf_dtypes(self) -> tuple[DType, ...]:
+        """The types of the scalars of a value, in order."""
+
+    @abstractmethod
+    def build(self, leaves: Sequence[Any]) -> Any:
+        """The value that consists of these scalars (used as they are)."""
+
+    @abstractmethod
+    def leaves_of(self, value: Any) -> list[Any]:
+        """The scalars of ``value`` converted to `leaf_dtypes`; raises SpirogradTypeError if it does not fit."""
+
+    @abstractmethod
+    def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: Any) -> Any:
+        """A field of such elements that is in no tree yet."""
+
+
+ValueType = Union[DType, AggregateType]
+
+
+def as_type(t: Any) -> ValueType:
+    """A scalar or aggregate type, from what users write for one; raises SpirogradTypeError."""
+    return t if isinstance(t, AggregateType) else ops.as_dtype(t)
+
+
+def leaf_dtypes(t: ValueType) -> tuple[DType, ...]:
+    """The types of the scalars of a value of type ``t``."""
+    return (t,) if isinstance(t, DType) else t.leaf_dtypes()
+
+
+def build(t: ValueType, leaves: Sequence[Any]) -> Any:
+    """A value of type ``t`` from its scalars."""
+    return leaves[0] if isinstance(t, DType) else t.build(leaves)
+
+
+def leaves_of(t: ValueType, value: Any) -> list[Any]:
+    """The scalars of ``value``, converted to the types of ``t``."""
+    if isinstance(t, AggregateType):
+        return t.leaves_of(value)
+    if not scalar.is_scalar(value):
+        raise scalar.type_error(f"expected a number of type {t}, got {scalar.describe(value)}")
+    return [t(value)]

@@ -1,0 +1,359 @@
+"""Structs: named members of scalar, vector, matrix or struct type, with methods."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from spirograd.base.dtypes import DType
+from spirograd.lang import scalar
+from spirograd.lang.annotations import MatrixType
+from spirograd.lang.context import current_trace
+from spirograd.lang.data import field as fields
+from spirograd.lang.data.enums import Layout
+from spirograd.lang.leaves import AggregateType, ValueType, as_type, build, leaf_dtypes, leaves_of
+from spirograd.lang.matrix import Matrix, typed
+from spirograd.lang.scalar import Value, type_error
+
+Methods = Mapping[str, Callable[..., Any]]
+_RESERVED = frozenset({"entries", "methods", "with_member", "with_entries", "to_dict", "field"})
+
+
+def _member(value: Any) -> Any:
+    """A member as the language has it: lists become vectors, dicts become structs."""
+    if isinstance(value, (Matrix, Struct)) or scalar.is_scalar(value):
+        return value
+    if isinstance(value, Mapping):
+        return Struct(value)
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return Matrix(value)
+    raise type_error(f"a member of a struct is a number, vector, matrix or struct, not {scalar.describe(value)}")
+
+
+def _like(value: Any, old: Any, name: str) -> Any:
+    """``value`` in the type of the member that it replaces."""
+    value = _member(value)
+    if isinstance(old, Matrix):
+        return old.filled(value) if scalar.is_scalar(value) or isinstance(value, Matrix) else _misfit(name, old, value)
+    if isinstance(old, Struct):
+        if not isinstance(value, Struct) or set(value.entries) != set(old.entries):
+            _misfit(name, old, value)
+        return old.with_entries({k: _like(value.entries[k], v, k) for k, v in old.entries.items()})
+    if not scalar.is_scalar(value):
+        _misfit(name, old, value)
+    if isinstance(old, Value):
+        return scalar.cast(value, old.dtype)
+    if isinstance(old, np.generic) or current_trace() is not None:
+        return typed(value, scalar.literal_type(old))
+    return value
+
+
+def _misfit(name: str, old: Any, value: Any) -> Any:
+    raise type_error(f"member `{name}` is {scalar.describe(old)} and cannot be assigned {scalar.describe(value)}")
+
+
+class Struct:
+    """A struct value: ``Struct(a=1, b=[1, 2])`` or ``Struct({"a": 1})``. Members are attributes and items.
+
+    In Python scope members can be assigned; in kernels structs are values, and the front end uses `with_member`.
+    Names of members take precedence over methods; a few names that the class itself needs are refused with SpirogradTypeError.
+    """
+
+    __slots__ = ("__weakref__", "_members", "_methods", "_write")
+    __sg_traceable__ = True
+    _members: dict[str, Any]
+    _methods: Methods
+    _write: Callable[[str, Any], None] | None
+
+    def __init__(self, *args: Any, **members: Any) -> None:
+        if args:
+            if len(args) != 1 or members or not isinstance(args[0], (Mapping, Struct)):
+                raise type_error("Struct takes one dict, or keyword arguments")
+            members = dict(args[0].entries if isinstance(args[0], Struct) else args[0])
+        methods = members.pop("__struct_methods", {})
+        _set(self, {check_name(name): _member(value) for name, value in members.items()}, methods)
+
+    @property
+    def entries(self) -> dict[str, Any]:
+        """The members by name."""
+        return dict(self._members)
+
+    @property
+    def methods(self) -> Methods:
+        """Functions that take the struct as their first argument."""
+        return self._methods
+
+    def with_entries(self, entries: Mapping[str, Any]) -> Struct:
+        """A struct with these members, used as they are, and the methods of this one."""
+        return make_struct(entries, self._methods)
+
+    def with_member(self, name: str, value: Any) -> Struct:
+        """A copy with one member replaced, converted to the type of the old one."""
+        if name not in self._members:
+            raise type_error(f"the struct has no member `{name}`", f"it has {', '.join(self._members)}")
+        return self.with_entries({**self._members, name: _like(value, self._members[name], name)})
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._members:
+            return self._members[name]
+        if name in self._methods:
+            return types.MethodType(self._methods[name], self)
+        if name == "keys":
+            return list(self._members)
+        if name == "items":
+            return self._members.items()
+        raise AttributeError(f"the struct has no member `{name}`; it has {', '.join(self._members)}")
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._members:
+            raise KeyError(f"the struct has no member `{name}`; it has {', '.join(self._members)}")
+        return self._members[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        new = self.with_member(name, value)._members[name]
+        self._members[name] = new
+        if self._write is not None:
+            self._write(name, new)
+
+    __setitem__ = __setattr__
+
+    def __iter__(self) -> Any:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._members
+
+    def __eq__(self, other: object) -> Any:
+        if not isinstance(other, Struct) or set(other._members) != set(self._members):
+            return False
+        return all(_equal(v, other._members[k]) for k, v in self._members.items())
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        if any(isinstance(leaf, Value) for leaf in _leaves(self)):
+            return f"<{self.__sg_describe__()}>"
+        return repr(self.to_dict())
+
+    def __sg_describe__(self) -> str:
+        return f"a struct with members {', '.join(self._members)}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (make_struct, (self._members, dict(self._methods)))
+
+    def __copy__(self) -> Struct:
+        return self.with_entries(self._members)
+
+    def to_dict(self, include_methods: bool = False) -> dict[str, Any]:
+        """Members as a dict of Python numbers, lists and dicts."""
+        out: dict[str, Any] = {}
+        for name, v in self._members.items():
+            if isinstance(v, (Matrix, Struct)):
+                out[name] = v.to_list() if isinstance(v, Matrix) else v.to_dict()
+            else:
+                out[name] = v.item() if isinstance(v, np.generic) else v
+        if include_methods and self._methods:
+            out["__struct_methods"] = dict(self._methods)
+        return out
+
+    @classmethod
+    def field(cls, members: Mapping[str, Any], methods: Methods | None = None, shape: Any = None, **options: Any) -> fields.StructField:
+        """A field of structs with members of these types; options as of `field`."""
+        return StructType(dict(members), methods).field(shape, **options)
+
+
+def _set(s: Struct, members: dict[str, Any], methods: Methods, write: Callable[[str, Any], None] | None = None) -> None:
+    object.__setattr__(s, "_members", members)
+    object.__setattr__(s, "_methods", methods)
+    object.__setattr__(s, "_write", write)
+
+
+def make_struct(members: Mapping[str, Any], methods: Methods, write: Callable[[str, Any], None] | None = None) -> Struct:
+    """A struct with these members, used as they are. ``write(name, value)`` is called when a member is assigned in Python scope."""
+    s: Struct = object.__new__(Struct)
+    _set(s, dict(members), methods, write)
+    return s
+
+
+def check_name(name: Any) -> str:
+    """``name`` if a member can be called so."""
+    if not isinstance(name, str) or not name.isidentifier():
+        raise type_error(f"{name!r} is no name for a member of a struct")
+    if name in _RESERVED:
+        raise type_error(f"a struct cannot have a member called `{name}`", f"these names are taken: {', '.join(sorted(_RESERVED))}")
+    return name
+
+
+def _leaves(x: Any) -> list[Any]:
+    if isinstance(x, Struct):
+        return [leaf for v in x._members.values() for leaf in _leaves(v)]
+    return list(x.entries) if isinstance(x, Matrix) else [x]
+
+
+def _equal(a: Any, b: Any) -> bool:
+    same = a == b
+    return bool(same.all()) if isinstance(same, Matrix) else bool(same)
+
+
+class StructType(AggregateType):
+    """A struct type: member types by name, and methods. Called with positional or keyword arguments it makes a value; what is not
+    given is zero."""
+
+    __slots__ = ("defaults", "members", "methods", "name")
+    __sg_traceable__ = True
+
+    def __init__(self, members: Mapping[str, Any], methods: Methods | None = None, name: str = "struct") -> None:
+        members = dict(members)
+        self.methods: Methods = {**members.pop("__struct_methods", {}), **(methods or {})}
+        if not members:
+            raise type_error("a struct needs at least one member")
+        self.members: dict[str, ValueType] = {check_name(k): as_type(t) for k, t in members.items()}
+        self.name = name
+
+    @property
+    def dtype(self) -> StructType:
+        return self
+
+    def _key(self) -> tuple[Any, ...]:
+        return (tuple(self.members.items()), tuple(self.methods.items()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StructType) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.members))
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(f'{k}={t}' for k, t in self.members.items())})"
+
+    def __sg_describe__(self) -> str:
+        return f"the type {self!r}"
+
+    def __call__(self, *args: Any, **given: Any) -> Struct:
+        if len(args) == 1 and not given and isinstance(args[0], (Struct, Mapping)):
+            given = dict(args[0].entries if isinstance(args[0], Struct) else args[0])
+            args = ()
+        if len(args) > len(self.members):
+            raise type_error(f"{self!r} has {len(self.members)} members, got {len(args)} values")
+        for name, value in zip(self.members, args):
+            if name in given:
+                raise type_error(f"member `{name}` of {self!r} is given twice")
+            given[name] = value
+        self._check_names(given)
+        return self._assemble({name: _construct(t, given.get(name, 0)) for name, t in self.members.items()})
+
+    def _check_names(self, names: Mapping[str, Any]) -> None:
+        for name in names:
+            if name not in self.members:
+                raise type_error(f"{self!r} has no member `{name}`", f"it has {', '.join(self.members)}")
+
+    def _assemble(self, members: Mapping[str, Any]) -> Struct:
+        return make_struct(members, self.methods)
+
+    def cast(self, value: Any) -> Struct:
+        """``value``, a struct or dict, converted to this type."""
+        return self(value)
+
+    def filled_with_scalar(self, value: Any) -> Struct:
+        """A struct with every scalar set to ``value``."""
+        return self._assemble({name: _fill(t, value) for name, t in self.members.items()})
+
+    def leaf_dtypes(self) -> tuple[DType, ...]:
+        return tuple(d for t in self.members.values() for d in leaf_dtypes(t))
+
+    def build(self, leaves: Sequence[Any]) -> Struct:
+        members, at = {}, 0
+        for name, t in self.members.items():
+            count = len(leaf_dtypes(t))
+            members[name] = build(t, leaves[at : at + count])
+            at += count
+        return self._assemble(members)
+
+    def leaves_of(self, value: Any) -> list[Any]:
+        if isinstance(value, Mapping):
+            value = Struct(value)
+        if not isinstance(value, Struct):
+            raise type_error(f"expected {self!r}, got {scalar.describe(value)}")
+        missing = [name for name in self.members if name not in value]
+        if missing or len(value) != len(self.members):
+            raise type_error(f"expected {self!r}, got {scalar.describe(value)}")
+        return [leaf for name, t in self.members.items() for leaf in leaves_of(t, value[name])]
+
+    def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: Any) -> fields.StructField:
+        members = {}
+        for key, t in self.members.items():
+            label = f"{name}.{key}" if name else key
+            if isinstance(t, DType):
+                members[key] = fields.ScalarField(t, label, needs_grad, needs_dual)
+            else:
+                members[key] = t.unplaced_field(label, needs_grad, needs_dual, layout)
+        return fields.StructField(members, self.methods, make_struct, name, layout, self)
+
+    def field(
+        self,
+        shape: Any = None,
+        name: str = "",
+        offset: Any = None,
+        needs_grad: bool = False,
+        needs_dual: bool = False,
+        layout: Layout = Layout.AOS,
+        order: str | None = None,
+    ) -> fields.StructField:
+        """A field of this type. AOS keeps the members of an element together; SOA gives each scalar an array of its own."""
+        whole = self.unplaced_field(name, needs_grad, needs_dual, layout)
+        fields.place_by_shape(whole, shape, order, offset)
+        return whole
+
+
+def _construct(t: ValueType, value: Any) -> Any:
+    """``value`` as a member of type ``t``; a number fills."""
+    if isinstance(t, DType):
+        if not scalar.is_scalar(value):
+            raise type_error(f"expected a number of type {t}, got {scalar.describe(value)}")
+        return typed(value, t)
+    if scalar.is_scalar(value):
+        return _fill(t, value)
+    return t(value)  # type: ignore[operator]
+
+
+def _fill(t: ValueType, value: Any) -> Any:
+    if isinstance(t, DType):
+        return typed(value, t)
+    return t(value) if isinstance(t, MatrixType) else t.filled_with_scalar(value)  # type: ignore[attr-defined]
+
+
+def struct(**members: Any) -> StructType:
+    """A struct type: ``types.struct(pos=vec3, mass=f32)``."""
+    return StructType(members)
+
+
+def dataclass(cls: type) -> StructType:
+    """Decorator: the annotations of a class become the members of a struct type, its functions the methods."""
+    hints = inspect.get_annotations(cls)
+    if any(isinstance(h, str) for h in hints.values()):
+        frame = sys._getframe(1)
+        hints = {k: v for k, v in typing.get_type_hints(cls, frame.f_globals, frame.f_locals).items() if k in hints}
+    for name in hints:
+        if name in cls.__dict__:
+            message = f"member `{name}` of `{cls.__name__}` has a default"
+            raise type_error(message, "members not given are zero; pass other values on construction")
+    methods = {k: v for k, v in cls.__dict__.items() if callable(v) and not k.startswith("__") and not isinstance(v, type)}
+    return StructType(hints, methods, cls.__name__)
+
+
+def type_of(value: Any) -> ValueType:
+    """The type of a run-time value, number, vector or struct."""
+    if isinstance(value, Matrix):
+        return MatrixType(value.n, value.m if value.ndim == 2 else None, value.dtype)
+    if isinstance(value, Struct):
+        return StructType({name: type_of(v) for name, v in value.entries.items()}, value.methods)
+    return scalar.dtype_of(value)
