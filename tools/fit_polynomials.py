@@ -129,12 +129,12 @@ SPLITS: tuple[tuple[str, Any, tuple[int, ...]], ...] = (
 
 
 def split(value: Any, bits: Sequence[int]) -> list[float]:
-    """Parts of ``value``: each truncated to that many bits, then the rest."""
+    """Parts of ``value``: each rounded to that many bits, then the rest."""
     parts: list[float] = []
     rest = value
     for count in bits:
         unit = mp.mpf(2) ** (mp.floor(mp.log(abs(rest), 2)) - count + 1)
-        parts.append(float(mp.floor(rest / unit) * unit))
+        parts.append(float(mp.nint(rest / unit) * unit))
         rest = rest - mp.mpf(parts[-1])
     return [*parts, float(rest)]
 

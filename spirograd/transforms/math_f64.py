@@ -1,18 +1,20 @@
 """Elementary functions of f64 as branch-free IR, for devices that have f64 arithmetic but no f64 functions (all of Vulkan).
 
-The structure of exp, log, sin, cos, asin, acos and pow (reductions, and which rounding errors to carry along) is the published one of fdlibm (Sun
-Microsystems, 1993); reductions after Cody and Waite (1980); the polynomials are our own fits (tools/fit_polynomials.py). Nothing relies on a fused
-``fma``: products that must be exact are of operands with few bits. Sums and products are "exact" operations (math_value.py).
+The structure of exp, log, sin, cos, asin, acos and pow (reductions, and which rounding errors to carry along) is the published one of
+fdlibm (Sun Microsystems, 1993); reductions after Cody and Waite (1980); the polynomials are our own fits (tools/fit_polynomials.py).
+Nothing relies on a fused ``fma``: products that must be exact are of operands with few bits. Sums and products are "exact" operations
+(math_value.py).
 
-Largest errors seen, in ulp (tests/unit/math): exp 0.9, log 0.8, sin and cos 0.8, tan 2, asin 0.8, acos 0.9, atan2 1.3, tanh 1.5, pow 0.9. Arguments of
-sin, cos and tan up to 1.6e6 are reduced exactly; the error then grows to one ulp of the argument and more, and beyond 2**50 the result is finite, no more.
+Largest errors seen, in ulp (tests/unit/math): exp 0.9, log 0.9, sin and cos 0.8, tan 1.3, asin 1.0, acos 0.9, atan2 1.8, tanh 2.0,
+pow 1.0. Arguments of sin, cos and tan up to 1.6e6 are reduced exactly; then the error grows to one ulp of the argument and more, and
+beyond 2**50 the result is finite, no more.
 """
 
 from __future__ import annotations
 
 import math
 
-from spirograd.base.dtypes import f64
+from spirograd.base.dtypes import f32, f64
 from spirograd.transforms import math_coefficients as fits
 from spirograd.transforms.math_f32 import into_quadrant, power_cases
 from spirograd.transforms.math_value import Value
@@ -124,18 +126,26 @@ def _reduce_angle(x: Value) -> tuple[Value, Value, Value]:
     return k, reduced.select(r, x - x), reduced.select(tail, 0.0)
 
 
-def _sine_kernel(r: Value, tail: Value) -> Value:
+def _sine_kernel(r: Value, tail: Value) -> tuple[Value, Value]:
+    """sin(r + tail) as an unevaluated sum."""
     z = r * r
     cube = z * r
     rest = z * (tail * 0.5 + cube * z.horner(fits.SIN_F64[1:]))
-    return r + (cube * fits.SIN_F64[0] + (rest + tail - z * tail))
+    return r, cube * fits.SIN_F64[0] + (rest + tail - z * tail)
 
 
-def _cosine_kernel(r: Value, tail: Value) -> Value:
+def _cosine_kernel(r: Value, tail: Value) -> tuple[Value, Value]:
+    """cos(r + tail) as an unevaluated sum."""
     z = r * r
     half = z * 0.5
     w = 1.0 - half
-    return w + (((1.0 - w) - half) + (z * z * z.horner(fits.COS_F64) - r * tail))
+    return w, ((1.0 - w) - half) + (z * z * z.horner(fits.COS_F64) - r * tail)
+
+
+def _sum(parts: tuple[Value, Value]) -> tuple[Value, Value]:
+    """The rounded sum, the larger part first, and what rounding lost."""
+    total = parts[0] + parts[1]
+    return total, parts[1] - (total - parts[0])
 
 
 def _by_quadrant(k: Value, sine: Value, cosine: Value) -> Value:
@@ -146,20 +156,26 @@ def _by_quadrant(k: Value, sine: Value, cosine: Value) -> Value:
 
 def sin(x: Value) -> Value:
     k, r, tail = _reduce_angle(x)
-    return x.eq(0.0).select(x, _by_quadrant(k, _sine_kernel(r, tail), _cosine_kernel(r, tail)))
+    return x.eq(0.0).select(x, _by_quadrant(k, _sum(_sine_kernel(r, tail))[0], _sum(_cosine_kernel(r, tail))[0]))
 
 
 def cos(x: Value) -> Value:
     k, r, tail = _reduce_angle(x)
-    return _by_quadrant(k + 1, _sine_kernel(r, tail), _cosine_kernel(r, tail))
+    return _by_quadrant(k + 1, _sum(_sine_kernel(r, tail))[0], _sum(_cosine_kernel(r, tail))[0])
 
 
 def tan(x: Value) -> Value:
+    """The quotient of sine and cosine, corrected by what rounding lost of both; for that a reciprocal in f32 will do."""
     k, r, tail = _reduce_angle(x)
-    sine, cosine = _sine_kernel(r, tail), _cosine_kernel(r, tail)
+    sine, sine_low = _sum(_sine_kernel(r, tail))
+    cosine, cosine_low = _sum(_cosine_kernel(r, tail))
     # The remainder of an odd multiple of pi/2 is 0 only where the argument was too large.
     odd = (k & 1).ne(0) & r.ne(0.0)
-    return x.eq(0.0).select(x, odd.select(-cosine, sine) / odd.select(sine, cosine))
+    divisor = odd.select(-sine, cosine)
+    quotient = odd.select(cosine, sine) / divisor
+    lost = odd.select(cosine_low, sine_low) - quotient * odd.select(-sine_low, cosine_low)
+    value = quotient + lost * (1.0 / divisor.cast(f32)).cast(f64)
+    return x.eq(0.0).select(x, value)
 
 
 def _asin_parts(x: Value) -> tuple[Value, Value, Value, Value]:

@@ -151,4 +151,5 @@ class Value:
         return result
 
 
+# Operations that may fuse or be reordered with others.
 _ROUNDED = (ops.add, ops.sub, ops.mul)
