@@ -13,8 +13,8 @@ from spirograd.lang.data import field as fields
 from spirograd.lang.data import ndarray as ndarrays
 from spirograd.lang.data import tensor as tensors
 from spirograd.lang.indexing import shape_name
-from spirograd.lang.leaves import AggregateType
-from spirograd.lang.matrix import Matrix, make, make_host_element, typed
+from spirograd.lang.leaves import AggregateType, typed
+from spirograd.lang.matrix import Matrix, make, make_host_element
 from spirograd.lang.scalar import type_error
 
 

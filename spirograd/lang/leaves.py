@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Union
 
-from spirograd.base.dtypes import DType
+import numpy as np
+
+from spirograd.base.dtypes import DType, promote
 from spirograd.lang import ops, scalar
+from spirograd.lang.context import current_trace
+from spirograd.lang.scalar import Value
 
 
 class AggregateType(ABC):
@@ -55,3 +60,35 @@ def leaves_of(t: ValueType, value: Any) -> list[Any]:
     if not scalar.is_scalar(value):
         raise scalar.type_error(f"expected a number of type {t}, got {scalar.describe(value)}")
     return [t(value)]
+
+
+def typed(x: Any, t: DType) -> Any:
+    """``x`` as ``t``: a cast in a kernel, a NumPy scalar (which remembers its type) outside of one."""
+    if isinstance(x, Value) or current_trace() is not None:
+        return scalar.cast(x, t)
+    if t.kind == "bool":
+        return bool(x)
+    return t.np.type(t(x))
+
+
+def common_dtype(entries: Sequence[Any]) -> DType:
+    """The type that all entries promote to."""
+    kinds = [ops.as_dtype(type(e)) if _plain(e) else scalar.dtype_of(e) for e in entries]
+    return functools.reduce(lambda a, b: a if a is b else promote(a, b), kinds)
+
+
+def _plain(x: Any) -> bool:
+    return isinstance(x, (bool, int, float)) and not isinstance(x, np.generic)
+
+
+def unify_entries(entries: Sequence[Any]) -> list[Any]:
+    """Entries of one type: numbers stay numbers if all are, else all become values of the common type."""
+    out = list(entries)
+    if any(isinstance(e, Value) for e in out):
+        t = common_dtype(out)
+        return [scalar.cast(e, t) for e in out]
+    if len({type(e) for e in out}) <= 1:
+        return out
+    if all(_plain(e) for e in out):
+        return [float(e) for e in out] if any(isinstance(e, float) for e in out) else [int(e) for e in out]
+    return list(np.array(out))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.base.dtypes import DType, Vec, promote
+from spirograd.base.dtypes import DType, Vec
 from spirograd.base.errors import SpirogradIndexError
 from spirograd.ir import ops as ir
 from spirograd.lang import linear, ops, scalar
@@ -22,41 +22,10 @@ from spirograd.lang.data import field as fields
 from spirograd.lang.data import ndarray as ndarrays
 from spirograd.lang.data import tensor as tensors
 from spirograd.lang.indexing import SWIZZLES, Shape, axis_positions, index_value, location, shape_name, swizzle_of
+from spirograd.lang.leaves import common_dtype, typed, unify_entries
 from spirograd.lang.scalar import Value, is_number, is_scalar, type_error
 
 Writer = Callable[[int, Any], None]
-
-
-def typed(x: Any, t: DType) -> Any:
-    """``x`` as ``t``: a cast in a kernel, a NumPy scalar (which remembers its type) outside of one."""
-    if isinstance(x, Value) or current_trace() is not None:
-        return scalar.cast(x, t)
-    if t.kind == "bool":
-        return bool(x)
-    return t.np.type(t(x))
-
-
-def common_dtype(entries: Sequence[Any]) -> DType:
-    """The type that all entries promote to."""
-    kinds = [ops.as_dtype(type(e)) if _plain(e) else scalar.dtype_of(e) for e in entries]
-    return functools.reduce(lambda a, b: a if a is b else promote(a, b), kinds)
-
-
-def _plain(x: Any) -> bool:
-    return isinstance(x, (bool, int, float)) and not isinstance(x, np.generic)
-
-
-def unify_entries(entries: Sequence[Any]) -> list[Any]:
-    """Entries of one type: numbers stay numbers if all are, else all become values of the common type."""
-    out = list(entries)
-    if any(isinstance(e, Value) for e in out):
-        t = common_dtype(out)
-        return [scalar.cast(e, t) for e in out]
-    if len({type(e) for e in out}) <= 1:
-        return out
-    if all(_plain(e) for e in out):
-        return [float(e) for e in out] if any(isinstance(e, float) for e in out) else [int(e) for e in out]
-    return list(np.array(out))
 
 
 def make(entries: Sequence[Any], shape: Shape) -> Matrix:

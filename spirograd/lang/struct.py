@@ -17,8 +17,8 @@ from spirograd.lang.annotations import MatrixType
 from spirograd.lang.context import current_trace
 from spirograd.lang.data import field as fields
 from spirograd.lang.data.enums import Layout
-from spirograd.lang.leaves import AggregateType, ValueType, as_type, build, leaf_dtypes, leaves_of
-from spirograd.lang.matrix import Matrix, typed
+from spirograd.lang.leaves import AggregateType, ValueType, as_type, build, leaf_dtypes, leaves_of, typed
+from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, type_error
 
 Methods = Mapping[str, Callable[..., Any]]

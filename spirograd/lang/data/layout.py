@@ -1,7 +1,8 @@
 """From trees of nodes to addresses: cell sizes, offsets, and the terms of `ir.nodes.Layout`.
 
 A node's cell holds its children one after the other, each aligned to the largest scalar inside, and is padded so that the cells
-that follow are aligned too. Sizes of scalars are powers of two, so every stride and offset comes out as a multiple of the size of the scalars it reaches.
+that follow are aligned too. Sizes of scalars are powers of two, so every
+stride and offset comes out as a multiple of the size of the scalars it reaches.
 """
 
 from __future__ import annotations

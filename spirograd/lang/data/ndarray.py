@@ -13,7 +13,7 @@ from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError
 from spirograd.ir.nodes import Layout, Term
 from spirograd.lang import context, ops, scalar
 from spirograd.lang.data import transfer
-from spirograd.lang.data.field import BuildElement, converted, element_index, exported, matching, shared_array
+from spirograd.lang.data.scalar_field import BuildElement, converted, element_index, exported, matching, shared_array
 from spirograd.lang.data.transfer import Array, HostView
 
 

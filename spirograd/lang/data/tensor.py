@@ -9,8 +9,8 @@ from spirograd.base.errors import SpirogradTypeError
 from spirograd.lang.data import field as fields
 from spirograd.lang.data import ndarray as ndarrays
 from spirograd.lang.data.enums import Backend
-from spirograd.lang.data.field import BuildElement, ScalarField, shape_tuple
 from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.scalar_field import BuildElement, ScalarField, shape_tuple
 
 
 class Tensor:

@@ -106,7 +106,8 @@ def read(allocation: Any, view: HostView) -> Array:
 def _read_block(allocation: Any, block: Block, dtype: DType) -> Array:
     buffer = np.empty(block.span, np.uint8)
     allocation.read_into(block.offset, bytes_of(buffer))
-    return np.ndarray(block.dims, dtype.np, buffer, 0, block.strides)
+    out: Array = np.ndarray(block.dims, dtype.np, buffer, 0, block.strides)
+    return out
 
 
 def write(allocation: Any, view: HostView, data: Array) -> None:

@@ -1,0 +1,366 @@
+"""Fields of scalars, and what all fields have in common."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from spirograd.base.dtypes import DType
+from spirograd.base.errors import SpirogradIndexError, SpirogradRuntimeError, SpirogradTypeError
+from spirograd.ir.nodes import FieldRef, Layout
+from spirograd.lang import ops, scalar
+from spirograd.lang.data import transfer
+from spirograd.lang.data.layout import Digit, terms_of
+from spirograd.lang.data.transfer import Array, HostView
+from spirograd.lang.data.tree import Place, SNode, Tree
+from spirograd.lang.scalar import Value
+
+_keys = itertools.count(1)
+UNPLACED = "<field without a place: declare it with `shape=`, or put it into a tree with `.place`>"
+BuildElement = Callable[[Sequence[Any], tuple[int, ...], Callable[[int, Any], None]], Any]
+
+
+def shape_tuple(shape: Any) -> tuple[int, ...]:
+    """A shape as users give it, an int or a sequence, as a tuple; raises SpirogradRuntimeError unless all extents are positive."""
+    extents = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    for axis, e in enumerate(extents):
+        if not isinstance(e, (int, np.integer)) or e < 1:
+            raise SpirogradRuntimeError(f"every extent of a field must be a positive integer, got {e!r} on axis {axis}")
+    return tuple(int(e) for e in extents)
+
+
+def element_index(key: Any, shape: tuple[int, ...], origin: tuple[int, ...], what: str) -> tuple[int, ...]:
+    """The index of one element from 0, from what stands in brackets in Python scope."""
+    parts: list[Any] = []
+    for k in key if isinstance(key, tuple) else (key,):
+        parts += k.entries if hasattr(k, "entries") else [] if k is None else [k]
+    if any(isinstance(k, slice) for k in parts):
+        raise SpirogradTypeError(f"{what} cannot be sliced", None, "`.to_numpy()` gives an array that can")
+    if len(parts) != len(shape):
+        hint = "write `f[None]`" if not shape else ""
+        raise SpirogradIndexError(f"{what} with {len(shape)} axes is indexed with {len(parts)} indices: {key!r}", None, hint)
+    out = []
+    for axis, (k, extent) in enumerate(zip(parts, shape)):
+        if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
+            raise SpirogradTypeError(f"an index of {what} is an integer, got {k!r}")
+        low = origin[axis] if origin else 0
+        if not low <= k < low + extent:
+            raise SpirogradIndexError(f"index {k} is out of range on axis {axis} of {what}: {low} to {low + extent - 1} are valid")
+        out.append(int(k) - low)
+    return tuple(out)
+
+
+def indices_of(digits: Sequence[Digit], ndim: int, origin: Sequence[int], counter: Value) -> list[Value]:
+    """The index of the cell that a loop counter stands for, as run-time values; see `SNode.decode`."""
+    out: list[Any] = [origin[axis] if origin else 0 for axis in range(ndim)]
+    for axis, div, mod, mul in digits:
+        digit: Any = counter if div == 1 else scalar.raw_div(counter, div)
+        digit = scalar.raw_mod(digit, mod) if mod else digit
+        digit = digit if mul == 1 else scalar.mul(digit, mul)
+        out[axis] = digit if isinstance(out[axis], int) and out[axis] == 0 else scalar.add(digit, out[axis])
+    return [scalar.cast(v, counter.dtype) for v in out]
+
+
+class Field:
+    """What all fields have in common. ``shape``: of the index space, without that of the elements."""
+
+    name: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.snode.above.shape if self.snode.above is not None else ()
+
+    @property
+    def snode(self) -> SNode:
+        """The place of the (first) scalar in its tree; raises SpirogradRuntimeError if it has none."""
+        raise NotImplementedError
+
+    def parent(self, n: int = 1) -> SNode | None:
+        """The node ``n`` levels above the place of this field."""
+        return self.snode.parent(n)
+
+    @property
+    def tree(self) -> Tree:
+        return self.snode.tree
+
+    @property
+    def origin(self) -> tuple[int, ...]:
+        """The smallest index of each axis; empty means zeros."""
+        raise NotImplementedError
+
+    def loop_shape(self) -> tuple[int, ...]:
+        """The extents of a loop over this field."""
+        return self.shape
+
+    def decode(self) -> list[Digit]:
+        """Digits (axis, div, mod, mul) that turn a loop counter into an index in memory order (without `origin`): `SNode.decode`."""
+        above = self.snode.above
+        assert above is not None
+        return above.decode()
+
+    def loop_order(self, counter: Value) -> list[Value]:
+        """The index that a loop counter stands for, such that neighbouring counts touch neighbouring memory; offsets are included."""
+        return indices_of(self.decode(), len(self.shape), self.origin, counter)
+
+    def __iter__(self) -> Any:
+        raise SpirogradTypeError("a loop over a field works inside kernels only", None, "`.to_numpy()` gives an array to iterate over")
+
+
+class ScalarField(Field):
+    """A field of scalars of ``dtype``; base of `MatrixField`. ``role``: "primal", "grad" or "dual"."""
+
+    element_shape: tuple[int, ...] = ()
+
+    def __init__(
+        self,
+        dtype: Any,
+        name: str = "",
+        needs_grad: bool = False,
+        needs_dual: bool = False,
+        *,
+        role: str = "primal",
+        primal: ScalarField | None = None,
+    ) -> None:
+        self.dtype: DType = ops.as_dtype(dtype)
+        if (needs_grad or needs_dual) and not self.dtype.is_float:
+            raise SpirogradRuntimeError(f"only fields of floats have gradients, not of {self.dtype}")
+        self.key: int = primal.key if primal is not None else next(_keys)
+        self.name = name or (f"field{self.key}" if primal is None else f"{primal.name}.{role}")
+        self.needs_grad = needs_grad
+        self.needs_dual = needs_dual
+        self.role = role
+        self.primal = primal
+        self._origin: tuple[int, ...] = ()
+        self._places: list[Place] = []
+        self._grad: ScalarField | None = None
+        self._dual: ScalarField | None = None
+        self._ref: FieldRef | None = None
+        self._view: HostView | None = None
+
+    def _partner(self, role: str) -> ScalarField:
+        return ScalarField(self.dtype, role=role, primal=self)
+
+    def __repr__(self) -> str:
+        return f"<field `{self.name}` of {self.dtype}>"
+
+    def __sg_describe__(self) -> str:
+        return f"the field `{self.name}`"
+
+    def __str__(self) -> str:
+        return str(self.to_numpy()) if self.placed else UNPLACED
+
+    # --- place ---
+
+    @property
+    def components(self) -> int:
+        """Scalars per element."""
+        return math.prod(self.element_shape)
+
+    @property
+    def placed(self) -> bool:
+        return len(self._places) == self.components
+
+    @property
+    def snode(self) -> SNode:
+        if not self.placed:
+            raise SpirogradRuntimeError(
+                f"field `{self.name}` has no place yet: declare it with `shape=`, or put it into a tree with `.place`"
+            )
+        return self._places[0]
+
+    @property
+    def origin(self) -> tuple[int, ...]:
+        return self._origin
+
+    def place_in(self, node: SNode, origin: tuple[int, ...]) -> None:
+        """Give every scalar of an element a place in the cells of ``node``."""
+        self.place_components(range(self.components), node, origin)
+
+    def place_components(self, components: Sequence[int], node: SNode, origin: tuple[int, ...]) -> None:
+        """Give some scalars of an element a place in the cells of ``node``."""
+        for c in components:
+            if any(p.component == c for p in self._places):
+                raise SpirogradRuntimeError(f"field `{self.name}` has a place already")
+            self._places.append(node.add_place(self, c, self.dtype))
+        self._places.sort(key=lambda p: p.component)
+        self._origin = origin
+
+    def check_partners(self) -> None:
+        """Raise if a gradient was asked for and has no place, or a component has none."""
+        if not self.placed:
+            raise SpirogradRuntimeError(f"field `{self.name}`: {self.components - len(self._places)} of its components have no place")
+        for wanted, partner, what in ((self.needs_grad, self._grad, "grad"), (self.needs_dual, self._dual, "dual")):
+            if wanted and (partner is None or not partner.placed):
+                raise SpirogradRuntimeError(
+                    f"field `{self.name}` has needs_{what}=True, but its {what} has no place: place `{self.name}.{what}` too, "
+                    f"call `lazy_{what}()` on the root, or declare the field with `shape=`"
+                )
+
+    @property
+    def layout(self) -> Layout:
+        """Where the elements lie in the buffer of the tree; closes the tree."""
+        above = self.snode.above
+        assert above is not None
+        self.tree.close()
+        terms = terms_of(above.path, above.axis_numbers)
+        for p in self._places[1:]:
+            other = p.above
+            assert other is not None
+            if p.tree is not self.tree or other.shape != above.shape or terms_of(other.path, other.axis_numbers) != terms:
+                raise SpirogradRuntimeError(
+                    f"the components of field `{self.name}` lie at different strides: place them under nodes of one shape "
+                    "and beside the same kind of neighbours"
+                )
+        return Layout(terms, tuple(p.byte_offset for p in self._places), self._origin)
+
+    def refs(self, role: str = "primal") -> FieldRef:
+        """How kernels refer to this field ("primal"), its gradient ("grad") or its tangent ("dual")."""
+        if role != "primal":
+            partner = self.grad if role == "grad" else self.dual
+            if partner is None or not partner.placed:
+                raise SpirogradRuntimeError(f"field `{self.name}` has no {role}: declare it with `needs_{role}=True`")
+            return partner.refs()
+        if self._ref is None:
+            layout = self.layout
+            self._ref = FieldRef(self.name, self.tree.id, self.key, self.dtype, self.shape, self.element_shape, layout, self.role)
+        return self._ref
+
+    # --- gradients ---
+
+    @property
+    def grad(self) -> ScalarField | None:
+        """The field of gradients, which may have no place (see `has_grad`); None for integers and for gradients themselves."""
+        if self._grad is None and self.role == "primal" and self.dtype.is_float:
+            self._grad = self._partner("grad")
+        return self._grad
+
+    @property
+    def dual(self) -> ScalarField | None:
+        """The field of tangents of forward mode, which may have no place (see `has_dual`); None as of `grad`."""
+        if self._dual is None and self.role == "primal" and self.dtype.is_float:
+            self._dual = self._partner("dual")
+        return self._dual
+
+    def has_grad(self) -> bool:
+        """Whether there is memory for gradients."""
+        return self._grad is not None and self._grad.placed
+
+    def has_dual(self) -> bool:
+        """Whether there is memory for tangents."""
+        return self._dual is not None and self._dual.placed
+
+    # --- elements ---
+
+    @property
+    def view(self) -> HostView:
+        """The host's view of the memory."""
+        if self._view is None:
+            self._view = transfer.view_of(self.dtype, self.shape, self.element_shape, self.refs().layout)
+        return self._view
+
+    def _addresses(self, key: Any) -> list[int]:
+        layout = self.refs().layout
+        index = element_index(key, self.shape, self._origin, f"field `{self.name}`")
+        base = sum((index[t.axis] // t.div % t.mod if t.mod else index[t.axis] // t.div) * t.stride for t in layout.terms)
+        return [base + c for c in layout.components]
+
+    def _read(self, address: int) -> Any:
+        out = np.empty(1, self.dtype.np)
+        self.tree.allocation.read_into(address, transfer.bytes_of(out))
+        return out[0].item()
+
+    def _write(self, address: int, value: Any) -> None:
+        with np.errstate(all="ignore"):
+            data = np.asarray([value]).astype(self.dtype.np)
+        self.tree.allocation.write(address, transfer.bytes_of(data))
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._read(self._addresses(key)[0])
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if not scalar.is_number(value):
+            raise SpirogradTypeError(f"an element of field `{self.name}` is a {self.dtype}, not {scalar.describe(value)}")
+        self._write(self._addresses(key)[0], value)
+
+    # --- whole contents ---
+
+    def _number(self, value: Any) -> Any:
+        if not scalar.is_number(value):
+            raise SpirogradTypeError(f"field `{self.name}` is filled with a number, not {scalar.describe(value)}")
+        return value
+
+    def fill(self, value: Any) -> None:
+        """Set all elements to ``value``."""
+        transfer.fill(self.tree.allocation, self.view, self._number(value))
+
+    def copy_from(self, other: Any) -> None:
+        """Take over the contents of another field or array of the same shape; raises ValueError if shapes differ."""
+        if not hasattr(other, "view") or not hasattr(other, "tree"):
+            raise SpirogradTypeError(f"`copy_from` takes a field, not {scalar.describe(other)}")
+        if other.shape != self.shape or other.element_shape != self.element_shape:
+            raise ValueError(f"field `{self.name}` of shape {self.shape} cannot copy from shape {other.shape}")
+        transfer.copy(self.tree.allocation, self.view, other.tree.allocation, other.view)
+
+    def to_numpy(self, dtype: Any = None, *, copy: bool = True) -> Array:
+        """The contents as an array of ``shape`` + element shape, converted to ``dtype`` if given.
+
+        ``copy=False`` asks for an array over the memory itself and raises ValueError where there is none.
+        """
+        if copy:
+            return converted(transfer.read(self.tree.allocation, self.view), dtype)
+        return shared_array(self.tree.allocation, self.view, dtype)
+
+    def from_numpy(self, array: Any) -> None:
+        """Set the contents; raises ValueError if the shape is not ``shape`` + element shape."""
+        transfer.write(self.tree.allocation, self.view, matching(array, self.view, f"field `{self.name}`"))
+
+    def to_torch(self, device: Any = None, *, copy: bool = True) -> Any:
+        """The contents as a torch tensor on ``device`` (the CPU by default)."""
+        return transfer.to_torch(self.to_numpy(copy=copy), device)
+
+    def from_torch(self, tensor: Any) -> None:
+        """Set the contents from a torch tensor on any device."""
+        self.from_numpy(transfer.from_torch(tensor))
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return exported(self.tree.allocation, self.view).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def to_dlpack(self) -> Any:
+        """A DLPack capsule: of the memory itself where the host can address it, else of a copy on the host."""
+        return self.__dlpack__()
+
+
+def converted(array: Array, dtype: Any) -> Array:
+    """``array`` as a NumPy dtype or one of ours; as it is for None."""
+    return array if dtype is None else array.astype(dtype.np if isinstance(dtype, DType) else dtype)
+
+
+def shared_array(allocation: Any, view: HostView, dtype: Any) -> Array:
+    """An array over the memory itself, or ValueError."""
+    out = transfer.shared(allocation, view)
+    if out is None or (dtype is not None and converted(out[:0], dtype).dtype != out.dtype):
+        raise ValueError("`copy=False` needs memory that the host can address, in one regular range, and no conversion")
+    return out
+
+
+def exported(allocation: Any, view: HostView) -> Array:
+    """The memory itself where the host can address it, else a copy."""
+    out = transfer.shared(allocation, view)
+    return transfer.read(allocation, view) if out is None else out
+
+
+def matching(array: Any, view: HostView, what: str) -> Array:
+    """``array`` as NumPy has it, with the shape of ``view``; a trailing axis of 1 is dropped from matrices of one column."""
+    out: Array = np.asarray(array)
+    if len(view.element_shape) == 1 and out.shape == (*view.full_shape, 1):
+        out = out[..., 0]
+    if out.shape != view.full_shape:
+        raise ValueError(f"{what} needs an array of shape {view.full_shape}, got {out.shape}")
+    return out
