@@ -1,0 +1,99 @@
+"""Every pass leaves what a kernel does as it is: random kernels, run by the interpreter before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from random_kernels import WIDE_TYPES, inputs, random_kernel
+
+from spirograd.analysis import trial
+from spirograd.analysis.sites import collect_sites
+from spirograd.base.caps import Capabilities
+from spirograd.base.options import CompileOptions
+from spirograd.ir.nodes import Kernel
+from spirograd.ir.spec import verify
+from spirograd.transforms.check_bounds import check_bounds
+from spirograd.transforms.check_capabilities import check_capabilities
+from spirograd.transforms.context import PassContext
+from spirograd.transforms.cse import cse
+from spirograd.transforms.dce import dce
+from spirograd.transforms.diagnostics import diagnostics
+from spirograd.transforms.fold import fold
+from spirograd.transforms.layout import arg_block, layout
+from spirograd.transforms.legalize import legalize
+from spirograd.transforms.licm import licm
+from spirograd.transforms.lower_atomics import lower_atomics
+from spirograd.transforms.offload import offload
+from spirograd.transforms.reductions import reductions
+from spirograd.transforms.simplify import simplify
+
+_ALL = {name: True for name in "int8 int16 int64 float16 float64 storage8 storage16 atomic_int64".split()}
+CPU = Capabilities("cpu", **_ALL)
+GPU = Capabilities("vulkan", **_ALL)
+POOR = Capabilities("vulkan", int64=True, float64=True, atomic_int64=True)
+SEEDS = range(40)
+
+
+def context(caps: Capabilities) -> PassContext:
+    return PassContext(caps, CompileOptions())
+
+
+def same(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
+    """Equal, where all NaNs count as one value, and zeros differ by sign."""
+    if a.dtype.kind != "f":
+        return bool(np.array_equal(a, b))
+    return bool(np.array_equal(a, b, equal_nan=True) and np.array_equal(np.signbit(a[~np.isnan(a)]), np.signbit(b[~np.isnan(b)])))
+
+
+def run(kernel: Kernel, seed: int, **options: Any) -> tuple[trial.Outcome, list[np.ndarray[Any, Any]]]:
+    args, trees = inputs(seed)
+    outcome = trial.run(kernel, args, trees, seed=seed, **options)
+    views = [args[0], args[1], trees[0], trees[1][:64].view(np.float32), trees[1][64:], trees[2][:64], trees[2][64:68].view(np.float32), trees[2][68:]]
+    return outcome, views
+
+
+def compare(before: Kernel, after: Kernel, seed: int, what: str, **options: Any) -> None:
+    expected, memory = run(before, seed)
+    found, result = run(after, seed, **options)
+    assert expected.returns == found.returns, what
+    assert repr(expected.prints) == repr(found.prints), what
+    assert repr(expected.fault) == repr(found.fault), what
+    for k, (a, b) in enumerate(zip(memory, result)):
+        assert same(a, b), f"{what}: memory {k}"
+
+
+PASSES: tuple[Callable[[Kernel, PassContext], Kernel], ...] = (fold, cse, licm, dce, simplify, check_bounds, offload)
+
+
+@pytest.mark.parametrize("transform", PASSES, ids=lambda f: f.__name__)
+def test_single_passes(transform: Callable[[Kernel, PassContext], Kernel]) -> None:
+    for seed in SEEDS:
+        kernel = random_kernel(seed)
+        verify(kernel, "kernel")
+        after = transform(kernel, context(GPU))
+        verify(after, "kernel")
+        compare(kernel, after, seed, f"seed {seed}")
+
+
+@pytest.mark.parametrize("caps", (CPU, GPU, POOR), ids=("cpu", "gpu", "poor"))
+def test_the_way_to_device_ir(caps: Capabilities) -> None:
+    for seed in SEEDS:
+        kernel = random_kernel(seed, WIDE_TYPES) if caps is POOR else random_kernel(seed)
+        ctx = context(caps)
+        tasks = reductions(offload(simplify(kernel, ctx), ctx), ctx)
+        verify(tasks, "kernel")
+        compare(kernel, tasks, seed, f"seed {seed}, tasks")
+        tasks = simplify(tasks, ctx)
+        sites = collect_sites(tasks)
+        block = arg_block(tasks, ctx)
+        ctx = replace(ctx, block=block, faults=sites[0], prints=sites[1])
+        lowered = lower_atomics(legalize(diagnostics(layout(tasks, ctx), ctx), ctx), ctx)
+        verify(lowered, "device")
+        compare(kernel, lowered, seed, f"seed {seed}, lowered", source=tasks, block=block, sites=sites)
+        final = check_capabilities(simplify(lowered, ctx), ctx)
+        verify(final, "device")
+        compare(kernel, final, seed, f"seed {seed}, final", source=tasks, block=block, sites=sites)
