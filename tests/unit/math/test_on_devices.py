@@ -27,6 +27,8 @@ from spirograd.spirvgen.emit import emit_task
 from spirograd.spirvgen.validate import validate
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.expand_math import expand_math
+from spirograd.transforms.legalize import legalize
+from spirograd.transforms.simplify import simplify
 
 COUNT = 20_000
 OPTIONS = CompileOptions()
@@ -58,7 +60,8 @@ class Runner:
     def build(self, code: OpCode, t: DType) -> CompiledKernel:
         kernel, block = elementwise(code, t)
         caps = self.device.caps
-        kernel = expand_math(kernel, PassContext(caps, OPTIONS))
+        context = PassContext(caps, OPTIONS)
+        kernel = simplify(legalize(expand_math(kernel, context), context), context)
         if self.arch == "cpu":
             entry, group = entry_names(kernel)[0], 1
             binary = compile_module(emit_kernel(kernel, block, caps, OPTIONS), caps, OPTIONS).object
