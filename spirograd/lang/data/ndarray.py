@@ -10,7 +10,6 @@ import numpy as np
 
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError
-from spirograd.ir.nodes import Layout, Term
 from spirograd.lang import context, ops, scalar
 from spirograd.lang.data import transfer
 from spirograd.lang.data.scalar_field import BuildElement, converted, element_index, exported, matching, shared_array
@@ -20,8 +19,7 @@ from spirograd.lang.data.transfer import Array, HostView
 class Ndarray:
     """A dense array on the device, zero at first. ``shape``: of the index space; ``element_shape``: of the elements.
 
-    ``grad``: the array of gradients, or None. ``allocation``: its memory. ``layout``: the axes from slowest to fastest in memory, None for
-    row-major; ``physical_shape`` is the shape in that order, as the row-major memory has it.
+    ``grad``: the array of gradients, or None. ``allocation``: its memory, row-major.
     """
 
     def __init__(
@@ -31,14 +29,12 @@ class Ndarray:
         element_shape: tuple[int, ...] = (),
         needs_grad: bool = False,
         build: BuildElement | None = None,
-        layout: tuple[int, ...] | None = None,
     ) -> None:
         self.dtype: DType = ops.as_dtype(dtype)
         self.shape = array_shape(shape)
         self.element_shape = element_shape
         self._build = build
-        self.layout = layout
-        self.view: HostView = self._make_view()
+        self.view: HostView = transfer.dense_view(self.dtype, self.shape, element_shape)
         self._session = context.session()
         self._allocation = self._session.memory.allocate(max(self.nbytes, 1))
         self.grad: Ndarray | None = None
@@ -47,30 +43,8 @@ class Ndarray:
                 raise SpirogradRuntimeError(f"only arrays of floats have gradients, not of {self.dtype}")
             self.grad = self._like()
 
-    @property
-    def physical_shape(self) -> tuple[int, ...]:
-        """The extents in the order in which the axes lie in memory."""
-        return self.shape if self.layout is None else tuple(self.shape[a] for a in self.layout)
-
-    def _strides(self) -> list[int]:
-        """Bytes from an element to the next, for each axis of ``shape``."""
-        order = self.layout or range(len(self.shape))
-        out = [0] * len(self.shape)
-        step = self._element_bytes
-        for a in reversed(order):
-            out[a] = step
-            step *= self.shape[a]
-        return out
-
-    def _make_view(self) -> HostView:
-        if self.layout is None or math.prod(self.shape) == 0:
-            return transfer.dense_view(self.dtype, self.shape, self.element_shape)
-        terms = tuple(Term(a, 1, 0, stride) for a, stride in enumerate(self._strides()))
-        components = tuple(range(0, self._element_bytes, self.dtype.size))
-        return transfer.view_of(self.dtype, self.shape, self.element_shape, Layout(terms, components))
-
     def _like(self) -> Ndarray:
-        return type(self)(self.dtype, self.shape, self.element_shape, False, self._build, self.layout)
+        return type(self)(self.dtype, self.shape, self.element_shape, False, self._build)
 
     @property
     def allocation(self) -> Any:
@@ -122,7 +96,7 @@ class Ndarray:
 
     def _address(self, key: Any) -> int:
         index = element_index(key, self.shape, (), "an ndarray")
-        return sum(i * s for i, s in zip(index, self._strides()))
+        return int(np.ravel_multi_index(index, self.shape) if self.shape else 0) * self._element_bytes
 
     def _write_scalars(self, address: int, value: Any) -> None:
         with np.errstate(all="ignore"):
@@ -204,7 +178,7 @@ class Ndarray:
 
     def __reduce__(self) -> tuple[Any, ...]:
         grad = None if self.grad is None else self.grad.to_numpy()
-        made_from = (self.dtype, self.shape, self.element_shape, self.grad is not None, self._build, self.layout)
+        made_from = (self.dtype, self.shape, self.element_shape, self.grad is not None, self._build)
         return (_unpickle, (type(self), made_from, self.to_numpy(), grad))
 
 
@@ -256,7 +230,7 @@ def element_ndarray(
 ) -> MatrixNdarray:
     """An array of vectors or matrices."""
     cls = VectorNdarray if len(element_shape) == 1 else MatrixNdarray
-    return cls(dtype, shape, element_shape, needs_grad, build, layout)
+    return cls(dtype, shape, element_shape, needs_grad, build)
 
 
 def ndarray(dtype: Any, shape: Any, needs_grad: bool = False) -> Ndarray:

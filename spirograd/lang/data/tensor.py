@@ -17,6 +17,7 @@ class Tensor:
     """A field or an array behind one interface; as an annotation of kernel arguments it takes either.
 
     ``impl``: the field or array. ``backend``: which of the two. ``layout``: the axes from slowest to fastest in memory, None for row-major.
+    Fields lie in memory as ``layout`` says. Arrays are row-major always, because one compiled kernel serves all arrays.
     """
 
     __slots__ = ("__weakref__", "_impl", "layout")
@@ -175,7 +176,7 @@ def tensor(
     if backend is Backend.FIELD:
         impl = fields.field(dtype, shape, order=_field_order(order), needs_grad=needs_grad)
     else:
-        impl = ndarrays.ScalarNdarray(dtype, shape, (), needs_grad, None, order)
+        impl = ndarrays.ScalarNdarray(dtype, shape, (), needs_grad)
     return Tensor(impl, order)
 
 
@@ -196,7 +197,7 @@ def element_tensor(
     if backend is Backend.FIELD:
         impl = fields.matrix_field(element_shape, dtype, build, shape, order=_field_order(order), needs_grad=needs_grad)
     else:
-        impl = ndarrays.element_ndarray(element_shape, dtype, build, shape, needs_grad, order)
+        impl = ndarrays.element_ndarray(element_shape, dtype, build, shape, needs_grad)
     return (VectorTensor if len(element_shape) == 1 else MatrixTensor)(impl, order)
 
 
