@@ -71,8 +71,9 @@ class Launcher:
         Raises SpirogradAssertionError (a failed assert or check), AdStackOverflow, or what the device reports. After a fault
         the device is usable, and the fault forgotten.
         """
-        self.device.synchronize()
-        fault = self.diagnostics.drain()
+        with self.lock:  # no kernel that reports may start between the wait and the reading
+            self.device.synchronize()
+            fault = self.diagnostics.drain()
         if fault is not None:
             raise fault
 

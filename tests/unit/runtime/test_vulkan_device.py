@@ -169,6 +169,48 @@ def test_out_of_memory_leaves_the_device_usable(open_vulkan):
     assert bytes(read(a, np.uint8)[:6]) == b"usable"
 
 
+def test_memory_that_the_driver_refuses(open_vulkan):
+    vulkan = open_vulkan(debug=True)
+    memory = Memory(vulkan)
+    functions = vulkan._fn
+    allocate, failures = functions.AllocateMemory, [0]
+
+    def refuse(*args):
+        if failures[0]:
+            failures[0] -= 1
+            return -2  # VK_ERROR_OUT_OF_DEVICE_MEMORY
+        return allocate(*args)
+
+    functions.AllocateMemory = refuse
+    kept = memory.allocate(1000)
+    freed = memory.allocate(50 << 20)
+    freed.free()
+    failures[0] = 1
+    again = memory.allocate(50 << 20)  # the second try, after unused blocks went back, succeeds
+    failures[0] = 100
+    with pytest.raises(OutOfDeviceMemory, match=f"out of memory .VK_ERROR_OUT_OF_DEVICE_MEMORY. when trying to allocate {90 << 20} bytes"):
+        memory.allocate(90 << 20)
+    failures[0] = 0
+    for a in (kept, again, memory.allocate(90 << 20)):
+        a.write(0, memoryview(b"ok"))
+        assert bytes(read(a, np.uint8, 0, 2)) == b"ok"
+
+
+def test_lost_device_is_told_clearly(open_vulkan):
+    vulkan = open_vulkan()
+    memory = Memory(vulkan)
+    plan = Launcher(vulkan, memory).prepare(compiled("count"))
+    a = memory.allocate(4)
+    submit, vulkan._fn.QueueSubmit = vulkan._fn.QueueSubmit, lambda *_: -4  # VK_ERROR_DEVICE_LOST
+    plan.launch([None, 1, 1], [None] * 3, {0: a})
+    for _ in range(2):
+        with pytest.raises(SpirogradRuntimeError, match=r"device was lost.*call init again"):
+            vulkan.synchronize()
+    with pytest.raises(SpirogradRuntimeError, match="device was lost"):
+        plan.launch([None, 1, 1], [None] * 3, {0: a})
+    vulkan._fn.QueueSubmit = submit
+
+
 def test_cap_counts_live_memory(open_vulkan):
     vulkan = open_vulkan(debug=True, device_memory_bytes=1 << 20)
     memory = Memory(vulkan)

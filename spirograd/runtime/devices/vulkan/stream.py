@@ -12,9 +12,9 @@ from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.runtime.devices.vulkan.api import NULL, check, ffi, struct
 from spirograd.runtime.devices.vulkan.memory import Allocator, Block
 
-SLOTS = 6
+SLOTS = 8
 # A command buffer is submitted after so many commands, so that the device starts while the host goes on recording.
-BATCH = 256
+BATCH = 64
 ARGUMENT_BYTES = 64 << 10  # for argument blocks, per command buffer
 STAGING_BYTES = 4 << 20  # for copies, per command buffer
 _ARGUMENT_ALIGNMENT = 16
