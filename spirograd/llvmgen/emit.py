@@ -13,7 +13,9 @@ from spirograd.llvmgen import abi, half
 from spirograd.llvmgen.cost import cost_of
 from spirograd.llvmgen.function import FunctionEmitter
 from spirograd.llvmgen.module import ModuleText, literal, symbol
+from spirograd.llvmgen.strides import prefers_scalar_iterations
 
+_NOT_VECTORISED = '!{!"llvm.loop.vectorize.enable", i1 false}'
 # The argument block is the caller's private copy: no kernel can write it.
 _BLOCK = "ptr noalias nonnull readonly align 8 captures(none) %block"
 
@@ -71,7 +73,8 @@ def _range_task(module: ModuleText, op: Op, name: str) -> str:
     # Iterations of a parallel loop are independent by definition: LLVM need not prove it.
     group = module.node("distinct !{}")
     accesses = module.node(f'!{{!"llvm.loop.parallel_accesses", {group}}}')
-    loop = module.node(f"distinct !{{{{self}}, {accesses}}}")
+    extra = f", {module.node(_NOT_VECTORISED)}" if prefers_scalar_iterations(body) else ""
+    loop = module.node(f"distinct !{{{{self}}, {accesses}{extra}}}")
     emitter = FunctionEmitter(module, f", !llvm.access.group {group}")
     index = body.params[0].type
     assert isinstance(index, DType)

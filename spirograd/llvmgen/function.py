@@ -44,7 +44,8 @@ class FunctionEmitter:
         self._count = 0
         self._loc: Loc | None = None
         self._contract = "contract " if module.options.fast_math else ""
-        self._has_fma = "+fma" in module.caps.cpu_features or "+neon" in module.caps.cpu_features
+        # Elsewhere every 64-bit CPU has fused multiply-add; old x86 would call a slow function of libm.
+        self._has_fma = "+fma" in module.caps.cpu_features or not half.is_x86(module.caps)
 
     # --- text ---
 

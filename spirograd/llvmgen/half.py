@@ -11,18 +11,19 @@ from spirograd.base.caps import Capabilities
 DOUBLE_TO_HALF = "sg_double_to_half"
 
 
-def _is_x86(caps: Capabilities) -> bool:
+def is_x86(caps: Capabilities) -> bool:
+    """Every 64-bit x86 CPU lists SSE2, and no other does."""
     return "+sse2" in caps.cpu_features
 
 
 def needs_double_to_half(caps: Capabilities) -> bool:
     """Whether f64 -> f16 would be a library call: F16C converts only f32."""
-    return _is_x86(caps) and "+avx512fp16" not in caps.cpu_features
+    return is_x86(caps) and "+avx512fp16" not in caps.cpu_features
 
 
 def needs_library(caps: Capabilities) -> bool:
     """Whether LLVM would call `__extendhfsf2` and `__truncsfhf2`."""
-    return _is_x86(caps) and "+f16c" not in caps.cpu_features
+    return is_x86(caps) and "+f16c" not in caps.cpu_features
 
 
 def _narrow(name: str, attributes: str, source: str, bits: int, mantissa: int) -> str:

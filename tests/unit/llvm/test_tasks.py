@@ -249,6 +249,32 @@ def test_reductions_vectorise(kind: str) -> None:
     assert "<8 x float>" in text, text
 
 
+def _scale(width: int, code: ops.OpCode) -> Program:
+    """y[i, c] = code(x[i, c]) * x[i, 0] for each component c of an element of ``width``."""
+    p = Program("scale")
+    x, y = p.buffer(f32), p.buffer(f32)
+
+    def body(b: Builder, i: Op) -> None:
+        base = b.emit(ops.mul, i, b.const(width), attr="nsw")
+        at = [b.emit(ops.add, base, b.const(c), attr="nsw") for c in range(width)]
+        first = b.load(x, at[0])
+        for a in at:
+            b.store(y, a, b.emit(ops.mul, b.emit(code, b.load(x, a)), first))
+
+    p.range_for(0, 10_000, body)
+    return p
+
+
+@_wide
+@pytest.mark.parametrize(("width", "across"), [(1, True), (3, True), (8, True), (9, False), (16, False)])
+def test_wide_elements_are_not_gathered(width: int, across: bool) -> None:
+    """Up to 8 components LLVM interleaves; beyond, iterations stay apart."""
+    p = _scale(width, ops.sqrt)
+    text = _optimized(p)
+    assert ("llvm.loop.isvectorized" in text) == across
+    assert ("vectorize.enable" in p.text) != across
+
+
 @_wide
 def test_double_math_uses_the_vector_library(device: cpu.CpuDevice) -> None:
     if not host_caps().vector_library:
