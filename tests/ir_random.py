@@ -1,18 +1,24 @@
 """Random kernels: well-typed nests of arithmetic, control flow, vectors and memory, for comparing levels and back ends.
 
-A kernel takes arrays ``a`` (i32), ``x`` (f32) to read and ``p`` (i32), ``q`` (f32) to write, all of one length, and scalars ``n`` (i32) and
-``s`` (f32); it returns a u32, the wrapped sum of what the iterations of its parallel loop computed. Only operations with one right result
+A kernel takes arrays ``a`` (i32), ``x`` (f32) to read and ``p`` (i32), ``q`` (f32) to write, all of one length, scalars ``n`` (i32)
+and ``s`` (f32), and ``meet`` (i32, 6 elements) that all iterations update atomically; it reads fields of tree 0 (320 bytes), and returns a u32, the
+wrapped sum of what the iterations of its parallel loop computed. Only operations with one right result
 on every back end are used, so results must agree bit for bit (NaNs aside) without fast math.
 """
 
 from __future__ import annotations
 
 import random
+from typing import Any
 
-from spirograd.base.dtypes import DType, Vec, f32, i32, i64, u1, u8, u32
+import numpy as np
+
+from spirograd.base import dtypes as dt
+from spirograd.base.caps import Capabilities
+from spirograd.base.dtypes import DType, Vec, f32, i32, u1, u32
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr, Op, ScalarArg, TempRef
+from spirograd.ir.nodes import ArrayArg, ArrayRef, FieldRef, Kernel, Layout, LoopAttr, Op, ScalarArg, TempRef, Term
 
 _INTEGER_BINARY = (ops.add, ops.sub, ops.mul, ops.idiv, ops.irem, ops.floordiv, ops.floormod, ops.min_, ops.max_,
                    ops.and_, ops.or_, ops.xor, ops.shl, ops.shr)  # fmt: skip
@@ -20,7 +26,9 @@ _INTEGER_UNARY = (ops.neg, ops.abs_, ops.not_, ops.popcnt, ops.clz, ops.ctz)
 _FLOAT_BINARY = (ops.add, ops.sub, ops.mul)
 _FLOAT_UNARY = (ops.neg, ops.abs_, ops.floor, ops.ceil, ops.trunc, ops.round_)
 _COMPARE = (ops.eq, ops.ne, ops.lt, ops.le, ops.gt, ops.ge)
-_TYPES = (i32, u32, i64, f32, u1)
+_TYPES = (i32, u32, f32, u1)
+_ATOMICS = ("add", "mul", "min", "max", "and", "or")  # of any order
+_MORE = {"int8": (dt.i8, dt.u8), "int16": (dt.i16, dt.u16), "int64": (dt.i64, dt.u64), "float16": (dt.f16,), "float64": (dt.f64,)}
 
 
 class _Random:
@@ -29,8 +37,13 @@ class _Random:
         self.b = Builder()
         self.types = types
         self.pool: list[Op] = []
+        # Two fields of one tree: numbers in blocks of four, and flags.
+        blocks = Layout((Term(0, 4, 0, 20), Term(0, 1, 4, 4)))
+        self.blocked = FieldRef("blocked", 0, 0, i32, (64,), (), blocks)
+        self.flags = FieldRef("flags", 0, 1, u1, (64,), (), Layout((Term(0, 4, 0, 20), Term(0, 1, 4, 1)), (16,)))
         self.a, self.x = ArrayRef("a", 0, i32, 1), ArrayRef("x", 1, f32, 1)
         self.p, self.q = ArrayRef("p", 2, i32, 1), ArrayRef("q", 3, f32, 1)
+        self.meet = ArrayRef("meet", 6, i32, 1)
         self.total = TempRef("total", u32)
 
     def pick(self, t: DType) -> Op:
@@ -53,7 +66,8 @@ class _Random:
         return self.b.const(edge, t)
 
     def statement(self, depth: int) -> None:
-        kinds = [self.integer, self.integer, self.integer, self.real, self.compare, self.choose, self.convert, self.vector, self.logic]
+        kinds = [self.memory, self.integer, self.integer, self.integer, self.real, self.compare, self.choose]
+        kinds += [self.convert, self.vector, self.logic]
         if depth > 0:
             kinds += [self.branch, self.loop, self.repeat]
         makers = self.r.choice(kinds)
@@ -67,10 +81,16 @@ class _Random:
             self.keep(self.b.emit(self.r.choice(_INTEGER_BINARY), self.pick(t), self.pick(t)))
 
     def real(self, depth: int) -> None:
+        t = self.r.choice([t for t in self.types if t.is_float])
         if self.r.random() < 0.4:
-            self.keep(self.b.emit(self.r.choice(_FLOAT_UNARY), self.pick(f32)))
+            self.keep(self.b.emit(self.r.choice(_FLOAT_UNARY), self.pick(t)))
         else:
-            self.keep(self.b.emit(self.r.choice(_FLOAT_BINARY), self.pick(f32), self.pick(f32)))
+            self.keep(self.b.emit(self.r.choice(_FLOAT_BINARY), self.pick(t), self.pick(t)))
+
+    def memory(self, depth: int) -> None:
+        """Read what nobody writes."""
+        at = self.b.emit(ops.and_, self.pick(i32), self.b.const(63))
+        self.keep(self.b.load(self.blocked if self.r.random() < 0.6 else self.flags, at))
 
     def compare(self, depth: int) -> None:
         t = self.r.choice([t for t in self.types if t is not u1])
@@ -158,11 +178,28 @@ class _Random:
         b.store(self.p, i, self.pick(i32))
         b.store(self.q, i, self.pick(f32))
         b.atomic("add", self.total, self.pick(u32))
+        for k, kind in enumerate(_ATOMICS):
+            b.atomic(kind, self.meet, b.const(k), self.pick(i32))
         b.for_(zero, size, (), b.end(), LoopAttr(parallel=True, name="loop"))
         arrays = tuple([ArrayArg(r.name, r.dtype, 1) for r in (self.a, self.x, self.p, self.q)])
-        return Kernel("random", (*arrays, ScalarArg("n", i32), ScalarArg("s", f32)), b.end(), (self.total,))
+        meet = ArrayArg("meet", i32, 1)
+        return Kernel("random", (*arrays, ScalarArg("n", i32), ScalarArg("s", f32), meet), b.end(), (self.total,))
 
 
-def random_kernel(seed: int, statements: int = 14, small: bool = True) -> Kernel:
-    """The kernel number ``seed``; ``small``: with u8 values too."""
-    return _Random(seed, (*_TYPES, u8) if small else _TYPES).kernel(statements)
+def random_kernel(seed: int, caps: Capabilities, statements: int = 14) -> Kernel:
+    """The kernel number ``seed``, with some of the types that a device with ``caps`` has."""
+    more = [t for name, types in _MORE.items() if getattr(caps, name) for t in types]
+    chosen = random.Random(seed).sample(more, min(3, len(more)))
+    return _Random(seed, (*_TYPES, *chosen)).kernel(statements)
+
+
+def random_arguments(seed: int, length: int) -> tuple[list[Any], np.ndarray[Any, Any]]:
+    """Arguments of a random kernel, with fresh arrays, and the memory of its tree."""
+    rng = np.random.default_rng(seed)
+    a = rng.integers(-(2**31), 2**31, length, dtype=np.int32)
+    x = rng.normal(size=length).astype(np.float32)
+    meet = np.array([5, 1, -1, -1, 0, 0], np.int32)
+    tree = rng.integers(0, 256, 320, dtype=np.uint8)
+    for block in range(16):  # flags are 0 or 1
+        tree[block * 20 + 16 : block * 20 + 20] &= 1
+    return [a, x, np.zeros(length, np.int32), np.zeros(length, np.float32), seed - 7, 0.75, meet], tree

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ir_random import random_kernel
+from ir_random import random_arguments, random_kernel
 
 from spirograd.analysis import trial
 from spirograd.base.options import CompileOptions
@@ -32,36 +32,36 @@ def device(request: pytest.FixtureRequest) -> Iterator[Device]:
     opened.close()
 
 
-def arguments(seed: int) -> list[Any]:
-    rng = np.random.default_rng(seed)
-    a = rng.integers(-(2**31), 2**31, LENGTH, dtype=np.int32)
-    x = rng.normal(size=LENGTH).astype(np.float32)
-    return [a, x, np.zeros(LENGTH, np.int32), np.zeros(LENGTH, np.float32), seed - 7, 0.75]
-
-
-def launch(device: Device, kernel: Kernel, args: list[Any]) -> tuple[Any, ...]:
+def launch(device: Device, kernel: Kernel, args: list[Any], tree: np.ndarray[Any, Any]) -> tuple[Any, ...]:
     """Run on ``device``; arrays are updated in place."""
     memory = Memory(device)
     launcher = Launcher(device, memory)
     compiled = compile_kernel(kernel, device.caps, CompileOptions(fast_math=False))
-    arrays = [value for value in args if isinstance(value, np.ndarray)]
-    allocations = [memory.allocate(value.nbytes) for value in arrays]
-    for value, allocation in zip(arrays, allocations):
-        allocation.write(0, memoryview(value))
-    bindings = [ArrayBinding(allocation.address, value.shape, 0, 0, allocation) for value, allocation in zip(arrays, allocations)]
-    returned = launcher.prepare(compiled).launch(args, bindings, {})
+    field_memory = memory.allocate(tree.nbytes)
+    field_memory.write(0, memoryview(tree))
+    bindings: list[ArrayBinding] = []
+    for value in args:
+        array = value if isinstance(value, np.ndarray) else np.zeros(1)
+        allocation = memory.allocate(array.nbytes)
+        allocation.write(0, memoryview(array))
+        bindings.append(ArrayBinding(allocation.address, array.shape, 0, 0, allocation))
+    scalars = [0 if isinstance(value, np.ndarray) else value for value in args]
+    returned = launcher.prepare(compiled).launch(scalars, bindings, {0: field_memory})
     launcher.synchronize()
-    for value, allocation in zip(arrays, allocations):
-        allocation.read_into(0, memoryview(value))
+    for value, binding in zip(args, bindings):
+        if isinstance(value, np.ndarray):
+            assert binding.allocation is not None
+            binding.allocation.read_into(0, memoryview(value))
     return tuple(returned or ())
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_random_kernel(device: Device, seed: int) -> None:
-    kernel = random_kernel(seed, small=device.caps.int8)
-    want, got = arguments(seed), arguments(seed)
-    reference = trial.run(kernel, want)
+    kernel = random_kernel(seed, device.caps)
+    want, tree = random_arguments(seed, LENGTH)
+    got, _ = random_arguments(seed, LENGTH)
+    reference = trial.run(kernel, want, {0: tree})
     assert reference.fault is None
-    assert launch(device, kernel, got) == reference.returns
-    for one, other in zip(want[2:4], got[2:4]):
+    assert launch(device, kernel, got, tree) == reference.returns
+    for one, other in zip(want, got):
         np.testing.assert_array_equal(one, other)

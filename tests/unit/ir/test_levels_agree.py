@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ir_random import random_kernel
+from ir_random import random_arguments, random_kernel
 
 from spirograd.analysis import trial
 from spirograd.base.caps import Capabilities
@@ -21,30 +21,25 @@ CAPS = Capabilities(
 
 @pytest.mark.parametrize("seed", range(40))
 def test_lowering_keeps_the_results(seed: int) -> None:
-    kernel = random_kernel(seed)
+    kernel = random_kernel(seed, CAPS)
     verify(kernel, "kernel")
     text = to_text(kernel)
     assert to_text(parse(text)) == text
-    rng = np.random.default_rng(seed)
-    a = rng.integers(-(2**31), 2**31, 5, dtype=np.int32)
-    x = rng.normal(size=5).astype(np.float32)
-
-    def arguments() -> list[object]:
-        return [a, x, np.zeros(5, np.int32), np.zeros(5, np.float32), int(seed - 7), 0.75]
-
-    want, got = arguments(), arguments()
-    first = trial.run(kernel, want)
+    want, tree = random_arguments(seed, 5)
+    got, _ = random_arguments(seed, 5)
+    first = trial.run(kernel, want, {0: tree})
     assert first.fault is None
     compiled = compile_kernel(kernel, CAPS, CompileOptions(fast_math=False, verify=True, keep_stages=True))
     device = parse(compiled.stages["device.ir"])
     verify(device, "device")
     offloaded = parse(compiled.stages["offload.ir"])
-    second = trial.run(device, got, source=offloaded, block=compiled.args, sites=(compiled.faults, compiled.prints))
+    sites = (compiled.faults, compiled.prints)
+    second = trial.run(device, got, {0: tree}, source=offloaded, block=compiled.args, sites=sites)
     assert second.fault is None
     assert first.returns == second.returns
-    for one, other in zip(want[2:4], got[2:4]):
+    for one, other in zip(want, got):
         np.testing.assert_array_equal(one, other)
     if seed % 4 == 0:
-        middle = arguments()
-        assert trial.run(offloaded, middle).returns == first.returns
+        middle, _ = random_arguments(seed, 5)
+        assert trial.run(offloaded, middle, {0: tree}).returns == first.returns
         np.testing.assert_array_equal(middle[2], want[2])
