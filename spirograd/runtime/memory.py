@@ -7,6 +7,8 @@ import itertools
 import weakref
 from typing import Any
 
+import numpy as np
+
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.runtime.device import Buffer, Device
 
@@ -78,6 +80,12 @@ class Allocation:
         """Give the memory back now; later reads and writes raise. Freeing twice does nothing."""
         self._finalizer()
         self.keep = None
+
+    @property
+    def host_address(self) -> int | None:
+        """Where the host can reach the bytes (``address`` is where kernels do), or None. Wait for launches before using it."""
+        view = None if self.freed else self.device.host_view(self.buffer)
+        return None if view is None else int(np.frombuffer(view, np.uint8).ctypes.data)
 
     @property
     def freed(self) -> bool:

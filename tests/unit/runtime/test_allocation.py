@@ -21,6 +21,7 @@ def test_read_back_what_was_written(mappable):
     one = bytearray(8)
     a.read_into(0, memoryview(one))
     assert one == b"\x01" * 8
+    assert (a.host_address is not None) == mappable
     b = memory.allocate(16)
     b.copy_from(a, 8, 8, 32)
     b.read_into(8, memoryview(out[:1]).cast("B"))
