@@ -63,6 +63,14 @@ class Builder:
         body.append(Op(ops.yield_, VOID, tuple(results), loc=self.loc))
         return Region(params, tuple(body))
 
+    def suspend(self) -> tuple[tuple[Op, ...], list[Op]]:
+        """Take the innermost region off the stack unfinished; `resume` puts it back."""
+        return self._stack.pop()
+
+    def resume(self, region: tuple[tuple[Op, ...], list[Op]]) -> None:
+        """Go on with a region that was suspended."""
+        self._stack.append(region)
+
     def append(self, op: Op) -> Op:
         self._stack[-1][1].append(op)
         return op

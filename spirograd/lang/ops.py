@@ -87,7 +87,7 @@ def _rounding(name: str, code: OpCode, python: Callable[[Any], Any], doc: str) -
 
 floor = _rounding("floor", ir.floor, np.floor, "Round down; as ``dtype`` if given.")
 ceil = _rounding("ceil", ir.ceil, np.ceil, "Round up; as ``dtype`` if given.")
-round = _rounding("round", ir.round_, np.rint, "Round to nearest, ties to even; as ``dtype`` if given.")  # noqa: A001
+round = _rounding("round", ir.round_, np.rint, "Round to nearest, ties to even; as ``dtype`` if given.")
 trunc = _rounding("trunc", ir.trunc, np.trunc, "Round towards zero; as ``dtype`` if given.")
 
 
@@ -106,13 +106,13 @@ def _float_binary(code: OpCode, a: Any, b: Any) -> Value:
 
 
 @elementwise
-def pow(x: Any, y: Any) -> Any:  # noqa: A001
+def pow(x: Any, y: Any) -> Any:
     """``x ** y``."""
     return scalar.power(x, y)
 
 
 @elementwise
-def abs(x: Any) -> Any:  # noqa: A001
+def abs(x: Any) -> Any:
     """Absolute value."""
     return scalar.absolute(x)
 
@@ -161,8 +161,8 @@ def _extremum(name: str, code: OpCode, python: Callable[[Any, Any], Any], doc: s
     return traceable(run)
 
 
-min = _extremum("min", ir.min_, lambda a, b: a if a <= b or b != b else b, "The smallest of two or more.")  # noqa: A001
-max = _extremum("max", ir.max_, lambda a, b: a if a >= b or b != b else b, "The largest of two or more.")  # noqa: A001
+min = _extremum("min", ir.min_, lambda a, b: a if a <= b or b != b else b, "The smallest of two or more.")
+max = _extremum("max", ir.max_, lambda a, b: a if a >= b or b != b else b, "The largest of two or more.")
 
 
 def _operator(name: str, function: Callable[[Any, Any], Any], doc: str) -> Any:

@@ -11,7 +11,7 @@ from spirograd.base import dtypes
 from spirograd.base.dtypes import DType, i32, promote, u1
 from spirograd.base.errors import SpirogradTypeError
 from spirograd.ir import ops as ir
-from spirograd.ir.builder import Builder
+from spirograd.ir.builder import Builder, result_type
 from spirograd.ir.nodes import Op
 from spirograd.ir.ops import OpCode
 from spirograd.lang.context import Trace, current_trace
@@ -248,7 +248,24 @@ def cast(x: Scalar, t: DType) -> Value:
 
 
 def emit(code: OpCode, *args: Value, t: DType | None = None, attr: Any = None) -> Value:
-    return Value(builder().emit(code, *[a.op for a in args], type=t, attr=attr))
+    """One operation; of constants, its value: so ``m[j + 1]`` in an unrolled loop has a constant index."""
+    operands = [a.op for a in args]
+    b = builder()
+    if attr is None and all(op.code is ir.const for op in operands):
+        result = t or result_type(code, operands)
+        if isinstance(result, DType):
+            numbers = tuple(op.type.np.type(op.attr) for op in operands)  # type: ignore[union-attr]
+            return Value(b.const(ir.evaluate(code, result, numbers).item(), result))
+    return Value(b.emit(code, *operands, type=t, attr=attr))
+
+
+def emit_select(condition: Value, a: Value, b: Value) -> Value:
+    return emit(ir.select, condition, a, b)
+
+
+def known(x: Any) -> Any:
+    """The number behind a value that is a constant of the kernel, else ``x`` itself."""
+    return x.op.attr if isinstance(x, Value) and x.op.code is ir.const else x
 
 
 def unify(a: Scalar, b: Scalar) -> tuple[Value, Value, DType]:
@@ -502,5 +519,3 @@ def select(condition: Any, a: Any, b: Any) -> Any:
 
 def trace_literal(value: Any, t: DType) -> Value | None:
     return cast(value, t) if current_trace() is not None and is_number(value) else None
-
-

@@ -1,0 +1,109 @@
+"""Life cycle: `init`, `reset`, `sync`. Here language, compiler and runtime meet."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from spirograd.base import dtypes, knobs
+from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.config import Config, make_config
+from spirograd.lang import context, scalar
+from spirograd.lang.data.tree import root
+from spirograd.runtime import loader
+from spirograd.session import Session
+
+logger = logging.getLogger("spirograd")
+
+cpu = x64 = arm64 = "cpu"
+vulkan = "vulkan"
+interpreter = "interpreter"
+wgpu, metal, cuda, amdgpu = "wgpu", "metal", "cuda", "amdgpu"
+# Back ends that `arch=sg.gpu` tries, in this order.
+gpu = [cuda, amdgpu, vulkan, wgpu, metal]
+ARCHS = (cpu, vulkan, interpreter, wgpu, metal, cuda, amdgpu)
+_LEVELS = {
+    "trace": 5,
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+    "critical": logging.CRITICAL,
+}
+
+
+def available_archs() -> list[str]:
+    """Back ends that work on this machine, best first."""
+    return [arch for arch in (*gpu, cpu, interpreter) if arch in loader.DEVICES and loader.available(arch) is None]
+
+
+def init(arch: str | Sequence[str] | None = None, **options: Any) -> None:
+    """Start a session on a back end; ends the one before.
+
+    ``arch``: one of `cpu`, `vulkan`, `interpreter`, or a list like `gpu`, of which the first that works is taken; by default the CPU. The environment
+    variable SG_ARCH overrides it. For the other options see `spirograd.config.Config`; each can be set as SG_<NAME>.
+    Raises SpirogradRuntimeError if the back end is not there (unless ``enable_fallback=True``: then the CPU is used, with a warning)
+    and for unknown options.
+    """
+    wanted = knobs.get("SG_ARCH") or arch or cpu
+    names = [wanted] if isinstance(wanted, str) else list(wanted)
+    for name in names:
+        if name not in ARCHS:
+            raise SpirogradRuntimeError(f"there is no back end {name!r}; there are {', '.join(ARCHS)}")
+    reset()
+    config = make_config(names[0], options)
+    level = knobs.get("SG_LOG") or config.log_level
+    if level not in _LEVELS:
+        raise SpirogradRuntimeError(f"there is no log level {level!r}; there are {', '.join(_LEVELS)}")
+    logger.setLevel(_LEVELS[level])
+    context.set_session(_open(names, config))
+
+
+def _open(names: list[str], config: Config) -> Session:
+    reasons = []
+    for name in names:
+        reason = loader.available(name) if name in loader.DEVICES else "this version has no such back end yet"
+        if reason is None:
+            config.arch = name
+            return Session(config)
+        reasons.append(f"{name}: {reason}")
+    if config.enable_fallback:
+        logger.warning("no back end of %s works here (%s); using the CPU", names, "; ".join(reasons))
+        config.arch = cpu
+        return Session(config)
+    raise SpirogradRuntimeError(
+        "cannot start " + "; ".join(reasons) + ". `spirograd doctor` shows what is missing; `enable_fallback=True` uses the CPU instead"
+    )
+
+
+def reset() -> None:
+    """End the session: all fields, arrays and compiled kernels are gone."""
+    if context.has_session():
+        session = context.session()
+        context.set_session(None)
+        session.close()
+    root.reset()
+
+
+def sync() -> None:
+    """Wait until all launches are done; prints what kernels printed, raises what they reported."""
+    context.session().sync()
+
+
+class _CurrentConfig:
+    """The options of the running session."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(context.session().cfg, name)
+
+    def __repr__(self) -> str:
+        return repr(context.session().cfg) if context.has_session() else "<no session>"
+
+
+cfg = _CurrentConfig()
+dtypes.set_constant_tracer(scalar.trace_literal)
+atexit.register(reset)

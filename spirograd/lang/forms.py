@@ -1,0 +1,167 @@
+"""Names that mean something special to the front end. Outside of kernels most have no meaning, and say so."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.lang.matrix import Matrix
+from spirograd.lang.scalar import Value, describe, is_scalar, type_error
+
+
+def _only_in_kernels(name: str) -> NoReturn:
+    raise SpirogradRuntimeError(f"`{name}` has a meaning only inside kernels and functions")
+
+
+def static(*args: Any) -> Any:
+    """Evaluate while compiling: ``if static(x):`` chooses a branch, ``for i in static(range(3)):`` unrolls. In Python: the identity."""
+    return args[0] if len(args) == 1 else args
+
+
+def static_assert(condition: Any, message: str = "") -> None:
+    """Fail compilation if a compile-time condition is false."""
+    if not condition:
+        raise AssertionError(message or "static assertion failed")
+
+
+def static_print(*args: Any, sep: str = " ", end: str = "\n") -> None:
+    """Print while compiling."""
+    print(*args, sep=sep, end=end)
+
+
+def loop_config(
+    *, serialize: bool = False, block_dim: int | None = None, parallelize: int | None = None, name: str | None = None, **_: Any
+) -> None:
+    """Options of the loop that follows: ``serialize`` runs it in order, ``block_dim`` is its workgroup size, ``name`` names its task.
+
+    ``parallelize`` (threads) and the family's other options are accepted; the scheduler balances by itself.
+    """
+    _only_in_kernels("loop_config")
+
+
+def random(dtype: Any = float) -> Any:
+    """A random number: floats uniform in [0, 1), integers over their whole range. Reproducible: it depends on `random_seed`, the number
+    of the launch, the iteration of the parallel loop and the number of the draw."""
+    _only_in_kernels("random")
+
+
+def randn(dtype: Any = float) -> Any:
+    """A normally distributed random number, of mean 0 and variance 1."""
+    _only_in_kernels("randn")
+
+
+def atomic_add(x: Any, y: Any) -> Any:
+    """``x += y``, returning the old value; like the following, only in kernels, on an element of memory or a variable."""
+    _only_in_kernels("atomic_add")
+
+
+def atomic_sub(x: Any, y: Any) -> Any:
+    """``x -= y``, returning the old value."""
+    _only_in_kernels("atomic_sub")
+
+
+def atomic_mul(x: Any, y: Any) -> Any:
+    """``x *= y``, returning the old value."""
+    _only_in_kernels("atomic_mul")
+
+
+def atomic_min(x: Any, y: Any) -> Any:
+    """``x = min(x, y)``, returning the old value."""
+    _only_in_kernels("atomic_min")
+
+
+def atomic_max(x: Any, y: Any) -> Any:
+    """``x = max(x, y)``, returning the old value."""
+    _only_in_kernels("atomic_max")
+
+
+def atomic_and(x: Any, y: Any) -> Any:
+    """``x &= y``, returning the old value."""
+    _only_in_kernels("atomic_and")
+
+
+def atomic_or(x: Any, y: Any) -> Any:
+    """``x |= y``, returning the old value."""
+    _only_in_kernels("atomic_or")
+
+
+def atomic_xor(x: Any, y: Any) -> Any:
+    """``x ^= y``, returning the old value."""
+    _only_in_kernels("atomic_xor")
+
+
+def atomic_exchange(x: Any, y: Any) -> Any:
+    """``x = y``, returning the old value."""
+    _only_in_kernels("atomic_exchange")
+
+
+def atomic_cas(x: Any, expected: Any, desired: Any) -> Any:
+    """``x = desired`` if x equals ``expected`` bit by bit; returns the old value."""
+    _only_in_kernels("atomic_cas")
+
+
+ATOMICS: dict[Any, str] = {
+    atomic_add: "add",
+    atomic_mul: "mul",
+    atomic_min: "min",
+    atomic_max: "max",
+    atomic_and: "and",
+    atomic_or: "or",
+    atomic_xor: "xor",
+    atomic_exchange: "exchange",
+}
+
+
+class ndrange:
+    """The index space of nested loops: each argument an extent, or a pair (begin, end). Iterates row-major in Python scope."""
+
+    __sg_traceable__ = True
+
+    def __init__(self, *ranges: Any, axes: tuple[int, ...] | None = None) -> None:
+        if not ranges:
+            raise type_error("ndrange needs at least one extent")
+        self.bounds: list[tuple[Any, Any]] = []
+        for r in ranges:
+            pair = (
+                (0, r) if is_scalar(r) else tuple(r.entries if isinstance(r, Matrix) else r) if isinstance(r, (tuple, list, Matrix)) else ()
+            )
+            if len(pair) != 2 or not all(is_scalar(x) for x in pair):
+                raise type_error(f"ndrange takes extents and pairs (begin, end), not {describe(r)}")
+            self.bounds.append((pair[0], pair[1]))
+        self.axes = tuple(axes) if axes is not None else tuple(range(len(ranges)))
+        if sorted(self.axes) != list(range(len(ranges))):
+            raise type_error(f"axes of ndrange must be a permutation of 0 to {len(ranges) - 1}, got {self.axes}")
+
+    def __iter__(self) -> Iterator[Any]:
+        if any(isinstance(x, Value) for pair in self.bounds for x in pair):
+            raise type_error("the bounds of a static ndrange must be known while compiling")
+        order = [range(int(self.bounds[axis][0]), int(self.bounds[axis][1])) for axis in self.axes]
+        for position in itertools.product(*order):
+            out = [0] * len(position)
+            for axis, value in zip(self.axes, position):
+                out[axis] = value
+            yield tuple(out)
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Extents of the axes."""
+        return tuple(end - begin for begin, end in self.bounds)
+
+
+class grouped:
+    """Loop over the indices of a field, an array or an `ndrange` as vectors."""
+
+    __sg_traceable__ = True
+
+    def __init__(self, space: Any) -> None:
+        self.space = space
+
+    def __iter__(self) -> Iterator[Any]:
+        if isinstance(self.space, ndrange):
+            return (Matrix(list(position)) for position in self.space)
+        shape = getattr(self.space, "shape", None)
+        if shape is None:
+            raise type_error(f"grouped takes a field, an array or an ndrange, not {describe(self.space)}")
+        return (Matrix(list(position)) for position in itertools.product(*[range(n) for n in shape]))

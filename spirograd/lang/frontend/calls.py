@@ -1,0 +1,371 @@
+"""Tracing calls: special forms, Python's builtins, functions that are inlined, functions that run while tracing."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import inspect
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from spirograd.base.dtypes import DType, u32
+from spirograd.base.errors import SpirogradCompilationError, SpirogradSyntaxError, SpirogradTypeError
+from spirograd.lang import forms, ops, randoms, scalar
+from spirograd.lang.frontend.diagnostics import emit_print
+from spirograd.lang.frontend.expressions import Expressions, FormattedText
+from spirograd.lang.frontend.function import BoundFunc, Func, is_template
+from spirograd.lang.frontend.names import RESULT, RNG
+from spirograd.lang.frontend.places import Element, Place
+from spirograd.lang.frontend.state import Frame, is_runtime, settle
+from spirograd.lang.leaves import AggregateType
+from spirograd.lang.matrix import Matrix
+from spirograd.lang.scalar import Value, describe, is_scalar, type_error
+from spirograd.lang.struct import Struct
+
+MAX_DEPTH = 64
+
+
+class RunTimeRange:
+    """``range`` with bounds that the kernel computes."""
+
+    def __init__(self, begin: Any, end: Any, step: Any = 1) -> None:
+        self.begin, self.end, self.step = begin, end, step
+
+
+class NeedsRandom(Exception):
+    """The kernel draws random numbers: trace it again, with the counter carried through loops."""
+
+
+class Calls(Expressions):
+    """Calls, by what is called."""
+
+    uses_random = False
+    random_key: tuple[Value, Value]
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._forms: dict[Any, Callable[[ast.Call], Any]] = {
+            forms.static: self.form_static,
+            forms.static_assert: self.form_static_assert,
+            forms.atomic_sub: self.form_atomic_sub,
+            forms.atomic_cas: self.form_atomic_cas,
+            forms.random: lambda node: self.form_random(node, randoms.uniform),
+            forms.randn: lambda node: self.form_random(node, randoms.normal),
+            builtins.print: self.form_print,
+            **{function: self._atomic(kind) for function, kind in forms.ATOMICS.items()},
+        }
+
+    # --- dispatch --------------------------------------------------------------------------------------------------------
+
+    def call(self, node: ast.Call) -> Any:
+        place = self.place(node.func.value) if isinstance(node.func, ast.Attribute) else None
+        callee = self.eval(node.func)
+        self.at(node)
+        form = self._forms.get(callee) if _hashable(callee) else None
+        if form is not None:
+            return form(node)
+        if isinstance(callee, BoundFunc):
+            return self.inline(callee.func, node, (callee.instance, place))
+        if isinstance(callee, Func):
+            return self.inline(callee, node)
+        if isinstance(callee, types.MethodType) and isinstance(callee.__self__, Struct) and callee.__name__ in callee.__self__.methods:
+            return self.inline(struct_method(callee.__func__), node, (callee.__self__, place))
+        args, kwargs = self.arguments(node)
+        self.at(node)
+        builtin = _BUILTINS.get(callee) if _hashable(callee) else None
+        if builtin is not None:
+            return builtin(*args, **kwargs)
+        return self.call_python(callee, args, kwargs, node)
+
+    def arguments(self, node: ast.Call) -> tuple[list[Any], dict[str, Any]]:
+        kwargs: dict[str, Any] = {}
+        for keyword in node.keywords:
+            value = self.eval(keyword.value)
+            if keyword.arg is None:
+                kwargs.update(value)
+            else:
+                kwargs[keyword.arg] = value
+        return self.elements(node.args), kwargs
+
+    def call_python(self, callee: Any, args: list[Any], kwargs: dict[str, Any], node: ast.Call) -> Any:
+        """Call something that runs while tracing: our own dual functions and types, or any function of compile-time values."""
+        if getattr(callee, "__sg_is_kernel__", False):
+            raise SpirogradSyntaxError("a kernel cannot be called from a kernel", self.b.loc, "make it a function with `@sg.func`")
+        if not callable(callee):
+            raise SpirogradTypeError(f"{describe(callee)} is not callable", self.b.loc)
+        if not _is_ours(callee) and any(_contains_runtime(a) for a in (*args, *kwargs.values())):
+            name = getattr(callee, "__qualname__", repr(callee))
+            raise SpirogradTypeError(
+                f"`{name}` is a Python function and cannot take run-time values",
+                self.b.loc,
+                "decorate it with `@sg.func` to use it in kernels",
+            )
+        try:
+            return callee(*args, **kwargs)
+        except SpirogradCompilationError:
+            raise
+        except (AssertionError, TypeError, ValueError, IndexError, KeyError, AttributeError, ZeroDivisionError) as error:
+            name = getattr(callee, "__name__", type(callee).__name__)
+            raise SpirogradTypeError(f"`{name}`: {error}", self.b.loc) from error
+
+    # --- special forms ---------------------------------------------------------------------------------------------------
+
+    def form_static(self, node: ast.Call) -> Any:
+        values = self.elements(node.args)
+        for value, argument in zip(values, node.args):
+            if is_runtime(value) and not (isinstance(value, Matrix) and not any(isinstance(e, Value) for e in value.entries)):
+                raise SpirogradTypeError(
+                    f"`sg.static` needs what is known while compiling, got {describe(value)}",
+                    self.frame.source.loc(argument, self.frame.caller),
+                    "closures, template arguments, shapes of fields and literals are known; variables of the kernel are not",
+                )
+        return forms.static(*values)
+
+    def form_static_assert(self, node: ast.Call) -> None:
+        values, kwargs = self.arguments(node)
+        if is_runtime(values[0]):
+            raise type_error("`static_assert` needs a condition that is known while compiling", "use `assert`")
+        if not values[0]:
+            message = values[1] if len(values) > 1 else kwargs.get("message", "")
+            raise SpirogradCompilationError(f"static assertion failed{': ' + str(message) if message else ''}", self.b.loc)
+
+    def _memory(self, node: ast.expr, what: str) -> Place:
+        place = self.place(node)
+        if place is None:
+            raise type_error(f"`{what}` needs an element of a field or array, or a variable, as its first argument")
+        return place
+
+    def _operands(self, node: ast.Call, what: str, count: int) -> tuple[Place, list[Any]]:
+        if len(node.args) != count or node.keywords:
+            raise type_error(f"`{what}` takes {count} arguments, got {len(node.args) + len(node.keywords)}")
+        place = self._memory(node.args[0], what)
+        values = self.elements(node.args[1:])
+        self.at(node)
+        return place, values
+
+    def _atomic(self, kind: str) -> Callable[[ast.Call], Any]:
+        def run(node: ast.Call) -> Any:
+            place, (value,) = self._operands(node, f"atomic_{kind}", 2)
+            return place.atomic(kind, value)
+
+        return run
+
+    def form_atomic_sub(self, node: ast.Call) -> Any:
+        place, (value,) = self._operands(node, "atomic_sub", 2)
+        return place.atomic("add", -value)
+
+    def form_atomic_cas(self, node: ast.Call) -> Any:
+        place, (expected, desired) = self._operands(node, "atomic_cas", 3)
+        if not isinstance(place, Element) or place.shape:
+            raise type_error("`atomic_cas` needs a scalar element of a field or array")
+        return place.compare_and_swap(expected, desired)
+
+    def form_random(self, node: ast.Call, draw: Callable[..., Value]) -> Value:
+        if not self.uses_random:
+            raise NeedsRandom
+        args, kwargs = self.arguments(node)
+        t = ops.as_dtype(kwargs.get("dtype", args[0] if args else float))
+        counter = self.frame.vars[RNG]
+        self.frame.vars[RNG] = scalar.add(counter, scalar.constant(1, u32))
+        return draw(t, counter, *self.random_key)
+
+    def form_print(self, node: ast.Call) -> None:
+        args, kwargs = self.arguments(node)
+        self.at(node)
+        unknown = set(kwargs) - {"sep", "end"}
+        if unknown:
+            raise type_error(f"`print` in a kernel has no argument `{unknown.pop()}`", "it takes sep and end")
+        parts: list[Any] = []
+        for k, value in enumerate(args):
+            parts += [kwargs.get("sep", " ")] if k else []
+            parts += value.parts if isinstance(value, FormattedText) else [(value, "") if is_runtime(value) else str(value)]
+        emit_print([*parts, kwargs.get("end", "\n")])
+
+    # --- inlining --------------------------------------------------------------------------------------------------------
+
+    def references(self, node: ast.Call) -> Sequence[ast.expr]:
+        """The arguments that a call may change: those for parameters taken by reference, and the object of a method."""
+        callee = self._static_callee(node.func)
+        instance: list[ast.expr] = []
+        if callee in forms.ATOMICS or callee in (forms.atomic_sub, forms.atomic_cas):
+            return node.args[:1]
+        if callee is None and isinstance(node.func, ast.Attribute):
+            held = self._static_callee(node.func.value, variables=True)
+            return [node.func.value] if isinstance(held, Struct) and node.func.attr in held.methods else ()
+        if isinstance(callee, BoundFunc):
+            instance = [node.func.value] if isinstance(node.func, ast.Attribute) else []
+            callee = callee.func
+        if not isinstance(callee, Func):
+            return ()
+        parameters = list(callee.signature.parameters)[len(instance) :]
+        by_reference = callee.references()
+        positional = [a for name, a in zip(parameters, node.args) if name in by_reference]
+        return [*instance, *positional, *[k.value for k in node.keywords if k.arg in by_reference]]
+
+    def _static_callee(self, node: ast.expr, variables: bool = False) -> Any:
+        """What a name or dotted name stands for, if that is known without evaluating anything at run time."""
+        if isinstance(node, ast.Name):
+            held = self.frame.vars.get(node.id)
+            found = held if held is not None else self.frame.names.get(node.id)
+            return found if variables or not is_runtime(found) else None
+        if isinstance(node, ast.Attribute):
+            base = self._static_callee(node.value)
+            return getattr(base, node.attr, None) if base is not None else None
+        return None
+
+    def inline(self, func: Func, node: ast.Call, bound: tuple[Any, Place | None] | None = None) -> Any:
+        """Trace the body of ``func`` here; its value is the value of the call."""
+        if self.depth >= MAX_DEPTH:
+            raise SpirogradSyntaxError(
+                f"`{func.function.__name__}` calls itself: {MAX_DEPTH} calls deep while inlining",
+                self.b.loc,
+                "recursion needs an end that is known while compiling",
+            )
+        args, kwargs = self.arguments(node)
+        if bound is not None:
+            args = [bound[0], *args]
+        call_loc = self.frame.source.loc(node, self.frame.caller)
+        self.b.loc = call_loc
+        try:
+            arguments = func.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise SpirogradTypeError(f"call of `{func.function.__name__}`: {error}", call_loc) from None
+        arguments.apply_defaults()
+        caller = self.frame
+        frame = Frame(func.source, func.source.names(), False, func.signature.return_annotation, call_loc, loops=list(caller.loops))
+        for name, value in arguments.arguments.items():
+            annotation = func.signature.parameters[name].annotation
+            frame.vars[name] = self.argument(name, value, annotation, func)
+        if self.uses_random:
+            frame.vars[RNG] = caller.vars[RNG]
+        references = self._reference_places(func, node, bound)
+        self.frame, self.depth = frame, self.depth + 1
+        try:
+            self.function_body(func.source.tree.body)
+        finally:
+            self.frame, self.depth = caller, self.depth - 1
+        if self.uses_random:
+            caller.vars[RNG] = frame.vars[RNG]
+        self.at(node)
+        for name, place in references.items():
+            if name in frame.vars and frame.vars[name] is not arguments.arguments[name]:
+                place.store(frame.vars[name])
+        return frame.vars.get(RESULT)
+
+    def _reference_places(self, func: Func, node: ast.Call, bound: tuple[Any, Place | None] | None) -> dict[str, Place]:
+        by_reference = func.references()
+        names = list(func.signature.parameters)
+        out: dict[str, Place] = {}
+        if bound is not None:
+            if bound[1] is not None and names[0] in by_reference:
+                out[names[0]] = bound[1]
+            names = names[1:]
+        pairs = [*zip(names, node.args), *[(k.arg, k.value) for k in node.keywords if k.arg]]
+        for name, argument in pairs:
+            place = self.place(argument) if name in by_reference else None
+            if place is not None:
+                out[name] = place
+        return out
+
+    def argument(self, name: str, value: Any, annotation: Any, func: Func) -> Any:
+        """The value of a parameter: cast to its annotation if it has one."""
+        if isinstance(annotation, DType) or annotation in (int, float, bool):
+            if not is_scalar(value):
+                raise type_error(
+                    f"argument `{name}` of `{func.function.__name__}` takes a scalar ({_name_of(annotation)}), got {describe(value)}"
+                )
+            return scalar.cast(value, ops.as_dtype(annotation))
+        if isinstance(annotation, AggregateType):
+            return settle(annotation.build(annotation.leaves_of(value)))
+        return settle(value) if is_scalar(value) and not is_template(annotation) else value
+
+    def function_body(self, statements: list[ast.stmt]) -> None:
+        raise NotImplementedError
+
+
+@functools.cache
+def struct_method(method: Any) -> Func:
+    """A method of a struct type as a function that takes the struct by reference."""
+    function = method.function if isinstance(method, Func) else method
+    return Func(function, by_reference=(next(iter(inspect.signature(function).parameters)),))
+
+
+def _hashable(x: Any) -> bool:
+    return type(x).__hash__ is not None
+
+
+def _name_of(annotation: Any) -> str:
+    return getattr(annotation, "__name__", None) or str(annotation)
+
+
+def _is_ours(callee: Any) -> bool:
+    """Whether a callable is made to run while tracing."""
+    owner = getattr(callee, "__self__", None)
+    if getattr(callee, "__sg_traceable__", False) or getattr(type(callee), "__sg_traceable__", False):
+        return True
+    if isinstance(callee, DType) or isinstance(owner, (Matrix, Struct, Value, list, dict, tuple)):
+        return True
+    module = getattr(callee, "__module__", None) or getattr(type(callee), "__module__", "")
+    return str(module).startswith("spirograd.")
+
+
+def _contains_runtime(x: Any) -> bool:
+    if isinstance(x, (list, tuple)):
+        return any(_contains_runtime(e) for e in x)
+    return isinstance(x, Value) or (isinstance(x, (Matrix, Struct)))
+
+
+def _range(*args: Any) -> Any:
+    if any(isinstance(a, Value) for a in args):
+        for a in args:
+            if scalar.dtype_of(a).is_float:
+                raise type_error(f"`range` needs integers, got {scalar.dtype_of(a)}", "cast the bound: `int(x)`")
+        return RunTimeRange(0, *args) if len(args) == 1 else RunTimeRange(*args)
+    for a in args:
+        if not isinstance(a, int):
+            raise type_error(f"`range` needs integers, got {describe(a)}")
+    return range(*args)
+
+
+def _convert(t: Any) -> Callable[[Any], Any]:
+    def run(x: Any = 0) -> Any:
+        return ops.cast(x, t) if not scalar.is_number(x) else t(x)
+
+    return run
+
+
+def _reduce(python: Callable[[Any], Any], method: str) -> Callable[[Any], Any]:
+    def run(x: Any) -> Any:
+        items = x if isinstance(x, Matrix) else Matrix(list(x))
+        return getattr(items, method)()
+
+    return run
+
+
+def _length(x: Any) -> int:
+    try:
+        return len(x)
+    except TypeError:
+        raise type_error(f"{describe(x)} has no length", "the extents of a field or array are in `.shape`") from None
+
+
+_BUILTINS: dict[Any, Callable[..., Any]] = {
+    builtins.range: _range,
+    builtins.abs: ops.abs,
+    builtins.min: lambda *a: ops.min(*(a if len(a) > 1 else list(a[0]))),
+    builtins.max: lambda *a: ops.max(*(a if len(a) > 1 else list(a[0]))),
+    builtins.pow: ops.pow,
+    builtins.round: ops.round,
+    builtins.int: _convert(int),
+    builtins.float: _convert(float),
+    builtins.bool: _convert(bool),
+    builtins.len: _length,
+    builtins.sum: _reduce(sum, "sum"),
+    builtins.any: _reduce(any, "any"),
+    builtins.all: _reduce(all, "all"),
+    builtins.enumerate: lambda x, start=0: list(enumerate(list(x), start)),
+    builtins.zip: lambda *a: list(zip(*[list(x) for x in a])),
+    builtins.reversed: lambda x: list(reversed(list(x))),
+}

@@ -1,0 +1,310 @@
+"""Tracing control flow: jumps become branches and flags, variables that change become results and carried values."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from spirograd.base.dtypes import promote
+from spirograd.ir.nodes import Op, Region
+from spirograd.lang import scalar
+from spirograd.lang.frontend import names as syntax
+from spirograd.lang.frontend.calls import Calls
+from spirograd.lang.frontend.names import BREAK, CONTINUE, RESULT, RETURNED, RNG
+from spirograd.lang.frontend.state import MemoryVariable, is_runtime, leaves, rebuild, same_shape
+from spirograd.lang.scalar import Value
+
+Branch = Callable[[], None]
+_ONE_BRANCH = "it is assigned in only one branch of an `if`; assign it before the `if`"
+_ONE_KIND = "the branches of an `if` assign different kinds of things to it"
+_LOOP_LOCAL = "it is assigned inside a loop; assign it before the loop to use it afterwards"
+
+
+class StaticBreak(Exception):
+    """`break` in an unrolled loop."""
+
+
+class StaticContinue(Exception):
+    """`continue` in an unrolled loop."""
+
+
+class Control(Calls):
+    """Blocks, `if` and `while`."""
+
+    def statement(self, node: ast.stmt) -> None:
+        raise NotImplementedError
+
+    def names_of(self, statements: Sequence[ast.stmt]) -> set[str]:
+        """What the statements may change: variables, flags of jumps, the counter of random numbers."""
+        out = syntax.assigned(statements, self.references)
+        return out | {RNG} if self.uses_random else out
+
+    # --- blocks ----------------------------------------------------------------------------------------------------------
+
+    def block(self, statements: Sequence[ast.stmt]) -> None:
+        """Trace statements in order, up to a jump that is always taken."""
+        for k, node in enumerate(statements):
+            rest = statements[k + 1 :]
+            if isinstance(node, ast.If):
+                condition = self.condition(node.test)
+                if not isinstance(condition, Value):
+                    self.block([*(node.body if condition else node.orelse), *rest])
+                    return
+                if syntax.jumps([node]):
+                    self.jumping_if(node, condition, rest)
+                    return
+                self.plain_if(node, condition)
+                continue
+            self.statement(node)
+            if isinstance(node, (ast.Break, ast.Continue, ast.Return)):
+                return
+            if isinstance(node, (ast.For, ast.While)) and RETURNED in syntax.jumps([node]) and rest:
+                self.unless([RETURNED], rest)
+                return
+
+    def condition(self, node: ast.expr) -> Any:
+        """A test: a Python bool if it is known while compiling, else a value of type u1."""
+        value = self.eval(node)
+        self.at(node)
+        return scalar.truth(value) if is_runtime(value) or scalar.is_number(value) else bool(value)
+
+    def plain_if(self, node: ast.If, condition: Value) -> None:
+        changed = self.names_of([*node.body, *node.orelse])
+        self.branch(condition, lambda: self.block(node.body), lambda: self.block(node.orelse), changed)
+
+    def jumping_if(self, node: ast.If, condition: Value, rest: Sequence[ast.stmt]) -> None:
+        """An `if` that may jump: what follows it goes into the branch that does not, or is guarded by the flags."""
+        body, orelse = list(node.body), list(node.orelse)
+        body_jumps, else_jumps = syntax.always_jumps(body), syntax.always_jumps(orelse)
+        self.no_parallel_loops(node, rest)
+        if body_jumps or else_jumps:
+            body += [] if body_jumps else rest
+            orelse += [] if else_jumps else rest
+            changed = self.names_of([*body, *orelse])
+            self.branch(condition, lambda: self.block(body), lambda: self.block(orelse), changed)
+            return
+        self.plain_if(node, condition)
+        if rest:
+            self.unless(sorted(syntax.jumps([node])), rest)
+
+    def no_parallel_loops(self, node: ast.If, rest: Sequence[ast.stmt]) -> None:
+        loops = [s for s in rest if isinstance(s, ast.For)]
+        if self.at_top_level() and loops:
+            raise self.syntax_error(
+                "a kernel cannot return under a run-time condition before a parallel loop", node, "let the loop test the condition instead"
+            )
+
+    def at_top_level(self) -> bool:
+        """Whether a loop here would be parallel."""
+        return self.b.depth == 1
+
+    def unless(self, flags: Sequence[str], rest: Sequence[ast.stmt]) -> None:
+        """Trace ``rest`` under the condition that none of the flags is set."""
+        stopped: Any = False
+        for name in flags:
+            flag = self.frame.vars[name]
+            stopped = flag if stopped is False else scalar.bit_or(stopped, flag)
+        go = scalar.known(scalar.logical_not(stopped))
+        if go is True:
+            self.block(rest)
+        elif go is not False:
+            self.branch(go, lambda: self.block(rest), lambda: None, self.names_of(rest))
+
+    # --- branches --------------------------------------------------------------------------------------------------------
+
+    def branch(self, condition: Value, then: Branch, orelse: Branch, changed: set[str]) -> None:
+        """An `if` operation; variables that either side changes become its results."""
+        before = dict(self.frame.vars)
+        lost = dict(self.frame.lost)
+        loc = self.b.loc
+        sides = []
+        for trace_side in (then, orelse):
+            self.frame.vars = dict(before)
+            self.b.begin()
+            trace_side()
+            sides.append((self.b.suspend(), self.frame.vars))
+        (first, then_vars), (second, else_vars) = sides
+        self.frame.vars, self.frame.lost = dict(before), lost
+        merged = self._merge(sorted(changed | (set(then_vars) & set(else_vars)) - set(before)), before, then_vars, else_vars)
+        regions: list[Region] = []
+        self.b.loc = loc
+        for region, variables in ((first, then_vars), (second, else_vars)):
+            self.b.resume(region)
+            results: list[Op] = []
+            for name, types in merged.items():
+                results += [scalar.cast(v, t).op for v, t in zip(leaves(variables[name]), types)]
+            regions.append(self.b.end(results))
+        values = self.b.if_(condition.op, *regions)
+        self.bind(list(merged), then_vars, values)
+
+    def _merge(self, candidates: Sequence[str], before: dict[str, Any], a: dict[str, Any], b: dict[str, Any]) -> dict[str, list[Any]]:
+        """Names that become results, with the types of their scalars; the others keep their meaning or are lost."""
+        merged: dict[str, list[Any]] = {}
+        for name in candidates:
+            x, y = a.get(name), b.get(name)
+            if x is y or isinstance(x, MemoryVariable):
+                if x is not None:
+                    self.frame.vars[name] = x
+                continue
+            if is_runtime(x) and is_runtime(y) and same_shape(x, y):
+                pairs = zip(leaves(x), leaves(y))
+                merged[name] = [p.dtype if p.dtype is q.dtype else promote(p.dtype, q.dtype) for p, q in pairs]
+                continue
+            self.frame.vars.pop(name, None)
+            self.frame.lost[name] = _ONE_BRANCH if x is None or y is None else _ONE_KIND
+        return merged
+
+    # --- loops -----------------------------------------------------------------------------------------------------------
+
+    def while_statement(self, node: ast.While) -> None:
+        if node.orelse:
+            raise self.syntax_error("`else` of a loop is not supported in kernels", node.orelse[0], "use a flag")
+
+        def condition() -> Value:
+            value = self.condition(node.test)
+            return value if isinstance(value, Value) else scalar.constant(value)
+
+        self.while_loop(condition, node.body, {n.target.id for n in ast.walk(node.test) if isinstance(n, ast.NamedExpr)})
+
+    def while_loop(
+        self,
+        condition: Callable[[], Value],
+        body: Sequence[ast.stmt],
+        extra: set[str],
+        start: Branch | None = None,
+        step: Branch | None = None,
+    ) -> None:
+        """A `while` operation around ``body``, left early by its jumps; ``start`` and ``step`` begin and end each iteration."""
+        jumps = syntax.jumps(body)
+        changed = self.names_of(body) | extra
+        saved = {name: self.frame.vars.get(name) for name in (BREAK, CONTINUE)}
+        if BREAK in jumps:
+            self.frame.vars[BREAK] = scalar.constant(False)
+            changed.add(BREAK)
+        flags = [f for f in (BREAK, RETURNED) if f in jumps]
+
+        def go_on() -> Value:
+            value = condition()
+            for flag in flags:
+                value = scalar.bit_and(scalar.logical_not(self.frame.vars[flag]), value)
+            return value
+
+        def once() -> None:
+            self.frame.vars[CONTINUE] = scalar.constant(False)
+            if start is not None:
+                start()
+            self.block(body)
+            if step is not None:
+                step()
+
+        self._while_op(go_on, once, self.carried(changed - {CONTINUE}))
+        for name, value in saved.items():
+            self.frame.vars.pop(name, None)
+            if value is not None:
+                self.frame.vars[name] = value
+
+    def _while_op(self, condition: Callable[[], Value], body: Branch, carried: Sequence[str]) -> None:
+        before = dict(self.frame.vars)
+        models = {name: before[name] for name in carried}
+        initial = self.values_of(carried)
+        types = [op.type for op in initial]
+        self.bind(carried, models, self.b.begin(*types))
+        test = condition()
+        test_region = self.b.end([test.op])
+        self.frame.vars = dict(before)
+        self.bind(carried, models, self.b.begin(*types))
+        self._in_loop(body)
+        body_region = self.b.end(self._final(carried, models))
+        self.leave_loop(before)
+        self.bind(carried, models, self.b.while_(initial, test_region, body_region))
+
+    def for_op(self, begin: Op, end: Op, body: Callable[[Value], None], changed: set[str]) -> None:
+        """A serial `for` operation; ``body`` gets the index."""
+        carried = self.carried(changed)
+        before = dict(self.frame.vars)
+        models = {name: before[name] for name in carried}
+        initial = self.values_of(carried)
+        index, *params = self.b.begin(begin.type, *[op.type for op in initial])
+        self.bind(carried, models, params)
+        self._in_loop(lambda: body(Value(index)))
+        region = self.b.end(self._final(carried, models))
+        self.leave_loop(before)
+        self.bind(carried, models, self.b.for_(begin, end, initial, region))
+
+    def _in_loop(self, body: Branch) -> None:
+        self.frame.lost = dict(self.frame.lost)
+        body()
+
+    def _final(self, carried: Sequence[str], models: dict[str, Any]) -> list[Op]:
+        out: list[Op] = []
+        for name in carried:
+            out += [scalar.cast(v, m.dtype).op for v, m in zip(leaves(self.frame.vars[name]), leaves(models[name]))]
+        return out
+
+    def leave_loop(self, before: dict[str, Any]) -> None:
+        """End of a loop: what its body introduced is gone."""
+        self.forget(before, _LOOP_LOCAL)
+        self.frame.vars = dict(before)
+
+    # --- functions -------------------------------------------------------------------------------------------------------
+
+    def function_body(self, statements: list[ast.stmt]) -> None:
+        """Trace the body of the current frame; the value it returns is left in its variable RESULT."""
+        if not _falls_through_regularly(statements):
+            model = self.probe_result(statements)
+            self.frame.vars[RETURNED] = scalar.constant(False)
+            if is_runtime(model):
+                zeros = [scalar.constant(0, v.dtype) for v in leaves(model)]
+                self.frame.vars[RESULT] = rebuild(model, zeros)
+        self.block(statements)
+
+    def probe_result(self, statements: list[ast.stmt]) -> Any:
+        """What the function returns: trace it up to the first `return`, and throw that away."""
+        frame, depth = self.frame, self.b.depth
+        saved = (dict(frame.vars), dict(frame.lost), list(frame.loops), self.temps)
+        self.probing = True
+        self.b.begin()
+        model = None
+        try:
+            frame.vars[RETURNED] = scalar.constant(False)
+            self.block(statements)
+        except FoundReturn as found:
+            model = found.value
+        finally:
+            self.probing = False
+            while self.b.depth > depth:
+                self.b.suspend()
+            frame.vars, frame.lost, frame.loops, self.temps = saved
+            self.frame = frame
+        return model
+
+    probing = False
+
+
+class FoundReturn(Exception):
+    """The value of the first `return`, while probing for it."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.value = value
+
+
+def _falls_through_regularly(statements: Sequence[ast.stmt]) -> bool:
+    """Whether every `return` ends its branch, so that no flag is needed."""
+    for k, node in enumerate(statements):
+        if isinstance(node, ast.Return):
+            return True
+        if RETURNED not in syntax.jumps([node]):
+            continue
+        if not isinstance(node, ast.If):
+            return False
+        rest = list(statements[k + 1 :])
+        body_jumps, else_jumps = syntax.always_jumps(node.body), syntax.always_jumps(node.orelse)
+        if rest and not body_jumps and not else_jumps:
+            return False
+        return all(
+            _falls_through_regularly([*side, *([] if jumped else rest)])
+            for side, jumped in ((node.body, body_jumps), (node.orelse, else_jumps))
+        )
+    return True

@@ -1,0 +1,426 @@
+"""Tracing expressions: compile-time objects are computed by Python, run-time values emit IR."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from spirograd.base.dtypes import DType, promote, u1
+from spirograd.base.errors import SpirogradCompilationError, SpirogradTypeError
+from spirograd.ir.nodes import Op
+from spirograd.lang import scalar
+from spirograd.lang.frontend.memory import has_elements, place_of_element
+from spirograd.lang.frontend.places import Part, Place, StructElement
+from spirograd.lang.frontend.state import MemoryVariable, State, is_runtime, leaves, rebuild, same_shape, settle
+from spirograd.lang.indexing import swizzle_of
+from spirograd.lang.matrix import Matrix, make
+from spirograd.lang.scalar import Value, describe, type_error
+from spirograd.lang.struct import Struct
+
+BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
+    ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift,
+    ast.MatMult: operator.matmul,
+}
+SYMBOL = dict(zip(BINARY, ["+", "-", "*", "/", "//", "%", "**", "&", "|", "^", "<<", ">>", "@"]))
+COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+STATIC_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+    ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
+}
+
+
+class FormattedText:
+    """An f-string: literal strings and (value, format spec) pairs. Only `print` and `assert` can use one with run-time values."""
+
+    def __init__(self, parts: list[Any]) -> None:
+        self.parts = parts
+
+
+class Expressions(State):
+    """Evaluates expressions to Python objects, of which `Value`, `Matrix` and `Struct` are computed at run time."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._expressions: dict[type[ast.AST], Callable[[Any], Any]] = {
+            ast.Constant: lambda node: node.value,
+            ast.Name: self.name,
+            ast.Attribute: self.attribute,
+            ast.Subscript: self.subscript,
+            ast.BinOp: self.binary,
+            ast.UnaryOp: self.unary,
+            ast.BoolOp: self.boolean,
+            ast.Compare: self.compare,
+            ast.IfExp: self.conditional,
+            ast.Call: self.call,
+            ast.Tuple: lambda node: tuple(self.elements(node.elts)),
+            ast.List: lambda node: self.elements(node.elts),
+            ast.Dict: self.dictionary,
+            ast.ListComp: lambda node: list(self.comprehension(node, node.elt)),
+            ast.GeneratorExp: lambda node: list(self.comprehension(node, node.elt)),
+            ast.SetComp: lambda node: set(self.comprehension(node, node.elt)),
+            ast.DictComp: self.dict_comprehension,
+            ast.JoinedStr: self.formatted,
+            ast.Slice: self.slice,
+            ast.NamedExpr: self.walrus,
+        }
+
+    def call(self, node: ast.Call) -> Any:
+        raise NotImplementedError
+
+    def static_iterable(self, node: ast.expr) -> list[Any]:
+        raise NotImplementedError
+
+    def eval(self, node: ast.expr) -> Any:
+        """The object that an expression stands for."""
+        handler = self._expressions.get(type(node))
+        if handler is None:
+            raise self.syntax_error(f"{_spelled(node)} is not supported in kernels", node, _EXPRESSION_HINTS.get(type(node), ""))
+        self.at(node)
+        try:
+            return handler(node)
+        except SpirogradCompilationError as error:
+            raise self.located(error) from error.__cause__
+
+    def scalar(self, node: ast.expr, what: str) -> Value:
+        return scalar.as_value(self.eval(node), what)
+
+    def elements(self, nodes: list[ast.expr]) -> list[Any]:
+        out: list[Any] = []
+        for node in nodes:
+            if isinstance(node, ast.Starred):
+                out += list(self.eval(node.value))
+            else:
+                out.append(self.eval(node))
+        return out
+
+    # --- names and parts -------------------------------------------------------------------------------------------------
+
+    def name(self, node: ast.Name) -> Any:
+        return self.captured(self.lookup(node.id, node), None)
+
+    def place(self, node: ast.expr) -> Place | None:
+        """The place that an expression names, or None if it is no place (a compile-time object, a result)."""
+        if isinstance(node, ast.Name):
+            held = self.frame.vars.get(node.id)
+            if isinstance(held, MemoryVariable):
+                return held.place
+            return Variable(self, node.id) if is_runtime(held) else None
+        if isinstance(node, ast.Subscript):
+            whole = self.place(node.value)
+            if whole is not None:
+                return whole.index(self.eval(node.slice))
+            base = self.eval(node.value)
+            if not has_elements(base):
+                return None
+            key = self.eval(node.slice)
+            self.at(node)
+            return place_of_element(base, key, self.trees)
+        if isinstance(node, ast.Attribute):
+            whole = self.place(node.value)
+            return None if whole is None else self._member(whole, node.attr)
+        return None
+
+    def _member(self, whole: Place, name: str) -> Place | None:
+        """The part of a place called ``name``: a member of a struct, a swizzle of a vector; None for methods and other attributes."""
+        if isinstance(whole, StructElement):
+            return whole.members.get(name)
+        model = whole.load() if isinstance(whole, (Variable, Part)) else None
+        if isinstance(model, Struct):
+            return whole.member(name) if name in model.entries else None
+        if isinstance(model, Matrix) or model is None:
+            return whole.member(name) if swizzle_of(name) is not None else None
+        return None
+
+    def attribute(self, node: ast.Attribute) -> Any:
+        place = self.place(node.value)
+        if place is not None:
+            part = self._member(place, node.attr)
+            base = part.load() if part is not None else place.load()
+            if part is not None:
+                return base
+        else:
+            base = self.eval(node.value)
+        self.at(node)
+        return self.get_attribute(base, node.attr)
+
+    def get_attribute(self, base: Any, name: str) -> Any:
+        try:
+            return self.captured(getattr(base, name), (base, name))
+        except AttributeError:
+            raise SpirogradTypeError(f"{describe(base)} has no attribute `{name}`", self.b.loc) from None
+
+    def subscript(self, node: ast.Subscript) -> Any:
+        place = self.place(node)
+        if place is not None:
+            self.at(node)
+            return place.load()
+        base = self.eval(node.value)
+        key = self.eval(node.slice)
+        self.at(node)
+        if isinstance(base, (Matrix, Struct)):
+            return base[key]
+        if any(isinstance(k, Value) for k in (key if isinstance(key, tuple) else (key,))):
+            raise type_error(
+                f"{describe(base)} cannot be indexed with a run-time value",
+                "put the data in a field, an ndarray or an sg.Vector, or loop over it with `sg.static`",
+            )
+        try:
+            return self.captured(base[key], None)
+        except (TypeError, KeyError, IndexError) as error:
+            raise type_error(f"cannot index {describe(base)}: {error}") from None
+
+    def slice(self, node: ast.Slice) -> slice:
+        parts = [None if n is None else self.eval(n) for n in (node.lower, node.upper, node.step)]
+        if any(is_runtime(p) for p in parts):
+            raise type_error("the bounds of a slice must be known while compiling")
+        return slice(*parts)
+
+    # --- operators -------------------------------------------------------------------------------------------------------
+
+    def binary(self, node: ast.BinOp) -> Any:
+        left, right = self.eval(node.left), self.eval(node.right)
+        self.at(node)
+        return self.apply_binary(type(node.op), left, right)
+
+    def apply_binary(self, op: type[ast.operator], left: Any, right: Any) -> Any:
+        left, right = _as_matrix(left, right), _as_matrix(right, left)
+        try:
+            return BINARY[op](left, right)
+        except SpirogradCompilationError:
+            raise
+        except ZeroDivisionError:
+            raise type_error("division of a constant by zero") from None
+        except (TypeError, ValueError, OverflowError):
+            raise type_error(f"`{SYMBOL[op]}` is not defined for {describe(left)} and {describe(right)}") from None
+
+    def unary(self, node: ast.UnaryOp) -> Any:
+        value = self.eval(node.operand)
+        self.at(node)
+        if isinstance(node.op, ast.Not):
+            return _logical_not(value)
+        functions: dict[type[ast.unaryop], Any] = {ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.invert}
+        try:
+            return functions[type(node.op)](value)
+        except TypeError:
+            raise type_error(f"unary operator is not defined for {describe(value)}") from None
+
+    def compare(self, node: ast.Compare) -> Any:
+        left = self.eval(node.left)
+        out: Any = True
+        for op, right_node in zip(node.ops, node.comparators):
+            right = self.eval(right_node)
+            self.at(node)
+            if type(op) in STATIC_COMPARE:
+                result = self._static_compare(type(op), left, right)
+            else:
+                a, b = _as_matrix(left, right), _as_matrix(right, left)
+                result = COMPARE[type(op)](a, b)
+            out = result if out is True else scalar.bit_and(scalar.truth(out), scalar.truth(result))
+            left = right
+        return out
+
+    def _static_compare(self, op: type[ast.cmpop], left: Any, right: Any) -> bool:
+        if isinstance(left, Value) or (isinstance(right, Value) and op in (ast.In, ast.NotIn)):
+            raise type_error("`is` and `in` work on compile-time objects only", "compare run-time values with `==`")
+        return bool(STATIC_COMPARE[op](left, right))
+
+    def boolean(self, node: ast.BoolOp) -> Any:
+        is_and = isinstance(node.op, ast.And)
+        return self._boolean(node.values, is_and, node)
+
+    def _boolean(self, nodes: list[ast.expr], is_and: bool, at: ast.AST) -> Any:
+        left = self.eval(nodes[0])
+        if len(nodes) == 1:
+            return left
+        self.at(at)
+        if not is_runtime(left):
+            return left if bool(left) != is_and else self._boolean(nodes[1:], is_and, at)
+        left = scalar.truth(left)
+        combine = scalar.bit_and if is_and else scalar.bit_or
+        if not self.trace.options.short_circuit:
+            return combine(left, scalar.truth(self._boolean(nodes[1:], is_and, at)))
+
+        def otherwise() -> Any:
+            return scalar.cast(scalar.truth(self._boolean(nodes[1:], is_and, at)), u1)
+
+        def known() -> Any:
+            return scalar.constant(not is_and)
+
+        return self.choose(left, otherwise, known) if is_and else self.choose(left, known, otherwise)
+
+    def conditional(self, node: ast.IfExp) -> Any:
+        condition = self.eval(node.test)
+        self.at(node)
+        if not is_runtime(condition):
+            return self.eval(node.body if condition else node.orelse)
+        return self.choose(scalar.truth(condition), lambda: self.eval(node.body), lambda: self.eval(node.orelse))
+
+    def choose(self, condition: Any, then: Callable[[], Any], orelse: Callable[[], Any]) -> Any:
+        """``then()`` or ``orelse()``; only the one chosen runs, unless running both cannot be told apart."""
+        if not isinstance(condition, Value):
+            return then() if condition else orelse()
+        loc = self.b.loc
+        self.b.begin()
+        a = settle(then())
+        first = self.b.suspend()
+        self.b.begin()
+        c = settle(orelse())
+        second = self.b.suspend()
+        self.b.loc = loc
+        a, c = _broadcast(a, c), _broadcast(c, a)
+        if not (is_runtime(a) and is_runtime(c) and same_shape(a, c)):
+            raise type_error(f"the two sides of a conditional are {describe(a)} and {describe(c)}")
+        types = [_common(x.dtype, y.dtype) for x, y in zip(leaves(a), leaves(c))]
+        if _is_pure(first[1]) and _is_pure(second[1]):
+            for op in (*first[1], *second[1]):
+                self.b.append(op)
+            chosen = [scalar.emit_select(condition, scalar.cast(x, t), scalar.cast(y, t)) for x, y, t in zip(leaves(a), leaves(c), types)]
+            return rebuild(a, chosen)
+        regions = []
+        for region, value in ((first, a), (second, c)):
+            self.b.resume(region)
+            regions.append(self.b.end([scalar.cast(x, t).op for x, t in zip(leaves(value), types)]))
+        return rebuild(a, [Value(op) for op in self.b.if_(condition.op, *regions)])
+
+    # --- displays --------------------------------------------------------------------------------------------------------
+
+    def dictionary(self, node: ast.Dict) -> dict[Any, Any]:
+        if any(k is None for k in node.keys):
+            raise self.syntax_error("`**` in a dict is not supported in kernels", node)
+        return {self.eval(k): self.eval(v) for k, v in zip(node.keys, node.values) if k is not None}
+
+    def comprehension(self, node: Any, *elements: ast.expr) -> Iterator[Any]:
+        saved = dict(self.frame.vars)
+        out = self._comprehension(node.generators, elements)
+        self.frame.vars = saved
+        return iter(out)
+
+    def _comprehension(self, generators: list[ast.comprehension], elements: tuple[ast.expr, ...]) -> list[Any]:
+        if not generators:
+            values = [self.eval(e) for e in elements]
+            return [values[0] if len(values) == 1 else tuple(values)]
+        out: list[Any] = []
+        first = generators[0]
+        for item in self.static_iterable(first.iter):
+            self.bind_static(first.target, item)
+            conditions = [self.eval(c) for c in first.ifs]
+            if any(is_runtime(c) for c in conditions):
+                raise self.syntax_error("the condition of a comprehension must be known while compiling", first.ifs[0])
+            if all(conditions):
+                out += self._comprehension(generators[1:], elements)
+        return out
+
+    def dict_comprehension(self, node: ast.DictComp) -> dict[Any, Any]:
+        return dict(self.comprehension(node, node.key, node.value))
+
+    def bind_static(self, target: ast.expr, item: Any) -> None:
+        """Bind a loop target to a compile-time object, as it is."""
+        if isinstance(target, ast.Name):
+            self.frame.vars[target.id] = item
+            return
+        if not isinstance(target, (ast.Tuple, ast.List)):
+            raise self.syntax_error("the target of a loop must be a name or a tuple of names", target)
+        items = list(item.entries) if isinstance(item, Matrix) else list(item)
+        if len(items) != len(target.elts):
+            raise self.syntax_error(f"cannot unpack {len(items)} values into {len(target.elts)} names", target)
+        for element, value in zip(target.elts, items):
+            self.bind_static(element, value)
+
+    def formatted(self, node: ast.JoinedStr) -> Any:
+        parts: list[Any] = []
+        for part in node.values:
+            if isinstance(part, ast.Constant):
+                parts.append(part.value)
+                continue
+            assert isinstance(part, ast.FormattedValue)
+            spec = self.eval(part.format_spec) if part.format_spec is not None else ""
+            if not isinstance(spec, str):
+                raise self.syntax_error("a format specification must be known while compiling", part)
+            value = self.eval(part.value)
+            if is_runtime(value):
+                parts.append((value, spec))
+            else:
+                parts.append(format(value if part.conversion != 114 else repr(value), spec))
+        return "".join(parts) if all(isinstance(p, str) for p in parts) else FormattedText(parts)
+
+    def walrus(self, node: ast.NamedExpr) -> Any:
+        self.assign(node.target.id, self.eval(node.value))
+        return self.lookup(node.target.id, node)
+
+
+class Variable(Place):
+    """A local variable as a place."""
+
+    def __init__(self, state: State, name: str) -> None:
+        self.state = state
+        self.name = name
+
+    def load(self) -> Any:
+        return self.state.frame.vars[self.name]
+
+    def store(self, value: Any) -> None:
+        self.state.assign(self.name, value)
+
+
+def _common(a: DType, b: DType) -> DType:
+    return a if a is b else promote(a, b)
+
+
+def _broadcast(a: Any, b: Any) -> Any:
+    return make([a] * len(b.entries), b.shape) if isinstance(a, Value) and isinstance(b, Matrix) else a
+
+
+def _is_pure(ops: list[Op]) -> bool:
+    return len(ops) <= 16 and all(op.code.effect == "pure" for op in ops)
+
+
+def _as_matrix(x: Any, other: Any) -> Any:
+    """Lists take part in vector arithmetic."""
+    return Matrix(x) if isinstance(x, list) and isinstance(other, Matrix) else x
+
+
+def _logical_not(value: Any) -> Any:
+    hook = getattr(value, "__sg_elementwise__", None)
+    if hook is not None:
+        return hook(scalar.logical_not, (value,))
+    return scalar.logical_not(value) if isinstance(value, Value) else not value
+
+
+def _spelled(node: ast.AST) -> str:
+    return _NODE_NAMES.get(type(node), f"the Python construct {type(node).__name__}")
+
+
+_NODE_NAMES: dict[type[ast.AST], str] = {
+    ast.Lambda: "a lambda",
+    ast.Await: "`await`",
+    ast.Yield: "`yield`",
+    ast.YieldFrom: "`yield from`",
+    ast.Set: "a set",
+    ast.Starred: "a starred expression",
+}
+_EXPRESSION_HINTS: dict[type[ast.AST], str] = {
+    ast.Lambda: "define a function with `@sg.func`",
+    ast.Yield: "kernels return values with `return`",
+}

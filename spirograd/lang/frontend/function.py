@@ -1,0 +1,90 @@
+"""`@func`: functions that are inlined where kernels call them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.lang.annotations import Template
+from spirograd.lang.frontend import source
+from spirograd.lang.frontend.source import Source
+
+
+def is_template(annotation: Any) -> bool:
+    """Whether a parameter is taken by reference: `template()`, `Template` or the call-less `template`."""
+    return annotation is Template or isinstance(annotation, Template) or getattr(annotation, "__name__", "") == "template"
+
+
+class Func:
+    """A function of the kernel language. It has no meaning outside of kernels."""
+
+    def __init__(self, function: Callable[..., Any], by_reference: tuple[str, ...] = ()) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self._by_reference = by_reference
+        self._source: Source | None = None
+        self._signature: inspect.Signature | None = None
+
+    @property
+    def source(self) -> Source:
+        if self._source is None:
+            self._source = source.of(self.function, "function")
+        return self._source
+
+    @property
+    def signature(self) -> inspect.Signature:
+        """The signature, with annotations that are strings evaluated."""
+        if self._signature is None:
+            self._signature = resolved_signature(self.function)
+        return self._signature
+
+    def references(self) -> set[str]:
+        """Names of the parameters taken by reference."""
+        by_template = {p.name for p in self.signature.parameters.values() if is_template(p.annotation)}
+        return by_template | set(self._by_reference)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise SpirogradRuntimeError(
+            f"`{self.function.__qualname__}` is a function of the kernel language: only kernels and other functions can call it"
+        )
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else BoundFunc(self, instance)
+
+
+class BoundFunc:
+    """A `Func` that is a method, with its object."""
+
+    def __init__(self, func: Func, instance: Any) -> None:
+        self.func = func
+        self.instance = instance
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.func(*args, **kwargs)
+
+
+def resolved_signature(function: Callable[..., Any]) -> inspect.Signature:
+    """The signature of ``function``; under ``from __future__ import annotations`` the strings are evaluated in its own names."""
+    signature = inspect.signature(function)
+    if not any(isinstance(p.annotation, str) for p in signature.parameters.values()) and not isinstance(signature.return_annotation, str):
+        return signature
+    names = dict(function.__globals__)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        names[name] = cell.cell_contents
+    parameters = [
+        p.replace(annotation=_evaluate(p.annotation, names)) if isinstance(p.annotation, str) else p for p in signature.parameters.values()
+    ]
+    returns = signature.return_annotation
+    return inspect.Signature(parameters, return_annotation=_evaluate(returns, names) if isinstance(returns, str) else returns)
+
+
+def _evaluate(text: str, names: dict[str, Any]) -> Any:
+    return eval(text, names)  # the user's own annotation, as typing.get_type_hints does
+
+
+def func(function: Callable[..., Any]) -> Func:
+    """Mark a function that kernels and other such functions may call; it is inlined."""
+    return Func(function)

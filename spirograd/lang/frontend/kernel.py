@@ -1,0 +1,349 @@
+"""`@kernel`: tracing, specialisation and launching."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from spirograd.base import knobs
+from spirograd.base.dtypes import DType, u32
+from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradSyntaxError
+from spirograd.ir import nodes
+from spirograd.ir import ops as ir
+from spirograd.ir.builder import Builder
+from spirograd.lang import context, leaves, ops, scalar
+from spirograd.lang.context import LanguageOptions, Trace
+from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.frontend import source
+from spirograd.lang.frontend.calls import NeedsRandom
+from spirograd.lang.frontend.function import resolved_signature
+from spirograd.lang.frontend.memory import ArrayProxy, array_decl
+from spirograd.lang.frontend.names import RESULT, RNG
+from spirograd.lang.frontend.signature import Declarations, Packer, Parameter, TemplateParameter, array_signature, make_parameter
+from spirograd.lang.frontend.state import Frame
+from spirograd.lang.frontend.state import leaves as scalars_of
+from spirograd.lang.frontend.statements import Tracer
+from spirograd.lang.leaves import AggregateType
+from spirograd.lang.scalar import Value
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+class KernelTracer(Tracer):
+    """A tracer that also collects what the kernel takes from outside: arguments, captured arrays, attributes it depends on."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__(trace)
+        self.declarations = Declarations()
+        self.captures: list[tuple[Any, tuple[Any, str] | None]] = []
+        self.guards: list[tuple[Any, str, Any]] = []
+        self._proxies: dict[int, ArrayProxy] = {}
+        self.guarded: set[int] = set()
+
+    def captured(self, obj: Any, owner: tuple[Any, str] | None) -> Any:
+        if isinstance(obj, Ndarray):
+            if id(obj) not in self._proxies:
+                name = owner[1] if owner else f"array{len(self.captures)}"
+                self._proxies[id(obj)] = self.declarations.array(array_decl(name, obj))
+                self.captures.append((obj, owner if owner and id(owner[0]) in self.guarded else None))
+            return self._proxies[id(obj)]
+        if owner is not None and id(owner[0]) in self.guarded and isinstance(obj, _PLAIN):
+            self.guards.append((owner[0], owner[1], obj))
+        return obj
+
+
+class Specialization:
+    """A kernel compiled for one signature. ``guards``: attributes of objects that were constants of the compilation."""
+
+    def __init__(self, kernel: nodes.Kernel, tracer: KernelTracer, plan: Any, returns: Any) -> None:
+        self.kernel = kernel
+        self.plan = plan
+        self.returns = returns
+        self.trees = {key: tree.allocation for key, tree in tracer.trees.items()}
+        self.captures = tracer.captures
+        self.guards = list({(id(o), n): (o, n, v) for o, n, v in tracer.guards}.values())
+        self.signatures = [array_signature(array) for array, _ in self.captures]
+        self.writes = {index for kind, index in plan.compiled.effects.writes if kind == "array"}
+
+    def holds(self) -> bool:
+        """Whether the constants that were compiled in still are what they were."""
+        for obj, name, value in self.guards:
+            if getattr(obj, name, None) != value:
+                return False
+        return all(
+            owner is None or array_signature(getattr(*owner)) == signature for (_, owner), signature in zip(self.captures, self.signatures)
+        )
+
+    def result(self, values: tuple[Any, ...] | None) -> Any:
+        if self.returns is None or values is None:
+            return None
+        return leaves.build(self.returns, list(values))
+
+
+class Kernel:
+    """A function that runs on the device. Made by `kernel`.
+
+    Compiled at the first call with each signature: types of arguments, values of template arguments. Methods `ir`, `spirv`, `spirv_asm`, `llvm`
+    and `asm` show the stages of what was compiled last.
+    """
+
+    __sg_is_kernel__ = True
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self._lock = threading.RLock()
+        self._session: Any = None
+        self._specializations: dict[Any, list[Specialization]] = {}
+        self._parameters: list[Parameter] = []
+        self._signature: inspect.Signature | None = None
+        self._last: Specialization | None = None
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else BoundKernel(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.function.__qualname__}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        session = context.session()
+        if context.current_trace() is not None:
+            raise SpirogradSyntaxError("a kernel cannot be called from a kernel", None, "make it a function with `@sg.func`")
+        if session is not self._session:
+            self._start(session)
+        if kwargs or len(args) != len(self._parameters):
+            args = self._bind(args, kwargs)
+        key = tuple([p.key(a) for p, a in zip(self._parameters, args)])
+        for specialization in self._specializations.get(key, ()):
+            if specialization.holds():
+                return self._launch(session, specialization, args)
+        return self._launch(session, self._specialize(session, key, args), args)
+
+    # --- calling ---------------------------------------------------------------------------------------------------------
+
+    def _start(self, session: Any) -> None:
+        """Forget what was compiled for an earlier session, and resolve the signature."""
+        with self._lock, _frames_hidden():
+            signature = resolved_signature(self.function)
+            options: LanguageOptions = session.language
+            self._parameters = [self._parameter(p, k, options) for k, p in enumerate(signature.parameters.values())]
+            self._signature = signature
+            self._specializations = {}
+            self._last = None
+            self._session = session
+
+    def _parameter(self, p: inspect.Parameter, position: int, options: LanguageOptions) -> Parameter:
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            raise SpirogradSyntaxError(f"kernel `{self.function.__name__}`: `*{p.name}` is not supported in the signature of a kernel")
+        if position == 0 and p.name == "self" and p.annotation is p.empty:
+            return TemplateParameter("self")
+        try:
+            return make_parameter(p.name, p.annotation, options)
+        except SpirogradCompilationError as error:
+            where = source.of(self.function, "kernel")
+            node = next((a for a in where.tree.args.args if a.arg == p.name), where.tree)
+            raise type(error)(error.message, error.loc or where.loc(node, None), error.hint) from None
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        assert self._signature is not None
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise SpirogradRuntimeTypeError(f"kernel `{self.function.__name__}`: {error}") from None
+        bound.apply_defaults()
+        return tuple(bound.arguments.values())
+
+    def _launch(self, session: Any, specialization: Specialization, args: Sequence[Any]) -> Any:
+        transfers = session.transfers()
+        packer = Packer(session.bind, transfers.bind)
+        for parameter, value in zip(self._parameters, args):
+            parameter.pack(value, packer)
+        for array, owner in specialization.captures:
+            packer.put_array(session.bind(array if owner is None else getattr(*owner)))
+        values = specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
+        if transfers.pending:
+            transfers.finish(specialization.writes)
+        session.launched(specialization)
+        return specialization.result(values)
+
+    # --- compiling -------------------------------------------------------------------------------------------------------
+
+    def _specialize(self, session: Any, key: Any, args: Sequence[Any]) -> Specialization:
+        with self._lock, _frames_hidden():
+            for specialization in self._specializations.get(key, ()):
+                if specialization.holds():
+                    return specialization
+            kernel, tracer, returns = self.trace(session, args)
+            plan = session.prepare(kernel)
+            made = Specialization(kernel, tracer, plan, returns)
+            self._specializations.setdefault(key, []).append(made)
+            self._last = made
+            return made
+
+    def trace(self, session: Any, args: Sequence[Any]) -> tuple[nodes.Kernel, KernelTracer, Any]:
+        """The kernel as IR, what it takes from outside, and the type of its result."""
+        try:
+            return self._trace(session, args, False)
+        except NeedsRandom:
+            return self._trace(session, args, True)
+
+    def _trace(self, session: Any, args: Sequence[Any], uses_random: bool) -> tuple[nodes.Kernel, KernelTracer, Any]:
+        assert self._signature is not None
+        where = source.of(self.function, "kernel")
+        trace = Trace(Builder(), session.language)
+        before = context.set_trace(trace)
+        try:
+            tracer = KernelTracer(trace)
+            trace.b.loc = where.loc(where.tree, None)
+            annotation = self._signature.return_annotation
+            returns = None if annotation in (inspect.Signature.empty, None, type(None)) else _result_type(annotation)
+            frame = Frame(where, where.names(), True, returns)
+            tracer.frame = frame
+            trace.b.begin()
+            for parameter, value in zip(self._parameters, args):
+                if isinstance(parameter, TemplateParameter):
+                    tracer.guarded.add(id(value))
+                frame.vars[parameter.name] = parameter.declare(value, tracer.declarations)
+            if uses_random:
+                tracer.uses_random = True
+                seed = Value(trace.b.emit(ir.seed, type=u32))
+                tracer.random_key = (seed, scalar.constant(0, u32))
+                frame.vars[RNG] = scalar.constant(0, u32)
+            _refuse_assigned_arguments(where, self._parameters)
+            tracer.function_body(where.tree.body)
+            results = _store_result(tracer, frame, returns, where)
+            body = trace.b.end()
+        finally:
+            context.set_trace(before)
+        loc = where.loc(where.tree, None)
+        return nodes.Kernel(self.function.__name__, tuple(tracer.declarations.args), body, results, loc), tracer, returns
+
+    # --- seeing ----------------------------------------------------------------------------------------------------------
+
+    def stages(self) -> dict[str, Any]:
+        """All stages of what was compiled last: name -> text, or bytes of SPIR-V modules. SpirogradRuntimeError if never called."""
+        if self._last is None:
+            raise SpirogradRuntimeError(f"kernel `{self.function.__name__}` was not compiled yet: call it first")
+        stages: dict[str, Any] = context.session().stages(self._last.kernel)
+        return stages
+
+    def ir(self, stage: str = "kernel") -> str:
+        """The IR: ``stage`` is "kernel" (from the front end), "offload" (tasks) or "device" (what the code generator gets)."""
+        return str(self._stage(f"{stage}.ir"))
+
+    def spirv(self) -> dict[str, bytes]:
+        """The SPIR-V modules, by name of the task."""
+        return {name[: -len(".spv")]: data for name, data in self._some(".spv", "SPIR-V", "vulkan").items()}
+
+    def spirv_asm(self) -> dict[str, str]:
+        """The SPIR-V modules disassembled, by name of the task."""
+        return {name[: -len(".spvasm")]: text for name, text in self._some(".spvasm", "SPIR-V", "vulkan").items()}
+
+    def llvm(self, optimized: bool = False) -> str:
+        """The LLVM IR of the kernel, before or after optimisation."""
+        return str(self._some(".opt.ll" if optimized else "kernel.ll", "LLVM IR", "cpu").popitem()[1])
+
+    def asm(self) -> str:
+        """The machine code of the kernel as assembly."""
+        return str(self._some(".s", "assembly", "cpu").popitem()[1])
+
+    def _stage(self, name: str) -> Any:
+        stages = self.stages()
+        if name not in stages:
+            raise SpirogradRuntimeError(f"there is no stage {name!r}; there are {', '.join(stages)}")
+        return stages[name]
+
+    def _some(self, suffix: str, what: str, arch: str) -> dict[str, Any]:
+        found = {name: data for name, data in self.stages().items() if name.endswith(suffix)}
+        if not found:
+            raise SpirogradRuntimeError(f"there is no {what} on this back end ({context.session().arch})")
+        return found
+
+
+class BoundKernel:
+    """A kernel that is a method, with its object."""
+
+    __sg_is_kernel__ = True
+
+    def __init__(self, kernel: Kernel, instance: Any) -> None:
+        if not getattr(type(instance), "__sg_data_oriented__", False):
+            raise SpirogradRuntimeError(
+                f"`{kernel.function.__qualname__}` is a kernel and a method: decorate class `{type(instance).__name__}` with `@sg.data_oriented`"
+            )
+        self.kernel = kernel
+        self.instance = instance
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.kernel(self.instance, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.kernel, name)
+
+
+def _result_type(annotation: Any) -> Any:
+    if isinstance(annotation, AggregateType):
+        return annotation
+    origin = getattr(annotation, "__origin__", None)
+    if origin is tuple:
+        raise scalar.type_error("a kernel returns one value", "return a vector or a struct, or store to fields")
+    return ops.as_dtype(annotation)
+
+
+def _store_result(tracer: KernelTracer, frame: Frame, returns: Any, where: source.Source) -> tuple[nodes.TempRef, ...]:
+    """Store the value of the kernel where the launcher reads it."""
+    if returns is None:
+        return ()
+    value = frame.vars.get(RESULT)
+    if value is None:
+        raise SpirogradSyntaxError(
+            f"kernel `{where.name}` says that it returns a value, but does not on every path",
+            where.loc(where.tree, None),
+            "end it with `return`",
+        )
+    types: tuple[DType, ...] = leaves.leaf_dtypes(returns)
+    refs = []
+    for k, (leaf, t) in enumerate(zip(scalars_of(value), types)):
+        ref = nodes.TempRef(f"result{k}", t)
+        tracer.b.store(ref, scalar.cast(leaf, t).op)
+        refs.append(ref)
+    return tuple(refs)
+
+
+def _refuse_assigned_arguments(where: source.Source, parameters: Sequence[Parameter]) -> None:
+    """Arguments of kernels are constants of the launch."""
+    names = {p.name for p in parameters}
+    for node in ast.walk(where.tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in names:
+            raise SpirogradSyntaxError(
+                f"argument `{node.id}` of a kernel cannot be assigned to", where.loc(node, None), f"copy it first: `{node.id}_ = {node.id}`"
+            )
+
+
+class _frames_hidden:
+    """Errors of compilation end at the user's call: the compiler's own frames are dropped, unless a knob asks for them."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if isinstance(error, SpirogradCompilationError) and not knobs.flag("SG_TRACEBACK"):
+            raise error.with_traceback(None) from None
+
+
+def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Make a kernel of a function: ``@kernel``. Options of the family (``fastcache``, ``graph`` ...) are accepted and need no setting."""
+    if function is None:
+        return lambda f: kernel(f, **options)
+    return Kernel(function)
+
+
+def data_oriented(cls: Any = None, **options: Any) -> Any:
+    """Let methods of a class be kernels and functions: ``@data_oriented``. Options of the family are accepted and need no setting."""
+    if cls is None:
+        return lambda c: data_oriented(c, **options)
+    cls.__sg_data_oriented__ = True
+    return cls

@@ -1,0 +1,312 @@
+"""Tracing `for`: ranges, index spaces, fields and arrays, unrolled loops; parallel at the outermost level of a kernel."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from spirograd.base.dtypes import i32, i64, u1, u32
+from spirograd.ir import ops as ir
+from spirograd.ir.nodes import LoopAttr, Op
+from spirograd.lang import forms, randoms, scalar
+from spirograd.lang.data.field import MatrixField, ScalarField, StructField
+from spirograd.lang.frontend import names as syntax
+from spirograd.lang.frontend.calls import RunTimeRange
+from spirograd.lang.frontend.control import Control, StaticBreak, StaticContinue
+from spirograd.lang.frontend.memory import ArrayProxy
+from spirograd.lang.frontend.names import BREAK, RETURNED, RNG
+from spirograd.lang.frontend.state import LoopScope
+from spirograd.lang.matrix import Matrix
+from spirograd.lang.scalar import Value, describe, type_error
+
+MAX_UNROLLED = 100_000
+# Gives the loop's targets their values, from the index of the flat loop.
+Bind = Callable[[Value], None]
+
+
+class Loops(Control):
+    """`for` in all its forms."""
+
+    loop_options: dict[str, Any]
+    parallel_loops = 0
+
+    def for_statement(self, node: ast.For) -> None:
+        if node.orelse:
+            raise self.syntax_error("`else` of a loop is not supported in kernels", node.orelse[0], "use a flag")
+        options, self.loop_options = self.loop_options, {}
+        if self._is_static(node.iter):
+            self.unroll(node)
+            return
+        space = self.eval(node.iter)
+        self.at(node)
+        self.run_loop(node, space, options)
+
+    def _is_static(self, node: ast.expr) -> bool:
+        return isinstance(node, ast.Call) and self._static_callee(node.func) is forms.static
+
+    # --- unrolled --------------------------------------------------------------------------------------------------------
+
+    def static_iterable(self, node: ast.expr) -> list[Any]:
+        space = self.eval(node)
+        self.at(node)
+        if isinstance(space, RunTimeRange) or isinstance(space, Value):
+            raise type_error(f"an unrolled loop needs bounds that are known while compiling, got {describe(space)}")
+        try:
+            items = list(space)
+        except TypeError:
+            raise type_error(f"cannot loop over {describe(space)} while compiling") from None
+        if len(items) > MAX_UNROLLED:
+            raise type_error(f"this loop would be unrolled {len(items)} times", "leave `sg.static` away to loop at run time")
+        return items
+
+    def unroll(self, node: ast.For) -> None:
+        items = self.static_iterable(node.iter)
+        self.frame.loops.append(LoopScope("static", self.b.depth))
+        try:
+            for item in items:
+                self.bind_static(node.target, item)
+                try:
+                    self.block(node.body)
+                except StaticContinue:
+                    continue
+                except StaticBreak:
+                    break
+        finally:
+            self.frame.loops.pop()
+
+    # --- run-time loops --------------------------------------------------------------------------------------------------
+
+    def run_loop(self, node: ast.For, space: Any, options: dict[str, Any]) -> None:
+        grouped = isinstance(space, forms.grouped)
+        inner = space.space if isinstance(space, forms.grouped) else space
+        if isinstance(inner, (range, RunTimeRange)):
+            if grouped:
+                raise type_error("`grouped` takes a field, an array or an ndrange, not a range")
+            self.range_loop(node, inner, options)
+            return
+        if isinstance(inner, forms.ndrange):
+            bounds, decode = self.ndrange_space(inner)
+        elif isinstance(inner, (ScalarField, MatrixField, StructField)):
+            bounds, decode = field_space(inner)
+        elif isinstance(inner, ArrayProxy):
+            bounds, decode = self.ndrange_space(forms.ndrange(*inner.shape)) if inner.shape else (scalar.constant(1), lambda index: [])
+        else:
+            hint = "to loop over a list or a vector while compiling: `for x in sg.static(...)`" if _is_iterable(inner) else ""
+            raise type_error(f"cannot loop over {describe(inner)}", hint)
+
+        def bind(index: Value) -> None:
+            indices = decode(index)
+            self.bind_indices(node.target, indices, grouped)
+
+        self.any_loop(node, scalar.constant(0, bounds.dtype), bounds, bind, options)
+
+    def bind_indices(self, target: ast.expr, indices: Sequence[Value], grouped: bool) -> None:
+        if isinstance(target, ast.Name):
+            if grouped:
+                self.frame.vars[target.id] = Matrix(list(indices))
+                return
+            if len(indices) == 1:
+                self.frame.vars[target.id] = indices[0]
+                return
+            raise self.syntax_error(
+                f"this loop has {len(indices)} indices, and one name",
+                target,
+                f"name them all, or write `for {target.id} in sg.grouped(...)`",
+            )
+        if grouped:
+            raise self.syntax_error("`grouped` gives one vector of indices", target, "write `for I in sg.grouped(...)`")
+        self.bind_static(target, list(indices))
+
+    def range_loop(self, node: ast.For, space: Any, options: dict[str, Any]) -> None:
+        if not isinstance(node.target, ast.Name):
+            raise self.syntax_error("a loop over a range has one index", node.target)
+        name = node.target.id
+        if isinstance(space, range):
+            begin, end, step = space.start, space.stop, space.step
+        else:
+            begin, end, step = space.begin, space.end, space.step
+        if scalar.is_number(step) and step == 0:
+            raise type_error("the step of a range cannot be 0")
+        wide = any(scalar.dtype_of(x).bits == 64 or scalar.dtype_of(x).name == "u32" for x in (begin, end, step))
+        t = i64 if wide else i32
+        first, last = scalar.cast(begin, t), scalar.cast(end, t)
+        if step == 1 and not isinstance(step, Value):
+
+            def bind(index: Value) -> None:
+                self.frame.vars[name] = index
+
+            self.any_loop(node, first, last, bind, options)
+            return
+        stride = scalar.cast(step, t)
+        count = _trip_count(first, last, stride)
+
+        def bind_strided(index: Value) -> None:
+            self.frame.vars[name] = first + index * stride
+
+        self.any_loop(node, scalar.constant(0, t), count, bind_strided, options)
+
+    def ndrange_space(self, space: forms.ndrange) -> tuple[Value, Callable[[Value], list[Value]]]:
+        """Number of points of an index space, and the decoding of a flat index into indices, the last axis fastest."""
+        extents, begins = [], []
+        for begin, end in space.bounds:
+            low, high = scalar.as_value(begin), scalar.as_value(end)
+            if low.dtype.is_float or high.dtype.is_float:
+                raise type_error("the bounds of an ndrange are integers")
+            low, high, _ = scalar.unify(scalar.cast(low, i32) if low.dtype.bits < 32 else low, high)
+            begins.append(low)
+            extents.append(_non_negative(high - low))
+        order = [extents[axis] for axis in space.axes]
+        total = order[0]
+        for extent in order[1:]:
+            total = total * extent
+
+        def decode(index: Value) -> list[Value]:
+            out: list[Value] = [index] * len(order)
+            for position in reversed(range(len(order))):
+                axis = space.axes[position]
+                here = index if position == 0 else scalar.raw_mod(index, order[position])
+                index = index if position == 0 else scalar.raw_div(index, order[position])
+                out[axis] = here + begins[axis]
+            return out
+
+        return total, decode
+
+    def any_loop(self, node: ast.For, begin: Value, end: Value, bind: Bind, options: dict[str, Any]) -> None:
+        parallel = self.at_top_level() and not options.get("serialize", False)
+        self.frame.loops.append(LoopScope("parallel" if parallel else "serial", self.b.depth + 1))
+        try:
+            if parallel:
+                self.parallel_loop(node, begin.op, end.op, bind, options)
+            else:
+                self.serial_loop(node, begin, end, bind)
+        finally:
+            self.frame.loops.pop()
+
+    def serial_loop(self, node: ast.For, begin: Value, end: Value, bind: Bind) -> None:
+        jumps = syntax.jumps(node.body)
+        targets = {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
+        outer = {name: self.frame.vars.pop(name) for name in targets if name in self.frame.vars}
+        if BREAK not in jumps and RETURNED not in jumps:
+
+            def body(index: Value) -> None:
+                bind(index)
+                self.frame.vars["%continue"] = scalar.constant(False)
+                self.block(node.body)
+
+            self.for_op(begin.op, end.op, body, self.names_of(node.body) - targets)
+        else:
+            self._serial_with_jumps(node, begin, end, bind)
+        for name in targets:
+            self.frame.lost.pop(name, None)
+        self.frame.vars.update(outer)
+
+    def _serial_with_jumps(self, node: ast.For, begin: Value, end: Value, bind: Bind) -> None:
+        counter = f"%index{len(self.frame.loops)}"
+        self.frame.vars[counter] = begin
+
+        def condition() -> Value:
+            return scalar.cast(scalar.less(self.frame.vars[counter], end), u1)
+
+        def start() -> None:
+            bind(self.frame.vars[counter])
+
+        def step() -> None:
+            self.frame.vars[counter] = self.frame.vars[counter] + 1
+
+        self.while_loop(condition, node.body, {counter}, start, step)
+        del self.frame.vars[counter]
+
+    # --- parallel loops --------------------------------------------------------------------------------------------------
+
+    def parallel_loop(self, node: ast.For, begin: Op, end: Op, bind: Bind, options: dict[str, Any]) -> None:
+        jumps = syntax.jumps(node.body)
+        if BREAK in jumps:
+            raise self.syntax_error(
+                "`break` cannot leave a parallel loop",
+                _find(node, ast.Break),
+                "put `sg.loop_config(serialize=True)` before it, or loop in an inner loop",
+            )
+        if RETURNED in jumps:
+            raise self.syntax_error(
+                "a parallel loop cannot return from the kernel", _find(node, ast.Return), "store the result, and return it after the loop"
+            )
+        self._share_variables(node)
+        before = dict(self.frame.vars)
+        self.parallel_loops += 1
+        (index,) = self.b.begin(begin.type)
+        key = self.random_key if self.uses_random else None
+        if self.uses_random:
+            seed = Value(self.b.emit(ir.seed, type=u32))
+            self.random_key = (randoms.stream_key(seed, self.parallel_loops), scalar.cast(Value(index), u32))
+            self.frame.vars[RNG] = scalar.constant(0, u32)
+        bind(Value(index))
+        self.frame.vars["%continue"] = scalar.constant(False)
+        self.block(node.body)
+        region = self.b.end()
+        self.leave_loop(before)
+        if key is not None:
+            self.random_key = key
+        attr = LoopAttr(True, str(options.get("name") or ""), int(options.get("block_dim") or 0))
+        self.b.emit(ir.for_, begin, end, attr=attr, type=(), regions=(region,))
+
+    def _share_variables(self, node: ast.For) -> None:
+        """Variables from outside that the iterations update together move to memory.
+
+        One that the iterations only assign, and that nothing reads after the loop, is private to each of them.
+        """
+        targets = {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
+        updated = {n.target.id for n in ast.walk(node) if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)}
+        for name in self.carried(self.names_of(node.body) - targets):
+            if name.startswith("%"):
+                continue
+            if name in updated or self._read_after(name, node):
+                self.to_memory(name)
+
+    def _read_after(self, name: str, node: ast.For) -> bool:
+        tree = self.frame.source.tree
+        return any(
+            isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load) and n.lineno > (node.end_lineno or node.lineno)
+            for n in ast.walk(tree)
+        )
+
+
+def _non_negative(x: Value) -> Value:
+    known = scalar.known(x)
+    if isinstance(known, int):
+        return scalar.constant(max(known, 0), x.dtype)
+    return scalar.emit(ir.max_, x, scalar.constant(0, x.dtype))
+
+
+def _trip_count(first: Value, last: Value, step: Value) -> Value:
+    """ceil((last - first) / step), or 0."""
+    known = scalar.known(step)
+    distance = last - first
+    if isinstance(known, int):
+        towards = distance if known > 0 else -distance
+        size = abs(known)
+        return _non_negative(scalar.floordiv(towards + (size - 1), size))
+    up = scalar.greater(step, 0)
+    towards = scalar.select(up, distance, -distance)
+    size = scalar.select(up, step, -step)
+    return _non_negative(scalar.floordiv(towards + size - 1, size))
+
+
+def field_space(field: ScalarField | MatrixField | StructField) -> tuple[Value, Callable[[Value], list[Value]]]:
+    """Number of elements of a field, and the decoding of a flat index in the order of memory."""
+    total = 1
+    for extent in field.shape:
+        total *= extent
+
+    def decode(index: Value) -> list[Value]:
+        return list(field.loop_order(index))
+
+    return scalar.constant(total, i64 if total > 2**31 - 1 else i32), decode
+
+
+def _is_iterable(x: Any) -> bool:
+    return hasattr(x, "__iter__")
+
+
+def _find(node: ast.AST, kind: type[ast.AST]) -> ast.AST:
+    return next(n for n in ast.walk(node) if isinstance(n, kind))

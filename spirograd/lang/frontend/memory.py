@@ -1,0 +1,89 @@
+"""Fields and arrays as the kernel sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from spirograd.base.dtypes import DType, i32
+from spirograd.base.errors import SpirogradTypeError
+from spirograd.ir import ops as ir
+from spirograd.ir.nodes import ArrayArg, ArrayRef
+from spirograd.lang import scalar
+from spirograd.lang.context import current_trace
+from spirograd.lang.data.field import MatrixField, ScalarField, StructField
+from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.frontend.places import Element, Place, StructElement, index_values
+from spirograd.lang.scalar import Value
+
+INT32_MAX = 2**31 - 1
+
+
+class ArrayProxy:
+    """An array argument inside a kernel. ``shape`` gives the extents as run-time values (element shape excluded)."""
+
+    __sg_traceable__ = True
+
+    def __init__(self, arg: int, decl: ArrayArg, role: str = "primal") -> None:
+        self.arg = arg
+        self.decl = decl
+        self.ref = ArrayRef(
+            decl.name if role == "primal" else f"{decl.name}.{role}", arg, decl.dtype, decl.ndim, decl.element_shape, role, decl.wide
+        )
+
+    @property
+    def shape(self) -> tuple[Value, ...]:
+        b = scalar.builder()
+        return tuple(Value(b.emit(ir.shape, attr=(self.arg, axis), type=i32)) for axis in range(self.decl.ndim))
+
+    @property
+    def dtype(self) -> DType:
+        return self.decl.dtype
+
+    @property
+    def element_shape(self) -> tuple[int, ...]:
+        return self.decl.element_shape
+
+    @property
+    def grad(self) -> ArrayProxy:
+        if not self.decl.needs_grad:
+            trace = current_trace()
+            loc = trace.b.loc if trace else None
+            raise SpirogradTypeError(f"array `{self.decl.name}` has no gradient", loc, "make it with `needs_grad=True`")
+        return ArrayProxy(self.arg, self.decl, "grad")
+
+    def __sg_describe__(self) -> str:
+        return f"the {self.decl.ndim}-d array `{self.decl.name}`"
+
+
+def array_decl(name: str, array: Ndarray) -> ArrayArg:
+    """How an ndarray is declared as an argument."""
+    wide = _count(array.shape, array.element_shape) > INT32_MAX
+    return ArrayArg(name, array.dtype, len(array.shape), tuple(array.element_shape), array.grad is not None, wide)
+
+
+def _count(*shapes: Sequence[int]) -> int:
+    out = 1
+    for shape in shapes:
+        for n in shape:
+            out *= n
+    return out
+
+
+def place_of_element(base: Any, key: Any, trees: dict[int, Any]) -> Place | None:
+    """The element of a field or array at ``key``; None if ``base`` is neither. Notes the field's tree in ``trees``."""
+    if isinstance(base, ArrayProxy):
+        return Element(base.ref, index_values(key, base.decl.ndim, base.decl.name))
+    if isinstance(base, StructField):
+        members = {name: place_of_element(member, key, trees) for name, member in base.members.items()}
+        return StructElement({name: place for name, place in members.items() if place is not None}, base.make_value)
+    if isinstance(base, (ScalarField, MatrixField)):
+        ref = base.refs()
+        trees[ref.tree] = base.tree
+        return Element(ref, index_values(key, len(ref.shape), ref.name, ref.shape, ref.layout.origin))
+    return None
+
+
+def has_elements(base: Any) -> bool:
+    """Whether ``base`` is a field or an array of the kernel."""
+    return isinstance(base, (ArrayProxy, ScalarField, MatrixField, StructField))

@@ -1,0 +1,69 @@
+"""What a block of statements may do, found in its syntax alone: which names it assigns, which jumps it may take."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+
+# Names that no Python program can spell: the flags of jumps and the value of a function, carried like variables.
+BREAK, CONTINUE, RETURNED, RESULT, RNG = "%break", "%continue", "%returned", "%result", "%rng"
+_FLAGS = {ast.Break: {BREAK}, ast.Continue: {CONTINUE}, ast.Return: {RETURNED, RESULT}}
+_LOOPS = (ast.For, ast.While)
+
+
+# The arguments of a call that the callee may change (parameters taken by reference).
+References = Callable[[ast.Call], Sequence[ast.expr]]
+
+
+def assigned(statements: Sequence[ast.stmt], references: References) -> set[str]:
+    """Names that the statements may bind or change, the flags of their jumps included."""
+    out: set[str] = set()
+    for statement in statements:
+        _assigned(statement, out, references)
+    return out
+
+
+def _assigned(node: ast.AST, out: set[str], references: References) -> None:
+    if isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef)):
+        if not isinstance(node, ast.Lambda):
+            out.add(node.name)
+        return
+    if isinstance(node, (ast.Assign, ast.Delete)):
+        for target in node.targets:
+            _targets(target, out)
+    elif isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.NamedExpr)) or isinstance(node, ast.For):
+        _targets(node.target, out)
+    elif isinstance(node, ast.Call):
+        for argument in references(node):
+            _targets(argument, out)
+    elif type(node) in _FLAGS:
+        out |= _FLAGS[type(node)]  # type: ignore[index]
+    inner: set[str] = set()
+    for child in ast.iter_child_nodes(node):
+        _assigned(child, inner, references)
+    out |= inner - ({BREAK, CONTINUE} if isinstance(node, _LOOPS) else set())
+
+
+def _targets(target: ast.expr, out: set[str]) -> None:
+    if isinstance(target, ast.Name):
+        out.add(target.id)
+    elif isinstance(target, (ast.Tuple, ast.List)):
+        for element in target.elts:
+            _targets(element, out)
+    elif isinstance(target, (ast.Attribute, ast.Subscript, ast.Starred)):
+        _targets(target.value, out)
+
+
+def jumps(statements: Sequence[ast.stmt]) -> set[str]:
+    """Flags of the jumps that may leave the statements: break and continue of an enclosing loop, return."""
+    return assigned(statements, lambda call: ()) & {BREAK, CONTINUE, RETURNED}
+
+
+def always_jumps(statements: Sequence[ast.stmt]) -> bool:
+    """Whether control never reaches the end of the statements."""
+    for statement in statements:
+        if type(statement) in _FLAGS:
+            return True
+        if isinstance(statement, ast.If) and always_jumps(statement.body) and always_jumps(statement.orelse):
+            return True
+    return False

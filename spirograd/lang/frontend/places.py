@@ -1,0 +1,241 @@
+"""Places: what can stand on the left of an assignment. Elements of memory, local variables, and parts of either."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from spirograd.base.dtypes import DType, i32, i64
+from spirograd.base.errors import SpirogradIndexError
+from spirograd.ir import ops as ir
+from spirograd.ir.nodes import ArrayRef, FieldRef, Op, TempRef
+from spirograd.lang import ops, scalar
+from spirograd.lang.matrix import Matrix, make
+from spirograd.lang.scalar import Value, as_value, describe, type_error
+from spirograd.lang.struct import Struct
+
+MemoryRef = FieldRef | ArrayRef | TempRef
+
+
+class Place:
+    """Somewhere a value can be read from and written to."""
+
+    def load(self) -> Any:
+        raise NotImplementedError
+
+    def store(self, value: Any) -> None:
+        raise NotImplementedError
+
+    def index(self, key: Any) -> Place:
+        """The part at ``[key]``."""
+        return Part(self, "index", key)
+
+    def member(self, name: str) -> Place:
+        """The part at ``.name``."""
+        return Part(self, "member", name)
+
+    def atomic(self, kind: str, value: Any) -> Any:
+        """Update with a value, returning the old one: atomic in memory; of what is no memory, a plain update."""
+        old = self.load()
+        self.store(combined(kind, old, value))
+        return old
+
+
+def element_shape(ref: MemoryRef) -> tuple[int, ...]:
+    return ref.shape if isinstance(ref, TempRef) else ref.element_shape
+
+
+class Element(Place):
+    """An element of a field or array: scalar, vector or matrix, as its element shape says."""
+
+    def __init__(self, ref: MemoryRef, indices: Sequence[Op], components: tuple[Op, ...] = ()) -> None:
+        self.ref = ref
+        self.indices = tuple(indices)
+        self.components = components
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return element_shape(self.ref)[len(self.components) :]
+
+    def _each(self) -> list[tuple[Op, ...]]:
+        b = scalar.builder()
+        return [(*self.indices, *self.components, *[b.const(k, i32) for k in position]) for position in np.ndindex(*self.shape)]
+
+    def load(self) -> Any:
+        b = scalar.builder()
+        values = [Value(b.load(self.ref, *at)) for at in self._each()]
+        return values[0] if not self.shape else make(values, self.shape)
+
+    def store(self, value: Any) -> None:
+        b = scalar.builder()
+        for at, v in zip(self._each(), entries_for(value, self.shape, f"an element of `{self.ref.name}`")):
+            b.store(self.ref, *at, scalar.cast(v, self.ref.dtype).op)
+
+    def index(self, key: Any) -> Place:
+        keys = key if isinstance(key, tuple) else (key,)
+        if isinstance(key, Matrix):
+            keys = tuple(key.entries)
+        if any(isinstance(k, slice) for k in keys) or len(keys) > len(self.shape):
+            return Part(self, "index", key)
+        components = [component_index(k, n) for k, n in zip(keys, self.shape)]
+        return Element(self.ref, self.indices, (*self.components, *components))
+
+    def atomic(self, kind: str, value: Any) -> Any:
+        b = scalar.builder()
+        dtype = self.ref.dtype
+        if dtype.kind == "bool":
+            raise type_error(f"`{self.ref.name}` holds u1, which has no atomic operations", "use a field of i32")
+        if kind in ("and", "or", "xor") and dtype.is_float:
+            raise type_error(f"bitwise atomics need integers, `{self.ref.name}` holds {dtype}")
+        old = []
+        for at, v in zip(self._each(), entries_for(value, self.shape, f"an element of `{self.ref.name}`")):
+            old.append(Value(b.atomic(kind, self.ref, *at, scalar.cast(v, dtype).op)))
+        return old[0] if not self.shape else make(old, self.shape)
+
+    def compare_and_swap(self, expected: Any, desired: Any) -> Value:
+        b = scalar.builder()
+        dtype = self.ref.dtype
+        operands = (scalar.cast(expected, dtype).op, scalar.cast(desired, dtype).op)
+        return Value(b.emit(ir.cas, *self.indices, *self.components, *operands, attr=self.ref, type=dtype))
+
+
+class StructElement(Place):
+    """An element of a field of structs: one place per member."""
+
+    def __init__(self, members: dict[str, Place], make: Any) -> None:
+        self.members = members
+        self.make = make
+
+    def load(self) -> Any:
+        return self.make({name: place.load() for name, place in self.members.items()})
+
+    def store(self, value: Any) -> None:
+        if not isinstance(value, Struct):
+            raise type_error(f"cannot store {describe(value)} in an element that is a struct with {', '.join(self.members)}")
+        check_members(value, self.members)
+        for name, place in self.members.items():
+            place.store(value.entries[name])
+
+    def member(self, name: str) -> Place:
+        if name not in self.members:
+            raise type_error(f"the struct has no member `{name}`", f"it has {', '.join(self.members)}")
+        return self.members[name]
+
+    def atomic(self, kind: str, value: Any) -> Any:
+        if not isinstance(value, Struct):
+            raise type_error(f"cannot combine a struct with {describe(value)}")
+        check_members(value, self.members)
+        return self.make({name: place.atomic(kind, value.entries[name]) for name, place in self.members.items()})
+
+
+def check_members(value: Struct, members: Any) -> None:
+    if set(value.entries) != set(members):
+        raise type_error(f"structs with different members: {', '.join(value.entries)} and {', '.join(members)}")
+
+
+class Part(Place):
+    """A part of another place: reading takes the part of the whole, writing replaces the whole with a changed copy."""
+
+    def __init__(self, whole: Place, kind: str, key: Any) -> None:
+        self.whole = whole
+        self.kind = kind
+        self.key = key
+
+    def load(self) -> Any:
+        value = self.whole.load()
+        if self.kind == "member":
+            return getattr(value, self.key)
+        return value[self.key]
+
+    def store(self, value: Any) -> None:
+        whole = self.whole.load()
+        if self.kind == "index" and isinstance(whole, Matrix):
+            self.whole.store(whole.with_entry(self.key, value))
+        elif self.kind == "member" and isinstance(whole, Struct):
+            self.whole.store(whole.with_member(self.key, value))
+        elif self.kind == "member" and isinstance(whole, Matrix):
+            self.whole.store(whole.with_swizzle(self.key, value))
+        else:
+            raise type_error(f"cannot assign to a part of {describe(whole)}")
+
+
+def combined(kind: str, old: Any, value: Any) -> Any:
+    """What an atomic of this kind leaves in a local variable."""
+    return _COMBINE[kind](old, value)
+
+
+_COMBINE: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "mul": operator.mul,
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
+    "exchange": lambda old, value: value,
+    "min": ops.min,
+    "max": ops.max,
+}
+
+
+def index_values(key: Any, ndim: int, name: str, shape: tuple[int, ...] | None = None, origin: tuple[int, ...] = ()) -> list[Op]:
+    """The indices of an access as IR integers: ``None`` for 0-d, integers, index vectors, tuples of them."""
+    parts: list[Any] = []
+    for k in key if isinstance(key, tuple) else (key,):
+        if isinstance(k, Matrix):
+            parts += k.entries
+        elif k is not None:
+            parts.append(k)
+    if len(parts) != ndim:
+        trace = scalar.trace_of()
+        hint = f"write `{name}[None]`" if ndim == 0 else f"write `{name}[{', '.join('ijklmnop'[:ndim])}]`"
+        raise SpirogradIndexError(f"`{name}` has {ndim} dimension(s), got {len(parts)} index/indices", trace.b.loc, hint)
+    parts = [scalar.known(k) for k in parts]
+    for axis, k in enumerate(parts):
+        if shape is not None and scalar.is_number(k):
+            low = origin[axis] if origin else 0
+            if not low <= int(k) < low + shape[axis]:
+                raise SpirogradIndexError(
+                    f"index {k} is out of range on axis {axis} of `{name}`, which has indices {low} to {low + shape[axis] - 1}",
+                    scalar.trace_of().b.loc,
+                    "" if k >= 0 else "negative indices do not count from the end in kernels",
+                )
+    return [integer_index(k, name) for k in parts]
+
+
+def integer_index(key: Any, name: str) -> Op:
+    """One index as i32 or i64."""
+    if isinstance(key, slice):
+        raise type_error(f"`{name}` cannot be sliced in a kernel", "loop over the indices; slices work on vectors and matrices")
+    if not scalar.is_scalar(key):
+        raise type_error(f"{describe(key)} is no index for `{name}`")
+    value = as_value(key)
+    t: DType = value.dtype
+    if t.is_float:
+        raise type_error(f"the index of `{name}` is a {t}", "cast it: `sg.cast(x, sg.i32)` or `int(x)`")
+    wide = t.bits == 64 or t.name == "u32"
+    return scalar.cast(value, i64 if wide else i32).op
+
+
+def component_index(key: Any, extent: int) -> Op:
+    """An index into a vector or matrix of ``extent`` on that axis; constants are checked and may count from the end."""
+    key = scalar.known(key)
+    if scalar.is_number(key):
+        if not -extent <= int(key) < extent:
+            raise SpirogradIndexError(f"index {key} is out of range for a vector of {extent}", scalar.trace_of().b.loc)
+        return scalar.builder().const(int(key) % extent, i32)
+    return integer_index(key, "vector")
+
+
+def entries_for(value: Any, shape: tuple[int, ...], what: str) -> list[Any]:
+    """The scalars of ``value`` for something of ``shape``; a scalar fills it."""
+    if scalar.is_scalar(value):
+        count = int(np.prod(shape)) if shape else 1
+        return [value] * count
+    if isinstance(value, (list, tuple)) and shape:
+        value = Matrix(value)
+    if isinstance(value, Matrix) and tuple(value.shape) == shape:
+        return list(value.entries)
+    wanted = f"a {'x'.join(map(str, shape))} {'matrix' if len(shape) > 1 else 'vector'}" if shape else "a scalar"
+    raise type_error(f"cannot assign {describe(value)} to {what}, which is {wanted}")

@@ -1,0 +1,335 @@
+"""Parameters of kernels: how each kind is keyed, declared in the kernel, and packed at a launch."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from spirograd.base import dtypes
+from spirograd.base.dtypes import DType
+from spirograd.base.errors import SpirogradRuntimeTypeError
+from spirograd.ir import ops as ir
+from spirograd.ir.nodes import ArrayArg, ScalarArg
+from spirograd.lang import ops, scalar
+from spirograd.lang.annotations import FunctionArgument, NdarrayType
+from spirograd.lang.context import LanguageOptions
+from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.tensor import Tensor
+from spirograd.lang.frontend.function import Func, is_template
+from spirograd.lang.frontend.memory import INT32_MAX, ArrayProxy, array_decl
+from spirograd.lang.leaves import AggregateType, build
+from spirograd.lang.scalar import Value, describe
+
+
+def array_signature(array: Ndarray) -> tuple[Any, ...]:
+    """What of an ndarray the compiled code depends on."""
+    signature = array.__dict__.get("_sg_signature")
+    if signature is None:
+        decl = array_decl("", array)
+        signature = array._sg_signature = (decl.dtype, decl.ndim, decl.element_shape, decl.needs_grad, decl.wide)  # type: ignore[attr-defined]
+    return signature  # type: ignore[no-any-return]
+
+
+class Declarations:
+    """The flat arguments of the kernel being traced."""
+
+    def __init__(self) -> None:
+        self.args: list[ScalarArg | ArrayArg] = []
+
+    def scalar(self, name: str, t: DType) -> Value:
+        """A scalar argument; its value in the kernel."""
+        self.args.append(ScalarArg(name, t))
+        return Value(scalar.builder().emit(ir.arg, attr=len(self.args) - 1, type=t))
+
+    def array(self, decl: ArrayArg) -> ArrayProxy:
+        self.args.append(decl)
+        return ArrayProxy(len(self.args) - 1, decl)
+
+
+class Packer:
+    """The flat arguments of one launch. ``bind`` makes the binding of an ndarray, ``external`` that of a NumPy array or torch tensor."""
+
+    __slots__ = ("arrays", "bind", "external", "scalars")
+
+    def __init__(self, bind: Callable[[Ndarray], Any], external: Callable[[Any, tuple[int, ...], int], Any]) -> None:
+        self.scalars: list[Any] = []
+        self.arrays: list[Any] = []
+        self.bind = bind
+        self.external = external
+
+    def put_scalar(self, value: Any) -> None:
+        self.scalars.append(value)
+        self.arrays.append(None)
+
+    def put_array(self, binding: Any) -> None:
+        self.scalars.append(0)
+        self.arrays.append(binding)
+
+
+class Parameter:
+    """One parameter. ``key`` is what of a value the compiled code depends on."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def key(self, value: Any) -> Any:
+        raise NotImplementedError
+
+    def declare(self, value: Any, to: Declarations) -> Any:
+        """Add the flat arguments; returns what the name stands for in the kernel."""
+        raise NotImplementedError
+
+    def pack(self, value: Any, into: Packer) -> None:
+        """Append the flat arguments of a launch."""
+        raise NotImplementedError
+
+    def misfit(self, wanted: str, value: Any) -> SpirogradRuntimeTypeError:
+        return SpirogradRuntimeTypeError(f"argument `{self.name}` takes {wanted}, got {describe(value)}")
+
+
+class ScalarParameter(Parameter):
+    def __init__(self, name: str, t: DType) -> None:
+        super().__init__(name)
+        self.t = t
+
+    def key(self, value: Any) -> Any:
+        return None
+
+    def declare(self, value: Any, to: Declarations) -> Any:
+        return to.scalar(self.name, self.t)
+
+    def pack(self, value: Any, into: Packer) -> None:
+        into.put_scalar(self.convert(value))
+
+    def convert(self, value: Any) -> Any:
+        kind = type(value)
+        if self.t.is_float:
+            if kind is float:
+                return value
+            if kind in (int, bool) or isinstance(value, (int, float, np.number, np.bool_)):
+                return float(value)
+            if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
+                return float(value.item())
+            raise self.misfit(f"a number ({self.t})", value)
+        if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
+            value = value.item()
+        if not isinstance(value, (int, bool)):
+            raise self.misfit(f"an integer ({self.t})", value)
+        if self.t.kind == "bool":
+            return bool(value)
+        if not self.t.min <= value <= self.t.max:
+            raise SpirogradRuntimeTypeError(f"argument `{self.name}`: {value} does not fit {self.t}")
+        return int(value)
+
+
+class AggregateParameter(Parameter):
+    """A vector, matrix or struct, by value."""
+
+    def __init__(self, name: str, t: AggregateType) -> None:
+        super().__init__(name)
+        self.t = t
+        self.leaves = [ScalarParameter(f"{name}.{k}", leaf) for k, leaf in enumerate(t.leaf_dtypes())]
+
+    def key(self, value: Any) -> Any:
+        return None
+
+    def declare(self, value: Any, to: Declarations) -> Any:
+        return build(self.t, [leaf.declare(None, to) for leaf in self.leaves])
+
+    def pack(self, value: Any, into: Packer) -> None:
+        try:
+            values = self.t.leaves_of(value)
+        except TypeError as error:
+            raise SpirogradRuntimeTypeError(f"argument `{self.name}`: {error}") from None
+        for leaf, v in zip(self.leaves, values):
+            leaf.pack(v.item() if isinstance(v, np.generic) else v, into)
+
+
+class ArrayParameter(Parameter):
+    """An ndarray, a NumPy array or a torch tensor."""
+
+    def __init__(self, name: str, t: NdarrayType) -> None:
+        super().__init__(name)
+        self.t = t
+
+    def key(self, value: Any) -> Any:
+        if isinstance(value, Ndarray):
+            return array_signature(value)
+        return self._external(value)
+
+    def _external(self, value: Any) -> tuple[DType, int, tuple[int, ...], bool, bool]:
+        """dtype, number of axes, element shape, whether it has a gradient, whether it is huge."""
+        dtype, shape = external_type(value)
+        if dtype is None:
+            raise self.misfit("an array", value)
+        element = self.t.element_shape or ()
+        ndim = len(shape) - len(element)
+        if ndim < 0 or tuple(shape[ndim:]) != tuple(element):
+            raise SpirogradRuntimeTypeError(
+                f"argument `{self.name}`: an array of shape {tuple(shape)} has no elements of shape {tuple(element)}"
+            )
+        grad = bool(getattr(value, "requires_grad", False))
+        return dtype, ndim, tuple(element), grad, int(np.prod(shape, dtype=np.int64)) > INT32_MAX
+
+    def declare(self, value: Any, to: Declarations) -> Any:
+        if isinstance(value, Ndarray):
+            decl = array_decl(self.name, value)
+            shape: tuple[int, ...] = tuple(value.shape)
+        else:
+            dtype, ndim, element, grad, wide = self._external(value)
+            decl = ArrayArg(self.name, dtype, ndim, element, grad, wide)
+            shape = tuple(value.shape)[:ndim]
+        problem = self.t.mismatch(decl.dtype, shape, decl.element_shape)
+        if problem is not None:
+            raise SpirogradRuntimeTypeError(f"argument `{self.name}`: {problem}")
+        return to.array(decl)
+
+    def pack(self, value: Any, into: Packer) -> None:
+        if isinstance(value, Ndarray):
+            into.put_array(into.bind(value))
+        else:
+            _, _, element, _, _ = self._external(value)
+            into.put_array(into.external(value, element, len(into.arrays)))
+
+
+class TemplateParameter(Parameter):
+    """What is fixed while compiling. Ndarrays given for one are arguments all the same."""
+
+    def key(self, value: Any) -> Any:
+        if isinstance(value, Ndarray):
+            return array_signature(value)
+        if isinstance(value, (bool, int, float, str, type(None), DType)) or (isinstance(value, tuple) and _is_plain(value)):
+            return (type(value), value, str(value) if isinstance(value, float) else "")
+        return _Identity(value)
+
+    def declare(self, value: Any, to: Declarations) -> Any:
+        return to.array(array_decl(self.name, value)) if isinstance(value, Ndarray) else value
+
+    def pack(self, value: Any, into: Packer) -> None:
+        if isinstance(value, Ndarray):
+            into.put_array(into.bind(value))
+
+
+def _is_plain(value: tuple[Any, ...]) -> bool:
+    return all(isinstance(v, (bool, int, float, str, type(None))) for v in value)
+
+
+class _Identity:
+    """A key that is equal only for the same object, and keeps it alive so that its id is not used again."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+class TensorParameter(TemplateParameter):
+    """`sg.Tensor`: a field, which is fixed while compiling, or an array."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.array = ArrayParameter(name, NdarrayType())
+
+    def _is_external(self, value: Any) -> bool:
+        return external_type(value)[0] is not None
+
+    def key(self, value: Any) -> Any:
+        return self.array.key(value) if self._is_external(value) else super().key(value)
+
+    def declare(self, value: Any, to: Declarations) -> Any:
+        return self.array.declare(value, to) if self._is_external(value) else super().declare(value, to)
+
+    def pack(self, value: Any, into: Packer) -> None:
+        if self._is_external(value):
+            self.array.pack(value, into)
+        else:
+            super().pack(value, into)
+
+
+class Namespace:
+    """An instance of a dataclass inside a kernel: its members are attributes."""
+
+    def __init__(self, name: str, members: dict[str, Any]) -> None:
+        self.__dict__.update(members)
+        self._name = name
+
+    def __sg_describe__(self) -> str:
+        return f"an instance of {self._name}"
+
+
+class DataclassParameter(Parameter):
+    """An instance of a Python dataclass: a parameter for each member."""
+
+    def __init__(self, name: str, cls: type, options: LanguageOptions) -> None:
+        super().__init__(name)
+        self.cls = cls
+        hints = inspect.get_annotations(cls, eval_str=True)
+        self.members = {f.name: make_parameter(f"{name}.{f.name}", hints.get(f.name, f.type), options) for f in dataclasses.fields(cls)}
+
+    def _check(self, value: Any) -> None:
+        if not isinstance(value, self.cls):
+            raise self.misfit(f"an instance of {self.cls.__name__}", value)
+
+    def key(self, value: Any) -> Any:
+        self._check(value)
+        return tuple(p.key(getattr(value, name)) for name, p in self.members.items())
+
+    def declare(self, value: Any, to: Declarations) -> Any:
+        return Namespace(self.cls.__name__, {name: p.declare(getattr(value, name), to) for name, p in self.members.items()})
+
+    def pack(self, value: Any, into: Packer) -> None:
+        for name, p in self.members.items():
+            p.pack(getattr(value, name), into)
+
+
+def external_type(value: Any) -> tuple[DType | None, tuple[int, ...]]:
+    """Type and shape of a NumPy array or torch tensor; (None, ()) for anything else."""
+    if isinstance(value, np.ndarray):
+        try:
+            return dtypes.from_numpy(value.dtype), value.shape
+        except KeyError:
+            raise SpirogradRuntimeTypeError(f"arrays of {value.dtype} have no counterpart in kernels") from None
+    if type(value).__module__.startswith("torch") and hasattr(value, "data_ptr"):
+        name = str(value.dtype).rpartition(".")[2]
+        try:
+            return dtypes.from_numpy(np.dtype({"bool": "bool"}.get(name, name))), tuple(value.shape)
+        except (KeyError, TypeError):
+            raise SpirogradRuntimeTypeError(f"tensors of {value.dtype} have no counterpart in kernels") from None
+    return None, ()
+
+
+def make_parameter(name: str, annotation: Any, options: LanguageOptions) -> Parameter:
+    """The kind of parameter that an annotation means; SpirogradTypeError for one that means nothing."""
+    if annotation is inspect.Parameter.empty:
+        raise scalar.type_error(f"parameter `{name}` has no type", "annotate it: sg.f32, sg.types.ndarray(), sg.template() ...")
+    if annotation is NdarrayType:
+        return ArrayParameter(name, NdarrayType())
+    if isinstance(annotation, NdarrayType):
+        return ArrayParameter(name, annotation)
+    if isinstance(annotation, AggregateType):
+        return AggregateParameter(name, annotation)
+    if annotation is Tensor:
+        return TensorParameter(name)
+    if is_template(annotation) or isinstance(annotation, (FunctionArgument, Func)):
+        return TemplateParameter(name)
+    if annotation in (int, float):
+        return ScalarParameter(name, options.default_ip if annotation is int else options.default_fp)
+    if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
+        return DataclassParameter(name, annotation, options)
+    try:
+        return ScalarParameter(name, ops.as_dtype(annotation))
+    except TypeError:
+        raise scalar.type_error(
+            f"parameter `{name}` has the annotation {annotation!r}, which is no type of the kernel language",
+            "scalars: sg.i32 ...; arrays: sg.types.ndarray(dtype, ndim); what is fixed while compiling: sg.template()",
+        ) from None

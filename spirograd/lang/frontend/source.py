@@ -1,0 +1,74 @@
+"""The syntax tree of a function, and the names that it can see."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from spirograd.base.errors import SpirogradCompilationError, SpirogradSyntaxError
+from spirograd.base.loc import Loc
+
+
+@dataclass(slots=True, eq=False)
+class Source:
+    """A Python function as the front end sees it. ``offset`` maps lines and columns of the dedented tree to the file's."""
+
+    function: Callable[..., Any]
+    tree: ast.FunctionDef
+    file: str
+    line_offset: int
+    col_offset: int
+    name: str
+
+    def loc(self, node: ast.AST, caller: Loc | None) -> Loc:
+        """Where ``node`` stands in the user's file."""
+        line = getattr(node, "lineno", 1)
+        col = getattr(node, "col_offset", 0)
+        end_line = getattr(node, "end_lineno", line) or line
+        end_col = getattr(node, "end_col_offset", col) or col
+        shift, indent = self.line_offset, self.col_offset
+        return Loc(self.file, line + shift, col + indent, end_line + shift, end_col + indent, self.name, caller)
+
+    def names(self) -> dict[str, Any]:
+        """Everything that the function can see, but its own locals: closure, globals and builtins, as of now."""
+        out = {**vars(builtins), **self.function.__globals__}
+        code, cells = self.function.__code__, self.function.__closure__ or ()
+        for name, cell in zip(code.co_freevars, cells):
+            try:
+                out[name] = cell.cell_contents
+            except ValueError:  # not assigned yet: using it is the user's NameError
+                out.pop(name, None)
+        return out
+
+
+def of(function: Callable[..., Any], kind: str) -> Source:
+    """The source of ``function``; SpirogradSyntaxError if there is none to be had (``kind``: what the user called it)."""
+    name = getattr(function, "__qualname__", repr(function))
+    try:
+        lines, first = inspect.getsourcelines(function)
+        file = inspect.getsourcefile(function) or "<unknown>"
+    except (OSError, TypeError):
+        raise SpirogradSyntaxError(
+            f"the source code of {kind} `{name}` is not available",
+            hint="define it in a file (the interactive prompt and exec keep no source)",
+        ) from None
+    text = "".join(lines)
+    dedented = textwrap.dedent(text)
+    indent = len(text) - len(text.lstrip()) if dedented != text else 0
+    try:
+        module = ast.parse(dedented)
+    except SyntaxError as error:
+        raise SpirogradCompilationError(f"cannot parse {kind} `{name}`: {error}") from None
+    tree = module.body[0]
+    if not isinstance(tree, ast.FunctionDef):
+        raise SpirogradSyntaxError(
+            f"`{name}` is no plain function",
+            Loc(file, first),
+            f"a {kind} is a function defined with `def`; lambdas and async functions are not",
+        )
+    return Source(function, tree, file, first - 1, indent, function.__name__)

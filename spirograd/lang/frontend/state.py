@@ -1,0 +1,215 @@
+"""What the tracer knows while it walks: frames with their variables, and how variables become carried IR values."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from spirograd.base.dtypes import DType
+from spirograd.base.errors import SpirogradCompilationError, SpirogradNameError, SpirogradSyntaxError
+from spirograd.base.loc import Loc
+from spirograd.ir.builder import Builder
+from spirograd.ir.nodes import Op, TempRef
+from spirograd.lang import scalar
+from spirograd.lang.context import Trace
+from spirograd.lang.frontend.places import Element, Place, StructElement
+from spirograd.lang.frontend.source import Source
+from spirograd.lang.matrix import Matrix, make
+from spirograd.lang.scalar import Value, describe, type_error
+from spirograd.lang.struct import Struct
+
+
+@dataclass(slots=True)
+class LoopScope:
+    """A loop around the statement being traced. ``kind``: "parallel", "serial" or "static"; ``depth``: of the builder inside."""
+
+    kind: str
+    depth: int
+
+
+@dataclass(slots=True, eq=False)
+class Frame:
+    """One function being traced: its source, its variables, and what became of names that are gone."""
+
+    source: Source
+    names: dict[str, Any]
+    is_kernel: bool
+    returns: Any = None
+    caller: Loc | None = None
+    vars: dict[str, Any] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)
+    loops: list[LoopScope] = field(default_factory=list)
+
+
+class MemoryVariable:
+    """A variable of the kernel that parallel loops update: it lives in memory, and updates of it are atomic."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+
+def is_runtime(x: Any) -> bool:
+    """Whether ``x`` is a value that the kernel computes (rather than an object known while compiling)."""
+    return isinstance(x, (Value, Matrix, Struct))
+
+
+def leaves(x: Any) -> list[Value]:
+    """The scalars of a run-time value, in order."""
+    if isinstance(x, Matrix):
+        return [scalar.as_value(e) for e in x.entries]
+    if isinstance(x, Struct):
+        return [leaf for member in x.entries.values() for leaf in leaves(member)]
+    return [scalar.as_value(x)]
+
+
+def rebuild(model: Any, values: Sequence[Value]) -> Any:
+    """A value of the shape of ``model`` from its scalars."""
+    return _rebuild(model, list(reversed(values)))
+
+
+def _rebuild(model: Any, stack: list[Value]) -> Any:
+    if isinstance(model, Matrix):
+        return make([stack.pop() for _ in model.entries], model.shape)
+    if isinstance(model, Struct):
+        return model.with_entries({name: _rebuild(member, stack) for name, member in model.entries.items()})
+    return stack.pop()
+
+
+def settle(x: Any) -> Any:
+    """``x`` as something a variable can hold: numbers become typed constants, in vectors and structs too."""
+    if scalar.is_scalar(x):
+        return scalar.as_value(x)
+    if isinstance(x, (Matrix, Struct)):
+        return rebuild(x, leaves(x))
+    return x
+
+
+def same_shape(a: Any, b: Any) -> bool:
+    """Whether two run-time values have the same structure (types of scalars apart)."""
+    if isinstance(a, Matrix) and isinstance(b, Matrix):
+        return bool(a.shape == b.shape)
+    if isinstance(a, Struct) and isinstance(b, Struct):
+        return list(a.entries) == list(b.entries) and all(same_shape(a.entries[k], b.entries[k]) for k in a.entries)
+    return isinstance(a, Value) and isinstance(b, Value)
+
+
+def convert(value: Any, model: Any, what: str) -> Any:
+    """``value`` with the structure and the types of ``model``, as assignment to an existing variable has it."""
+    if isinstance(model, Matrix) and scalar.is_scalar(value):
+        value = make([value] * len(model.entries), model.shape)
+    if isinstance(model, Matrix) and isinstance(value, (list, tuple)):
+        value = Matrix(value)
+    value = settle(value)
+    if not is_runtime(value) or not same_shape(value, model):
+        raise type_error(
+            f"cannot assign {describe(value)} to {what}, which is {describe(model)}", "use another name for a value of another kind"
+        )
+    return rebuild(model, [scalar.cast(v, m.dtype) for v, m in zip(leaves(value), leaves(model))])
+
+
+class State:
+    """The part of the tracer that everything else builds on."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.b: Builder = trace.b
+        self.frame: Frame = None  # type: ignore[assignment]
+        self.temps = 0
+        self.depth = 0
+        self.trees: dict[int, Any] = {}
+
+    def captured(self, obj: Any, owner: tuple[Any, str] | None) -> Any:
+        """What an object found by name or attribute is in the kernel: an ndarray becomes an argument that the user does not see."""
+        raise NotImplementedError
+
+    def at(self, node: ast.AST) -> None:
+        """Remember where in the source we are."""
+        self.b.loc = self.frame.source.loc(node, self.frame.caller)
+
+    def syntax_error(self, message: str, node: ast.AST, hint: str = "") -> SpirogradSyntaxError:
+        return SpirogradSyntaxError(message, self.frame.source.loc(node, self.frame.caller), hint)
+
+    def located(self, error: SpirogradCompilationError) -> SpirogradCompilationError:
+        """The error, with the place being traced if it has none."""
+        return error if error.loc is not None else type(error)(error.message, self.b.loc, error.hint)
+
+    # --- variables -------------------------------------------------------------------------------------------------------
+
+    def lookup(self, name: str, node: ast.AST) -> Any:
+        """What a name means here."""
+        frame = self.frame
+        if name in frame.vars:
+            held = frame.vars[name]
+            return held.place.load() if isinstance(held, MemoryVariable) else held
+        if name in frame.lost:
+            raise SpirogradNameError(f"`{name}` is not defined here", frame.source.loc(node, frame.caller), frame.lost[name])
+        if name in frame.names:
+            return frame.names[name]
+        import_hint = "variables of a kernel must be assigned before they are used"
+        raise SpirogradNameError(f"`{name}` is not defined", frame.source.loc(node, frame.caller), near(name, frame) or import_hint)
+
+    def assign(self, name: str, value: Any) -> None:
+        """Bind ``name``. The type of a run-time variable is that of its first value; later ones are converted."""
+        held = self.frame.vars.get(name)
+        if isinstance(held, MemoryVariable):
+            held.place.store(convert(value, held.place.load(), f"`{name}`"))
+            return
+        if is_runtime(held) and not name.startswith("%"):
+            value = convert(value, held, f"`{name}`")
+        self.frame.vars[name] = settle(value)
+        self.frame.lost.pop(name, None)
+
+    def temp(self, name: str, t: DType, shape: tuple[int, ...] = ()) -> TempRef:
+        self.temps += 1
+        return TempRef(f"{name}.{self.temps}", t, shape)
+
+    def to_memory(self, name: str) -> None:
+        """Move a variable to memory, so that the iterations of a parallel loop can update it."""
+        value = self.frame.vars[name]
+        place = self._memory_for(name, value)
+        place.store(value)
+        self.frame.vars[name] = MemoryVariable(place)
+
+    def _memory_for(self, name: str, value: Any) -> Place:
+        if isinstance(value, Struct):
+            members = {key: self._memory_for(f"{name}.{key}", member) for key, member in value.entries.items()}
+            return StructElement(members, value.with_entries)
+        types = {v.dtype for v in leaves(value)}
+        if len(types) != 1:
+            raise type_error(
+                f"`{name}` mixes types {', '.join(map(str, types))}, and is updated by a parallel loop", "give its entries one type"
+            )
+        shape = value.shape if isinstance(value, Matrix) else ()
+        return Element(self.temp(name, types.pop(), tuple(shape)), ())
+
+    # --- regions ---------------------------------------------------------------------------------------------------------
+
+    def carried(self, names: set[str]) -> list[str]:
+        """Those of ``names`` that hold run-time values now, in a fixed order."""
+        return sorted(name for name in names if is_runtime(self.frame.vars.get(name)))
+
+    def values_of(self, names: Sequence[str]) -> list[Op]:
+        return [leaf.op for name in names for leaf in leaves(self.frame.vars[name])]
+
+    def bind(self, names: Sequence[str], models: dict[str, Any], values: Sequence[Op]) -> None:
+        """Give variables new scalars, with the structure that ``models`` has."""
+        at = 0
+        for name in names:
+            count = len(leaves(models[name]))
+            self.frame.vars[name] = rebuild(models[name], [Value(op) for op in values[at : at + count]])
+            at += count
+
+    def forget(self, before: dict[str, Any], why: str) -> None:
+        """End of a block: names that it introduced are gone, with a reason for the error message."""
+        for name in self.frame.vars:
+            if name not in before and not name.startswith("%"):
+                self.frame.lost[name] = why
+
+
+def near(name: str, frame: Frame) -> str:
+    """A hint with names that look like ``name``."""
+    close = difflib.get_close_matches(name, [*frame.vars, *(n for n in frame.names if not n.startswith("_"))], n=2)
+    return f"did you mean {' or '.join(f'`{c}`' for c in close)}?" if close else ""

@@ -1,0 +1,58 @@
+"""Counter-based random numbers, as plain integer arithmetic of the kernel.
+
+The bits are those of pcg3d (M. Jarzynski, M. Olano: Hash Functions for GPU Rendering, JCGT 9(3), 2020) of (iteration, draw, stream), so a draw
+depends on nothing but these three: any back end gives the same numbers, and a reverse pass can draw them again.
+"""
+
+from __future__ import annotations
+
+import math
+
+from spirograd.base import dtypes
+from spirograd.base.dtypes import DType, f64, i32, u1, u32, u64
+from spirograd.lang import ops, scalar
+from spirograd.lang.scalar import Value
+
+
+def _pcg3d(x: Value, y: Value, z: Value) -> tuple[Value, Value, Value]:
+    multiplier, increment = scalar.constant(1664525, u32), scalar.constant(1013904223, u32)
+    x, y, z = (v * multiplier + increment for v in (x, y, z))
+    x = x + y * z
+    y = y + z * x
+    z = z + x * y
+    x, y, z = (v ^ (v >> 16) for v in (x, y, z))
+    x = x + y * z
+    y = y + z * x
+    z = z + x * y
+    return x, y, z
+
+
+def stream_key(seed: Value, task: int) -> Value:
+    """What distinguishes the loops of a kernel and its launches."""
+    return seed ^ scalar.constant((task * 0x9E3779B9) & 0xFFFFFFFF, u32)
+
+
+def uniform(t: DType, counter: Value, key: Value, index: Value) -> Value:
+    """Floats in [0, 1) on the grid of their precision (f16: 2**-11, f32: 2**-24, f64: 2**-53); integers over their whole range; u1 a coin."""
+    a, b, _ = _pcg3d(index, counter, key)
+    if t is f64:
+        high, low = scalar.cast(a >> 5, f64), scalar.cast(b >> 6, f64)
+        return (high * scalar.constant(67108864.0, f64) + low) * scalar.constant(2.0**-53, f64)
+    if t.is_float:
+        bits = 24 if t.bits == 32 else 11
+        return scalar.cast(scalar.cast(a >> (32 - bits), dtypes.f32) * scalar.constant(2.0**-bits, dtypes.f32), t)
+    if t is u1:
+        return (a >> 31) != scalar.constant(0, u32)
+    if t.bits == 64:
+        return scalar.cast((scalar.cast(a, u64) << 32) | scalar.cast(b, u64), t)
+    return scalar.bit_cast(a, t) if t in (i32, u32) else scalar.cast(a >> (32 - t.bits), t)
+
+
+def normal(t: DType, counter: Value, key: Value, index: Value) -> Value:
+    """Box and Muller's transform (G. Box, M. Muller, Ann. Math. Stat. 29, 1958) of two of the three words of one draw."""
+    a, b, _ = _pcg3d(index, counter, key)
+    work = f64 if t is f64 else dtypes.f32
+    radius_bits = scalar.cast(a >> 8, work) + scalar.constant(1.0, work)  # never 0, so the logarithm is finite
+    u = radius_bits * scalar.constant(2.0**-24, work)
+    angle = scalar.cast(b, work) * scalar.constant(2.0 * math.pi * 2.0**-32, work)
+    return scalar.cast(ops.sqrt(ops.log(u) * scalar.constant(-2.0, work)) * ops.cos(angle), t)

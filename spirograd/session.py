@@ -1,0 +1,177 @@
+"""A session joins language, compiler and runtime: one device, its memory, what was compiled for it."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spirograd.base import knobs
+from spirograd.base.artifact import CompiledKernel
+from spirograd.base.options import CompileOptions
+from spirograd.compiler import compile_kernel, kernel_key
+from spirograd.config import Config
+from spirograd.dumps import write_stages
+from spirograd.ir import nodes
+from spirograd.lang.context import LanguageOptions
+from spirograd.runtime.cache import Cache
+from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
+from spirograd.runtime.loader import open_device
+from spirograd.runtime.memory import Memory
+
+
+class Session:
+    """What lies between `init` and `reset`."""
+
+    def __init__(self, config: Config) -> None:
+        self.cfg = config
+        self.arch = config.arch
+        limit = int(config.device_memory_GB * 2**30) if config.device_memory_GB else None
+        self.device = open_device(config.arch, debug=config.debug, max_threads=config.cpu_max_num_threads, device_memory_bytes=limit)
+        self.memory = Memory(self.device)
+        seed = config.random_seed if config.random_seed >= 0 else random.SystemRandom().getrandbits(32)
+        self.launcher = Launcher(self.device, self.memory, seed=seed)
+        self.language = LanguageOptions(
+            config.default_fp, config.default_ip, config.debug, config.short_circuit_operators, config.unrolling_limit
+        )
+        self.compile_options = CompileOptions(
+            fast_math=config.fast_math,
+            check_bounds=config.check_out_of_bound or config.debug,
+            check_overflow=config.debug,
+            optimize=config.cfg_optimization and config.advanced_optimization,
+            opt_level=config.opt_level,
+            group_size=config.default_gpu_block_dim,
+            verify=config.debug or knobs.flag("SG_VERIFY"),
+        )
+        self.cache = Cache(config.offline_cache_file_path, config.offline_cache_max_size_of_files) if config.offline_cache else None
+        self.compiled = 0
+        self.closed = False
+
+    # --- compiling -------------------------------------------------------------------------------------------------------
+
+    def prepare(self, kernel: nodes.Kernel) -> LaunchPlan:
+        """Compile a kernel, or take it from the offline cache, and load it."""
+        return self.launcher.prepare(self._compile(kernel))
+
+    def _compile(self, kernel: nodes.Kernel) -> CompiledKernel:
+        options = self.compile_options
+        dump = knobs.get("SG_DUMP")
+        if self.cfg.print_ir or dump or self.cache is None or self.arch == "interpreter":
+            compiled = compile_kernel(kernel, self.device.caps, replace(options, keep_stages=bool(dump) or self.cfg.print_ir))
+            if dump:
+                write_stages(compiled, Path(dump))
+            if self.cfg.print_ir:
+                print(compiled.stages["kernel.ir"])
+            self.compiled += 1
+            return compiled
+        key = kernel_key(kernel, self.device.caps, options)
+        found = self.cache.get(key)
+        if found is not None:
+            return found
+        compiled = compile_kernel(kernel, self.device.caps, options)
+        self.compiled += 1
+        self.cache.put(key, compiled)
+        return compiled
+
+    def stages(self, kernel: nodes.Kernel) -> dict[str, Any]:
+        """All stages of compiling ``kernel`` for this device."""
+        return compile_kernel(kernel, self.device.caps, replace(self.compile_options, keep_stages=True)).stages
+
+    # --- launching -------------------------------------------------------------------------------------------------------
+
+    def bind(self, array: Any) -> ArrayBinding:
+        """The binding of an ndarray, made once."""
+        allocation = array.allocation
+        binding = array.__dict__.get("_sg_binding")
+        if binding is None:
+            grad = array.grad.allocation.address if array.grad is not None else 0
+            binding = array._sg_binding = ArrayBinding(allocation.address, array.shape, grad, 0, allocation)
+        return binding  # type: ignore[no-any-return]
+
+    def transfers(self) -> Transfers:
+        return Transfers(self)
+
+    def launched(self, specialization: Any) -> None:
+        """After each launch: on the CPU and the interpreter, which run at once, faults and prints come at once too."""
+        if self.arch in ("cpu", "interpreter") and (specialization.plan.compiled.prints or specialization.plan.compiled.faults):
+            self.launcher.synchronize()
+
+    def sync(self) -> None:
+        """Wait for all launches; prints, and raises what kernels reported."""
+        self.launcher.synchronize()
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            with contextlib.suppress(Exception):
+                self.launcher.synchronize()
+            self.device.close()
+
+
+class Transfers:
+    """Arrays of NumPy and torch in one launch: used in place where the device can, else copied there and back."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.pending: list[tuple[int, Callable[[], None]]] = []
+
+    def bind(self, value: Any, element_shape: tuple[int, ...], index: int) -> ArrayBinding:
+        """The binding of an array that is flat argument ``index``."""
+        array, write_back = _host_array(value)
+        shape = array.shape[: array.ndim - len(element_shape)]
+        memory = self.session.memory
+        direct = array if array.flags.c_contiguous and array.flags.writeable and array.flags.aligned else None
+        allocation = memory.wrap(direct.ctypes.data, direct.nbytes, direct) if direct is not None and direct.nbytes else None
+        if allocation is None:
+            allocation = memory.allocate(max(array.nbytes, 1))
+            source = np.ascontiguousarray(array)
+            if source.nbytes:
+                allocation.write(0, _bytes(source))
+            self.pending.append((index, self._copy_back(allocation, array, write_back)))
+        elif write_back is not None:
+            self.pending.append((index, write_back))
+        return ArrayBinding(allocation.address, shape, 0, 0, allocation)
+
+    def _copy_back(self, allocation: Any, array: Any, write_back: Callable[[], None] | None) -> Callable[[], None]:
+        def run() -> None:
+            result = np.empty(array.shape, array.dtype)
+            if result.nbytes:
+                allocation.read_into(0, _bytes(result))
+            if not array.flags.writeable:
+                raise ValueError("the kernel writes to an array that is read-only")
+            array[...] = result
+            if write_back is not None:
+                write_back()
+
+        return run
+
+    def finish(self, written: set[int]) -> None:
+        """Copy back what the kernel wrote."""
+        for index, run in self.pending:
+            if index in written:
+                run()
+
+
+def _bytes(array: Any) -> memoryview:
+    """The bytes of a contiguous array, whatever its shape."""
+    return memoryview(array.reshape(-1).view(np.uint8))
+
+
+def _host_array(value: Any) -> tuple[Any, Callable[[], None] | None]:
+    """A NumPy array over the memory of ``value`` if the host can address it, else a copy and what writes it back."""
+    if isinstance(value, np.ndarray):
+        return value, None
+    tensor = value.detach()
+    if tensor.device.type == "cpu":
+        return tensor.numpy(), None
+    host = tensor.cpu()
+
+    def write_back() -> None:
+        tensor.copy_(host)
+
+    return host.numpy(), write_back

@@ -1,0 +1,34 @@
+"""Types for annotations: ``sg.types.ndarray(dtype, ndim)``, ``sg.types.vector(n, dtype)`` ..."""
+
+from spirograd.base.dtypes import f16, f32, f64, i8, i16, i32, i64, u1, u8, u16, u32, u64
+from spirograd.lang import primitive_types
+from spirograd.lang.annotations import NDArray, Template, func, is_integral, is_real, is_signed, matrix, ndarray, template, vector
+from spirograd.lang.struct import StructType, struct
+
+__all__ = [
+    "NDArray",
+    "StructType",
+    "Template",
+    "f16",
+    "f32",
+    "f64",
+    "func",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
+    "is_integral",
+    "is_real",
+    "is_signed",
+    "matrix",
+    "ndarray",
+    "primitive_types",
+    "struct",
+    "template",
+    "u1",
+    "u8",
+    "u16",
+    "u32",
+    "u64",
+    "vector",
+]
