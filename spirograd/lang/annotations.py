@@ -24,14 +24,20 @@ class MatrixType(AggregateType):
     ``vec3(1)`` fills, ``vec3(v.xy, 1)`` strings together, ``mat2([[1, 2], [3, 4]])`` takes rows.
     """
 
-    __slots__ = ("dtype", "shape")
+    __slots__ = ("_dtype", "shape")
 
     def __init__(self, n: int, m: int | None, dtype: Any) -> None:
         for extent in (n, m):
             if extent is not None and (not isinstance(extent, (int, np.integer)) or extent < 1):
                 raise type_error(f"the extents of a vector or matrix type are positive integers, got {extent!r}")
         self.shape: tuple[int, ...] = (int(n),) if m is None else (int(n), int(m))
-        self.dtype = ops.as_dtype(dtype)
+        # Python's int and float mean the default types, which are known at use: `math.vec3` exists before `init`.
+        self._dtype = dtype if dtype in (int, float) and not isinstance(dtype, (DType, np.dtype)) else ops.as_dtype(dtype)
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the entries."""
+        return ops.as_dtype(self._dtype)
 
     @property
     def n(self) -> int:
@@ -60,7 +66,7 @@ class MatrixType(AggregateType):
         return hash((self.shape, self.dtype.name))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (MatrixType, (self.n, self.m if self.ndim == 2 else None, self.dtype))
+        return (MatrixType, (self.n, self.m if self.ndim == 2 else None, self._dtype))
 
     def __repr__(self) -> str:
         name = "vector" if self.ndim == 1 else "matrix"

@@ -51,6 +51,7 @@ def axis_positions(i: Any, extent: int, shape: Shape) -> list[Any]:
         if not positions:
             raise SpirogradIndexError(f"an empty slice of a {shape_name(shape)}", location())
         return positions
+    i = scalar.known(i)
     if isinstance(i, Value):
         scalar.need_integers("[]", i)
         return [i]

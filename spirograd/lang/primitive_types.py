@@ -1,9 +1,13 @@
-"""The scalar types by name, and lists of them."""
+"""The scalar types under all their names."""
 
-from spirograd.base.dtypes import FLOATS, INTEGERS, f16, f32, f64, i8, i16, i32, i64, u1, u8, u16, u32, u64
+from __future__ import annotations
 
-real_types = list(FLOATS)
+from spirograd.base.dtypes import ALL, FLOATS, INTEGERS, f16, f32, f64, i8, i16, i32, i64, u1, u8, u16, u32, u64
+
+int8, int16, int32, int64 = i8, i16, i32, i64
+uint1, uint8, uint16, uint32, uint64 = u1, u8, u16, u32, u64
+float16, float32, float64 = f16, f32, f64
+
+all_types = list(ALL)
 integer_types = list(INTEGERS)
-all_types = [*real_types, *integer_types]
-
-__all__ = ["all_types", "f16", "f32", "f64", "i8", "i16", "i32", "i64", "integer_types", "real_types", "u1", "u8", "u16", "u32", "u64"]
+real_types = list(FLOATS)

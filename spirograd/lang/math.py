@@ -1,0 +1,326 @@
+"""The `math` module of the language: vector types, shader-style functions, rotations, complex numbers.
+
+Everything works in Python and in kernels, on numbers, and entry by entry on vectors where that makes sense. Complex numbers are
+`vec2` (re, im). Formulas of `reflect`, `refract`, `smoothstep`, `mix`, `step`: the OpenGL Shading Language specification, section 8.
+"""
+
+from __future__ import annotations
+
+import math as _math
+from typing import Any
+
+from spirograd.base.dtypes import u32
+from spirograd.lang import ops, scalar
+from spirograd.lang.annotations import MatrixType
+from spirograd.lang.matrix import Matrix, Vector
+from spirograd.lang.ops import (
+    acos,
+    asin,
+    atan2,
+    ceil,
+    clz,
+    cos,
+    elementwise,
+    exp,
+    ffs,
+    floor,
+    isinf,
+    isnan,
+    log,
+    max,
+    min,
+    popcnt,
+    pow,
+    round,
+    sin,
+    sqrt,
+    tan,
+    tanh,
+    traceable,
+)
+from spirograd.lang.scalar import Value, type_error
+
+e = _math.e
+pi = _math.pi
+inf = _math.inf
+nan = _math.nan
+
+vec2, vec3, vec4 = (MatrixType(n, None, float) for n in (2, 3, 4))
+ivec2, ivec3, ivec4 = (MatrixType(n, None, int) for n in (2, 3, 4))
+uvec2, uvec3, uvec4 = (MatrixType(n, None, u32) for n in (2, 3, 4))
+mat2, mat3, mat4 = (MatrixType(n, n, float) for n in (2, 3, 4))
+
+__all__ = [
+    "acos", "asin", "atan2", "cconj", "cdiv", "ceil", "cexp", "cinv", "clamp", "clog", "clz", "cmul", "cos", "cpow", "cross",
+    "csqrt", "degrees", "determinant", "distance", "dot", "e", "exp", "eye", "ffs", "floor", "fract", "inf", "inverse", "isinf",
+    "isnan", "ivec2", "ivec3", "ivec4", "length", "log", "log2", "mat2", "mat3", "mat4", "max", "min", "mix", "mod", "nan",
+    "normalize", "pi", "popcnt", "pow", "radians", "reflect", "refract", "rot_by_axis", "rot_yaw_pitch_roll", "rotation2d",
+    "rotation3d", "round", "scale", "sign", "sin", "smoothstep", "sqrt", "step", "tan", "tanh", "translate", "uvec2", "uvec3",
+    "uvec4", "vdir", "vec2", "vec3", "vec4",
+]  # fmt: skip
+
+
+def _real(x: Any) -> Any:
+    """A scalar as a float."""
+    return scalar.to_float(x) if isinstance(x, Value) else float(x)
+
+
+def _vector(x: Any, function: str) -> Matrix:
+    if not isinstance(x, Matrix) or x.ndim != 1:
+        raise type_error(f"`{function}` takes a vector, got {scalar.describe(x)}")
+    return x
+
+
+def _complex(z: Any, function: str) -> tuple[Any, Any]:
+    if not isinstance(z, Matrix) or z.shape != (2,):
+        raise type_error(f"`{function}` takes a complex number as a vec2, got {scalar.describe(z)}")
+    return z[0], z[1]
+
+
+# --- entry by entry ---
+
+
+@elementwise
+def mix(x: Any, y: Any, a: Any) -> Any:
+    """``x * (1 - a) + y * a``."""
+    return x * (1.0 - a) + y * a
+
+
+@elementwise
+def clamp(x: Any, xmin: Any, xmax: Any) -> Any:
+    """``x`` limited to the range from xmin to xmax."""
+    return ops.max(xmin, ops.min(xmax, x))
+
+
+@elementwise
+def step(edge: Any, x: Any) -> Any:
+    """0 where x < edge, else 1, as a float."""
+    return scalar.select(scalar.less(x, edge), _real(x) * 0.0, 1.0) if isinstance(x, Value) else scalar.select(x < edge, 0.0, 1.0)
+
+
+@elementwise
+def smoothstep(edge0: Any, edge1: Any, x: Any) -> Any:
+    """0 up to edge0, 1 from edge1 on, and the cubic ``t * t * (3 - 2 * t)`` between."""
+    t = clamp((x - edge0) / (edge1 - edge0), 0.0, 1.0)
+    return t * t * (3.0 - 2.0 * t)
+
+
+@elementwise
+def fract(x: Any) -> Any:
+    """``x - floor(x)``."""
+    return x - ops.floor(x)
+
+
+@elementwise
+def sign(x: Any) -> Any:
+    """-1.0, 0.0 or 1.0."""
+    x = _real(x)
+    if isinstance(x, Value):
+        one = scalar.cast(1.0, x.dtype)
+        return scalar.select(x > 0.0, one, scalar.select(x < 0.0, -one, 0.0))
+    return float((x > 0) - (x < 0))
+
+
+@elementwise
+def mod(x: Any, y: Any) -> Any:
+    """``x - y * floor(x / y)``, as a float."""
+    return _real(x) - y * ops.floor(x / y)
+
+
+@elementwise
+def degrees(x: Any) -> Any:
+    """Radians to degrees."""
+    return x * (180.0 / pi)
+
+
+@elementwise
+def radians(x: Any) -> Any:
+    """Degrees to radians."""
+    return x * (pi / 180.0)
+
+
+@elementwise
+def log2(x: Any) -> Any:
+    """The logarithm to base 2."""
+    return ops.log(x) / _math.log(2.0)
+
+
+# --- vectors and matrices ---
+
+
+@traceable
+def length(x: Any) -> Any:
+    """The Euclidean norm of a vector."""
+    return _vector(x, "length").norm()
+
+
+@traceable
+def distance(x: Any, y: Any) -> Any:
+    """The norm of ``x - y``."""
+    return _vector(x - y, "distance").norm()
+
+
+@traceable
+def normalize(v: Any) -> Matrix:
+    """``v`` divided by its norm (NaN for a vector of zeros)."""
+    return _vector(v, "normalize").normalized()
+
+
+@traceable
+def dot(x: Any, y: Any) -> Any:
+    """The inner product of two vectors."""
+    return _vector(x, "dot").dot(y)
+
+
+@traceable
+def cross(x: Any, y: Any) -> Any:
+    """The cross product of two vectors of 3 (of 2: its third component)."""
+    return _vector(x, "cross").cross(y)
+
+
+@traceable
+def reflect(x: Any, n: Any) -> Any:
+    """The direction ``x`` mirrored at the plane with unit normal ``n``."""
+    return x - 2.0 * dot(x, n) * n
+
+
+@traceable
+def refract(x: Any, n: Any, eta: Any) -> Any:
+    """The direction ``x`` refracted at the plane with unit normal ``n``; ``eta`` is the ratio of indices. Zeros for total reflection."""
+    cosine = dot(x, n)
+    k = 1.0 - eta * eta * (1.0 - cosine * cosine)
+    root = ops.sqrt(ops.select(k < 0.0, k * 0.0, k))
+    refracted = eta * x - (eta * cosine + root) * n
+    return ops.select(k < 0.0, refracted * 0.0, refracted)
+
+
+@traceable
+def determinant(m: Any) -> Any:
+    """The determinant of a square matrix up to 4x4."""
+    return m.determinant()
+
+
+@traceable
+def inverse(m: Any) -> Any:
+    """The inverse of a square matrix up to 4x4."""
+    return m.inverse()
+
+
+@traceable
+def eye(n: int) -> Matrix:
+    """The n x n identity of the default float type."""
+    return Matrix.identity(float, n)
+
+
+@traceable
+def vdir(ang: Any) -> Matrix:
+    """The unit vector at an angle (radians) from the x axis."""
+    return Vector([ops.cos(ang), ops.sin(ang)])
+
+
+# --- transformations: matrices that act on column vectors (homogeneous where 4x4) ---
+
+
+@traceable
+def translate(dx: Any, dy: Any, dz: Any) -> Matrix:
+    """The 4x4 matrix that adds (dx, dy, dz)."""
+    return mat4([[1, 0, 0, dx], [0, 1, 0, dy], [0, 0, 1, dz], [0, 0, 0, 1]])
+
+
+@traceable
+def scale(sx: Any, sy: Any, sz: Any) -> Matrix:
+    """The 4x4 matrix that multiplies the axes by sx, sy, sz."""
+    return mat4([[sx, 0, 0, 0], [0, sy, 0, 0], [0, 0, sz, 0], [0, 0, 0, 1]])
+
+
+@traceable
+def rotation2d(ang: Any) -> Matrix:
+    """The 2x2 matrix that turns counterclockwise by an angle in radians."""
+    c, s = ops.cos(ang), ops.sin(ang)
+    return Matrix([[c, -s], [s, c]])
+
+
+@traceable
+def rot_by_axis(axis: Any, ang: Any) -> Matrix:
+    """The 4x4 matrix that turns coordinates by ``ang`` (radians) about ``axis``, a vec3 of any length: Rodrigues' formula, transposed."""
+    x, y, z = normalize(axis)
+    c, s = ops.cos(ang), ops.sin(ang)
+    t = 1.0 - c
+    return mat4(
+        [
+            [c + t * x * x, t * x * y + s * z, t * x * z - s * y, 0],
+            [t * x * y - s * z, c + t * y * y, t * y * z + s * x, 0],
+            [t * x * z + s * y, t * y * z - s * x, c + t * z * z, 0],
+            [0, 0, 0, 1],
+        ]
+    )
+
+
+@traceable
+def rot_yaw_pitch_roll(yaw: Any, pitch: Any, roll: Any) -> Matrix:
+    """The 4x4 matrix of the turns of coordinates about z by roll, x by pitch, y by yaw (radians), multiplied in this order."""
+    turns: Matrix = rot_by_axis(vec3(0, 0, 1), roll) @ rot_by_axis(vec3(1, 0, 0), pitch) @ rot_by_axis(vec3(0, 1, 0), yaw)
+    return turns
+
+
+@traceable
+def rotation3d(ang_x: Any, ang_y: Any, ang_z: Any) -> Matrix:
+    """`rot_yaw_pitch_roll` with yaw ``ang_z``, pitch ``ang_x``, roll ``ang_y``."""
+    return rot_yaw_pitch_roll(ang_z, ang_x, ang_y)
+
+
+# --- complex numbers ---
+
+
+@traceable
+def cmul(z1: Any, z2: Any) -> Matrix:
+    """The product."""
+    (a, b), (c, d) = _complex(z1, "cmul"), _complex(z2, "cmul")
+    return Vector([a * c - b * d, a * d + b * c])
+
+
+@traceable
+def cconj(z: Any) -> Matrix:
+    """The conjugate."""
+    a, b = _complex(z, "cconj")
+    return Vector([a, -b])
+
+
+@traceable
+def cinv(z: Any) -> Matrix:
+    """One over z."""
+    return cconj(z) / dot(z, z)  # type: ignore[no-any-return]
+
+
+@traceable
+def cdiv(z1: Any, z2: Any) -> Matrix:
+    """The quotient."""
+    return cmul(z1, cconj(z2)) / dot(z2, z2)  # type: ignore[no-any-return]
+
+
+@traceable
+def cpow(z: Any, n: Any) -> Matrix:
+    """z to a real power, on the principal branch."""
+    a, b = _complex(z, "cpow")
+    return vdir(ops.atan2(b, a) * n) * ops.pow(length(z), n)  # type: ignore[no-any-return]
+
+
+@traceable
+def csqrt(z: Any) -> Matrix:
+    """The square root with a real part that is not negative."""
+    a, b = _complex(z, "csqrt")
+    return vdir(ops.atan2(b, a) * 0.5) * ops.sqrt(length(z))  # type: ignore[no-any-return]
+
+
+@traceable
+def cexp(z: Any) -> Matrix:
+    """e to the power of z."""
+    a, b = _complex(z, "cexp")
+    return vdir(b) * ops.exp(a)  # type: ignore[no-any-return]
+
+
+@traceable
+def clog(z: Any) -> Matrix:
+    """The natural logarithm, on the principal branch."""
+    a, b = _complex(z, "clog")
+    return Vector([ops.log(length(z)), ops.atan2(b, a)])
