@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spirograd.base import knobs
 from spirograd.base.artifact import ArgBlock
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError
@@ -15,6 +16,7 @@ from spirograd.spirvgen.emitter import Emitter, Handler
 from spirograd.spirvgen.entry import emit_range, emit_serial
 from spirograd.spirvgen.function import Function
 from spirograd.spirvgen.module import Module
+from spirograd.spirvgen.validate import validate
 
 ENTRY_POINT = "main"
 HANDLERS: dict[OpCode, Handler] = {
@@ -29,7 +31,8 @@ HANDLERS: dict[OpCode, Handler] = {
 def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions, group_size: int) -> bytes:
     """The SPIR-V module of one task (device IR), with the entry point ``main`` and ``group_size`` invocations per workgroup.
 
-    Any number of workgroups is right. Raises SpirogradUnsupportedError, with the source location, where the device lacks something.
+    Any number of workgroups is right. Raises SpirogradUnsupportedError, with the source location, where the device lacks something; under
+    SG_VALIDATE=1 ModuleError, where spirv-val finds fault with the module.
     """
     attr: TaskAttr = task.attr
     if caps.profile != "vulkan" or not caps.buffer_address:
@@ -49,4 +52,7 @@ def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, opt
         emit_range(e, task, group_size)
     module.entry_point(function.id, ENTRY_POINT, group_size)
     function.finish()
-    return module.to_bytes()
+    data = module.to_bytes()
+    if knobs.flag("SG_VALIDATE"):
+        validate(data, caps.profile)
+    return data

@@ -6,13 +6,14 @@ from spirograd.base.dtypes import DType
 from spirograd.ir import ops
 from spirograd.ir.nodes import LoopAttr, Op, Region
 from spirograd.spirvgen.emit_scalar import PLAIN
+from spirograd.spirvgen.emit_vector import is_large
 from spirograd.spirvgen.emitter import Emitter
 
 
-def _variables(e: Emitter, op: Op, name: str = "") -> list[int]:
+def _variables(e: Emitter, op: Op) -> list[int]:
     """One variable per result of a construct, remembered for its `result` operations."""
     assert isinstance(op.type, tuple)
-    variables = e.results[op] = [e.f.variable(e.type(t), f"{name}_{k}" if name else "") for k, t in enumerate(op.type)]
+    variables = e.results[op] = [e.f.variable(e.type(t)) for t in op.type]
     return variables
 
 
@@ -33,9 +34,20 @@ def _arm(e: Emitter, region: Region, variables: list[int]) -> None:
     _store_all(e, variables, region.results)
 
 
+def _if_variables(e: Emitter, op: Op) -> list[int]:
+    """As `_variables`, but a large vector that the arms change in place stays where it is."""
+    assert isinstance(op.type, tuple)
+    variables: list[int] = []
+    for k, t in enumerate(op.type):
+        shared = e.homes.shared_home(op, k, variables) if is_large(t) else None
+        variables.append(e.f.variable(e.type(t)) if shared is None else shared)
+    e.results[op] = variables
+    return variables
+
+
 def emit_if(e: Emitter, op: Op) -> None:
     then, orelse = op.regions
-    variables = _variables(e, op)
+    variables = _if_variables(e, op)
     two = bool(variables) or len(orelse.ops) > 1
     with e.f.selection(e.ids[op.args[0]], two) as selection:
         _arm(e, then, variables)

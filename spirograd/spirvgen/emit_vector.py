@@ -26,30 +26,57 @@ class VectorHomes:
         self._e = e
         self._homes: dict[Op, int] = {}
         self._indexed: set[Op] = set()
-        self._last_use: dict[Op, Op] = {}
+        # The last operation of a region that uses a vector, in itself or in a region of its own.
+        self._last_use: dict[tuple[Op, Region], Op] = {}
+        # Where a vector, or an `if` that results in one, stands.
         self._region: dict[Op, Region] = {}
+        # Arms of an `if` in which a vector from outside may be overwritten.
+        self._granted: set[tuple[Op, Region]] = set()
         self._copies: dict[tuple[Op, int], int] = {}
         for region in regions:
-            self._scan(region)
+            self._scan(region, ())
 
-    def _scan(self, region: Region) -> None:
-        """Find the large vectors: where they are defined, which are indexed at run time, and the last operation that uses each."""
+    def _scan(self, region: Region, outer: tuple[tuple[Region, Op], ...]) -> None:
+        """Find the large vectors: where they are defined, which are indexed at run time, what uses them last."""
         for param in region.params:
-            if is_large(param.type):
+            if type(param.type) is Vec and is_large(param.type):
                 self._region[param] = region
         for op in region.ops:
-            if is_large(op.type):
+            if type(op.type) is Vec and is_large(op.type):
                 self._region[op] = region
                 if op.code is ops.result:
                     key = (op.args[0], op.attr)
                     self._copies[key] = self._copies.get(key, 0) + 1
             for arg in op.args:
-                if is_large(arg.type):
-                    self._last_use[arg] = op
+                if type(arg.type) is Vec and is_large(arg.type):
+                    for level, at in (*outer, (region, op)):
+                        self._last_use[arg, level] = at
                     if op.code is ops.insert or (op.code is ops.extract and op.args[1].code is not ops.const):
                         self._indexed.add(arg)
-            for nested in op.regions:
-                self._scan(nested)
+            if op.regions:
+                self._region[op] = region
+                for nested in op.regions:
+                    self._scan(nested, (*outer, (region, op)))
+
+    def _dies(self, value: Op, op: Op) -> bool:
+        """Whether nobody looks at ``value`` after ``op``, not even in another iteration."""
+        region = self._region[op]
+        if value.code is ops.result and self._copies[value.args[0], value.attr] > 1:
+            return False
+        here = self._region[value] is region or (value, region) in self._granted
+        return here and self._last_use[value, region] is op
+
+    def shared_home(self, op: Op, k: int, taken: list[int]) -> int | None:
+        """The home for result ``k`` of an `if`, where that is a vector from outside, changed in the arms and not needed any more."""
+        for arm in op.regions:
+            root = arm.results[k]
+            while root.code is ops.insert and root not in self._homes:
+                root = root.args[0]
+            home = self._homes.get(root)
+            if home is not None and home not in taken and self._dies(root, op):
+                self._granted.update((root, inner) for inner in op.regions)
+                return home
+        return None
 
     def define(self, op: Op, value: int) -> None:
         """``op`` has the id ``value``; if it is indexed at run time it gets a home too."""
@@ -85,9 +112,7 @@ class VectorHomes:
     def update(self, op: Op, source: Op) -> None:
         """Give ``op`` (an insert into ``source``) a home that holds ``source``: its own, if nobody looks at it any more."""
         e = self._e
-        dies = self._last_use[source] is op and self._region[source] is self._region[op]
-        aliased = source.code is ops.result and self._copies[source.args[0], source.attr] > 1
-        if source in self._homes and dies and not aliased:
+        if source in self._homes and self._dies(source, op):
             self._homes[op] = self._homes[source]
             return
         home = self._homes[op] = e.f.variable(e.type(op.type))

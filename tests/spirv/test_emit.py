@@ -262,3 +262,31 @@ def test_carried_arrays_are_updated_in_place() -> None:
     assert len(re.findall(r"OpLoad %_arr", out)) == 0
 
 
+
+
+def test_arrays_changed_under_a_condition_stay_in_place() -> None:
+    """for j: if c: v[j] = x; else: w = v's element ... No copy of the array is made."""
+    args = kit.Args([f32])
+
+    def build(b: Builder) -> None:
+        x = b.load(args.refs[0], b.const(0))
+        start = b.emit(ops.vec, *[x] * 16)
+        j, v = b.begin(i32, Vec(16, f32))
+        condition = b.emit(ops.lt, b.emit(ops.extract, v, j), x)
+        b.begin()
+        inner = b.emit(ops.eq, j, b.const(3))
+        changed = b.emit(ops.insert, v, j, x)
+        b.begin()
+        deep = b.end([b.emit(ops.insert, changed, b.const(1), x)])
+        b.begin()
+        (changed,) = b.if_(inner, deep, b.end([changed]))
+        then = b.end([changed])
+        b.begin()
+        (v,) = b.if_(condition, then, b.end([v]))
+        body = b.end([v])
+        (v,) = b.for_(b.const(0), b.const(16), [start], body)
+        b.store(args.refs[0], b.const(1), b.emit(ops.extract, v, b.cast(x, i32)))
+
+    out = text(kit.serial(build), args)
+    assert len(re.findall(r"OpVariable %_ptr_Function__arr", out)) == 1
+    assert len(re.findall(r"OpLoad %_arr", out)) == 0
