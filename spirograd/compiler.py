@@ -28,6 +28,7 @@ from spirograd.transforms.check_bounds import check_bounds
 from spirograd.transforms.check_capabilities import check_capabilities
 from spirograd.transforms.check_overflow import check_overflow
 from spirograd.transforms.context import PassContext
+from spirograd.transforms.dce import dce
 from spirograd.transforms.diagnostics import diagnostics
 from spirograd.transforms.expand_math import expand_math
 from spirograd.transforms.layout import arg_block, layout
@@ -35,7 +36,7 @@ from spirograd.transforms.legalize import legalize
 from spirograd.transforms.lower_atomics import lower_atomics
 from spirograd.transforms.offload import offload
 from spirograd.transforms.reductions import reductions
-from spirograd.transforms.simplify import simplify
+from spirograd.transforms.simplify import simplify, simplify_lowered
 
 Pass = Callable[[Kernel, PassContext], Kernel]
 
@@ -53,7 +54,8 @@ def compile_kernel(kernel: Kernel, caps: Capabilities, options: CompileOptions) 
     with _gc_paused():
         run = _Pipeline(caps, options)
         key = kernel_key(kernel, caps, options)
-        verify(kernel, "kernel")
+        if options.verify:
+            verify(kernel, "kernel")
         run.record("kernel.ir", kernel)
         if options.check_overflow:
             kernel = run.apply(check_overflow, kernel, "kernel")
@@ -64,7 +66,7 @@ def compile_kernel(kernel: Kernel, caps: Capabilities, options: CompileOptions) 
         kernel = run.apply(simplify, kernel, "kernel")
         kernel = run.apply(offload, kernel, "kernel")
         kernel = run.apply(reductions, kernel, "kernel")
-        kernel = run.apply(simplify, kernel, "kernel")
+        kernel = run.apply(dce, kernel, "kernel")
         run.record("offload.ir", kernel)
         artifact = run.describe(kernel, key)
         kernel = run.apply(layout, kernel, None)
@@ -72,7 +74,7 @@ def compile_kernel(kernel: Kernel, caps: Capabilities, options: CompileOptions) 
         kernel = run.apply(expand_math, kernel, None)
         kernel = run.apply(legalize, kernel, None)
         kernel = run.apply(lower_atomics, kernel, None)
-        kernel = run.apply(simplify, kernel, "device")
+        kernel = run.apply(simplify_lowered, kernel, "device")
         kernel = run.apply(check_capabilities, kernel, "device")
         run.record("device.ir", kernel)
         return finish(kernel, artifact, run)

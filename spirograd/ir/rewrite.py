@@ -35,15 +35,19 @@ class Rewriter:
         return tuple([get(a, a) for a in op.args])
 
     def visit(self, op: Op) -> None:
-        self.b.loc = op.loc
         handler = self.handlers.get(op.code)
-        new = handler(op) if handler is not None else self.copy(op)
+        if handler is None:
+            new: Op | None = self.copy(op)
+        else:
+            self.b.loc = op.loc
+            new = handler(op)
         if new is not None and new is not op:
             self.env[op] = new
 
     def copy(self, op: Op) -> Op:
         """Append ``op`` with its operands and regions rewritten; ``op`` itself if that changes nothing."""
-        args = self.args(op)
+        get = self.env.get
+        args = tuple([get(a, a) for a in op.args])
         regions = tuple([self.region(r) for r in op.regions]) if op.regions else ()
         if args == op.args and regions == op.regions and not self.cloning:
             return self.b.append(op)
@@ -86,4 +90,7 @@ class Rewriter:
         return self.args(region.ops[-1])
 
     def kernel(self, kernel: Kernel) -> Kernel:
+        """The kernel rewritten; at once as it is if there is nothing in it that a handler is for."""
+        if type(self).visit is Rewriter.visit and not any(op.code in self.handlers for op in kernel.walk()):
+            return kernel
         return kernel.with_body(self.region(kernel.body))

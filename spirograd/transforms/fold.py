@@ -36,15 +36,16 @@ class _Fold(Rewriter):
         constants = [a.code is ops.const for a in args]
         if all(constants) and isinstance(op.type, DType):
             return self._evaluate(op, args)
-        swapped = constants[0] and op.code.commutative
-        if swapped:
+        if constants[0] and op.code.commutative:
             args = (args[1], args[0])
         rule = RULES.get(op.code)
         if rule is not None:
             new = rule(self.b, op, args)
             if new is not None:
                 return new
-        return self.b.append(Op(op.code, op.type, args, op.attr, (), op.loc)) if swapped else self.copy(op)
+        if args == op.args and not self.cloning:
+            return self.b.append(op)
+        return self.b.append(Op(op.code, op.type, args, op.attr, (), op.loc))
 
     def _evaluate(self, op: Op, args: tuple[Op, ...]) -> Op:
         values = [_scalar(a).np.type(a.attr) for a in args]

@@ -9,13 +9,14 @@ from spirograd.transforms.dce import dce
 from spirograd.transforms.fold import fold
 from spirograd.transforms.licm import licm
 
-# What the first round leaves is mostly new constants behind the ifs and loops that it removed.
+# Of kernel IR: what the first round leaves is mostly constants that only come to light behind what it removed. Device IR was simple before
+# it was lowered.
 _ROUNDS = 2
 
 
 def simplify(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Fold constants, merge equal values, move invariants out of loops, drop what nobody needs: at most `_ROUNDS` times, or until nothing
-    changes. Without ``options.optimize`` only what is dead goes."""
+    """Fold constants, merge equal values, drop what nobody needs: `_ROUNDS` times, or until nothing changes; then move invariants out of
+    loops. Without ``options.optimize`` only what is dead goes."""
     if not ctx.options.optimize:
         return dce(kernel, ctx)
     for _ in range(_ROUNDS):
@@ -23,4 +24,16 @@ def simplify(kernel: Kernel, ctx: PassContext) -> Kernel:
         kernel = dce(cse(fold(kernel, ctx), ctx), ctx)
         if kernel is before:
             break
-    return dce(cse(licm(kernel, ctx), ctx), ctx)
+    return _hoisted(kernel, ctx)
+
+
+def simplify_lowered(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """One round of the same, for IR made by lowering from IR that was simple."""
+    if not ctx.options.optimize:
+        return dce(kernel, ctx)
+    return _hoisted(dce(cse(fold(kernel, ctx), ctx), ctx), ctx)
+
+
+def _hoisted(kernel: Kernel, ctx: PassContext) -> Kernel:
+    moved = licm(kernel, ctx)
+    return moved if moved is kernel else dce(cse(moved, ctx), ctx)
