@@ -71,4 +71,4 @@ def inverse(a: Sequence[Any], n: int) -> list[Any]:
 
 def _cofactor(a: Sequence[Any], n: int, i: int, j: int) -> Any:
     value = determinant(_minor(a, n, i, j), n - 1)
-    return scalar.negative(value) if (i + j) % 2 else value
+    return -value if (i + j) % 2 else value

@@ -343,16 +343,16 @@ class Matrix:
     # --- unary, products ---
 
     def __neg__(self) -> Matrix:
-        return make([scalar.negative(e) for e in self._entries], self.shape)
+        return make([-e for e in self._entries], self.shape)
 
     def __pos__(self) -> Matrix:
         return self
 
     def __invert__(self) -> Matrix:
-        return make([scalar.invert(e) for e in self._entries], self.shape)
+        return make([~e for e in self._entries], self.shape)
 
     def __abs__(self) -> Matrix:
-        return make([scalar.absolute(e) for e in self._entries], self.shape)
+        return make([abs(e) for e in self._entries], self.shape)
 
     def __matmul__(self, other: Any) -> Any:
         b = _operand(other)

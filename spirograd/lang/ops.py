@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import math
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from spirograd.base.dtypes import DType, i32, promote, u1
 from spirograd.ir import ops as ir
 from spirograd.ir.ops import OpCode
 from spirograd.lang import scalar
+from spirograd.lang.context import current_trace
 from spirograd.lang.scalar import Value, as_value, dtype_of, emit, is_scalar, type_error
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -114,13 +116,13 @@ def pow(x: Any, y: Any) -> Any:
 @elementwise
 def abs(x: Any) -> Any:
     """Absolute value."""
-    return scalar.absolute(x)
+    return builtins.abs(x)
 
 
 @elementwise
 def neg(x: Any) -> Any:
     """``-x``."""
-    return scalar.negative(x)
+    return -x
 
 
 @elementwise
@@ -199,7 +201,7 @@ cmp_ge = _operator("cmp_ge", scalar.greater_equal, "``a >= b``.")
 @elementwise
 def bit_not(x: Any) -> Any:
     """``~x``."""
-    return scalar.invert(x)
+    return ~x
 
 
 @elementwise
@@ -249,7 +251,7 @@ def bit_cast(x: Any, dtype: DType) -> Any:
 
 
 def _tracing() -> bool:
-    return scalar.current_trace() is not None
+    return current_trace() is not None
 
 
 def as_dtype(t: Any) -> DType:
@@ -257,7 +259,7 @@ def as_dtype(t: Any) -> DType:
     if isinstance(t, DType):
         return t
     if t in (int, float):
-        trace = scalar.current_trace()
+        trace = current_trace()
         if trace is None:
             return i32 if t is int else dtypes.f32
         return trace.options.default_ip if t is int else trace.options.default_fp

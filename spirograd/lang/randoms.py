@@ -1,12 +1,13 @@
 """Counter-based random numbers, as plain integer arithmetic of the kernel.
 
-The bits are those of pcg3d (M. Jarzynski, M. Olano: Hash Functions for GPU Rendering, JCGT 9(3), 2020) of (iteration, draw, stream), so a draw
-depends on nothing but these three: any back end gives the same numbers, and a reverse pass can draw them again.
+The bits are those of pcg3d (M. Jarzynski, M. Olano: Hash Functions for GPU Rendering, JCGT 9(3), 2020) of (iteration, draw, stream),
+so a draw depends on nothing but these three: any back end gives the same numbers, and a reverse pass can draw them again.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from spirograd.base import dtypes
 from spirograd.base.dtypes import DType, f64, i32, u1, u32, u64
@@ -14,7 +15,7 @@ from spirograd.lang import ops, scalar
 from spirograd.lang.scalar import Value
 
 
-def _pcg3d(x: Value, y: Value, z: Value) -> tuple[Value, Value, Value]:
+def _pcg3d(x: Any, y: Any, z: Any) -> tuple[Any, Any, Any]:
     multiplier, increment = scalar.constant(1664525, u32), scalar.constant(1013904223, u32)
     x, y, z = (v * multiplier + increment for v in (x, y, z))
     x = x + y * z
@@ -27,13 +28,13 @@ def _pcg3d(x: Value, y: Value, z: Value) -> tuple[Value, Value, Value]:
     return x, y, z
 
 
-def stream_key(seed: Value, task: int) -> Value:
+def stream_key(seed: Any, task: int) -> Any:
     """What distinguishes the loops of a kernel and its launches."""
     return seed ^ scalar.constant((task * 0x9E3779B9) & 0xFFFFFFFF, u32)
 
 
-def uniform(t: DType, counter: Value, key: Value, index: Value) -> Value:
-    """Floats in [0, 1) on the grid of their precision (f16: 2**-11, f32: 2**-24, f64: 2**-53); integers over their whole range; u1 a coin."""
+def uniform(t: DType, counter: Value, key: Value, index: Value) -> Any:
+    """Floats in [0, 1), multiples of 2**-11 (f16), 2**-24 (f32) or 2**-53 (f64); integers over their whole range; u1 a coin."""
     a, b, _ = _pcg3d(index, counter, key)
     if t is f64:
         high, low = scalar.cast(a >> 5, f64), scalar.cast(b >> 6, f64)

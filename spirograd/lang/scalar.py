@@ -42,7 +42,7 @@ class Value:
             "inside `sg.static(...)`, default arguments and Python calls only constants may decide",
         )
 
-    __index__ = __int__ = __float__ = __bool__  # type: ignore[assignment]
+    __index__ = __int__ = __float__ = __bool__
     __hash__ = None  # type: ignore[assignment]
 
     def __sg_cast__(self, t: DType) -> Value:
@@ -139,16 +139,17 @@ class Value:
         return _binary(greater_equal, self, o)
 
     def __neg__(self) -> Value:
-        return negative(self)
+        return emit(ir.neg, cast(self, i32) if self.dtype is u1 else self)
 
     def __pos__(self) -> Value:
         return self
 
     def __invert__(self) -> Value:
-        return invert(self)
+        need_integers("~", self)
+        return emit(ir.not_, self)
 
     def __abs__(self) -> Value:
-        return absolute(self)
+        return emit(ir.abs_, cast(self, i32) if self.dtype is u1 else self)
 
 
 Scalar = Union[Value, bool, int, float]
@@ -472,23 +473,6 @@ def _integer_power(a: Value, n: Value, t: DType) -> Value:
     for_minus_one = b.emit(ir.select, odd, minus_one, one)
     inverse = b.emit(ir.select, b.emit(ir.eq, a.op, minus_one), for_minus_one, b.cast(b.emit(ir.eq, a.op, one), t))
     return Value(b.emit(ir.select, b.emit(ir.lt, n.op, zero), inverse, result))
-
-
-def negative(a: Any) -> Any:
-    return emit(ir.neg, cast(a, i32) if a.dtype is u1 else a) if isinstance(a, Value) else -a
-
-
-def invert(a: Any) -> Any:
-    if not isinstance(a, Value):
-        return ~a
-    need_integers("~", a)
-    return emit(ir.not_, a)
-
-
-def absolute(a: Any) -> Any:
-    if not isinstance(a, Value):
-        return abs(a)
-    return emit(ir.abs_, cast(a, i32) if a.dtype is u1 else a)
 
 
 def truth(x: Any) -> Any:

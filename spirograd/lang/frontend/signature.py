@@ -30,7 +30,7 @@ def array_signature(array: Ndarray) -> tuple[Any, ...]:
     signature = array.__dict__.get("_sg_signature")
     if signature is None:
         decl = array_decl("", array)
-        signature = array._sg_signature = (decl.dtype, decl.ndim, decl.element_shape, decl.needs_grad, decl.wide)  # type: ignore[attr-defined]
+        signature = array._sg_signature = (decl.dtype, decl.ndim, decl.element_shape, decl.needs_grad, decl.wide)
     return signature  # type: ignore[no-any-return]
 
 
