@@ -1,9 +1,9 @@
 """Random kernels: well-typed nests of arithmetic, control flow, vectors and memory, for comparing levels and back ends.
 
-A kernel takes arrays ``a`` (i32), ``x`` (f32) to read and ``p`` (i32), ``q`` (f32) to write, all of one length, scalars ``n`` (i32)
-and ``s`` (f32), and ``meet`` (i32, 6 elements) that all iterations update atomically; it reads fields of tree 0 (320 bytes), and returns a u32, the
-wrapped sum of what the iterations of its parallel loop computed. Only operations with one right result
-on every back end are used, so results must agree bit for bit (NaNs aside) without fast math.
+A kernel takes arrays ``a`` (i32), ``x`` (f32) to read and ``p`` (i32), ``q`` (f32) to write, all of one length, scalars ``n`` (i32) and
+``s`` (f32), and ``meet`` (i32, 6 elements) that all iterations update atomically. It reads fields of tree 0 (320 bytes), and returns a u32,
+the wrapped sum of what the iterations computed. Only operations with one right result on every back end are used, so results must agree
+bit for bit (NaNs aside) without fast math.
 """
 
 from __future__ import annotations
