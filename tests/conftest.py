@@ -1,0 +1,96 @@
+"""Fixtures of all tests; see README.md beside this file."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+# These are read when drivers and the package load, so they come before any import of spirograd. lavapipe's optimiser is cubic in
+# the number of loops; what a test caches on disk another test must not find.
+os.environ.setdefault("GALLIVM_PERF", "nopt")
+os.environ.setdefault("SG_OFFLINE_CACHE", "0")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import needs
+import pytest
+
+import spirograd as sg
+from spirograd.base import knobs
+
+ROOT = Path(__file__).resolve().parent.parent
+# What would make results depend on the shell that tests are started from.
+_FOREIGN = ("SG_ARCH", "SG_DUMP", "SG_OVERRIDE", "SG_DEBUG", "SG_LOG")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "archs(*names): run a test that takes the `arch` fixture on these back ends only")
+    config.addinivalue_line("markers", "needs(*names): what the test needs, by the names in tests/needs.py; missing ones skip it")
+    for name in _FOREIGN:
+        os.environ.pop(name, None)
+    needs.required()  # a misspelt name is an error at once
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "arch" not in metafunc.fixturenames:
+        return
+    marker = metafunc.definition.get_closest_marker("archs")
+    names = marker.args if marker else needs.ARCHS
+    given = [mark for mark in metafunc.definition.iter_markers("parametrize") if "arch" in re.split(r"\s*,\s*", str(mark.args[0]))]
+    if not given:  # a test may also list its back ends itself
+        metafunc.parametrize("arch", names, indirect=True)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs"):
+        for name in mark.args:
+            needs.need(name)
+
+
+@pytest.fixture
+def arch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of a back end; the test runs once on each. At the end all work is waited for, and the session reset.
+
+    On Vulkan the validation layer is on where it is installed (SG_VALIDATION=0 switches it off): its messages are errors.
+    """
+    name: str = request.param
+    needs.need(name)
+    if name == "vulkan" and "SG_VALIDATION" not in os.environ and needs.missing("validation") is None:
+        monkeypatch.setenv("SG_VALIDATION", "1")
+    yield name
+    try:
+        if sg.lang.context.has_session():
+            sg.sync()
+    finally:
+        sg.reset()
+
+
+@pytest.fixture
+def session(arch: str) -> Any:
+    """A session on ``arch`` with default options; tests that need others call ``sg.init(arch=arch, ...)`` themselves."""
+    sg.init(arch=arch)
+    return sg.lang.context.session()
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Name what the machine lacks, and how many tests were skipped for it."""
+    counts: Counter[str] = Counter()
+    for report in terminalreporter.stats.get("skipped", ()):
+        text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        found = re.match(rf"Skipped: {needs.PREFIX}(.+)", text, re.DOTALL)
+        if found:
+            counts[found[1].splitlines()[0]] += 1
+    if counts:
+        terminalreporter.section("missing on this machine")
+        for reason, number in sorted(counts.items()):
+            terminalreporter.line(f"{number} test{'s' if number > 1 else ''} skipped: {reason}")
+
+
+def pytest_report_header() -> str:
+    present = [name for name in needs.ARCHS if needs.missing(name) is None]
+    layer = "no" if needs.missing("validation") else "yes"
+    on = ", ".join(f"{name}={os.environ[name]}" for name in sorted({*knobs.KNOBS, "GALLIVM_PERF", "SG_TEST_REQUIRE"}) if name in os.environ)
+    return f"back ends: {', '.join(present)}; validation layer: {layer}; {on}"

@@ -1,0 +1,79 @@
+"""What a test may need that a machine may lack: back ends, programs, Python packages.
+
+A missing thing is a skip whose reason begins with "missing <name>": the summary at the end of pytest counts and names them. What
+the environment variable SG_TEST_REQUIRE lists ("cpu,vulkan,torch") is a failure instead.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+
+from spirograd.runtime import loader
+
+ARCHS = ("interpreter", "cpu", "vulkan")
+PREFIX = "missing "
+_PROGRAMS = ("spirv-val", "spirv-as", "spirv-dis")
+_PACKAGES = ("torch", "matplotlib", "rich")
+
+
+def _validation_layer() -> str | None:
+    reason = loader.available("vulkan")
+    if reason is not None:
+        return reason
+    from spirograd.runtime.devices.vulkan.instance import Instance
+
+    try:
+        Instance(validation=True).close()
+    except Exception as error:
+        return str(error)
+    return None
+
+
+def _program(name: str) -> Callable[[], str | None]:
+    return lambda: None if shutil.which(name) else f"no program {name} on the path"
+
+
+def _package(name: str) -> Callable[[], str | None]:
+    return lambda: None if importlib.util.find_spec(name) else f"no Python package {name}"
+
+
+def _back_end(name: str) -> Callable[[], str | None]:
+    return lambda: loader.available(name)
+
+
+CHECKS: dict[str, Callable[[], str | None]] = {
+    **{name: _back_end(name) for name in ARCHS},
+    **{name: _program(name) for name in _PROGRAMS},
+    **{name: _package(name) for name in _PACKAGES},
+    "validation": _validation_layer,
+}
+
+
+@cache
+def missing(name: str) -> str | None:
+    """None if this machine has ``name`` (a key of `CHECKS`), else why not."""
+    return CHECKS[name]()
+
+
+def required() -> set[str]:
+    """The names in SG_TEST_REQUIRE; ValueError for one that nothing is called by."""
+    names = {name.strip() for name in os.environ.get("SG_TEST_REQUIRE", "").split(",") if name.strip()}
+    if names - set(CHECKS):
+        raise ValueError(f"SG_TEST_REQUIRE names {', '.join(sorted(names - set(CHECKS)))}; there are {', '.join(CHECKS)}")
+    return names
+
+
+def need(name: str) -> None:
+    """Skip the running test, or fail it if SG_TEST_REQUIRE asks for it, where ``name`` is missing."""
+    reason = missing(name)
+    if reason is None:
+        return
+    if name in required():
+        pytest.fail(f"{PREFIX}{name}, which SG_TEST_REQUIRE demands: {reason}", pytrace=False)
+    pytest.skip(f"{PREFIX}{name}: {reason}")

@@ -1,0 +1,54 @@
+"""The fixtures themselves: back ends, skips that are counted, requirements that fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import needs
+import numpy as np
+import pytest
+
+import spirograd as sg
+
+pytest_plugins = ["pytester"]
+CONFTEST = Path(needs.__file__).with_name("conftest.py")
+NO_VULKAN = "\nneeds.CHECKS['vulkan'] = lambda: 'no driver'\n"
+BODY = "def test_it(session): pass"
+
+
+def test_session_runs_kernels(session, arch):
+    assert sg.cfg.arch == arch == session.arch
+    x = sg.field(sg.i32, shape=8)
+
+    @sg.kernel
+    def fill():
+        for i in x:
+            x[i] = 2 * i
+
+    fill()
+    assert (x.to_numpy() == 2 * np.arange(8)).all()
+
+
+@pytest.mark.archs("cpu")
+def test_marker_restricts(arch):
+    assert arch == "cpu"
+
+
+def _run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, demanded: str) -> pytest.RunResult:
+    monkeypatch.setenv("PYTHONPATH", str(CONFTEST.parent))
+    monkeypatch.setenv("SG_TEST_REQUIRE", demanded)
+    pytester.makeconftest(CONFTEST.read_text() + NO_VULKAN)
+    pytester.makepyfile(BODY)
+    return pytester.runpytest_subprocess("-p", "no:cacheprovider")
+
+
+def test_missing_back_end_is_counted(pytester, monkeypatch):
+    result = _run(pytester, monkeypatch, "")
+    result.assert_outcomes(passed=2, skipped=1)
+    result.stdout.fnmatch_lines(["*missing on this machine*", "1 test skipped: vulkan: no driver"])
+
+
+def test_required_back_end_fails(pytester, monkeypatch):
+    result = _run(pytester, monkeypatch, "cpu,vulkan")
+    result.assert_outcomes(passed=2, errors=1)
+    result.stdout.fnmatch_lines(["*missing vulkan, which SG_TEST_REQUIRE demands: no driver*"])
