@@ -6,7 +6,7 @@ elements are reached by an access chain: this form also survives translation to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import Any
 
 from spirograd.base.artifact import ArgBlock, Slot
 from spirograd.base.dtypes import DType, f16, f32, i32, u1, u32, u64, unsigned
@@ -45,21 +45,22 @@ _FLOAT_ATOMICS = {
     ("min", "f32"): ("atomic_f32_minmax", "AtomicFloat32MinMaxEXT"),
     ("max", "f32"): ("atomic_f32_minmax", "AtomicFloat32MinMaxEXT"),
 }
+_ATTRIBUTED = frozenset((ops.slot, ops.load, ops.store, ops.atomic, ops.cas))
 _STORAGE_CAPABILITIES = {8: ("storage8", "StorageBuffer8BitAccess"), 16: ("storage16", "StorageBuffer16BitAccess")}
 
 
-def used_slots(ops_of_task: Iterable[Op]) -> list[Slot]:
+def used_slots(task: Op) -> list[Slot]:
     """The entries of the argument block that a task reads, in order of offset."""
-    found: dict[Slot, None] = {}
-    for op in ops_of_task:
-        attr = op.attr
-        if isinstance(attr, Slot):
-            found[attr] = None
-        elif isinstance(attr, BufferRef):
-            found[attr.slot] = None
-        elif isinstance(attr, tuple) and len(attr) == 2 and isinstance(attr[1], BufferRef):
-            found[attr[1].slot] = None
-    return sorted(found, key=lambda s: s.offset)
+    attributes: set[Any] = set()
+    pending = list(task.regions)
+    while pending:
+        for op in pending.pop().ops:
+            if op.code in _ATTRIBUTED:
+                attributes.add(op.attr)
+            elif op.regions:
+                pending.extend(op.regions)
+    refs = [a[1] if isinstance(a, tuple) else a for a in attributes]
+    return sorted({r if isinstance(r, Slot) else r.slot for r in refs}, key=lambda s: s.offset)
 
 
 def member_type(slot: Slot) -> DType:

@@ -45,7 +45,7 @@ def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, opt
     e = Emitter(module, function, caps, options, HANDLERS)
     e.loc = task.loc or kernel.loc
     e.homes = VectorHomes(e, task.regions)
-    e.block = ArgumentBlock(e, block, used_slots(op for region in task.regions for op in region.walk()))
+    e.block = ArgumentBlock(e, block, used_slots(task))
     if attr.kind == "serial":
         emit_serial(e, task)
     else:

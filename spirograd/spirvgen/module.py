@@ -15,7 +15,6 @@ from spirograd.spirvgen.grammar import (
     CAPABILITY_EXTENSIONS,
     ENUMERANT_NEEDS,
     ENUMERANTS,
-    GLSL,
     INSTRUCTION_NEEDS,
     INSTRUCTIONS,
     MAGIC,
@@ -146,10 +145,6 @@ class Module:
             self.add("import", "ExtInstImport", self._glsl, *text_words("GLSL.std.450"))
         return self._glsl
 
-    @staticmethod
-    def glsl_number(name: str) -> int:
-        return GLSL[name]
-
     # --- types -----------------------------------------------------------------------------------------------------------
 
     @property
@@ -214,9 +209,6 @@ class Module:
 
     def constant_bool(self, value: bool) -> int:
         return self.intern("ConstantTrue" if value else "ConstantFalse", self.type_bool)
-
-    def constant_null(self, type_id: int) -> int:
-        return self.intern("ConstantNull", type_id)
 
     # --- variables, decorations, names -------------------------------------------------------------------------------------
 

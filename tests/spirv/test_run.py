@@ -225,7 +225,7 @@ def reduced(kind: str, t: DType, values: np.ndarray) -> Any:
 
 
 @pytest.mark.parametrize("subgroups", [True, False])
-@pytest.mark.parametrize("group_size", [1, 24, 128])
+@pytest.mark.parametrize("group_size", [1, 20, 128])
 def test_reductions(device: Any, subgroups: bool, group_size: int) -> None:
     """All kinds and types in one task, as a list of partial results that the host combines."""
     n = 3000
