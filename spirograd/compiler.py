@@ -28,6 +28,7 @@ from spirograd.transforms.check_bounds import check_bounds
 from spirograd.transforms.check_capabilities import check_capabilities
 from spirograd.transforms.check_overflow import check_overflow
 from spirograd.transforms.context import PassContext
+from spirograd.transforms.demote_atomics import demote_atomics
 from spirograd.transforms.dce import dce
 from spirograd.transforms.diagnostics import diagnostics
 from spirograd.transforms.expand_math import expand_math
@@ -65,6 +66,7 @@ def compile_kernel(kernel: Kernel, caps: Capabilities, options: CompileOptions) 
             return _interpreted(kernel, key, run)
         kernel = run.apply(simplify, kernel, "kernel")
         kernel = run.apply(offload, kernel, "kernel")
+        kernel = run.apply(demote_atomics, kernel, "kernel")
         kernel = run.apply(reductions, kernel, "kernel")
         kernel = run.apply(dce, kernel, "kernel")
         run.record("offload.ir", kernel)

@@ -27,11 +27,12 @@ from spirograd.lang.scalar import Value, describe
 
 def array_signature(array: Ndarray) -> tuple[Any, ...]:
     """What of an ndarray the compiled code depends on."""
-    signature = array.__dict__.get("_sg_signature")
+    signature: tuple[Any, ...] | None = array.__dict__.get("_sg_signature")
     if signature is None:
         decl = array_decl("", array)
-        signature = array._sg_signature = (decl.dtype, decl.ndim, decl.element_shape, decl.needs_grad, decl.wide)
-    return signature  # type: ignore[no-any-return]
+        signature = (decl.dtype, decl.ndim, decl.element_shape, decl.needs_grad, decl.wide)
+        array.__dict__["_sg_signature"] = signature  # asked for at each launch: an array never changes its type
+    return signature
 
 
 class Declarations:

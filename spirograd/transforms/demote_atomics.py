@@ -1,0 +1,84 @@
+"""Atomics that nobody competes with become a load, an operation and a store."""
+
+from __future__ import annotations
+
+from spirograd.analysis.effects import may_alias
+from spirograd.analysis.injectivity import determines
+from spirograd.ir import ops
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, Region, rank, ref_of
+from spirograd.ir.rewrite import Rewriter
+from spirograd.transforms.context import PassContext
+
+_LEAVES = frozenset((ops.const, ops.arg, ops.shape, ops.seed))
+
+
+def demote_atomics(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """In serial tasks all atomics; in parallel ones those at an element that belongs to its iteration alone.
+
+    An element does if the indices determine the iteration (`analysis.injectivity`), and every other write of the task to that memory has the
+    same indices (those of the vector's entries aside).
+    """
+    return _Demote().kernel(kernel)
+
+
+class _Demote(Rewriter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.private: set[Op] = set()
+        self.handlers = {ops.task: self._task, ops.atomic: self._atomic}
+
+    def _task(self, op: Op) -> Op:
+        body = op.regions[-2] if op.attr.kind == "range_for" else op.regions[0]
+        atomics = [x for x in body.walk() if x.code is ops.atomic]
+        if not atomics:
+            return self.b.append(op)
+        self.private = set(atomics) if op.attr.kind == "serial" else _private(body, atomics)
+        return self.copy(op) if self.private else self.b.append(op)
+
+    def _atomic(self, op: Op) -> Op:
+        if op not in self.private:
+            return self.copy(op)
+        kind, ref = op.attr
+        *indices, value = self.args(op)
+        old = self.b.load(ref, *indices)
+        new = value if kind == "exchange" else self.b.emit(ops.COMBINE[kind], old, value)
+        self.b.store(ref, *indices, new)
+        return old
+
+
+def _private(body: Region, atomics: list[Op]) -> set[Op]:
+    """The atomics at elements that one iteration alone writes."""
+    index = body.params[0]
+    writes = [x for x in body.walk() if x.code.effect in ("write", "atomic") and ref_of(x) is not None]
+    invariant = _invariant(body)
+    out = set()
+    for op in atomics:
+        ref = ref_of(op)
+        assert ref is not None
+        rivals = [w for w in writes if may_alias(ref, _ref(w))]
+        where = _element(op)
+        if all(_ref(w) == ref and _element(w) == where for w in rivals) and determines(where, index, invariant):
+            out.add(op)
+    return out
+
+
+def _ref(op: Op) -> Ref:
+    ref = ref_of(op)
+    assert ref is not None
+    return ref
+
+
+def _element(op: Op) -> tuple[Op, ...]:
+    """The indices of the element that ``op`` accesses, those of its entries left out."""
+    ref = _ref(op)
+    inner = len(ref.element_shape) if isinstance(ref, (FieldRef, ArrayRef)) else 0
+    return op.args[: rank(ref) - inner]
+
+
+def _invariant(body: Region) -> set[Op]:
+    """Values of ``body`` that are the same in every iteration."""
+    out: set[Op] = set()
+    for op in body.walk():
+        if op.code in _LEAVES or (op.code.effect == "pure" and op.args and op.code is not ops.result and all(a in out for a in op.args)):
+            out.add(op)
+    return out
