@@ -157,8 +157,11 @@ class _Combination:
         return [out[k] for k in range(len(values))]
 
     def _subgroup_op(self, reduction: Reduction) -> str:
-        """The subgroup instruction for a reduction, or nothing: 32-bit types only, which every device with arithmetic has."""
-        if not self._e.caps.subgroup_arithmetic or reduction.dtype.bits != 32:
+        """The subgroup instruction for a reduction, or nothing: 32-bit types only, which every device with arithmetic has, and only where
+        all subgroups are full (some drivers miscount them otherwise)."""
+        caps = self._e.caps
+        full = caps.subgroup_arithmetic and caps.subgroup_size > 0 and self._size % caps.subgroup_size == 0
+        if not full or reduction.dtype.bits != 32:
             return ""
         return _SUBGROUP_OPS.get((reduction.kind, reduction.dtype.kind), "")
 
