@@ -13,7 +13,7 @@ _WEIGHTS = {
     **dict.fromkeys((ops.atomic, ops.cas), 20),
     **dict.fromkeys((ops.extract, ops.insert), 3),
 }
-# Iterations assumed of a loop whose bounds are not constants: rather many, because waking workers for nothing costs microseconds, and leaving
+# Iterations assumed of a loop whose bounds are not constants: rather many, because waking workers for nothing costs microseconds, leaving
 # them asleep may cost any amount.
 _UNKNOWN_TRIPS = 256
 # Beyond this every launch is worth distributing anyway; keeps products far from overflow.

@@ -63,6 +63,7 @@ def _function(name: str, linkage: str, params: str, emitter: FunctionEmitter) ->
 
 def _serial_task(module: ModuleText, op: Op, name: str) -> str:
     emitter = FunctionEmitter(module)
+    emitter.last_uses.scan(op.regions[0])
     emitter.region(op.regions[0])
     return _function(name, "internal ", _BLOCK, emitter)
 
@@ -76,6 +77,8 @@ def _range_task(module: ModuleText, op: Op, name: str) -> str:
     extra = f", {module.node(_NOT_VECTORISED)}" if prefers_scalar_iterations(body) else ""
     loop = module.node(f"distinct !{{{{self}}, {accesses}{extra}}}")
     emitter = FunctionEmitter(module, f", !llvm.access.group {group}")
+    emitter.last_uses.scan(body)
+    emitter.last_uses.scan(finish)
     index = body.params[0].type
     assert isinstance(index, DType)
     begin, end = _resized_bounds(emitter, index)

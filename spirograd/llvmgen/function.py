@@ -13,10 +13,12 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, Op, Region
 from spirograd.ir.ops import OpCode
 from spirograd.llvmgen import half, vector_math
+from spirograd.llvmgen.local_arrays import LastUses, is_array
 from spirograd.llvmgen.module import ModuleText, literal, type_name
 from spirograd.llvmgen.op_map import ATOMIC_MAP, OP_MAP, Compare, Emitted, Instr, Intrinsic, Math, Spelling, Unsupported
 
 _NO_EFFECT = "nounwind willreturn memory(none)"
+_ZEROS = frozenset(literal(0, t) for t in dt.ALL)
 
 
 def _pick(spelling: Instr | Compare | Intrinsic, t: Type) -> str:
@@ -40,6 +42,7 @@ class FunctionEmitter:
         self.entry: list[str] = []
         self.label = "entry.end"  # the block being appended to
         self.env: dict[Op, Any] = {}  # operation -> operand text (control operations: a list of them)
+        self.last_uses = LastUses()
         self._slots: dict[tuple[int, str], str] = {}
         self._count = 0
         self._loc: Loc | None = None
@@ -101,28 +104,56 @@ class FunctionEmitter:
     def if_(self, op: Op) -> None:
         then, orelse, done = self.new_labels("then", "else", "fi")
         self.line(f"br i1 {self.env[op.args[0]]}, label %{then}, label %{orelse}")
-        arms: list[tuple[str, list[str]]] = []
+        arms: list[tuple[str, list[str], int]] = []
         for label, region in zip((then, orelse), op.regions):
             self.start(label)
             values = self.region(region)
-            arms.append((self.label, values))
+            arms.append((self.label, values, len(self.lines)))
+            self.lines.append("")  # copies of arrays: where to is known once both arms are
             self.goto(done)
         self.start(done)
-        (l0, v0), (l1, v1) = arms
+        (l0, v0, _), (l1, v1, _) = arms
         assert isinstance(op.type, tuple)
-        self.env[op] = [self.value(f"phi {type_name(t)} [ {a}, %{l0} ], [ {b}, %{l1} ]") for t, a, b in zip(op.type, v0, v1)]
+        self.env[op] = [
+            self._merge_arrays(op, k, t, arms) if is_array(t) else self.value(f"phi {type_name(t)} [ {a}, %{l0} ], [ {b}, %{l1} ]")
+            for k, (t, a, b) in enumerate(zip(op.type, v0, v1))
+        ]
+
+    def _merge_arrays(self, op: Op, number: int, t: Type, arms: Sequence[tuple[str, list[str], int]]) -> str:
+        """Where result ``number`` of an `if` lies: where both arms leave it, if that place is free, else in a place of its own."""
+        places = [values[number] for _, values, _ in arms]
+        ends = [region.ops[-1] for region in op.regions]
+        if places[0] == places[1] and all(self.last_uses.is_last(end, end.args[number]) for end in ends):
+            return places[0]
+        target = self.new_array(t)
+        for place, (_, _, hole) in zip(places, arms):
+            self.lines[hole] += f"{self.copy_text(target, place, t)}\n"
+        return target
 
     def for_(self, op: Op) -> None:
-        begin, end, *initial = [self.env[a] for a in op.args]
         assert isinstance(op.type, tuple)
+        begin, end = (self.env[a] for a in op.args[:2])
+        initial = self._initial(op, op.args[2:])
         self.env[op] = self.counted_loop(op.args[0].type, begin, end, op.type, initial, op.regions[0])
+
+    def _initial(self, op: Op, args: Sequence[Op]) -> list[str]:
+        """The initial values of a loop; arrays are copied unless nobody needs them any more, for the loop will overwrite them."""
+        kept = [not is_array(a.type) or self.last_uses.is_last(op, a) for a in args]
+        return [self.env[a] if keep else self.copied_array(self.env[a], a.type) for a, keep in zip(args, kept)]
+
+    def _next(self, types: Sequence[Type], places: Sequence[str], values: Sequence[str]) -> None:
+        """Move the arrays that an iteration yields to their places (by way of others where one place is the source of another)."""
+        moves = [(p, v, t) for t, p, v in zip(types, places, values) if is_array(t) and p != v]
+        targets = {p for p, _, _ in moves}
+        moves = [(p, self.copied_array(v, t) if v in targets else v, t) for p, v, t in moves]
+        self.lines += [self.copy_text(p, v, t) for p, v, t in moves]
 
     def counted_loop(
         self, index: Type, begin: str, end: str, types: Sequence[Type], initial: Sequence[str], body: Region, suffix: str = ""
     ) -> list[str]:
         """A loop in rotated form (tested before, then after each iteration); returns the final carried values.
 
-        ``suffix`` is the metadata of the branch back.
+        ``suffix`` is the metadata of the branch back. Carried arrays stay where ``initial`` has them.
         """
         assert isinstance(index, DType)
         it = type_name(index)
@@ -133,28 +164,39 @@ class FunctionEmitter:
         self.line(f"br i1 {some}, label %{loop}, label %{done}")
         self.start(loop)
         counter = self.name()
-        carried = [self.name() for _ in types]
+        carried = [first if is_array(t) else self.name() for t, first in zip(types, initial)]
         holes = len(self.lines)  # the phis: what comes back is known only after the body
         self.lines += [""] * (1 + len(carried))
         self.bind(body.params, [counter, *carried])
         values = self.region(body)
+        self._next(types, carried, values)
         following = self.value(f"{step} {it} {counter}, 1")
         again = self.value(f"icmp {less} {it} {following}, {end}")
         back = self.label
         self.line(f"br i1 {again}, label %{loop}, label %{done}{suffix}")
         self.lines[holes] = f"  {counter} = phi {it} [ {begin}, %{before} ], [ {following}, %{back} ]"
-        for k, (name, t, first, last) in enumerate(zip(carried, types, initial, values), holes + 1):
-            self.lines[k] = f"  {name} = phi {type_name(t)} [ {first}, %{before} ], [ {last}, %{back} ]"
+        self._fill_phis(holes + 1, types, carried, initial, values, before, back)
         self.start(done)
-        return [self.value(f"phi {type_name(t)} [ {a}, %{before} ], [ {b}, %{back} ]") for t, a, b in zip(types, initial, values)]
+        return [
+            a if is_array(t) else self.value(f"phi {type_name(t)} [ {a}, %{before} ], [ {b}, %{back} ]")
+            for t, a, b in zip(types, initial, values)
+        ]
+
+    def _fill_phis(
+        self, hole: int, types: Sequence[Type], names: Sequence[str], initial: Sequence[str], values: Sequence[str], before: str, back: str
+    ) -> None:
+        for k, (name, t, first, last) in enumerate(zip(names, types, initial, values), hole):
+            if not is_array(t):
+                self.lines[k] = f"  {name} = phi {type_name(t)} [ {first}, %{before} ], [ {last}, %{back} ]"
 
     def while_(self, op: Op) -> None:
         assert isinstance(op.type, tuple)
         head, body, done = self.new_labels("while", "do", "done")
+        initial = self._initial(op, op.args)
         before = self.label
         self.goto(head)
         self.start(head)
-        carried = [self.name() for _ in op.type]
+        carried = [first if is_array(t) else self.name() for t, first in zip(op.type, initial)]
         holes = len(self.lines)
         self.lines += [""] * len(carried)
         condition, step = op.regions
@@ -164,10 +206,10 @@ class FunctionEmitter:
         self.start(body)
         self.bind(step.params, carried)
         values = self.region(step)
+        self._next(op.type, carried, values)
         back = self.label
         self.goto(head)
-        for k, (name, t, first, last) in enumerate(zip(carried, op.type, op.args, values), holes):
-            self.lines[k] = f"  {name} = phi {type_name(t)} [ {self.env[first]}, %{before} ], [ {last}, %{back} ]"
+        self._fill_phis(holes, op.type, carried, initial, values, before, back)
         self.start(done)
         self.env[op] = carried
 
@@ -277,6 +319,9 @@ class FunctionEmitter:
 
     def select(self, op: Op) -> None:
         condition, a, b = op.args
+        if is_array(op.type):
+            self.env[op] = self.copied_array(self.value(f"select i1 {self.env[condition]}, ptr {self.env[a]}, ptr {self.env[b]}"), op.type)
+            return
         self.set(op, f"select i1 {self.env[condition]}, {self.typed(a)}, {self.typed(b)}")
 
     # --- conversions ---
@@ -336,7 +381,38 @@ class FunctionEmitter:
 
     # --- vectors ---
 
+    def new_array(self, t: Type) -> str:
+        """Stack memory for a large vector, the same on every pass through this place."""
+        assert isinstance(t, Vec)
+        name = self.name()
+        self.entry.append(f"  {name} = alloca [{t.n} x {type_name(t.elem)}], align 16")
+        return name
+
+    def copy_text(self, target: str, source: str, t: Type) -> str:
+        assert isinstance(t, Vec)
+        callee = self.module.declare("llvm.memcpy.p0.p0.i64", "void", "ptr, ptr, i64, i1")
+        return f"  call void {callee}(ptr align 16 {target}, ptr align 16 {source}, i64 {t.n * t.elem.size}, i1 false)"
+
+    def copied_array(self, source: str, t: Type) -> str:
+        target = self.new_array(t)
+        self.lines.append(self.copy_text(target, source, t))
+        return target
+
+    def element(self, array: str, t: Vec, index: str) -> str:
+        """A pointer to an element of a large vector; ``index`` is typed."""
+        return self.value(f"getelementptr inbounds {type_name(t.elem)}, ptr {array}, {index}")
+
     def vec(self, op: Op) -> None:
+        assert isinstance(op.type, Vec)
+        if is_array(op.type):
+            self.env[op] = array = self.new_array(op.type)
+            if all(self.env[arg] in _ZEROS for arg in op.args):
+                callee = self.module.declare("llvm.memset.p0.i64", "void", "ptr, i8, i64, i1")
+                self.line(f"call void {callee}(ptr align 16 {array}, i8 0, i64 {op.type.n * op.type.elem.size}, i1 false)")
+                return
+            for k, arg in enumerate(op.args):
+                self.line(f"store {self.typed(arg)}, ptr {self.element(array, op.type, f'i64 {k}')}")
+            return
         text = "poison"
         for k, arg in enumerate(op.args):
             text = self.value(f"insertelement {type_name(op.type)} {text}, {self.typed(arg)}, i32 {k}")
@@ -354,12 +430,22 @@ class FunctionEmitter:
     def extract(self, op: Op) -> None:
         vector, index = op.args
         assert isinstance(vector.type, Vec)
-        self.set(op, f"extractelement {self.typed(vector)}, {self.lane(index, vector.type.n)}")
+        lane = self.lane(index, vector.type.n)
+        if is_array(vector.type):
+            self.set(op, f"load {type_name(op.type)}, ptr {self.element(self.env[vector], vector.type, lane)}")
+        else:
+            self.set(op, f"extractelement {self.typed(vector)}, {lane}")
 
     def insert(self, op: Op) -> None:
         vector, index, value = op.args
         assert isinstance(vector.type, Vec)
-        self.set(op, f"insertelement {self.typed(vector)}, {self.typed(value)}, {self.lane(index, vector.type.n)}")
+        lane = self.lane(index, vector.type.n)
+        if is_array(vector.type):
+            place = self.env[vector]
+            self.env[op] = array = place if self.last_uses.is_last(op, vector) else self.copied_array(place, vector.type)
+            self.line(f"store {self.typed(value)}, ptr {self.element(array, vector.type, lane)}")
+        else:
+            self.set(op, f"insertelement {self.typed(vector)}, {self.typed(value)}, {lane}")
 
     # --- memory ---
 
