@@ -13,8 +13,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -23,18 +22,12 @@ from spirograd.base.artifact import ArgBlock, FaultSite, PrintSite, Slot
 from spirograd.base.dtypes import DType, i64, storage, u1, u32, unsigned
 from spirograd.base.errors import SpirogradAssertionError, render
 from spirograd.ir import ops
+from spirograd.ir.interp_memory import Memory, array_extents, numbering, resolve
 from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, Region, TaskAttr, TempRef, ref_of
 from spirograd.ir.ops import OpCode
 
 Env = list[Any]
 Step = Callable[[Env], None]
-
-
-class Memory(Protocol):
-    """What the interpreter reads and writes."""
-
-    def resolve(self, address: int) -> np.ndarray[Any, Any]:
-        """The writable bytes (uint8) from ``address`` to the end of its allocation; raises LookupError where there is none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,11 +191,11 @@ class _Compiler:
         dtype = storage(ref.dtype)
 
         def open_view(env: Env, block: bytes, memory: Memory) -> None:
-            raw = _resolve(memory, block, slot)[start:]
+            raw = resolve(memory, block, slot)[start:]
             typed = raw[: len(raw) // dtype.size * dtype.size].view(dtype.np)
             env[view] = typed
             if isinstance(ref, ArrayRef):
-                env[extents] = _array_extents(ref, axes, block, len(typed))
+                env[extents] = array_extents(ref, axes, block, len(typed))
             else:
                 env[extents] = (len(typed),) if shape is None else shape
 
@@ -211,7 +204,7 @@ class _Compiler:
     def locate(self, op: Op, ref: Ref, indices: list[int]) -> Callable[[Env], int]:
         """A function that gives the element that ``op`` accesses; -1, and a fault on record, if it is out of range."""
         view, extents = self.view(ref)
-        number, origin = _numbering(ref, len(indices))
+        number, origin = numbering(ref, len(indices))
         text = ", ".join([f"{{{k}}}" for k in range(len(indices))])
         sizes = ", ".join([f"{{{k + len(indices)}}}" for k in range(len(indices))])
         site = FaultSite("bounds", f"index ({text}) is out of range of {ref.name} of shape ({sizes})", (i64,) * (2 * len(indices)), op.loc)
@@ -245,56 +238,6 @@ class _Compiler:
             return element if element < len(env[view]) else out_of_range(env)
 
         return locate
-
-
-def _resolve(memory: Memory, block: bytes, slot: Slot) -> np.ndarray[Any, Any]:
-    """The bytes behind a buffer slot; none if its address is null or freed: then any access is out of range."""
-    address = int.from_bytes(block[slot.offset : slot.offset + 8], "little")
-    try:
-        return memory.resolve(address)
-    except LookupError:
-        return np.zeros(0, np.uint8)
-
-
-def _array_extents(ref: ArrayRef, axes: tuple[Slot | None, ...], block: bytes, elements: int) -> tuple[int, ...]:
-    """The extents of an array argument; the first one follows from its memory if the block does not tell it."""
-    outer = [-1 if axis is None else int.from_bytes(block[axis.offset : axis.offset + 4], "little", signed=True) for axis in axes]
-    rest = prod(outer[1:]) * prod(ref.element_shape)
-    if outer and outer[0] < 0:
-        outer[0] = elements // rest if rest > 0 else 0
-    return (*outer, *ref.element_shape)
-
-
-def _numbering(ref: Ref, rank: int) -> tuple[Callable[[list[int]], int] | None, tuple[int, ...]]:
-    """How indices (minus the origin) become an element number: None for row-major; and the origin."""
-    zero = (0,) * rank
-    if not isinstance(ref, FieldRef):
-        return None, zero
-    outer, size, layout = len(ref.shape), storage(ref.dtype).size, ref.layout
-    origin = (*layout.origin, *zero)[:rank] if layout.origin else zero
-    shape = ref.element_shape
-    if layout.components == (0,) and _row_major(ref, size):
-        return None, origin
-
-    def number(index: list[int]) -> int:
-        address = 0
-        for term in layout.terms:
-            part = index[term.axis] // term.div
-            address += (part % term.mod if term.mod else part) * term.stride
-        component = 0
-        for i, n in zip(index[outer:], shape):
-            component = component * n + i
-        return (address + layout.components[component]) // size
-
-    return number, origin
-
-
-def _row_major(ref: FieldRef, size: int) -> bool:
-    """Whether the elements lie densely in row-major order from the start of the buffer."""
-    strides = {term.axis: term.stride for term in ref.layout.terms if term.div == 1 and term.mod == 0}
-    if len(strides) != len(ref.layout.terms):
-        return False
-    return all(strides.get(k, 0) == size * prod(ref.shape[k + 1 :]) for k, n in enumerate(ref.shape) if n > 1)
 
 
 # --- makers of steps: one per operation that is not evaluated by the table ------------------------------------------------
@@ -614,7 +557,7 @@ def compile_for_run(
         env[_VALUES] = Values(c.slots, env)
         for entry, kind in ((_FAULT, "fault"), (_PRINT, "print")):
             slot = special[kind]
-            raw = _resolve(memory, data, slot) if slot is not None else ()
+            raw = resolve(memory, data, slot) if slot is not None else ()
             env[entry] = raw[: len(raw) // 4 * 4].view(u32.np) if isinstance(raw, np.ndarray) and len(raw) else None
         launch = special["launch"]
         env[_LAUNCH] = int.from_bytes(data[launch.offset : launch.offset + 4], "little") if launch is not None else 0
