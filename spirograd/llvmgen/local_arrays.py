@@ -14,8 +14,8 @@ from spirograd.base.dtypes import Type, Vec
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Region
 
-# Longer ones are five times as fast on the stack: LLVM spills a whole register for every run-time index. (Where indices turn out constant, it
-# takes arrays apart into scalars again.)
+# Longer ones are five times as fast on the stack: LLVM spills a whole register for every run-time index. Where indices turn out
+# constant, it takes arrays apart into scalars again.
 LARGEST_REGISTER = 2
 # A value: the operation, or for results of control operations (operation, number), since several `result` operations may name one result.
 Key = Any
