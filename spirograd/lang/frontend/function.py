@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
-from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.errors import SpirogradNameError, SpirogradRuntimeError
 from spirograd.lang.annotations import Template
 from spirograd.lang.frontend import source
 from spirograd.lang.frontend.source import Source
@@ -71,20 +73,37 @@ def resolved_signature(function: Callable[..., Any]) -> inspect.Signature:
     signature = inspect.signature(function)
     if not any(isinstance(p.annotation, str) for p in signature.parameters.values()) and not isinstance(signature.return_annotation, str):
         return signature
-    names = dict(function.__globals__)
+    names = {**function.__globals__, **getattr(function, "__sg_outer__", {})}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         names[name] = cell.cell_contents
     parameters = [
-        p.replace(annotation=_evaluate(p.annotation, names)) if isinstance(p.annotation, str) else p for p in signature.parameters.values()
+        p.replace(annotation=_evaluate(p.annotation, names, function)) if isinstance(p.annotation, str) else p
+        for p in signature.parameters.values()
     ]
     returns = signature.return_annotation
-    return inspect.Signature(parameters, return_annotation=_evaluate(returns, names) if isinstance(returns, str) else returns)
+    return inspect.Signature(parameters, return_annotation=_evaluate(returns, names, function) if isinstance(returns, str) else returns)
 
 
-def _evaluate(text: str, names: dict[str, Any]) -> Any:
-    return eval(text, names)  # the user's own annotation, as typing.get_type_hints does
+def _evaluate(text: str, names: dict[str, Any], function: Callable[..., Any]) -> Any:
+    try:
+        return eval(text, names)  # the user's own annotation, as typing.get_type_hints does
+    except NameError as error:
+        raise SpirogradNameError(f"annotation `{text}` of `{function.__qualname__}`: {error}") from None
+
+
+def remember_outer_names(function: Callable[..., Any], frame: Any) -> None:
+    """Keep what annotations that are strings name in ``frame``, where ``function`` is decorated: Python makes no closure of these names."""
+    texts = [a for a in getattr(function, "__annotations__", {}).values() if isinstance(a, str)]
+    if not texts or frame is None or frame.f_locals is frame.f_globals:
+        return
+    outer = {}
+    for text in texts:
+        with contextlib.suppress(SyntaxError):
+            outer |= {name: frame.f_locals[name] for name in compile(text, "<annotation>", "eval").co_names if name in frame.f_locals}
+    function.__sg_outer__ = outer  # type: ignore[attr-defined]
 
 
 def func(function: Callable[..., Any]) -> Func:
     """Mark a function that kernels and other such functions may call; it is inlined."""
+    remember_outer_names(function, sys._getframe(1))
     return Func(function)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,7 +21,7 @@ from spirograd.lang.context import LanguageOptions, Trace
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend import source
 from spirograd.lang.frontend.calls import NeedsRandom
-from spirograd.lang.frontend.function import resolved_signature
+from spirograd.lang.frontend.function import remember_outer_names, resolved_signature
 from spirograd.lang.frontend.memory import ArrayProxy, array_decl
 from spirograd.lang.frontend.names import RESULT, RNG
 from spirograd.lang.frontend.signature import Declarations, Packer, Parameter, TemplateParameter, array_signature, make_parameter
@@ -336,8 +337,15 @@ class _frames_hidden:
 
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Make a kernel of a function: ``@kernel``. Options of the family (``fastcache``, ``graph`` ...) are accepted and need no setting."""
+    frame = sys._getframe(1)
     if function is None:
-        return lambda f: kernel(f, **options)
+
+        def decorate(f: Callable[..., Any]) -> Kernel:
+            remember_outer_names(f, frame)
+            return Kernel(f)
+
+        return decorate
+    remember_outer_names(function, frame)
     return Kernel(function)
 
 
