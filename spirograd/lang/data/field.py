@@ -41,7 +41,7 @@ class MatrixField(ScalarField):
         self._build = build
 
     def _partner(self, role: str) -> ScalarField:
-        return MatrixField(self.element_shape, self.dtype, self._build, arrangement=self.arrangement, role=role, primal=self)
+        return type(self)(self.element_shape, self.dtype, self._build, arrangement=self.arrangement, role=role, primal=self)
 
     @property
     def n(self) -> int:
@@ -117,10 +117,10 @@ class ComponentField(ScalarField):
         self.whole.place_components([self.component], node, origin)
 
     @property
-    def layout(self) -> Layout:
+    def addresses(self) -> Layout:
         self._origin = self.whole.origin
         self._places = [p for p in self.whole._places if p.component == self.component]
-        return super().layout
+        return super().addresses
 
     def _of(self, whole: ScalarField | None, role: str) -> ComponentField | None:
         if not isinstance(whole, MatrixField):

@@ -19,7 +19,7 @@ from spirograd.lang.data.transfer import Array, HostView
 class Ndarray:
     """A dense array on the device, zero at first. ``shape``: of the index space; ``element_shape``: of the elements.
 
-    ``grad``: the array of gradients, or None. ``allocation``: its memory, row-major.
+    ``grad``: the array of gradients, or None. ``allocation``: its memory, row-major. ``layout``: what a tensor was asked for.
     """
 
     def __init__(
@@ -29,10 +29,12 @@ class Ndarray:
         element_shape: tuple[int, ...] = (),
         needs_grad: bool = False,
         build: BuildElement | None = None,
+        layout: tuple[int, ...] | None = None,
     ) -> None:
         self.dtype: DType = ops.as_dtype(dtype)
         self.shape = array_shape(shape)
         self.element_shape = element_shape
+        self.layout = layout
         self._build = build
         self.view: HostView = transfer.dense_view(self.dtype, self.shape, element_shape)
         self._session = context.session()
@@ -44,7 +46,7 @@ class Ndarray:
             self.grad = self._like()
 
     def _like(self) -> Ndarray:
-        return type(self)(self.dtype, self.shape, self.element_shape, False, self._build)
+        return type(self)(self.dtype, self.shape, self.element_shape, False, self._build, self.layout)
 
     @property
     def allocation(self) -> Any:
@@ -178,7 +180,7 @@ class Ndarray:
 
     def __reduce__(self) -> tuple[Any, ...]:
         grad = None if self.grad is None else self.grad.to_numpy()
-        made_from = (self.dtype, self.shape, self.element_shape, self.grad is not None, self._build)
+        made_from = (self.dtype, self.shape, self.element_shape, self.grad is not None, self._build, self.layout)
         return (_unpickle, (type(self), made_from, self.to_numpy(), grad))
 
 

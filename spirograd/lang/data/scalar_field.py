@@ -69,6 +69,7 @@ class Field:
     """What all fields have in common. ``shape``: of the index space, without that of the elements."""
 
     name: str
+    layout: tuple[int, ...] | None = None  # of tensors: the axes from slowest to fastest in memory, if not in order
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -134,6 +135,7 @@ class ScalarField(Field):
         self.needs_dual = needs_dual
         self.role = role
         self.primal = primal
+        self.layout = None if primal is None else primal.layout
         self._origin: tuple[int, ...] = ()
         self._places: list[Place] = []
         self._grad: ScalarField | None = None
@@ -142,7 +144,7 @@ class ScalarField(Field):
         self._view: HostView | None = None
 
     def _partner(self, role: str) -> ScalarField:
-        return ScalarField(self.dtype, role=role, primal=self)
+        return type(self)(self.dtype, role=role, primal=self)
 
     def __repr__(self) -> str:
         return f"<field `{self.name}` of {self.dtype}>"
@@ -201,7 +203,7 @@ class ScalarField(Field):
                 )
 
     @property
-    def layout(self) -> Layout:
+    def addresses(self) -> Layout:
         """Where the elements lie in the buffer of the tree; closes the tree."""
         above = self.snode.above
         assert above is not None
@@ -225,7 +227,7 @@ class ScalarField(Field):
                 raise SpirogradRuntimeError(f"field `{self.name}` has no {role}: declare it with `needs_{role}=True`")
             return partner.refs()
         if self._ref is None:
-            layout = self.layout
+            layout = self.addresses
             self._ref = FieldRef(self.name, self.tree.id, self.key, self.dtype, self.shape, self.element_shape, layout, self.role)
         return self._ref
 
