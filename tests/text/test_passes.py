@@ -26,6 +26,7 @@ from spirograd.transforms.check_overflow import check_overflow
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.cse import cse
 from spirograd.transforms.dce import dce
+from spirograd.transforms.demote_atomics import demote_atomics
 from spirograd.transforms.diagnostics import diagnostics
 from spirograd.transforms.fold import fold
 from spirograd.transforms.layout import arg_block, layout
@@ -37,7 +38,7 @@ from spirograd.transforms.reductions import reductions
 from spirograd.transforms.simplify import simplify, simplify_lowered
 
 _FUNCTIONS: tuple[Callable[[Kernel, PassContext], Kernel], ...] = (
-    check_bounds, check_capabilities, check_overflow, cse, dce, diagnostics, fold, layout, legalize, licm, lower_atomics, offload, reductions,
+    check_bounds, check_capabilities, check_overflow, cse, dce, demote_atomics, diagnostics, fold, layout, legalize, licm, lower_atomics, offload, reductions,
     simplify, simplify_lowered,
 )  # fmt: skip
 PASSES = {f.__name__: f for f in _FUNCTIONS}
