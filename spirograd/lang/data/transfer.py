@@ -90,6 +90,15 @@ def bytes_of(array: Array) -> memoryview:
     return memoryview(array.view(np.uint8).data)
 
 
+def _is_row_major(block: Block, size: int) -> bool:
+    """Whether the memory of the block is a contiguous row-major array."""
+    for extent, stride in zip(reversed(block.dims), reversed(block.strides)):
+        if stride != size:
+            return False
+        size *= extent
+    return True
+
+
 def read(allocation: Any, view: HostView) -> Array:
     """A new array with the contents, after waiting for launches."""
     if view.count == 0:
@@ -125,6 +134,9 @@ def write(allocation: Any, view: HostView, data: Array) -> None:
 
 
 def _write_block(allocation: Any, block: Block, dtype: DType, data: Array) -> None:
+    if _is_row_major(block, dtype.size) and data.flags.c_contiguous:
+        allocation.write(block.offset, bytes_of(data.reshape(-1)))
+        return
     buffer = np.empty(block.span, np.uint8)
     if not _is_dense(block, dtype.size):
         allocation.read_into(block.offset, bytes_of(buffer))
