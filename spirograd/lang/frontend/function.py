@@ -96,10 +96,10 @@ def remember_outer_names(function: Callable[..., Any], frame: Any) -> None:
     texts = [a for a in getattr(function, "__annotations__", {}).values() if isinstance(a, str)]
     if not texts or frame is None or frame.f_locals is frame.f_globals:
         return
-    outer = {}
+    outer: dict[str, Any] = {}
     for text in texts:
         with contextlib.suppress(SyntaxError):
-            outer |= {name: frame.f_locals[name] for name in compile(text, "<annotation>", "eval").co_names if name in frame.f_locals}
+            outer.update({name: frame.f_locals[name] for name in compile(text, "<annotation>", "eval").co_names if name in frame.f_locals})
     function.__sg_outer__ = outer  # type: ignore[attr-defined]
 
 

@@ -31,7 +31,7 @@ def _assigned(node: ast.AST, out: set[str], references: References) -> None:
     if isinstance(node, (ast.Assign, ast.Delete)):
         for target in node.targets:
             _targets(target, out)
-    elif isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.NamedExpr)) or isinstance(node, ast.For):
+    elif isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.NamedExpr, ast.For)):
         _targets(node.target, out)
     elif isinstance(node, ast.Call):
         for argument in references(node):
