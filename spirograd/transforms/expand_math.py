@@ -1,7 +1,9 @@
 """Replace elementary functions that the back end lacks by arithmetic.
 
 CPU: f32 functions become branch-free polynomials, which LLVM vectorises (f16 by way of f32); f64 stays, for libm and vector libraries.
-SPIR-V: f64 functions are expanded, because GLSL.std.450 has none; f16 and f32 stay.
+SPIR-V: f64 functions are expanded, because GLSL.std.450 has none. Of f32 and f16 the inverse trigonometric functions are, because
+drivers may be off by 4,096 ulp there and are (Mesa's asin by 1.5e-4); the others only without fast math, and if the device has the types
+that they compute in.
 """
 
 from __future__ import annotations
@@ -43,15 +45,23 @@ _F64: dict[OpCode, Expansion] = {
     ops.tanh: math_f64.tanh,
     ops.pow_: math_f64.pow_,
 }
-_PROFILES: dict[str, dict[DType, dict[OpCode, Expansion]]] = {
-    "cpu": {f16: _F32, f32: _F32},
-    "vulkan": {f64: _F64},
-    "wgpu": {f64: _F64},
-}
+Tables = dict[DType, dict[OpCode, Expansion]]
+_THROUGH_F64 = frozenset((ops.sin, ops.cos, ops.tan, ops.pow_))  # those of _F32 that compute in f64
+_COARSE = {code: _F32[code] for code in (ops.asin, ops.acos, ops.atan2)}
+_F32_ALONE = {code: function for code, function in _F32.items() if code not in _THROUGH_F64}
+
+
+def _tables(ctx: PassContext) -> Tables:
+    """What to expand, by type."""
+    if ctx.caps.profile == "cpu":
+        return {f16: _F32, f32: _F32}
+    exact = _F32 if ctx.caps.float64 else _F32_ALONE
+    single = _COARSE if ctx.options.fast_math else exact
+    return {f16: single, f32: single, f64: _F64}
 
 
 class _Expander(Rewriter):
-    def __init__(self, tables: dict[DType, dict[OpCode, Expansion]]) -> None:
+    def __init__(self, tables: Tables) -> None:
         super().__init__()
         self.tables = tables
         self.handlers = dict.fromkeys(_F32, self.expand)
@@ -59,7 +69,7 @@ class _Expander(Rewriter):
     def expand(self, op: Op) -> Op | None:
         t = op.type
         table = self.tables.get(t) if isinstance(t, DType) else None
-        if table is None:
+        if table is None or op.code not in table:
             return self.copy(op)
         values = [Value(self.b, a) for a in self.args(op)]
         if t is not f16:
@@ -68,6 +78,5 @@ class _Expander(Rewriter):
 
 
 def expand_math(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """``kernel`` with the elementary functions that ``ctx.caps.profile`` lacks expanded to arithmetic. Kernel or device IR."""
-    tables = _PROFILES.get(ctx.caps.profile)
-    return kernel if tables is None else _Expander(tables).kernel(kernel)
+    """``kernel`` with the elementary functions that the back end lacks expanded to arithmetic. Kernel or device IR."""
+    return _Expander(_tables(ctx)).kernel(kernel)
