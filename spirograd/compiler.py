@@ -28,8 +28,8 @@ from spirograd.transforms.check_bounds import check_bounds
 from spirograd.transforms.check_capabilities import check_capabilities
 from spirograd.transforms.check_overflow import check_overflow
 from spirograd.transforms.context import PassContext
-from spirograd.transforms.demote_atomics import demote_atomics
 from spirograd.transforms.dce import dce
+from spirograd.transforms.demote_atomics import demote_atomics
 from spirograd.transforms.diagnostics import diagnostics
 from spirograd.transforms.expand_math import expand_math
 from spirograd.transforms.layout import arg_block, layout

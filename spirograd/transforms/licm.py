@@ -12,7 +12,7 @@ _LOOPS = frozenset((ops.for_, ops.while_))
 
 
 def licm(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Hoist pure operations that stand directly in the body of a loop, as far out as their operands allow (no operation traps).
+    """Hoist pure operations that stand directly in the body of a serial loop, as far out as their operands allow (no operation traps).
 
     A load moves only out of a `for` that runs at least once, by its constant bounds, and writes nothing that may be the same memory.
     """
@@ -33,7 +33,8 @@ class _Licm(Rewriter):
     def region(self, region: Region) -> Region:
         owner = self.owner
         depth = len(self.floor)
-        loop = owner is not None and owner.code in _LOOPS and depth > 0
+        # What leaves a parallel loop would have to cross from one task to another: dearer than computing it again.
+        loop = owner is not None and owner.code in _LOOPS and not (owner.code is ops.for_ and owner.attr.parallel)
         self.floor.append(self.floor[-1] if loop else depth)
         self.frozen.append(writes(owner) if loop and owner is not None and _runs(owner) else None)
         self.level.update((p, depth) for p in region.params)

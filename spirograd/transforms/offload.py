@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from spirograd.analysis.effects import may_alias, writes
 from spirograd.base.dtypes import VOID, DType, Vec
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, LoopAttr, Op, Region, TaskAttr, TempRef
+from spirograd.ir.nodes import Kernel, LoopAttr, Op, Ref, Region, TaskAttr, TempRef
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 
@@ -14,23 +15,34 @@ from spirograd.transforms.context import PassContext
 _MAX_COST = 12
 # The same for the bounds of a loop, which are computed once and which the host wants to know.
 _MAX_BOUND_COST = 200
+_MAX_LOADS = 4
 _LEAVES = frozenset((ops.const, ops.arg, ops.shape, ops.seed))
 
 
 @dataclass(slots=True)
 class _Segment:
-    """A stretch of the kernel's body: a serial one, or a single parallel loop."""
+    """A stretch of the kernel's body: a serial one, or a single parallel loop. ``writes``: what it may write, in order."""
 
+    number: int
     loop: Op | None = None
     ops: list[Op] = field(default_factory=list)
     stored: list[Op] = field(default_factory=list)
+    writes: list[Ref] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Recipe:
+    """How to compute a value again: ``cost`` operations, ``loads`` of memory (load, segment, how many of its writes come first)."""
+
+    cost: int
+    loads: tuple[tuple[Op, int, int], ...] = ()
 
 
 def offload(kernel: Kernel, ctx: PassContext) -> Kernel:
     """The kernel as a list of tasks, in order.
 
-    A value that a later task needs is computed again there if that is cheap and depends only on constants and arguments; else the task that
-    computes it stores it to a temporary. Parallel loops inside other control flow become serial loops.
+    A value that a later task needs is computed again there if that is cheap and depends only on constants, arguments, and memory not
+    written since; else the task that computes it stores it to a temporary. Parallel loops inside other control flow become serial.
     """
     return _Offload(kernel).run()
 
@@ -41,16 +53,17 @@ class _Offload(Rewriter):
         self.old = kernel
         self.handlers[ops.for_] = self._for
         self.segment_of: dict[Op, _Segment] = {}
-        self.costs: dict[Op, int | None] = {}
+        self.segments: list[_Segment] = []
+        self.recipes: dict[Op, _Recipe | None] = {}
         self.temps: dict[Op, TempRef] = {}
         self.names: set[str] = set()
 
     def run(self) -> Kernel:
-        segments = self._split()
-        for segment in segments:
+        self._split()
+        for segment in self.segments:
             self._crossings(segment)
         self.b.begin()
-        for segment in segments:
+        for segment in self.segments:
             if segment.loop is None:
                 self._serial(segment)
             else:
@@ -59,18 +72,20 @@ class _Offload(Rewriter):
 
     # --- which operation belongs to which task ---------------------------------------------------------------------------
 
-    def _split(self) -> list[_Segment]:
-        segments = [_Segment()]
+    def _split(self) -> None:
+        segments = self.segments
+        segments.append(_Segment(0))
         for op in self.old.body.ops[:-1]:
             if op.code is ops.for_ and op.attr.parallel:
-                segments += [_Segment(loop=op), _Segment()]
+                segments += [_Segment(len(segments), op, writes=list(writes(op))), _Segment(len(segments) + 1)]
                 continue
             # The results of a control operation stay with it, because only single values can cross.
             home = self.segment_of[op.args[0]] if op.code is ops.result else segments[-1]
             home.ops.append(op)
             self.segment_of[op] = home
-            self.costs[op] = self._cost(op)
-        return segments
+            self.recipes[op] = self._recipe(op, home)
+            if op.code.effect not in ("pure", "read"):
+                home.writes += writes(op)
 
     def _crossings(self, segment: _Segment) -> None:
         """Give a temporary to every value from outside that ``segment`` cannot compute again."""
@@ -80,12 +95,12 @@ class _Offload(Rewriter):
         else:
             used = [a for region in segment.loop.regions for op in region.walk() for a in op.args]
             bounds = list(segment.loop.args)
-        for value in used:
+        for value in dict.fromkeys(used):
             home = self.segment_of.get(value)
-            if home is not None and home is not segment and not self._cheap(value):
+            if home is not None and home is not segment and not self._again(value, segment):
                 self._make_temp(value, home)
         for value in bounds:
-            if not self._cheap(value, _MAX_BOUND_COST):
+            if not self._again(value, segment, _MAX_BOUND_COST):
                 self._make_temp(value, self.segment_of[value])
 
     def _make_temp(self, value: Op, home: _Segment) -> None:
@@ -96,19 +111,34 @@ class _Offload(Rewriter):
         self.temps[value] = TempRef(name, t.elem, (t.n,)) if isinstance(t, Vec) else TempRef(name, _scalar(t))
         home.stored.append(value)
 
-    def _cost(self, value: Op) -> int | None:
-        """How many operations make ``value`` from constants and arguments; None if they are not enough."""
-        cost: int | None = None
+    def _recipe(self, value: Op, home: _Segment) -> _Recipe | None:
+        """How to make ``value`` from constants, arguments and memory; None if that is not enough."""
         if value.code in _LEAVES:
-            cost = 0
-        elif value.code.effect == "pure" and value.code is not ops.result:
-            parts = [self.costs[a] for a in value.args]
-            cost = None if None in parts else 1 + sum(p for p in parts if p is not None)
-        return cost
+            return _Recipe(0)
+        load = value.code is ops.load
+        if not load and (value.code.effect != "pure" or value.code is ops.result):
+            return None
+        cost, loads = 1, [(value, home.number, len(home.writes))] if load else []
+        for a in value.args:
+            part = self.recipes[a]
+            if part is None:
+                return None
+            cost += part.cost
+            loads += part.loads
+        return _Recipe(cost, tuple(loads)) if len(loads) <= _MAX_LOADS else None
 
-    def _cheap(self, value: Op, limit: int = _MAX_COST) -> bool:
-        cost = self.costs[value]
-        return cost is not None and cost <= limit
+    def _again(self, value: Op, user: _Segment, limit: int = _MAX_COST) -> bool:
+        """Whether ``user`` computes ``value`` again: it is cheap, and its memory holds what it held until the end of ``user``."""
+        recipe = self.recipes[value]
+        if recipe is None or recipe.cost > limit:
+            return False
+        for load, home, count in recipe.loads:
+            later = [*self.segments[home].writes[count:]]
+            for segment in self.segments[home + 1 : user.number + 1]:
+                later += segment.writes
+            if any(may_alias(load.attr, ref) for ref in later):
+                return False
+        return True
 
     # --- building the tasks ----------------------------------------------------------------------------------------------
 
@@ -117,7 +147,7 @@ class _Offload(Rewriter):
             return
         self._enter()
         own = set(segment.ops)
-        self._fetch([a for op in segment.ops for a in _operands(op) if a not in own])
+        self._fetch([a for op in segment.ops for a in _operands(op) if a not in own], segment)
         for op in segment.ops:
             self.visit(op)
         for value in segment.stored:
@@ -129,12 +159,12 @@ class _Offload(Rewriter):
 
     def _range(self, segment: _Segment, loop: Op) -> None:
         self._enter(loop)
-        self._fetch(list(loop.args), bounds=True)
+        self._fetch(list(loop.args), segment, _MAX_BOUND_COST)
         bounds = self.b.end(self.args(loop))
         self._enter(loop)
         body = loop.regions[0]
         inner = [a for op in body.walk() for a in op.args]
-        self._fetch(inner)
+        self._fetch(inner, segment)
         for op in body.ops[:-1]:
             self.visit(op)
         new_body = Region(body.params, self.b.end().ops)
@@ -162,23 +192,18 @@ class _Offload(Rewriter):
     def _task(self, attr: TaskAttr, regions: tuple[Region, ...]) -> None:
         self.b.emit(ops.task, attr=attr, type=VOID, regions=regions)
 
-    def _fetch(self, values: list[Op], bounds: bool = False) -> None:
+    def _fetch(self, values: list[Op], user: _Segment, limit: int = _MAX_COST) -> None:
         """Make the values of other tasks that are among ``values`` available here."""
         for value in values:
             if value in self.segment_of and value not in self.env:
-                self.env[value] = self._remake(value, bounds)
+                self.env[value] = self._remake(value) if self._again(value, user, limit) else self._load(self.temps[value])
 
-    def _remake(self, value: Op, bounds: bool) -> Op:
-        known = self.env.get(value)
-        if known is not None:
-            return known
+    def _remake(self, value: Op) -> Op:
         self.b.loc = value.loc
-        ref = self.temps.get(value)
-        if ref is not None and not (bounds and self._cheap(value, _MAX_BOUND_COST)):
-            return self._load(ref)
         args = []
         for a in value.args:
-            self.env[a] = self._remake(a, bounds)
+            if a not in self.env:
+                self.env[a] = self._remake(a)
             args.append(self.env[a])
         return self.b.append(Op(value.code, value.type, tuple(args), value.attr, (), value.loc))
 

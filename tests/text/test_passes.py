@@ -1,7 +1,7 @@
 """Text in, text out: each file of cases/ holds kernels, and what a pass makes of them.
 
-A file starts with `pass: <names>` (run in order), optional `caps: <field>=<value> ...` and `level: device`; then pairs of kernels, each pair
-`=== <title>`, the input, `---`, the output.
+A file starts with `pass: <names>` (run in order), optional `caps: <field>=<value> ...`, `level: device`, `result: device`; then come
+pairs of kernels, each pair `=== <title>`, the input, `---`, the output.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ from spirograd.transforms.reductions import reductions
 from spirograd.transforms.simplify import simplify, simplify_lowered
 
 _FUNCTIONS: tuple[Callable[[Kernel, PassContext], Kernel], ...] = (
-    check_bounds, check_capabilities, check_overflow, cse, dce, demote_atomics, diagnostics, fold, layout, legalize, licm, lower_atomics, offload, reductions,
-    simplify, simplify_lowered,
+    check_bounds, check_capabilities, check_overflow, cse, dce, demote_atomics, diagnostics, fold, layout, legalize, licm, lower_atomics,
+    offload, reductions, simplify, simplify_lowered,
 )  # fmt: skip
 PASSES = {f.__name__: f for f in _FUNCTIONS}
 FILES = sorted((Path(__file__).parent / "cases").glob("*.txt"))
-_FULL = dict.fromkeys("int8 int16 int64 float16 float64 storage8 storage16 atomic_int64 atomic_f32_add atomic_f32_minmax".split(), True)
+_TYPES = dict.fromkeys(("int8", "int16", "int64", "float16", "float64", "storage8", "storage16"), True)
+_FULL = _TYPES | dict.fromkeys(("atomic_int64", "atomic_f32_add", "atomic_f32_minmax"), True)
 
 
 @dataclass(frozen=True)

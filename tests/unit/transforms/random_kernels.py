@@ -21,12 +21,19 @@ from spirograd.ir.nodes import ArrayArg, ArrayRef, FieldRef, Kernel, Layout, Loo
 TYPES = (i32, i64, u32, u8, i8, u16, u64, f32, f64, u1)
 WIDE_TYPES = (i32, i64, u32, u64, f32, f64, u1)
 PARALLEL = 6  # iterations of a parallel loop, and first extent of everything that one writes
-_INT_BINARY = (ops.add, ops.sub, ops.mul, ops.idiv, ops.irem, ops.floordiv, ops.floormod, ops.min_, ops.max_, ops.and_, ops.or_, ops.xor, ops.shl, ops.shr)
+_INT_BINARY = (
+    ops.add, ops.sub, ops.mul, ops.idiv, ops.irem, ops.floordiv, ops.floormod, ops.min_, ops.max_, ops.and_, ops.or_, ops.xor,
+    ops.shl, ops.shr,
+)  # fmt: skip
 _INT_UNARY = (ops.neg, ops.abs_, ops.not_, ops.popcnt, ops.clz, ops.ctz)
 _FLOAT_BINARY = (ops.add, ops.sub, ops.mul, ops.div, ops.min_, ops.max_)
 _FLOAT_UNARY = (ops.neg, ops.abs_, ops.floor, ops.ceil, ops.trunc, ops.round_)
 _COMPARE = (ops.eq, ops.ne, ops.lt, ops.le, ops.gt, ops.ge)
-_CONSTANTS = {"int": (0, 1, 2, 3, 4, 7, 8, 31, 100, -1, -2, -8), "uint": (0, 1, 2, 3, 4, 7, 16, 33, 255), "float": (0.0, -0.0, 1.0, -1.0, 0.5, 2.0, 3.0, 1e10)}
+_CONSTANTS = {
+    "int": (0, 1, 2, 3, 4, 7, 8, 31, 100, -1, -2, -8),
+    "uint": (0, 1, 2, 3, 4, 7, 16, 33, 255),
+    "float": (0.0, -0.0, 1.0, -1.0, 0.5, 2.0, 3.0, 1e10),
+}
 
 OWN = FieldRef("own", 0, 1, i32, (PARALLEL, 4), (), Layout((Term(0, 2, 0, 32), Term(0, 1, 2, 16), Term(1, 1, 0, 4))))
 PAIR = FieldRef("pair", 1, 2, f32, (PARALLEL,), (2,), Layout((Term(0, 1, 0, 8),), (0, 4), (-3,)))
@@ -107,7 +114,8 @@ class _Generator:
 
     def statement(self) -> None:
         self.budget -= 1
-        makers: list[tuple[int, Callable[[], None]]] = [(12, self.arithmetic), (4, self.load), (3, self.store), (2, self.accumulate), (1, self.report)]
+        makers: list[tuple[int, Callable[[], None]]] = [(12, self.arithmetic), (4, self.load), (3, self.store)]
+        makers += [(2, self.accumulate), (1, self.report)]
         if self.budget > 0 and len(self.pools) < 4:
             makers += [(2, self.branch), (2, self.loop), (1, self.spin)]
         weights, functions = zip(*makers)

@@ -22,7 +22,7 @@ OPTIONS = CompileOptions(fast_math=False, verify=True)
 SEEDS = range(12)
 
 
-def launch(device: Device, kernel: Kernel, seed: int, options: CompileOptions = OPTIONS) -> tuple[Any, str, str, list[np.ndarray[Any, Any]]]:
+def launch(device: Device, kernel: Kernel, seed: int) -> tuple[Any, str, str, list[np.ndarray[Any, Any]]]:
     """Returned scalars, prints, the fault, and the memory after running ``kernel`` once."""
     args, trees = inputs(seed)
     memory = Memory(device)
@@ -38,7 +38,7 @@ def launch(device: Device, kernel: Kernel, seed: int, options: CompileOptions = 
 
     homes = {key: place(tree) for key, tree in trees.items()}
     arrays = [ArrayBinding((home := place(a)).address, a.shape, allocation=home) if isinstance(a, np.ndarray) else None for a in args]
-    plan = launcher.prepare(compile_kernel(kernel, device.caps, options))
+    plan = launcher.prepare(compile_kernel(kernel, device.caps, OPTIONS))
     fault, returned = "", None
     try:
         returned = plan.launch(args, arrays, homes)  # type: ignore[arg-type]
