@@ -180,7 +180,8 @@ def copy(target: Any, target_view: HostView, source: Any, source_view: HostView)
     """Copy the contents, on the device if the bytes agree."""
     if same_bytes(target_view, source_view):
         for t, s in zip(target_view.blocks, source_view.blocks):
-            target.copy_from(source, t.span, t.offset, s.offset)
+            if target is not source or t.offset != s.offset:
+                target.copy_from(source, t.span, t.offset, s.offset)
         return
     write(target, target_view, read(source, source_view))
 
@@ -188,11 +189,13 @@ def copy(target: Any, target_view: HostView, source: Any, source_view: HostView)
 class _HostMemory:
     """Memory of an allocation that the host can address, as NumPy takes it; keeps the allocation alive."""
 
-    def __init__(self, allocation: Any, block: Block, dtype: DType) -> None:
+    def __init__(self, allocation: Any, whole: memoryview, block: Block, dtype: DType) -> None:
         self.allocation = allocation
+        # The device's own address may mean nothing to the host, so take that of the view.
+        start = np.frombuffer(whole, np.uint8).__array_interface__["data"][0]
         self.__array_interface__ = {
             "version": 3,
-            "data": (allocation.address + block.offset, False),
+            "data": (start + block.offset, False),
             "shape": block.dims,
             "strides": block.strides,
             "typestr": dtype.np.str,
@@ -203,10 +206,11 @@ def shared(allocation: Any, view: HostView) -> Array | None:
     """An array over the very memory, after waiting for launches; None where the host cannot address it or the view is not regular."""
     if len(view.blocks) != 1 or view.count == 0:
         return None
-    if allocation.device.host_view(allocation.buffer) is None:
+    whole = allocation.device.host_view(allocation.buffer)
+    if whole is None:
         return None
     allocation.device.synchronize()
-    flat = np.asarray(_HostMemory(allocation, view.blocks[0], view.dtype))
+    flat = np.asarray(_HostMemory(allocation, whole, view.blocks[0], view.dtype))
     try:
         out: Array = flat.view()
         out.shape = view.full_shape

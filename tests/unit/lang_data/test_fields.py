@@ -60,6 +60,7 @@ def test_contents(maker, t, addressable):
     np.testing.assert_array_equal(y.to_numpy(), data)
     y.fill(1)
     np.testing.assert_array_equal(y.to_numpy(), np.ones_like(data))
+    x.copy_from(x)
     np.testing.assert_array_equal(x.to_numpy(), data)
     np.testing.assert_array_equal(neighbour.to_numpy(), np.ones_like(data))
     np.testing.assert_array_equal(np.from_dlpack(x) if t is not u1 else x.to_numpy(), data)
