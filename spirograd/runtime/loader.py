@@ -36,6 +36,14 @@ def available(arch: str) -> str | None:
         return str(error) or type(error).__name__
 
 
+def devices(arch: str) -> list[tuple[str, str]]:
+    """The devices among which SG_DEVICE chooses: name, and why it cannot be used ("" if it can). Empty where there is no choice."""
+    if available(arch) is not None:
+        return []
+    listing = getattr(_import(arch), "devices", None)
+    return [] if listing is None else cast("list[tuple[str, str]]", listing())
+
+
 def _import(arch: str) -> ModuleType:
     name = DEVICES.get(arch)
     if name is None:

@@ -8,11 +8,12 @@ from pathlib import Path
 from spirograd.base import knobs
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.runtime.cache import default_folder
+from spirograd.runtime.devices.vulkan.api import text
 from spirograd.runtime.devices.vulkan.device import VulkanDevice
 from spirograd.runtime.devices.vulkan.features import query
-from spirograd.runtime.devices.vulkan.instance import Instance, choose
+from spirograd.runtime.devices.vulkan.instance import Instance, basic_properties, choose
 
-__all__ = ["VulkanDevice", "available", "open"]
+__all__ = ["VulkanDevice", "available", "devices", "open"]
 
 
 def open(
@@ -45,3 +46,20 @@ def available() -> str | None:
     finally:
         instance.close()
     return None
+
+
+def devices() -> list[tuple[str, str]]:
+    """Every Vulkan device in the order of the numbers of SG_DEVICE: its name, and the reason why it cannot be used ("" if it can)."""
+    instance = Instance(validation=False)
+    found = []
+    try:
+        for physical in instance.physical_devices():
+            try:
+                query(physical)
+                reason = ""
+            except SpirogradRuntimeError as error:
+                reason = str(error)
+            found.append((text(basic_properties(physical).deviceName), reason))
+    finally:
+        instance.close()
+    return found

@@ -1,0 +1,7 @@
+"""``python -m spirograd`` is the command `spirograd`."""
+
+import sys
+
+from spirograd.cli import main
+
+sys.exit(main())

@@ -1,0 +1,30 @@
+"""Show or empty the offline cache of compiled kernels.
+
+The folder is SG_CACHE_DIR, or `spirograd` in the user's cache folder."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from spirograd.runtime.cache import Cache, default_folder
+
+HELP = "show or empty the offline cache"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """``info`` or ``clear``, and the folder."""
+    parser.add_argument("action", choices=("info", "clear"), help="info: where it is and how large; clear: remove every kernel in it")
+    parser.add_argument("--dir", type=Path, default=None, help="folder of the cache, where it is not the default one")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print where the cache is and how large, after emptying it if asked to."""
+    cache = Cache(args.dir or default_folder())
+    if args.action == "clear":
+        before = cache.stats()
+        cache.clear()
+        print(f"removed {before.files} kernels, {before.nbytes / 2**20:.1f} MiB")
+    stats = cache.stats()
+    print(f"offline cache: {cache.path}\nkernels: {stats.files}\nsize: {stats.nbytes / 2**20:.1f} MiB")
+    return 0
