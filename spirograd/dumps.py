@@ -1,21 +1,44 @@
-"""Writing the stages of compiled kernels to files."""
+"""Stages of compiled kernels as files: writing them, and replacing the compiler's own for experiments."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from spirograd.base.artifact import CompiledKernel
+from spirograd.base.caps import Capabilities
+from spirograd.base.options import CompileOptions
+
+
+def stage_path(compiled: CompiledKernel, folder: Path, stage: str) -> Path:
+    """The file of a stage: ``<kernel>-<key>.<stage>``."""
+    return folder / f"{compiled.name}-{compiled.key[:8]}.{stage}"
 
 
 def write_stages(compiled: CompiledKernel, folder: Path) -> list[Path]:
-    """Write every stage of ``compiled`` to ``folder`` as ``<kernel>-<key>.<stage>``; returns the files."""
+    """Write every stage of ``compiled`` to ``folder``; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     out = []
     for name, content in compiled.stages.items():
-        path = folder / f"{compiled.name}-{compiled.key[:8]}.{name}"
+        path = stage_path(compiled, folder, name)
         if isinstance(content, bytes):
             path.write_bytes(content)
         else:
             path.write_text(content, encoding="utf-8")
         out.append(path)
     return out
+
+
+def with_overrides(compiled: CompiledKernel, folder: Path, caps: Capabilities, options: CompileOptions) -> CompiledKernel:
+    """``compiled`` with its binaries replaced by those in ``folder``: SPIR-V modules as they are, LLVM IR compiled."""
+    binaries = list(compiled.binaries)
+    for task in compiled.tasks:
+        module = stage_path(compiled, folder, f"{task.name}.spv")
+        if module.exists() and caps.profile != "cpu":
+            binaries[task.binary] = module.read_bytes()
+    text = stage_path(compiled, folder, "kernel.ll")
+    if text.exists() and caps.profile == "cpu":
+        from spirograd.llvmgen.toolchain import compile_module  # llvmlite is large, and only this needs it here
+
+        binaries[0] = compile_module(text.read_text(encoding="utf-8"), caps, options).object
+    return replace(compiled, binaries=tuple(binaries))

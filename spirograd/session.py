@@ -16,7 +16,7 @@ from spirograd.base.artifact import CompiledKernel
 from spirograd.base.options import CompileOptions
 from spirograd.compiler import compile_kernel, kernel_key
 from spirograd.config import Config
-from spirograd.dumps import write_stages
+from spirograd.dumps import with_overrides, write_stages
 from spirograd.ir import nodes
 from spirograd.lang.context import LanguageOptions
 from spirograd.runtime.cache import Cache
@@ -56,7 +56,11 @@ class Session:
 
     def prepare(self, kernel: nodes.Kernel) -> LaunchPlan:
         """Compile a kernel, or take it from the offline cache, and load it."""
-        return self.launcher.prepare(self._compile(kernel))
+        compiled = self._compile(kernel)
+        folder = knobs.get("SG_OVERRIDE")
+        if folder:
+            compiled = with_overrides(compiled, Path(folder), self.device.caps, self.compile_options)
+        return self.launcher.prepare(compiled)
 
     def _compile(self, kernel: nodes.Kernel) -> CompiledKernel:
         options = self.compile_options

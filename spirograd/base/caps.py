@@ -37,3 +37,4 @@ class Capabilities:
     cpu_name: str = ""
     cpu_features: str = ""
     vector_library: str = ""
+    toolchain: str = ""  # what binaries depend on besides their source

@@ -96,6 +96,7 @@ def host_caps() -> Capabilities:
         atomic_cas=True,
         buffer_address=True,
         max_allocation=_memory_size(),
+        toolchain=version(),
         cpu_name=llvm.get_host_cpu_name(),
         cpu_features=features,
         vector_library=vector_math.LIBMVEC if "+avx2" in features and _has_libmvec() else "",
