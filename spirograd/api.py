@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from spirograd.base import dtypes, knobs
+from spirograd.base import dtypes, knobs, tracebacks
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.config import Config, make_config
 from spirograd.lang import context, scalar
@@ -58,6 +58,7 @@ def init(arch: str | Sequence[str] | None = None, **options: Any) -> None:
     if level not in _LEVELS:
         raise SpirogradRuntimeError(f"there is no log level {level!r}; there are {', '.join(_LEVELS)}")
     logger.setLevel(_LEVELS[level])
+    tracebacks.show_all(config.print_full_traceback)
     context.set_session(_open(names, config))
 
 
@@ -84,7 +85,7 @@ def reset() -> None:
         session = context.session()
         context.set_session(None)
         session.close()
-    root.reset()
+        root.reset()
 
 
 def sync() -> None:
@@ -107,3 +108,4 @@ class _CurrentConfig:
 cfg = _CurrentConfig()
 dtypes.set_constant_tracer(scalar.trace_literal)
 atexit.register(reset)
+tracebacks.install()

@@ -31,11 +31,11 @@ from spirograd.ir.ops import OpCode
 
 LEVELS = ("kernel", "device")
 _ROLES = ("primal", "grad", "dual")
-# "nsw": an address that never wraps; "reassoc": a reduction, the order is free; "exact": rounded as written, never fused.
+# "nsw": an address that never wraps; "wrap": wraps on purpose; "reassoc": a reduction, the order is free; "exact": rounded as written, never fused.
 _FLAGS: dict[OpCode, tuple[str, ...]] = {
-    ops.add: ("nsw", "reassoc", "exact"),
-    ops.sub: ("nsw", "reassoc", "exact"),
-    ops.mul: ("nsw", "reassoc", "exact"),
+    ops.add: ("nsw", "wrap", "reassoc", "exact"),
+    ops.sub: ("nsw", "wrap", "reassoc", "exact"),
+    ops.mul: ("nsw", "wrap", "reassoc", "exact"),
     ops.div: ("exact",),
     ops.min_: ("reassoc", "exact"),
     ops.max_: ("reassoc", "exact"),
@@ -139,7 +139,7 @@ def _flags(v: _Verifier, op: Op) -> None:
         return
     v.need(op.attr in _FLAGS.get(op.code, ()), op, "has an attribute that it does not take")
     t = op.type
-    v.need(isinstance(t, DType) and (t.is_int or op.attr != "nsw"), op, '"nsw" is for integers')
+    v.need(isinstance(t, DType) and (t.is_int or op.attr not in ("nsw", "wrap")), op, f'"{op.attr}" is for integers')
     v.need(isinstance(t, DType) and (t.is_float or op.attr != "exact"), op, '"exact" is for floats')
 
 

@@ -46,6 +46,13 @@ def current_trace() -> Trace | None:
     return _scope.trace
 
 
+def language_options() -> LanguageOptions:
+    """The options of the kernel being traced, else of the running session, else the defaults."""
+    if _scope.trace is not None:
+        return _scope.trace.options
+    return _session.language if _session is not None else LanguageOptions()  # type: ignore[no-any-return]
+
+
 def set_trace(trace: Trace | None) -> Trace | None:
     """Make ``trace`` the current one; returns the one before."""
     before = _scope.trace

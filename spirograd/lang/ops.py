@@ -15,7 +15,7 @@ from spirograd.base.dtypes import DType, i32, promote, u1
 from spirograd.ir import ops as ir
 from spirograd.ir.ops import OpCode
 from spirograd.lang import scalar
-from spirograd.lang.context import current_trace
+from spirograd.lang.context import current_trace, language_options
 from spirograd.lang.scalar import Value, as_value, dtype_of, emit, is_scalar, type_error
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -258,11 +258,9 @@ def as_dtype(t: Any) -> DType:
     """A dtype given as such, or as Python's ``int``, ``float``, ``bool`` (the defaults of `init`), or as a NumPy dtype."""
     if isinstance(t, DType):
         return t
-    if t in (int, float):
-        trace = current_trace()
-        if trace is None:
-            return i32 if t is int else dtypes.f32
-        return trace.options.default_ip if t is int else trace.options.default_fp
+    if t is int or t is float:
+        options = language_options()
+        return options.default_ip if t is int else options.default_fp
     if t is bool:
         return u1
     try:

@@ -11,21 +11,27 @@ from typing import Any
 
 from spirograd.base import dtypes
 from spirograd.base.dtypes import DType, f64, i32, u1, u32, u64
+from spirograd.ir import ops as ir
 from spirograd.lang import ops, scalar
 from spirograd.lang.scalar import Value
 
 
 def _pcg3d(x: Any, y: Any, z: Any) -> tuple[Any, Any, Any]:
     multiplier, increment = scalar.constant(1664525, u32), scalar.constant(1013904223, u32)
-    x, y, z = (v * multiplier + increment for v in (x, y, z))
-    x = x + y * z
-    y = y + z * x
-    z = z + x * y
+    x, y, z = (_plus_product(increment, v, multiplier) for v in (x, y, z))
+    x = _plus_product(x, y, z)
+    y = _plus_product(y, z, x)
+    z = _plus_product(z, x, y)
     x, y, z = (v ^ (v >> 16) for v in (x, y, z))
-    x = x + y * z
-    y = y + z * x
-    z = z + x * y
+    x = _plus_product(x, y, z)
+    y = _plus_product(y, z, x)
+    z = _plus_product(z, x, y)
     return x, y, z
+
+
+def _plus_product(a: Any, b: Any, c: Any) -> Any:
+    """``a + b * c``, wrapping."""
+    return scalar.emit(ir.add, a, scalar.emit(ir.mul, b, c, attr="wrap"), attr="wrap")
 
 
 def stream_key(seed: Any, task: int) -> Any:
