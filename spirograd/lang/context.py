@@ -50,7 +50,7 @@ def language_options() -> LanguageOptions:
     """The options of the kernel being traced, else of the running session, else the defaults."""
     if _scope.trace is not None:
         return _scope.trace.options
-    return _session.language if _session is not None else LanguageOptions()  # type: ignore[no-any-return]
+    return _session.language if _session is not None else LanguageOptions()
 
 
 def set_trace(trace: Trace | None) -> Trace | None:

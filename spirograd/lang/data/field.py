@@ -161,6 +161,12 @@ class StructField(Field):
         self.dtype = struct_type
         self._make = make
 
+    def suggest_name(self, name: str) -> None:
+        if not self.name:
+            self.name = name
+            for key, member in self.members.items():
+                member.suggest_name(f"{name}.{key}")
+
     def make_value(self, members: Mapping[str, Any]) -> Any:
         """A struct value with these members and the methods of the elements of this field."""
         return self._make(members, self.methods)

@@ -71,6 +71,9 @@ class Field:
     name: str
     layout: tuple[int, ...] | None = None  # of tensors: the axes from slowest to fastest in memory, if not in order
 
+    def suggest_name(self, name: str) -> None:
+        """Go by ``name`` (a variable that holds the field), unless the user gave it a name or a kernel knows it by one."""
+
     @property
     def shape(self) -> tuple[int, ...]:
         return self.snode.above.shape if self.snode.above is not None else ()
@@ -145,6 +148,14 @@ class ScalarField(Field):
 
     def _partner(self, role: str) -> ScalarField:
         return type(self)(self.dtype, role=role, primal=self)
+
+    def suggest_name(self, name: str) -> None:
+        if self.name != f"field{self.key}" or self._ref is not None:
+            return
+        self.name = name
+        for partner in (self._grad, self._dual):
+            if partner is not None and partner._ref is None:
+                partner.name = f"{name}.{partner.role}"
 
     def __repr__(self) -> str:
         return f"<field `{self.name}` of {self.dtype}>"

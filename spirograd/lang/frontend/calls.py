@@ -70,6 +70,9 @@ class Calls(Expressions):
             return self.inline(callee.func, node, (callee.instance, place))
         if isinstance(callee, Func):
             return self.inline(callee, node)
+        if place is not None and getattr(callee, "__func__", None) is Matrix.fill:
+            place.store(callee.__self__.filled(*self.elements(node.args)))
+            return None
         if isinstance(callee, types.MethodType) and isinstance(callee.__self__, Struct) and callee.__name__ in callee.__self__.methods:
             return self.inline(struct_method(callee.__func__), node, (callee.__self__, place))
         args, kwargs = self.arguments(node)

@@ -118,7 +118,7 @@ class Expressions(State):
     # --- names and parts -------------------------------------------------------------------------------------------------
 
     def name(self, node: ast.Name) -> Any:
-        return self.captured(self.lookup(node.id, node), None)
+        return self.captured(self.lookup(node.id, node), (None, node.id))
 
     def place(self, node: ast.expr) -> Place | None:
         """The place that an expression names, or None if it is no place (a compile-time object, a result)."""

@@ -19,6 +19,7 @@ from spirograd.ir.builder import Builder
 from spirograd.lang import context, leaves, ops, scalar
 from spirograd.lang.context import LanguageOptions, Trace
 from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.scalar_field import Field
 from spirograd.lang.frontend import source
 from spirograd.lang.frontend.calls import NeedsRandom
 from spirograd.lang.frontend.function import remember_outer_names, resolved_signature
@@ -46,6 +47,8 @@ class KernelTracer(Tracer):
         self.guarded: set[int] = set()
 
     def captured(self, obj: Any, owner: tuple[Any, str] | None) -> Any:
+        if isinstance(obj, Field) and owner is not None:
+            obj.suggest_name(owner[1])
         if isinstance(obj, Ndarray):
             if id(obj) not in self._proxies:
                 name = owner[1] if owner else f"array{len(self.captures)}"
@@ -206,7 +209,7 @@ class Kernel:
             tracer.frame = frame
             trace.b.begin()
             for parameter, value in zip(self._parameters, args):
-                if isinstance(parameter, TemplateParameter):
+                if isinstance(parameter, TemplateParameter) and value is not None:
                     tracer.guarded.add(id(value))
                 frame.vars[parameter.name] = parameter.declare(value, tracer.declarations)
             if uses_random:
