@@ -13,6 +13,7 @@ from spirograd.llvmgen import abi, half
 from spirograd.llvmgen.cost import cost_of
 from spirograd.llvmgen.function import FunctionEmitter
 from spirograd.llvmgen.module import ModuleText, literal, symbol
+from spirograd.llvmgen.rows import find_rows, row_loop
 from spirograd.llvmgen.strides import prefers_scalar_iterations
 
 _NOT_VECTORISED = '!{!"llvm.loop.vectorize.enable", i1 false}'
@@ -70,7 +71,10 @@ def _serial_task(module: ModuleText, op: Op, name: str) -> str:
 
 def _range_task(module: ModuleText, op: Op, name: str) -> str:
     """The loop over [begin, end) of one chunk, then `finish` on what it accumulated."""
-    _, body, finish = op.regions
+    bounds, body, finish = op.regions
+    rows = find_rows(bounds, body)
+    if rows is not None:
+        body = rows.body
     # Iterations of a parallel loop are independent by definition: LLVM need not prove it.
     group = module.node("distinct !{}")
     accesses = module.node(f'!{{!"llvm.loop.parallel_accesses", {group}}}')
@@ -84,7 +88,11 @@ def _range_task(module: ModuleText, op: Op, name: str) -> str:
     begin, end = _resized_bounds(emitter, index)
     reductions = op.attr.reductions
     initial = [literal(ops.identity(r.kind, r.dtype), r.dtype) for r in reductions]
-    values = emitter.counted_loop(index, begin, end, [r.dtype for r in reductions], initial, body, f", !llvm.loop {loop}")
+    types, suffix = [r.dtype for r in reductions], f", !llvm.loop {loop}"
+    if rows is None:
+        values = emitter.counted_loop(index, begin, end, types, initial, body, suffix)
+    else:
+        values = row_loop(emitter, rows, begin, end, types, initial, suffix)
     if reductions:
         emitter.memory_suffix = ""
         emitter.bind(finish.params, values)

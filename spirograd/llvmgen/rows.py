@@ -1,0 +1,121 @@
+"""Loops over several axes, row by row: within a row the outer indices stay the same, and the last one counts.
+
+A loop over an index space runs over one flat index, from which each iteration computes its indices by division. LLVM neither vectorises
+a division nor sees that neighbouring iterations access neighbouring elements. So the range is cut at the multiples of the last extent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spirograd.base.dtypes import DType
+from spirograd.ir import ops
+from spirograd.ir.nodes import Op, Region
+from spirograd.ir.rewrite import Rewriter
+from spirograd.llvmgen.function import HANDLERS, FunctionEmitter
+from spirograd.llvmgen.module import type_name
+
+# Shorter rows are not worth a loop of their own.
+_SHORTEST = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """A loop over ``extent`` columns in each row. ``setup``: operations that compute ``extent``, the same for all iterations. In ``body``,
+    ``row`` stands for index / extent and ``first`` for row * extent: parameters, that are bound for each row."""
+
+    setup: tuple[Op, ...]
+    extent: Op
+    row: Op
+    first: Op
+    body: Region
+
+
+def find_rows(bounds: Region, body: Region) -> Rows | None:
+    """How to run the loop over ``body`` row by row; None if it does not divide its index by one invariant, or may start below 0."""
+    begin = bounds.results[0]
+    if begin.code is not ops.const or begin.attr < 0:
+        return None
+    index = body.params[0]
+    invariant: dict[Op, None] = {}
+    extent: Op | None = None
+    for op in body.ops:
+        if op.code in (ops.const, ops.slot) or (op.code.effect == "pure" and op.args and all(a in invariant for a in op.args)):
+            invariant[op] = None
+        elif op.code in (ops.idiv, ops.irem) and op.args[0] is index and op.args[1] in invariant:
+            extent = op.args[1]
+            break
+    if extent is None or (extent.code is ops.const and extent.attr < _SHORTEST):
+        return None
+    row, first = (Op(ops.param, index.type) for _ in range(2))
+    return Rows(_needed(extent, invariant), extent, row, first, _ByRow(index, extent, row, first).region(body))
+
+
+def _needed(value: Op, known: dict[Op, None]) -> tuple[Op, ...]:
+    """``value`` and what it is made of, in order."""
+    needed = {value}
+    for op in reversed(known):
+        if op in needed:
+            needed.update(op.args)
+    return tuple(op for op in known if op in needed)
+
+
+class _ByRow(Rewriter):
+    """Puts the row for index / extent, and index - first for the remainder."""
+
+    def __init__(self, index: Op, extent: Op, row: Op, first: Op) -> None:
+        super().__init__()
+        self.index, self.extent, self.row, self.first = index, extent, row, first
+        self.handlers = {ops.idiv: self._idiv, ops.irem: self._irem}
+
+    def _is_split(self, op: Op) -> bool:
+        return op.args[0] is self.index and op.args[1] is self.extent
+
+    def _idiv(self, op: Op) -> Op:
+        return self.row if self._is_split(op) else self.copy(op)
+
+    def _irem(self, op: Op) -> Op:
+        return self.b.emit(ops.sub, self.index, self.first, attr="nsw") if self._is_split(op) else self.copy(op)
+
+
+def row_loop(
+    emitter: FunctionEmitter, rows: Rows, begin: str, end: str, types: Sequence[DType], initial: Sequence[str], suffix: str
+) -> list[str]:
+    """The loop over [begin, end) as a loop over rows, around one over what is left of each; else as `FunctionEmitter.counted_loop`.
+
+    Right for any begin from 0 on, wherever in a row it and end lie, and for negative extents.
+    """
+    index = rows.body.params[0].type
+    assert isinstance(index, DType)
+    it, divide = type_name(index), "sdiv" if index.is_signed else "udiv"
+    less = "slt" if index.is_signed else "ult"
+    for op in rows.setup:
+        HANDLERS[op.code](emitter, op)
+    extent = emitter.env[rows.extent]
+    length = emitter.call_intrinsic("abs", index, [extent], tail=", i1 false") if index.is_signed else extent
+    some = emitter.value(f"icmp {less} {it} {begin}, {end}")
+    head, done = emitter.new_labels("row", "wor")
+    before = emitter.label
+    emitter.line(f"br i1 {some}, label %{head}, label %{done}")
+    emitter.start(head)
+    start, carried = emitter.name(), [emitter.name() for _ in types]
+    phis = len(emitter.lines)
+    emitter.lines += [""] * (1 + len(carried))
+    row = emitter.value(f"{divide} {it} {start}, {extent}")
+    first = emitter.value(f"mul {it} {row}, {extent}")
+    column = emitter.value(f"sub {it} {start}, {first}")
+    left = emitter.value(f"sub {it} {length}, {column}")
+    room = emitter.value(f"sub {it} {end}, {start}")
+    steps = emitter.call_intrinsic("umin", index, [left, room])
+    stop = emitter.value(f"add {it} {start}, {steps}")
+    emitter.bind([rows.row, rows.first], [row, first])
+    values = emitter.counted_loop(index, start, stop, types, carried, rows.body, suffix)
+    again = emitter.value(f"icmp {less} {it} {stop}, {end}")
+    back = emitter.label
+    emitter.line(f"br i1 {again}, label %{head}, label %{done}")
+    names = zip([index, *types], [start, *carried], [begin, *initial], [stop, *values])
+    for k, (t, name, a, b) in enumerate(names, phis):
+        emitter.lines[k] = f"  {name} = phi {type_name(t)} [ {a}, %{before} ], [ {b}, %{back} ]"
+    emitter.start(done)
+    return [emitter.value(f"phi {type_name(t)} [ {a}, %{before} ], [ {b}, %{back} ]") for t, a, b in zip(types, initial, values)]
