@@ -1,0 +1,151 @@
+"""The order of packages: who may import whom. Read off the source, so that nothing need be importable."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "spirograd"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# Part of the package -> parts that it may import, besides itself.
+ALLOWED = {
+    "base": set(),
+    "ir": {"base"},
+    "analysis": {"base", "ir"},
+    "transforms": {"base", "ir", "analysis"},
+    "ad": {"base", "ir", "analysis", "transforms"},
+    "sizing": {"base", "ir", "analysis", "transforms", "ad"},
+    "lang": {"base", "ir"},
+    "spirvgen": {"base", "ir"},
+    "llvmgen": {"base", "ir"},
+    "compiler": {"base", "ir", "analysis", "transforms", "ad", "sizing", "spirvgen", "llvmgen"},
+    # The runtime never sees the IR. Its interpreter runs what the artifact carries.
+    "runtime": {"base"},
+    "config": {"base", "runtime"},
+    "dumps": {"base"},
+    "errors": {"base"},
+    "session": {"base", "ir", "compiler", "config", "dumps", "lang", "runtime"},
+    "api": {"base", "config", "lang", "runtime", "session"},
+    "types": {"base", "lang"},
+    "math": {"base", "lang"},
+}
+# Parts above all others: what users see and call.
+TOP = {"", "ad_api", "cli", "commands", "compat", "demo", "__main__", "simt"}
+
+# Single modules that may import more than their part. The CPU device runs what LLVM makes, and LLVM comes as a library of functions:
+# its pool of workers and its calls are compiled by it too. Text of LLVM IR that a user put in place of the compiler's is compiled again.
+MODULE_ALLOWED = {
+    "spirograd.runtime.devices.cpu": {"llvmgen"},
+    "spirograd.runtime.devices.cpu_call": {"llvmgen"},
+    "spirograd.runtime.devices.cpu_pool": {"llvmgen"},
+    "spirograd.dumps": {"llvmgen"},
+}
+# Imports inside of functions. Each has a reason; nothing else may.
+LATE = {
+    # Large libraries that other profiles do without.
+    ("compiler", "spirograd.llvmgen.emit"),
+    ("compiler", "spirograd.llvmgen.toolchain"),
+    ("compiler", "spirograd.spirvgen.disasm"),
+    ("compiler", "spirograd.spirvgen.emit"),
+    ("dumps", "spirograd.llvmgen.toolchain"),
+}
+# Third-party packages, and the only parts that may import them. Everybody may import NumPy.
+THIRD_PARTY = {
+    "llvmlite": {"llvmgen", "runtime"},
+    "vulkan": {"runtime"},
+    "wgpu": {"runtime"},
+    "torch": {"lang"},
+    "rich": {"commands", "demo"},
+    "matplotlib": {"demo"},
+}
+
+
+def _module(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _part(module: str) -> str:
+    return [*module.split("."), ""][1]
+
+
+MODULES = {_module(path): path for path in FILES}
+
+
+def _imports(path: Path) -> list[tuple[str, int, bool]]:
+    """(module imported, line, whether inside of a function); blocks under TYPE_CHECKING are for type checkers only."""
+    found: list[tuple[str, int, bool]] = []
+
+    def visit(node: ast.AST, late: bool) -> None:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            return
+        if isinstance(node, ast.Import):
+            found.extend((alias.name, node.lineno, late) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                found.append((whole if whole in MODULES else str(node.module), node.lineno, late))
+        late = late or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        for child in ast.iter_child_nodes(node):
+            visit(child, late)
+
+    visit(ast.parse(path.read_text(encoding="utf-8")), False)
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=_module)
+def test_imports_of(path):
+    module = _module(path)
+    part = _part(module)
+    may = ALLOWED.get(part, set()) | MODULE_ALLOWED.get(module, set())
+    problems = []
+    for target, line, late in _imports(path):
+        where = f"{path.relative_to(ROOT)}:{line} imports {target}"
+        root = target.split(".")[0]
+        if root == "spirograd":
+            wanted = _part(target)
+            if part not in TOP and wanted != part and wanted not in may:
+                problems.append(f"{where}: `{module}` may import {', '.join(sorted(may)) or 'nothing'}")
+            if late and (part, target) not in LATE:
+                problems.append(f"{where} inside of a function")
+        elif root in THIRD_PARTY and part not in THIRD_PARTY[root]:
+            problems.append(f"{where}: only {', '.join(sorted(THIRD_PARTY[root])) or 'nobody'} may")
+    assert not problems, "\n".join(problems)
+
+
+def test_every_part_is_placed():
+    parts = {_part(module) for module in MODULES}
+    assert parts <= set(ALLOWED) | TOP
+
+
+def test_no_cycles():
+    """Among modules, at import time."""
+    graph = {module: {t for t, _, late in _imports(path) if t in MODULES and not late} - {module} for module, path in MODULES.items()}
+    # Importing a module runs the package's __init__ too; only those that import something can take part in a cycle.
+    done: set[str] = set()
+
+    def visit(module: str, trail: tuple[str, ...]) -> None:
+        if module in trail:
+            pytest.fail("import cycle: " + " -> ".join((*trail[trail.index(module) :], module)))
+        if module not in done:
+            for target in sorted(graph[module]):
+                visit(target, (*trail, module))
+            done.add(module)
+
+    for module in sorted(graph):
+        visit(module, ())
+
+
+def test_interpreter_imports_no_compiler():
+    """What runs without llvmlite and without Vulkan: importing spirograd loads neither."""
+    import subprocess
+    import sys
+
+    code = "import sys, spirograd; print([m for m in ('llvmlite', 'vulkan', 'wgpu', 'torch', 'matplotlib') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
