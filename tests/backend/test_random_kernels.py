@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from ir_random import random_arguments, random_kernel
@@ -24,9 +25,7 @@ SEEDS = 24
 
 @pytest.fixture(scope="module", params=sorted(loader.DEVICES))
 def device(request: pytest.FixtureRequest) -> Iterator[Device]:
-    reason = loader.available(request.param)
-    if reason is not None:
-        pytest.skip(reason)
+    needs.need(request.param)
     opened = loader.open_device(request.param)
     yield opened
     opened.close()

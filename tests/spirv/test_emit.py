@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from dataclasses import replace
 
@@ -87,7 +86,7 @@ def test_buffers_are_converted_once() -> None:
     assert "Aligned 4" in out
 
 
-@pytest.mark.skipif(shutil.which("spirv-dis") is None, reason="spirv-dis is not installed")
+@pytest.mark.needs("spirv-dis")
 def test_disassembly_matches_spirv_dis() -> None:
     args = kit.Args([f32, f32])
     module = kit.compile_task(everything(args), args)
@@ -100,7 +99,7 @@ def test_disassembly_matches_spirv_dis() -> None:
     assert ours == theirs
 
 
-@pytest.mark.skipif(shutil.which("spirv-as") is None, reason="spirv-as is not installed")
+@pytest.mark.needs("spirv-as")
 def test_disassembly_assembles_again() -> None:
     args = kit.Args([f32, f32])
     module = kit.compile_task(everything(args), args)

@@ -6,6 +6,7 @@ import ctypes
 import math
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from math_evaluator import MATH
@@ -22,7 +23,7 @@ from spirograd.ir.ops import OpCode
 from spirograd.ir.spec import verify
 from spirograd.llvmgen.emit import emit_kernel, entry_names
 from spirograd.llvmgen.toolchain import compile_module
-from spirograd.runtime.loader import available, open_device
+from spirograd.runtime.loader import open_device
 from spirograd.spirvgen.emit import emit_task
 from spirograd.spirvgen.validate import validate
 from spirograd.transforms.context import PassContext
@@ -88,9 +89,7 @@ class Runner:
 
 @pytest.fixture(scope="module", params=["cpu", "vulkan"])
 def runner(request: pytest.FixtureRequest) -> Any:
-    reason = available(request.param)
-    if reason is not None:
-        pytest.skip(reason)
+    needs.need(request.param)
     made = Runner(request.param)
     if request.param == "vulkan" and not (made.device.caps.float64 and made.device.caps.int64):
         pytest.skip("this Vulkan device has no f64")

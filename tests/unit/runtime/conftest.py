@@ -1,26 +1,12 @@
-import os
-import shutil
-
+import needs
 import pytest
 
-# lavapipe's default optimiser takes seconds for kernels with many loops; the results are the same without.
-os.environ.setdefault("GALLIVM_PERF", "nopt")
-os.environ.setdefault("SG_OFFLINE_CACHE", "0")
-
-from spirograd.runtime.loader import available, open_device
-
-
-def _reason():
-    reason = available("vulkan")
-    if reason is None and shutil.which("spirv-as") is None:
-        reason = "spirv-as is not installed"
-    return reason
+from spirograd.runtime.loader import open_device
 
 
 def _open(**options):
-    reason = _reason()
-    if reason is not None:
-        pytest.skip(f"no Vulkan: {reason}")
+    needs.need("vulkan")
+    needs.need("spirv-as")
     return open_device("vulkan", **options)
 
 

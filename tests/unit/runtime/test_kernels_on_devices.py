@@ -1,5 +1,6 @@
 """Compiled kernels through the launcher, on every device present: results, returned values, prints, faults."""
 
+import needs
 import numpy as np
 import pytest
 
@@ -14,15 +15,13 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr, ScalarArg, TempRef
 from spirograd.runtime.cache import decode, encode
 from spirograd.runtime.launcher import ArrayBinding, Launcher
-from spirograd.runtime.loader import available, open_device
+from spirograd.runtime.loader import open_device
 from spirograd.runtime.memory import Memory
 
 
 @pytest.fixture(params=["interpreter", "cpu", "vulkan"], scope="module")
 def device(request):
-    reason = available(request.param)
-    if reason is not None:
-        pytest.skip(f"no {request.param}: {reason}")
+    needs.need(request.param)
     device = open_device(request.param, **({"debug": True} if request.param == "vulkan" else {}))
     yield device
     device.close()

@@ -6,6 +6,7 @@ import gc
 import pickle
 import struct
 
+import needs
 import numpy as np
 import pytest
 from random_kernels import random_kernel
@@ -21,7 +22,7 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr, ScalarArg, TempRef
 from spirograd.ir.spec import IRError
 from spirograd.runtime.launcher import ArrayBinding, Launcher
-from spirograd.runtime.loader import available, open_device
+from spirograd.runtime.loader import open_device
 from spirograd.runtime.memory import Memory
 
 TYPES = dict.fromkeys(("int8", "int16", "int64", "float16", "float64", "storage8", "storage16"), True)
@@ -117,9 +118,7 @@ def test_group_sizes() -> None:
 @pytest.mark.parametrize("optimize", (False, True))
 @pytest.mark.parametrize("arch", ("cpu", "vulkan"))
 def test_sums_of_many(arch: str, optimize: bool) -> None:
-    missing = available(arch)
-    if missing is not None:
-        pytest.skip(missing)
+    needs.need(arch)
     device = open_device(arch)
     try:
         memory = Memory(device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from random_kernels import TYPES, WIDE_TYPES, inputs, random_kernel
@@ -15,7 +16,7 @@ from spirograd.compiler import compile_kernel
 from spirograd.ir.nodes import Kernel
 from spirograd.runtime.device import Device
 from spirograd.runtime.launcher import ArrayBinding, Launcher
-from spirograd.runtime.loader import available, open_device
+from spirograd.runtime.loader import open_device
 from spirograd.runtime.memory import Allocation, Memory
 
 OPTIONS = CompileOptions(fast_math=False, verify=True)
@@ -58,9 +59,7 @@ def launch(device: Device, kernel: Kernel, seed: int) -> tuple[Any, str, str, li
 
 @pytest.mark.parametrize("arch", ("cpu", "vulkan"))
 def test_devices_agree(arch: str) -> None:
-    missing = available(arch)
-    if missing is not None:
-        pytest.skip(missing)
+    needs.need(arch)
     device, reference = open_device(arch), open_device("interpreter")
     try:
         for seed in SEEDS:
