@@ -1,0 +1,67 @@
+"""Tracebacks that end at the user's own call: the frames of this package are left out when an error of ours is printed.
+
+Python offers no other place for that than its hooks for uncaught exceptions; ours hand everything on to the hooks that were there. The
+error itself keeps all frames for whoever catches it, and SG_TRACEBACK=1 (or the option `print_full_traceback`) shows them.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from spirograd.base import knobs
+from spirograd.base.errors import SpirogradError
+
+_PACKAGE = str(Path(__file__).resolve().parent.parent)
+_full = False
+
+
+def show_all(full: bool) -> None:
+    """Whether all frames are shown whatever SG_TRACEBACK says: the option `print_full_traceback`."""
+    global _full
+    _full = full
+
+
+def user_frames(traceback: TracebackType | None) -> TracebackType | None:
+    """``traceback`` without the frames of this package."""
+    frames = []
+    while traceback is not None:
+        frames.append(traceback)
+        traceback = traceback.tb_next
+    out: TracebackType | None = None
+    for entry in reversed(frames):
+        if not entry.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+            out = TracebackType(out, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return out
+
+
+def shortened(error: BaseException | None) -> None:
+    """Cut the tracebacks of an error of ours, and of what caused it."""
+    seen: set[int] = set()
+    if not isinstance(error, SpirogradError) or _full or knobs.flag("SG_TRACEBACK"):
+        return
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        error.__traceback__ = user_frames(error.__traceback__)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def install() -> None:
+    """Cut what Python prints of uncaught errors of ours, in the main thread and in others."""
+    before, thread_before = sys.excepthook, threading.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        shortened(error)
+        before(kind, error, error.__traceback__ if isinstance(error, SpirogradError) else traceback)
+
+    def thread_hook(args: Any) -> None:
+        shortened(args.exc_value)
+        if isinstance(args.exc_value, SpirogradError):
+            args = threading.ExceptHookArgs((args.exc_type, args.exc_value, args.exc_value.__traceback__, args.thread))
+        thread_before(args)
+
+    sys.excepthook = hook
+    threading.excepthook = thread_hook
