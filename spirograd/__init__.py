@@ -5,9 +5,32 @@
     sg.init(arch=sg.vulkan)
 """
 
+from typing import TYPE_CHECKING, Any
+
+from spirograd import ad_api as ad
 from spirograd import errors, math, types
-from spirograd.api import amdgpu, arm64, available_archs, cfg, cpu, cuda, gpu, init, interpreter, metal, reset, sync, vulkan, wgpu, x64
-from spirograd.base.dtypes import f16, f32, f64, i8, i16, i32, i64, u1, u8, u16, u32, u64
+from spirograd.api import (
+    amdgpu,
+    arm64,
+    available_archs,
+    cfg,
+    cpu,
+    cuda,
+    gpu,
+    init,
+    interpreter,
+    is_extension_enabled,
+    is_extension_supported,
+    is_logging_effective,
+    metal,
+    reset,
+    set_logging_level,
+    sync,
+    vulkan,
+    wgpu,
+    x64,
+)
+from spirograd.base import later as _later
 from spirograd.errors import (
     AdStackOverflow,
     OutOfDeviceMemory,
@@ -21,12 +44,14 @@ from spirograd.errors import (
     SpirogradSyntaxError,
     SpirogradTypeError,
     SpirogradUnsupportedError,
+    SpirogradValueError,
 )  # fmt: skip
 from spirograd.lang.annotations import Template, template
 from spirograd.lang.data.axes import axes, i, ij, ijk, ijkl, ijl, ik, ikl, il, j, jk, jkl, jl, k, kl, l
 from spirograd.lang.data.enums import Backend, Layout
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField, field
 from spirograd.lang.data.ndarray import MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray, ndarray
+from spirograd.lang.data.scalar_field import Field
 from spirograd.lang.data.tensor import MatrixTensor, Tensor, VectorTensor, tensor
 from spirograd.lang.data.tree import FieldsBuilder, SNode, root
 from spirograd.lang.forms import (
@@ -49,8 +74,20 @@ from spirograd.lang.forms import (
     static_assert,
     static_print,
 )  # fmt: skip
-from spirograd.lang.frontend.function import func
+from spirograd.lang.frontend.function import func, pyfunc, real_func
 from spirograd.lang.frontend.kernel import data_oriented, kernel
+from spirograd.lang.hints import (
+    assume_in_range,
+    block_local,
+    cache_read_only,
+    deactivate_all_snodes,
+    extension,
+    loop_unique,
+    no_activate,
+    pure,
+    rescale_index,
+    stop_grad,
+)  # fmt: skip
 from spirograd.lang.matrix import Matrix, Vector
 from spirograd.lang.ops import (
     abs,
@@ -110,14 +147,52 @@ from spirograd.lang.ops import (
 )  # fmt: skip
 from spirograd.lang.struct import Struct, dataclass
 
-int8, int16, int32, int64 = i8, i16, i32, i64
-uint1, uint8, uint16, uint32, uint64 = u1, u8, u16, u32, u64
-float16, float32, float64 = f16, f32, f64
+if TYPE_CHECKING:  # to a type checker, a number of the kernel language is one of Python
+    f16 = f32 = f64 = float16 = float32 = float64 = float
+    i8 = i16 = i32 = i64 = u8 = u16 = u32 = u64 = int
+    int8 = int16 = int32 = int64 = uint8 = uint16 = uint32 = uint64 = int
+    u1 = uint1 = bool
+else:
+    from spirograd.lang.primitive_types import (
+        f16,
+        f32,
+        f64,
+        float16,
+        float32,
+        float64,
+        i8,
+        i16,
+        i32,
+        i64,
+        int8,
+        int16,
+        int32,
+        int64,
+        u1,
+        u8,
+        u16,
+        u32,
+        u64,
+        uint1,
+        uint8,
+        uint16,
+        uint32,
+        uint64,
+    )
+
+    def __getattr__(name: str) -> Any:
+        found = _later.later(name)
+        if found is None:
+            raise AttributeError(f"module 'spirograd' has no attribute {name!r}")
+        return found
+
+
 __version__ = "0.1.0"
 
 __all__ = [
     "AdStackOverflow",
     "Backend",
+    "Field",
     "FieldsBuilder",
     "Layout",
     "Matrix",
@@ -139,6 +214,7 @@ __all__ = [
     "SpirogradSyntaxError",
     "SpirogradTypeError",
     "SpirogradUnsupportedError",
+    "SpirogradValueError",
     "Struct",
     "StructField",
     "Template",
@@ -148,10 +224,12 @@ __all__ = [
     "VectorTensor",
     "abs",
     "acos",
+    "ad",
     "add",
     "amdgpu",
     "arm64",
     "asin",
+    "assume_in_range",
     "atan2",
     "atomic_add",
     "atomic_and",
@@ -173,6 +251,8 @@ __all__ = [
     "bit_shl",
     "bit_shr",
     "bit_xor",
+    "block_local",
+    "cache_read_only",
     "cast",
     "ceil",
     "cfg",
@@ -188,9 +268,11 @@ __all__ = [
     "cuda",
     "data_oriented",
     "dataclass",
+    "deactivate_all_snodes",
     "div",
     "errors",
     "exp",
+    "extension",
     "f16",
     "f32",
     "f64",
@@ -222,6 +304,9 @@ __all__ = [
     "int32",
     "int64",
     "interpreter",
+    "is_extension_enabled",
+    "is_extension_supported",
+    "is_logging_effective",
     "isinf",
     "isnan",
     "j",
@@ -237,6 +322,7 @@ __all__ = [
     "logical_not",
     "logical_or",
     "loop_config",
+    "loop_unique",
     "math",
     "max",
     "metal",
@@ -246,23 +332,30 @@ __all__ = [
     "ndarray",
     "ndrange",
     "neg",
+    "no_activate",
     "one",
     "popcnt",
     "pow",
+    "pure",
+    "pyfunc",
     "randn",
     "random",
     "raw_div",
     "raw_mod",
+    "real_func",
+    "rescale_index",
     "reset",
     "root",
     "round",
     "rsqrt",
     "select",
+    "set_logging_level",
     "sin",
     "sqrt",
     "static",
     "static_assert",
     "static_print",
+    "stop_grad",
     "sub",
     "sync",
     "tan",

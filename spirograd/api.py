@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import logging
 from collections.abc import Sequence
 from typing import Any
 
 from spirograd.base import dtypes, knobs, tracebacks
 from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.wording import did_you_mean
 from spirograd.config import Config, make_config
 from spirograd.lang import context, scalar
 from spirograd.lang.data.tree import root
+from spirograd.lang.hints import extension
 from spirograd.runtime import loader
 from spirograd.session import Session
 
@@ -48,10 +51,11 @@ def init(arch: str | Sequence[str] | None = None, **options: Any) -> None:
     and for unknown options.
     """
     wanted = knobs.get("SG_ARCH") or arch or cpu
-    names = [wanted] if isinstance(wanted, str) else list(wanted)
+    names = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted]
     for name in names:
         if name not in ARCHS:
-            raise SpirogradRuntimeError(f"there is no back end {name!r}; there are {', '.join(ARCHS)}")
+            hint = did_you_mean(name, ARCHS) if isinstance(name, str) else ""
+            raise SpirogradRuntimeError(f"there is no back end {name!r}; there are {', '.join(ARCHS)}{'; ' if hint else ''}{hint}")
     reset()
     config = make_config(names[0], options)
     level = knobs.get("SG_LOG") or config.log_level
@@ -103,6 +107,44 @@ class _CurrentConfig:
 
     def __repr__(self) -> str:
         return repr(context.session().cfg) if context.has_session() else "<no session>"
+
+
+def set_logging_level(level: str) -> None:
+    """Show log messages of ``level`` and above: "trace", "debug", "info", "warn", "error" or "critical"."""
+    if level not in _LEVELS:
+        raise SpirogradRuntimeError(f"there is no log level {level!r}; there are {', '.join(_LEVELS)}")
+    logger.setLevel(_LEVELS[level])
+
+
+def is_logging_effective(level: str) -> bool:
+    """Whether messages of ``level`` are shown."""
+    return logger.isEnabledFor(_LEVELS[level])
+
+
+@functools.cache
+def _has_data64(arch: str) -> bool:
+    """Whether the device that ``arch`` stands for computes with 64-bit integers and floats."""
+    if arch not in loader.DEVICES or loader.available(arch) is not None:
+        return False
+    if context.has_session() and context.session().arch == arch:
+        caps = context.session().device.caps
+    else:
+        device = loader.open_device(arch)
+        caps = device.caps
+        device.close()
+    return caps.profile != "vulkan" or bool(caps.int64 and caps.float64)
+
+
+def is_extension_supported(arch: str, ext: extension) -> bool:
+    """Whether back end ``arch`` has the ability ``ext``, a member of `extension`. Opens the device to ask it, if no session has it open."""
+    if ext is extension.assertion:
+        return arch in loader.DEVICES
+    return ext is extension.data64 and _has_data64(arch)
+
+
+def is_extension_enabled(ext: extension) -> bool:
+    """Whether the back end of the running session has the ability ``ext``."""
+    return is_extension_supported(context.session().arch, ext)
 
 
 cfg = _CurrentConfig()

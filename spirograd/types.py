@@ -2,7 +2,19 @@
 
 from spirograd.base.dtypes import f16, f32, f64, i8, i16, i32, i64, u1, u8, u16, u32, u64
 from spirograd.lang import primitive_types
-from spirograd.lang.annotations import NDArray, Template, func, is_integral, is_real, is_signed, is_tensor, matrix, ndarray, template, vector
+from spirograd.lang.annotations import (
+    NDArray,
+    Template,
+    func,
+    is_integral,
+    is_real,
+    is_signed,
+    is_tensor,
+    matrix,
+    ndarray,
+    template,
+    vector,
+)
 from spirograd.lang.struct import StructType, struct
 
 int8, int16, int32, int64 = i8, i16, i32, i64

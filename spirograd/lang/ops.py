@@ -229,17 +229,19 @@ def select(condition: Any, a: Any, b: Any) -> Any:
 
 
 @traceable
-def cast(x: Any, dtype: DType) -> Any:
+def cast(x: Any, dtype: Any) -> Any:
     """Convert a number, vector or matrix to ``dtype`` (floats to integers: towards zero)."""
     dtype = as_dtype(dtype)
     hook = getattr(x, "__sg_elementwise__", None)
     if hook is not None:
         return hook(lambda e: cast(e, dtype), (x,))
+    if not is_scalar(x):
+        raise type_error(f"{scalar.describe(x)} cannot be cast to {dtype}")
     return scalar.cast(x, dtype) if isinstance(x, Value) else dtype(x)
 
 
 @traceable
-def bit_cast(x: Any, dtype: DType) -> Any:
+def bit_cast(x: Any, dtype: Any) -> Any:
     """The same bits as a type of the same width."""
     dtype = as_dtype(dtype)
     hook = getattr(x, "__sg_elementwise__", None)
@@ -264,9 +266,11 @@ def as_dtype(t: Any) -> DType:
     if t is bool:
         return u1
     try:
-        return dtypes.from_numpy(t)
+        if not isinstance(t, (str, type(None))):  # NumPy would take these too, and mean other types than we do
+            return dtypes.from_numpy(t)
     except (TypeError, KeyError):
-        raise type_error(f"{t!r} is no data type", "types are sg.i32, sg.f32, ...; int and float mean the defaults") from None
+        pass
+    raise type_error(f"{scalar.describe(t)} is no data type", "types are sg.i32, sg.f32, ...; int and float mean the defaults")
 
 
 def _bit_count(name: str, code: OpCode, python: Callable[[int], int], doc: str) -> Any:

@@ -57,6 +57,13 @@ class Func:
         return self if instance is None else BoundFunc(self, instance)
 
 
+class PythonFunc(Func):
+    """A function of the kernel language that Python may call too: then it is the Python function that it was made of."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
 class BoundFunc:
     """A `Func` that is a method, with its object."""
 
@@ -65,7 +72,7 @@ class BoundFunc:
         self.instance = instance
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.func(*args, **kwargs)
+        return self.func(self.instance, *args, **kwargs)
 
 
 def resolved_signature(function: Callable[..., Any]) -> inspect.Signature:
@@ -105,5 +112,17 @@ def remember_outer_names(function: Callable[..., Any], frame: Any) -> None:
 
 def func(function: Callable[..., Any]) -> Func:
     """Mark a function that kernels and other such functions may call; it is inlined."""
+    remember_outer_names(function, sys._getframe(1))
+    return Func(function)
+
+
+def pyfunc(function: Callable[..., Any]) -> PythonFunc:
+    """Mark a function for both kernels, where it is inlined, and Python, where it runs as it is."""
+    remember_outer_names(function, sys._getframe(1))
+    return PythonFunc(function)
+
+
+def real_func(function: Callable[..., Any]) -> Func:
+    """In the family, a function that is not inlined. Here it is inlined like any `func`; only recursion at run time is refused."""
     remember_outer_names(function, sys._getframe(1))
     return Func(function)

@@ -13,6 +13,7 @@ from typing import Any
 from spirograd.base import knobs
 from spirograd.base.dtypes import DType, u32
 from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradSyntaxError
+from spirograd.base.later import KERNEL_GRAD
 from spirograd.ir import nodes
 from spirograd.ir import ops as ir
 from spirograd.ir.builder import Builder
@@ -66,10 +67,12 @@ class Specialization:
     def __init__(self, kernel: nodes.Kernel, tracer: KernelTracer, plan: Any, returns: Any) -> None:
         self.kernel = kernel
         self.plan = plan
+        self.reports = bool(plan.compiled.prints or plan.compiled.faults)
         self.returns = returns
         self.trees = {key: tree.allocation for key, tree in tracer.trees.items()}
         self.captures = tracer.captures
         self.guards = list({(id(o), n): (o, n, v) for o, n, v in tracer.guards}.values())
+        self.constant = not self.guards and all(owner is None for _, owner in self.captures)
         self.signatures = [array_signature(array) for array, _ in self.captures]
         self.writes = {index for kind, index in plan.compiled.effects.writes if kind == "array"}
 
@@ -96,6 +99,7 @@ class Kernel:
     """
 
     __sg_is_kernel__ = True
+    grad = KERNEL_GRAD
 
     def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
@@ -104,6 +108,7 @@ class Kernel:
         self._session: Any = None
         self._specializations: dict[Any, list[Specialization]] = {}
         self._parameters: list[Parameter] = []
+        self._keys: list[tuple[int, Callable[[Any], Any]]] = []
         self._signature: inspect.Signature | None = None
         self._last: Specialization | None = None
 
@@ -121,9 +126,9 @@ class Kernel:
             self._start(session)
         if kwargs or len(args) != len(self._parameters):
             args = self._bind(args, kwargs)
-        key = tuple([p.key(a) for p, a in zip(self._parameters, args)])
+        key = tuple([key_of(args[k]) for k, key_of in self._keys])
         for specialization in self._specializations.get(key, ()):
-            if specialization.holds():
+            if specialization.constant or specialization.holds():
                 return self._launch(session, specialization, args)
         return self._launch(session, self._specialize(session, key, args), args)
 
@@ -135,6 +140,7 @@ class Kernel:
             signature = resolved_signature(self.function)
             options: LanguageOptions = session.language
             self._parameters = [self._parameter(p, k, options) for k, p in enumerate(signature.parameters.values())]
+            self._keys = [(k, p.key) for k, p in enumerate(self._parameters) if p.keyed]
             self._signature = signature
             self._specializations = {}
             self._last = None
@@ -162,16 +168,16 @@ class Kernel:
         return tuple(bound.arguments.values())
 
     def _launch(self, session: Any, specialization: Specialization, args: Sequence[Any]) -> Any:
-        transfers = session.transfers()
-        packer = Packer(session.bind, transfers.bind)
+        packer = Packer(session)
         for parameter, value in zip(self._parameters, args):
             parameter.pack(value, packer)
         for array, owner in specialization.captures:
-            packer.put_array(session.bind(array if owner is None else getattr(*owner)))
+            packer.put_array(array if owner is None else getattr(*owner))
         values = specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
-        if transfers.pending:
-            transfers.finish(specialization.writes)
-        session.launched(specialization)
+        if packer.transfers is not None:
+            packer.transfers.finish(specialization.writes)
+        if specialization.reports:
+            session.launched()
         return specialization.result(values)
 
     # --- compiling -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,75 @@
+"""Functions of the family that only advise its compiler, or whose subject (sparse trees, derivatives) is absent."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, TypeVar
+
+from spirograd.base.errors import SpirogradTypeError
+from spirograd.lang import ops
+from spirograd.lang.matrix import Matrix
+
+T = TypeVar("T")
+
+
+class extension(enum.Enum):
+    """Abilities that not every back end has; see `is_extension_supported`."""
+
+    sparse = "sparse field trees"
+    quant = "quantised types"
+    mesh = "meshes"
+    quant_basic = "quantised integers"
+    data64 = "64-bit integers and floats"
+    adstack = "derivatives of loops that overwrite variables"
+    bls = "block-local caching of fields"
+    assertion = "assertions in kernels"
+    extfunc = "calls of external functions"
+
+
+def assume_in_range(value: T, base: Any, low: int, high: int) -> T:
+    """Promise ``base + low <= value < base + high``: the value itself."""
+    return value
+
+
+def loop_unique(value: T, covers: Any = None) -> T:
+    """Promise that no two iterations have the same ``value``: the value itself."""
+    return value
+
+
+def block_local(*fields: Any) -> None:
+    """Ask for caching of ``fields`` in shared memory by the loop that follows. Accepted, without effect."""
+
+
+def cache_read_only(*fields: Any) -> None:
+    """Promise that the loop that follows only reads ``fields``. Accepted, without effect: the compiler sees it by itself."""
+
+
+def no_activate(*nodes: Any) -> None:
+    """Promise that sparse ``nodes`` are not activated. Accepted, without effect: all trees are dense."""
+
+
+def deactivate_all_snodes() -> None:
+    """Deactivate all sparse nodes: there are none, as all trees are dense."""
+
+
+def stop_grad(x: T) -> T:
+    """Stop derivatives at a value: the value itself."""
+    return x
+
+
+def pure(function: T) -> T:
+    """Promise that a kernel depends on its arguments only. Accepted, without effect: the compilation cache checks it by itself."""
+    return function
+
+
+def rescale_index(a: Any, b: Any, index: Any) -> Matrix:
+    """The index in field or node ``b`` of the cell with index ``index`` of ``a``: each entry scaled by the ratio of extents.
+
+    Raises SpirogradTypeError where neither extent of an axis is a multiple of the other.
+    """
+    out = []
+    for entry, n, m in zip(index, a.shape, b.shape, strict=False):
+        if n % m and m % n:
+            raise SpirogradTypeError(f"rescale_index: extents {n} and {m} are not multiples of each other")
+        out.append(ops.floor_div(entry, n // m) if n >= m else ops.mul(entry, m // n))
+    return Matrix(out)
