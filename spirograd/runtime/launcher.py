@@ -85,10 +85,13 @@ class LaunchPlan:
         "_arrays_written",
         "_diagnosed",
         "_executable",
+        "_first_result",
         "_launch",
         "_launcher",
         "_next",
         "_pack",
+        "_reports",
+        "_results",
         "_temps",
         "_trees_written",
         "compiled",
@@ -106,7 +109,10 @@ class LaunchPlan:
         self._arrays_written = tuple(index for kind, index in writes if kind == "array")
         kinds = {slot.kind for slot in compiled.args.slots}
         self._diagnosed = bool(kinds & {"fault", "print"} or compiled.faults or compiled.prints)
-        self._pack = _build_packer(compiled, self._buffer_addresses(kinds))
+        self._reports = self._diagnosed or bool(compiled.returns)
+        self._first_result = min((offset for _, offset in compiled.returns), default=0)
+        self._results = _record(compiled, self._first_result)
+        self._pack = _build_packer(compiled, self._buffer_addresses(kinds), launcher)
 
     def _buffer_addresses(self, kinds: set[str]) -> dict[str, int]:
         diagnostics = self._launcher.diagnostics
@@ -125,20 +131,20 @@ class LaunchPlan:
         ``trees`` maps the id of each field tree that the kernel uses to its allocation. Raises SpirogradRuntimeTypeError for a
         scalar that its type cannot hold.
         """
-        if self._diagnosed or self.compiled.returns:
+        if self._reports:
             return self._launch_reporting(scalars, arrays, trees)
-        number = self._next()
-        self._send(number, scalars, arrays, trees)
+        self._send(self._next(), scalars, arrays, trees)
         return None
 
     def _send(self, number: int, scalars: Sequence[Scalar], arrays: Sequence[Any], trees: Mapping[int, Allocation]) -> None:
-        seed = (self._launcher.seed + number * _SEED_STEP) & 0xFFFFFFFF
         try:
-            block, counts = self._pack(scalars, arrays, trees, seed, number & 0xFFFFFFFF)
+            block, counts = self._pack(scalars, arrays, trees, number)
         except (struct.error, OverflowError):
+            if any(tree.freed for tree in trees.values()):
+                raise SpirogradRuntimeError(f"kernel {self.compiled.name} uses a field whose tree was destroyed") from None
             scalars = _fit_scalars(self.compiled, scalars)
             try:
-                block, counts = self._pack(scalars, arrays, trees, seed, number & 0xFFFFFFFF)
+                block, counts = self._pack(scalars, arrays, trees, number)
             except (struct.error, OverflowError) as error:
                 raise SpirogradRuntimeTypeError(f"an argument of {self.compiled.name} does not fit its type: {error}") from error
         self._launch(self._executable, block, counts)
@@ -169,15 +175,17 @@ class LaunchPlan:
     def _read_returns(self) -> tuple[Scalar, ...]:
         if self._temps is None:
             raise SpirogradRuntimeError(f"kernel {self.compiled.name} returns values but has no temporaries to hold them")
-        first = min(offset for _, offset in self.compiled.returns)
-        last = max(offset + storage(dtype).size for dtype, offset in self.compiled.returns)
-        raw = bytearray(last - first)
-        self._temps.read_into(first, memoryview(raw))
-        out: list[Scalar] = []
-        for dtype, offset in self.compiled.returns:
-            value = np.frombuffer(raw, storage(dtype).np, 1, offset - first)[0].item()
-            out.append(bool(value) if dtype.kind == "bool" else value)
-        return tuple(out)
+        raw = bytearray(self._results.itemsize)
+        self._temps.read_into(self._first_result, memoryview(raw))
+        values = np.frombuffer(raw, self._results)[0].item()
+        return tuple([bool(v) if dtype.kind == "bool" else v for v, (dtype, _) in zip(values, self.compiled.returns)])
+
+
+def _record(compiled: CompiledKernel, start: int) -> np.dtype[np.void]:
+    """The values that a kernel returns, as they lie in its temporaries from byte ``start`` on."""
+    types = [storage(dtype).np for dtype, _ in compiled.returns]
+    offsets = [offset - start for _, offset in compiled.returns]
+    return np.dtype({"names": [f"r{k}" for k in range(len(types))], "formats": types, "offsets": offsets})
 
 
 def _floordiv(a: int, b: int) -> int:
@@ -192,8 +200,10 @@ def _missing(index: int, role: str) -> int:
     raise SpirogradRuntimeTypeError(f"array argument {index} has no {role} array, but the kernel uses it; create it with needs_{role}=True")
 
 
-def _build_packer(compiled: CompiledKernel, addresses: Mapping[str, int]) -> Callable[..., tuple[bytes, tuple[int | None, ...]]]:
-    """A function (scalars, arrays, trees, seed, number) -> (argument block, counts).
+def _build_packer(
+    compiled: CompiledKernel, addresses: Mapping[str, int], launcher: Launcher
+) -> Callable[..., tuple[bytes, tuple[int | None, ...]]]:
+    """A function (scalars, arrays, trees, number of the launch) -> (argument block, counts).
 
     Built as one Python expression: a launch then runs a single frame without loops, which is 3 times as fast as a loop over
     slots. The text is made of this module's own templates and of integers only.
@@ -206,8 +216,8 @@ def _build_packer(compiled: CompiledKernel, addresses: Mapping[str, int]) -> Cal
         packer = struct.Struct(f"{block.format}{block.size - packer.size}x")
     values = ", ".join(_slot_text(slot, addresses) for slot in block.slots)
     counts = "".join(_count_text(task) + ", " for task in compiled.tasks)
-    text = f"lambda s, a, t, seed, number: (pack({values}), ({counts}))"
-    names = {"pack": packer.pack, "floordiv": _floordiv, "mod": _mod, "missing": _missing, "min": min, "max": max}
+    text = f"lambda s, a, t, number: (pack({values}), ({counts}))"
+    names = {"pack": packer.pack, "floordiv": _floordiv, "mod": _mod, "missing": _missing, "min": min, "max": max, "launcher": launcher}
     packed: Callable[..., tuple[bytes, tuple[int | None, ...]]] = eval(text, {"__builtins__": {}, **names})
     return packed
 
@@ -225,7 +235,7 @@ def _slot_text(slot: Slot, addresses: Mapping[str, int]) -> str:
         return f"s[{index}]"
     if slot.kind == "shape":
         return f"a[{index}].shape[{int(slot.axis)}]"
-    return {"seed": "seed", "launch": "number"}[slot.kind]
+    return {"seed": f"launcher.seed + number * {_SEED_STEP} & 0xFFFFFFFF", "launch": "number & 0xFFFFFFFF"}[slot.kind]
 
 
 def _count_text(task: TaskInfo) -> str:

@@ -80,6 +80,7 @@ class Allocation:
         """Give the memory back now; later reads and writes raise. Freeing twice does nothing."""
         self._finalizer()
         self.keep = None
+        self.address = -1  # fits no argument block: launches with it fail
 
     @property
     def host_address(self) -> int | None:

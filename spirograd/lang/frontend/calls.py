@@ -157,7 +157,7 @@ class Calls(Expressions):
 
     def form_atomic_sub(self, node: ast.Call) -> Any:
         place, (value,) = self._operands(node, "atomic_sub", 2)
-        return place.atomic("add", -value)
+        return place.atomic("sub", value)
 
     def form_atomic_cas(self, node: ast.Call) -> Any:
         place, (expected, desired) = self._operands(node, "atomic_cas", 3)

@@ -17,7 +17,7 @@ from spirograd.lang.frontend.control import Control, StaticBreak, StaticContinue
 from spirograd.lang.frontend.memory import ArrayProxy
 from spirograd.lang.frontend.names import BREAK, RETURNED, RNG
 from spirograd.lang.frontend.state import LoopScope
-from spirograd.lang.matrix import Matrix
+from spirograd.lang.matrix import make
 from spirograd.lang.scalar import Value, describe, type_error
 
 MAX_UNROLLED = 100_000
@@ -104,7 +104,7 @@ class Loops(Control):
     def bind_indices(self, target: ast.expr, indices: Sequence[Value], grouped: bool) -> None:
         if isinstance(target, ast.Name):
             if grouped:
-                self.frame.vars[target.id] = Matrix(list(indices))
+                self.frame.vars[target.id] = make(list(indices), (len(indices),))  # of a 0-d space: no indices
                 return
             if len(indices) == 1:
                 self.frame.vars[target.id] = indices[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from spirograd.base.errors import SpirogradIndexError
 from spirograd.ir import ops as ir
 from spirograd.ir.nodes import ArrayRef, FieldRef, Op, TempRef
 from spirograd.lang import ops, scalar
+from spirograd.lang.indexing import axis_positions, shape_name, swizzle_of
 from spirograd.lang.matrix import Matrix, make
 from spirograd.lang.scalar import Value, as_value, describe, type_error
 from spirograd.lang.struct import Struct
@@ -78,20 +80,40 @@ class Element(Place):
         keys = key if isinstance(key, tuple) else (key,)
         if isinstance(key, Matrix):
             keys = tuple(key.entries)
-        if any(isinstance(k, slice) for k in keys) or len(keys) > len(self.shape):
+        if len(keys) > len(self.shape):
             return Part(self, "index", key)
+        if any(isinstance(k, slice) for k in keys):
+            keys = (*keys, *[slice(None)] * (len(self.shape) - len(keys)))
+            axes = [axis_positions(k, n, self.shape) for k, n in zip(keys, self.shape)]
+            shape = tuple(len(axis) for axis, k in zip(axes, keys) if isinstance(k, slice))
+            return Selection([self._component(at) for at in itertools.product(*axes)], shape)
+        return self._component(keys)
+
+    def _component(self, keys: Sequence[Any]) -> Element:
         components = [component_index(k, n) for k, n in zip(keys, self.shape)]
         return Element(self.ref, self.indices, (*self.components, *components))
+
+    def member(self, name: str) -> Place:
+        """The component, or the components, that a swizzle names: no other is touched."""
+        positions = swizzle_of(name)
+        if positions is None or len(self.shape) != 1 or max(positions) >= self.shape[0]:
+            what = f"a {shape_name(self.shape)}" if self.shape else "a scalar"
+            raise type_error(f"an element of `{self.ref.name}` is {what}, which has no component `{name}`")
+        parts = [self._component((k,)) for k in positions]
+        return parts[0] if len(parts) == 1 else Selection(parts, (len(parts),))
 
     def atomic(self, kind: str, value: Any) -> Any:
         b = scalar.builder()
         dtype = self.ref.dtype
+        values = entries_for(value, self.shape, f"an element of `{self.ref.name}`")
+        if kind == "sub":  # negated in the type of the memory: a narrower unsigned value would wrap around
+            kind, values = "add", [-scalar.cast(v, dtype) for v in values]
         if dtype.kind == "bool":
             raise type_error(f"`{self.ref.name}` holds u1, which has no atomic operations", "use a field of i32")
         if kind in ("and", "or", "xor") and dtype.is_float:
             raise type_error(f"bitwise atomics need integers, `{self.ref.name}` holds {dtype}")
         old = []
-        for at, v in zip(self._each(), entries_for(value, self.shape, f"an element of `{self.ref.name}`")):
+        for at, v in zip(self._each(), values):
             old.append(Value(b.atomic(kind, self.ref, *at, scalar.cast(v, dtype).op)))
         return old[0] if not self.shape else make(old, self.shape)
 
@@ -100,6 +122,27 @@ class Element(Place):
         dtype = self.ref.dtype
         operands = (scalar.cast(expected, dtype).op, scalar.cast(desired, dtype).op)
         return Value(b.emit(ir.cas, *self.indices, *self.components, *operands, attr=self.ref, type=dtype))
+
+
+class Selection(Place):
+    """Several scalars of one element of memory: a slice or a swizzle. The others are neither read nor written."""
+
+    def __init__(self, parts: Sequence[Element], shape: tuple[int, ...]) -> None:
+        self.parts = list(parts)
+        self.shape = shape
+
+    def load(self) -> Any:
+        return make([part.load() for part in self.parts], self.shape)
+
+    def store(self, value: Any) -> None:
+        for part, v in zip(self.parts, self._values(value)):
+            part.store(v)
+
+    def atomic(self, kind: str, value: Any) -> Any:
+        return make([part.atomic(kind, v) for part, v in zip(self.parts, self._values(value))], self.shape)
+
+    def _values(self, value: Any) -> list[Any]:
+        return entries_for(value, self.shape, f"a part of an element of `{self.parts[0].ref.name}`")
 
 
 class StructElement(Place):
@@ -169,6 +212,7 @@ def combined(kind: str, old: Any, value: Any) -> Any:
 
 _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add,
+    "sub": operator.sub,
     "mul": operator.mul,
     "and": operator.and_,
     "or": operator.or_,

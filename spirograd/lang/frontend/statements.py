@@ -14,7 +14,7 @@ from spirograd.lang.frontend.diagnostics import emit_assert
 from spirograd.lang.frontend.expressions import BINARY, FormattedText
 from spirograd.lang.frontend.loops import Loops
 from spirograd.lang.frontend.names import BREAK, CONTINUE, RESULT, RETURNED
-from spirograd.lang.frontend.places import Element, StructElement
+from spirograd.lang.frontend.places import Element, Selection, StructElement
 from spirograd.lang.frontend.state import is_runtime, settle
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.matrix import Matrix
@@ -24,7 +24,7 @@ from spirograd.lang.struct import Struct
 # Augmented assignments that are one atomic operation on memory; the others read, compute and write.
 ATOMIC: dict[type[ast.operator], str] = {
     ast.Add: "add",
-    ast.Sub: "add",
+    ast.Sub: "sub",
     ast.Mult: "mul",
     ast.BitAnd: "and",
     ast.BitOr: "or",
@@ -137,8 +137,8 @@ class Tracer(Loops):
         value = self.eval(node.value)
         self.at(node)
         op = type(node.op)
-        if isinstance(place, (Element, StructElement)) and op in ATOMIC and not isinstance(value, Struct):
-            place.atomic(ATOMIC[op], -value if op is ast.Sub else value)
+        if isinstance(place, (Element, Selection, StructElement)) and op in ATOMIC and not isinstance(value, Struct):
+            place.atomic(ATOMIC[op], value)
         else:
             place.store(self.apply_binary(op, place.load(), value))
 
