@@ -1,0 +1,122 @@
+"""What programs of the family reach for below its surface: the run-time object, its program, capabilities of devices."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+from spirograd import api
+from spirograd.base import later
+from spirograd.lang import context
+
+_INTERNAL = "an internal object of the family without a counterpart here"
+
+
+class DeviceCapability(enum.Enum):
+    """Abilities of a device; the value is the field of the capability record that answers."""
+
+    spirv_has_int8 = "int8"
+    spirv_has_int16 = "int16"
+    spirv_has_int64 = "int64"
+    spirv_has_float16 = "float16"
+    spirv_has_float64 = "float64"
+    spirv_has_atomic_int64 = "atomic_int64"
+    spirv_has_atomic_float_add = "atomic_f32_add"
+    spirv_has_atomic_float_minmax = "atomic_f32_minmax"
+    spirv_has_atomic_float64_add = "atomic_f64_add"
+    spirv_has_subgroup_arithmetic = "subgroup_arithmetic"
+    spirv_has_physical_storage_buffer = "buffer_address"
+
+
+class DeviceCapabilities:
+    """The abilities of the running session's device."""
+
+    def get(self, capability: DeviceCapability) -> int:
+        """1 if the device has it, else 0."""
+        return int(bool(getattr(context.session().device.caps, capability.value)))
+
+
+class Program:
+    """The running session as the family's program object: its options and its device."""
+
+    def config(self) -> Any:
+        return api.cfg
+
+    def get_device_caps(self) -> DeviceCapabilities:
+        return DeviceCapabilities()
+
+    def synchronize(self) -> None:
+        api.sync()
+
+    def __getattr__(self, name: str) -> Any:
+        return _missing("get_runtime().prog", name)
+
+
+class Runtime:
+    """The running session as the family's run-time object."""
+
+    def __init__(self) -> None:
+        self.prog = Program()
+
+    @property
+    def default_fp(self) -> Any:
+        return context.language_options().default_fp
+
+    @property
+    def default_ip(self) -> Any:
+        return context.language_options().default_ip
+
+    def sync(self) -> None:
+        api.sync()
+
+    def materialize(self) -> None:
+        """Fields get their memory at first use: nothing to do."""
+
+    def __getattr__(self, name: str) -> Any:
+        return _missing("get_runtime()", name)
+
+
+def _missing(owner: str, name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return later.Later(f"{owner}.{name}", _INTERNAL)
+
+
+RUNTIME = Runtime()
+
+
+def get_runtime() -> Runtime:
+    """The run-time object."""
+    return RUNTIME
+
+
+def current_cfg() -> Any:
+    """The options in force."""
+    return api.cfg
+
+
+def inside_kernel() -> bool:
+    """Whether a kernel is being traced."""
+    return context.current_trace() is not None
+
+
+def is_arch_supported(arch: str) -> bool:
+    """Whether this machine has the back end."""
+    return arch in api.available_archs()
+
+
+def adaptive_arch_select(arch: Any, enable_fallback: bool = True) -> Any:
+    """The first back end of ``arch`` that works here, else the CPU."""
+    wanted = [arch] if isinstance(arch, str) else list(arch or ())
+    return next((name for name in wanted if is_arch_supported(name)), api.cpu)
+
+
+def rgb_to_hex(color: Any) -> Any:
+    """The colour (red, green, blue), each in [0, 1], as 0xRRGGBB."""
+    red, green, blue = (max(0, min(255, int(c * 255))) for c in color)
+    return (red << 16) + (green << 8) + blue
+
+
+def hex_to_rgb(color: int) -> tuple[float, float, float]:
+    """The colour 0xRRGGBB as (red, green, blue), each in [0, 1]."""
+    return ((color >> 16 & 255) / 255, (color >> 8 & 255) / 255, (color & 255) / 255)

@@ -1,0 +1,65 @@
+"""Makes the modules of one member of the family, from the tables."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import sys
+from types import ModuleType
+from typing import Any
+
+from spirograd.base.later import Later
+from spirograd.compat import tables
+
+
+class FamilyModule(ModuleType):
+    """A module made from a table. A name that it lacks is a stand-in that refuses to work, or an AttributeError."""
+
+    def __init__(self, package: str, path: str, names: tables.Names) -> None:
+        super().__init__(f"{package}.{path}", f"`{path}` of the family, made of spirograd's own parts.")
+        self.__dict__.update(names)
+        self.__all__ = sorted(name for name in names if not name.startswith("_"))
+        self.__path__: list[str] = []  # so that modules below it can be imported
+        self.__dict__["_path"] = path
+
+    def __getattr__(self, name: str) -> Any:
+        path: str = self.__dict__["_path"]
+        if name.startswith("__"):
+            raise AttributeError(name)
+        reason = tables.EMPTY_MODULES.get(path)
+        return Later(f"{path}.{name}", reason) if reason is not None else lookup(path, name, list(self.__dict__))
+
+
+def lookup(path: str, name: str, known: list[str]) -> Any:
+    """The stand-in for a name that module ``path`` lacks; AttributeError if the family has no such name either."""
+    fallback = tables.FALLBACKS.get(path)
+    found = fallback(name) if fallback is not None else None
+    if found is not None:
+        return found
+    near = difflib.get_close_matches(name, known, n=3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise AttributeError(f"module {path or 'of the family'!r} has no attribute {name!r}{hint}")
+
+
+def make(package: str, prefix: str, version: Any) -> dict[str, Any]:
+    """All names of the package called ``package``, whose errors begin with ``prefix``; its modules are entered in `sys.modules`.
+
+    The result is for the package to put into its own namespace; names that it lacks are answered by its ``__getattr__`` (`lookup`).
+    """
+    names = _prefixed(tables.MAIN, prefix)
+    for path in [*tables.MODULES, *tables.EMPTY_MODULES]:
+        module = FamilyModule(package, path, _prefixed(tables.MODULES.get(path, {}), prefix))
+        sys.modules[module.__name__] = module
+        above, _, last = path.rpartition(".")
+        if above:
+            setattr(sys.modules[f"{package}.{above}"], last, module)
+        else:
+            names[last] = module
+    names["__all__"] = sorted(name for name in names if not name.startswith("_"))
+    names["__version__"] = version
+    names["__getattr__"] = functools.partial(lookup, "", known=names["__all__"])
+    return names
+
+
+def _prefixed(names: tables.Names, prefix: str) -> tables.Names:
+    return {name.format(prefix): value for name, value in names.items()}

@@ -1,0 +1,151 @@
+"""What the modules of the family hold: one table for its members. ``{}`` in a name is the member's prefix ("Taichi", "Quadrants")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import spirograd
+from spirograd import ad_api, api, errors, math, types
+from spirograd.base import later
+from spirograd.compat import facade
+from spirograd.lang import forms, hints, ops, primitive_types
+from spirograd.lang.annotations import MatrixType, NdarrayType
+from spirograd.lang.data.axes import axes
+from spirograd.lang.data.field import MatrixField, StructField
+from spirograd.lang.data.ndarray import MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray
+from spirograd.lang.data.scalar_field import Field, ScalarField
+from spirograd.lang.data.tree import FieldsBuilder, SNode
+from spirograd.lang.frontend.function import Func, func, pyfunc, real_func
+from spirograd.lang.frontend.kernel import Kernel, data_oriented, kernel
+from spirograd.lang.matrix import Matrix, Vector
+from spirograd.lang.struct import Struct, StructType, dataclass, struct
+
+Names = dict[str, Any]
+
+EXCEPTIONS: Names = {
+    "{}AssertionError": errors.SpirogradAssertionError,
+    "{}CompilationError": errors.SpirogradCompilationError,
+    "{}IndexError": errors.SpirogradIndexError,
+    "{}NameError": errors.SpirogradNameError,
+    "{}RuntimeError": errors.SpirogradRuntimeError,
+    "{}RuntimeTypeError": errors.SpirogradRuntimeTypeError,
+    "{}SyntaxError": errors.SpirogradSyntaxError,
+    "{}TypeError": errors.SpirogradTypeError,
+}
+
+
+def public(module: Any) -> Names:
+    """The names that a module exports."""
+    return {name: getattr(module, name) for name in module.__all__}
+
+
+def several(module: Any, names: str) -> Names:
+    return {name: getattr(module, name) for name in names.split()}
+
+
+def several_later(names: str) -> dict[str, str]:
+    return {name: later.LATER[name] for name in names.split()}
+
+
+def _init(arch: Any = None, **options: Any) -> None:
+    """`spirograd.init` with the family's default: where the back end is missing, the CPU is used, with a warning."""
+    options.setdefault("enable_fallback", True)
+    api.init(arch, **options)
+
+
+ARCHS: Names = {
+    **several(api, "cpu x64 arm64 vulkan metal cuda amdgpu gpu"),
+    **{name: name for name in ("opengl", "gles", "dx11", "dx12")},
+    "x86_64": api.cpu,
+}
+LOG_LEVELS: Names = {name.upper(): name for name in ("trace", "debug", "info", "warn", "error", "critical")}
+AXES: Names = {name: value for name, value in public(spirograd).items() if set(name) <= set("ijkl")}
+HINTS: Names = several(
+    hints,
+    "assume_in_range block_local cache_read_only deactivate_all_snodes extension loop_unique no_activate pure rescale_index stop_grad",
+)
+
+MAIN: Names = {
+    **{name: value for name, value in public(spirograd).items() if not name.startswith("Spirograd")},
+    **EXCEPTIONS,
+    **ARCHS,
+    **LOG_LEVELS,
+    "init": _init,
+    "DeviceCapability": facade.DeviceCapability,
+    "rgb_to_hex": facade.rgb_to_hex,
+    "hex_to_rgb": facade.hex_to_rgb,
+}
+
+_MISC: Names = {
+    **ARCHS,
+    **AXES,
+    **HINTS,
+    **several(api, "reset is_extension_supported is_extension_enabled"),
+    "init": _init,
+    "axes": axes,
+    "loop_config": forms.loop_config,
+    **several(facade, "get_runtime is_arch_supported adaptive_arch_select"),
+}
+_IMPL: Names = {
+    **several(facade, "current_cfg get_runtime inside_kernel"),
+    **several(spirograd, "field ndarray root static static_assert static_print grouped one zero reset axes"),
+    **several(hints, "deactivate_all_snodes stop_grad"),
+    **{c.__name__: c for c in (Field, FieldsBuilder, Matrix, MatrixField, ScalarField, SNode, Struct, StructField)},
+    **EXCEPTIONS,
+}
+_ARRAYS: Names = {c.__name__: c for c in (MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray)}
+_MATRIX: Names = {"Vector": Vector, **_ARRAYS, **{c.__name__: c for c in (Matrix, MatrixField, MatrixType)}}
+_KERNELS: Names = {
+    "Kernel": Kernel,
+    "Func": Func,
+    **{f.__name__: f for f in (data_oriented, func, kernel, pyfunc, real_func)},
+}
+
+# Path of the module below the package -> its names.
+MODULES: dict[str, Names] = {
+    "lang": {**_IMPL, **_MISC, **_MATRIX, **_KERNELS},
+    "lang.exception": EXCEPTIONS,
+    "lang.impl": _IMPL,
+    "lang.misc": _MISC,
+    "lang.ops": {name: value for name, value in MAIN.items() if name.startswith("atomic_") or getattr(ops, name, None) is value},
+    "lang.matrix": _MATRIX,
+    "lang.struct": {"Struct": Struct, "StructField": StructField, "StructType": StructType, "dataclass": dataclass, "struct": struct},
+    "lang.field": {"Field": Field, "ScalarField": ScalarField},
+    "lang._ndarray": _ARRAYS,
+    "lang.snode": {"SNode": SNode, "rescale_index": hints.rescale_index},
+    "lang._ndrange": several(forms, "ndrange"),
+    "lang.kernel_impl": _KERNELS,
+    "lang.enums": several(spirograd, "Layout Backend"),
+    "math": public(math),
+    "types": public(types),
+    "types.primitive_types": {n: v for n, v in vars(primitive_types).items() if not n.startswith("_")},
+    "types.compound_types": several(types, "vector matrix struct"),
+    "types.annotations": several(types, "template Template"),
+    "types.ndarray_type": {"NdarrayType": NdarrayType, "ndarray": types.ndarray, "NDArray": types.NDArray},
+    "ad": public(ad_api),
+    "experimental": {"real_func": real_func},
+    "_lib": {},
+    "_lib.core": {"DeviceCapability": facade.DeviceCapability},
+    "_logging": several(api, "set_logging_level is_logging_effective"),
+}
+
+# Modules that this version does not have -> why: any name can be imported from them, and says so when used.
+EMPTY_MODULES: dict[str, str] = {
+    **several_later("algorithms linalg simt graph profiler tools ui sparse aot interop"),
+    **{f"simt.{name}": later.LATER["simt"] for name in ("block", "subgroup", "warp", "grid")},
+    "tools.image": later.LATER["tools"],
+    "types.quant": later.LATER_TYPES["quant"],
+}
+
+# What a module answers for names that it does not have: a stand-in, or None.
+Fallback = Callable[[str], Any]
+FALLBACKS: dict[str, Fallback] = {
+    "": later.later,
+    "ad": lambda name: later.later(name, later.LATER_AD, "ad."),
+    "types": lambda name: later.later(name, later.LATER_TYPES, "types."),
+    "lang": later.later,
+    "lang.impl": later.later,
+    "lang.misc": later.later,
+    "lang.ops": later.later,
+}
