@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import logging
 import os
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any
 from spirograd.base import knobs
 from spirograd.base.dtypes import ALL, DType, f32, i32
 from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.wording import did_you_mean
 from spirograd.runtime.cache import default_folder
 
 logger = logging.getLogger("spirograd")
@@ -73,9 +73,8 @@ def make_config(arch: str, options: dict[str, Any]) -> Config:
         elif any(name == a or (a.endswith("_") and name.startswith(a)) for a in ACCEPTED):
             logger.debug("option %s=%r needs no setting and is ignored", name, value)
         else:
-            close = difflib.get_close_matches(name, [*known, *ACCEPTED], n=3)
-            hint = f"; did you mean {' or '.join(close)}?" if close else ""
-            raise SpirogradRuntimeError(f"`init` has no option `{name}`{hint}")
+            hint = did_you_mean(name, [*known, *(a for a in ACCEPTED if not a.endswith("_"))])
+            raise SpirogradRuntimeError(f"`init` has no option `{name}`{'; ' if hint else ''}{hint}")
     for name in known:
         text = os.environ.get(_ALIASES.get(name, f"SG_{name.upper()}"), "")
         if text and name != "arch":
@@ -90,14 +89,18 @@ def _converted(name: str, value: Any, default: Any) -> Any:
     if isinstance(default, DType):
         if isinstance(value, str):
             value = next((t for t in ALL if t.name == value), value)
-        if not isinstance(value, DType):
-            raise SpirogradRuntimeError(f"option `{name}` is a data type like sg.f32, not {value!r}")
+        if not isinstance(value, DType) or value.kind not in (("float",) if default.is_float else ("int", "uint")):
+            example = "a floating-point type like sg.f32" if default.is_float else "an integer type like sg.i32"
+            raise SpirogradRuntimeError(f"option `{name}` is {example}, not {value!r}")
         return value
     if value is None:
         return default
     try:
         if isinstance(default, bool):
-            return value.lower() not in ("", "0", "false", "off", "no") if isinstance(value, str) else bool(value)
+            return _FLAGS[value.lower()] if isinstance(value, str) else _FLAGS[str(int(value))]
         return type(default)(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, KeyError):
         raise SpirogradRuntimeError(f"option `{name}` is of type {type(default).__name__}, not {value!r}") from None
+
+
+_FLAGS = {**dict.fromkeys(("1", "true", "on", "yes"), True), **dict.fromkeys(("", "0", "false", "off", "no"), False)}

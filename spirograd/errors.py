@@ -13,6 +13,7 @@ from spirograd.base.errors import (
     SpirogradSyntaxError,
     SpirogradTypeError,
     SpirogradUnsupportedError,
+    SpirogradValueError,
 )
 
 __all__ = [
@@ -28,4 +29,5 @@ __all__ = [
     "SpirogradSyntaxError",
     "SpirogradTypeError",
     "SpirogradUnsupportedError",
+    "SpirogradValueError",
 ]

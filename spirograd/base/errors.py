@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import unicodedata
 
 from spirograd.base.loc import Loc
 
@@ -52,6 +53,10 @@ class SpirogradRuntimeTypeError(SpirogradRuntimeError, TypeError):
     """A kernel was called with an argument that does not fit its annotation."""
 
 
+class SpirogradValueError(SpirogradRuntimeError, ValueError):
+    """A value outside of kernels that does not fit: a shape, an extent, an option."""
+
+
 class SpirogradAssertionError(SpirogradRuntimeError, AssertionError):
     """An ``assert``, bounds check or overflow check failed inside a kernel."""
 
@@ -64,30 +69,53 @@ class OutOfDeviceMemory(SpirogradRuntimeError, MemoryError):
     """The device cannot allocate what was asked for; it stays usable."""
 
 
+_WIDEST = 120  # characters of a source line that are shown
+_CHAIN = 8  # calls that are shown; of longer chains (recursion) the ends
+
+
+def _columns(text: str) -> int:
+    """How many columns of a terminal ``text`` takes."""
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1 for c in text)
+
+
 def excerpt(loc: Loc) -> list[str]:
     """The source line of ``loc`` with a caret under the span; empty if the source is not to be had."""
     line = linecache.getline(loc.file, loc.line).rstrip("\n")
     if not line.strip():
         return []
-    shown = line.expandtabs(4)
-    indent = len(shown) - len(shown.lstrip())
-    end = loc.end_col if loc.end_line in (0, loc.line) and loc.end_col > loc.col else len(line)
-    width = max(1, len(line[loc.col : end].rstrip()))
+    # Python counts columns in bytes of UTF-8.
+    raw = line.encode()
+    before = raw[: loc.col].decode(errors="ignore")
+    ends_here = loc.end_line in (0, loc.line) and loc.end_col > loc.col
+    span = raw[loc.col : loc.end_col if ends_here else len(raw)].decode(errors="ignore").rstrip()
+    shown, lead, upto = line.expandtabs(4), before.expandtabs(4), (before + span).expandtabs(4)
+    start = len(shown) - len(shown.lstrip())
+    prefix = suffix = ""
+    if len(shown) - start > _WIDEST:
+        cut = max(start, min(len(lead) - _WIDEST // 3, len(shown) - _WIDEST))
+        prefix, start = ("...", cut) if cut > start else ("", start)
+        suffix = "..." if len(shown) > start + _WIDEST else ""
+    text = prefix + shown[start : start + _WIDEST] + suffix
+    column = len(prefix) + _columns(lead[start:])
+    width = max(1, min(_columns(upto[max(start, len(lead)) :]), _columns(text) - column))
     number = str(loc.line)
     pad = " " * len(number)
-    column = max(0, len(line[: loc.col].expandtabs(4)) - indent)
-    return [f"  {number} | {shown.lstrip()}", f"  {pad} | {' ' * column}{'^' * width}"]
+    return [f"  {number} | {text}", f"  {pad} | {' ' * column}{'^' * width}"]
 
 
 def render(message: str, loc: Loc | None, hint: str = "") -> str:
     """Message, excerpt with caret, the chain of inlined calls, hint."""
     lines = [message]
-    if loc is not None:
-        for depth, at in enumerate(loc.chain()):
-            where = f" in {at.function}" if at.function else ""
-            lead = "  at" if depth == 0 else "  called from"
-            lines.append(f"{lead} {at.file}:{at.line}{where}")
-            lines += ["  " + text for text in excerpt(at)]
+    chain = loc.chain() if loc is not None else []
+    left_out = len(chain) - _CHAIN
+    for depth, at in enumerate(chain):
+        if left_out > 0 and _CHAIN // 2 <= depth < _CHAIN // 2 + left_out:
+            lines += [f"  ... {left_out} more calls ..."] if depth == _CHAIN // 2 else []
+            continue
+        where = f" in {at.function}" if at.function else ""
+        lead = "  at" if depth == 0 else "  called from"
+        lines.append(f"{lead} {at.file}:{at.line}{where}")
+        lines += ["  " + text for text in excerpt(at)]
     if hint:
         lines.append(f"  hint: {hint}")
     return "\n".join(lines)

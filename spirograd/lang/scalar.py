@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any, Union
 
@@ -10,6 +11,7 @@ import numpy as np
 from spirograd.base import dtypes
 from spirograd.base.dtypes import DType, i32, promote, u1
 from spirograd.base.errors import SpirogradTypeError
+from spirograd.base.wording import with_article
 from spirograd.ir import ops as ir
 from spirograd.ir.builder import Builder, result_type
 from spirograd.ir.nodes import Op
@@ -221,12 +223,23 @@ def describe(x: Any) -> str:
         return str(text())
     if isinstance(x, Value):
         return f"a scalar of type {x.dtype}"
-    if x is None:
-        return "None"
-    if isinstance(x, str):
-        return f"the string {x!r}"
-    name = type(x).__name__
-    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+    for kinds, words in _WORDS:
+        if isinstance(x, kinds):
+            return words(x)
+    return with_article(type(x).__name__)
+
+
+_WORDS: tuple[tuple[Any, Callable[[Any], str]], ...] = (
+    (type(None), lambda x: "None"),
+    (str, lambda x: f"the string {x!r}"),
+    ((bool, int, float, complex, np.number, np.bool_), lambda x: f"the number {x}"),
+    (DType, lambda x: f"the type {x}"),
+    (type, lambda x: f"the type `{x.__name__}`"),
+    (types.ModuleType, lambda x: f"the module `{x.__name__}`"),
+    ((types.FunctionType, types.BuiltinFunctionType, types.MethodType), lambda x: f"the function `{x.__name__}`"),
+    ((list, tuple, dict, set), lambda x: f"a {type(x).__name__} of {len(x)}"),
+    (np.ndarray, lambda x: f"a NumPy array of {x.dtype} of shape {x.shape}"),
+)
 
 
 def dtype_of(x: Scalar) -> DType:
@@ -237,6 +250,8 @@ def cast(x: Scalar, t: DType) -> Value:
     """Conversion to ``t``. A literal becomes a constant of that type directly, without rounding through the default type."""
     if isinstance(x, Value):
         return Value(builder().cast(x.op, t))
+    if not is_number(x):
+        raise type_error(f"expected a number of type {t}, got {describe(x)}")
     if t.is_float:
         return constant(float(x), t)
     if t is u1:
@@ -325,7 +340,13 @@ def _bitwise(code: OpCode, python: Callable[[Any, Any], Any], symbol: str) -> Ca
 def need_integers(symbol: str, *operands: Scalar) -> None:
     for x in operands:
         if dtype_of(x).is_float:
-            raise type_error(f"`{symbol}` needs integers, got {dtype_of(x)}", "cast the operand first: `sg.cast(x, sg.i32)`")
+            hint = "cast the operand first: `sg.cast(x, sg.i32)`"
+            if symbol in _OF_CONDITIONS:
+                hint += f"; conditions are joined with `{_OF_CONDITIONS[symbol]}`"
+            raise type_error(f"`{symbol}` needs integers, got {dtype_of(x)}", hint)
+
+
+_OF_CONDITIONS = {"&": "and", "|": "or", "~": "not"}
 
 
 def _shift(code: OpCode, python: Callable[[Any, Any], Any], symbol: str) -> Callable[[Any, Any], Any]:

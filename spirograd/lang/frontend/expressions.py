@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from spirograd.base.dtypes import DType, promote, u1
-from spirograd.base.errors import SpirogradCompilationError, SpirogradTypeError
+from spirograd.base.errors import SpirogradCompilationError, SpirogradIndexError
+from spirograd.base.wording import did_you_mean
 from spirograd.ir.nodes import Op
 from spirograd.lang import scalar
+from spirograd.lang.data.scalar_field import Field
+from spirograd.lang.frontend.complaints import contains_runtime, no_attribute, operand_hint, undefined
 from spirograd.lang.frontend.memory import has_elements, place_of_element
 from spirograd.lang.frontend.places import Part, Place, StructElement
 from spirograd.lang.frontend.state import MemoryVariable, State, is_runtime, leaves, rebuild, same_shape, settle
@@ -34,6 +37,7 @@ BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.RShift: operator.rshift,
     ast.MatMult: operator.matmul,
 }
+COMPARE_SYMBOL: dict[type[ast.cmpop], str] = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 SYMBOL = dict(zip(BINARY, ["+", "-", "*", "/", "//", "%", "**", "&", "|", "^", "<<", ">>", "@"]))
 COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
@@ -130,7 +134,9 @@ class Expressions(State):
         if isinstance(node, ast.Subscript):
             whole = self.place(node.value)
             if whole is not None:
-                return whole.index(self.eval(node.slice))
+                key = self.eval(node.slice)
+                self.at(node)
+                return whole.index(key)
             base = self.eval(node.value)
             if not has_elements(base):
                 return None
@@ -157,19 +163,30 @@ class Expressions(State):
         place = self.place(node.value)
         if place is not None:
             part = self._member(place, node.attr)
-            base = part.load() if part is not None else place.load()
             if part is not None:
-                return base
+                self.at(node)
+                return self._part(part, node.attr)
+            base = place.load()
         else:
             base = self.eval(node.value)
         self.at(node)
         return self.get_attribute(base, node.attr)
 
+    def _part(self, part: Place, name: str) -> Any:
+        """What a place holds; parts of vectors may not be there."""
+        try:
+            return part.load()
+        except AttributeError as error:
+            raise type_error(str(error)) from None
+
     def get_attribute(self, base: Any, name: str) -> Any:
+        if name in ("grad", "dual") and isinstance(base, Field) and not (base.has_grad() if name == "grad" else base.has_dual()):
+            hint = f"declare it with `needs_{name}=True`" if base.dtype is None or base.dtype.is_float else "only floats have gradients"
+            raise type_error(f"{describe(base)} has no {'gradient' if name == 'grad' else 'dual'}", hint)
         try:
             return self.captured(getattr(base, name), (base, name))
         except AttributeError:
-            raise SpirogradTypeError(f"{describe(base)} has no attribute `{name}`", self.b.loc) from None
+            raise no_attribute(base, name) from None
 
     def subscript(self, node: ast.Subscript) -> Any:
         place = self.place(node)
@@ -188,8 +205,14 @@ class Expressions(State):
             )
         try:
             return self.captured(base[key], None)
-        except (TypeError, KeyError, IndexError) as error:
-            raise type_error(f"cannot index {describe(base)}: {error}") from None
+        except SpirogradCompilationError:
+            raise
+        except IndexError:
+            raise SpirogradIndexError(f"index {key} is out of range for {describe(base)}", self.b.loc) from None
+        except KeyError:
+            raise type_error(f"{describe(base)} has no key {key!r}", did_you_mean(str(key), map(str, base))) from None
+        except TypeError as error:
+            raise type_error(f"{describe(base)} cannot be indexed with {describe(key)}", str(error)) from None
 
     def slice(self, node: ast.Slice) -> slice:
         parts = [None if n is None else self.eval(n) for n in (node.lower, node.upper, node.step)]
@@ -213,7 +236,7 @@ class Expressions(State):
         except ZeroDivisionError:
             raise type_error("division of a constant by zero") from None
         except (TypeError, ValueError, OverflowError):
-            raise type_error(f"`{SYMBOL[op]}` is not defined for {describe(left)} and {describe(right)}") from None
+            raise undefined(SYMBOL[op], left, right) from None
 
     def unary(self, node: ast.UnaryOp) -> Any:
         value = self.eval(node.operand)
@@ -223,8 +246,11 @@ class Expressions(State):
         functions: dict[type[ast.unaryop], Any] = {ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.invert}
         try:
             return functions[type(node.op)](value)
+        except SpirogradCompilationError:
+            raise
         except TypeError:
-            raise type_error(f"unary operator is not defined for {describe(value)}") from None
+            symbol = {ast.USub: "-", ast.UAdd: "+", ast.Invert: "~"}[type(node.op)]  # type: ignore[index]
+            raise type_error(f"`{symbol}` is not defined for {describe(value)}", operand_hint(value)) from None
 
     def compare(self, node: ast.Compare) -> Any:
         left = self.eval(node.left)
@@ -235,14 +261,24 @@ class Expressions(State):
             if type(op) in STATIC_COMPARE:
                 result = self._static_compare(type(op), left, right)
             else:
-                a, b = _as_matrix(left, right), _as_matrix(right, left)
-                result = COMPARE[type(op)](a, b)
+                result = self._compare(type(op), _as_matrix(left, right), _as_matrix(right, left))
             out = result if out is True else scalar.bit_and(scalar.truth(out), scalar.truth(result))
             left = right
         return out
 
+    def _compare(self, op: type[ast.cmpop], left: Any, right: Any) -> Any:
+        try:
+            result = COMPARE[op](left, right)
+        except SpirogradCompilationError:
+            raise
+        except (TypeError, ValueError):
+            raise undefined(COMPARE_SYMBOL[op], left, right) from None
+        if isinstance(result, bool) and (is_runtime(left) or is_runtime(right)):  # Python compared identities
+            raise undefined(COMPARE_SYMBOL[op], left, right)
+        return result
+
     def _static_compare(self, op: type[ast.cmpop], left: Any, right: Any) -> bool:
-        if isinstance(left, Value) or (isinstance(right, Value) and op in (ast.In, ast.NotIn)):
+        if isinstance(left, Value) or (op in (ast.In, ast.NotIn) and contains_runtime(right)):
             raise type_error("`is` and `in` work on compile-time objects only", "compare run-time values with `==`")
         return bool(STATIC_COMPARE[op](left, right))
 
@@ -309,7 +345,10 @@ class Expressions(State):
     def dictionary(self, node: ast.Dict) -> dict[Any, Any]:
         if any(k is None for k in node.keys):
             raise self.syntax_error("`**` in a dict is not supported in kernels", node)
-        return {self.eval(k): self.eval(v) for k, v in zip(node.keys, node.values) if k is not None}
+        keys = [self.eval(k) for k in node.keys if k is not None]
+        if contains_runtime(keys):
+            raise self.syntax_error("the keys of a dict must be known while compiling", node)
+        return dict(zip(keys, self.elements(node.values)))
 
     def comprehension(self, node: Any, *elements: ast.expr) -> Iterator[Any]:
         saved = dict(self.frame.vars)
@@ -342,6 +381,8 @@ class Expressions(State):
             return
         if not isinstance(target, (ast.Tuple, ast.List)):
             raise self.syntax_error("the target of a loop must be a name or a tuple of names", target)
+        if not isinstance(item, (Matrix, Iterable)):
+            raise self.syntax_error(f"cannot unpack {describe(item)} into {len(target.elts)} names", target)
         items = list(item.entries) if isinstance(item, Matrix) else list(item)
         if len(items) != len(target.elts):
             raise self.syntax_error(f"cannot unpack {len(items)} values into {len(target.elts)} names", target)
@@ -359,10 +400,13 @@ class Expressions(State):
             if not isinstance(spec, str):
                 raise self.syntax_error("a format specification must be known while compiling", part)
             value = self.eval(part.value)
+            self.at(part)
             if is_runtime(value):
+                for sample in {float if v.dtype.is_float else int for v in leaves(value)}:
+                    _format(sample(0), spec, describe(value))
                 parts.append((value, spec))
             else:
-                parts.append(format(value if part.conversion != 114 else repr(value), spec))
+                parts.append(_format(value if part.conversion != 114 else repr(value), spec, describe(value)))
         return "".join(parts) if all(isinstance(p, str) for p in parts) else FormattedText(parts)
 
     def walrus(self, node: ast.NamedExpr) -> Any:
@@ -394,6 +438,13 @@ def _broadcast(a: Any, b: Any) -> Any:
 
 def _is_pure(ops: list[Op]) -> bool:
     return len(ops) <= 16 and all(op.code.effect == "pure" for op in ops)
+
+
+def _format(value: Any, spec: str, what: str) -> str:
+    try:
+        return format(value, spec)
+    except (TypeError, ValueError):
+        raise type_error(f"the format {spec!r} does not fit {what}") from None
 
 
 def _as_matrix(x: Any, other: Any) -> Any:

@@ -59,6 +59,21 @@ def jumps(statements: Sequence[ast.stmt]) -> set[str]:
     return assigned(statements, lambda call: ()) & {BREAK, CONTINUE, RETURNED}
 
 
+def may_end(statements: Sequence[ast.stmt]) -> bool:
+    """Whether control may reach the end of the statements of a function. Where a compile-time test decides, the answer is no."""
+    for statement in statements:
+        if isinstance(statement, ast.Return):
+            return False
+        if isinstance(statement, ast.While) and isinstance(statement.test, ast.Constant) and statement.test.value:
+            if BREAK not in jumps(statement.body):
+                return False
+        elif isinstance(statement, ast.If):
+            static = any(isinstance(n, ast.Call) and ast.unparse(n.func).rpartition(".")[2] == "static" for n in ast.walk(statement.test))
+            if (static and RETURNED in jumps([statement])) or not (may_end(statement.body) or may_end(statement.orelse)):
+                return False
+    return True
+
+
 def always_jumps(statements: Sequence[ast.stmt]) -> bool:
     """Whether control never reaches the end of the statements."""
     for statement in statements:

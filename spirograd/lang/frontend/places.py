@@ -11,10 +11,12 @@ import numpy as np
 
 from spirograd.base.dtypes import DType, i32, i64
 from spirograd.base.errors import SpirogradIndexError
+from spirograd.base.wording import counted
 from spirograd.ir import ops as ir
 from spirograd.ir.nodes import ArrayRef, FieldRef, Op, TempRef
 from spirograd.lang import ops, scalar
 from spirograd.lang.indexing import axis_positions, shape_name, swizzle_of
+from spirograd.lang.indexing import shape_name
 from spirograd.lang.matrix import Matrix, make
 from spirograd.lang.scalar import Value, as_value, describe, type_error
 from spirograd.lang.struct import Struct
@@ -62,6 +64,17 @@ class Element(Place):
     def shape(self) -> tuple[int, ...]:
         return element_shape(self.ref)[len(self.components) :]
 
+    @property
+    def owner(self) -> str:
+        """How messages call what this is an element of."""
+        name = self.ref.name.partition(".")[0] if isinstance(self.ref, TempRef) else self.ref.name
+        return f"`{name}`"
+
+    @property
+    def what(self) -> str:
+        """How messages call this place."""
+        return self.owner if isinstance(self.ref, TempRef) and not self.components else f"an element of {self.owner}"
+
     def _each(self) -> list[tuple[Op, ...]]:
         b = scalar.builder()
         return [(*self.indices, *self.components, *[b.const(k, i32) for k in position]) for position in np.ndindex(*self.shape)]
@@ -73,7 +86,7 @@ class Element(Place):
 
     def store(self, value: Any) -> None:
         b = scalar.builder()
-        for at, v in zip(self._each(), entries_for(value, self.shape, f"an element of `{self.ref.name}`")):
+        for at, v in zip(self._each(), entries_for(value, self.shape, self.what)):
             b.store(self.ref, *at, scalar.cast(v, self.ref.dtype).op)
 
     def index(self, key: Any) -> Place:
@@ -98,20 +111,20 @@ class Element(Place):
         positions = swizzle_of(name)
         if positions is None or len(self.shape) != 1 or max(positions) >= self.shape[0]:
             what = f"a {shape_name(self.shape)}" if self.shape else "a scalar"
-            raise type_error(f"an element of `{self.ref.name}` is {what}, which has no component `{name}`")
+            raise type_error(f"{self.what} is {what}, which has no component `{name}`")
         parts = [self._component((k,)) for k in positions]
         return parts[0] if len(parts) == 1 else Selection(parts, (len(parts),))
 
     def atomic(self, kind: str, value: Any) -> Any:
         b = scalar.builder()
         dtype = self.ref.dtype
-        values = entries_for(value, self.shape, f"an element of `{self.ref.name}`")
+        values = entries_for(value, self.shape, self.what)
         if kind == "sub":  # negated in the type of the memory: a narrower unsigned value would wrap around
             kind, values = "add", [-scalar.cast(v, dtype) for v in values]
         if dtype.kind == "bool":
-            raise type_error(f"`{self.ref.name}` holds u1, which has no atomic operations", "use a field of i32")
+            raise type_error(f"{self.owner} holds u1, which has no atomic operations", "use a field of i32")
         if kind in ("and", "or", "xor") and dtype.is_float:
-            raise type_error(f"bitwise atomics need integers, `{self.ref.name}` holds {dtype}")
+            raise type_error(f"bitwise atomics need integers, {self.owner} holds {dtype}")
         old = []
         for at, v in zip(self._each(), values):
             old.append(Value(b.atomic(kind, self.ref, *at, scalar.cast(v, dtype).op)))
@@ -120,6 +133,8 @@ class Element(Place):
     def compare_and_swap(self, expected: Any, desired: Any) -> Value:
         b = scalar.builder()
         dtype = self.ref.dtype
+        if dtype.kind == "bool":
+            raise type_error(f"{self.owner} holds u1, which has no atomic operations", "use a field of i32")
         operands = (scalar.cast(expected, dtype).op, scalar.cast(desired, dtype).op)
         return Value(b.emit(ir.cas, *self.indices, *self.components, *operands, attr=self.ref, type=dtype))
 
@@ -191,6 +206,8 @@ class Part(Place):
         value = self.whole.load()
         if self.kind == "member":
             return getattr(value, self.key)
+        if isinstance(value, Value):
+            raise type_error(f"{describe(value)} cannot be indexed")
         return value[self.key]
 
     def store(self, value: Any) -> None:
@@ -234,7 +251,8 @@ def index_values(key: Any, ndim: int, name: str, shape: tuple[int, ...] | None =
     if len(parts) != ndim:
         trace = scalar.trace_of()
         hint = f"write `{name}[None]`" if ndim == 0 else f"write `{name}[{', '.join('ijklmnop'[:ndim])}]`"
-        raise SpirogradIndexError(f"`{name}` has {ndim} dimension(s), got {len(parts)} index/indices", trace.b.loc, hint)
+        message = f"`{name}` has {counted(ndim, 'axis', 'axes')}, but is indexed with {counted(len(parts), 'index', 'indices')}"
+        raise SpirogradIndexError(message, trace.b.loc, hint)
     parts = [scalar.known(k) for k in parts]
     for axis, k in enumerate(parts):
         if shape is not None and scalar.is_number(k):
@@ -257,7 +275,8 @@ def integer_index(key: Any, name: str) -> Op:
     value = as_value(key)
     t: DType = value.dtype
     if t.is_float:
-        raise type_error(f"the index of `{name}` is a {t}", "cast it: `sg.cast(x, sg.i32)` or `int(x)`")
+        hint = "`//` divides integers to an integer" if scalar.is_number(key) else "cast it: `sg.cast(x, sg.i32)` or `int(x)`"
+        raise type_error(f"an index of `{name}` is an integer, not {describe(key)}", hint)
     wide = t.bits == 64 or t.name == "u32"
     return scalar.cast(value, i64 if wide else i32).op
 
@@ -267,7 +286,8 @@ def component_index(key: Any, extent: int) -> Op:
     key = scalar.known(key)
     if scalar.is_number(key):
         if not -extent <= int(key) < extent:
-            raise SpirogradIndexError(f"index {key} is out of range for a vector of {extent}", scalar.trace_of().b.loc)
+            message = f"index {key} is out of range for a vector of {extent}"
+            raise SpirogradIndexError(message, scalar.trace_of().b.loc, f"valid are {-extent} to {extent - 1}")
         return scalar.builder().const(int(key) % extent, i32)
     return integer_index(key, "vector")
 
@@ -281,5 +301,6 @@ def entries_for(value: Any, shape: tuple[int, ...], what: str) -> list[Any]:
         value = Matrix(value)
     if isinstance(value, Matrix) and tuple(value.shape) == shape:
         return list(value.entries)
-    wanted = f"a {'x'.join(map(str, shape))} {'matrix' if len(shape) > 1 else 'vector'}" if shape else "a scalar"
-    raise type_error(f"cannot assign {describe(value)} to {what}, which is {wanted}")
+    wanted = f"a {shape_name(shape)}" if shape else "a scalar"
+    hint = "name one of its elements" if hasattr(value, "element_shape") else ""
+    raise type_error(f"cannot assign {describe(value)} to {what}, which is {wanted}", hint)

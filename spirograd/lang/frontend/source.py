@@ -5,24 +5,22 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from spirograd.base.errors import SpirogradCompilationError, SpirogradSyntaxError
+from spirograd.base.errors import SpirogradSyntaxError
 from spirograd.base.loc import Loc
 
 
 @dataclass(slots=True, eq=False)
 class Source:
-    """A Python function as the front end sees it. ``offset`` maps lines and columns of the dedented tree to the file's."""
+    """A Python function as the front end sees it. ``line_offset`` maps lines of the tree to the file's."""
 
     function: Callable[..., Any]
     tree: ast.FunctionDef
     file: str
     line_offset: int
-    col_offset: int
     name: str
 
     def loc(self, node: ast.AST, caller: Loc | None) -> Loc:
@@ -31,8 +29,8 @@ class Source:
         col = getattr(node, "col_offset", 0)
         end_line = getattr(node, "end_lineno", line) or line
         end_col = getattr(node, "end_col_offset", col) or col
-        shift, indent = self.line_offset, self.col_offset
-        return Loc(self.file, line + shift, col + indent, end_line + shift, end_col + indent, self.name, caller)
+        shift = self.line_offset
+        return Loc(self.file, line + shift, col, end_line + shift, end_col, self.name, caller)
 
     def names(self) -> dict[str, Any]:
         """Everything that the function can see, but its own locals: closure, globals and builtins, as of now."""
@@ -58,17 +56,18 @@ def of(function: Callable[..., Any], kind: str) -> Source:
             hint="define it in a file (the interactive prompt and exec keep no source)",
         ) from None
     text = "".join(lines)
-    dedented = textwrap.dedent(text)
-    indent = len(text) - len(text.lstrip()) if dedented != text else 0
+    # A method or an inner function is parsed inside of a block, not dedented: comments and strings may start left of it.
+    nested = text[:1] in " \t"
     try:
-        module = ast.parse(dedented)
+        module = ast.parse(f"if True:\n{text}" if nested else text)
     except SyntaxError as error:
-        raise SpirogradCompilationError(f"cannot parse {kind} `{name}`: {error}") from None
-    tree = module.body[0]
+        raise SpirogradSyntaxError(f"cannot parse {kind} `{name}`: {error.msg}", Loc(file, first + (error.lineno or 1) - 1 - nested)) from None
+    body = module.body[0].body if nested and isinstance(module.body[0], ast.If) else module.body
+    tree = body[0] if body else None
     if not isinstance(tree, ast.FunctionDef):
         raise SpirogradSyntaxError(
             f"`{name}` is no plain function",
             Loc(file, first),
             f"a {kind} is a function defined with `def`; lambdas and async functions are not",
         )
-    return Source(function, tree, file, first - 1, indent, function.__name__)
+    return Source(function, tree, file, first - 1 - nested, function.__name__)

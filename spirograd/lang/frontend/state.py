@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import difflib
+import builtins
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,15 +11,21 @@ from typing import Any
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradCompilationError, SpirogradNameError, SpirogradSyntaxError
 from spirograd.base.loc import Loc
+from spirograd.base.wording import did_you_mean
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Op, TempRef
 from spirograd.lang import scalar
 from spirograd.lang.context import Trace
+from spirograd.lang.frontend.names import assigned
 from spirograd.lang.frontend.places import Element, Place, StructElement
 from spirograd.lang.frontend.source import Source
 from spirograd.lang.matrix import Matrix, make
 from spirograd.lang.scalar import Value, describe, type_error
 from spirograd.lang.struct import Struct
+
+# Builtins that kernels can use; the others are no suggestion for a misspelt name.
+_USEFUL = {"range", "abs", "min", "max", "pow", "round", "int", "float", "bool", "len", "sum", "any", "all", "enumerate", "zip", "reversed", "print"}
+_USELESS = set(vars(builtins)) - _USEFUL
 
 
 @dataclass(slots=True)
@@ -148,8 +154,11 @@ class State:
             raise SpirogradNameError(f"`{name}` is not defined here", frame.source.loc(node, frame.caller), frame.lost[name])
         if name in frame.names:
             return frame.names[name]
-        import_hint = "variables of a kernel must be assigned before they are used"
-        raise SpirogradNameError(f"`{name}` is not defined", frame.source.loc(node, frame.caller), near(name, frame) or import_hint)
+        if name in assigned(frame.source.tree.body, lambda call: ()):
+            hint = "it is assigned only later, or only in terms of itself; assign it before its first use"
+        else:
+            hint = did_you_mean(name, [*frame.vars, *(n for n in frame.names if not n.startswith("_") and n not in _USELESS)])
+        raise SpirogradNameError(f"`{name}` is not defined", frame.source.loc(node, frame.caller), hint)
 
     def assign(self, name: str, value: Any) -> None:
         """Bind ``name``. The type of a run-time variable is that of its first value; later ones are converted."""
@@ -207,9 +216,3 @@ class State:
         for name in self.frame.vars:
             if name not in before and not name.startswith("%"):
                 self.frame.lost[name] = why
-
-
-def near(name: str, frame: Frame) -> str:
-    """A hint with names that look like ``name``."""
-    close = difflib.get_close_matches(name, [*frame.vars, *(n for n in frame.names if not n.startswith("_"))], n=2)
-    return f"did you mean {' or '.join(f'`{c}`' for c in close)}?" if close else ""

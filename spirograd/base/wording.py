@@ -1,0 +1,22 @@
+"""Wording that error messages share."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def did_you_mean(name: str, candidates: Iterable[str], cutoff: float = 0.7) -> str:
+    """A hint that names the candidates like ``name``, or an empty string."""
+    close = difflib.get_close_matches(name, [c for c in candidates if c != name], n=2, cutoff=cutoff)
+    return f"did you mean {' or '.join(f'`{c}`' for c in close)}?" if close else ""
+
+
+def counted(n: int, noun: str, plural: str = "") -> str:
+    """``1 index``, ``2 indices``."""
+    return f"{n} {noun if n == 1 else plural or noun + 's'}"
+
+
+def with_article(noun: str) -> str:
+    """``a list``, ``an int``."""
+    return f"{'an' if noun[:1].lower() in 'aeio' else 'a'} {noun}"

@@ -1,0 +1,53 @@
+"""What the front end says about operands and attributes that do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+from spirograd.base.errors import SpirogradTypeError
+from spirograd.base.wording import did_you_mean
+from spirograd.lang.frontend.memory import has_elements
+from spirograd.lang.matrix import Matrix
+from spirograd.lang.scalar import Value, describe, type_error
+from spirograd.lang.struct import Struct
+
+
+def contains_runtime(x: Any) -> bool:
+    """Whether ``x`` is, or holds, something that the kernel computes."""
+    if isinstance(x, dict):
+        return any(contains_runtime(e) for e in x.values())
+    if isinstance(x, (list, tuple, set)):
+        return any(contains_runtime(e) for e in x)
+    return isinstance(x, (Value, Matrix, Struct))
+
+
+def operand_hint(x: Any) -> str:
+    """What to do about an operand that operators do not take."""
+    if has_elements(x):
+        return "name an element: `x[i]`, or `x[None]` where there are no axes"
+    if x is None:
+        return "a function whose value is used must return one on every path"
+    if isinstance(x, (list, tuple)):
+        return "make it a vector: `sg.Vector([...])`"
+    if isinstance(x, Struct):
+        return "operate on its members"
+    return ""
+
+
+def undefined(symbol: str, left: Any, right: Any) -> SpirogradTypeError:
+    """The error for an operator that is not defined for its operands."""
+    if symbol == "%" and isinstance(left, str):
+        return type_error("strings cannot be formatted with run-time values", "print values as they are, or an f-string")
+    return type_error(f"`{symbol}` is not defined for {describe(left)} and {describe(right)}", operand_hint(left) or operand_hint(right))
+
+
+def no_attribute(base: Any, name: str) -> SpirogradTypeError:
+    """The error for an attribute that is not there."""
+    if isinstance(base, Struct):
+        names: Iterable[str] = base.entries
+        return type_error(f"the struct has no member `{name}`", did_you_mean(name, names) or f"it has {', '.join(names)}")
+    names = () if isinstance(base, Value) else (n for n in dir(base) if not n.startswith("_"))
+    what = "name" if isinstance(base, ModuleType) else "attribute"
+    return type_error(f"{describe(base)} has no {what} `{name}`", did_you_mean(name, names))
