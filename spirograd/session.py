@@ -54,8 +54,10 @@ class Session:
 
     # --- compiling -------------------------------------------------------------------------------------------------------
 
-    def prepare(self, kernel: nodes.Kernel) -> LaunchPlan:
-        """Compile a kernel, or take it from the offline cache, and load it."""
+    def prepare(self, kernel: nodes.Kernel, on_op: Callable[[Any, Any], None] | None = None) -> LaunchPlan:
+        """Compile a kernel, or take it from the offline cache, and load it. ``on_op``: see `Kernel.step`."""
+        if on_op is not None:
+            return self.launcher.prepare(compile_kernel(kernel, self.device.caps, self.compile_options, on_op))
         compiled = self._compile(kernel)
         folder = knobs.get("SG_OVERRIDE")
         if folder:
@@ -90,9 +92,9 @@ class Session:
 
     def bind(self, array: Any) -> ArrayBinding:
         """The binding of an ndarray, made once."""
-        allocation = array.allocation
         binding = array.__dict__.get("_sg_binding")
-        if binding is None:
+        if binding is None or not array.is_of(self):
+            allocation = array.allocation
             grad = array.grad.allocation.address if array.grad is not None else 0
             binding = array._sg_binding = ArrayBinding(allocation.address, array.shape, grad, 0, allocation)
         return binding  # type: ignore[no-any-return]
@@ -100,9 +102,9 @@ class Session:
     def transfers(self) -> Transfers:
         return Transfers(self)
 
-    def launched(self, specialization: Any) -> None:
-        """After each launch: on the CPU and the interpreter, which run at once, faults and prints come at once too."""
-        if self.arch in ("cpu", "interpreter") and (specialization.plan.compiled.prints or specialization.plan.compiled.faults):
+    def launched(self) -> None:
+        """After the launch of a kernel that prints or can fail: where launches run at once, what it has to say comes at once too."""
+        if self.arch in ("cpu", "interpreter"):
             self.launcher.synchronize()
 
     def sync(self) -> None:
@@ -128,18 +130,24 @@ class Transfers:
         """The binding of an array that is flat argument ``index``."""
         array, write_back = _host_array(value)
         shape = array.shape[: array.ndim - len(element_shape)]
-        memory = self.session.memory
-        direct = array if array.flags.c_contiguous and array.flags.writeable and array.flags.aligned else None
-        allocation = memory.wrap(direct.ctypes.data, direct.nbytes, direct) if direct is not None and direct.nbytes else None
-        if allocation is None:
-            allocation = memory.allocate(max(array.nbytes, 1))
+        direct = self._direct(array)
+        if direct is None:
+            allocation = self.session.memory.allocate(max(array.nbytes, 1))
             source = np.ascontiguousarray(array)
             if source.nbytes:
                 allocation.write(0, _bytes(source))
             self.pending.append((index, self._copy_back(allocation, array, write_back)))
-        elif write_back is not None:
+            return ArrayBinding(allocation.address, shape, 0, 0, allocation)
+        if write_back is not None:
             self.pending.append((index, write_back))
-        return ArrayBinding(allocation.address, shape, 0, 0, allocation)
+        return ArrayBinding(direct.address, shape)
+
+    def _direct(self, array: Any) -> Any:
+        """The memory of the array as a buffer, where the device can use it in place. It does so only during the launch."""
+        flags = array.flags
+        if flags.c_contiguous and flags.writeable and flags.aligned and array.size:
+            return self.session.device.wrap(array.__array_interface__["data"][0], array.nbytes)
+        return None
 
     def _copy_back(self, allocation: Any, array: Any, write_back: Callable[[], None] | None) -> Callable[[], None]:
         def run() -> None:

@@ -48,6 +48,10 @@ class Ndarray:
     def _like(self) -> Ndarray:
         return type(self)(self.dtype, self.shape, self.element_shape, False, self._build, self.layout)
 
+    def is_of(self, session: Any) -> bool:
+        """Whether the array was made in ``session``."""
+        return self._session is session
+
     @property
     def allocation(self) -> Any:
         """The memory. Raises SpirogradRuntimeError if the session that it belongs to is gone."""

@@ -232,6 +232,22 @@ class Kernel:
         loc = where.loc(where.tree, None)
         return nodes.Kernel(self.function.__name__, tuple(tracer.declarations.args), body, results, loc), tracer, returns
 
+    def step(self, on_op: Callable[[Any, Any], None], *args: Any, **kwargs: Any) -> Any:
+        """Run on ``arch=sg.interpreter`` and call ``on_op(op, values)`` after each operation: ``op.code``, ``op.loc``, ``values[op]``.
+
+        Raises SpirogradRuntimeError on other back ends.
+        """
+        session = context.session()
+        if session.arch != "interpreter":
+            raise SpirogradRuntimeError("only the interpreter can step through a kernel: `sg.init(arch=sg.interpreter)`")
+        if session is not self._session:
+            self._start(session)
+        bound = self._bind(args, kwargs)
+        with _frames_hidden():
+            kernel, tracer, returns = self.trace(session, bound)
+            made = Specialization(kernel, tracer, session.prepare(kernel, on_op), returns)
+        return self._launch(session, made, bound)
+
     # --- seeing ----------------------------------------------------------------------------------------------------------
 
     def stages(self) -> dict[str, Any]:

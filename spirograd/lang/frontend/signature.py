@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
-from collections.abc import Callable
+import math
 from typing import Any
 
 import numpy as np
@@ -52,27 +53,39 @@ class Declarations:
 
 
 class Packer:
-    """The flat arguments of one launch. ``bind`` makes the binding of an ndarray, ``external`` that of a NumPy array or torch tensor."""
+    """The flat arguments of one launch: for each a scalar and an array, of which one counts.
 
-    __slots__ = ("arrays", "bind", "external", "scalars")
+    ``transfers``: of NumPy arrays and torch tensors, None if there are none.
+    """
 
-    def __init__(self, bind: Callable[[Ndarray], Any], external: Callable[[Any, tuple[int, ...], int], Any]) -> None:
+    __slots__ = ("arrays", "scalars", "session", "transfers")
+
+    def __init__(self, session: Any) -> None:
         self.scalars: list[Any] = []
         self.arrays: list[Any] = []
-        self.bind = bind
-        self.external = external
+        self.session = session
+        self.transfers: Any = None
 
     def put_scalar(self, value: Any) -> None:
         self.scalars.append(value)
         self.arrays.append(None)
 
-    def put_array(self, binding: Any) -> None:
+    def put_array(self, array: Ndarray) -> None:
         self.scalars.append(0)
-        self.arrays.append(binding)
+        self.arrays.append(self.session.bind(array))
+
+    def put_external(self, array: Any, element_shape: tuple[int, ...]) -> None:
+        """A NumPy array or a torch tensor."""
+        if self.transfers is None:
+            self.transfers = self.session.transfers()
+        self.scalars.append(0)
+        self.arrays.append(self.transfers.bind(array, element_shape, len(self.arrays)))
 
 
 class Parameter:
-    """One parameter. ``key`` is what of a value the compiled code depends on."""
+    """One parameter. ``key`` is what of a value the compiled code depends on; ``keyed`` says whether that is anything."""
+
+    keyed = True
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -93,6 +106,8 @@ class Parameter:
 
 
 class ScalarParameter(Parameter):
+    keyed = False
+
     def __init__(self, name: str, t: DType) -> None:
         super().__init__(name)
         self.t = t
@@ -129,6 +144,8 @@ class ScalarParameter(Parameter):
 
 class AggregateParameter(Parameter):
     """A vector, matrix or struct, by value."""
+
+    keyed = False
 
     def __init__(self, name: str, t: AggregateType) -> None:
         super().__init__(name)
@@ -174,7 +191,7 @@ class ArrayParameter(Parameter):
                 f"argument `{self.name}`: an array of shape {tuple(shape)} has no elements of shape {tuple(element)}"
             )
         grad = bool(getattr(value, "requires_grad", False))
-        return dtype, ndim, tuple(element), grad, int(np.prod(shape, dtype=np.int64)) > INT32_MAX
+        return dtype, ndim, tuple(element), grad, math.prod(shape) > INT32_MAX
 
     def declare(self, value: Any, to: Declarations) -> Any:
         if isinstance(value, Ndarray):
@@ -191,10 +208,9 @@ class ArrayParameter(Parameter):
 
     def pack(self, value: Any, into: Packer) -> None:
         if isinstance(value, Ndarray):
-            into.put_array(into.bind(value))
+            into.put_array(value)
         else:
-            _, _, element, _, _ = self._external(value)
-            into.put_array(into.external(value, element, len(into.arrays)))
+            into.put_external(value, self.t.element_shape or ())
 
 
 class TemplateParameter(Parameter):
@@ -205,18 +221,24 @@ class TemplateParameter(Parameter):
             return array_signature(value)
         if isinstance(value, (bool, int, float, str, type(None), DType)) or (isinstance(value, tuple) and _is_plain(value)):
             return (type(value), value, str(value) if isinstance(value, float) else "")
-        return _Identity(value)
+        kind: Any = type(value)
+        return value if _compared_by_identity(kind) else _Identity(value)
 
     def declare(self, value: Any, to: Declarations) -> Any:
         return to.array(array_decl(self.name, value)) if isinstance(value, Ndarray) else value
 
     def pack(self, value: Any, into: Packer) -> None:
         if isinstance(value, Ndarray):
-            into.put_array(into.bind(value))
+            into.put_array(value)
 
 
 def _is_plain(value: tuple[Any, ...]) -> bool:
     return all(isinstance(v, (bool, int, float, str, type(None))) for v in value)
+
+
+@functools.cache
+def _compared_by_identity(t: type) -> bool:
+    return all(getattr(t, name) is getattr(object, name) for name in ("__eq__", "__hash__"))
 
 
 class _Identity:
