@@ -20,7 +20,7 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
-from spirograd.ir.interp import compile_for_run
+from spirograd.ir.interp import OnOp, compile_for_run
 from spirograd.ir.nodes import Kernel
 from spirograd.ir.spec import verify
 from spirograd.ir.text import to_text
@@ -44,8 +44,8 @@ Pass = Callable[[Kernel, PassContext], Kernel]
 _DEFAULT_GROUP_SIZE = 128
 
 
-def compile_kernel(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> CompiledKernel:
-    """Compile ``kernel`` (kernel IR, before `offload`) for a device with ``caps``.
+def compile_kernel(kernel: Kernel, caps: Capabilities, options: CompileOptions, on_op: OnOp | None = None) -> CompiledKernel:
+    """Compile ``kernel`` (kernel IR, before `offload`) for a device with ``caps``. ``on_op``: for the interpreter, called after each operation.
 
     Raises SpirogradUnsupportedError for what the device or profile cannot do, IRError if the IR is broken (a defect of the compiler).
     """
@@ -63,7 +63,7 @@ def compile_kernel(kernel: Kernel, caps: Capabilities, options: CompileOptions) 
         if options.check_bounds:
             kernel = run.apply(check_bounds, kernel, "kernel")
         if caps.profile == "interpreter":
-            return _interpreted(kernel, key, run)
+            return _interpreted(kernel, key, run, on_op)
         kernel = run.apply(simplify, kernel, "kernel")
         kernel = run.apply(offload, kernel, "kernel")
         kernel = run.apply(demote_atomics, kernel, "kernel")
@@ -119,11 +119,11 @@ class _Pipeline:
 # --- profiles ----------------------------------------------------------------------------------------------------------
 
 
-def _interpreted(kernel: Kernel, key: str, run: _Pipeline) -> CompiledKernel:
+def _interpreted(kernel: Kernel, key: str, run: _Pipeline, on_op: OnOp | None) -> CompiledKernel:
     """No passes: the interpreter runs kernel IR, as one task."""
     artifact = run.describe(kernel, key)
     offsets, _ = temp_offsets(kernel)
-    program = compile_for_run(kernel, artifact.args, offsets, artifact.faults, artifact.prints)
+    program = compile_for_run(kernel, artifact.args, offsets, artifact.faults, artifact.prints, on_op)
     task = TaskInfo(kernel.name, "serial", kernel.name, 0)
     return replace(artifact, tasks=(task,), faults=program.faults, run=program.run)
 
