@@ -1,0 +1,51 @@
+# One entry for everything. `make test` needs Python and make only: it makes its own environment in .venv.
+#   make test      install what tests need into $(VENV), then lint, types, tests
+#   make check     the same without installing: uses the python in $(BIN)
+PYTHON ?= python3
+VENV ?= .venv
+BIN ?= $(VENV)/bin
+WORKERS ?= 2
+PYTEST_ARGS ?=
+STAMP := $(VENV)/.spirograd-test
+
+.PHONY: test check lint types tests docs bench format demo clean
+
+test: $(STAMP)
+	@$(MAKE) --no-print-directory check
+
+check: lint types tests
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable ".[test]"
+	@touch $@
+
+lint:
+	$(BIN)/python -m ruff check .
+
+types:
+	$(BIN)/python -m mypy
+
+# The order of imports between packages is among the tests: tests/unit/test_import_order.py.
+tests:
+	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+# Regenerate the generated page, then run every Python block of the documentation.
+docs:
+	$(BIN)/python tools/gen_ops_doc.py
+	$(BIN)/python -m pytest tests/docs
+
+bench:
+	$(BIN)/python benchmarks/bench.py
+
+format:
+	$(BIN)/python -m ruff check --fix .
+	$(BIN)/python -m ruff format .
+
+demo:
+	$(BIN)/python -m spirograd demo
+
+clean:
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spirograd_demo spirograd_dumps pictures
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,105 @@
+"""Every Python block of the documentation runs, page by page; a text block right after one is what it prints."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import needs
+import pytest
+
+import spirograd as sg
+from spirograd.base.knobs import KNOBS
+from spirograd.config import Config
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+@dataclass
+class Block:
+    """A Python block: number of its first line, source, what it is said to print (None: not said)."""
+
+    line: int
+    source: str
+    printed: str | None
+
+
+def blocks(text: str) -> list[Block]:
+    found: list[Block] = []
+    end = 0
+    for match in _BLOCK.finditer(text):
+        if match[1] == "python":
+            found.append(Block(text[: match.start()].count("\n") + 1, match[2], None))
+        elif match[1] == "text" and found and not text[end : match.start()].strip():
+            found[-1].printed = match[2]
+        end = match.end()
+    return found
+
+
+WITH_CODE = [page for page in PAGES if blocks(page.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
+def test_blocks_run(page, tmp_path, capsys, monkeypatch):
+    """In one namespace, from a file whose lines are those of the page, so that kernels find their source and errors name the line."""
+    text = page.read_text(encoding="utf-8")
+    for arch in needs.ARCHS:
+        if re.search(rf"\bsg\.{arch}\b", text):
+            needs.need(arch)
+    if "import torch" in text:
+        needs.need("torch")
+    monkeypatch.chdir(tmp_path)
+    lines = [""] * (text.count("\n") + 1)
+    for block in blocks(text):
+        lines[block.line : block.line + block.source.count("\n")] = block.source.splitlines()
+    file = tmp_path / f"{page.stem}.py"
+    file.write_text("\n".join(lines), encoding="utf-8")
+    namespace = {"__name__": "__main__", "__file__": str(file)}
+    try:
+        for block in blocks(text):
+            capsys.readouterr()
+            exec(compile("\n" * block.line + block.source, str(file), "exec", dont_inherit=True), namespace)
+            if block.printed is not None:
+                printed = capsys.readouterr().out.replace(str(file), file.name)
+                assert printed == block.printed, f"{page.name}:{block.line}"
+    finally:
+        sg.reset()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    text = re.sub(r"`[^`\n]+`", "", _BLOCK.sub("", page.read_text(encoding="utf-8")))
+    targets = [t for t in _LINK.findall(text) if "://" not in t]
+    assert [t for t in targets if not (page.parent / t).exists()] == []
+
+
+def test_pages_link_each_other():
+    """Every page of docs/ is in the list of the README."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [page.name for page in (ROOT / "docs").glob("*.md") if f"docs/{page.name}" not in readme] == []
+
+
+def test_operations_page_is_up_to_date():
+    done = subprocess.run([sys.executable, str(ROOT / "tools" / "gen_ops_doc.py"), "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_knobs_page_is_complete():
+    text = (ROOT / "docs" / "knobs.md").read_text(encoding="utf-8")
+    missing = [name for name, knob in KNOBS.items() if f"| `{name}` | {knob.doc} |" not in text]
+    assert not missing, "rows `| `NAME` | its documentation |` for these variables"
+    assert set(re.findall(r"^\| `(SG_\w+)`", text, re.MULTILINE)) == set(KNOBS)
+    options = {f.name for f in dataclasses.fields(Config)}
+    assert set(re.findall(r"^\| `([a-z]\w+)` \|", text, re.MULTILINE)) == options
+
+
+def test_only_the_text_block_right_after_is_output():
+    page = "a\n```python\nx = 1\nprint(x)\n```\n\n```text\n1\n```\nThen:\n```text\nsomething else\n```\n"
+    assert blocks(page) == [Block(2, "x = 1\nprint(x)\n", "1\n")]
