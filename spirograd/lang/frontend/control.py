@@ -6,18 +6,15 @@ import ast
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from spirograd.base.dtypes import promote
-from spirograd.ir.nodes import Op, Region
+from spirograd.ir.nodes import Op
 from spirograd.lang import scalar
 from spirograd.lang.frontend import names as syntax
 from spirograd.lang.frontend.calls import Calls
 from spirograd.lang.frontend.names import BREAK, CONTINUE, RESULT, RETURNED, RNG
-from spirograd.lang.frontend.state import MemoryVariable, is_runtime, leaves, rebuild, same_shape
+from spirograd.lang.frontend.state import ONE_BRANCH, ONE_KIND, Frame, Side, is_runtime, leaves, rebuild
 from spirograd.lang.scalar import Value
 
 Branch = Callable[[], None]
-_ONE_BRANCH = "it is assigned in only one branch of an `if`; assign it before the `if`"
-_ONE_KIND = "the branches of an `if` assign different kinds of things to it"
 _LOOP_LOCAL = "it is assigned inside a loop; assign it before the loop to use it afterwards"
 
 
@@ -118,54 +115,35 @@ class Control(Calls):
         before = dict(self.frame.vars)
         lost = dict(self.frame.lost)
         loc = self.b.loc
-        sides = []
+        sides: list[Side] = []
         for trace_side in (then, orelse):
             self.frame.vars = dict(before)
             self.b.begin()
             trace_side()
             sides.append((self.b.suspend(), self.frame.vars))
-        (first, then_vars), (second, else_vars) = sides
         self.frame.vars, self.frame.lost = dict(before), lost
-        merged = self._merge(sorted(changed | (set(then_vars) & set(else_vars)) - set(before)), before, then_vars, else_vars)
-        regions: list[Region] = []
         self.b.loc = loc
-        for region, variables in ((first, then_vars), (second, else_vars)):
-            self.b.resume(region)
-            results: list[Op] = []
-            for name, types in merged.items():
-                results += [scalar.cast(v, t).op for v, t in zip(leaves(variables[name]), types)]
-            regions.append(self.b.end(results))
-        values = self.b.if_(condition.op, *regions)
-        self.bind(list(merged), then_vars, values)
-
-    def _merge(self, candidates: Sequence[str], before: dict[str, Any], a: dict[str, Any], b: dict[str, Any]) -> dict[str, list[Any]]:
-        """Names that become results, with the types of their scalars; the others keep their meaning or are lost."""
-        merged: dict[str, list[Any]] = {}
-        for name in candidates:
-            x, y = a.get(name), b.get(name)
-            if x is y or isinstance(x, MemoryVariable):
-                if x is not None:
-                    self.frame.vars[name] = x
-                continue
-            if is_runtime(x) and is_runtime(y) and same_shape(x, y):
-                pairs = zip(leaves(x), leaves(y))
-                merged[name] = [p.dtype if p.dtype is q.dtype else promote(p.dtype, q.dtype) for p, q in pairs]
-                continue
-            self.frame.vars.pop(name, None)
-            self.frame.lost[name] = _ONE_BRANCH if x is None or y is None else _ONE_KIND
-        return merged
+        self.join(condition, sides, sorted(changed | (set(sides[0][1]) & set(sides[1][1])) - set(before)))
 
     # --- loops -----------------------------------------------------------------------------------------------------------
 
     def while_statement(self, node: ast.While) -> None:
         if node.orelse:
             raise self.syntax_error("`else` of a loop is not supported in kernels", node.orelse[0], "use a flag")
+        if self._condition_assigns(node.test):
+            self.while_loop(lambda: scalar.constant(True), [_leave_unless(node.test), *node.body], set())
+            return
 
         def condition() -> Value:
             value = self.condition(node.test)
             return value if isinstance(value, Value) else scalar.constant(value)
 
-        self.while_loop(condition, node.body, {n.target.id for n in ast.walk(node.test) if isinstance(n, ast.NamedExpr)})
+        self.while_loop(condition, node.body, set())
+
+    def _condition_assigns(self, test: ast.expr) -> bool:
+        """Whether evaluating the condition of a loop changes variables (or draws random numbers): its region could not pass them on."""
+        draws = self.uses_random and any(isinstance(n, ast.Call) for n in ast.walk(test))
+        return draws or bool(syntax.assigned([ast.Expr(test)], self.references))
 
     def while_loop(
         self,
@@ -258,12 +236,25 @@ class Control(Calls):
                 zeros = [scalar.constant(0, v.dtype) for v in leaves(model)]
                 self.frame.vars[RESULT] = rebuild(model, zeros)
         self.block(statements)
+        self._check_result(statements)
+
+    def _check_result(self, statements: list[ast.stmt]) -> None:
+        """Every path of a function that returns a value must return one, all of one kind."""
+        frame = self.frame
+        why = frame.lost.get(RESULT, "") if RESULT not in frame.vars else ""
+        if RETURNED in frame.vars and RESULT in frame.vars and scalar.known(frame.vars[RETURNED]) is not True and syntax.may_end(statements):
+            why = ONE_BRANCH
+        if why and self.probing is not frame:
+            what = "returns values of different kinds" if why == ONE_KIND else "returns a value, but not on every path"
+            tree = frame.source.tree
+            kind = "kernel" if frame.is_kernel else "function"
+            raise self.syntax_error(f"{kind} `{tree.name}` {what}", tree, "end every path with `return`, and values of one shape")
 
     def probe_result(self, statements: list[ast.stmt]) -> Any:
         """What the function returns: trace it up to the first `return`, and throw that away."""
-        frame, depth = self.frame, self.b.depth
+        frame, depth, outer = self.frame, self.b.depth, self.probing
         saved = (dict(frame.vars), dict(frame.lost), list(frame.loops), self.temps)
-        self.probing = True
+        self.probing = frame
         self.b.begin()
         model = None
         try:
@@ -272,14 +263,20 @@ class Control(Calls):
         except FoundReturn as found:
             model = found.value
         finally:
-            self.probing = False
+            self.probing = outer
             while self.b.depth > depth:
                 self.b.suspend()
             frame.vars, frame.lost, frame.loops, self.temps = saved
             self.frame = frame
         return model
 
-    probing = False
+    probing: Frame | None = None  # the function whose first `return` is looked for
+
+
+def _leave_unless(test: ast.expr) -> ast.If:
+    """``if not test: break``, at the place of ``test``."""
+    stop = ast.copy_location(ast.Break(), test)
+    return ast.copy_location(ast.If(ast.copy_location(ast.UnaryOp(ast.Not(), test), test), [stop], []), test)
 
 
 class FoundReturn(Exception):

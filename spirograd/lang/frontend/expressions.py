@@ -12,11 +12,12 @@ from spirograd.base.errors import SpirogradCompilationError, SpirogradIndexError
 from spirograd.base.wording import did_you_mean
 from spirograd.ir.nodes import Op
 from spirograd.lang import scalar
-from spirograd.lang.data.scalar_field import Field
+from spirograd.lang.data.field import ScalarField, StructField
 from spirograd.lang.frontend.complaints import contains_runtime, no_attribute, operand_hint, undefined
 from spirograd.lang.frontend.memory import has_elements, place_of_element
+from spirograd.lang.frontend.names import CHOSEN
 from spirograd.lang.frontend.places import Part, Place, StructElement
-from spirograd.lang.frontend.state import MemoryVariable, State, is_runtime, leaves, rebuild, same_shape, settle
+from spirograd.lang.frontend.state import MemoryVariable, Side, State, is_runtime, leaves, rebuild, same_shape, settle
 from spirograd.lang.indexing import swizzle_of
 from spirograd.lang.matrix import Matrix, make
 from spirograd.lang.scalar import Value, describe, type_error
@@ -67,6 +68,7 @@ class Expressions(State):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
+        self.displays: dict[int, tuple[Any, int]] = {}
         self._expressions: dict[type[ast.AST], Callable[[Any], Any]] = {
             ast.Constant: lambda node: node.value,
             ast.Name: self.name,
@@ -79,9 +81,9 @@ class Expressions(State):
             ast.IfExp: self.conditional,
             ast.Call: self.call,
             ast.Tuple: lambda node: tuple(self.elements(node.elts)),
-            ast.List: lambda node: self.elements(node.elts),
-            ast.Dict: self.dictionary,
-            ast.ListComp: lambda node: list(self.comprehension(node, node.elt)),
+            ast.List: lambda node: self.made(self.elements(node.elts)),
+            ast.Dict: lambda node: self.made(self.dictionary(node)),
+            ast.ListComp: lambda node: self.made(list(self.comprehension(node, node.elt))),
             ast.GeneratorExp: lambda node: list(self.comprehension(node, node.elt)),
             ast.SetComp: lambda node: set(self.comprehension(node, node.elt)),
             ast.DictComp: self.dict_comprehension,
@@ -93,6 +95,12 @@ class Expressions(State):
     def call(self, node: ast.Call) -> Any:
         raise NotImplementedError
 
+    def made(self, x: Any) -> Any:
+        """Note the block in which a list or dict was made: only there it can be changed."""
+        if isinstance(x, (list, dict, set)):
+            self.displays[id(x)] = (x, self.b.depth)
+        return x
+
     def static_iterable(self, node: ast.expr) -> list[Any]:
         raise NotImplementedError
 
@@ -101,11 +109,7 @@ class Expressions(State):
         handler = self._expressions.get(type(node))
         if handler is None:
             raise self.syntax_error(f"{_spelled(node)} is not supported in kernels", node, _EXPRESSION_HINTS.get(type(node), ""))
-        self.at(node)
-        try:
-            return handler(node)
-        except SpirogradCompilationError as error:
-            raise self.located(error) from error.__cause__
+        return self.traced(handler, node)
 
     def scalar(self, node: ast.expr, what: str) -> Value:
         return scalar.as_value(self.eval(node), what)
@@ -180,8 +184,9 @@ class Expressions(State):
             raise type_error(str(error)) from None
 
     def get_attribute(self, base: Any, name: str) -> Any:
-        if name in ("grad", "dual") and isinstance(base, Field) and not (base.has_grad() if name == "grad" else base.has_dual()):
-            hint = f"declare it with `needs_{name}=True`" if base.dtype is None or base.dtype.is_float else "only floats have gradients"
+        if name in ("grad", "dual") and isinstance(base, (ScalarField, StructField)) and not (base.has_grad() if name == "grad" else base.has_dual()):
+            integers = isinstance(base, ScalarField) and not base.dtype.is_float
+            hint = "only floats have gradients" if integers else f"declare it with `needs_{name}=True`"
             raise type_error(f"{describe(base)} has no {'gradient' if name == 'grad' else 'dual'}", hint)
         try:
             return self.captured(getattr(base, name), (base, name))
@@ -249,7 +254,7 @@ class Expressions(State):
         except SpirogradCompilationError:
             raise
         except TypeError:
-            symbol = {ast.USub: "-", ast.UAdd: "+", ast.Invert: "~"}[type(node.op)]  # type: ignore[index]
+            symbol = {ast.USub: "-", ast.UAdd: "+"}.get(type(node.op), "~")
             raise type_error(f"`{symbol}` is not defined for {describe(value)}", operand_hint(value)) from None
 
     def compare(self, node: ast.Compare) -> Any:
@@ -317,28 +322,28 @@ class Expressions(State):
         """``then()`` or ``orelse()``; only the one chosen runs, unless running both cannot be told apart."""
         if not isinstance(condition, Value):
             return then() if condition else orelse()
-        loc = self.b.loc
-        self.b.begin()
-        a = settle(then())
-        first = self.b.suspend()
-        self.b.begin()
-        c = settle(orelse())
-        second = self.b.suspend()
+        loc, before = self.b.loc, self.frame.vars
+        sides: list[Side] = []
+        for trace_side in (then, orelse):
+            self.frame.vars = dict(before)
+            self.b.begin()
+            self.frame.vars[CHOSEN] = settle(trace_side())
+            sides.append((self.b.suspend(), self.frame.vars))
         self.b.loc = loc
-        a, c = _broadcast(a, c), _broadcast(c, a)
+        (first, then_vars), (second, else_vars) = sides
+        a, c = then_vars[CHOSEN], else_vars[CHOSEN]
+        a, c = then_vars[CHOSEN], else_vars[CHOSEN] = _broadcast(a, c), _broadcast(c, a)
         if not (is_runtime(a) and is_runtime(c) and same_shape(a, c)):
             raise type_error(f"the two sides of a conditional are {describe(a)} and {describe(c)}")
-        types = [_common(x.dtype, y.dtype) for x, y in zip(leaves(a), leaves(c))]
-        if _is_pure(first[1]) and _is_pure(second[1]):
+        self.frame.vars = dict(before)
+        changed = [name for name in sorted({*then_vars, *else_vars}) if then_vars.get(name) is not else_vars.get(name)]
+        if changed == [CHOSEN] and _is_pure(first[1]) and _is_pure(second[1]):
             for op in (*first[1], *second[1]):
                 self.b.append(op)
-            chosen = [scalar.emit_select(condition, scalar.cast(x, t), scalar.cast(y, t)) for x, y, t in zip(leaves(a), leaves(c), types)]
-            return rebuild(a, chosen)
-        regions = []
-        for region, value in ((first, a), (second, c)):
-            self.b.resume(region)
-            regions.append(self.b.end([scalar.cast(x, t).op for x, t in zip(leaves(value), types)]))
-        return rebuild(a, [Value(op) for op in self.b.if_(condition.op, *regions)])
+            pairs = [(x, y, _common(x.dtype, y.dtype)) for x, y in zip(leaves(a), leaves(c))]
+            return rebuild(a, [scalar.emit_select(condition, scalar.cast(x, t), scalar.cast(y, t)) for x, y, t in pairs])
+        self.join(condition, sides, changed)
+        return self.frame.vars.pop(CHOSEN)
 
     # --- displays --------------------------------------------------------------------------------------------------------
 

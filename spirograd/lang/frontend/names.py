@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 # Names that no Python program can spell: the flags of jumps and the value of a function, carried like variables.
 BREAK, CONTINUE, RETURNED, RESULT, RNG = "%break", "%continue", "%returned", "%result", "%rng"
+CHOSEN = "%chosen"  # the value of a conditional expression
 _FLAGS = {ast.Break: {BREAK}, ast.Continue: {CONTINUE}, ast.Return: {RETURNED, RESULT}}
 _LOOPS = (ast.For, ast.While)
 

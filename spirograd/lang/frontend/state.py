@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spirograd.base.dtypes import DType
-from spirograd.base.errors import SpirogradCompilationError, SpirogradNameError, SpirogradSyntaxError
+from spirograd.base.dtypes import DType, promote
+from spirograd.base.errors import SpirogradCompilationError, SpirogradNameError, SpirogradRuntimeError, SpirogradSyntaxError, render
 from spirograd.base.loc import Loc
 from spirograd.base.wording import did_you_mean
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import Op, TempRef
+from spirograd.ir.nodes import Op, Region, TempRef
 from spirograd.lang import scalar
 from spirograd.lang.context import Trace
 from spirograd.lang.frontend.names import assigned
@@ -26,6 +26,13 @@ from spirograd.lang.struct import Struct
 # Builtins that kernels can use; the others are no suggestion for a misspelt name.
 _USEFUL = {"range", "abs", "min", "max", "pow", "round", "int", "float", "bool", "len", "sum", "any", "all", "enumerate", "zip", "reversed", "print"}
 _USELESS = set(vars(builtins)) - _USEFUL
+# What Python raises where our own checks have missed something.
+_RAW = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
+# A branch that was traced: its region, suspended, and the variables at its end.
+Side = tuple[Any, dict[str, Any]]
+ONE_BRANCH = "it is assigned in only one branch of an `if`; assign it before the `if`"
+ONE_KIND = "the branches of an `if` assign different kinds of things to it"
 
 
 @dataclass(slots=True)
@@ -48,6 +55,7 @@ class Frame:
     vars: dict[str, Any] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
     loops: list[LoopScope] = field(default_factory=list)
+    constants: frozenset[str] = frozenset()  # arguments of the kernel, which cannot change
 
 
 class MemoryVariable:
@@ -138,6 +146,23 @@ class State:
     def syntax_error(self, message: str, node: ast.AST, hint: str = "") -> SpirogradSyntaxError:
         return SpirogradSyntaxError(message, self.frame.source.loc(node, self.frame.caller), hint)
 
+    def traced(self, handler: Callable[[Any], Any], node: ast.AST) -> Any:
+        """``handler(node)``, where every error gets the place being traced if it has none."""
+        self.at(node)
+        try:
+            return handler(node)
+        except SpirogradCompilationError as error:
+            raise self.located(error) from error.__cause__
+        except SpirogradRuntimeError as error:
+            if hasattr(error, "located"):
+                raise
+            new = type(error)(render(str(error), self.b.loc))
+            new.located = True  # type: ignore[attr-defined]
+            raise new from None
+        except _RAW as error:
+            message = f"the compiler failed here, which is a bug of spirograd: {type(error).__name__}: {error}"
+            raise SpirogradCompilationError(message, self.b.loc, "please report it; SG_TRACEBACK=1 shows more") from error
+
     def located(self, error: SpirogradCompilationError) -> SpirogradCompilationError:
         """The error, with the place being traced if it has none."""
         return error if error.loc is not None else type(error)(error.message, self.b.loc, error.hint)
@@ -210,6 +235,36 @@ class State:
             count = len(leaves(models[name]))
             self.frame.vars[name] = rebuild(models[name], [Value(op) for op in values[at : at + count]])
             at += count
+
+    def join(self, condition: Value, sides: Sequence[Side], candidates: Sequence[str]) -> None:
+        """An `if` operation of two suspended regions; names of ``candidates`` that they leave with different values become its results."""
+        (_, then_vars), (_, else_vars) = sides
+        merged = self._merge(candidates, then_vars, else_vars)
+        regions: list[Region] = []
+        for region, variables in sides:
+            self.b.resume(region)
+            results: list[Op] = []
+            for name, types in merged.items():
+                results += [scalar.cast(v, t).op for v, t in zip(leaves(variables[name]), types)]
+            regions.append(self.b.end(results))
+        self.bind(list(merged), then_vars, self.b.if_(condition.op, *regions))
+
+    def _merge(self, candidates: Sequence[str], a: dict[str, Any], b: dict[str, Any]) -> dict[str, list[DType]]:
+        """Names that become results, with the types of their scalars; the others keep their meaning or are lost."""
+        merged: dict[str, list[DType]] = {}
+        for name in candidates:
+            x, y = a.get(name), b.get(name)
+            if x is y or isinstance(x, MemoryVariable):
+                if x is not None:
+                    self.frame.vars[name] = x
+                continue
+            if is_runtime(x) and is_runtime(y) and same_shape(x, y):
+                pairs = zip(leaves(x), leaves(y))
+                merged[name] = [p.dtype if p.dtype is q.dtype else promote(p.dtype, q.dtype) for p, q in pairs]
+                continue
+            self.frame.vars.pop(name, None)
+            self.frame.lost[name] = ONE_BRANCH if x is None or y is None else ONE_KIND
+        return merged
 
     def forget(self, before: dict[str, Any], why: str) -> None:
         """End of a block: names that it introduced are gone, with a reason for the error message."""
