@@ -51,7 +51,7 @@ def init(arch: str | Sequence[str] | None = None, **options: Any) -> None:
     and for unknown options.
     """
     wanted = knobs.get("SG_ARCH") or arch or cpu
-    names = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted]
+    names: list[Any] = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted]
     for name in names:
         if name not in ARCHS:
             hint = did_you_mean(name, ARCHS) if isinstance(name, str) else ""

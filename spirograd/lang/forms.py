@@ -41,6 +41,10 @@ def loop_config(
     _only_in_kernels("loop_config")
 
 
+# What `loop_config` of the family takes.
+LOOP_OPTIONS = ("serialize", "block_dim", "parallelize", "name", "block_dim_adaptive", "bit_vectorize")
+
+
 def random(dtype: Any = float) -> Any:
     """A random number: floats uniform in [0, 1), integers over their whole range. Reproducible: it depends on `random_seed`, the number
     of the launch, the iteration of the parallel loop and the number of the draw."""

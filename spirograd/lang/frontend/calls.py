@@ -6,16 +6,20 @@ import ast
 import builtins
 import functools
 import inspect
+import re
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from spirograd.base.dtypes import DType, u32
-from spirograd.base.errors import SpirogradCompilationError, SpirogradSyntaxError, SpirogradTypeError
+from spirograd.base.errors import SpirogradCompilationError, SpirogradError, SpirogradSyntaxError, SpirogradTypeError
 from spirograd.lang import forms, ops, randoms, scalar
+from spirograd.lang.data.scalar_field import Field
+from spirograd.lang.frontend.complaints import contains_runtime, host_only, is_host_only, python_call
 from spirograd.lang.frontend.diagnostics import emit_print
 from spirograd.lang.frontend.expressions import Expressions, FormattedText
-from spirograd.lang.frontend.function import BoundFunc, Func, is_template
+from spirograd.lang.frontend.function import BoundFunc, Func, bound_arguments, is_template
+from spirograd.lang.frontend.memory import ArrayProxy
 from spirograd.lang.frontend.names import RESULT, RNG
 from spirograd.lang.frontend.places import Element, Place
 from spirograd.lang.frontend.state import Frame, is_runtime, settle
@@ -25,10 +29,18 @@ from spirograd.lang.scalar import Value, describe, is_scalar, type_error
 from spirograd.lang.struct import Struct
 
 MAX_DEPTH = 64
+# Methods that change lists, dicts and sets.
+_CHANGES = {
+    "append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "update", "setdefault", "popitem", "add", "discard",
+}  # fmt: skip
+_OWN_NAME = re.compile(r"^[\w.]+(\(\))? (?=missing|takes|got)")  # of the function, as Python's messages about arguments begin
 
 
 class RunTimeRange:
     """``range`` with bounds that the kernel computes."""
+
+    def __sg_describe__(self) -> str:
+        return "a range whose bounds are only known at run time"
 
     def __init__(self, begin: Any, end: Any, step: Any = 1) -> None:
         self.begin, self.end, self.step = begin, end, step
@@ -79,7 +91,7 @@ class Calls(Expressions):
         self.at(node)
         builtin = _BUILTINS.get(callee) if _hashable(callee) else None
         if builtin is not None:
-            return builtin(*args, **kwargs)
+            return self.made(self._run(callee.__name__, builtin, args, kwargs))
         return self.call_python(callee, args, kwargs, node)
 
     def arguments(self, node: ast.Call) -> tuple[list[Any], dict[str, Any]]:
@@ -98,25 +110,49 @@ class Calls(Expressions):
             raise SpirogradSyntaxError("a kernel cannot be called from a kernel", self.b.loc, "make it a function with `@sg.func`")
         if not callable(callee):
             raise SpirogradTypeError(f"{describe(callee)} is not callable", self.b.loc)
-        if not _is_ours(callee) and any(_contains_runtime(a) for a in (*args, *kwargs.values())):
-            name = getattr(callee, "__qualname__", repr(callee))
-            raise SpirogradTypeError(
-                f"`{name}` is a Python function and cannot take run-time values",
-                self.b.loc,
-                "decorate it with `@sg.func` to use it in kernels",
-            )
+        if not _is_ours(callee) and contains_runtime((*args, *kwargs.values())):
+            raise python_call(callee)
+        if is_host_only(callee):
+            raise host_only(callee)
+        self._check_change(callee, (*args, *kwargs.values()))
+        name = getattr(callee, "__name__", type(callee).__name__)
+        if _is_ours(callee):
+            return self._run(name, callee, args, kwargs)
+        try:
+            return self.made(callee(*args, **kwargs))
+        except SpirogradError:
+            raise
+        except Exception as error:
+            message = f"`{name}`, which runs while compiling, raised {type(error).__name__}: {error}"
+            raise SpirogradCompilationError(message, self.b.loc) from error
+
+    def _run(self, name: str, callee: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Call a function of the language, whose arguments may not fit."""
         try:
             return callee(*args, **kwargs)
-        except SpirogradCompilationError:
+        except SpirogradError:
             raise
-        except (AssertionError, TypeError, ValueError, IndexError, KeyError, AttributeError, ZeroDivisionError) as error:
-            name = getattr(callee, "__name__", type(callee).__name__)
-            raise SpirogradTypeError(f"`{name}`: {error}", self.b.loc) from error
+        except (AssertionError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+            raise SpirogradTypeError(f"`{name}`: {re.sub(_OWN_NAME, '', str(error))}", self.b.loc) from error
+
+    def _check_change(self, callee: Any, values: Sequence[Any]) -> None:
+        """Python's lists and dicts change while compiling, once: inside of a loop or branch that is not the list's own that misleads."""
+        owner = getattr(callee, "__self__", None)
+        if not isinstance(owner, (list, dict, set)) or callee.__name__ not in _CHANGES:
+            return
+        _, depth = self.displays.get(id(owner), (None, 0))
+        if depth != self.b.depth and (depth or contains_runtime(values)):
+            raise type_error(
+                f"`{callee.__name__}` would change {describe(owner)} once, while compiling, not at run time",
+                "store to a field, an ndarray or a local sg.Vector",
+            )
 
     # --- special forms ---------------------------------------------------------------------------------------------------
 
     def form_static(self, node: ast.Call) -> Any:
         values = self.elements(node.args)
+        if not values:
+            raise type_error("`static` needs an argument")
         for value, argument in zip(values, node.args):
             if is_runtime(value) and not (isinstance(value, Matrix) and not any(isinstance(e, Value) for e in value.entries)):
                 raise SpirogradTypeError(
@@ -128,6 +164,9 @@ class Calls(Expressions):
 
     def form_static_assert(self, node: ast.Call) -> None:
         values, kwargs = self.arguments(node)
+        if not 1 <= len(values) <= 2:
+            raise self.syntax_error("`static_assert` takes a condition and a message", node)
+        self.at(node.args[0])
         if is_runtime(values[0]):
             raise type_error("`static_assert` needs a condition that is known while compiling", "use `assert`")
         if not values[0]:
@@ -144,6 +183,9 @@ class Calls(Expressions):
         if len(node.args) != count or node.keywords:
             raise type_error(f"`{what}` takes {count} arguments, got {len(node.args) + len(node.keywords)}")
         place = self._memory(node.args[0], what)
+        if isinstance(node.args[0], ast.Name) and node.args[0].id in self.frame.constants:
+            hint = "copy it to a variable, or pass an array"
+            raise type_error(f"`{what}` cannot change argument `{node.args[0].id}` of the kernel", hint)
         values = self.elements(node.args[1:])
         self.at(node)
         return place, values
@@ -169,6 +211,9 @@ class Calls(Expressions):
         if not self.uses_random:
             raise NeedsRandom
         args, kwargs = self.arguments(node)
+        self.at(node)
+        if len(args) + len(kwargs) > 1 or set(kwargs) - {"dtype"}:
+            raise type_error("a random number takes nothing but its type", "scale it yourself: `low + (high - low) * sg.random()`")
         t = ops.as_dtype(kwargs.get("dtype", args[0] if args else float))
         counter = self.frame.vars[RNG]
         self.frame.vars[RNG] = scalar.add(counter, scalar.constant(1, u32))
@@ -180,6 +225,9 @@ class Calls(Expressions):
         unknown = set(kwargs) - {"sep", "end"}
         if unknown:
             raise type_error(f"`print` in a kernel has no argument `{unknown.pop()}`", "it takes sep and end")
+        for name, value in kwargs.items():
+            if not isinstance(value, str):
+                raise type_error(f"`{name}` of `print` is a string known while compiling, not {describe(value)}")
         parts: list[Any] = []
         for k, value in enumerate(args):
             parts += [kwargs.get("sep", " ")] if k else []
@@ -232,9 +280,9 @@ class Calls(Expressions):
         call_loc = self.frame.source.loc(node, self.frame.caller)
         self.b.loc = call_loc
         try:
-            arguments = func.signature.bind(*args, **kwargs)
+            arguments = bound_arguments(func.signature, args, kwargs)
         except TypeError as error:
-            raise SpirogradTypeError(f"call of `{func.function.__name__}`: {error}", call_loc) from None
+            raise SpirogradTypeError(f"function `{func.function.__name__}`: {error}", call_loc) from None
         arguments.apply_defaults()
         caller = self.frame
         frame = Frame(func.source, func.source.names(), False, func.signature.return_annotation, call_loc, loops=list(caller.loops))
@@ -281,7 +329,10 @@ class Calls(Expressions):
                 )
             return scalar.cast(value, ops.as_dtype(annotation))
         if isinstance(annotation, AggregateType):
-            return settle(annotation.build(annotation.leaves_of(value)))
+            try:
+                return settle(annotation.build(annotation.leaves_of(value)))
+            except SpirogradTypeError as error:
+                raise type_error(f"argument `{name}` of `{func.function.__name__}`: {error.message}", error.hint) from None
         return settle(value) if is_scalar(value) and not is_template(annotation) else value
 
     def function_body(self, statements: list[ast.stmt]) -> None:
@@ -314,13 +365,11 @@ def _is_ours(callee: Any) -> bool:
     return str(module).startswith("spirograd.")
 
 
-def _contains_runtime(x: Any) -> bool:
-    if isinstance(x, (list, tuple)):
-        return any(_contains_runtime(e) for e in x)
-    return isinstance(x, Value) or (isinstance(x, (Matrix, Struct)))
-
-
 def _range(*args: Any) -> Any:
+    if not 1 <= len(args) <= 3:
+        raise type_error(f"`range` takes 1 to 3 arguments, got {len(args)}")
+    if len(args) == 3 and scalar.is_number(scalar.known(args[2])) and scalar.known(args[2]) == 0:
+        raise type_error("the step of a range cannot be 0")
     if any(isinstance(a, Value) for a in args):
         for a in args:
             if scalar.dtype_of(a).is_float:
@@ -328,7 +377,7 @@ def _range(*args: Any) -> Any:
         return RunTimeRange(0, *args) if len(args) == 1 else RunTimeRange(*args)
     for a in args:
         if not isinstance(a, int):
-            raise type_error(f"`range` needs integers, got {describe(a)}")
+            raise type_error(f"`range` needs integers, got {describe(a)}", "`//` divides integers to an integer")
     return range(*args)
 
 
@@ -341,8 +390,22 @@ def _convert(t: Any) -> Callable[[Any], Any]:
 
 def _reduce(python: Callable[[Any], Any], method: str) -> Callable[[Any], Any]:
     def run(x: Any) -> Any:
-        items = x if isinstance(x, Matrix) else Matrix(list(x))
+        items = x if isinstance(x, Matrix) else Matrix(_items(x, method))
         return getattr(items, method)()
+
+    return run
+
+
+def _items(x: Any, what: str) -> list[Any]:
+    """The items of something whose length is known while compiling."""
+    if isinstance(x, (RunTimeRange, Value, Field, ArrayProxy)) or not isinstance(x, (Iterable, Matrix)):
+        raise type_error(f"`{what}` needs a vector, or a list or range that is known while compiling, not {describe(x)}", "write a loop")
+    return list(x)
+
+
+def _extremum(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        return function(*(args if len(args) != 1 else _items(args[0], name)))
 
     return run
 
@@ -357,8 +420,8 @@ def _length(x: Any) -> int:
 _BUILTINS: dict[Any, Callable[..., Any]] = {
     builtins.range: _range,
     builtins.abs: ops.abs,
-    builtins.min: lambda *a: ops.min(*(a if len(a) > 1 else list(a[0]))),
-    builtins.max: lambda *a: ops.max(*(a if len(a) > 1 else list(a[0]))),
+    builtins.min: _extremum(ops.min, "min"),
+    builtins.max: _extremum(ops.max, "max"),
     builtins.pow: ops.pow,
     builtins.round: ops.round,
     builtins.int: _convert(int),
@@ -368,7 +431,7 @@ _BUILTINS: dict[Any, Callable[..., Any]] = {
     builtins.sum: _reduce(sum, "sum"),
     builtins.any: _reduce(any, "any"),
     builtins.all: _reduce(all, "all"),
-    builtins.enumerate: lambda x, start=0: list(enumerate(list(x), start)),
-    builtins.zip: lambda *a: list(zip(*[list(x) for x in a])),
-    builtins.reversed: lambda x: list(reversed(list(x))),
+    builtins.enumerate: lambda x, start=0: list(enumerate(_items(x, "enumerate"), start)),
+    builtins.zip: lambda *a: list(zip(*[_items(x, "zip") for x in a])),
+    builtins.reversed: lambda x: list(reversed(_items(x, "reversed"))),
 }

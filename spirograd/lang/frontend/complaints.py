@@ -8,6 +8,7 @@ from typing import Any
 
 from spirograd.base.errors import SpirogradTypeError
 from spirograd.base.wording import did_you_mean
+from spirograd.lang import ops
 from spirograd.lang.frontend.memory import has_elements
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe, type_error
@@ -41,6 +42,47 @@ def undefined(symbol: str, left: Any, right: Any) -> SpirogradTypeError:
     if symbol == "%" and isinstance(left, str):
         return type_error("strings cannot be formatted with run-time values", "print values as they are, or an f-string")
     return type_error(f"`{symbol}` is not defined for {describe(left)} and {describe(right)}", operand_hint(left) or operand_hint(right))
+
+
+def python_call(callee: Any) -> SpirogradTypeError:
+    """The error for a Python function that is called with run-time values."""
+    name = getattr(callee, "__name__", type(callee).__name__)
+    if callee is str or isinstance(getattr(callee, "__self__", None), str):
+        hint = "print values as they are, or an f-string"
+    elif getattr(callee, "__module__", "") in ("math", "numpy") or type(callee).__module__.startswith("numpy"):
+        known = getattr(ops, name, None) is not None
+        hint = f"use `sg.{name}`" if known else "use what `sg` and `sg.math` have"
+    elif isinstance(callee, type):
+        hint = "kernels have structs: `sg.types.struct`, `@sg.dataclass`"
+    else:
+        hint = "decorate it with `@sg.func` to use it in kernels"
+    what = "class" if isinstance(callee, type) else "function"
+    return type_error(f"`{name}` is a Python {what} and cannot take run-time values", hint)
+
+
+def is_host_only(callee: Any) -> bool:
+    """Whether a function of this package works outside of kernels only."""
+    owner = getattr(callee, "__self__", None)
+    module = str(getattr(callee, "__module__", ""))
+    if not module.startswith("spirograd.") or isinstance(owner, (Matrix, Struct, Value)):
+        return False
+    return module == "spirograd.api" or getattr(callee, "__name__", "") in _HOST_ONLY
+
+
+def host_only(callee: Any) -> SpirogradTypeError:
+    """The error for a function of this package that is called in a kernel."""
+    name = callee.__name__
+    return type_error(f"`{name}` works outside of kernels only", _HOST_HINTS.get(name, "call it before or after the kernel"))
+
+
+_HOST_HINTS = {
+    "fill": "write a loop that stores to every element",
+    **dict.fromkeys(("field", "ndarray", "tensor"), "make it before; inside of kernels there are variables, vectors and structs"),
+}
+_HOST_ONLY = {
+    "fill", "copy_from", "to_numpy", "from_numpy", "to_torch", "from_torch", "to_dlpack", "field", "ndarray", "tensor", "place", "dense",
+    "lazy_grad", "lazy_dual", "finalize", "destroy",
+}  # fmt: skip
 
 
 def no_attribute(base: Any, name: str) -> SpirogradTypeError:

@@ -184,7 +184,8 @@ class Expressions(State):
             raise type_error(str(error)) from None
 
     def get_attribute(self, base: Any, name: str) -> Any:
-        if name in ("grad", "dual") and isinstance(base, (ScalarField, StructField)) and not (base.has_grad() if name == "grad" else base.has_dual()):
+        partnered = name in ("grad", "dual") and isinstance(base, (ScalarField, StructField))
+        if partnered and not (base.has_grad() if name == "grad" else base.has_dual()):
             integers = isinstance(base, ScalarField) and not base.dtype.is_float
             hint = "only floats have gradients" if integers else f"declare it with `needs_{name}=True`"
             raise type_error(f"{describe(base)} has no {'gradient' if name == 'grad' else 'dual'}", hint)

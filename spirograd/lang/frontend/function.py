@@ -6,10 +6,11 @@ import contextlib
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from spirograd.base.errors import SpirogradNameError, SpirogradRuntimeError
+from spirograd.base.wording import counted, did_you_mean
 from spirograd.lang.annotations import Template
 from spirograd.lang.frontend import source
 from spirograd.lang.frontend.source import Source
@@ -89,6 +90,25 @@ def resolved_signature(function: Callable[..., Any]) -> inspect.Signature:
     ]
     returns = signature.return_annotation
     return inspect.Signature(parameters, return_annotation=_evaluate(returns, names, function) if isinstance(returns, str) else returns)
+
+
+def bound_arguments(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
+    """The arguments of a call by name; raises TypeError, in the user's words, if they do not fit."""
+    parameters = signature.parameters
+    kinds = {p.kind for p in parameters.values()}
+    unknown = [k for k in kwargs if k not in parameters]
+    if unknown and inspect.Parameter.VAR_KEYWORD not in kinds:
+        hint = did_you_mean(unknown[0], parameters) or f"it takes {', '.join(f'`{p}`' for p in parameters) or 'none'}"
+        raise TypeError(f"there is no argument `{unknown[0]}`; {hint}")
+    positional = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(args) > len(positional) and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        raise TypeError(f"it takes {counted(len(positional), 'argument')}, got {len(args)}")
+    given = {*kwargs, *(p.name for p in positional[: len(args)])}
+    needed = [n for n, p in parameters.items() if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    missing = [n for n in needed if n not in given]
+    if missing:
+        raise TypeError(f"argument {', '.join(f'`{n}`' for n in missing)} is missing")
+    return signature.bind(*args, **kwargs)
 
 
 def _evaluate(text: str, names: dict[str, Any], function: Callable[..., Any]) -> Any:

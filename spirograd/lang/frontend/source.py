@@ -61,7 +61,8 @@ def of(function: Callable[..., Any], kind: str) -> Source:
     try:
         module = ast.parse(f"if True:\n{text}" if nested else text)
     except SyntaxError as error:
-        raise SpirogradSyntaxError(f"cannot parse {kind} `{name}`: {error.msg}", Loc(file, first + (error.lineno or 1) - 1 - nested)) from None
+        where = Loc(file, first + (error.lineno or 1) - 1 - nested)
+        raise SpirogradSyntaxError(f"cannot parse {kind} `{name}`: {error.msg}", where) from None
     body = module.body[0].body if nested and isinstance(module.body[0], ast.If) else module.body
     tree = body[0] if body else None
     if not isinstance(tree, ast.FunctionDef):

@@ -24,7 +24,9 @@ from spirograd.lang.scalar import Value, describe, type_error
 from spirograd.lang.struct import Struct
 
 # Builtins that kernels can use; the others are no suggestion for a misspelt name.
-_USEFUL = {"range", "abs", "min", "max", "pow", "round", "int", "float", "bool", "len", "sum", "any", "all", "enumerate", "zip", "reversed", "print"}
+_USEFUL = {
+    "range", "abs", "min", "max", "pow", "round", "int", "float", "bool", "len", "sum", "any", "all", "enumerate", "zip", "reversed", "print",
+}  # fmt: skip
 _USELESS = set(vars(builtins)) - _USEFUL
 # What Python raises where our own checks have missed something.
 _RAW = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from spirograd.base.dtypes import DType
-from spirograd.base.errors import SpirogradCompilationError, SpirogradTypeError
+from spirograd.base.wording import did_you_mean
 from spirograd.lang import forms, ops, scalar
+from spirograd.lang.frontend.complaints import no_attribute, operand_hint
 from spirograd.lang.frontend.control import FoundReturn, StaticBreak, StaticContinue
 from spirograd.lang.frontend.diagnostics import emit_assert
 from spirograd.lang.frontend.expressions import BINARY, FormattedText
@@ -42,6 +43,7 @@ _UNSUPPORTED: dict[type[ast.stmt], tuple[str, str]] = {
     ast.ClassDef: ("a class", "define it outside of the kernel"),
     ast.Delete: ("`del`", "variables end with their block"),
 }
+_WORDS = {"AsyncFor": "async for", "AsyncWith": "async with", "AsyncFunctionDef": "async def", "TryStar": "except*", "TypeAlias": "type"}
 
 
 class Tracer(Loops):
@@ -67,13 +69,10 @@ class Tracer(Loops):
     def statement(self, node: ast.stmt) -> None:
         handler = self._statements.get(type(node))
         if handler is None:
-            what, hint = _UNSUPPORTED.get(type(node), (f"the Python statement {type(node).__name__}", ""))
+            word = _WORDS.get(type(node).__name__, type(node).__name__.lower())
+            what, hint = _UNSUPPORTED.get(type(node), (f"`{word}`", ""))
             raise self.syntax_error(f"{what} is not supported in kernels", node, hint)
-        self.at(node)
-        try:
-            handler(node)
-        except SpirogradCompilationError as error:
-            raise self.located(error) from error.__cause__
+        self.traced(handler, node)
 
     # --- assignment ------------------------------------------------------------------------------------------------------
 
@@ -96,7 +95,7 @@ class Tracer(Loops):
     def _assign_name(self, target: ast.Name, value: Any) -> None:
         name = target.id
         if isinstance(value, FormattedText):
-            raise self.syntax_error("an f-string with run-time values can only be printed", target)
+            raise self.syntax_error("an f-string with run-time values can only be printed", target, "put it into the `print`")
         if value is None:
             raise type_error(f"`{name}` would be None", "a function whose value is used must return one on every path")
         self.assign(name, Matrix(value) if isinstance(value, list) and value and _numeric(value) else value)
@@ -104,6 +103,9 @@ class Tracer(Loops):
     def _unpack(self, target: ast.Tuple | ast.List, value: Any) -> None:
         if isinstance(value, Matrix):
             value = [value[i] for i in range(value.n)]
+        starred = next((e for e in target.elts if isinstance(e, ast.Starred)), None)
+        if starred is not None:
+            raise self.syntax_error("a starred target is not supported in kernels", starred, "name every entry")
         if not isinstance(value, (tuple, list)):
             raise type_error(f"cannot unpack {describe(value)}")
         if len(value) != len(target.elts):
@@ -117,13 +119,20 @@ class Tracer(Loops):
         if place is not None:
             place.store(value)
             return
+        self._refuse_part(target)
+
+    def _refuse_part(self, target: ast.Subscript | ast.Attribute) -> None:
+        """What is assigned to is no place: say why."""
         base = self.eval(target.value)
+        if isinstance(target, ast.Attribute) and target.attr not in dir(base):
+            raise no_attribute(base, target.attr)
         self.at(target)
-        if isinstance(base, Value):
-            raise type_error("a scalar has no parts to assign to")
+        text = ast.unparse(target)
+        if is_runtime(base):
+            raise type_error(f"`{text}` cannot be assigned to: `{ast.unparse(target.value)}` is {describe(base)}, computed here")
         raise type_error(
-            f"cannot assign to a part of {describe(base)} in a kernel",
-            "kernels store to elements of fields and arrays, and to parts of local vectors and structs",
+            f"`{text}` cannot be assigned to: `{ast.unparse(target.value)}` is {describe(base)}, a constant of the kernel",
+            "kernels store to elements of fields and arrays, and to local variables and their parts",
         )
 
     def augmented(self, node: ast.AugAssign) -> None:
@@ -132,8 +141,8 @@ class Tracer(Loops):
             if isinstance(node.target, ast.Name):
                 self._augmented_static(node, node.target)
                 return
-            base = self.eval(node.target)
-            raise type_error(f"cannot update {describe(base)} in a kernel")
+            self._refuse_part(node.target)
+            return
         value = self.eval(node.value)
         self.at(node)
         op = type(node.op)
@@ -157,18 +166,37 @@ class Tracer(Loops):
         value = self.eval(node.value)
         self.at(node)
         if isinstance(annotation, DType) or annotation in (int, float, bool):
-            value = ops.cast(value, ops.as_dtype(annotation)) if is_runtime(value) else scalar.cast(value, ops.as_dtype(annotation))
+            if not scalar.is_scalar(value):
+                raise type_error(f"`{node.target.id}` is a scalar of type {ops.as_dtype(annotation)}, and cannot be {describe(value)}")
+            value = scalar.cast(value, ops.as_dtype(annotation))
         elif isinstance(annotation, AggregateType):
             value = annotation.build(annotation.leaves_of(value))
+        else:
+            self.at(node.annotation)
+            raise type_error(f"{describe(annotation)} is no type of the kernel language", "types are sg.i32, sg.f32, sg.math.vec3 ...")
         self.assign(node.target.id, value)
 
     # --- the rest --------------------------------------------------------------------------------------------------------
 
     def expression_statement(self, node: ast.Expr) -> None:
         if isinstance(node.value, ast.Call) and self._static_callee(node.value.func) is forms.loop_config:
-            _, self.loop_options = self.arguments(node.value)
+            self.loop_options = self.traced(self.loop_config, node.value)
             return
         self.eval(node.value)
+
+    def loop_config(self, node: ast.Call) -> dict[str, Any]:
+        """The options for the next loop; misspelt ones are errors, others of the family are ignored."""
+        positional, options = self.arguments(node)
+        self.at(node)
+        if positional:
+            raise type_error("`loop_config` takes keyword arguments only", "as in `loop_config(serialize=True)`")
+        for name, value in options.items():
+            hint = did_you_mean(name, forms.LOOP_OPTIONS) if name not in forms.LOOP_OPTIONS else ""
+            if hint:
+                raise type_error(f"`loop_config` has no option `{name}`", hint)
+            if is_runtime(value):
+                raise type_error(f"option `{name}` of `loop_config` must be known while compiling")
+        return options
 
     def return_statement(self, node: ast.Return) -> None:
         if any(loop.kind == "parallel" for loop in self.frame.loops) and self.frame.is_kernel:
@@ -176,7 +204,7 @@ class Tracer(Loops):
         value = None if node.value is None else self.eval(node.value)
         self.at(node)
         value = self.returned(value, node)
-        if self.probing:
+        if self.probing is self.frame:
             raise FoundReturn(value)
         if value is not None:
             self.frame.vars[RESULT] = value
@@ -190,7 +218,8 @@ class Tracer(Loops):
             raise self.syntax_error("a kernel that returns a value must say of what type", node, "annotate it: `def f(...) -> sg.f32:`")
         if isinstance(annotation, DType) or annotation in (int, float, bool):
             if not scalar.is_scalar(value):
-                raise SpirogradTypeError(f"cannot return {describe(value)} as {ops.as_dtype(annotation)}", self.b.loc)
+                hint = operand_hint(value) if value is not None else ""
+                raise type_error(f"cannot return {describe(value)} as {ops.as_dtype(annotation)}", hint)
             return scalar.cast(value, ops.as_dtype(annotation))
         if isinstance(annotation, AggregateType):
             return settle(annotation.build(annotation.leaves_of(value)))
@@ -215,7 +244,7 @@ class Tracer(Loops):
         if not self.trace.options.debug:
             return
         condition = self.condition(node.test)
-        message: Any = "" if node.msg is None else self.eval(node.msg)
+        message: Any = f"assertion failed: {ast.unparse(node.test)}" if node.msg is None else self.eval(node.msg)
         self.at(node)
         parts = message.parts if isinstance(message, FormattedText) else [str(message)] if not is_runtime(message) else [(message, "")]
         if not isinstance(condition, Value):
