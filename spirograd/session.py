@@ -13,6 +13,7 @@ import numpy as np
 
 from spirograd.base import knobs
 from spirograd.base.artifact import CompiledKernel
+from spirograd.base.errors import SpirogradRuntimeTypeError
 from spirograd.base.options import CompileOptions
 from spirograd.compiler import compile_kernel, kernel_key
 from spirograd.config import Config
@@ -125,6 +126,7 @@ class Transfers:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.pending: list[tuple[int, Callable[[], None]]] = []
+        self._copies: dict[Any, Any] = {}
 
     def bind(self, value: Any, element_shape: tuple[int, ...], index: int) -> ArrayBinding:
         """The binding of an array that is flat argument ``index``."""
@@ -132,15 +134,24 @@ class Transfers:
         shape = array.shape[: array.ndim - len(element_shape)]
         direct = self._direct(array)
         if direct is None:
-            allocation = self.session.memory.allocate(max(array.nbytes, 1))
-            source = np.ascontiguousarray(array)
-            if source.nbytes:
-                allocation.write(0, _bytes(source))
+            allocation = self._copy(array)
             self.pending.append((index, self._copy_back(allocation, array, write_back)))
             return ArrayBinding(allocation.address, shape, 0, 0, allocation)
         if write_back is not None:
             self.pending.append((index, write_back))
         return ArrayBinding(direct.address, shape)
+
+    def _copy(self, array: Any) -> Any:
+        """The array in device memory. One that is passed twice is one array in the kernel, too."""
+        interface = array.__array_interface__
+        same = (interface["data"][0], array.shape, array.strides, array.dtype)
+        allocation = self._copies.get(same)
+        if allocation is None:
+            allocation = self._copies[same] = self.session.memory.allocate(max(array.nbytes, 1))
+            source = np.ascontiguousarray(array)
+            if source.nbytes:
+                allocation.write(0, _bytes(source))
+        return allocation
 
     def _direct(self, array: Any) -> Any:
         """The memory of the array as a buffer, where the device can use it in place. It does so only during the launch."""
@@ -155,7 +166,7 @@ class Transfers:
             if result.nbytes:
                 allocation.read_into(0, _bytes(result))
             if not array.flags.writeable:
-                raise ValueError("the kernel writes to an array that is read-only")
+                raise SpirogradRuntimeTypeError("the kernel writes to an array that is read-only: pass a copy")
             array[...] = result
             if write_back is not None:
                 write_back()

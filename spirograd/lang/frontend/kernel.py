@@ -23,7 +23,8 @@ from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import Field
 from spirograd.lang.frontend import source
 from spirograd.lang.frontend.calls import NeedsRandom
-from spirograd.lang.frontend.function import remember_outer_names, resolved_signature
+from spirograd.lang.frontend.function import bound_arguments, plain_function, remember_outer_names, resolved_signature
+from spirograd.lang.frontend.guards import Path, is_dead, is_guardable, unchanged
 from spirograd.lang.frontend.memory import ArrayProxy, array_decl
 from spirograd.lang.frontend.names import RESULT, RNG
 from spirograd.lang.frontend.signature import Declarations, Packer, Parameter, TemplateParameter, array_signature, make_parameter
@@ -33,8 +34,6 @@ from spirograd.lang.frontend.statements import Tracer
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.scalar import Value
 
-_PLAIN = (bool, int, float, str, type(None))
-
 
 class KernelTracer(Tracer):
     """A tracer that also collects what the kernel takes from outside: arguments, captured arrays, attributes it depends on."""
@@ -42,27 +41,38 @@ class KernelTracer(Tracer):
     def __init__(self, trace: Trace) -> None:
         super().__init__(trace)
         self.declarations = Declarations()
-        self.captures: list[tuple[Any, tuple[Any, str] | None]] = []
-        self.guards: list[tuple[Any, str, Any]] = []
-        self._proxies: dict[int, ArrayProxy] = {}
-        self.guarded: set[int] = set()
+        self.captures: list[tuple[Any, Path | None]] = []
+        self.guards: dict[Path, Any] = {}
+        self._proxies: dict[Any, ArrayProxy] = {}
+        self._paths: dict[int, Path] = {}
+
+    def reachable(self, path: Path, obj: Any) -> None:
+        """Attributes of ``obj``, which a launch reaches by ``path``, may change between launches: they are watched."""
+        if obj is not None:
+            self._paths[id(obj)] = path
 
     def captured(self, obj: Any, owner: tuple[Any, str] | None) -> Any:
         if isinstance(obj, Field) and owner is not None:
             obj.suggest_name(owner[1])
+        path = None
+        if owner is not None and not isinstance(owner[0], (Field, type)):
+            base = self._paths.get(id(owner[0]))
+            path = None if base is None else base.then(owner[1])
         if isinstance(obj, Ndarray):
-            if id(obj) not in self._proxies:
+            found = path or id(obj)
+            if found not in self._proxies:
                 name = owner[1] if owner else f"array{len(self.captures)}"
-                self._proxies[id(obj)] = self.declarations.array(array_decl(name, obj))
-                self.captures.append((obj, owner if owner and id(owner[0]) in self.guarded else None))
-            return self._proxies[id(obj)]
-        if owner is not None and id(owner[0]) in self.guarded and isinstance(obj, _PLAIN):
-            self.guards.append((owner[0], owner[1], obj))
+                self._proxies[found] = self.declarations.array(array_decl(name, obj))
+                self.captures.append((obj, path))
+            return self._proxies[found]
+        if path is not None and owner is not None and is_guardable(owner[0], owner[1], obj):
+            self.guards[path] = obj
+            self._paths.setdefault(id(obj), path)
         return obj
 
 
 class Specialization:
-    """A kernel compiled for one signature. ``guards``: attributes of objects that were constants of the compilation."""
+    """A kernel compiled for one signature. ``guards``: attributes of template arguments that were constants of the compilation."""
 
     def __init__(self, kernel: nodes.Kernel, tracer: KernelTracer, plan: Any, returns: Any) -> None:
         self.kernel = kernel
@@ -70,20 +80,25 @@ class Specialization:
         self.reports = bool(plan.compiled.prints or plan.compiled.faults)
         self.returns = returns
         self.trees = {key: tree.allocation for key, tree in tracer.trees.items()}
-        self.captures = tracer.captures
-        self.guards = list({(id(o), n): (o, n, v) for o, n, v in tracer.guards}.values())
-        self.constant = not self.guards and all(owner is None for _, owner in self.captures)
-        self.signatures = [array_signature(array) for array, _ in self.captures]
+        self.captures: list[tuple[Any, Any]] = [(array, None) if path is None else (None, path.getter()) for array, path in tracer.captures]
+        self.guards = [(path.getter(), unchanged(value)) for path, value in tracer.guards.items()]
+        self.signatures = [(path.getter(), array_signature(array)) for array, path in tracer.captures if path is not None]
+        self.constant = not self.guards and not self.signatures
         self.writes = {index for kind, index in plan.compiled.effects.writes if kind == "array"}
 
-    def holds(self) -> bool:
-        """Whether the constants that were compiled in still are what they were."""
-        for obj, name, value in self.guards:
-            if getattr(obj, name, None) != value:
-                return False
-        return all(
-            owner is None or array_signature(getattr(*owner)) == signature for (_, owner), signature in zip(self.captures, self.signatures)
-        )
+    def holds(self, args: Sequence[Any]) -> bool:
+        """Whether what was constant when this was compiled still is what it was."""
+        try:
+            for get, is_same in self.guards:
+                if not is_same(get(args)):
+                    return False
+            for get, signature in self.signatures:
+                array = get(args)
+                if not isinstance(array, Ndarray) or array_signature(array) != signature:
+                    return False
+        except AttributeError:
+            return False
+        return True
 
     def result(self, values: tuple[Any, ...] | None) -> Any:
         if self.returns is None or values is None:
@@ -128,7 +143,7 @@ class Kernel:
             args = self._bind(args, kwargs)
         key = tuple([key_of(args[k]) for k, key_of in self._keys])
         for specialization in self._specializations.get(key, ()):
-            if specialization.constant or specialization.holds():
+            if specialization.constant or specialization.holds(args):
                 return self._launch(session, specialization, args)
         return self._launch(session, self._specialize(session, key, args), args)
 
@@ -155,13 +170,14 @@ class Kernel:
             return make_parameter(p.name, p.annotation, options)
         except SpirogradCompilationError as error:
             where = source.of(self.function, "kernel")
-            node = next((a for a in where.tree.args.args if a.arg == p.name), where.tree)
+            arguments = where.tree.args
+            node = next((a for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs) if a.arg == p.name), where.tree)
             raise type(error)(error.message, error.loc or where.loc(node, None), error.hint) from None
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         assert self._signature is not None
         try:
-            bound = self._signature.bind(*args, **kwargs)
+            bound = bound_arguments(self._signature, args, kwargs)
         except TypeError as error:
             raise SpirogradRuntimeTypeError(f"kernel `{self.function.__name__}`: {error}") from None
         bound.apply_defaults()
@@ -171,8 +187,8 @@ class Kernel:
         packer = Packer(session)
         for parameter, value in zip(self._parameters, args):
             parameter.pack(value, packer)
-        for array, owner in specialization.captures:
-            packer.put_array(array if owner is None else getattr(*owner))
+        for array, get in specialization.captures:
+            packer.put_array(array if get is None else get(args))
         values = specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
         if packer.transfers is not None:
             packer.transfers.finish(specialization.writes)
@@ -185,8 +201,10 @@ class Kernel:
     def _specialize(self, session: Any, key: Any, args: Sequence[Any]) -> Specialization:
         with self._lock, _frames_hidden():
             for specialization in self._specializations.get(key, ()):
-                if specialization.holds():
+                if specialization.holds(args):
                     return specialization
+            for dead in [key for key in self._specializations if is_dead(key)]:
+                del self._specializations[dead]
             kernel, tracer, returns = self.trace(session, args)
             plan = session.prepare(kernel)
             made = Specialization(kernel, tracer, plan, returns)
@@ -211,12 +229,12 @@ class Kernel:
             trace.b.loc = where.loc(where.tree, None)
             annotation = self._signature.return_annotation
             returns = None if annotation in (inspect.Signature.empty, None, type(None)) else _result_type(annotation)
-            frame = Frame(where, where.names(), True, returns)
+            frame = Frame(where, where.names(), True, returns, constants=frozenset(p.name for p in self._parameters))
             tracer.frame = frame
             trace.b.begin()
-            for parameter, value in zip(self._parameters, args):
-                if isinstance(parameter, TemplateParameter) and value is not None:
-                    tracer.guarded.add(id(value))
+            for number, (parameter, value) in enumerate(zip(self._parameters, args)):
+                for names, obj in parameter.constants(value):
+                    tracer.reachable(Path(number, names), obj)
                 frame.vars[parameter.name] = parameter.declare(value, tracer.declarations)
             if uses_random:
                 tracer.uses_random = True
@@ -366,11 +384,11 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     if function is None:
 
         def decorate(f: Callable[..., Any]) -> Kernel:
-            remember_outer_names(f, frame)
+            remember_outer_names(plain_function(f, "kernel"), frame)
             return Kernel(f)
 
         return decorate
-    remember_outer_names(function, frame)
+    remember_outer_names(plain_function(function, "kernel"), frame)
     return Kernel(function)
 
 

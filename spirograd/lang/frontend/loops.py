@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spirograd.base.dtypes import i32, i64, u1, u32
+from spirograd.base.wording import counted
 from spirograd.ir import ops as ir
 from spirograd.ir.nodes import LoopAttr, Op
 from spirograd.lang import forms, randoms, scalar
@@ -21,6 +22,7 @@ from spirograd.lang.matrix import make
 from spirograd.lang.scalar import Value, describe, type_error
 
 MAX_UNROLLED = 100_000
+_INDEX = "it is the index of a loop, and ends with it; keep it in a variable that is assigned before the loop"
 # Gives the loop's targets their values, from the index of the flat loop.
 Bind = Callable[[Value], None]
 
@@ -39,7 +41,7 @@ class Loops(Control):
             self.unroll(node)
             return
         space = self.eval(node.iter)
-        self.at(node)
+        self.at(node.iter)
         self.run_loop(node, space, options)
 
     def _is_static(self, node: ast.expr) -> bool:
@@ -82,7 +84,7 @@ class Loops(Control):
         inner = space.space if isinstance(space, forms.grouped) else space
         if isinstance(inner, (range, RunTimeRange)):
             if grouped:
-                raise type_error("`grouped` takes a field, an array or an ndrange, not a range")
+                raise type_error("`grouped` takes a field, an array or an ndrange, not a range", "write `for i in range(...)`")
             self.range_loop(node, inner, options)
             return
         if isinstance(inner, forms.ndrange):
@@ -90,9 +92,10 @@ class Loops(Control):
         elif isinstance(inner, (ScalarField, MatrixField, StructField)):
             bounds, decode = field_space(inner)
         elif isinstance(inner, ArrayProxy):
-            bounds, decode = self.ndrange_space(forms.ndrange(*inner.shape)) if inner.shape else (scalar.constant(1), lambda index: [])
+            bounds, decode = self.array_space(inner)
         else:
             hint = "to loop over a list or a vector while compiling: `for x in sg.static(...)`" if _is_iterable(inner) else ""
+            hint = "write `range(...)`" if scalar.is_scalar(inner) else hint
             raise type_error(f"cannot loop over {describe(inner)}", hint)
 
         def bind(index: Value) -> None:
@@ -116,22 +119,26 @@ class Loops(Control):
             )
         if grouped:
             raise self.syntax_error("`grouped` gives one vector of indices", target, "write `for I in sg.grouped(...)`")
+        if isinstance(target, (ast.Tuple, ast.List)) and len(target.elts) != len(indices):
+            message = f"this loop has {counted(len(indices), 'index', 'indices')}, and {counted(len(target.elts), 'name')}"
+            raise self.syntax_error(message, target)
         self.bind_static(target, list(indices))
 
     def range_loop(self, node: ast.For, space: Any, options: dict[str, Any]) -> None:
         if not isinstance(node.target, ast.Name):
-            raise self.syntax_error("a loop over a range has one index", node.target)
+            raise self.syntax_error("a loop over a range has one index, which is a name", node.target)
         name = node.target.id
         if isinstance(space, range):
             begin, end, step = space.start, space.stop, space.step
         else:
             begin, end, step = space.begin, space.end, space.step
+        step = scalar.known(step)
         if scalar.is_number(step) and step == 0:
             raise type_error("the step of a range cannot be 0")
         wide = any(scalar.dtype_of(x).bits == 64 or scalar.dtype_of(x).name == "u32" for x in (begin, end, step))
         t = i64 if wide else i32
         first, last = scalar.cast(begin, t), scalar.cast(end, t)
-        if step == 1 and not isinstance(step, Value):
+        if not isinstance(step, Value) and step == 1:
 
             def bind(index: Value) -> None:
                 self.frame.vars[name] = index
@@ -152,7 +159,7 @@ class Loops(Control):
         for begin, end in space.bounds:
             low, high = scalar.as_value(begin), scalar.as_value(end)
             if low.dtype.is_float or high.dtype.is_float:
-                raise type_error("the bounds of an ndrange are integers")
+                raise type_error("the bounds of an ndrange are integers", "cast them: `int(x)`; `//` divides integers to an integer")
             low, high, _ = scalar.unify(scalar.cast(low, i32) if low.dtype.bits < 32 else low, high)
             begins.append(low)
             extents.append(_non_negative(high - low))
@@ -171,6 +178,13 @@ class Loops(Control):
             return out
 
         return total, decode
+
+    def array_space(self, array: ArrayProxy) -> tuple[Value, Callable[[Value], list[Value]]]:
+        """As `ndrange_space`, of all elements of an array."""
+        shape = array.shape
+        if not shape:
+            return scalar.constant(1), lambda index: []
+        return self.ndrange_space(forms.ndrange(*[scalar.cast(n, i64) for n in shape] if array.decl.wide else shape))
 
     def any_loop(self, node: ast.For, begin: Value, end: Value, bind: Bind, options: dict[str, Any]) -> None:
         parallel = self.at_top_level() and not options.get("serialize", False)
@@ -197,8 +211,7 @@ class Loops(Control):
             self.for_op(begin.op, end.op, body, self.names_of(node.body) - targets)
         else:
             self._serial_with_jumps(node, begin, end, bind)
-        for name in targets:
-            self.frame.lost.pop(name, None)
+        self.frame.lost |= dict.fromkeys(targets, _INDEX)
         self.frame.vars.update(outer)
 
     def _serial_with_jumps(self, node: ast.For, begin: Value, end: Value, bind: Bind) -> None:
@@ -245,6 +258,7 @@ class Loops(Control):
         self.block(node.body)
         region = self.b.end()
         self.leave_loop(before)
+        self.frame.lost |= {n.id: _INDEX for n in ast.walk(node.target) if isinstance(n, ast.Name) and n.id not in before}
         if key is not None:
             self.random_key = key
         attr = LoopAttr(True, str(options.get("name") or ""), int(options.get("block_dim") or 0))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from spirograd.base.dtypes import DType, i32
-from spirograd.base.errors import SpirogradTypeError
+from spirograd.base.errors import SpirogradRuntimeTypeError, SpirogradTypeError
 from spirograd.ir import ops as ir
 from spirograd.ir.nodes import ArrayArg, ArrayRef
 from spirograd.lang import scalar
@@ -17,6 +18,7 @@ from spirograd.lang.frontend.places import Element, Place, StructElement, index_
 from spirograd.lang.scalar import Value
 
 INT32_MAX = 2**31 - 1
+LONGEST_AXIS = 2**31 - 1  # extents are i32 in kernels; the number of elements may be larger
 
 
 class ArrayProxy:
@@ -58,16 +60,17 @@ class ArrayProxy:
 
 def array_decl(name: str, array: Ndarray) -> ArrayArg:
     """How an ndarray is declared as an argument."""
-    wide = _count(array.shape, array.element_shape) > INT32_MAX
+    wide = is_wide(array.shape, array.element_shape)
     return ArrayArg(name, array.dtype, len(array.shape), tuple(array.element_shape), array.grad is not None, wide)
 
 
-def _count(*shapes: Sequence[int]) -> int:
-    out = 1
-    for shape in shapes:
-        for n in shape:
-            out *= n
-    return out
+def is_wide(shape: Sequence[int], element_shape: Sequence[int]) -> bool:
+    """Whether elements need 64-bit indices; raises SpirogradRuntimeTypeError for an axis that is too long for a kernel."""
+    if math.prod(shape) * math.prod(element_shape) <= INT32_MAX:
+        return False
+    if any(n > LONGEST_AXIS for n in shape):
+        raise SpirogradRuntimeTypeError(f"an array of shape {tuple(shape)} has an axis of more than 2^31 - 1: give it another axis")
+    return True
 
 
 def place_of_element(base: Any, key: Any, trees: dict[int, Any]) -> Place | None:

@@ -16,7 +16,6 @@ from spirograd.ir import ops as ir
 from spirograd.ir.nodes import ArrayRef, FieldRef, Op, TempRef
 from spirograd.lang import ops, scalar
 from spirograd.lang.indexing import axis_positions, shape_name, swizzle_of
-from spirograd.lang.indexing import shape_name
 from spirograd.lang.matrix import Matrix, make
 from spirograd.lang.scalar import Value, as_value, describe, type_error
 from spirograd.lang.struct import Struct

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
-import math
 from typing import Any
 
 import numpy as np
@@ -21,7 +19,8 @@ from spirograd.lang.context import LanguageOptions
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.tensor import Tensor
 from spirograd.lang.frontend.function import Func, is_template
-from spirograd.lang.frontend.memory import INT32_MAX, ArrayProxy, array_decl
+from spirograd.lang.frontend.guards import fingerprint
+from spirograd.lang.frontend.memory import ArrayProxy, array_decl, is_wide
 from spirograd.lang.leaves import AggregateType, build
 from spirograd.lang.scalar import Value, describe
 
@@ -93,6 +92,10 @@ class Parameter:
     def key(self, value: Any) -> Any:
         raise NotImplementedError
 
+    def constants(self, value: Any) -> list[tuple[tuple[str, ...], Any]]:
+        """Objects that are known while compiling: the names of attributes that lead to each from ``value``, and the object."""
+        return []
+
     def declare(self, value: Any, to: Declarations) -> Any:
         """Add the flat arguments; returns what the name stands for in the kernel."""
         raise NotImplementedError
@@ -160,7 +163,12 @@ class AggregateParameter(Parameter):
 
     def pack(self, value: Any, into: Packer) -> None:
         try:
+            entries = value.entries if isinstance(value, Matrix) else value if isinstance(value, (list, tuple)) else ()
+            if not self.leaves[0].t.is_float and any(isinstance(e, (float, np.floating)) for e in entries):
+                raise self.misfit(f"integers ({self.leaves[0].t})", value)
             values = self.t.leaves_of(value)
+        except SpirogradRuntimeTypeError:
+            raise
         except TypeError as error:
             raise SpirogradRuntimeTypeError(f"argument `{self.name}`: {error}") from None
         for leaf, v in zip(self.leaves, values):
@@ -191,7 +199,7 @@ class ArrayParameter(Parameter):
                 f"argument `{self.name}`: an array of shape {tuple(shape)} has no elements of shape {tuple(element)}"
             )
         grad = bool(getattr(value, "requires_grad", False))
-        return dtype, ndim, tuple(element), grad, math.prod(shape) > INT32_MAX
+        return dtype, ndim, tuple(element), grad, is_wide(shape, ())
 
     def declare(self, value: Any, to: Declarations) -> Any:
         if isinstance(value, Ndarray):
@@ -219,10 +227,10 @@ class TemplateParameter(Parameter):
     def key(self, value: Any) -> Any:
         if isinstance(value, Ndarray):
             return array_signature(value)
-        if isinstance(value, (bool, int, float, str, type(None), DType)) or (isinstance(value, tuple) and _is_plain(value)):
-            return (type(value), value, str(value) if isinstance(value, float) else "")
-        kind: Any = type(value)
-        return value if _compared_by_identity(kind) else _Identity(value)
+        return fingerprint(value)
+
+    def constants(self, value: Any) -> list[tuple[tuple[str, ...], Any]]:
+        return [((), value)]
 
     def declare(self, value: Any, to: Declarations) -> Any:
         return to.array(array_decl(self.name, value)) if isinstance(value, Ndarray) else value
@@ -230,30 +238,6 @@ class TemplateParameter(Parameter):
     def pack(self, value: Any, into: Packer) -> None:
         if isinstance(value, Ndarray):
             into.put_array(value)
-
-
-def _is_plain(value: tuple[Any, ...]) -> bool:
-    return all(isinstance(v, (bool, int, float, str, type(None))) for v in value)
-
-
-@functools.cache
-def _compared_by_identity(t: type) -> bool:
-    return all(getattr(t, name) is getattr(object, name) for name in ("__eq__", "__hash__"))
-
-
-class _Identity:
-    """A key that is equal only for the same object, and keeps it alive so that its id is not used again."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
 
 
 class TensorParameter(TemplateParameter):
@@ -307,6 +291,9 @@ class DataclassParameter(Parameter):
         self._check(value)
         return tuple(p.key(getattr(value, name)) for name, p in self.members.items())
 
+    def constants(self, value: Any) -> list[tuple[tuple[str, ...], Any]]:
+        return [((name, *names), obj) for name, p in self.members.items() for names, obj in p.constants(getattr(value, name))]
+
     def declare(self, value: Any, to: Declarations) -> Any:
         return Namespace(self.cls.__name__, {name: p.declare(getattr(value, name), to) for name, p in self.members.items()})
 
@@ -321,13 +308,13 @@ def external_type(value: Any) -> tuple[DType | None, tuple[int, ...]]:
         try:
             return dtypes.from_numpy(value.dtype), value.shape
         except KeyError:
-            raise SpirogradRuntimeTypeError(f"arrays of {value.dtype} have no counterpart in kernels") from None
+            raise SpirogradRuntimeTypeError(f"arrays of {value.dtype} cannot be passed to kernels: they take integers, floats and bool") from None
     if type(value).__module__.startswith("torch") and hasattr(value, "data_ptr"):
         name = str(value.dtype).rpartition(".")[2]
         try:
             return dtypes.from_numpy(np.dtype({"bool": "bool"}.get(name, name))), tuple(value.shape)
         except (KeyError, TypeError):
-            raise SpirogradRuntimeTypeError(f"tensors of {value.dtype} have no counterpart in kernels") from None
+            raise SpirogradRuntimeTypeError(f"tensors of {value.dtype} cannot be passed to kernels: they take integers, floats and bool") from None
     return None, ()
 
 
@@ -353,6 +340,6 @@ def make_parameter(name: str, annotation: Any, options: LanguageOptions) -> Para
         return ScalarParameter(name, ops.as_dtype(annotation))
     except TypeError:
         raise scalar.type_error(
-            f"parameter `{name}` has the annotation {annotation!r}, which is no type of the kernel language",
+            f"parameter `{name}` has the annotation {getattr(annotation, '__qualname__', repr(annotation))}, which is no type of the kernel language",
             "scalars: sg.i32 ...; arrays: sg.types.ndarray(dtype, ndim); what is fixed while compiling: sg.template()",
         ) from None

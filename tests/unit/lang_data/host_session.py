@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from spirograd.lang.context import LanguageOptions
+
 
 class HostBuffer:
     def __init__(self, nbytes):
@@ -61,3 +63,4 @@ class HostMemory:
 class HostSession:
     def __init__(self, addressable=True):
         self.memory = HostMemory(addressable)
+        self.language = LanguageOptions()
