@@ -1,0 +1,496 @@
+"""`for` in every form: ranges, index spaces, fields and arrays; in parallel and in order; tasks in a row. Python is the reference."""
+
+import itertools
+
+import numpy as np
+import pytest
+from backend.twin import run_both
+
+import spirograd as sg
+
+pytestmark = pytest.mark.usefixtures("session")
+INTS = sg.types.ndarray(sg.i32, 1)
+PLANE = sg.types.ndarray(sg.i32, 2)
+
+RANGES = [(0, 0, 1), (0, 1, 1), (0, 7, 1), (3, 9, 1), (5, 2, 1), (-4, 3, 1), (0, 10, 3), (1, 10, 4), (9, 0, -1), (10, -3, -4), (0, 5, -1), (2, 3, 7)]
+
+
+def ints(n: int) -> np.ndarray:
+    return np.zeros(n, np.int32)
+
+
+def test_range_of_one_argument(arch: str) -> None:
+    @sg.kernel
+    def run(n: sg.i32, out: INTS):
+        for i in range(n):
+            out[i] += i * 3 + 1
+        for i in range(5):
+            out[i] += 100
+        for i in range(0):
+            out[i] = -1
+
+    for n in (0, 1, 2, 9):
+        run_both(run, n, ints(10))
+    many = ints(100000)
+    run_both(run, 100000, many)
+
+
+def test_parallel_ranges(arch: str) -> None:
+    @sg.kernel
+    def two(a: sg.i32, b: sg.i32, out: INTS):
+        for i in range(a, b):
+            out[i + 10] += i + 100
+
+    @sg.kernel
+    def three(a: sg.i32, b: sg.i32, s: sg.i32, out: INTS):
+        for i in range(a, b, s):
+            out[i + 10] += i + 100
+
+    for a, b, s in RANGES:
+        if s == 1:
+            run_both(two, a, b, ints(24))
+        run_both(three, a, b, s, ints(24))
+
+
+def test_constant_steps(arch: str) -> None:
+    @sg.kernel
+    def run(a: sg.i32, b: sg.i32, out: INTS):
+        for i in range(a, b, 3):
+            out[i + 10] += 1
+        for i in range(b, a, -2):
+            out[i + 10] += 10
+        for i in range(7, -8, -5):
+            out[i + 10] += 100
+
+    for a, b in [(0, 0), (0, 1), (-3, 10), (10, -3), (2, 8)]:
+        run_both(run, a, b, ints(24))
+
+
+def test_inner_ranges(arch: str) -> None:
+    @sg.kernel
+    def run(bounds: PLANE, out: INTS):
+        for k in range(bounds.shape[0]):
+            total = 0
+            for i in range(bounds[k, 0], bounds[k, 1], bounds[k, 2]):
+                total = total * 3 + i + 20
+            for i in range(bounds[k, 0], bounds[k, 1]):
+                total += i * 7
+            for i in range(bounds[k, 1], bounds[k, 0], -2):
+                total -= i
+            for i in range(bounds[k, 1]):
+                total += 1
+                if i == 4:
+                    break
+            out[k] = total
+
+    run_both(run, np.array(RANGES, np.int32), ints(len(RANGES)))
+
+
+def test_bounds_from_memory_and_computed(arch: str) -> None:
+    n = sg.field(sg.i32, shape=())
+    sizes = sg.field(sg.i32, shape=3)
+
+    @sg.kernel
+    def run(m: sg.i32, out: INTS):
+        n[None] += 1
+        for i in range(n[None]):
+            out[i] += 1
+        for i in range(sizes[1], sizes[2] * 2 + m):
+            out[i] += 10
+        k = m * 2
+        for i in range(k - 1):
+            out[i] += 100
+        for i in range(max(m, 2)):
+            out[i] += 1000
+
+    for start, m in [(0, 1), (4, 3)]:
+        n[None] = start
+        sizes.from_numpy(np.array([0, 1, 2], np.int32))
+        out = ints(12)
+        run(m, out)
+        want = ints(12)
+        want[: start + 1] += 1
+        want[1 : 4 + m] += 10
+        want[: 2 * m - 1] += 100
+        want[: max(m, 2)] += 1000
+        np.testing.assert_array_equal(out, want)
+
+
+def test_wide_ranges(arch: str) -> None:
+    """64-bit bounds, beyond 32 bits."""
+
+    @sg.kernel
+    def run(a: sg.i64, b: sg.i64, u: sg.u32, out: sg.types.ndarray(sg.i64, 1)):
+        for i in range(a, b):
+            out[i - a] = i
+        for _ in range(1):
+            for i in range(b, a, -1):
+                out[8] += i
+            for i in range(u, u + 2):
+                out[9] += i
+
+    a = 2**40
+    out = np.zeros(10, np.int64)
+    run(a, a + 5, 3000000000, out)
+    assert out.tolist() == [*range(a, a + 5), 0, 0, 0, sum(range(a + 1, a + 6)), 6000000001]
+
+
+def test_ndrange(arch: str) -> None:
+    @sg.kernel
+    def run(n: sg.i32, out: PLANE, flat: INTS):
+        for i, j in sg.ndrange(n, 5):
+            out[i, j] += i * 10 + j + 1
+        for i, j in sg.ndrange((1, n), (2, 4)):
+            out[i, j] += 1000
+        for i, j, k in sg.ndrange((-1, 1), 3, (n - 2, n)):
+            flat[(i + 1) * 6 + j * 2 + k - n + 2] += 100 + i + j + k
+
+    for n in (2, 3, 6):
+        run_both(run, n, np.zeros((6, 6), np.int32), ints(12))
+
+
+def test_empty_ndrange(arch: str) -> None:
+    @sg.kernel
+    def run(n: sg.i32, out: INTS):
+        for i in sg.ndrange(n):
+            out[i] += 1000 * i
+        for i, j in sg.ndrange(n, 4):
+            out[i] += 1
+        for i, j in sg.ndrange(4, (2, n)):
+            out[i] += 10
+        for k in range(2):
+            for i, j in sg.ndrange((3, n), 2):
+                out[i] += 100
+
+    for n in (0, 2, 4):
+        out = ints(6)
+        run(n, out)
+        want = ints(6)
+        want[:n] += 4 + 1000 * np.arange(n, dtype=np.int32)
+        want[:4] += 10 * max(n - 2, 0)
+        want[3:n] += 400
+        np.testing.assert_array_equal(out, want)
+
+
+def test_inner_ndrange_and_its_order(arch: str) -> None:
+    """In order, the last index fastest; `axes` changes the order, and the indices keep their places."""
+
+    @sg.kernel
+    def run(out: INTS, n: sg.i32):
+        for _ in range(1):
+            at = 0
+            for i, j in sg.ndrange(2, (1, n)):
+                out[at] = i * 10 + j
+                at += 1
+            for i, j in sg.ndrange(2, 3, axes=(1, 0)):
+                out[at] = i * 10 + j
+                at += 1
+            for i, j, k in sg.ndrange(2, 2, 2, axes=(2, 0, 1)):
+                if i == 1 and k == 0:
+                    continue
+                out[at] = i * 100 + j * 10 + k
+                at += 1
+
+    run_both(run, ints(24), 4)
+
+
+def test_grouped(arch: str) -> None:
+    x = sg.field(sg.i32, shape=(3, 4))
+    y = sg.field(sg.i32, shape=5)
+
+    @sg.kernel
+    def run(out: PLANE, n: sg.i32):
+        for index in sg.grouped(x):
+            x[index] = index[0] * 10 + index[1]
+        for index in sg.grouped(sg.ndrange(n, (1, 3))):
+            out[index] = index.x + index.y * 100
+            out[index + 1] += 7
+        for index in sg.grouped(y):
+            y[index] = index[0] * 2
+        for index in sg.grouped(out):
+            out[index] += index.sum()
+
+    out = np.zeros((4, 5), np.int32)
+    run(out, 2)
+    i, j = np.indices((3, 4))
+    np.testing.assert_array_equal(x.to_numpy(), i * 10 + j)
+    np.testing.assert_array_equal(y.to_numpy(), np.arange(5) * 2)
+    i, j = np.indices((4, 5))
+    base = np.where((i < 2) & (j >= 1) & (j < 3), i + j * 100, 0)
+    # The second loop stores and adds in any order where its cells overlap: only the others are certain.
+    certain = ~(((i == 1) & (j == 2)))
+    plus = np.where((i >= 1) & (i < 3) & (j >= 2) & (j < 4), 7, 0)
+    np.testing.assert_array_equal(out[certain], (base + plus + i + j)[certain])
+
+
+@pytest.mark.parametrize("shape", [(), (6,), (3, 4), (2, 3, 4)], ids=str)
+def test_loops_over_fields_and_arrays(arch: str, shape: tuple[int, ...]) -> None:
+    x = sg.field(sg.f32, shape=shape)
+    v = sg.Vector.field(2, sg.i32, shape=shape)
+    a = sg.ndarray(sg.i32, shape=shape)
+    n = len(shape)
+
+    @sg.kernel
+    def run(b: sg.types.ndarray(sg.i32, n)):
+        if sg.static(n == 0):
+            x[None] = 5
+            v[None] = [1, 2]
+        elif sg.static(n == 1):
+            for i in x:
+                x[i] = i + 5
+            for i in v:
+                v[i] = [i, -i]
+            for i in b:
+                b[i] = i * 3
+        elif sg.static(n == 2):
+            for i, j in x:
+                x[i, j] = i * 10 + j + 5
+            for i, j in v:
+                v[i, j] = [i, -j]
+            for i, j in b:
+                b[i, j] = i * 30 + j
+        else:
+            for i, j, k in x:
+                x[i, j, k] = i * 100 + j * 10 + k + 5
+            for i, j, k in v:
+                v[i, j, k] = [i + j, -k]
+            for i, j, k in b:
+                b[i, j, k] = i * 300 + j * 30 + k
+
+    run(a)
+    where = np.indices(shape)
+    scale = [[], [1], [10, 1], [100, 10, 1]][n]
+    np.testing.assert_array_equal(x.to_numpy(), sum((s * w for s, w in zip(scale, where)), np.zeros(shape)) + 5)
+    if n:
+        thirds = [[], [3], [30, 1], [300, 30, 1]][n]
+        np.testing.assert_array_equal(a.to_numpy(), sum(s * w for s, w in zip(thirds, where)))
+        first = where[0] + where[1] if n == 3 else where[0]
+        np.testing.assert_array_equal(v.to_numpy(), np.stack([first, -where[-1]], -1))
+
+
+def test_inner_loops_over_fields(arch: str) -> None:
+    x = sg.field(sg.i32, shape=(3, 2))
+
+    @sg.kernel
+    def run(out: INTS, b: INTS):
+        for k in range(4):
+            total = 0
+            for i, j in x:
+                total += x[i, j] * (k + 1)
+            for i in b:
+                if b[i] == 3:
+                    continue
+                total = total * 2 + b[i]
+            for index in sg.grouped(x):
+                total += index[1] * x[index]
+            out[k] = total
+
+    data = np.arange(6, dtype=np.int32).reshape(3, 2)
+    x.from_numpy(data)
+    b = np.array([1, 3, 5], np.int32)
+    out = ints(4)
+    run(out, b)
+    assert out.tolist() == [(15 * (k + 1) * 2 + 1) * 2 + 5 + (1 + 3 + 5) for k in range(4)]
+
+
+def test_serialized_loops(arch: str) -> None:
+    """In order, `break` allowed, variables carried; also over index spaces and fields."""
+    x = sg.field(sg.i32, shape=(2, 3))
+
+    @sg.kernel
+    def run(n: sg.i32, out: INTS) -> sg.i32:
+        last = 1
+        sg.loop_config(serialize=True)
+        for i in range(n):
+            last = last * 2 + i
+            if last > 200:
+                break
+            out[i] = last
+        sg.loop_config(serialize=True)
+        for i, j in sg.ndrange(2, 3):
+            last = last * 3 + i - j
+        sg.loop_config(serialize=True)
+        for i, j in x:
+            last = last + i * 10 + j * last % 7
+        for i in range(3):
+            out[i + 9] = last + i
+        return last
+
+    def reference(n: int) -> tuple[list[int], int]:
+        out, last = [0] * 12, 1
+        for i in range(n):
+            last = last * 2 + i
+            if last > 200:
+                break
+            out[i] = last
+        for i, j in itertools.product(range(2), range(3)):
+            last = last * 3 + i - j
+        for i, j in itertools.product(range(2), range(3)):
+            last = last + i * 10 + j * last % 7
+        out[9:] = [last, last + 1, last + 2]
+        return out, last
+
+    for n in (0, 1, 4, 9):
+        out = ints(12)
+        want, last = reference(n)
+        assert run(n, out) == last
+        assert out.tolist() == want
+
+
+def test_tasks_and_statements_interleaved(arch: str) -> None:
+    """Values computed between parallel loops cross into later ones; each loop sees all that came before."""
+
+    @sg.kernel
+    def run(n: sg.i32, out: INTS) -> sg.i32:
+        a = n * 2
+        for i in range(n):
+            out[i] = a + i
+        b = out[0] + out[n - 1]
+        out[n] = b
+        for i in range(n):
+            out[i] += b * a
+        if b > 10:
+            a = 5
+        else:
+            a += 1
+        for i in range(n + 1):
+            out[i] = out[i] * a + (b if i % 2 == 0 else -b)
+        total = 0
+        for i in range(n):
+            total += out[i]
+        c = total + a
+        for i in range(2):
+            out[n + 1 + i] = c * (i + 1)
+        return c
+
+    for n in (1, 2, 5, 40):
+        run_both(run, n, ints(n + 4))
+
+
+def test_vector_values_cross_tasks(arch: str) -> None:
+    @sg.kernel
+    def run(x: sg.f32, out: sg.types.ndarray(sg.f32, 1)):
+        v = sg.Vector([x, x + 1, x * 2])
+        m = sg.Matrix([[1.0, x], [0.0, 2.0]])
+        for i in range(3):
+            out[i] = v[i]
+        v = v * 2 + m[0, 1]
+        for i in range(4):
+            out[3 + i] = m[i // 2, i % 2]
+        for i in range(3):
+            out[7 + i] = v[i]
+
+    out = np.zeros(10, np.float32)
+    run(1.5, out)
+    v = np.array([1.5, 2.5, 3.0])
+    np.testing.assert_allclose(out, [*v, 1, 1.5, 0, 2, *(v * 2 + 1.5)])
+
+
+def test_loop_variables_do_not_leak(arch: str) -> None:
+    """The name of a loop's index is the loop's own: a variable of that name outside keeps its value."""
+
+    @sg.kernel
+    def run(out: INTS):
+        i = 42
+        for i in range(3):
+            out[i] = i
+        for k in range(1):
+            j = 7
+            for j in range(4):
+                out[4] += j
+            out[5] = j
+        out[3] = i
+
+    out = ints(6)
+    run(out)
+    assert out.tolist() == [0, 1, 2, 42, 6, 7]
+
+
+def test_changing_the_index_changes_nothing(arch: str) -> None:
+    @sg.kernel
+    def run(out: INTS):
+        for k in range(1):
+            for i in range(5):
+                out[i] += 1
+                i = i + 3  # noqa: PLW2901
+                out[i % 8] += 10
+
+    run_both(run, ints(8))
+
+
+def test_break_of_a_parallel_loop_is_refused(arch: str) -> None:
+    @sg.kernel
+    def run(out: INTS):
+        for i in range(5):
+            if i == 3:
+                break
+            out[i] = 1
+
+    with pytest.raises(sg.SpirogradSyntaxError, match="parallel loop"):
+        run(ints(5))
+
+
+def test_continue_in_parallel_loops(arch: str) -> None:
+    x = sg.field(sg.i32, shape=(4, 4))
+
+    @sg.kernel
+    def run(out: INTS):
+        for i in range(10):
+            if i % 3 == 0:
+                continue
+            out[i] = i
+            if i > 6:
+                continue
+            out[i] += 100
+        for i, j in x:
+            if i < j:
+                continue
+            x[i, j] = i + j
+        for i, j in sg.ndrange(4, 4):
+            if x[i, j] == 0:
+                continue
+            x[i, j] *= 2
+
+    out = ints(10)
+    run(out)
+    assert out.tolist() == [0 if i % 3 == 0 else i if i > 6 else i + 100 for i in range(10)]
+    i, j = np.indices((4, 4))
+    np.testing.assert_array_equal(x.to_numpy(), np.where(i < j, 0, 2 * (i + j)))
+
+
+def test_deep_nests(arch: str) -> None:
+    @sg.kernel
+    def run(out: INTS, n: sg.i32):
+        for a in range(3):
+            total = 0
+            for b in range(a + n):
+                for c in range(b):
+                    d = c
+                    while d < b:
+                        for e in range(d, b):
+                            if e == 4:
+                                break
+                            if (e + a) % 2 == 0:
+                                continue
+                            total += a + b * c + d - e
+                        d += 1
+                        if total > 5000:
+                            break
+            out[a] = total
+
+    run_both(run, ints(3), 4)
+
+
+def test_loop_options_are_accepted(arch: str) -> None:
+    @sg.kernel
+    def run(out: INTS):
+        sg.loop_config(block_dim=64, name="first")
+        for i in range(100):
+            out[i] = i
+        sg.loop_config(parallelize=2)
+        for i in range(100):
+            out[i] += 1
+
+    out = ints(100)
+    run(out)
+    np.testing.assert_array_equal(out, np.arange(100) + 1)
