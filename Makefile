@@ -37,7 +37,7 @@ docs:
 	$(BIN)/python -m pytest tests/docs
 
 bench:
-	$(BIN)/python benchmarks/bench.py
+	$(BIN)/python -m benchmarks
 
 format:
 	$(BIN)/python -m ruff check --fix .

@@ -1,6 +1,6 @@
 """Times of the main paths on every back end present: launching, compiling, memory bandwidth, a large sum, a simulation.
 
-    python benchmarks/bench.py [--arch cpu vulkan]
+    python -m benchmarks [--arch cpu vulkan]
 
 Each figure is the best of several repetitions: what else the machine does only ever adds time.
 """
