@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Sequence
 
 # Names that no Python program can spell: the flags of jumps and the value of a function, carried like variables.
@@ -20,29 +21,36 @@ def assigned(statements: Sequence[ast.stmt], references: References) -> set[str]
     """Names that the statements may bind or change, the flags of their jumps included."""
     out: set[str] = set()
     for statement in statements:
-        _assigned(statement, out, references)
+        names, calls = _facts(statement)
+        out |= names
+        for call in calls:
+            for argument in references(call):
+                _targets(argument, out)
     return out
 
 
-def _assigned(node: ast.AST, out: set[str], references: References) -> None:
-    if isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef)):
-        if not isinstance(node, ast.Lambda):
-            out.add(node.name)
-        return
+@functools.lru_cache(maxsize=1 << 14)  # each unrolled iteration asks again
+def _facts(node: ast.AST) -> tuple[frozenset[str], tuple[ast.Call, ...]]:
+    """What ``node`` binds by itself, the flags of its jumps included, and the calls in it."""
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return frozenset((node.name,)), ()
+    if isinstance(node, (ast.Name, ast.Constant, ast.Lambda)):
+        return frozenset(), ()
+    inner: set[str] = set()
+    calls = [node] if isinstance(node, ast.Call) else []
+    for child in ast.iter_child_nodes(node):
+        child_names, child_calls = _facts(child)
+        inner |= child_names
+        calls += child_calls
+    out = inner - {BREAK, CONTINUE} if isinstance(node, _LOOPS) else inner
     if isinstance(node, (ast.Assign, ast.Delete)):
         for target in node.targets:
             _targets(target, out)
     elif isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.NamedExpr, ast.For)):
         _targets(node.target, out)
-    elif isinstance(node, ast.Call):
-        for argument in references(node):
-            _targets(argument, out)
     elif type(node) in _FLAGS:
         out |= _FLAGS[type(node)]  # type: ignore[index]
-    inner: set[str] = set()
-    for child in ast.iter_child_nodes(node):
-        _assigned(child, inner, references)
-    out |= inner - ({BREAK, CONTINUE} if isinstance(node, _LOOPS) else set())
+    return frozenset(out), tuple(calls)
 
 
 def _targets(target: ast.expr, out: set[str]) -> None:
@@ -57,7 +65,10 @@ def _targets(target: ast.expr, out: set[str]) -> None:
 
 def jumps(statements: Sequence[ast.stmt]) -> set[str]:
     """Flags of the jumps that may leave the statements: break and continue of an enclosing loop, return."""
-    return assigned(statements, lambda call: ()) & {BREAK, CONTINUE, RETURNED}
+    out: set[str] = set()
+    for statement in statements:
+        out |= _facts(statement)[0]
+    return out & {BREAK, CONTINUE, RETURNED}
 
 
 def may_end(statements: Sequence[ast.stmt]) -> bool:
