@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spirograd.base.artifact import FAULT_MAX_OPERANDS, FaultSite
-from spirograd.base.dtypes import VOID, DType, i32
+from spirograd.base.dtypes import VOID, DType, Vec, i32
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, ref_of
 from spirograd.ir.rewrite import Rewriter
@@ -13,7 +13,7 @@ from spirograd.transforms.context import PassContext
 
 
 def check_bounds(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Put a `check` before each access whose indices are not known to be in range.
+    """Put a `check` before each access whose indices are not known to be in range, and at run-time indices of local vectors.
 
     An access that fails is not done: a load gives 0, and so does an atomic.
     """
@@ -25,6 +25,19 @@ class _CheckBounds(Rewriter):
         super().__init__()
         for code in (ops.load, ops.store, ops.atomic, ops.cas):
             self.handlers[code] = self._access
+        for code in (ops.extract, ops.insert):
+            self.handlers[code] = self._component
+
+    def _component(self, op: Op) -> Op:
+        """An element of a local vector or matrix; out of range it is any element, so nothing need be skipped."""
+        new = self.copy(op)
+        vector, index = new.args[:2]
+        assert isinstance(vector.type, Vec)
+        inside = self._inside([index], [0], [vector.type.n])
+        if inside is not None:
+            message = f"index ({{0}}) out of range of a local vector or matrix of {vector.type.n} entries"
+            self.b.emit(ops.check, inside, index, attr=FaultSite("bounds", message, (_dtype(index),), op.loc), type=VOID)
+        return new
 
     def _access(self, op: Op) -> Op | None:
         ref = ref_of(op)
@@ -93,6 +106,6 @@ def _site(op: Op, ref: FieldRef | ArrayRef, indices: Sequence[Op], origin: Seque
             operand += 1
     role = "" if ref.role == "primal" else f".{ref.role}"
     what = "field" if isinstance(ref, FieldRef) else "array"
-    message = f"index ({shown}) out of range of {what} '{ref.name}{role}': {' x '.join(ranges)}"
+    message = f"index ({shown}) out of range of {what} `{ref.name}{role}`: {' x '.join(ranges)}"
     dtypes = [_dtype(i) for i in indices] + [i32 for e in extents if not isinstance(e, int)]
     return FaultSite("bounds", message, tuple(dtypes[:FAULT_MAX_OPERANDS]), op.loc)

@@ -19,7 +19,8 @@ _CHECKED = frozenset((i32, i64, u32, u64))
 
 
 def check_overflow(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Put a `check` after 32-bit and 64-bit additions, subtractions, multiplications, left shifts, (signed) negations, absolute values.
+    """Put a `check` after 32-bit and 64-bit additions, subtractions, multiplications, left shifts, (signed) negations, absolute values,
+    and after integer divisions by what may be 0.
 
     The wrapped result is used all the same. Arithmetic marked by an attribute (addresses) is left alone.
     """
@@ -31,6 +32,19 @@ class _CheckOverflow(Rewriter):
         super().__init__()
         for code in _TESTS:
             self.handlers[code] = self._checked
+        for code in _DIVISIONS:
+            self.handlers[code] = self._divided
+
+    def _divided(self, op: Op) -> Op:
+        """Division by zero gives some number on every device; the program did not mean it."""
+        new = self.copy(op)
+        x, y = new.args
+        if op.attr is not None or y.code is ops.const:
+            return new
+        message = f"{_DIVISIONS[op.code]}: integer division by zero"
+        site = FaultSite("overflow", message, (_dtype(x), _dtype(y)), op.loc)
+        self.b.emit(ops.check, self.b.emit(ops.ne, y, self.b.const(0, _dtype(y))), x, y, attr=site, type=VOID)
+        return new
 
     def _checked(self, op: Op) -> Op:
         new = self.copy(op)
@@ -99,6 +113,12 @@ def _shl(b: Builder, args: tuple[Op, ...], r: Op) -> Op:
     return b.emit(ops.and_, back, small)
 
 
+_DIVISIONS: dict[OpCode, str] = {
+    ops.idiv: "{0} // {1}",
+    ops.irem: "{0} % {1}",
+    ops.floordiv: "{0} // {1}",
+    ops.floormod: "{0} % {1}",
+}
 _TESTS: dict[OpCode, tuple[Test, str]] = {
     ops.add: (_add, "{0} + {1}"),
     ops.sub: (_sub, "{0} - {1}"),

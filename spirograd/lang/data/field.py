@@ -376,6 +376,8 @@ def matrix_field(
     layout: Arrangement = Arrangement.AOS,
 ) -> MatrixField:
     """A field of vectors or matrices; options as of `field`. SOA gives each component an array of its own."""
+    if not all(isinstance(n, (int, np.integer)) and n > 0 for n in element_shape):
+        raise SpirogradRuntimeError(f"vectors and matrices have one entry or more, got the shape {element_shape}")
     f = MatrixField(element_shape, dtype, build, name, needs_grad, needs_dual, layout)
     place_by_shape(f, shape, order, offset)
     return f

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from spirograd.base.dtypes import DType
-from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError
+from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError
 from spirograd.lang import context, ops, scalar
 from spirograd.lang.data import transfer
 from spirograd.lang.data.scalar_field import BuildElement, converted, element_index, exported, matching, shared_array
@@ -141,7 +141,7 @@ class Ndarray:
         if not hasattr(other, "view") or not hasattr(other, "tree"):
             raise SpirogradTypeError(f"`copy_from` takes an ndarray, not {scalar.describe(other)}")
         if other.shape != self.shape or other.element_shape != self.element_shape:
-            raise ValueError(f"an ndarray of shape {self.shape} cannot copy from shape {other.shape}")
+            raise SpirogradValueError(f"an ndarray of shape {self.shape} cannot copy from shape {other.shape}")
         transfer.copy(self.allocation, self.view, other.tree.allocation, other.view)
 
     def to_numpy(self, dtype: Any = None, *, copy: bool = True) -> Array:
@@ -219,7 +219,7 @@ class VectorNdarray(MatrixNdarray):
 
 def array_shape(shape: Any) -> tuple[int, ...]:
     """A shape as users give it as a tuple; extents may be 0."""
-    extents: Sequence[Any] = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    extents: Sequence[Any] = tuple(shape) if isinstance(shape, Iterable) and not isinstance(shape, str) else (shape,)
     for axis, e in enumerate(extents):
         if not isinstance(e, (int, np.integer)) or e < 0:
             raise SpirogradRuntimeError(f"extents of an ndarray are integers from 0 on, got {e!r} on axis {axis}")

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from spirograd.base.dtypes import DType
-from spirograd.base.errors import SpirogradIndexError, SpirogradRuntimeError, SpirogradTypeError
+from spirograd.base.errors import (
+    SpirogradIndexError,
+    SpirogradRuntimeError,
+    SpirogradRuntimeTypeError,
+    SpirogradTypeError,
+    SpirogradValueError,
+)
+from spirograd.base.wording import counted
 from spirograd.ir.nodes import FieldRef, Layout
 from spirograd.lang import ops, scalar
 from spirograd.lang.data import transfer
@@ -26,7 +33,7 @@ BuildElement = Callable[[Sequence[Any], tuple[int, ...], Callable[[int, Any], No
 
 def shape_tuple(shape: Any) -> tuple[int, ...]:
     """A shape as users give it, an int or a sequence, as a tuple; raises SpirogradRuntimeError unless all extents are positive."""
-    extents = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    extents = tuple(shape) if isinstance(shape, Iterable) and not isinstance(shape, str) else (shape,)
     for axis, e in enumerate(extents):
         if not isinstance(e, (int, np.integer)) or e < 1:
             raise SpirogradRuntimeError(f"every extent of a field must be a positive integer, got {e!r} on axis {axis}")
@@ -42,7 +49,8 @@ def element_index(key: Any, shape: tuple[int, ...], origin: tuple[int, ...], wha
         raise SpirogradTypeError(f"{what} cannot be sliced", None, "`.to_numpy()` gives an array that can")
     if len(parts) != len(shape):
         hint = "write `f[None]`" if not shape else ""
-        raise SpirogradIndexError(f"{what} with {len(shape)} axes is indexed with {len(parts)} indices: {key!r}", None, hint)
+        given = counted(len(parts), "index", "indices")
+        raise SpirogradIndexError(f"{what} has {counted(len(shape), 'axis', 'axes')}, but is indexed with {given}: {key!r}", None, hint)
     out = []
     for axis, (k, extent) in enumerate(zip(parts, shape)):
         if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
@@ -315,7 +323,7 @@ class ScalarField(Field):
         if not hasattr(other, "view") or not hasattr(other, "tree"):
             raise SpirogradTypeError(f"`copy_from` takes a field, not {scalar.describe(other)}")
         if other.shape != self.shape or other.element_shape != self.element_shape:
-            raise ValueError(f"field `{self.name}` of shape {self.shape} cannot copy from shape {other.shape}")
+            raise SpirogradValueError(f"field `{self.name}` of shape {self.shape} cannot copy from shape {other.shape}")
         transfer.copy(self.tree.allocation, self.view, other.tree.allocation, other.view)
 
     def to_numpy(self, dtype: Any = None, *, copy: bool = True) -> Array:
@@ -359,7 +367,7 @@ def shared_array(allocation: Any, view: HostView, dtype: Any) -> Array:
     """An array over the memory itself, or ValueError."""
     out = transfer.shared(allocation, view)
     if out is None or (dtype is not None and converted(out[:0], dtype).dtype != out.dtype):
-        raise ValueError("`copy=False` needs memory that the host can address, in one regular range, and no conversion")
+        raise SpirogradValueError("`copy=False` needs memory that the host can address, in one regular range, and no conversion")
     return out
 
 
@@ -375,5 +383,7 @@ def matching(array: Any, view: HostView, what: str) -> Array:
     if len(view.element_shape) == 1 and out.shape == (*view.full_shape, 1):
         out = out[..., 0]
     if out.shape != view.full_shape:
-        raise ValueError(f"{what} needs an array of shape {view.full_shape}, got {out.shape}")
+        raise SpirogradValueError(f"{what} needs an array of shape {view.full_shape}, got {out.shape}")
+    if out.dtype.kind not in "biuf":
+        raise SpirogradRuntimeTypeError(f"{what} needs an array of numbers, got one of {out.dtype}")
     return out

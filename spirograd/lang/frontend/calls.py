@@ -215,6 +215,8 @@ class Calls(Expressions):
         if len(args) + len(kwargs) > 1 or set(kwargs) - {"dtype"}:
             raise type_error("a random number takes nothing but its type", "scale it yourself: `low + (high - low) * sg.random()`")
         t = ops.as_dtype(kwargs.get("dtype", args[0] if args else float))
+        if draw is randoms.normal and not t.is_float:
+            raise type_error(f"`randn` gives floats, not {t}", "`sg.random(sg.i32)` draws integers")
         counter = self.frame.vars[RNG]
         self.frame.vars[RNG] = scalar.add(counter, scalar.constant(1, u32))
         return draw(t, counter, *self.random_key)

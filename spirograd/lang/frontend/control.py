@@ -11,7 +11,7 @@ from spirograd.lang import scalar
 from spirograd.lang.frontend import names as syntax
 from spirograd.lang.frontend.calls import Calls
 from spirograd.lang.frontend.names import BREAK, CONTINUE, RESULT, RETURNED, RNG
-from spirograd.lang.frontend.state import ONE_BRANCH, ONE_KIND, Frame, Side, is_runtime, leaves, rebuild
+from spirograd.lang.frontend.state import ONE_BRANCH, ONE_KIND, Frame, LoopScope, Side, is_runtime, leaves, rebuild
 from spirograd.lang.scalar import Value
 
 Branch = Callable[[], None]
@@ -130,15 +130,19 @@ class Control(Calls):
     def while_statement(self, node: ast.While) -> None:
         if node.orelse:
             raise self.syntax_error("`else` of a loop is not supported in kernels", node.orelse[0], "use a flag")
-        if self._condition_assigns(node.test):
-            self.while_loop(lambda: scalar.constant(True), [_leave_unless(node.test), *node.body], set())
-            return
 
         def condition() -> Value:
             value = self.condition(node.test)
             return value if isinstance(value, Value) else scalar.constant(value)
 
-        self.while_loop(condition, node.body, set())
+        self.frame.loops.append(LoopScope("serial", self.b.depth + 1))
+        try:
+            if self._condition_assigns(node.test):
+                self.while_loop(lambda: scalar.constant(True), [_leave_unless(node.test), *node.body], set())
+            else:
+                self.while_loop(condition, node.body, set())
+        finally:
+            self.frame.loops.pop()
 
     def _condition_assigns(self, test: ast.expr) -> bool:
         """Whether evaluating the condition of a loop changes variables (or draws random numbers): its region could not pass them on."""
@@ -242,7 +246,8 @@ class Control(Calls):
         """Every path of a function that returns a value must return one, all of one kind."""
         frame = self.frame
         why = frame.lost.get(RESULT, "") if RESULT not in frame.vars else ""
-        if RETURNED in frame.vars and RESULT in frame.vars and scalar.known(frame.vars[RETURNED]) is not True and syntax.may_end(statements):
+        flagged = RETURNED in frame.vars and RESULT in frame.vars
+        if flagged and scalar.known(frame.vars[RETURNED]) is not True and syntax.may_end(statements):
             why = ONE_BRANCH
         if why and self.probing is not frame:
             what = "returns values of different kinds" if why == ONE_KIND else "returns a value, but not on every path"

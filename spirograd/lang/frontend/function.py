@@ -9,11 +9,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from spirograd.base.errors import SpirogradNameError, SpirogradRuntimeError
+from spirograd.base.errors import SpirogradNameError, SpirogradRuntimeError, SpirogradTypeError
 from spirograd.base.wording import counted, did_you_mean
 from spirograd.lang.annotations import Template
 from spirograd.lang.frontend import source
 from spirograd.lang.frontend.source import Source
+from spirograd.lang.scalar import describe
 
 
 def is_template(annotation: Any) -> bool:
@@ -83,7 +84,8 @@ def resolved_signature(function: Callable[..., Any]) -> inspect.Signature:
         return signature
     names = {**function.__globals__, **getattr(function, "__sg_outer__", {})}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
-        names[name] = cell.cell_contents
+        with contextlib.suppress(ValueError):  # not assigned yet
+            names[name] = cell.cell_contents
     parameters = [
         p.replace(annotation=_evaluate(p.annotation, names, function)) if isinstance(p.annotation, str) else p
         for p in signature.parameters.values()
@@ -116,6 +118,18 @@ def _evaluate(text: str, names: dict[str, Any], function: Callable[..., Any]) ->
         return eval(text, names)  # the user's own annotation, as typing.get_type_hints does
     except NameError as error:
         raise SpirogradNameError(f"annotation `{text}` of `{function.__qualname__}`: {error}") from None
+    except Exception as error:
+        raise SpirogradTypeError(f"annotation `{text}` of `{function.__qualname__}`: {error}") from None
+
+
+def plain_function(function: Any, decorator: str) -> Any:
+    """``function``; SpirogradTypeError unless it is a Python function."""
+    if inspect.isfunction(function):
+        return function
+    hint = f"put `@{decorator}` below the other decorator" if isinstance(function, (staticmethod, classmethod, property)) else ""
+    if isinstance(function, Func) or getattr(function, "__sg_is_kernel__", False):
+        hint = "use one of `@kernel` and `@func`"
+    raise SpirogradTypeError(f"`@{decorator}` decorates functions, not {describe(function)}", None, hint)
 
 
 def remember_outer_names(function: Callable[..., Any], frame: Any) -> None:
@@ -132,7 +146,7 @@ def remember_outer_names(function: Callable[..., Any], frame: Any) -> None:
 
 def func(function: Callable[..., Any]) -> Func:
     """Mark a function that kernels and other such functions may call; it is inlined."""
-    remember_outer_names(function, sys._getframe(1))
+    remember_outer_names(plain_function(function, "func"), sys._getframe(1))
     return Func(function)
 
 

@@ -34,6 +34,9 @@ from spirograd.lang.frontend.statements import Tracer
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.scalar import Value
 
+# Inlined calls and nested statements take some twenty frames of Python each.
+_RECURSION = 20_000
+
 
 class KernelTracer(Tracer):
     """A tracer that also collects what the kernel takes from outside: arguments, captured arrays, attributes it depends on."""
@@ -223,7 +226,8 @@ class Kernel:
         assert self._signature is not None
         where = source.of(self.function, "kernel")
         trace = Trace(Builder(), session.language)
-        before = context.set_trace(trace)
+        before, limit = context.set_trace(trace), sys.getrecursionlimit()
+        sys.setrecursionlimit(max(limit, _RECURSION))
         try:
             tracer = KernelTracer(trace)
             trace.b.loc = where.loc(where.tree, None)
@@ -247,6 +251,7 @@ class Kernel:
             body = trace.b.end()
         finally:
             context.set_trace(before)
+            sys.setrecursionlimit(limit)
         loc = where.loc(where.tree, None)
         return nodes.Kernel(self.function.__name__, tuple(tracer.declarations.args), body, results, loc), tracer, returns
 

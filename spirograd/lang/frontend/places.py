@@ -216,7 +216,11 @@ class Part(Place):
         elif self.kind == "member" and isinstance(whole, Struct):
             self.whole.store(whole.with_member(self.key, value))
         elif self.kind == "member" and isinstance(whole, Matrix):
-            self.whole.store(whole.with_swizzle(self.key, value))
+            try:
+                changed = whole.with_swizzle(self.key, value)
+            except AttributeError as error:
+                raise type_error(str(error)) from None
+            self.whole.store(changed)
         else:
             raise type_error(f"cannot assign to a part of {describe(whole)}")
 

@@ -14,7 +14,7 @@ from spirograd.base.errors import SpirogradRuntimeTypeError
 from spirograd.ir import ops as ir
 from spirograd.ir.nodes import ArrayArg, ScalarArg
 from spirograd.lang import ops, scalar
-from spirograd.lang.annotations import FunctionArgument, NdarrayType
+from spirograd.lang.annotations import FunctionArgument, MatrixType, NdarrayType
 from spirograd.lang.context import LanguageOptions
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.tensor import Tensor
@@ -22,6 +22,7 @@ from spirograd.lang.frontend.function import Func, is_template
 from spirograd.lang.frontend.guards import fingerprint
 from spirograd.lang.frontend.memory import ArrayProxy, array_decl, is_wide
 from spirograd.lang.leaves import AggregateType, build
+from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe
 
 
@@ -164,7 +165,8 @@ class AggregateParameter(Parameter):
     def pack(self, value: Any, into: Packer) -> None:
         try:
             entries = value.entries if isinstance(value, Matrix) else value if isinstance(value, (list, tuple)) else ()
-            if not self.leaves[0].t.is_float and any(isinstance(e, (float, np.floating)) for e in entries):
+            integers = isinstance(self.t, MatrixType) and not self.t.dtype.is_float
+            if integers and any(isinstance(e, (float, np.floating)) for e in entries):
                 raise self.misfit(f"integers ({self.leaves[0].t})", value)
             values = self.t.leaves_of(value)
         except SpirogradRuntimeTypeError:
@@ -302,19 +304,22 @@ class DataclassParameter(Parameter):
             p.pack(getattr(value, name), into)
 
 
+_NO_NUMBERS = "cannot be passed to kernels, which take integers, floats and bool"
+
+
 def external_type(value: Any) -> tuple[DType | None, tuple[int, ...]]:
     """Type and shape of a NumPy array or torch tensor; (None, ()) for anything else."""
     if isinstance(value, np.ndarray):
         try:
             return dtypes.from_numpy(value.dtype), value.shape
         except KeyError:
-            raise SpirogradRuntimeTypeError(f"arrays of {value.dtype} cannot be passed to kernels: they take integers, floats and bool") from None
+            raise SpirogradRuntimeTypeError(f"arrays of {value.dtype} {_NO_NUMBERS}") from None
     if type(value).__module__.startswith("torch") and hasattr(value, "data_ptr"):
         name = str(value.dtype).rpartition(".")[2]
         try:
             return dtypes.from_numpy(np.dtype({"bool": "bool"}.get(name, name))), tuple(value.shape)
         except (KeyError, TypeError):
-            raise SpirogradRuntimeTypeError(f"tensors of {value.dtype} cannot be passed to kernels: they take integers, floats and bool") from None
+            raise SpirogradRuntimeTypeError(f"tensors of {value.dtype} {_NO_NUMBERS}") from None
     return None, ()
 
 
@@ -336,10 +341,11 @@ def make_parameter(name: str, annotation: Any, options: LanguageOptions) -> Para
         return ScalarParameter(name, options.default_ip if annotation is int else options.default_fp)
     if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
         return DataclassParameter(name, annotation, options)
+    shown = getattr(annotation, "__qualname__", repr(annotation))
     try:
         return ScalarParameter(name, ops.as_dtype(annotation))
     except TypeError:
         raise scalar.type_error(
-            f"parameter `{name}` has the annotation {getattr(annotation, '__qualname__', repr(annotation))}, which is no type of the kernel language",
+            f"parameter `{name}` has the annotation {shown}, which is no type of the kernel language",
             "scalars: sg.i32 ...; arrays: sg.types.ndarray(dtype, ndim); what is fixed while compiling: sg.template()",
         ) from None

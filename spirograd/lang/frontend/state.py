@@ -25,7 +25,8 @@ from spirograd.lang.struct import Struct
 
 # Builtins that kernels can use; the others are no suggestion for a misspelt name.
 _USEFUL = {
-    "range", "abs", "min", "max", "pow", "round", "int", "float", "bool", "len", "sum", "any", "all", "enumerate", "zip", "reversed", "print",
+    "range", "abs", "min", "max", "pow", "round", "int", "float", "bool", "len", "sum", "any", "all", "enumerate", "zip", "reversed",
+    "print",
 }  # fmt: skip
 _USELESS = set(vars(builtins)) - _USEFUL
 # What Python raises where our own checks have missed something.

@@ -120,7 +120,7 @@ def test_bounds_of_a_field(clean: bool) -> None:
                     assert outcome.fault is not None and outcome.returns == (0, 0)
                     site, operands = outcome.fault
                     assert (site.code, operands) == ("bounds", (i, j, c))
-                    assert site.message == "index ({0}, {1}, {2}) out of range of field 'f': [-1, 3) x [10, 13) x [0, 2)"
+                    assert site.message == "index ({0}, {1}, {2}) out of range of field `f`: [-1, 3) x [10, 13) x [0, 2)"
                 assert np.array_equal(tree, before)
 
 
@@ -136,7 +136,7 @@ def test_bounds_of_an_array() -> None:
     assert trial.run(kernel, [array, 1, 2]) == trial.Outcome((5,), None, ())
     outcome = trial.run(kernel, [array, 1, 3])
     assert outcome.returns == (0,) and outcome.fault is not None
-    assert outcome.fault[0].message.format(*outcome.fault[1]) == "index (1, 3) out of range of array 'x': [0, 2) x [0, 3)"
+    assert outcome.fault[0].message.format(*outcome.fault[1]) == "index (1, 3) out of range of array `x`: [0, 2) x [0, 3)"
 
 
 def test_constant_indices_in_range_cost_nothing() -> None:

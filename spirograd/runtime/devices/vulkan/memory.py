@@ -161,7 +161,7 @@ class Allocator:
             raise OutOfDeviceMemory(f"{nbytes} bytes wanted, but the Vulkan device allows at most {self.max_allocation} bytes in one array")
         if self.cap is not None and self.used + size > self.cap:
             raise OutOfDeviceMemory(
-                f"{nbytes} bytes wanted, but {self.used} of the {self.cap} bytes allowed by device_memory_bytes are in use"
+                f"{nbytes} bytes wanted, but {self.used} of the {self.cap} bytes that the option device_memory_GB allows are in use"
             )
 
     def _shared_block(self, size: int) -> Block:
