@@ -93,7 +93,7 @@ def test_changed_attributes_are_noticed(arch: str, session) -> None:
     a.fill()
     assert a.x.to_numpy().tolist() == [9, 16] and old[3] == 30
     assert session.compiled == compiled + 4
-    a.x, a.step, a.offset[1] = old, 10, 2
+    a.x, a.step, a.offset = old, 10, sg.Vector([1, 2])
     check(10, 2)
     check(10, 2)
     assert session.compiled == compiled + 4  # what was compiled first

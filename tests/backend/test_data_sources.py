@@ -98,6 +98,21 @@ def test_postponed_annotations_in_classes(arch: str) -> None:
     assert build(sg.i32).run(3) == 1
 
 
+def test_dataclasses_cannot_name_locals(arch: str) -> None:
+    element = sg.types.vector(3, sg.i32)
+
+    @dataclasses.dataclass
+    class Local:
+        v: element
+
+    @sg.kernel
+    def run(item: Local) -> sg.i32:
+        return item.v.sum()
+
+    with pytest.raises(sg.SpirogradNameError, match="dataclass `Local`"):
+        run(Local([1, 2, 3]))
+
+
 def test_notebooks(arch: str) -> None:
     text = """
 import spirograd as sg
@@ -148,12 +163,11 @@ def test_decorators_of_others_and_odd_layout(arch: str) -> None:
         k: sg.i32 = 3,  # a default
     ) -> sg.i32:
         """A docstring."""
-        for i in x: x[i] = (  # noqa: E701
-            i * k
-        )
+        for i in x:
+            x[i] = (  # noqa: E701
+                i * k
+            )
         # a comment at another column
-        return x[
-            1
-        ]
+        return x[1]
 
     assert run(sg.ndarray(sg.i32, 2)) == 3 and run(sg.ndarray(sg.i32, 2), k=4) == 4

@@ -137,11 +137,22 @@ def remember_outer_names(function: Callable[..., Any], frame: Any) -> None:
     texts = [a for a in getattr(function, "__annotations__", {}).values() if isinstance(a, str)]
     if not texts or frame is None or frame.f_locals is frame.f_globals:
         return
-    outer: dict[str, Any] = {}
+    names: set[str] = set()
     for text in texts:
         with contextlib.suppress(SyntaxError):
-            outer.update({name: frame.f_locals[name] for name in compile(text, "<annotation>", "eval").co_names if name in frame.f_locals})
-    function.__sg_outer__ = outer  # type: ignore[attr-defined]
+            names.update(compile(text, "<annotation>", "eval").co_names)
+    function.__sg_outer__ = {name: scope[name] for scope in _scopes(frame) for name in names if name in scope}  # type: ignore[attr-defined]
+
+
+def _scopes(frame: Any) -> list[dict[str, Any]]:
+    """The local names around a decorated function, innermost last: those of a class body, of the function around it."""
+    out = []
+    while frame is not None and frame.f_locals is not frame.f_globals:
+        out.append(frame.f_locals)
+        if "__qualname__" not in frame.f_locals:  # a function, not the body of a class
+            break
+        frame = frame.f_back
+    return out[::-1]
 
 
 def func(function: Callable[..., Any]) -> Func:

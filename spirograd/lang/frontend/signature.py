@@ -10,7 +10,7 @@ import numpy as np
 
 from spirograd.base import dtypes
 from spirograd.base.dtypes import DType
-from spirograd.base.errors import SpirogradRuntimeTypeError
+from spirograd.base.errors import SpirogradNameError, SpirogradRuntimeTypeError
 from spirograd.ir import ops as ir
 from spirograd.ir.nodes import ArrayArg, ScalarArg
 from spirograd.lang import ops, scalar
@@ -282,7 +282,13 @@ class DataclassParameter(Parameter):
     def __init__(self, name: str, cls: type, options: LanguageOptions) -> None:
         super().__init__(name)
         self.cls = cls
-        hints = inspect.get_annotations(cls, eval_str=True)
+        try:
+            hints = inspect.get_annotations(cls, eval_str=True)
+        except NameError as error:
+            raise SpirogradNameError(
+                f"an annotation of dataclass `{cls.__name__}` is a string, and {error} in its module",
+                hint="under `from __future__ import annotations`, types that a dataclass names must be defined at the top of the file",
+            ) from None
         self.members = {f.name: make_parameter(f"{name}.{f.name}", hints.get(f.name, f.type), options) for f in dataclasses.fields(cls)}
 
     def _check(self, value: Any) -> None:
