@@ -293,24 +293,27 @@ class Expressions(State):
         return self._boolean(node.values, is_and, node)
 
     def _boolean(self, nodes: list[ast.expr], is_and: bool, at: ast.AST) -> Any:
+        """``and``, ``or`` of Python: the operand that decides, not its truth. Without short circuit only truth values are left."""
         left = self.eval(nodes[0])
         if len(nodes) == 1:
             return left
         self.at(at)
         if not is_runtime(left):
             return left if bool(left) != is_and else self._boolean(nodes[1:], is_and, at)
-        left = scalar.truth(left)
-        combine = scalar.bit_and if is_and else scalar.bit_or
+        condition = scalar.truth(left)
         if not self.trace.options.short_circuit:
-            return combine(left, scalar.truth(self._boolean(nodes[1:], is_and, at)))
+            combine = scalar.bit_and if is_and else scalar.bit_or
+            return combine(condition, scalar.truth(self._boolean(nodes[1:], is_and, at)))
 
         def otherwise() -> Any:
-            return scalar.cast(scalar.truth(self._boolean(nodes[1:], is_and, at)), u1)
+            right = self._boolean(nodes[1:], is_and, at)
+            truth = scalar.cast(scalar.truth(right), u1)
+            return truth if scalar.dtype_of(right) is u1 else right
 
         def known() -> Any:
-            return scalar.constant(not is_and)
+            return scalar.constant(not is_and) if scalar.dtype_of(left) is u1 else left
 
-        return self.choose(left, otherwise, known) if is_and else self.choose(left, known, otherwise)
+        return self.choose(condition, otherwise, known) if is_and else self.choose(condition, known, otherwise)
 
     def conditional(self, node: ast.IfExp) -> Any:
         condition = self.eval(node.test)

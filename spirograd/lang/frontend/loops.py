@@ -6,12 +6,16 @@ import ast
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from spirograd.base.dtypes import i32, i64, u1, u32
 from spirograd.base.wording import counted
 from spirograd.ir import ops as ir
 from spirograd.ir.nodes import LoopAttr, Op
 from spirograd.lang import forms, randoms, scalar
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
+from spirograd.lang.data.scalar_field import indices_of
+from spirograd.lang.data.tree import SNode
 from spirograd.lang.frontend import names as syntax
 from spirograd.lang.frontend.calls import RunTimeRange
 from spirograd.lang.frontend.control import Control, StaticBreak, StaticContinue
@@ -89,13 +93,14 @@ class Loops(Control):
             return
         if isinstance(inner, forms.ndrange):
             bounds, decode = self.ndrange_space(inner)
-        elif isinstance(inner, (ScalarField, MatrixField, StructField)):
+        elif isinstance(inner, (ScalarField, MatrixField, StructField, SNode)):
             bounds, decode = field_space(inner)
         elif isinstance(inner, ArrayProxy):
             bounds, decode = self.array_space(inner)
         else:
             hint = "to loop over a list or a vector while compiling: `for x in sg.static(...)`" if _is_iterable(inner) else ""
             hint = "write `range(...)`" if scalar.is_scalar(inner) else hint
+            hint = "annotate the argument that it is `sg.types.ndarray()`" if isinstance(inner, np.ndarray) else hint
             raise type_error(f"cannot loop over {describe(inner)}", hint)
 
         def bind(index: Value) -> None:
@@ -306,13 +311,15 @@ def _trip_count(first: Value, last: Value, step: Value) -> Value:
     return _non_negative(scalar.floordiv(towards + size - 1, size))
 
 
-def field_space(field: ScalarField | MatrixField | StructField) -> tuple[Value, Callable[[Value], list[Value]]]:
-    """Number of elements of a field, and the decoding of a flat index in the order of memory."""
+def field_space(field: ScalarField | MatrixField | StructField | SNode) -> tuple[Value, Callable[[Value], list[Value]]]:
+    """Number of elements of a field, or of cells of a node, and the decoding of a flat index in the order of memory."""
     total = 1
     for extent in field.shape:
         total *= extent
 
     def decode(index: Value) -> list[Value]:
+        if isinstance(field, SNode):
+            return indices_of(field.decode(), len(field.shape), (), index)
         return list(field.loop_order(index))
 
     return scalar.constant(total, i64 if total > 2**31 - 1 else i32), decode
