@@ -4,47 +4,120 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from spirograd.base.dtypes import DType
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op
 
+# (x, d) stands for x / d, truncated.
+_Quotient = tuple[Op, int]
 
-def determines(indices: Iterable[Op], index: Op, invariant: set[Op]) -> bool:
+
+def determines(indices: Iterable[Op], index: Op, invariant: set[Op], natural: bool = False) -> bool:
     """Whether the values ``indices`` together fix the value of ``index``, given those in ``invariant`` (the same in every iteration).
 
-    Knows sums with invariants, negation and bitwise not, exclusive or with invariants, widening casts, and quotient and remainder of one value by
-    one divisor, as flat loops over several axes compute them. Unknown means no.
+    ``natural``: the index is never negative. Knows sums with invariants, negation and bitwise not, exclusive or with invariants, widening
+    casts, quotients and remainders, as flat loops over several axes compute them, and (if natural) sums of digits, as nested fields do.
+    Unknown means no.
     """
-    known = set(indices)
-    waiting = list(known)
-    divided: dict[tuple[Op, object], set[object]] = {}
-    while waiting:
-        op = waiting.pop()
-        if op is index:
-            return True
-        for found in _implied(op, invariant, divided):
-            if found not in known:
-                known.add(found)
-                waiting.append(found)
-    return False
+    return _Knowledge(index, invariant, natural).grows_from(indices)
 
 
-def _implied(op: Op, invariant: set[Op], divided: dict[tuple[Op, object], set[object]]) -> list[Op]:
-    """The values that knowing ``op`` (and what ``divided`` has collected) fixes."""
-    if op.code in (ops.idiv, ops.irem):
-        key = (op.args[0], _identity(op.args[1]))
-        parts = divided.setdefault(key, set())
+class _Knowledge:
+    """What is fixed: ``values``, and ``quotients`` by constants. ``remainders`` waits: x / d is fixed by (x / d) % m and x / (d * m)."""
+
+    def __init__(self, index: Op, invariant: set[Op], natural: bool) -> None:
+        self.index = index
+        self.invariant = invariant
+        self.natural = natural
+        self.values: set[Op] = set()
+        self.waiting: list[Op] = []
+        self.divided: dict[tuple[Op, Op], set[object]] = {}
+        self.quotients: set[_Quotient] = set()
+        self.remainders: dict[_Quotient, set[_Quotient]] = {}
+
+    def grows_from(self, values: Iterable[Op]) -> bool:
+        self._know(values)
+        while self.waiting:
+            op = self.waiting.pop()
+            self._know(self._implied(op))
+            self._know_quotient(_quotient(op))
+        return self.index in self.values
+
+    def _know(self, values: Iterable[Op]) -> None:
+        for value in values:
+            if value not in self.values:
+                self.values.add(value)
+                self.waiting.append(value)
+
+    def _know_quotient(self, quotient: _Quotient) -> None:
+        if quotient in self.quotients:
+            return
+        self.quotients.add(quotient)
+        if quotient[1] == 1:
+            self._know((quotient[0],))
+        for smaller in self.remainders.get(quotient, ()):
+            self._know_quotient(smaller)
+
+    def _implied(self, op: Op) -> list[Op]:
+        """The values that knowing ``op`` fixes."""
+        if op.code in (ops.idiv, ops.irem):
+            return self._divided(op)
+        if op.code in (ops.neg, ops.not_):
+            return [op.args[0]]
+        if op.code in (ops.add, ops.sub, ops.xor):
+            a, b = op.args
+            digits = self._digits(a, b) if op.code is ops.add else []
+            return digits or [x for x, other in ((a, b), (b, a)) if other in self.invariant or other.code is ops.const]
+        if op.code is ops.cast and op.type.is_int and op.type.bits >= op.args[0].type.bits:  # type: ignore[union-attr]
+            return [op.args[0]]
+        return []
+
+    def _divided(self, op: Op) -> list[Op]:
+        dividend, divisor = op.args
+        if divisor.code is ops.const:
+            if op.code is ops.irem and divisor.attr > 0:
+                x, d = _quotient(dividend)
+                larger = (x, d * int(divisor.attr))
+                self.remainders.setdefault(larger, set()).add((x, d))
+                if larger in self.quotients:
+                    self._know_quotient((x, d))
+            return []
+        parts = self.divided.setdefault((dividend, divisor), set())
         parts.add(op.code)
-        return [op.args[0]] if len(parts) == 2 and (op.args[1] in invariant or op.args[1].code is ops.const) else []
-    if op.code in (ops.neg, ops.not_):
-        return [op.args[0]]
-    if op.code in (ops.add, ops.sub, ops.xor):
-        a, b = op.args
-        return [x for x, other in ((a, b), (b, a)) if other in invariant or other.code is ops.const]
-    if op.code is ops.cast and op.type.is_int and op.type.bits >= op.args[0].type.bits:  # type: ignore[union-attr]
-        return [op.args[0]]
-    return []
+        return [dividend] if len(parts) == 2 and divisor in self.invariant else []
+
+    def _digits(self, a: Op, b: Op) -> list[Op]:
+        """Both digits of ``y * m + x % m``, where neither x nor y is negative and nothing wraps."""
+        for high, low in ((a, b), (b, a)):
+            if high.code is not ops.mul or low.code is not ops.irem or self._limit(low) is None:
+                continue
+            digit, scale = high.args if high.args[1].code is ops.const else reversed(high.args)
+            limit = self._limit(digit)
+            if scale.code is ops.const and scale.attr == low.args[1].attr and limit is not None and limit * scale.attr <= _most(self.index):
+                return [low, digit]
+        return []
+
+    def _limit(self, op: Op) -> int | None:
+        """What ``op`` is at most, if it is made of the index by division and is never negative."""
+        if op is self.index:
+            return _most(op) if self.natural else None
+        if op.code not in (ops.idiv, ops.irem) or op.args[1].code is not ops.const or op.args[1].attr <= 0:
+            return None
+        limit, divisor = self._limit(op.args[0]), int(op.args[1].attr)
+        if limit is None:
+            return None
+        return limit // divisor if op.code is ops.idiv else divisor - 1
 
 
-def _identity(op: Op) -> object:
-    """Equal for values that are equal: constants by value, others by being the same operation."""
-    return (op.type, op.attr) if op.code is ops.const else op
+def _most(op: Op) -> int:
+    assert isinstance(op.type, DType)
+    return int(op.type.max)
+
+
+def _quotient(op: Op) -> _Quotient:
+    """``op`` as a quotient by a constant (1 for anything). Truncating twice is truncating once, by the product."""
+    divisor = 1
+    while op.code is ops.idiv and op.args[1].code is ops.const and op.args[1].attr > 0:
+        divisor *= int(op.args[1].attr)
+        op = op.args[0]
+    return op, divisor

@@ -32,7 +32,7 @@ class _Demote(Rewriter):
         atomics = [x for x in body.walk() if x.code is ops.atomic]
         if not atomics:
             return self.b.append(op)
-        self.private = set(atomics) if op.attr.kind == "serial" else _private(body, atomics)
+        self.private = set(atomics) if op.attr.kind == "serial" else _private(op.regions[0], body, atomics)
         return self.copy(op) if self.private else self.b.append(op)
 
     def _atomic(self, op: Op) -> Op:
@@ -46,9 +46,10 @@ class _Demote(Rewriter):
         return old
 
 
-def _private(body: Region, atomics: list[Op]) -> set[Op]:
+def _private(bounds: Region, body: Region, atomics: list[Op]) -> set[Op]:
     """The atomics at elements that one iteration alone writes."""
-    index = body.params[0]
+    index, begin = body.params[0], bounds.results[0]
+    natural = begin.code is ops.const and begin.attr >= 0
     writes = [x for x in body.walk() if x.code.effect in ("write", "atomic") and ref_of(x) is not None]
     invariant = _invariant(body)
     out = set()
@@ -57,7 +58,7 @@ def _private(body: Region, atomics: list[Op]) -> set[Op]:
         assert ref is not None
         rivals = [w for w in writes if may_alias(ref, _ref(w))]
         where = _element(op)
-        if all(_ref(w) == ref and _element(w) == where for w in rivals) and determines(where, index, invariant):
+        if all(_ref(w) == ref and _element(w) == where for w in rivals) and determines(where, index, invariant, natural):
             out.add(op)
     return out
 
