@@ -255,6 +255,27 @@ def test_updates_are_atomic(arch: str) -> None:
     assert hi[None] == ((i * 37) % 1001).max()
 
 
+def test_truth_values_are_updated(arch: str) -> None:
+    flags = sg.field(sg.u1, shape=4)
+    pairs = sg.Vector.field(2, sg.u1, shape=3)
+
+    @sg.kernel
+    def work() -> sg.i32:
+        found, every = False, True
+        for i in range(100):
+            flags[i % 4] |= i == 42
+            pairs[i % 3] |= [i == 7, True]
+            found |= i == 99
+            every &= i < 100
+        for i in pairs:
+            pairs[i].y &= i != 1
+        return found * 10 + every
+
+    assert work() == 11
+    assert flags.to_numpy().tolist() == [0, 0, 1, 0]
+    assert pairs.to_numpy().tolist() == [[0, 1], [1, 0], [0, 1]]
+
+
 def test_lists_are_assigned(arch: str) -> None:
     v = sg.Vector.field(3, sg.f32, shape=4)
     m = sg.Matrix.field(2, 2, sg.f32, shape=4)

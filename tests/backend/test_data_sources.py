@@ -153,6 +153,7 @@ def test_decorators_of_others_and_odd_layout(arch: str) -> None:
         f.kept = True
         return f
 
+    # fmt: off
     @sg.kernel
     @keep
     def run(
@@ -163,11 +164,13 @@ def test_decorators_of_others_and_odd_layout(arch: str) -> None:
         k: sg.i32 = 3,  # a default
     ) -> sg.i32:
         """A docstring."""
-        for i in x:
-            x[i] = (  # noqa: E701
-                i * k
-            )
-        # a comment at another column
-        return x[1]
+        for i in x: x[i] = (
+            i * k
+        )
+    # a comment at another column
+        return x[
+            1
+        ]
+    # fmt: on
 
     assert run(sg.ndarray(sg.i32, 2)) == 3 and run(sg.ndarray(sg.i32, 2), k=4) == 4

@@ -46,6 +46,10 @@ class Place:
         self.store(combined(kind, old, value))
         return old
 
+    def update(self, kind: str, value: Any) -> None:
+        """As `atomic`, where nobody asks for the old value."""
+        self.atomic(kind, value)
+
 
 def element_shape(ref: MemoryRef) -> tuple[int, ...]:
     return ref.shape if isinstance(ref, TempRef) else ref.element_shape
@@ -129,6 +133,20 @@ class Element(Place):
             old.append(Value(b.atomic(kind, self.ref, *at, scalar.cast(v, dtype).op)))
         return old[0] if not self.shape else make(old, self.shape)
 
+    def update(self, kind: str, value: Any) -> None:
+        if self.ref.dtype.kind != "bool" or kind not in ("and", "or"):
+            self.atomic(kind, value)
+            return
+        # Storing True where the value is true (False where it is false) is `or` (`and`), in whatever order others do the same.
+        b = scalar.builder()
+        for at, v in zip(self._each(), entries_for(value, self.shape, self.what)):
+            changes = scalar.truth(v) if kind == "or" else scalar.logical_not(v)
+            b.begin()
+            b.store(self.ref, *at, scalar.constant(kind == "or").op)
+            then = b.end()
+            b.begin()
+            b.if_(scalar.cast(changes, self.ref.dtype).op, then, b.end())
+
     def compare_and_swap(self, expected: Any, desired: Any) -> Value:
         b = scalar.builder()
         dtype = self.ref.dtype
@@ -154,6 +172,10 @@ class Selection(Place):
 
     def atomic(self, kind: str, value: Any) -> Any:
         return make([part.atomic(kind, v) for part, v in zip(self.parts, self._values(value))], self.shape)
+
+    def update(self, kind: str, value: Any) -> None:
+        for part, v in zip(self.parts, self._values(value)):
+            part.update(kind, v)
 
     def _values(self, value: Any) -> list[Any]:
         return entries_for(value, self.shape, f"a part of an element of `{self.parts[0].ref.name}`")

@@ -14,6 +14,7 @@ from spirograd.lang.frontend.control import FoundReturn, StaticBreak, StaticCont
 from spirograd.lang.frontend.diagnostics import emit_assert
 from spirograd.lang.frontend.expressions import BINARY, FormattedText
 from spirograd.lang.frontend.loops import Loops
+from spirograd.lang.frontend.memory import has_elements
 from spirograd.lang.frontend.names import BREAK, CONTINUE, RESULT, RETURNED
 from spirograd.lang.frontend.places import Element, Selection, StructElement
 from spirograd.lang.frontend.state import is_runtime, settle
@@ -116,6 +117,10 @@ class Tracer(Loops):
     def _assign_part(self, target: ast.Subscript | ast.Attribute, value: Any) -> None:
         place = self.place(target)
         self.at(target)
+        if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
+            name = target.value.id
+            if isinstance(self.frame.vars.get(name), Value) and has_elements(self.frame.names.get(name)):
+                raise type_error(f"`{name}` is a local variable here, which hides the field or array of that name", "rename one of them")
         if place is not None:
             place.store(value)
             return
@@ -147,7 +152,7 @@ class Tracer(Loops):
         self.at(node)
         op = type(node.op)
         if isinstance(place, (Element, Selection, StructElement)) and op in ATOMIC and not isinstance(value, Struct):
-            place.atomic(ATOMIC[op], value)
+            place.update(ATOMIC[op], value)
         else:
             place.store(self.apply_binary(op, place.load(), value))
 
