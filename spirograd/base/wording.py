@@ -20,3 +20,8 @@ def counted(n: int, noun: str, plural: str = "") -> str:
 def with_article(noun: str) -> str:
     """``a list``, ``an int``."""
     return f"{'an' if noun[:1].lower() in 'aeio' else 'a'} {noun}"
+
+
+def over_limit(nbytes: int, used: int, limit: int) -> str:
+    """The message for an allocation beyond the option `device_memory_GB`."""
+    return f"cannot allocate {nbytes} bytes: {used} of the {limit} bytes that the option `device_memory_GB` allows are in use"

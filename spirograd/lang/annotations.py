@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.dtypes import DType
+from spirograd.base.wording import counted
 from spirograd.lang import ops, scalar
 from spirograd.lang.data import field as fields
 from spirograd.lang.data import ndarray as ndarrays
@@ -210,7 +211,7 @@ class NdarrayType:
         if self.element_shape is not None and tuple(element_shape) != self.element_shape:
             return f"elements of shape {self.element_shape} are wanted, the array has {tuple(element_shape)}"
         if self.ndim is not None and len(shape) != self.ndim:
-            return f"{self.ndim} axes are wanted, the array has {len(shape)}"
+            return f"an array with {counted(self.ndim, 'axis', 'axes')} is wanted, this one has {len(shape)}"
         return None
 
 

@@ -401,7 +401,8 @@ def _reduce(python: Callable[[Any], Any], method: str) -> Callable[[Any], Any]:
 def _items(x: Any, what: str) -> list[Any]:
     """The items of something whose length is known while compiling."""
     if isinstance(x, (RunTimeRange, Value, Field, ArrayProxy)) or not isinstance(x, (Iterable, Matrix)):
-        raise type_error(f"`{what}` needs a vector, or a list or range that is known while compiling, not {describe(x)}", "write a loop")
+        hint = "" if isinstance(x, Value) else "write a loop"
+        raise type_error(f"`{what}` needs a vector, or a list or range that is known while compiling, not {describe(x)}", hint)
     return list(x)
 
 

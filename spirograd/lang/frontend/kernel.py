@@ -112,8 +112,8 @@ class Specialization:
 class Kernel:
     """A function that runs on the device. Made by `kernel`.
 
-    Compiled at the first call with each signature: types of arguments, values of template arguments. Methods `ir`, `spirv`, `spirv_asm`, `llvm`
-    and `asm` show the stages of what was compiled last.
+    Compiled at the first call with each signature: types of arguments, values of template arguments. Methods `ir`, `spirv`,
+    `spirv_asm`, `llvm` and `asm` show the stages of what was compiled last.
     """
 
     __sg_is_kernel__ = True
@@ -321,7 +321,8 @@ class BoundKernel:
     def __init__(self, kernel: Kernel, instance: Any) -> None:
         if not getattr(type(instance), "__sg_data_oriented__", False):
             raise SpirogradRuntimeError(
-                f"`{kernel.function.__qualname__}` is a kernel and a method: decorate class `{type(instance).__name__}` with `@sg.data_oriented`"
+                f"`{kernel.function.__qualname__}` is a kernel and a method: "
+                f"decorate class `{type(instance).__name__}` with `@sg.data_oriented`"
             )
         self.kernel = kernel
         self.instance = instance
@@ -380,7 +381,7 @@ class _frames_hidden:
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if isinstance(error, SpirogradCompilationError) and not knobs.flag("SG_TRACEBACK"):
-            raise error.with_traceback(None) from None
+            raise error.with_traceback(None) from error.__cause__
 
 
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:

@@ -56,7 +56,7 @@ class Loops(Control):
     def static_iterable(self, node: ast.expr) -> list[Any]:
         space = self.eval(node)
         self.at(node)
-        if isinstance(space, RunTimeRange) or isinstance(space, Value):
+        if isinstance(space, (RunTimeRange, Value)):
             raise type_error(f"an unrolled loop needs bounds that are known while compiling, got {describe(space)}")
         try:
             items = list(space)

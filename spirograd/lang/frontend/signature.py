@@ -347,7 +347,7 @@ def make_parameter(name: str, annotation: Any, options: LanguageOptions) -> Para
         return ScalarParameter(name, options.default_ip if annotation is int else options.default_fp)
     if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
         return DataclassParameter(name, annotation, options)
-    shown = getattr(annotation, "__qualname__", repr(annotation))
+    shown = annotation.__qualname__ if type(annotation) is type else repr(annotation)
     try:
         return ScalarParameter(name, ops.as_dtype(annotation))
     except TypeError:

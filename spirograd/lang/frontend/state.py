@@ -16,7 +16,6 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Op, Region, TempRef
 from spirograd.lang import scalar
 from spirograd.lang.context import Trace
-from spirograd.lang.frontend.names import assigned
 from spirograd.lang.frontend.places import Element, Place, StructElement
 from spirograd.lang.frontend.source import Source
 from spirograd.lang.matrix import Matrix, make
@@ -182,7 +181,7 @@ class State:
             raise SpirogradNameError(f"`{name}` is not defined here", frame.source.loc(node, frame.caller), frame.lost[name])
         if name in frame.names:
             return frame.names[name]
-        if name in assigned(frame.source.tree.body, lambda call: ()):
+        if any(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store) for n in ast.walk(frame.source.tree)):
             hint = "it is assigned only later, or only in terms of itself; assign it before its first use"
         else:
             hint = did_you_mean(name, [*frame.vars, *(n for n in frame.names if not n.startswith("_") and n not in _USELESS)])

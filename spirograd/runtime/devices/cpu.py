@@ -15,6 +15,7 @@ from spirograd.base import knobs
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
+from spirograd.base.wording import over_limit
 from spirograd.llvmgen import abi
 from spirograd.llvmgen.toolchain import Library, host_caps, link, version
 from spirograd.runtime.device import Buffer, DeviceInfo
@@ -93,7 +94,7 @@ class CpuDevice:
         size = max((nbytes + 15) & ~15, 16)
         with self._lock:
             if size + self._allocated > self._limit:
-                raise OutOfDeviceMemory(f"cannot allocate {nbytes} bytes on the CPU: {self._allocated} of {self._limit} bytes are in use")
+                raise OutOfDeviceMemory(over_limit(nbytes, self._allocated, self._limit))
             self._allocated += size
         try:
             view = _map(size) if size >= _MAP_BYTES else _small(size)

@@ -17,6 +17,7 @@ import numpy as np
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
+from spirograd.base.wording import over_limit
 from spirograd.runtime.device import Buffer, Device, DeviceInfo
 
 _ALIGNMENT = 256
@@ -61,8 +62,7 @@ class InterpreterDevice:
         size = max(16, -(-nbytes // 16) * 16)
         with self._lock:
             if self._limit is not None and self._used + size > self._limit:
-                left = self._limit - self._used
-                raise OutOfDeviceMemory(f"the interpreter has {left} of {self._limit} bytes left, {size} were asked for")
+                raise OutOfDeviceMemory(over_limit(nbytes, self._used, self._limit))
             try:
                 array = np.zeros(size, np.uint8)
             except MemoryError as error:

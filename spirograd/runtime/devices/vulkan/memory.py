@@ -10,6 +10,7 @@ from typing import Any
 import vulkan as vk
 
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
+from spirograd.base.wording import over_limit
 from spirograd.runtime.devices.vulkan.api import NULL, check, ffi, lib, struct
 
 ALIGNMENT = 256
@@ -160,9 +161,7 @@ class Allocator:
         if size > self.max_allocation:
             raise OutOfDeviceMemory(f"{nbytes} bytes wanted, but the Vulkan device allows at most {self.max_allocation} bytes in one array")
         if self.cap is not None and self.used + size > self.cap:
-            raise OutOfDeviceMemory(
-                f"{nbytes} bytes wanted, but {self.used} of the {self.cap} bytes that the option device_memory_GB allows are in use"
-            )
+            raise OutOfDeviceMemory(over_limit(nbytes, self.used, self.cap))
 
     def _shared_block(self, size: int) -> Block:
         """A block for many ranges; where memory is short, one that is just large enough."""
