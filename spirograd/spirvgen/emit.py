@@ -51,6 +51,7 @@ def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, opt
     else:
         emit_range(e, task, group_size)
     module.entry_point(function.id, ENTRY_POINT, group_size)
+    module.keep_specials(function.id, caps.exact_specials)
     function.finish()
     data = module.to_bytes()
     if knobs.flag("SG_VALIDATE"):

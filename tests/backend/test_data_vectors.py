@@ -289,7 +289,7 @@ def test_math_functions() -> None:
             ("tm.cpow(a.xy, 2)", pair(za**2)),
             ("tm.pi * tm.e", np.pi * np.e),
             ("tm.isnan(a)", [0, 0, 0]),
-            ("tm.isinf(a * 1e38 * 1e38)", [1, 1, 1]),
+            ("tm.isinf(a / 0.0)", [1, 1, 1]),
             ("tm.popcnt(u & 15)", [3, 3, 2]),
             ("tm.atan2(a, b)", np.arctan2(A, B)),
         ],

@@ -116,6 +116,7 @@ def query(physical: Any) -> Features:
         max_groups=limits.maxComputeWorkGroupCount[0],
         max_push_constants=limits.maxPushConstantsSize,
         max_allocation=allocation,
+        exact_specials=tuple(bits for bits in (16, 32, 64) if getattr(v12, f"shaderSignedZeroInfNanPreserveFloat{bits}")),
     )
     kind = _KIND_NAMES.get(properties.deviceType, "other")
     driver = f"{text(v12.driverName)} {text(v12.driverInfo)}".strip()
