@@ -46,7 +46,7 @@ from spirograd.errors import (
     SpirogradUnsupportedError,
     SpirogradValueError,
 )  # fmt: skip
-from spirograd.lang.annotations import Template, template
+from spirograd.lang.annotations import template
 from spirograd.lang.data.axes import axes, i, ij, ijk, ijkl, ijl, ik, ikl, il, j, jk, jkl, jl, k, kl, l
 from spirograd.lang.data.enums import Backend, Layout
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField, field
@@ -74,8 +74,6 @@ from spirograd.lang.forms import (
     static_assert,
     static_print,
 )  # fmt: skip
-from spirograd.lang.frontend.function import func, pyfunc, real_func
-from spirograd.lang.frontend.kernel import data_oriented, kernel
 from spirograd.lang.hints import (
     assume_in_range,
     block_local,
@@ -152,7 +150,11 @@ if TYPE_CHECKING:  # to a type checker, a number of the kernel language is one o
     i8 = i16 = i32 = i64 = u8 = u16 = u32 = u64 = int
     int8 = int16 = int32 = int64 = uint8 = uint16 = uint32 = uint64 = int
     u1 = uint1 = bool
+    from spirograd.lang.typed import Template, data_oriented, func, kernel, pyfunc, real_func
 else:
+    from spirograd.lang.annotations import Template
+    from spirograd.lang.frontend.function import func, pyfunc, real_func
+    from spirograd.lang.frontend.kernel import data_oriented, kernel
     from spirograd.lang.primitive_types import (
         f16,
         f32,

@@ -1,10 +1,9 @@
 """Types for annotations: ``sg.types.ndarray(dtype, ndim)``, ``sg.types.vector(n, dtype)`` ..."""
 
-from spirograd.base.dtypes import f16, f32, f64, i8, i16, i32, i64, u1, u8, u16, u32, u64
+from typing import TYPE_CHECKING
+
 from spirograd.lang import primitive_types
 from spirograd.lang.annotations import (
-    NDArray,
-    Template,
     func,
     is_integral,
     is_real,
@@ -17,9 +16,41 @@ from spirograd.lang.annotations import (
 )
 from spirograd.lang.struct import StructType, struct
 
-int8, int16, int32, int64 = i8, i16, i32, i64
-uint1, uint8, uint16, uint32, uint64 = u1, u8, u16, u32, u64
-float16, float32, float64 = f16, f32, f64
+if TYPE_CHECKING:  # see spirograd/__init__.py
+    from spirograd.lang.typed import NDArray, Template
+
+    f16 = f32 = f64 = float16 = float32 = float64 = float
+    i8 = i16 = i32 = i64 = u8 = u16 = u32 = u64 = int
+    int8 = int16 = int32 = int64 = uint8 = uint16 = uint32 = uint64 = int
+    u1 = uint1 = bool
+else:
+    from spirograd.lang.annotations import NDArray, Template
+    from spirograd.lang.primitive_types import (
+        f16,
+        f32,
+        f64,
+        float16,
+        float32,
+        float64,
+        i8,
+        i16,
+        i32,
+        i64,
+        int8,
+        int16,
+        int32,
+        int64,
+        u1,
+        u8,
+        u16,
+        u32,
+        u64,
+        uint1,
+        uint8,
+        uint16,
+        uint32,
+        uint64,
+    )
 
 __all__ = [
     "NDArray", "StructType", "Template", "f16", "f32", "f64", "float16", "float32", "float64", "func", "i8", "i16", "i32", "i64", "int8",

@@ -19,7 +19,7 @@ from spirograd.runtime import loader
 ARCHS = ("interpreter", "cpu", "vulkan")
 PREFIX = "missing "
 _PROGRAMS = ("spirv-val", "spirv-as", "spirv-dis")
-_PACKAGES = ("torch", "matplotlib", "rich")
+_PACKAGES = ("torch", "matplotlib", "rich", "pyright")
 
 
 def _validation_layer() -> str | None:

@@ -7,7 +7,7 @@ Everything works in Python and in kernels, on numbers, and entry by entry on vec
 from __future__ import annotations
 
 import math as _math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spirograd.base.dtypes import u32
 from spirograd.lang import ops, scalar
@@ -45,10 +45,13 @@ pi = _math.pi
 inf = _math.inf
 nan = _math.nan
 
-vec2, vec3, vec4 = (MatrixType(n, None, float) for n in (2, 3, 4))
-ivec2, ivec3, ivec4 = (MatrixType(n, None, int) for n in (2, 3, 4))
-uvec2, uvec3, uvec4 = (MatrixType(n, None, u32) for n in (2, 3, 4))
-mat2, mat3, mat4 = (MatrixType(n, n, float) for n in (2, 3, 4))
+if TYPE_CHECKING:  # classes, which annotations can name
+    from spirograd.lang.typed import ivec2, ivec3, ivec4, mat2, mat3, mat4, uvec2, uvec3, uvec4, vec2, vec3, vec4
+else:
+    vec2, vec3, vec4 = (MatrixType(n, None, float) for n in (2, 3, 4))
+    ivec2, ivec3, ivec4 = (MatrixType(n, None, int) for n in (2, 3, 4))
+    uvec2, uvec3, uvec4 = (MatrixType(n, None, u32) for n in (2, 3, 4))
+    mat2, mat3, mat4 = (MatrixType(n, n, float) for n in (2, 3, 4))
 
 __all__ = [
     "acos", "asin", "atan2", "cconj", "cdiv", "ceil", "cexp", "cinv", "clamp", "clog", "clz", "cmul", "cos", "cpow", "cross",
