@@ -17,6 +17,7 @@ from spirograd.ir.ops import OpCode
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms import math_f32, math_f64
 from spirograd.transforms.context import PassContext
+from spirograd.transforms.fold_rules import constant
 from spirograd.transforms.math_value import Value
 
 Expansion = Callable[..., Value]
@@ -61,13 +62,16 @@ def _tables(ctx: PassContext) -> Tables:
 
 
 class _Expander(Rewriter):
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, fast_math: bool) -> None:
         super().__init__()
         self.tables = tables
+        self.fast_math = fast_math
         self.handlers = dict.fromkeys(_F32, self.expand)
 
     def expand(self, op: Op) -> Op | None:
         t = op.type
+        if op.code is ops.pow_ and self.fast_math and constant(op.args[1]) == 0.5:
+            return self.b.emit(ops.sqrt, self.args(op)[0])  # exact for squares, which programs rely on: int(n ** 0.5)
         table = self.tables.get(t) if isinstance(t, DType) else None
         if table is None or op.code not in table:
             return self.copy(op)
@@ -79,4 +83,4 @@ class _Expander(Rewriter):
 
 def expand_math(kernel: Kernel, ctx: PassContext) -> Kernel:
     """``kernel`` with the elementary functions that the back end lacks expanded to arithmetic. Kernel or device IR."""
-    return _Expander(_tables(ctx)).kernel(kernel)
+    return _Expander(_tables(ctx), ctx.options.fast_math).kernel(kernel)

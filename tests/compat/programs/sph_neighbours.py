@@ -26,7 +26,7 @@ def cell_of(p):
 
 @ti.func
 def is_in_grid(c):
-    return 0 <= c[0] and c[0] < GRID and 0 <= c[1] and c[1] < GRID
+    return 0 <= c[0] < GRID and c[1] >= 0 and c[1] < GRID
 
 
 @ti.func
