@@ -45,7 +45,9 @@ _DEFAULT_GROUP_SIZE = 128
 
 
 def compile_kernel(kernel: Kernel, caps: Capabilities, options: CompileOptions, on_op: OnOp | None = None) -> CompiledKernel:
-    """Compile ``kernel`` (kernel IR, before `offload`) for a device with ``caps``. ``on_op``: for the interpreter, called after each operation.
+    """Compile ``kernel`` (kernel IR, before `offload`) for a device with ``caps``.
+
+    ``on_op``: for the interpreter, called after each operation.
 
     Raises SpirogradUnsupportedError for what the device or profile cannot do, IRError if the IR is broken (a defect of the compiler).
     """

@@ -54,7 +54,8 @@ class Config:
 ACCEPTED = (
     "ad_stack_", "offline_cache_", "flatten_if", "require_version", "advanced_", "print_", "gdb_trigger", "real_matrix_scalarize",
     "force_scalarize_matrix", "half2_vectorization", "demote_dense_struct_fors", "cuda_stack_limit", "raise_on_templated_floats", "verbose",
-    "log_file", "kernel_profiler_", "timeline", "packed", "dynamic_index", "use_", "cpu_", "cuda_", "vk_", "saturating_grid_dim", "max_block_dim",
+    "log_file", "kernel_profiler_", "timeline", "packed", "dynamic_index", "use_", "cpu_", "cuda_", "vk_",
+    "saturating_grid_dim", "max_block_dim",
     "make_", "lower_access", "move_loop_invariant_outside_if", "cache_loop_invariant_global_vars", "auto_mesh_local", "constant_folding",
     "detect_read_only", "ndarray_use_cached_allocator", "simplify_before_lower_access", "simplify_after_lower_access", "default_up",
     "quant_opt_", "src_ll_cache", "make_thread_local", "make_block_local", "fast_compile", "compile_config", "allow_nv_shader_extension",

@@ -19,7 +19,7 @@ KNOBS: dict[str, Knob] = {
     "SG_DEVICE": Knob("", "Which device to use where there are several: its number, or a part of its name."),
     "SG_DEBUG": Knob("", "1: as `init(debug=True)`."),
     "SG_DUMP": Knob("", "Folder that receives every stage of every kernel compiled."),
-    "SG_OVERRIDE": Knob("", "Folder with stages that replace the compiler's own: files named as SG_DUMP names them, `.spv` and `kernel.ll`."),
+    "SG_OVERRIDE": Knob("", "Folder with stages that replace the compiler's own: files as SG_DUMP writes them, `.spv` and `kernel.ll`."),
     "SG_VALIDATE": Knob("", "1: run spirv-val on every SPIR-V module."),
     "SG_VALIDATION": Knob("", "1: enable the Vulkan validation layer and turn its messages into exceptions."),
     "SG_VERIFY": Knob("", "1: verify the IR after every pass."),

@@ -114,7 +114,8 @@ def _simulate(arch: str, particles: int, steps: int, console: Any) -> tuple[list
 
 
 def _times(runs: list[compare.Run], arch: str, args: argparse.Namespace, seconds: float) -> Any:
-    out = importlib.import_module("rich.table").Table(title="Times", caption="first: one step, compiling included; difference: of positions from the CPU's, in box lengths")
+    caption = "first: one step, compiling included; difference: of positions from the CPU's, in box lengths"
+    out = importlib.import_module("rich.table").Table(title="Times", caption=caption)
     for name in ("back end", "particles", "steps", "first (s)", "ms/step", "difference"):
         out.add_column(name, justify="left" if name == "back end" else "right", no_wrap=True)
     for run in runs:

@@ -164,9 +164,10 @@ class TaskAttr:
     """Attributes of ``task``, one dispatch.
 
     ``serial``: regions (body,), no parameters, run once by one invocation.
-    ``range_for``: regions (bounds, body, finish). bounds yields (begin, end), of the index type. body takes the index and one accumulator per entry of
-    ``reductions`` and yields the next accumulators. finish takes the accumulators of some iterations combined (of a thread, workgroup or chunk) and
-    adds them to memory; it may run any number of times, and never runs with an accumulator counted twice. Accumulators start at the identity.
+    ``range_for``: regions (bounds, body, finish). bounds yields (begin, end), of the index type. body takes the index and one accumulator
+    per entry of ``reductions`` and yields the next accumulators. finish takes the accumulators of some iterations combined (of a thread,
+    workgroup or chunk) and adds them to memory; it may run any number of times, and never runs with an accumulator counted twice.
+    Accumulators start at the identity.
     """
 
     kind: str

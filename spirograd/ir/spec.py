@@ -31,7 +31,8 @@ from spirograd.ir.ops import OpCode
 
 LEVELS = ("kernel", "device")
 _ROLES = ("primal", "grad", "dual")
-# "nsw": an address that never wraps; "wrap": wraps on purpose; "reassoc": a reduction, the order is free; "exact": rounded as written, never fused.
+# "nsw": an address that never wraps; "wrap": wraps on purpose; "reassoc": a reduction, the order is free; "exact": rounded as written,
+# never fused.
 _FLAGS: dict[OpCode, tuple[str, ...]] = {
     ops.add: ("nsw", "wrap", "reassoc", "exact"),
     ops.sub: ("nsw", "wrap", "reassoc", "exact"),

@@ -15,8 +15,8 @@ _LEAVES = frozenset((ops.const, ops.arg, ops.shape, ops.seed))
 def demote_atomics(kernel: Kernel, ctx: PassContext) -> Kernel:
     """In serial tasks all atomics; in parallel ones those at an element that belongs to its iteration alone.
 
-    An element does if the indices determine the iteration (`analysis.injectivity`), and every other write of the task to that memory has the
-    same indices (those of the vector's entries aside).
+    An element does if the indices determine the iteration (`analysis.injectivity`), and every other write of the task to that memory has
+    the same indices (those of the vector's entries aside).
     """
     return _Demote().kernel(kernel)
 

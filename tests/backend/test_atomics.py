@@ -130,9 +130,7 @@ def test_cas_loop(arch: str) -> None:
             done = False
             while not done:
                 old = cell[None]
-                if old >= v:
-                    done = True
-                elif sg.atomic_cas(cell[None], old, v) == old:
+                if old >= v or sg.atomic_cas(cell[None], old, v) == old:
                     done = True
 
     x = np.random.default_rng(2).integers(0, 60000, 2000).astype(np.uint32)

@@ -166,8 +166,8 @@ def test_fields_are_the_data_of_their_session(arch: str) -> None:
 
         @sg.kernel
         def fill():
-            for i in f:  # noqa: B023
-                f[i] = i  # noqa: B023
+            for i in f:
+                f[i] = i
 
         fill()
         results.append(f.to_numpy())

@@ -1,6 +1,6 @@
 """Every scalar type as argument, element, local and result; promotion; conversions; literals; default types."""
 
-# ruff: noqa: B023 (kernels bind the names of a loop when they are compiled, in its iteration)
+
 
 import numpy as np
 import pytest
