@@ -340,7 +340,7 @@ class Expressions(State):
         if not (is_runtime(a) and is_runtime(c) and same_shape(a, c)):
             raise type_error(f"the two sides of a conditional are {describe(a)} and {describe(c)}")
         self.frame.vars = dict(before)
-        changed = [name for name in sorted({*then_vars, *else_vars}) if then_vars.get(name) is not else_vars.get(name)]
+        changed = [name for name in sorted({*then_vars, *else_vars}) if name == CHOSEN or then_vars.get(name) is not else_vars.get(name)]
         if changed == [CHOSEN] and _is_pure(first[1]) and _is_pure(second[1]):
             for op in (*first[1], *second[1]):
                 self.b.append(op)
