@@ -6,7 +6,7 @@ comparisons are ordered ones or their negation.
 
 from __future__ import annotations
 
-from spirograd.base.dtypes import DType, f32, signed, u1, u32, unsigned
+from spirograd.base.dtypes import DType, f32, i32, signed, u1, u32, u64, unsigned
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op
 from spirograd.spirvgen.emitter import Emitter
@@ -181,8 +181,23 @@ def cast(e: Emitter, value: int, source: DType, target: DType) -> int:
         return e.bitcast(value, source, target)
     # The signedness of the source decides how it is extended; the result has that signedness too, then changes it.
     same = signed(target) if source.is_signed else unsigned(target)
+    if source.is_signed and source.bits == 32 and target.bits == 64:
+        return e.bitcast(_sign_extended(e, value), u64, target)
     wide = f.value("SConvert" if source.is_signed else "UConvert", e.type(same), value)
     return e.bitcast(wide, same, target)
+
+
+def _sign_extended(e: Emitter, value: int) -> int:
+    """An i32 as the bits of an i64, put together from two words.
+
+    lavapipe 22.3 gets comparisons of a constant with the result of an OpSConvert from 32 to 64 bits wrong.
+    """
+    f = e.f
+    word, pair = e.type(u32), e.type(u64)
+    low = f.value("UConvert", pair, e.bitcast(value, i32, u32))
+    sign = f.value("ShiftRightArithmetic", e.type(i32), value, e.const(31, i32))
+    high = f.value("UConvert", pair, f.value("Bitcast", word, sign))
+    return f.value("BitwiseOr", pair, low, f.value("ShiftLeftLogical", pair, high, e.const(32, u64)))
 
 
 HANDLERS = {

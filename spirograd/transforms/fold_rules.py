@@ -84,9 +84,12 @@ def _div(b: Builder, op: Op, args: tuple[Op, ...]) -> Op | None:
         return None
     if c == 1:
         return a
-    # By a power of two whose reciprocal is a normal number of the type: exact.
+    # By a power of two whose reciprocal is a normal number of the type: exact. By zero: times an infinity of its sign, which is the
+    # same for every dividend (lavapipe gets divisions by a constant 0 wrong).
     t = _type(op)
-    if c == 0 or not math.isfinite(c) or abs(math.frexp(c)[0]) != 0.5:
+    if c == 0:
+        return b.emit(ops.mul, a, b.const(math.copysign(math.inf, c), t), attr=op.attr)
+    if not math.isfinite(c) or abs(math.frexp(c)[0]) != 0.5:
         return None
     reciprocal = 1.0 / c
     smallest = {16: 2.0**-14, 32: 2.0**-126, 64: 2.0**-1022}[t.bits]
@@ -123,7 +126,7 @@ def _not(b: Builder, op: Op, args: tuple[Op, ...]) -> Op | None:
 
 def _abs(b: Builder, op: Op, args: tuple[Op, ...]) -> Op | None:
     a = args[0]
-    if a.code is ops.abs_:
+    if a.code is ops.abs_ or not _type(op).is_signed:
         return a
     return b.emit(ops.abs_, a.args[0]) if a.code is ops.neg else None
 
