@@ -35,6 +35,7 @@ from spirograd.transforms.expand_math import expand_math
 from spirograd.transforms.layout import arg_block, layout
 from spirograd.transforms.legalize import legalize
 from spirograd.transforms.lower_atomics import lower_atomics
+from spirograd.transforms.lower_remainder import lower_remainder
 from spirograd.transforms.offload import offload
 from spirograd.transforms.reductions import reductions
 from spirograd.transforms.simplify import simplify, simplify_lowered
@@ -77,6 +78,7 @@ def compile_kernel(kernel: Kernel, caps: Capabilities, options: CompileOptions, 
         kernel = run.apply(diagnostics, kernel, None)
         kernel = run.apply(expand_math, kernel, None)
         kernel = run.apply(legalize, kernel, None)
+        kernel = run.apply(lower_remainder, kernel, None)
         kernel = run.apply(lower_atomics, kernel, None)
         kernel = run.apply(simplify_lowered, kernel, "device")
         kernel = run.apply(check_capabilities, kernel, "device")
