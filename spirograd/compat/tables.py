@@ -56,7 +56,7 @@ def _init(arch: Any = None, **options: Any) -> None:
 
 ARCHS: Names = {
     **several(api, "cpu x64 arm64 vulkan metal cuda amdgpu gpu"),
-    **{name: name for name in ("opengl", "gles", "dx11", "dx12")},
+    **dict.fromkeys(("opengl", "gles", "dx11", "dx12"), api.vulkan),
     "x86_64": api.cpu,
 }
 LOG_LEVELS: Names = {name.upper(): name for name in ("trace", "debug", "info", "warn", "error", "critical")}

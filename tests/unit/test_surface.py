@@ -1,0 +1,199 @@
+"""What users can name: every name that kernels of the family use often is here, or is one of those that come later and say so."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+import spirograd as sg
+from spirograd.base.later import LATER, LATER_AD, Later
+from spirograd.compat import tables
+
+# Names of the module, most used first; "SpirogradX" stands for the member's own prefix.
+_PRESENT = """
+kernel field i32 f32 cpu ndarray cuda extension.adstack Vector types.ndarray amdgpu metal vulkan Matrix template Backend.NDARRAY
+root.dense sync tensor ndrange i Backend.FIELD static types.NDArray func f64 Matrix.field Vector.field init i64 data_oriented
+extension.data64 types.vector root.place SpirogradCompilationError cast sin atomic_add grouped Tensor u32 u64 root.lazy_grad
+SpirogradSyntaxError gpu cfg.arch i16 types.matrix extension.assertion ij real_func loop_config x64 f16 math.vec3 u16 Matrix.ndarray
+Vector.ndarray u8 i8 root.lazy_dual types.struct SpirogradTypeError Template reset math.vec2 u1 Matrix.tensor Struct Vector.tensor
+atomic_min atomic_max dataclass max extension.sparse log Struct.field cos exp min random atomic_cas floor j k sqrt math.mat2 atan2
+VectorTensor abs atomic_and atomic_or atomic_xor select FieldsBuilder MatrixTensor acos asin tanh zero Layout.AOS atomic_sub ceil int32
+math.vec4 Matrix.zero SpirogradNameError SpirogradRuntimeError SpirogradRuntimeTypeError atomic_exchange math.mat3 static_assert tan
+Layout.SOA int64 math.ffs round uint32 Ndarray Vector.zero SpirogradAssertionError Matrix.cols atomic_mul ijk math.clz math.ivec3
+math.mat4 raw_mod rsqrt uint64 Matrix.diag Matrix.rows ScalarField ad.no_grad arm64 bit_shr block_local extension.quant_basic
+is_extension_enabled is_extension_supported math.ivec2 math.popcnt math.rotation2d math.uvec2 pure stop_grad types.is_integral
+types.is_signed Matrix.identity Matrix.one MatrixNdarray Vector.unit VectorNdarray bit_cast extension.bls extension.quant float16 float32
+ijkl math.clamp math.nan math.normalize math.radians math.rot_by_axis math.rot_yaw_pitch_roll math.rotation3d math.scale math.sign
+math.translate one pow randn raw_div rescale_index static_print types.primitive_types.all_types uint16 uint8 AdStackOverflow
+OutOfDeviceMemory Field MatrixField StructField ScalarNdarray assume_in_range cache_read_only no_activate loop_unique
+deactivate_all_snodes set_logging_level is_logging_effective pyfunc axes SNode types.func types.template types.Template available_archs
+"""
+# Deliberately later; the reasons are in base/later.py.
+_ABSENT = """
+get_addr ref polar_decompose svd eig sym_eig solve frexp append activate deactivate is_active length BitpackedFields graph linalg
+algorithms simt profiler aot tools GUI Texture Stream Event perf_dispatch global_thread_idx sparse_matrix_builder make_spd mesh_local ui
+sparse
+"""
+PRESENT, ABSENT = _PRESENT.split(), _ABSENT.split()
+SPARSE_NODES = ("pointer", "bitmasked", "dynamic", "hash")
+
+
+def find(path: str, start: Any = sg) -> Any:
+    for name in path.split("."):
+        if path == "cfg.arch":
+            sg.init(arch=sg.cpu)
+        start = getattr(start, name)
+    return start
+
+
+@pytest.mark.parametrize("path", PRESENT)
+def test_present(path: str) -> None:
+    assert not isinstance(find(path), Later)
+    assert "." in path or path in sg.__all__
+    sg.reset()
+
+
+@pytest.mark.parametrize("name", sorted({*ABSENT, *LATER}))
+def test_later(name: str) -> None:
+    stand_in = find(name)
+    assert isinstance(stand_in, Later)
+    assert not isinstance(1, stand_in)
+    with pytest.raises(sg.SpirogradUnsupportedError, match=f"`{name}` is not supported in this version"):
+        stand_in(1)
+    with pytest.raises(sg.SpirogradUnsupportedError, match=rf"`{name}\.part`"):
+        stand_in.part  # noqa: B018
+    with pytest.raises(sg.SpirogradUnsupportedError):
+        type("Derived", (stand_in,), {}) if not hasattr(stand_in, "__mro_entries__") else stand_in.__mro_entries__(())
+
+
+def test_derivatives_come_later() -> None:
+    for name in LATER_AD:
+        with pytest.raises(sg.SpirogradUnsupportedError, match=f"`ad.{name}`.*\n.*differentiation comes in a later version"):
+            getattr(sg.ad, name)(1)
+
+    @sg.kernel
+    def k() -> None:
+        pass
+
+    with pytest.raises(sg.SpirogradUnsupportedError, match=r"`kernel\.grad`"):
+        k.grad()
+
+
+def test_sparse_nodes_come_later() -> None:
+    for kind in SPARSE_NODES:
+        with pytest.raises(sg.SpirogradUnsupportedError, match=kind):
+            getattr(sg.root, kind)(sg.i, 4)
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(AttributeError, match="feild"):
+        sg.feild  # noqa: B018
+    assert not hasattr(sg.ad, "tape")
+
+
+@pytest.mark.parametrize("arch", ["cpu", "interpreter"])
+def test_extensions(arch: str) -> None:
+    sg.init(arch=arch)
+    assert sg.is_extension_enabled(sg.extension.data64)
+    assert sg.is_extension_supported(arch, sg.extension.assertion)
+    assert not sg.is_extension_supported(arch, sg.extension.sparse)
+    assert not sg.is_extension_supported("cuda", sg.extension.data64)
+    sg.reset()
+
+
+def test_log_levels() -> None:
+    sg.set_logging_level("error")
+    assert sg.is_logging_effective("error")
+    assert not sg.is_logging_effective("warn")
+    with pytest.raises(sg.SpirogradRuntimeError, match="loud"):
+        sg.set_logging_level("loud")
+    sg.set_logging_level("warn")
+
+
+def test_rescaled_index_and_functions_of_python() -> None:
+    sg.init(arch=sg.cpu)
+    fine, coarse = sg.field(sg.i32, (8, 4)), sg.field(sg.i32, (2, 8))
+
+    @sg.pyfunc
+    def double(x):  # type: ignore[no-untyped-def]
+        return 2 * x
+
+    @sg.kernel
+    def k() -> sg.i32:
+        index = sg.rescale_index(fine, coarse, sg.Vector([7, 3]))
+        return index[0] * 100 + double(index[1])
+
+    assert (k(), double(4)) == (112, 8)
+    sg.reset()
+
+
+# --- the family's names ------------------------------------------------------------------------------------------------------
+
+FAMILY = {"taichi": "Taichi", "quadrants": "Quadrants"}
+IMPORTS = [
+    ("", "f32 kernel field Vector {}SyntaxError {}RuntimeError svd GUI init template x86_64 opengl DeviceCapability"),
+    ("lang", "impl misc kernel Matrix"),
+    ("lang.exception", "{}CompilationError {}TypeError {}NameError {}IndexError {}AssertionError {}RuntimeTypeError"),
+    ("lang.impl", "current_cfg get_runtime field static"),
+    ("lang.misc", "is_extension_supported is_arch_supported loop_config extension"),
+    ("lang.ops", "sqrt cast atomic_add select"),
+    ("lang.matrix", "Matrix Vector MatrixType MatrixField"),
+    ("lang.struct", "Struct StructField"),
+    ("lang.field", "Field ScalarField"),
+    ("lang.kernel_impl", "kernel func data_oriented Kernel"),
+    ("lang.snode", "SNode"),
+    ("lang._ndarray", "Ndarray ScalarNdarray"),
+    ("math", "vec3 mat2 clamp pi"),
+    ("types", "ndarray NDArray vector struct quant"),
+    ("types.primitive_types", "f32 i64 all_types"),
+    ("types.ndarray_type", "NdarrayType"),
+    ("ad", "Tape FwdMode no_grad"),
+    ("simt", "block subgroup"),
+    ("simt.block", "SharedArray sync"),
+    ("algorithms", "PrefixSumExecutor parallel_sort"),
+    ("linalg", "SparseMatrixBuilder SparseSolver"),
+    ("tools", "imwrite VideoManager"),
+    ("profiler", "print_kernel_profiler_info"),
+    ("experimental", "real_func"),
+    ("_lib.core", "DeviceCapability"),
+]
+
+
+@pytest.mark.parametrize("family", FAMILY)
+@pytest.mark.parametrize(("module", "names"), IMPORTS, ids=lambda x: x.split()[0] if x else "top")
+def test_family_imports(family: str, module: str, names: str) -> None:
+    path = f"spirograd.compat.{family}" + (f".{module}" if module else "")
+    found = importlib.import_module(path)
+    top = importlib.import_module(f"spirograd.compat.{family}")
+    assert found is find(module, top) if module else found is top
+    for name in names.format(*[FAMILY[family]] * 8).split():
+        assert getattr(found, name) is not None
+
+
+@pytest.mark.parametrize("family", FAMILY)
+def test_family_behaviour(family: str) -> None:
+    import spirograd.compat.quadrants
+    import spirograd.compat.taichi
+
+    ti: Any = getattr(spirograd.compat, family)
+    ti.init(arch=ti.cuda, log_level=ti.ERROR)  # the CPU takes over, as in the family
+    assert ti.lang.impl.current_cfg().arch == ti.cfg.arch == "cpu"
+    runtime = ti.lang.impl.get_runtime()
+    assert (runtime.default_fp, runtime.prog.config().debug) == (ti.f32, False)
+    assert runtime.prog.get_device_caps().get(ti._lib.core.DeviceCapability.spirv_has_float64) == 1
+    assert getattr(ti, f"{FAMILY[family]}SyntaxError") is sg.SpirogradSyntaxError
+    with pytest.raises(sg.SpirogradUnsupportedError, match=r"simt\.block\.SharedArray"):
+        ti.simt.block.SharedArray((4,), ti.f32)
+    with pytest.raises(sg.SpirogradUnsupportedError, match=r"get_runtime\(\)\.prog\.launch"):
+        runtime.prog.launch()
+    with pytest.raises(AttributeError, match="did you mean field"):
+        ti.feild  # noqa: B018
+    sg.reset()
+
+
+def test_tables_name_each_thing_once() -> None:
+    assert not set(tables.MODULES) & set(tables.EMPTY_MODULES)
+    assert not {name for name in tables.MAIN if isinstance(tables.MAIN[name], Later)}
+    assert not set(sg.__all__) & set(LATER)
