@@ -217,6 +217,78 @@ def test_instances_are_let_go(arch: str) -> None:
     assert [ref() for ref in alive] == [None] * 8
 
 
+def test_other_things_in_classes(arch: str, session) -> None:
+    @sg.data_oriented
+    class Base:
+        scale = 3
+        __slots__ = ("_n", "x")
+
+        def __init__(self) -> None:
+            self.x = sg.ndarray(sg.f32, 4)
+            self._n = np.int64(4)
+
+        @property
+        def n(self):
+            return self._n
+
+        @property
+        def table(self):
+            return {"bonus": [self._n, 0]}
+
+        @classmethod
+        def make(cls):
+            return cls()
+
+        @staticmethod
+        def plain(k):
+            return k * 2
+
+        @sg.func
+        def value(self, i):
+            return self.scale * i + self.plain(3)
+
+    class Derived(Base):
+        @sg.func
+        def value(self, i):
+            return super().value(i) + self.table["bonus"][0] + Base.value(self, 0)
+
+        @sg.kernel
+        def run(self):
+            for i in range(self.n):
+                self.x[i] = self.value(i)
+
+    d = Derived.make()
+    d.run()
+    assert d.x.to_numpy().tolist() == [16, 19, 22, 25]
+    compiled = session.compiled
+    d.run()
+    assert session.compiled == compiled
+    Base.scale = 100
+    d._n = np.int64(2)
+    d.run()
+    assert d.x.to_numpy().tolist() == [14, 114, 22, 25]
+
+
+def test_instances_that_are_equal_are_not_the_same(arch: str) -> None:
+    @sg.data_oriented
+    @dataclasses.dataclass
+    class Cell:
+        k: int
+        f: object
+
+        @sg.kernel
+        def run(self) -> sg.i32:
+            return self.k + self.f[0]
+
+    f, g = sg.field(sg.i32, shape=1), sg.field(sg.i32, shape=1)
+    f[0] = 10
+    cells = [Cell(1, f), Cell(1, f), Cell(1, g)]
+    assert [c.run() for c in cells] == [11, 11, 1]
+    cells[0].k = 5
+    cells[1].f = g
+    assert [c.run() for c in cells] == [15, 1, 1]
+
+
 def test_class_must_be_marked(arch: str) -> None:
     class Plain:
         @sg.kernel

@@ -164,7 +164,7 @@ def test_decorators_of_others_and_odd_layout(arch: str) -> None:
         k: sg.i32 = 3,  # a default
     ) -> sg.i32:
         """A docstring."""
-        for i in x: x[i] = (
+        for i in x: x[i] = (  # noqa: E701
             i * k
         )
     # a comment at another column

@@ -11,6 +11,8 @@ import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from spirograd.base.dtypes import DType, u32
 from spirograd.base.errors import SpirogradCompilationError, SpirogradError, SpirogradSyntaxError, SpirogradTypeError
 from spirograd.lang import forms, ops, randoms, scalar
@@ -66,6 +68,7 @@ class Calls(Expressions):
             forms.random: lambda node: self.form_random(node, randoms.uniform),
             forms.randn: lambda node: self.form_random(node, randoms.normal),
             builtins.print: self.form_print,
+            builtins.super: self.form_super,
             **{function: self._atomic(kind) for function, kind in forms.ATOMICS.items()},
         }
 
@@ -221,6 +224,16 @@ class Calls(Expressions):
         self.frame.vars[RNG] = scalar.add(counter, scalar.constant(1, u32))
         return draw(t, counter, *self.random_key)
 
+    def form_super(self, node: ast.Call) -> Any:
+        """``super()``: Python finds the class and the object by itself, from the method that is running."""
+        if node.args or node.keywords:
+            args, kwargs = self.arguments(node)
+            return super(*args, **kwargs)
+        cls, first = self.frame.names.get("__class__"), next(iter(self.frame.vars.values()), None)
+        if not isinstance(cls, type) or not isinstance(first, cls):
+            raise self.syntax_error("`super()` works in methods of a class", node, "name the class: `Base.method(self, ...)`")
+        return super(cls, first)
+
     def form_print(self, node: ast.Call) -> None:
         args, kwargs = self.arguments(node)
         self.at(node)
@@ -288,6 +301,7 @@ class Calls(Expressions):
         arguments.apply_defaults()
         caller = self.frame
         frame = Frame(func.source, func.source.names(), False, func.signature.return_annotation, call_loc, loops=list(caller.loops))
+        frame.by_reference = frozenset(func.references())
         for name, value in arguments.arguments.items():
             annotation = func.signature.parameters[name].annotation
             frame.vars[name] = self.argument(name, value, annotation, func)
@@ -378,9 +392,9 @@ def _range(*args: Any) -> Any:
                 raise type_error(f"`range` needs integers, got {scalar.dtype_of(a)}", "cast the bound: `int(x)`")
         return RunTimeRange(0, *args) if len(args) == 1 else RunTimeRange(*args)
     for a in args:
-        if not isinstance(a, int):
+        if not isinstance(a, (int, np.integer)):
             raise type_error(f"`range` needs integers, got {describe(a)}", "`//` divides integers to an integer")
-    return range(*args)
+    return range(*map(int, args))
 
 
 def _convert(t: Any) -> Callable[[Any], Any]:
