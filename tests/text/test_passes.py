@@ -35,12 +35,14 @@ from spirograd.transforms.licm import licm
 from spirograd.transforms.lower_atomics import lower_atomics
 from spirograd.transforms.lower_remainder import lower_remainder
 from spirograd.transforms.offload import offload
+from spirograd.transforms.reassociate import reassociate
 from spirograd.transforms.reductions import reductions
 from spirograd.transforms.simplify import simplify, simplify_lowered
 
 _FUNCTIONS: tuple[Callable[[Kernel, PassContext], Kernel], ...] = (
-    check_bounds, check_capabilities, check_overflow, cse, dce, demote_atomics, diagnostics, fold, layout, legalize, licm, lower_atomics, lower_remainder,
-    offload, reductions, simplify, simplify_lowered,
+    check_bounds, check_capabilities, check_overflow, cse, dce, demote_atomics, diagnostics, fold, layout, legalize, licm,
+    lower_atomics, lower_remainder,
+    offload, reassociate, reductions, simplify, simplify_lowered,
 )  # fmt: skip
 PASSES = {f.__name__: f for f in _FUNCTIONS}
 FILES = sorted((Path(__file__).parent / "cases").glob("*.txt"))

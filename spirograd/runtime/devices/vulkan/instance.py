@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from typing import Any
 
@@ -42,10 +43,28 @@ _PREFERENCE = {
 }
 
 
+@functools.cache
+def _keep_drivers_loaded() -> Any:
+    """An instance that lives as long as the process.
+
+    The loader unloads drivers with the last instance, and some cannot be loaded often: after some tens of times NVIDIA's finds no room for
+    its thread-local storage.
+    """
+    app = struct("VkApplicationInfo", apiVersion=API_1_2)
+    flags = _ENUMERATE_PORTABILITY_BIT if _PORTABILITY in instance_extensions() else 0
+    names, kept = strings([_PORTABILITY] if flags else [])
+    info = struct("VkInstanceCreateInfo", flags=flags, pApplicationInfo=app, enabledExtensionCount=int(flags != 0), ppEnabledExtensionNames=names)
+    handle = ffi.new("VkInstance*")
+    check(lib.vkCreateInstance(info, NULL, handle), "create a Vulkan instance")
+    del kept
+    return handle[0]
+
+
 class Instance:
     """A VkInstance. ``messages`` collects warnings and errors of the validation layer, if it is on."""
 
     def __init__(self, validation: bool) -> None:
+        _keep_drivers_loaded()
         self.messages: deque[str] = deque()
         self.validation = validation
         self._callback = ffi.callback(_CALLBACK, self._on_message) if validation else None
