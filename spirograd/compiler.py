@@ -37,12 +37,16 @@ from spirograd.transforms.legalize import legalize
 from spirograd.transforms.lower_atomics import lower_atomics
 from spirograd.transforms.lower_remainder import lower_remainder
 from spirograd.transforms.offload import offload
+from spirograd.transforms.reassociate import reassociate
 from spirograd.transforms.reductions import reductions
 from spirograd.transforms.simplify import simplify, simplify_lowered
 
 Pass = Callable[[Kernel, PassContext], Kernel]
 
 _DEFAULT_GROUP_SIZE = 128
+# Each workgroup of a reduction ends with an atomic: few of them, for speed and because each one rounds; enough to fill large GPUs.
+_REDUCTION_GROUP_SIZE = 256
+_REDUCTION_GROUPS = 512
 
 
 def compile_kernel(kernel: Kernel, caps: Capabilities, options: CompileOptions, on_op: OnOp | None = None) -> CompiledKernel:
@@ -71,6 +75,7 @@ def compile_kernel(kernel: Kernel, caps: Capabilities, options: CompileOptions, 
         kernel = run.apply(offload, kernel, "kernel")
         kernel = run.apply(demote_atomics, kernel, "kernel")
         kernel = run.apply(reductions, kernel, "kernel")
+        kernel = run.apply(reassociate, kernel, "kernel")
         kernel = run.apply(dce, kernel, "kernel")
         run.record("offload.ir", kernel)
         artifact = run.describe(kernel, key)
@@ -182,9 +187,9 @@ def _task_infos(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> 
             infos.append(TaskInfo(op.attr.name, "serial", op.attr.name, 0))
             continue
         begin, end = (size_of(value) for value in op.regions[0].results)
-        wanted = op.attr.group_size or options.group_size or _DEFAULT_GROUP_SIZE
-        size = max(1, min(wanted, caps.max_group_size))
-        infos.append(TaskInfo(op.attr.name, "range_for", op.attr.name, 0, begin, end, size))
+        usual, most = (_REDUCTION_GROUP_SIZE, _REDUCTION_GROUPS) if op.attr.reductions else (_DEFAULT_GROUP_SIZE, 0)
+        size = max(1, min(op.attr.group_size or options.group_size or usual, caps.max_group_size))
+        infos.append(TaskInfo(op.attr.name, "range_for", op.attr.name, 0, begin, end, size, most))
     return tuple(infos)
 
 

@@ -49,7 +49,10 @@ class ArgBlock:
 
 @dataclass(frozen=True, slots=True)
 class TaskInfo:
-    """One dispatch. ``begin``/``end`` are None where only the device can know them: then it strides over its own bounds."""
+    """One dispatch. ``begin``/``end`` are None where only the device can know them: then it strides over its own bounds.
+
+    ``max_groups``: dispatch at most so many workgroups (0: as many as the device takes).
+    """
 
     name: str
     kind: str  # "serial" | "range_for"
@@ -58,6 +61,7 @@ class TaskInfo:
     begin: Size | None = 0
     end: Size | None = 1
     group_size: int = 1
+    max_groups: int = 0
 
 
 @dataclass(frozen=True, slots=True)

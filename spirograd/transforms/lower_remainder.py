@@ -13,8 +13,8 @@ def lower_remainder(kernel: Kernel, ctx: PassContext) -> Kernel:
     """On SPIR-V profiles: a rem b as a - (a / b) * b, for signed integers.
 
     Vulkan leaves OpSRem undefined if an operand is negative, unless the device has VK_KHR_maintenance8 (appendix "Vulkan Environment for
-    SPIR-V"); NVIDIA's driver 580 then gives the unsigned remainder. Division is defined. Where code has quotient and remainder of one pair of
-    operands, as the decoding of a flat index has, this also shares the division.
+    SPIR-V"); NVIDIA's driver 580 then gives the unsigned remainder. Division is defined. Where code has quotient and remainder of one pair
+    of operands, as the decoding of a flat index has, this also shares the division.
     """
     return kernel if ctx.caps.profile == "cpu" else _Remainder().kernel(kernel)
 

@@ -44,7 +44,7 @@ class Executable:
 
     __slots__ = ("__weakref__", "block_size", "tasks")
 
-    def __init__(self, block_size: int, tasks: tuple[tuple[Any, int], ...]) -> None:
+    def __init__(self, block_size: int, tasks: tuple[tuple[Any, int, int], ...]) -> None:
         self.block_size = block_size
         self.tasks = tasks
 
@@ -160,16 +160,16 @@ class VulkanDevice:
         self._check()
         if kernel.profile != "vulkan":
             raise SpirogradRuntimeError(f"kernel {kernel.name} was compiled for {kernel.profile!r}, not for Vulkan")
-        tasks: list[tuple[Any, int]] = []
+        tasks: list[tuple[Any, int, int]] = []
         try:
             for task in kernel.tasks:
                 pipeline = self._pipelines.create(kernel.binaries[task.binary], task.entry, f"{kernel.name} ({task.name})")
-                tasks.append((pipeline, max(task.group_size, 1)))
+                tasks.append((pipeline, max(task.group_size, 1), min(task.max_groups or self._group_limit, self._group_limit)))
         except BaseException:
-            self._trash.extend(("pipeline", pipeline) for pipeline, _ in tasks)
+            self._trash.extend(("pipeline", pipeline) for pipeline, _, _ in tasks)
             raise
         executable = Executable(kernel.args.size, tuple(tasks))
-        pipelines = [("pipeline", pipeline) for pipeline, _ in tasks]
+        pipelines = [("pipeline", pipeline) for pipeline, _, _ in tasks]
         weakref.finalize(executable, self._trash.extend, pipelines).atexit = False
         self._check()
         return executable
@@ -193,8 +193,7 @@ class VulkanDevice:
             if data:
                 fn.CmdPushConstants(commands, self._pipelines.layout, _COMPUTE_STAGE, 0, len(data), data)
             barrier, memory_barrier, dispatch = fn.CmdPipelineBarrier, stream.barrier, fn.CmdDispatch
-            limit = self._group_limit
-            for (pipeline, group_size), count in zip(executable.tasks, counts):
+            for (pipeline, group_size, limit), count in zip(executable.tasks, counts):
                 if count is None:
                     count = self._fill_invocations
                 elif count <= 0:

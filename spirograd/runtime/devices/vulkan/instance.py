@@ -51,9 +51,15 @@ def _keep_drivers_loaded() -> Any:
     its thread-local storage.
     """
     app = struct("VkApplicationInfo", apiVersion=API_1_2)
-    flags = _ENUMERATE_PORTABILITY_BIT if _PORTABILITY in instance_extensions() else 0
-    names, kept = strings([_PORTABILITY] if flags else [])
-    info = struct("VkInstanceCreateInfo", flags=flags, pApplicationInfo=app, enabledExtensionCount=int(flags != 0), ppEnabledExtensionNames=names)
+    wanted = [_PORTABILITY] if _PORTABILITY in instance_extensions() else []
+    names, kept = strings(wanted)
+    info = struct(
+        "VkInstanceCreateInfo",
+        flags=_ENUMERATE_PORTABILITY_BIT if wanted else 0,
+        pApplicationInfo=app,
+        enabledExtensionCount=len(wanted),
+        ppEnabledExtensionNames=names,
+    )
     handle = ffi.new("VkInstance*")
     check(lib.vkCreateInstance(info, NULL, handle), "create a Vulkan instance")
     del kept
