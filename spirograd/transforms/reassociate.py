@@ -1,0 +1,60 @@
+"""Sums and products that a serial loop accumulates may be taken in any order, so that the loop can be vectorised."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from spirograd.base.dtypes import DType
+from spirograd.ir import ops
+from spirograd.ir.nodes import Kernel, Op, Region
+from spirograd.ir.rewrite import Rewriter
+from spirograd.transforms.context import PassContext
+
+# What may make up one chain from a carried value to its next one.
+_FAMILIES = (frozenset((ops.add, ops.sub)), frozenset((ops.mul,)))
+
+
+def reassociate(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """With fast math, mark the operations by which a `for` carries a sum or product of floats "reassoc".
+
+    Only where nothing else looks at the partial sums, so that compensated summation and running totals stay as they are written.
+    """
+    if not ctx.options.fast_math or not any(op.code is ops.for_ and len(op.args) > 2 for op in kernel.walk()):
+        return kernel
+    return _Reassociate(kernel).kernel(kernel)
+
+
+class _Reassociate(Rewriter):
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__()
+        self.uses = Counter(a for op in kernel.walk() for a in op.args)
+        self.chained: set[Op] = set()
+        self.handlers[ops.for_] = self._for
+        for code in frozenset.union(*_FAMILIES):
+            self.handlers[code] = self._link
+
+    def _for(self, op: Op) -> Op:
+        region = op.regions[0]
+        for carried, following in zip(region.params[1:], region.results):
+            for family in _FAMILIES:
+                self.chained.update(self._chain(carried, following, family, region))
+        return self.copy(op)
+
+    def _chain(self, start: Op, end: Op, family: frozenset[ops.OpCode], region: Region) -> list[Op]:
+        """The operations from ``start`` to ``end`` if each is of ``family``, used once, and stands in the body itself; else none."""
+        own = set(region.ops)
+        waiting: list[tuple[Op, list[Op]]] = [(end, [])]
+        while waiting:
+            op, chain = waiting.pop()
+            if op is start:
+                return chain if self.uses[start] == 1 else []
+            is_link = op.code in family and isinstance(op.type, DType) and op.type.is_float and op.attr is None
+            if is_link and op in own and self.uses[op] == 1:
+                operands = op.args[:1] if op.code is ops.sub else op.args
+                waiting += [(a, [*chain, op]) for a in operands]
+        return []
+
+    def _link(self, op: Op) -> Op:
+        if op not in self.chained:
+            return self.copy(op)
+        return self.b.append(Op(op.code, op.type, self.args(op), "reassoc", (), op.loc))
