@@ -1,92 +1,117 @@
-"""Times of the main paths on every back end present: launching, compiling, memory bandwidth, a large sum, a simulation.
+"""Run the programs of `benchmarks/programs`, on spirograd and, if asked, on a peer with the same language, in turns.
 
-    python -m benchmarks [--arch cpu vulkan]
-
-Each figure is the best of several repetitions: what else the machine does only ever adds time.
+Both run in processes of their own, and each measurement of one is followed by one of the other, so that whatever else the machine does
+meets both. Reported is the best of all rounds.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
 
-import numpy as np
+from benchmarks.report import print_table, write_chart
 
-import spirograd as sg
-from spirograd.commands.table import table
-from spirograd.demo.mpm import Fluid
-
-N = 1 << 22
-SUM = 1 << 24
-
-
-def best(run: Callable[[], object], repeat: int = 7, inner: int = 1) -> float:
-    """Seconds of one ``run``, waiting for the device included."""
-    times = []
-    for _ in range(repeat):
-        begin = time.perf_counter()
-        for _ in range(inner):
-            run()
-        sg.sync()
-        times.append((time.perf_counter() - begin) / inner)
-    return min(times)
+_FOLDER = Path(__file__).parent
+_IMPORT = "import time, numpy; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
 
 
-def measure(arch: str) -> list[tuple[str, str]]:
-    """(what, figure) of one back end."""
-    sg.init(arch=arch, offline_cache=False)
-    one = sg.field(sg.f32, shape=1)
-    x, y = sg.field(sg.f32, shape=N), sg.field(sg.f32, shape=N)
-    values, total = sg.field(sg.f32, shape=SUM), sg.field(sg.f32, shape=())
+class Worker:
+    """A process that runs programs in one interpreter."""
 
-    @sg.kernel
-    def nothing(a: sg.f32):
-        for i in range(1):
-            one[i] = a
+    def __init__(self, python: str, module: str, arch: str, scratch: str) -> None:
+        self.python, self.module = python, module
+        command = [python, str(_FOLDER / "worker.py"), module, arch, scratch]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
-    @sg.kernel
-    def saxpy(a: sg.f32):
-        for i in x:
-            y[i] = a * x[i] + y[i]
+    def ask(self, **request: Any) -> Any:
+        """The answer to one request; RuntimeError with what the worker says went wrong."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        for line in self.process.stdout:  # other lines are what the package itself prints
+            if line.startswith("{"):
+                answer = json.loads(line)
+                if "error" in answer:
+                    raise RuntimeError(f"{self.module}: {answer['error']}")
+                return answer["result"]
+        raise RuntimeError(f"{self.module}: the process has ended")
 
-    @sg.kernel
-    def add_up():
-        for i in values:
-            total[None] += values[i]
+    def import_time(self) -> float:
+        """Seconds of importing the package, NumPy aside."""
+        out = subprocess.run([self.python, "-c", _IMPORT.format(module=self.module)], capture_output=True, text=True, check=True).stdout
+        return float(out.split()[-1])
 
-    begin = time.perf_counter()
-    nothing(1.0)
-    sg.sync()
-    rows = [("first small kernel, compiled and run", f"{1e3 * (time.perf_counter() - begin):.1f} ms")]
-    rows.append(("launch of it, in a row of 1,000", f"{1e6 * best(lambda: nothing(1.0), inner=1000):.2f} us"))
-    x.fill(1)
-    saxpy(2.0)
-    rows.append((f"y = a x + y, {N:,} f32", f"{12e-9 * N / best(lambda: saxpy(2.0), inner=5):.1f} GB/s"))
-    host = np.random.default_rng(0).random(SUM, np.float32)
-    values.from_numpy(host)
-    add_up()
-    exact = float(host.astype(np.float64).sum())
-    error = abs(total[None] - exact) / exact
-    rows.append((f"sum of {SUM:,} f32", f"{1e3 * best(add_up, inner=3):.2f} ms, relative error {error:.0e}"))
-    fluid = Fluid()
-    fluid.reset()
-    fluid.step()
-    rows.append(("mpm88, 8,192 particles", f"{1e3 * best(fluid.step, inner=50):.2f} ms per step"))
-    sg.reset()
-    return rows
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def _programs(names: list[str]) -> list[Path]:
+    found = sorted((_FOLDER / "programs").glob("*.py"))
+    unknown = set(names) - {path.stem for path in found}
+    if unknown:
+        sys.exit(f"no benchmark named {', '.join(sorted(unknown))}; there are {', '.join(path.stem for path in found)}")
+    return [path for path in found if not names or path.stem in names]
+
+
+def _measure(workers: list[Worker], path: Path, rounds: int) -> dict[str, list[float]]:
+    """Case -> the best time of each worker in seconds; infinite where it failed."""
+    cases: list[str] = []
+    failed: dict[int, str] = {}
+    for k, worker in enumerate(workers):
+        try:
+            cases = worker.ask(load=path.stem, source=path.read_text()) or cases
+        except RuntimeError as error:
+            failed[k] = str(error)
+            print(f"{path.stem}: {error}", file=sys.stderr)
+    best = {case: [float("inf")] * len(workers) for case in cases}
+    for case in cases:
+        for _ in range(rounds):
+            for k, worker in enumerate(workers):
+                if k not in failed:
+                    best[case][k] = min(best[case][k], worker.ask(run=case))
+    return best
 
 
 def main() -> None:
-    """Print a table with a column for each back end."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    present = [arch for arch in sg.available_archs() if arch != "interpreter"]
-    parser.add_argument("--arch", nargs="+", default=present, help="back ends (default: all present)")
-    archs = parser.parse_args().arch
-    columns = [measure(arch) for arch in archs]
-    rows = [(what, *(column[i][1] for column in columns)) for i, (what, _) in enumerate(columns[0])]
-    print(table(("what", *archs), rows, indent=""))
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", help="programs to run; by default all")
+    parser.add_argument("--arch", default="cpu")
+    parser.add_argument("--peer", help="a Python interpreter that has the peer")
+    parser.add_argument("--peer-module", default="quadrants")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--out", default="benchmark-results", help="folder for results.json and results.png")
+    options = parser.parse_args()
+    results: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        workers = [Worker(sys.executable, "spirograd", options.arch, scratch)]
+        if options.peer:
+            workers.append(Worker(options.peer, options.peer_module, options.arch, scratch))
+        for path in _programs(options.names):
+            found = _measure(workers, path, options.rounds)
+            print_table(found)
+            results |= found
+        if not options.names:
+            imports = [min(w.import_time() for _ in range(5)) for w in workers]
+            memory = [w.ask(memory=True) for w in workers]
+            print_table({"import": imports})
+            results["import"] = imports
+            print(f"{'peak memory':28} " + " ".join(f"{m / 2**20:9.0f} MiB" for m in memory))
+            results["peak memory (bytes)"] = memory
+        for worker in workers:
+            worker.close()
+    out = Path(options.out)
+    out.mkdir(parents=True, exist_ok=True)
+    names = ["spirograd", *([options.peer_module] if options.peer else [])]
+    (out / "results.json").write_text(json.dumps({"arch": options.arch, "columns": names, "seconds": results}, indent=1) + "\n")
+    if options.peer:
+        write_chart(results, names, options.arch, out / "results.png")
 
 
-if __name__ == "__main__":
-    main()
+main()

@@ -1,0 +1,1 @@
+"""Benchmarks: `python -m benchmarks [--peer PYTHON] [--arch cpu|vulkan] [names...]`."""

@@ -1,0 +1,23 @@
+"""A step of the heat equation, on fields and on arrays whose shape is known at the launch."""
+
+import spirograd as sg
+
+N = 2048
+u, v = sg.field(sg.f32, (N, N)), sg.field(sg.f32, (N, N))
+a, b = sg.ndarray(sg.f32, (N, N)), sg.ndarray(sg.f32, (N, N))
+
+
+@sg.kernel
+def heat():
+    for i, j in u:
+        if 0 < i < N - 1 and 0 < j < N - 1:
+            v[i, j] = u[i, j] + 0.1 * (u[i - 1, j] + u[i + 1, j] + u[i, j - 1] + u[i, j + 1] - 4 * u[i, j])
+
+
+@sg.kernel
+def heat_arrays(old: sg.types.ndarray(sg.f32, 2), new: sg.types.ndarray(sg.f32, 2)):
+    for i, j in sg.ndrange((1, old.shape[0] - 1), (1, old.shape[1] - 1)):
+        new[i, j] = old[i, j] + 0.1 * (old[i - 1, j] + old[i + 1, j] + old[i, j - 1] + old[i, j + 1] - 4 * old[i, j])
+
+
+CASES = {"heat 2048 x 2048": (heat, 1), "heat, ndarrays": (lambda: heat_arrays(a, b), 1)}
