@@ -58,12 +58,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def arch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The name of a back end; the test runs once on each. At the end all work is waited for, and the session reset.
 
-    On Vulkan the validation layer is on where it is installed (SG_VALIDATION=0 switches it off): its messages are errors.
+    On Vulkan the validation layer is on where it is installed: its messages are errors; and spirv-val sees every module. SG_VALIDATION=0
+    and SG_VALIDATE=0 switch them off.
     """
     name: str = request.param
     needs.need(name)
-    if name == "vulkan" and "SG_VALIDATION" not in os.environ and needs.missing("validation") is None:
-        monkeypatch.setenv("SG_VALIDATION", "1")
+    for knob, tool in (("SG_VALIDATION", "validation"), ("SG_VALIDATE", "spirv-val")):
+        if name == "vulkan" and knob not in os.environ and needs.missing(tool) is None:
+            monkeypatch.setenv(knob, "1")
     yield name
     try:
         if sg.lang.context.has_session():
