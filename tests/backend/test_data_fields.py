@@ -138,6 +138,27 @@ def test_nested_trees(arch: str) -> None:
     check_roundtrip([x, y, w, v, m, small])
 
 
+def test_loops_over_nodes(arch: str) -> None:
+    x, y = sg.field(sg.i32), sg.field(sg.i32)
+    block = sg.root.dense(sg.ij, (2, 3))
+    block.place(x)
+    inner = block.dense(sg.j, 4)
+    inner.place(y)
+
+    @sg.kernel
+    def work():
+        for i, j in block:
+            x[i, j] = i * 10 + j
+        for i, j in x.parent():
+            x[i, j] += 100
+        for I in sg.grouped(inner):
+            y[I] += I.sum()
+
+    work()
+    assert x.to_numpy().tolist() == [[100, 101, 102], [110, 111, 112]]
+    np.testing.assert_array_equal(y.to_numpy(), np.add.outer(np.arange(2), np.arange(12)))
+
+
 def test_orders(arch: str) -> None:
     fields = [
         sg.field(sg.i32, shape=(3, 5), order="ji"),
@@ -253,6 +274,25 @@ def test_updates_are_atomic(arch: str) -> None:
     np.testing.assert_array_equal(m.to_numpy(), [[1000, i.sum()], [2000, -1000]])
     np.testing.assert_array_equal(x.to_numpy(), [i[k::4].sum() for k in range(4)])
     assert hi[None] == ((i * 37) % 1001).max()
+
+
+def test_sums_of_many_vectors(arch: str) -> None:
+    n = 3000 if arch == "interpreter" else 100_000
+    v = sg.Vector.field(3, sg.f32, shape=n)
+    total = sg.Vector.field(3, sg.f32, shape=())
+    most = sg.field(sg.f32, shape=())
+    data = np.random.default_rng(1).random((n, 3)).astype(np.float32)
+    v.from_numpy(data)
+
+    @sg.kernel
+    def work():
+        for i in v:
+            total[None] += v[i]
+            sg.atomic_max(most[None], v[i].max())
+
+    work()
+    np.testing.assert_allclose(total.to_numpy(), data.astype(np.float64).sum(0), rtol=1e-5)
+    assert most[None] == data.max()
 
 
 def test_truth_values_are_updated(arch: str) -> None:
