@@ -24,7 +24,7 @@ from spirograd.lang.data.scalar_field import Field
 from spirograd.lang.frontend import source
 from spirograd.lang.frontend.calls import NeedsRandom
 from spirograd.lang.frontend.function import bound_arguments, plain_function, remember_outer_names, resolved_signature
-from spirograd.lang.frontend.guards import Path, is_dead, is_guardable, unchanged
+from spirograd.lang.frontend.guards import Path, guards, is_dead, is_guardable
 from spirograd.lang.frontend.memory import ArrayProxy, array_decl
 from spirograd.lang.frontend.names import RESULT, RNG
 from spirograd.lang.frontend.signature import Declarations, Packer, Parameter, TemplateParameter, array_signature, make_parameter
@@ -84,7 +84,7 @@ class Specialization:
         self.returns = returns
         self.trees = {key: tree.allocation for key, tree in tracer.trees.items()}
         self.captures: list[tuple[Any, Any]] = [(array, None) if path is None else (None, path.getter()) for array, path in tracer.captures]
-        self.guards = [(path.getter(), unchanged(value)) for path, value in tracer.guards.items()]
+        self.guards = guards(tracer.guards)
         self.signatures = [(path.getter(), array_signature(array)) for array, path in tracer.captures if path is not None]
         self.constant = not self.guards and not self.signatures
         self.writes = {index for kind, index in plan.compiled.effects.writes if kind == "array"}
@@ -92,9 +92,10 @@ class Specialization:
     def holds(self, args: Sequence[Any]) -> bool:
         """Whether what was constant when this was compiled still is what it was."""
         try:
-            for get, is_same in self.guards:
-                if not is_same(get(args)):
-                    return False
+            for argument, look, checks in self.guards:
+                for is_same, now in zip(checks, look(args[argument])):
+                    if not is_same(now):
+                        return False
             for get, signature in self.signatures:
                 array = get(args)
                 if not isinstance(array, Ndarray) or array_signature(array) != signature:
@@ -366,7 +367,7 @@ def _store_result(tracer: KernelTracer, frame: Frame, returns: Any, where: sourc
 def _refuse_assigned_arguments(where: source.Source, parameters: Sequence[Parameter]) -> None:
     """Arguments of kernels are constants of the launch."""
     names = {p.name for p in parameters}
-    for node in ast.walk(where.tree):
+    for node in ast.walk(where.tree) if names else ():
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in names:
             raise SpirogradSyntaxError(
                 f"argument `{node.id}` of a kernel cannot be assigned to", where.loc(node, None), f"copy it first: `{node.id}_ = {node.id}`"
