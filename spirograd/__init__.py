@@ -54,6 +54,7 @@ from spirograd.lang.data.ndarray import MatrixNdarray, Ndarray, ScalarNdarray, V
 from spirograd.lang.data.scalar_field import Field
 from spirograd.lang.data.tensor import MatrixTensor, Tensor, VectorTensor, tensor
 from spirograd.lang.data.tree import FieldsBuilder, SNode, root
+from spirograd.lang.decompositions import polar_decompose, solve, svd, sym_eig
 from spirograd.lang.forms import (
     atomic_add,
     atomic_and,
@@ -336,6 +337,7 @@ __all__ = [
     "neg",
     "no_activate",
     "one",
+    "polar_decompose",
     "popcnt",
     "pow",
     "pure",
@@ -353,12 +355,15 @@ __all__ = [
     "select",
     "set_logging_level",
     "sin",
+    "solve",
     "sqrt",
     "static",
     "static_assert",
     "static_print",
     "stop_grad",
     "sub",
+    "svd",
+    "sym_eig",
     "sync",
     "tan",
     "tanh",

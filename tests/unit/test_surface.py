@@ -28,11 +28,11 @@ types.is_signed Matrix.identity Matrix.one MatrixNdarray Vector.unit VectorNdarr
 ijkl math.clamp math.nan math.normalize math.radians math.rot_by_axis math.rot_yaw_pitch_roll math.rotation3d math.scale math.sign
 math.translate one pow randn raw_div rescale_index static_print types.primitive_types.all_types uint16 uint8 AdStackOverflow
 OutOfDeviceMemory Field MatrixField StructField ScalarNdarray assume_in_range cache_read_only no_activate loop_unique
-deactivate_all_snodes set_logging_level is_logging_effective pyfunc axes SNode types.func types.template types.Template available_archs
+deactivate_all_snodes set_logging_level is_logging_effective pyfunc axes SNode types.func types.template types.Template available_archs svd sym_eig polar_decompose solve
 """
 # Deliberately later; the reasons are in base/later.py.
 _ABSENT = """
-get_addr ref polar_decompose svd eig sym_eig solve frexp append activate deactivate is_active length BitpackedFields graph linalg
+get_addr ref eig frexp append activate deactivate is_active length BitpackedFields graph linalg
 algorithms simt profiler aot tools GUI Texture Stream Event perf_dispatch global_thread_idx sparse_matrix_builder make_spd mesh_local ui
 sparse
 """
@@ -133,7 +133,7 @@ def test_rescaled_index_and_functions_of_python() -> None:
 
 FAMILY = {"taichi": "Taichi", "quadrants": "Quadrants"}
 IMPORTS = [
-    ("", "f32 kernel field Vector {}SyntaxError {}RuntimeError svd GUI init template x86_64 opengl DeviceCapability"),
+    ("", "f32 kernel field Vector {}SyntaxError {}RuntimeError eig GUI init template x86_64 opengl DeviceCapability"),
     ("lang", "impl misc kernel Matrix"),
     ("lang.exception", "{}CompilationError {}TypeError {}NameError {}IndexError {}AssertionError {}RuntimeTypeError"),
     ("lang.impl", "current_cfg get_runtime field static"),
