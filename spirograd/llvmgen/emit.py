@@ -73,12 +73,12 @@ def _range_task(module: ModuleText, op: Op, name: str) -> str:
     """The loop over [begin, end) of one chunk, then `finish` on what it accumulated."""
     bounds, body, finish = op.regions
     rows = find_rows(bounds, body)
-    if rows is not None:
-        body = rows.body
+    body = body if rows is None else rows.body
+    outer = () if rows is None else (rows.row, rows.first)
     # Iterations of a parallel loop are independent by definition: LLVM need not prove it.
     group = module.node("distinct !{}")
     accesses = module.node(f'!{{!"llvm.loop.parallel_accesses", {group}}}')
-    extra = f", {module.node(_NOT_VECTORISED)}" if prefers_scalar_iterations(body) else ""
+    extra = f", {module.node(_NOT_VECTORISED)}" if prefers_scalar_iterations(body, outer) else ""
     loop = module.node(f"distinct !{{{{self}}, {accesses}{extra}}}")
     emitter = FunctionEmitter(module, f", !llvm.access.group {group}")
     emitter.last_uses.scan(body)

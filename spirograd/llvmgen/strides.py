@@ -6,6 +6,8 @@ model underrates (matrices of 4x4: 66 ns against 9 ns each without).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Region
 
@@ -15,9 +17,12 @@ _OPERATIONS_PER_ACCESS = 4
 _FREE = frozenset((ops.const, ops.result, ops.slot, ops.cast, ops.bitcast, ops.yield_))
 
 
-def prefers_scalar_iterations(body: Region) -> bool:
-    """Whether the loop over ``body`` (index: its first parameter) should not be vectorised across iterations."""
-    strides: dict[Op, int | None] = {body.params[0]: 1}
+def prefers_scalar_iterations(body: Region, invariant: Sequence[Op] = ()) -> bool:
+    """Whether the loop over ``body`` (index: its first parameter) should not be vectorised across iterations.
+
+    ``invariant``: values from outside, the same in all iterations.
+    """
+    strides: dict[Op, int | None] = {body.params[0]: 1, **dict.fromkeys(invariant, 0)}
     wide = arithmetic = 0
     for op in body.walk():
         if op.code in (ops.for_, ops.while_):

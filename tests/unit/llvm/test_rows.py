@@ -113,3 +113,21 @@ def test_a_stencil_is_vectorised(device: cpu.CpuDevice) -> None:
     p.run(device, data, got)
     np.testing.assert_array_equal(got[:-1], data[:-1] + data[1:])
     assert p.native is not None and re.search(r"fadd .*<\d+ x float>", p.native.optimized_ir)
+
+
+@pytest.mark.parametrize("size, vectorised", [(2, True), (16, False)])
+def test_wide_elements_are_left_to_scalar_iterations(size: int, vectorised: bool) -> None:
+    """As in loops over one axis: neighbours far apart would be gathered one by one."""
+    p = Program("wide")
+    x = p.buffer(f32)
+
+    def body(b: Builder, i: Op) -> None:
+        width, scale = b.const(512), b.const(size)
+        row, column = b.emit(ops.idiv, i, width), b.emit(ops.irem, i, width)
+        cell = b.emit(ops.add, b.emit(ops.mul, row, width, attr="nsw"), column, attr="nsw")
+        at = b.emit(ops.mul, cell, scale, attr="nsw")
+        b.store(x, at, b.emit(ops.add, b.load(x, at), b.const(1.0, f32)))
+
+    p.range_for(0, 512 * 512, body)
+    p.compile()
+    assert ("llvm.loop.vectorize.enable" not in p.text) == vectorised
