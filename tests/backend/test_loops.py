@@ -495,3 +495,121 @@ def test_loop_options_are_accepted(arch: str) -> None:
     out = ints(100)
     run(out)
     np.testing.assert_array_equal(out, np.arange(100) + 1)
+
+
+def test_variables_of_the_kernel_in_parallel_loops(arch: str) -> None:
+    """One that each iteration assigns before it reads is its own, also where it is updated, and used by later loops."""
+
+    @sg.kernel
+    def run(n: sg.i32, y: INTS, z: INTS) -> sg.i32:
+        t = 0
+        s = 0
+        count = 0
+        for i in range(n):
+            t = i * 2
+            y[i] = t + 1
+        for i in range(n):
+            s = 0
+            for j in range(4):
+                s += i * j
+            if s % 4 == 0:
+                t = s
+            else:
+                t = -s
+            z[i] = t
+            count += 1
+        for i in range(n):
+            count += 1
+        for i in range(n):
+            count = 5
+            y[i] += count
+        return count
+
+    n = 3000
+    y, z = ints(n), ints(n)
+    assert run(n, y, z) == 5
+    i = np.arange(n)
+    np.testing.assert_array_equal(y, i * 2 + 6)
+    np.testing.assert_array_equal(z, np.where(i * 6 % 4 == 0, i * 6, -i * 6))
+
+
+def test_loops_whose_iterations_depend_on_each_other(arch: str, caplog: pytest.LogCaptureFixture) -> None:
+    """They run in order, and a warning says so and why."""
+
+    @sg.kernel
+    def recurrence(n: sg.i32, out: INTS) -> sg.i32:
+        a, b = 0, 1
+        for i in range(n):
+            out[i] = a
+            a, b = b, (a + b) % 1000
+        return a
+
+    @sg.kernel
+    def last(out: INTS) -> sg.i32:
+        t = -1
+        for i in out:
+            t = out[i] * 2
+            out[i] = t
+        return t
+
+    @sg.kernel
+    def found(out: INTS, v: sg.i32) -> sg.i32:
+        hit = 0
+        for i in out:
+            if out[i] == v:
+                hit = 1
+        return hit
+
+    for n in (0, 1, 7, 2000):
+        run_both(recurrence, n, ints(2000))
+    assert "runs in order" in caplog.text and "`a`" in caplog.text and "test_loops.py" in caplog.text
+    assert last(np.arange(100, dtype=np.int32)) == 198
+    caplog.clear()
+    assert found(np.arange(500, dtype=np.int32), 77) == 1
+    assert found(np.arange(500, dtype=np.int32), 777) == 0
+    assert not caplog.text
+
+
+def test_loops_of_functions_called_by_a_kernel(arch: str) -> None:
+    """They are parallel where they can be; a function may leave its loop early."""
+    x = sg.field(sg.i32, shape=100)
+
+    @sg.func
+    def fill(v):
+        for i in x:
+            x[i] = v + i
+
+    @sg.func
+    def first_square_above(n):
+        for i in range(1000):
+            if i * i > n:
+                return i
+        return -1
+
+    @sg.func
+    def count_to(n):
+        c = 0
+        for i in range(n):
+            if i == 5:
+                break
+            c = c * 2 + 1
+        return c
+
+    @sg.func
+    def total(t: sg.template()):
+        for i in x:
+            t += x[i]
+
+    @sg.kernel
+    def run(n: sg.i32, out: INTS):
+        fill(n)
+        t = 1
+        total(t)
+        out[0] = t
+        out[1] = first_square_above(n)
+        out[2] = count_to(n)
+
+    for n in (0, 3, 50):
+        out = ints(3)
+        run(n, out)
+        assert out.tolist() == [1 + sum(n + i for i in range(100)), int(n**0.5) + 1, 2 ** min(n, 5) - 1]

@@ -33,11 +33,11 @@ UNARY = {
 }
 NAMES = list(UNARY)
 SPECIAL = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, -1.0])
-# Units of the last place of the result, or of 1 where the result is smaller: functions of the driver (f32 on Vulkan) are the loosest. f16 is
-# computed in f32 or by the driver, and rounded.
+# Units of the last place of the result, or of 1 where the result is smaller: functions of the driver (f32 on Vulkan) are the loosest.
+# f16 is computed in f32 or by the driver, and rounded.
 ULPS = {16: 4.0, 32: 16.0, 64: 4.0}
-# The Vulkan specification (Precision and Operation of SPIR-V Instructions) promises 2**-11 for sin and cos between -pi and pi, and for the inverse
-# functions 4096 units; what drivers do is far better, but not 16 units.
+# The Vulkan specification (Precision and Operation of SPIR-V Instructions) promises 2**-11 for sin and cos between -pi and pi, and for the
+# inverse functions 4096 units; what drivers do is far better, but not 16 units.
 DRIVER = {"sin", "cos", "tan", "asin", "acos", "exp", "log", "tanh", "atan2", "pow"}
 
 

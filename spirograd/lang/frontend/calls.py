@@ -23,8 +23,8 @@ from spirograd.lang.frontend.expressions import Expressions, FormattedText
 from spirograd.lang.frontend.function import BoundFunc, Func, bound_arguments, is_template
 from spirograd.lang.frontend.memory import ArrayProxy
 from spirograd.lang.frontend.names import RESULT, RNG
-from spirograd.lang.frontend.places import Element, Place
-from spirograd.lang.frontend.state import Frame, is_runtime, settle
+from spirograd.lang.frontend.places import Element, Place, StructElement
+from spirograd.lang.frontend.state import Frame, MemoryVariable, is_runtime, settle
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe, is_scalar, type_error
@@ -308,6 +308,9 @@ class Calls(Expressions):
         if self.uses_random:
             frame.vars[RNG] = caller.vars[RNG]
         references = self._reference_places(func, node, bound)
+        for name, place in references.items():
+            if isinstance(place, (Element, StructElement)):  # the parameter is that element, updated atomically
+                frame.vars[name] = MemoryVariable(place)
         self.frame, self.depth = frame, self.depth + 1
         try:
             self.function_body(func.source.tree.body)
@@ -317,8 +320,9 @@ class Calls(Expressions):
             caller.vars[RNG] = frame.vars[RNG]
         self.at(node)
         for name, place in references.items():
-            if name in frame.vars and frame.vars[name] is not arguments.arguments[name]:
-                place.store(frame.vars[name])
+            held = frame.vars.get(name, arguments.arguments[name])
+            if held is not arguments.arguments[name] and not isinstance(place, (Element, StructElement)):
+                place.store(held.place.load() if isinstance(held, MemoryVariable) else held)
         return frame.vars.get(RESULT)
 
     def _reference_places(self, func: Func, node: ast.Call, bound: tuple[Any, Place | None] | None) -> dict[str, Place]:

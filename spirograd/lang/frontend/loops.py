@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,10 +22,12 @@ from spirograd.lang.frontend.calls import RunTimeRange
 from spirograd.lang.frontend.control import Control, StaticBreak, StaticContinue
 from spirograd.lang.frontend.memory import ArrayProxy
 from spirograd.lang.frontend.names import BREAK, RETURNED, RNG
-from spirograd.lang.frontend.state import LoopScope
+from spirograd.lang.frontend.sharing import ORDERED, PRIVATE, SHARED, sharing
+from spirograd.lang.frontend.state import LoopScope, MemoryVariable, is_runtime
 from spirograd.lang.matrix import make
 from spirograd.lang.scalar import Value, describe, type_error
 
+logger = logging.getLogger("spirograd")
 MAX_UNROLLED = 100_000
 _INDEX = "it is the index of a loop, and ends with it; keep it in a variable that is assigned before the loop"
 # Gives the loop's targets their values, from the index of the flat loop.
@@ -192,7 +195,7 @@ class Loops(Control):
         return self.ndrange_space(forms.ndrange(*[scalar.cast(n, i64) for n in shape] if array.decl.wide else shape))
 
     def any_loop(self, node: ast.For, begin: Value, end: Value, bind: Bind, options: dict[str, Any]) -> None:
-        parallel = self.at_top_level() and not options.get("serialize", False)
+        parallel = self.at_top_level() and not options.get("serialize", False) and not self._needs_order(node)
         self.frame.loops.append(LoopScope("parallel" if parallel else "serial", self.b.depth + 1))
         try:
             if parallel:
@@ -249,8 +252,9 @@ class Loops(Control):
             raise self.syntax_error(
                 "a parallel loop cannot return from the kernel", _find(node, ast.Return), "store the result, and return it after the loop"
             )
+        memory = {name: held for name, held in self.frame.vars.items() if isinstance(held, MemoryVariable)}
         self._share_variables(node)
-        before = dict(self.frame.vars)
+        before = dict(self.frame.vars) | memory
         self.parallel_loops += 1
         (index,) = self.b.begin(begin.type)
         key = self.random_key if self.uses_random else None
@@ -269,25 +273,44 @@ class Loops(Control):
         attr = LoopAttr(True, str(options.get("name") or ""), int(options.get("block_dim") or 0))
         self.b.emit(ir.for_, begin, end, attr=attr, type=(), regions=(region,))
 
-    def _share_variables(self, node: ast.For) -> None:
-        """Variables from outside that the iterations update together move to memory.
+    def _needs_order(self, node: ast.For) -> bool:
+        """Whether a loop that could be parallel must run in order all the same.
 
-        One that the iterations only assign, and that nothing reads after the loop, is private to each of them.
+        A function may leave its loops early; and the iterations of any loop may hand on values in variables.
         """
-        targets = {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
-        updated = {n.target.id for n in ast.walk(node) if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)}
-        for name in self.carried(self.names_of(node.body) - targets):
-            if name.startswith("%"):
-                continue
-            if name in updated or self._read_after(name, node):
-                self.to_memory(name)
+        if not self.frame.is_kernel and syntax.jumps(node.body) & {BREAK, RETURNED}:
+            return True
+        for name, use in self._outer_variables(node):
+            if use == ORDERED:
+                logger.warning(
+                    "%s: this loop runs in order, not in parallel: `%s` carries a value from one iteration to the next or to what "
+                    "follows. If the order does not matter, update it with `+=` or `sg.atomic_max(...)`; `sg.loop_config(serialize=True)` "
+                    "silences this.", self.b.loc, name,
+                )  # fmt: skip
+                return True
+        return False
 
-    def _read_after(self, name: str, node: ast.For) -> bool:
-        tree = self.frame.source.tree
-        return any(
-            isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load) and n.lineno > (node.end_lineno or node.lineno)
-            for n in ast.walk(tree)
-        )
+    def _outer_variables(self, node: ast.For) -> list[tuple[str, str]]:
+        """Variables from outside that a parallel loop may change, and how its iterations use them."""
+        targets = {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
+        frame = self.frame
+        held = (name for name in sorted(self.names_of(node.body) - targets) if not name.startswith("%"))
+        names = [name for name in held if is_runtime(frame.vars.get(name)) or isinstance(frame.vars.get(name), MemoryVariable)]
+        tree = frame.source.tree
+        return [(name, sharing(name, node, tree, name in frame.by_reference, self.references, self._is_atomic)) for name in names]
+
+    def _is_atomic(self, call: ast.Call) -> bool:
+        callee = self._static_callee(call.func)
+        return callee in forms.ATOMICS or callee in (forms.atomic_sub, forms.atomic_cas)
+
+    def _share_variables(self, node: ast.For) -> None:
+        """Variables from outside that the iterations update together move to memory; of the private ones each iteration gets a copy."""
+        for name, use in self._outer_variables(node):
+            held = self.frame.vars[name]
+            if use == SHARED and not isinstance(held, MemoryVariable):
+                self.to_memory(name)
+            elif use == PRIVATE and isinstance(held, MemoryVariable):
+                self.frame.vars[name] = held.place.load()
 
 
 def _non_negative(x: Value) -> Value:

@@ -57,6 +57,7 @@ class Frame:
     vars: dict[str, Any] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
     loops: list[LoopScope] = field(default_factory=list)
+    by_reference: frozenset[str] = frozenset()
     constants: frozenset[str] = frozenset()  # arguments of the kernel, which cannot change
 
 
