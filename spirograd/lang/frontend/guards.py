@@ -11,7 +11,7 @@ import functools
 import operator
 import types
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,8 @@ from spirograd.lang.struct import Struct
 
 _PLAIN = (bool, int, float, str, bytes, type(None))
 _BY_VALUE = (*_PLAIN, DType, AggregateType, np.generic)
+# Number of the argument, its attributes that are watched, and for each of them what tells whether it is unchanged.
+Guard = tuple[int, Callable[[Any], tuple[Any, ...]], tuple[Callable[[Any], bool], ...]]
 _LARGEST_COPY = 4096  # bytes of a NumPy array that is compared by its contents; longer ones by identity
 
 
@@ -117,12 +119,35 @@ def is_guardable(owner: Any, name: str, value: Any) -> bool:
     return isinstance(value, _PLAIN) or (is_stored(owner, name) and not isinstance(value, (types.ModuleType, Ndarray)))
 
 
+def guards(watched: Mapping[Path, Any]) -> list[Guard]:
+    """What finds out at a launch whether attributes still are what they are now: one look per argument, in C as far as it goes."""
+    out = []
+    for argument in sorted({path.argument for path in watched}):
+        names = {".".join(path.names): value for path, value in watched.items() if path.argument == argument}
+        follow: Callable[[Any], Any] = operator.attrgetter(*names)
+        out.append((argument, follow if len(names) > 1 else _as_tuple(follow), tuple(map(unchanged, names.values()))))
+    return out
+
+
+def _as_tuple(follow: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
+    return lambda obj: (follow(obj),)
+
+
 def unchanged(value: Any) -> Callable[[Any], bool]:
     """A function that tells whether something still is what ``value`` is now."""
-    print_ = fingerprint(value)
+    print_, kind = fingerprint(value), type(value)
     if isinstance(print_, weakref.ref):
         ref: Callable[[], Any] = print_
         return lambda now: now is ref()
     if isinstance(value, _BY_VALUE):
         return lambda now: now is value or fingerprint(now) == print_
+    if isinstance(value, Matrix):
+        shape, entries = value.shape, value.entries
+
+        def same_entries(now: Any) -> bool:
+            if type(now) is kind and now.shape == shape and all(map(operator.is_, now.entries, entries)):
+                return True  # the very numbers: the usual case, and a quick one
+            return fingerprint(now) == print_
+
+        return same_entries
     return lambda now: fingerprint(now) == print_
