@@ -1,6 +1,8 @@
 """Fields in kernels: all types and ranks, trees, orders, offsets, components, gradients, loops, atomics."""
 
+import copy
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -421,6 +423,15 @@ def test_host_and_kernel_take_turns(arch: str) -> None:
         assert v[0].to_list() == [3 * turn, 3 * 2**40] and v[1][0] == -3 and x[1, 2] == 18
         copy.copy_from(x)
         np.testing.assert_array_equal(copy.to_numpy(), want)
+
+
+def test_exchange_by_dlpack(arch: str) -> None:
+    x = sg.field(sg.f32, shape=(2, 3), order="ji")
+    x.from_numpy(np.arange(6).reshape(2, 3))
+    np.testing.assert_array_equal(np.from_dlpack(x), np.arange(6).reshape(2, 3))
+    for copier in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(sg.SpirogradTypeError, match="neither pickled nor copied"):
+            copier(x)
 
 
 @pytest.mark.needs("torch")

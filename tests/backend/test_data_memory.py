@@ -39,6 +39,14 @@ def test_running_out(arch: str) -> None:
         assert fill(held, 3) == 3
 
 
+def test_far_too_much(arch: str) -> None:
+    sg.init(arch=arch)
+    with pytest.raises(sg.OutOfDeviceMemory):
+        sg.ndarray(sg.u8, 1 << 50)
+    with pytest.raises(sg.OutOfDeviceMemory):
+        sg.field(sg.f64, shape=(1 << 40, 1 << 30)).fill(0)
+
+
 @pytest.mark.archs("cpu", "vulkan")
 def test_arrays_in_cycles_are_collected_when_memory_is_short(arch: str) -> None:
     sg.init(arch=arch, device_memory_GB=0.0625)

@@ -118,6 +118,10 @@ class Field:
         """The index that a loop counter stands for, such that neighbouring counts touch neighbouring memory; offsets are included."""
         return indices_of(self.decode(), len(self.shape), self.origin, counter)
 
+    def __reduce__(self) -> Any:
+        hint = "keep `.to_numpy()`; another field takes it over with `from_numpy`, or a field with `copy_from`"
+        raise SpirogradTypeError("a field belongs to its tree: it can be neither pickled nor copied", None, hint)
+
     def __iter__(self) -> Any:
         raise SpirogradTypeError("a loop over a field works inside kernels only", None, "`.to_numpy()` gives an array to iterate over")
 

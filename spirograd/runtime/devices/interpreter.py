@@ -65,7 +65,7 @@ class InterpreterDevice:
                 raise OutOfDeviceMemory(over_limit(nbytes, self._used, self._limit))
             try:
                 array = np.zeros(size, np.uint8)
-            except MemoryError as error:
+            except (MemoryError, ValueError) as error:  # ValueError: beyond what NumPy can address
                 raise OutOfDeviceMemory(f"the host cannot allocate {size} bytes for the interpreter") from error
             address = self._next
             # A gap after each buffer, so that its end is nobody's start.
