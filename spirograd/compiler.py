@@ -189,7 +189,8 @@ def _task_infos(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> 
         begin, end = (size_of(value) for value in op.regions[0].results)
         usual, most = (_REDUCTION_GROUP_SIZE, _REDUCTION_GROUPS) if op.attr.reductions else (_DEFAULT_GROUP_SIZE, 0)
         size = max(1, min(op.attr.group_size or options.group_size or usual, caps.max_group_size))
-        infos.append(TaskInfo(op.attr.name, "range_for", op.attr.name, 0, begin, end, size, most))
+        loops = any(inner.code in (ops.for_, ops.while_) for inner in op.regions[1].walk())
+        infos.append(TaskInfo(op.attr.name, "range_for", op.attr.name, 0, begin, end, size, most, loops))
     return tuple(infos)
 
 

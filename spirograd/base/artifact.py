@@ -51,7 +51,7 @@ class ArgBlock:
 class TaskInfo:
     """One dispatch. ``begin``/``end`` are None where only the device can know them: then it strides over its own bounds.
 
-    ``max_groups``: dispatch at most so many workgroups (0: as many as the device takes).
+    ``max_groups``: dispatch at most so many workgroups (0: as many as the device takes). ``loops``: whether an iteration has loops inside.
     """
 
     name: str
@@ -62,6 +62,7 @@ class TaskInfo:
     end: Size | None = 1
     group_size: int = 1
     max_groups: int = 0
+    loops: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -613,3 +613,35 @@ def test_loops_of_functions_called_by_a_kernel(arch: str) -> None:
         out = ints(3)
         run(n, out)
         assert out.tolist() == [1 + sum(n + i for i in range(100)), int(n**0.5) + 1, 2 ** min(n, 5) - 1]
+
+
+@pytest.mark.archs("cpu", "vulkan")
+def test_many_iterations_with_long_inner_loops(arch: str) -> None:
+    """lavapipe silently ends all loops of an invocation after 65,535 iterations: a task with inner loops must not stride far."""
+    n = 1 << 16
+    x = sg.field(sg.i32, shape=n)
+    few = sg.field(sg.i32, shape=2560)
+    length = sg.field(sg.i32, shape=())
+
+    @sg.kernel
+    def run(m: sg.i32):
+        sg.loop_config(block_dim=1)
+        for i in few:
+            s = 0
+            for k in range(m):
+                s += k & 1
+            few[i] = s
+
+    @sg.kernel
+    def by_field(m: sg.i32):
+        for i in range(length[None]):
+            s = 0
+            while s < m:
+                s += 1
+            x[i] += s
+
+    run(10000)
+    length[None] = n
+    by_field(4200)
+    assert np.unique(few.to_numpy()).tolist() == [5000]
+    assert np.unique(x.to_numpy()).tolist() == [4200]

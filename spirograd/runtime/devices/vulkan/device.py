@@ -14,7 +14,7 @@ from typing import Any
 
 import vulkan as vk
 
-from spirograd.base.artifact import CompiledKernel
+from spirograd.base.artifact import CompiledKernel, TaskInfo
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.runtime.device import Buffer
 from spirograd.runtime.devices.vulkan import transfer
@@ -30,6 +30,7 @@ _COMPUTE_STAGE = vk.VK_SHADER_STAGE_COMPUTE_BIT
 # Invocations that fill the device, for tasks whose length only the device knows (they stride, so any number is right).
 _FILL = {"cpu": 4096}
 _FILL_GPU = 65536
+_FILL_LOOPS = 1 << 18  # see `VulkanDevice._extent`
 # Kernels stride over their range, so any number of groups is right. A CPU driver pays about 1 us for each group: few large
 # strides take half the time of many groups (4 million elements: 87 ms with 256 groups, 161 ms with 62,500).
 _CPU_GROUPS = 256
@@ -44,7 +45,7 @@ class Executable:
 
     __slots__ = ("__weakref__", "block_size", "tasks")
 
-    def __init__(self, block_size: int, tasks: tuple[tuple[Any, int, int], ...]) -> None:
+    def __init__(self, block_size: int, tasks: tuple[tuple[Any, int, int, int], ...]) -> None:
         self.block_size = block_size
         self.tasks = tasks
 
@@ -160,16 +161,16 @@ class VulkanDevice:
         self._check()
         if kernel.profile != "vulkan":
             raise SpirogradRuntimeError(f"kernel {kernel.name} was compiled for {kernel.profile!r}, not for Vulkan")
-        tasks: list[tuple[Any, int, int]] = []
+        tasks: list[tuple[Any, int, int, int]] = []
         try:
             for task in kernel.tasks:
                 pipeline = self._pipelines.create(kernel.binaries[task.binary], task.entry, f"{kernel.name} ({task.name})")
-                tasks.append((pipeline, max(task.group_size, 1), min(task.max_groups or self._group_limit, self._group_limit)))
+                tasks.append((pipeline, max(task.group_size, 1), *self._extent(task)))
         except BaseException:
-            self._trash.extend(("pipeline", pipeline) for pipeline, _, _ in tasks)
+            self._trash.extend(("pipeline", pipeline) for pipeline, *_ in tasks)
             raise
         executable = Executable(kernel.args.size, tuple(tasks))
-        pipelines = [("pipeline", pipeline) for pipeline, _, _ in tasks]
+        pipelines = [("pipeline", pipeline) for pipeline, *_ in tasks]
         weakref.finalize(executable, self._trash.extend, pipelines).atexit = False
         self._check()
         return executable
@@ -193,9 +194,9 @@ class VulkanDevice:
             if data:
                 fn.CmdPushConstants(commands, self._pipelines.layout, _COMPUTE_STAGE, 0, len(data), data)
             barrier, memory_barrier, dispatch = fn.CmdPipelineBarrier, stream.barrier, fn.CmdDispatch
-            for (pipeline, group_size, limit), count in zip(executable.tasks, counts):
+            for (pipeline, group_size, limit, fill), count in zip(executable.tasks, counts):
                 if count is None:
-                    count = self._fill_invocations
+                    count = fill
                 elif count <= 0:
                     continue
                 barrier(commands, WORK_STAGES, WORK_STAGES, 0, 1, memory_barrier, 0, NULL, 0, NULL)
@@ -204,6 +205,16 @@ class VulkanDevice:
                     stream.bound = pipeline
                 dispatch(commands, min(-(-count // group_size), limit), 1, 1)
                 stream.recorded += 1
+
+    def _extent(self, task: TaskInfo) -> tuple[int, int]:
+        """How many workgroups a task may have, and how many invocations if only the device knows its length.
+
+        lavapipe (Mesa 22.3) ends the loops of an invocation, nested ones included, after 65,535 iterations in all: a task with loops inside
+        must not spend them on striding.
+        """
+        if task.loops and self._features.kind == "cpu":
+            return self.caps.max_groups, _FILL_LOOPS
+        return min(task.max_groups or self._group_limit, self._group_limit), self._fill_invocations
 
     def synchronize(self) -> None:
         """See `Device.synchronize`. Raises what the validation layer has reported, and a lost device."""
