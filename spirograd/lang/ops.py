@@ -73,9 +73,23 @@ acos = _unary_math("acos", ir.acos, np.arccos, "Inverse cosine, in radians.")
 tanh = _unary_math("tanh", ir.tanh, np.tanh, "Hyperbolic tangent.")
 
 
-def _rounding(name: str, code: OpCode, python: Callable[[Any], Any], doc: str) -> Any:
+def _nearest(x: Value) -> Value:
+    """Round to nearest, ties away from zero. Exact, since what truncation cuts off is."""
+    whole = emit(ir.trunc, x)
+    far = scalar.greater_equal(builtins.abs(x - whole), scalar.constant(0.5, x.dtype))
+    away = scalar.select(x < 0, whole - 1, whole + 1)
+    rounded: Value = scalar.select(far, away, whole)
+    return rounded
+
+
+def _nearest_number(x: Any) -> Any:
+    whole = np.trunc(x)
+    return whole + np.copysign(1.0, x) if builtins.abs(x - whole) >= 0.5 else whole
+
+
+def _rounding(name: str, emit_value: Callable[[Value], Value], python: Callable[[Any], Any], doc: str) -> Any:
     def run(x: Any, dtype: DType | None = None) -> Any:
-        y = (emit(code, x) if x.dtype.is_float else x) if isinstance(x, Value) else _python(python, x)
+        y = (emit_value(x) if x.dtype.is_float else x) if isinstance(x, Value) else _python(python, x)
         return y if dtype is None else cast(y, dtype)
 
     def entry(x: Any, dtype: DType | None = None) -> Any:
@@ -87,10 +101,10 @@ def _rounding(name: str, code: OpCode, python: Callable[[Any], Any], doc: str) -
     return traceable(entry)
 
 
-floor = _rounding("floor", ir.floor, np.floor, "Round down; as ``dtype`` if given.")
-ceil = _rounding("ceil", ir.ceil, np.ceil, "Round up; as ``dtype`` if given.")
-round = _rounding("round", ir.round_, np.rint, "Round to nearest, ties to even; as ``dtype`` if given.")
-trunc = _rounding("trunc", ir.trunc, np.trunc, "Round towards zero; as ``dtype`` if given.")
+floor = _rounding("floor", lambda x: emit(ir.floor, x), np.floor, "Round down; as ``dtype`` if given.")
+ceil = _rounding("ceil", lambda x: emit(ir.ceil, x), np.ceil, "Round up; as ``dtype`` if given.")
+round = _rounding("round", _nearest, _nearest_number, "Round to nearest, ties away from zero; as ``dtype`` if given.")
+trunc = _rounding("trunc", lambda x: emit(ir.trunc, x), np.trunc, "Round towards zero; as ``dtype`` if given.")
 
 
 @elementwise
