@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--peer", help="a Python interpreter that has the peer")
     parser.add_argument("--peer-module", default="quadrants")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--out", default="benchmark-results", help="folder for results.json and results.png")
+    parser.add_argument("--out", default="out/benchmarks", help="folder for results.json and results.png")
     options = parser.parse_args()
     results: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as scratch:
