@@ -226,9 +226,9 @@ def test_comparison_chains_and_truth(arch: str) -> None:
         out = np.zeros(16, np.int32)
         run(a, b, x, out)
         want = [
-            0 < a < 10, 0 < a < b <= 20, a < b > x, a == b != 3, not a, not x, bool(a and b), bool(a or b),
+            0 < a < 10, 0 < a < b <= 20, a < b > x, a == b != 3, not a, not x, a and b, a or b,
             (a > 0 and x > 0) or b == 7, 1 if x else 2, bool(a) + bool(x), (a > 0) == (b > 0), (a > 0) & (b > 0) | (x > 0),
-            not a > 0, (a > 0) ^ True, bool(a > 0 and not x > 0 and b),
+            not a > 0, (a > 0) ^ True, a > 0 and not x > 0 and b,
         ]  # fmt: skip
         assert out.tolist() == [int(w) for w in want], (a, b, x)
 

@@ -49,7 +49,7 @@ def test_an_artifact() -> None:
     compiled = compile_kernel(kernel, VULKAN, CompileOptions(keep_stages=True, verify=True))
     first, second = compiled.tasks
     assert (first.kind, first.begin, first.end, first.group_size) == ("serial", 0, 1, 1)
-    assert (second.name, second.begin, second.end, second.group_size) == ("loop", 0, ("shape", 0, 0), 128)
+    assert (second.name, second.begin, second.end, second.group_size) == ("loop", 0, ("shape", 0, 0), 256)  # a reduction
     assert [t.binary for t in compiled.tasks] == [0, 1] and len(compiled.binaries) == 2
     assert list(compiled.stages)[:3] == ["kernel.ir", "offload.ir", "device.ir"]
     assert {"loop.spv", "loop.spvasm"} <= set(compiled.stages)
