@@ -49,11 +49,12 @@ _REDUCTION_GROUP_SIZE = 256
 _REDUCTION_GROUPS = 512
 
 
-def compile_kernel(kernel: Kernel, caps: Capabilities, options: CompileOptions, on_op: OnOp | None = None) -> CompiledKernel:
+def compile_kernel(
+    kernel: Kernel, caps: Capabilities, options: CompileOptions, key: str | None = None, on_op: OnOp | None = None
+) -> CompiledKernel:
     """Compile ``kernel`` (kernel IR, before `offload`) for a device with ``caps``.
 
-    ``on_op``: for the interpreter, called after each operation.
-
+    ``key``: its `kernel_key`, if the caller has it already. ``on_op``: for the interpreter, called after each operation.
     Raises SpirogradUnsupportedError for what the device or profile cannot do, IRError if the IR is broken (a defect of the compiler).
     """
     finish = _FINISH.get(caps.profile)
@@ -61,7 +62,7 @@ def compile_kernel(kernel: Kernel, caps: Capabilities, options: CompileOptions, 
         raise SpirogradUnsupportedError(f"there is no code generator for profile {caps.profile!r}", kernel.loc)
     with _gc_paused():
         run = _Pipeline(caps, options)
-        key = kernel_key(kernel, caps, options)
+        key = key or kernel_key(kernel, caps, options)
         if options.verify:
             verify(kernel, "kernel")
         run.record("kernel.ir", kernel)

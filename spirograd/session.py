@@ -58,7 +58,7 @@ class Session:
     def prepare(self, kernel: nodes.Kernel, on_op: Callable[[Any, Any], None] | None = None) -> LaunchPlan:
         """Compile a kernel, or take it from the offline cache, and load it. ``on_op``: see `Kernel.step`."""
         if on_op is not None:
-            return self.launcher.prepare(compile_kernel(kernel, self.device.caps, self.compile_options, on_op))
+            return self.launcher.prepare(compile_kernel(kernel, self.device.caps, self.compile_options, on_op=on_op))
         compiled = self._compile(kernel)
         folder = knobs.get("SG_OVERRIDE")
         if folder:
@@ -80,7 +80,7 @@ class Session:
         found = self.cache.get(key)
         if found is not None:
             return found
-        compiled = compile_kernel(kernel, self.device.caps, options)
+        compiled = compile_kernel(kernel, self.device.caps, options, key)
         self.compiled += 1
         self.cache.put(key, compiled)
         return compiled
