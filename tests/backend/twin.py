@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+import spirograd as sg
+
 
 def run_both(kernel: Any, *args: Any, rtol: float = 1e-6, atol: float = 0.0) -> Any:
     """Run ``kernel`` and the Python function it was made of on copies of ``args``; arrays and results must agree. Returns the result."""
@@ -22,3 +24,9 @@ def run_both(kernel: Any, *args: Any, rtol: float = 1e-6, atol: float = 0.0) -> 
     else:
         assert got is None
     return got
+
+
+def exact_division() -> bool:
+    """Whether float division is correctly rounded in the running session: Vulkan lets graphics cards be off by 2.5 ulp."""
+    session = sg.lang.context.session()
+    return session.arch != "vulkan" or dict(session.device.info.detail).get("kind") == "cpu"
