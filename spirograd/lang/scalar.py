@@ -287,7 +287,14 @@ def known(x: Any) -> Any:
 def unify(a: Scalar, b: Scalar) -> tuple[Value, Value, DType]:
     """Both operands in their common type. A literal is made in that type at once, so ``x * 0.1`` with an f64 x is exact."""
     t = promote(dtype_of(a), dtype_of(b))
-    return cast(a, t), cast(b, t), t
+    return fitting(a, t), fitting(b, t), t
+
+
+def fitting(x: Scalar, t: DType) -> Value:
+    """``x`` converted to ``t`` where the program does not ask for it: a literal too large for ``t`` and for its own type is an error."""
+    if t.is_int and isinstance(x, int) and not isinstance(x, bool) and not t.min <= x <= t.max:
+        constant(x)
+    return cast(x, t)
 
 
 def _fold(function: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:

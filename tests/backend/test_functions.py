@@ -104,6 +104,45 @@ def test_returns_in_branches_of_loops(arch: str) -> None:
     assert out.tolist() == [f(v) + f(i + 1) if f(v) > 0 else 0 for i, v in enumerate(x.tolist())]
 
 
+def test_several_values(arch: str) -> None:
+    """Functions may return tuples, nested ones too, from any of their `return` statements."""
+
+    @sg.func
+    def divide(a, b):
+        return a // b, a % b
+
+    @sg.func
+    def sort(a, b, x):
+        if a <= b:
+            return a, (b, sg.Vector([x, 1.0]))
+        return b, (a, sg.Vector([2.0, x]))
+
+    @sg.func
+    def find(n):
+        for i in range(10):
+            for j in range(10):
+                if i * j == n:
+                    return i, j
+        return -1, -1
+
+    @sg.kernel
+    def run(x: INTS, out: INTS):
+        for i in range(x.shape[0]):
+            q, r = divide(x[i], 7)
+            low, (high, v) = sort(q, r, 5.0)
+            v[0] += 1
+            a, b = find(x[i])
+            out[i] = low + high * 10 + v[0] * 100 + a * 10000 + b * 1000000
+
+    x = np.arange(0, 60, dtype=np.int32)
+    out = ints(60)
+    run(x, out)
+    for k in range(60):
+        q, r = divmod(k, 7)
+        a, b = find.function(k)
+        assert out[k] == min(q, r) + max(q, r) * 10 + (6 if q <= r else 3) * 100 + a * 10000 + b * 1000000
+
+
 def test_default_and_keyword_arguments(arch: str) -> None:
     @sg.func
     def f(a, b: sg.f32 = 2, *, c=10):

@@ -152,6 +152,22 @@ def test_comprehensions_and_python_objects(arch: str) -> None:
     run_both(run, 3, ints(10))
 
 
+def test_unrolled_loops_over_run_time_entries(arch: str) -> None:
+    """The number of entries is known; their values need not be."""
+
+    @sg.kernel
+    def run(n: sg.i32) -> sg.i32:
+        items = [n * j for j in range(4)]
+        total = 0
+        for item in sg.static(items):
+            total = total * 3 + item
+        for k, item in sg.static(enumerate(sg.Vector([n, n + 1]))):
+            total += k * item
+        return total
+
+    assert run(2) == ((2 * 3) + 4) * 3 + 6 + 3
+
+
 def test_constants_are_frozen(arch: str) -> None:
     """Globals and closures are read when a kernel is compiled; later changes are not seen."""
     factor = 3

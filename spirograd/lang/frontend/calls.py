@@ -24,7 +24,7 @@ from spirograd.lang.frontend.function import BoundFunc, Func, bound_arguments, i
 from spirograd.lang.frontend.memory import ArrayProxy
 from spirograd.lang.frontend.names import RESULT, RNG
 from spirograd.lang.frontend.places import Element, Place, StructElement
-from spirograd.lang.frontend.state import Frame, MemoryVariable, is_runtime, settle
+from spirograd.lang.frontend.state import Frame, MemoryVariable, is_runtime, settle, unpack_tuple
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe, is_scalar, type_error
@@ -301,7 +301,7 @@ class Calls(Expressions):
         arguments.apply_defaults()
         caller = self.frame
         frame = Frame(func.source, func.source.names(), False, func.signature.return_annotation, call_loc, loops=list(caller.loops))
-        frame.by_reference = frozenset(func.references())
+        frame.by_reference, frame.depth = frozenset(func.references()), self.b.depth
         for name, value in arguments.arguments.items():
             annotation = func.signature.parameters[name].annotation
             frame.vars[name] = self.argument(name, value, annotation, func)
@@ -323,7 +323,7 @@ class Calls(Expressions):
             held = frame.vars.get(name, arguments.arguments[name])
             if held is not arguments.arguments[name] and not isinstance(place, (Element, StructElement)):
                 place.store(held.place.load() if isinstance(held, MemoryVariable) else held)
-        return frame.vars.get(RESULT)
+        return unpack_tuple(frame.vars.get(RESULT))
 
     def _reference_places(self, func: Func, node: ast.Call, bound: tuple[Any, Place | None] | None) -> dict[str, Place]:
         by_reference = func.references()

@@ -57,7 +57,8 @@ class Loops(Control):
     # --- unrolled --------------------------------------------------------------------------------------------------------
 
     def static_iterable(self, node: ast.expr) -> list[Any]:
-        space = self.eval(node)
+        unwrapped = node.args[0] if isinstance(node, ast.Call) and self._is_static(node) and len(node.args) == 1 else node
+        space = self.eval(unwrapped)  # without `static`: the entries of a vector may be run-time values, their number is known
         self.at(node)
         if isinstance(space, (RunTimeRange, Value)):
             raise type_error(f"an unrolled loop needs bounds that are known while compiling, got {describe(space)}")
@@ -195,7 +196,7 @@ class Loops(Control):
         return self.ndrange_space(forms.ndrange(*[scalar.cast(n, i64) for n in shape] if array.decl.wide else shape))
 
     def any_loop(self, node: ast.For, begin: Value, end: Value, bind: Bind, options: dict[str, Any]) -> None:
-        parallel = self.at_top_level() and not options.get("serialize", False) and not self._needs_order(node)
+        parallel = self.at_top_level() and not options.get("serialize", False) and not self._needs_order(node, begin, end)
         self.frame.loops.append(LoopScope("parallel" if parallel else "serial", self.b.depth + 1))
         try:
             if parallel:
@@ -273,7 +274,7 @@ class Loops(Control):
         attr = LoopAttr(True, str(options.get("name") or ""), int(options.get("block_dim") or 0))
         self.b.emit(ir.for_, begin, end, attr=attr, type=(), regions=(region,))
 
-    def _needs_order(self, node: ast.For) -> bool:
+    def _needs_order(self, node: ast.For, begin: Value, end: Value) -> bool:
         """Whether a loop that could be parallel must run in order all the same.
 
         A function may leave its loops early; and the iterations of any loop may hand on values in variables.
@@ -282,6 +283,8 @@ class Loops(Control):
             return True
         for name, use in self._outer_variables(node):
             if use == ORDERED:
+                if _at_most_one(begin, end):
+                    return True
                 logger.warning(
                     "%s: this loop runs in order, not in parallel: `%s` carries a value from one iteration to the next or to what "
                     "follows. If the order does not matter, update it with `+=` or `sg.atomic_max(...)`; `sg.loop_config(serialize=True)` "
@@ -311,6 +314,12 @@ class Loops(Control):
                 self.to_memory(name)
             elif use == PRIVATE and isinstance(held, MemoryVariable):
                 self.frame.vars[name] = held.place.load()
+
+
+def _at_most_one(begin: Value, end: Value) -> bool:
+    """Whether a loop is known to run once at most, as ``for _ in range(1)``, which makes what is inside run in order."""
+    first, last = scalar.known(begin), scalar.known(end)
+    return isinstance(first, int) and isinstance(last, int) and last - first <= 1
 
 
 def _non_negative(x: Value) -> Value:

@@ -90,7 +90,7 @@ class Element(Place):
     def store(self, value: Any) -> None:
         b = scalar.builder()
         for at, v in zip(self._each(), entries_for(value, self.shape, self.what)):
-            b.store(self.ref, *at, scalar.cast(v, self.ref.dtype).op)
+            b.store(self.ref, *at, scalar.fitting(v, self.ref.dtype).op)
 
     def index(self, key: Any) -> Place:
         keys = key if isinstance(key, tuple) else (key,)
@@ -123,14 +123,14 @@ class Element(Place):
         dtype = self.ref.dtype
         values = entries_for(value, self.shape, self.what)
         if kind == "sub":  # negated in the type of the memory: a narrower unsigned value would wrap around
-            kind, values = "add", [-scalar.cast(v, dtype) for v in values]
+            kind, values = "add", [-scalar.fitting(v, dtype) for v in values]
         if dtype.kind == "bool":
             raise type_error(f"{self.owner} holds u1, which has no atomic operations", "use a field of i32")
         if kind in ("and", "or", "xor") and dtype.is_float:
             raise type_error(f"bitwise atomics need integers, {self.owner} holds {dtype}")
         old = []
         for at, v in zip(self._each(), values):
-            old.append(Value(b.atomic(kind, self.ref, *at, scalar.cast(v, dtype).op)))
+            old.append(Value(b.atomic(kind, self.ref, *at, scalar.fitting(v, dtype).op)))
         return old[0] if not self.shape else make(old, self.shape)
 
     def update(self, kind: str, value: Any) -> None:

@@ -20,7 +20,7 @@ from spirograd.lang.frontend.places import Element, Place, StructElement
 from spirograd.lang.frontend.source import Source
 from spirograd.lang.matrix import Matrix, make
 from spirograd.lang.scalar import Value, describe, type_error
-from spirograd.lang.struct import Struct
+from spirograd.lang.struct import Struct, make_struct
 
 # Builtins that kernels can use; the others are no suggestion for a misspelt name.
 _USEFUL = {
@@ -58,6 +58,7 @@ class Frame:
     lost: dict[str, str] = field(default_factory=dict)
     loops: list[LoopScope] = field(default_factory=list)
     by_reference: frozenset[str] = frozenset()
+    depth: int = 0  # of the builder at the beginning of a function
     constants: frozenset[str] = frozenset()  # arguments of the kernel, which cannot change
 
 
@@ -102,6 +103,24 @@ def settle(x: Any) -> Any:
     if isinstance(x, (Matrix, Struct)):
         return rebuild(x, leaves(x))
     return x
+
+
+def pack_tuple(value: tuple[Any, ...]) -> Any:
+    """A tuple of run-time values as a struct, so that the tuples of several `return` statements can be merged; others as they are."""
+    members = [pack_tuple(v) if isinstance(v, tuple) else settle(v) for v in value]
+    if not members or not all(is_runtime(m) for m in members):
+        return value
+    return make_struct({f"{k}": m for k, m in enumerate(members)}, _TUPLE)
+
+
+def unpack_tuple(value: Any) -> Any:
+    """What `pack_tuple` was given."""
+    if isinstance(value, Struct) and value._methods is _TUPLE:
+        return tuple(unpack_tuple(v) for v in value.entries.values())
+    return value
+
+
+_TUPLE: dict[str, Any] = {}  # marks such structs
 
 
 def same_shape(a: Any, b: Any) -> bool:

@@ -17,7 +17,7 @@ from spirograd.lang.frontend.loops import Loops
 from spirograd.lang.frontend.memory import has_elements
 from spirograd.lang.frontend.names import BREAK, CONTINUE, RESULT, RETURNED
 from spirograd.lang.frontend.places import Element, Selection, StructElement
-from spirograd.lang.frontend.state import is_runtime, settle
+from spirograd.lang.frontend.state import is_runtime, pack_tuple, settle
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe, type_error
@@ -228,6 +228,8 @@ class Tracer(Loops):
             return scalar.cast(value, ops.as_dtype(annotation))
         if isinstance(annotation, AggregateType):
             return settle(annotation.build(annotation.leaves_of(value)))
+        if isinstance(value, tuple) and not self.frame.is_kernel and self.b.depth > self.frame.depth:
+            return pack_tuple(value)
         return settle(value)
 
     def jump(self, node: ast.stmt, flag: str, static_exception: type[Exception]) -> None:
