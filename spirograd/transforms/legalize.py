@@ -9,6 +9,7 @@ from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Kernel, Op
 from spirograd.ir.rewrite import Rewriter
+from spirograd.transforms import exact_zero
 from spirograd.transforms.context import PassContext
 
 # Profiles whose float-to-integer conversions are undefined out of range, and whose bit counts take 32 bits only.
@@ -23,6 +24,7 @@ def legalize(kernel: Kernel, ctx: PassContext) -> Kernel:
 class _Legalize(Rewriter):
     def __init__(self, ctx: PassContext) -> None:
         super().__init__()
+        self.caps = ctx.caps
         division: tuple[tuple[ops.OpCode, Callable[[Builder, Op, Op], Op]], ...] = (
             (ops.idiv, quotient), (ops.irem, remainder), (ops.floordiv, floor_quotient), (ops.floormod, floor_remainder),
         )  # fmt: skip
@@ -34,6 +36,8 @@ class _Legalize(Rewriter):
             self.handlers[ops.cast] = self._cast
             for code, count in ((ops.popcnt, popcnt), (ops.clz, clz), (ops.ctz, ctz)):
                 self.handlers[code] = self._count(code, count)
+            if not ctx.options.fast_math:
+                self.handlers |= dict.fromkeys(exact_zero.CODES, self._float)
 
     def _binary(self, lower: Callable[[Builder, Op, Op], Op]) -> Callable[[Op], Op]:
         def handle(op: Op) -> Op:
@@ -43,6 +47,10 @@ class _Legalize(Rewriter):
             return lower(self.b, a, b)
 
         return handle
+
+    def _float(self, op: Op) -> Op:
+        x, y = self.args(op)
+        return exact_zero.with_zero(self.b, op, x, y, self.caps) or self.copy(op)
 
     def _shift(self, op: Op) -> Op:
         a, count = self.args(op)
