@@ -15,16 +15,19 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Op
 from spirograd.ir.ops import OpCode
 
-_INFINITY = {32: 0x7F800000, 64: 0x7FF0000000000000}
+_INFINITY = {16: 0x7C00, 32: 0x7F800000, 64: 0x7FF0000000000000}
 _NAN = {32: 0x7FC00000, 64: 0x7FF8000000000000}
 CODES = (ops.add, ops.sub, ops.mul, ops.div)
 
 
 def with_zero(b: Builder, op: Op, x: Op, y: Op, caps: Capabilities) -> Op | None:
-    """``op`` (of `CODES`) of x and y, of which one is a constant zero; None where it is none, or the device has no integers as wide."""
+    """``op`` (of `CODES`) of x and y, of which one is a constant zero, or a divisor may be; None where nothing is to be done, or the device
+    has no integers as wide."""
     t = _dtype(op)
-    if not t.is_float or not (_is_zero(x) or _is_zero(y)) or (t.bits == 64 and not caps.int64):
+    if not t.is_float or (t.bits == 64 and not caps.int64) or (t.bits == 16 and not caps.int16):
         return None
+    if not (_is_zero(x) or _is_zero(y)):
+        return _divided(b, op, x, y) if op.code is ops.div and y.code is not ops.const else None
     if t is f16:  # in f32 it is exact, too
         return b.cast(_result(b, op.code, _widened(b, x), _widened(b, y)), f16)
     return _result(b, op.code, x, y)
@@ -89,6 +92,15 @@ def _zero_divided(b: Builder, zero: Op, x: Op) -> Op:
     below = b.emit(ops.sub, magnitude, b.const(1, u))
     fine = b.emit(ops.lt, below, b.const(_INFINITY[t.bits], u))
     return b.emit(ops.bitcast, b.emit(ops.select, fine, sign, b.const(_NAN[t.bits], u)), type=t)
+
+
+def _divided(b: Builder, op: Op, x: Op, y: Op) -> Op:
+    """x / y, for a divisor that may turn out to be a constant zero once the driver has unrolled a loop."""
+    t = _dtype(op)
+    u = unsigned(t)
+    infinity = b.emit(ops.bitcast, b.emit(ops.or_, _bits(b, y), b.const(_INFINITY[t.bits], u)), type=t)
+    by_zero = b.emit(ops.mul, x, infinity)
+    return b.emit(ops.select, b.emit(ops.eq, y, b.const(0.0, t)), by_zero, b.emit(ops.div, x, y, attr=op.attr))
 
 
 def _sum(b: Builder, code: OpCode, x: Op, y: Op) -> Op:

@@ -117,3 +117,29 @@ def test_floats_with_a_constant_zero(strict: None, t: object, zero: float) -> No
     np.testing.assert_array_equal(out, want)
     number = ~np.isnan(want)
     np.testing.assert_array_equal(np.signbit(out)[number], np.signbit(want)[number])
+
+
+def test_division_by_an_index_that_reaches_zero(strict: None) -> None:
+    """In a loop that the driver unrolls, the divisor becomes a constant."""
+
+    @sg.kernel
+    def run(x: sg.types.ndarray(sg.f32, 1), out: sg.types.ndarray(sg.f32, 2)):
+        for i in x:
+            for j in range(3, -1, -1):
+                out[j, i] = x[i] / j
+
+    x = np.array(FLOATS, np.float32)
+    out = np.zeros((4, len(x)), np.float32)
+    run(x, out)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(out, np.stack([x / np.float32(j) for j in range(4)]))
+
+
+def test_a_literal_assigned_to_a_variable_takes_its_type(session: object) -> None:
+    @sg.kernel
+    def run() -> sg.f64:
+        v = sg.f64(0)
+        v = 0.1
+        return v
+
+    assert run() == 0.1

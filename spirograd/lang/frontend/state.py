@@ -138,6 +138,8 @@ def convert(value: Any, model: Any, what: str) -> Any:
         value = make([value] * len(model.entries), model.shape)
     if isinstance(model, Matrix) and isinstance(value, (list, tuple)):
         value = Matrix(value)
+    if isinstance(model, Value) and isinstance(value, float):  # a literal, which adapts: 0.1 for an f64 is not rounded to f32 first
+        return scalar.cast(value, model.dtype)
     value = settle(value)
     if not is_runtime(value) or not same_shape(value, model):
         raise type_error(
