@@ -71,4 +71,12 @@ def of(function: Callable[..., Any], kind: str) -> Source:
             Loc(file, first),
             f"a {kind} is a function defined with `def`; lambdas and async functions are not",
         )
+    code = function.__code__
+    parameters = [a.arg for a in (*tree.args.posonlyargs, *tree.args.args, *tree.args.kwonlyargs)]
+    if tree.name != code.co_name or parameters != list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]):
+        raise SpirogradSyntaxError(
+            f"the source of {kind} `{name}` is not where it was",
+            Loc(file, first),
+            "the file has changed since it was imported: run the program again",
+        )
     return Source(function, tree, file, first - 1 - nested, function.__name__)
