@@ -35,6 +35,7 @@ class Capabilities:
     max_push_constants: int = 128
     max_allocation: int = 1 << 62
     exact_specials: tuple[int, ...] = ()  # widths of floats whose infinities, NaN and -0.0 modules can ask to keep
+    exact_subnormals: tuple[int, ...] = ()  # widths of floats whose subnormals modules can ask to keep
     cpu_name: str = ""
     cpu_features: str = ""
     vector_library: str = ""

@@ -51,7 +51,10 @@ def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, opt
     else:
         emit_range(e, task, group_size)
     module.entry_point(function.id, ENTRY_POINT, group_size)
-    module.keep_specials(function.id, caps.exact_specials)
+    # Without this a driver may take infinities, NaN and -0.0 for whatever is convenient: x / 0.0 was 0 on lavapipe.
+    module.float_mode(function.id, "SignedZeroInfNanPreserve", caps.exact_specials)
+    if not options.fast_math:
+        module.float_mode(function.id, "DenormPreserve", caps.exact_subnormals)
     function.finish()
     data = module.to_bytes()
     if knobs.flag("SG_VALIDATE"):

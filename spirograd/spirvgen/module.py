@@ -255,12 +255,8 @@ class Module:
         self.add("entry_point", "EntryPoint", model, function, *text_words(name), *self.interface)
         self.add("execution_mode", "ExecutionMode", function, self.use_enumerant("ExecutionMode", "LocalSize"), local_size, 1, 1)
 
-    def keep_specials(self, function: int, widths: Sequence[int]) -> None:
-        """Infinities, NaN and -0.0 mean what they are, in all types of these widths that the module has so far.
-
-        Without this a driver may take them for whatever is convenient: x / 0.0 was 0 on lavapipe.
-        """
+    def float_mode(self, function: int, mode: str, widths: Sequence[int]) -> None:
+        """An execution mode of SPV_KHR_float_controls for all float types of these widths that the module has so far."""
         for bits in widths:
             if ("TypeFloat", bits) in self._interned:
-                mode = self.use_enumerant("ExecutionMode", "SignedZeroInfNanPreserve")
-                self.add("execution_mode", "ExecutionMode", function, mode, bits)
+                self.add("execution_mode", "ExecutionMode", function, self.use_enumerant("ExecutionMode", mode), bits)

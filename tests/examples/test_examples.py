@@ -16,12 +16,16 @@ EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if path.na
 pytestmark = [pytest.mark.archs("cpu", "vulkan"), pytest.mark.needs("matplotlib")]
 
 
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example(path, arch, tmp_path):
     from matplotlib import image
 
     command = [sys.executable, str(path), "--arch", arch, "--quick", "--out", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment(), check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     picture = tmp_path / f"{path.stem}.png"
     assert f"wrote {picture}" in done.stdout

@@ -60,6 +60,7 @@ _REQUIRED = {
     "shaderInt64": "64-bit integers",
 }
 _PORTABILITY_SUBSET = "VK_KHR_portability_subset"  # must be enabled where it is offered (MoltenVK)
+_INDEPENDENCE_NONE = 2  # VK_SHADER_FLOAT_CONTROLS_INDEPENDENCE_NONE
 _COMPUTE_STAGE = 0x20
 _SUBGROUP_ARITHMETIC = 0x4
 _KIND_NAMES = {
@@ -106,6 +107,9 @@ def query(physical: Any) -> Features:
     allocation = min(v11.maxMemoryAllocationSize, v13.maxBufferSize if v13 is not None else v11.maxMemoryAllocationSize)
     has_subgroups = bool(v11.subgroupSupportedStages & _COMPUTE_STAGE)
     flags = {field: True for group, feature, field in _FEATURES if field and (group, feature) in enabled}
+    # Where the behaviours of the widths depend on each other (independence "none"), all of them must offer it.
+    subnormals = tuple(bits for bits in (16, 32, 64) if getattr(v12, f"shaderDenormPreserveFloat{bits}"))
+    together = v12.denormBehaviorIndependence == _INDEPENDENCE_NONE and len(subnormals) < 3
     caps = Capabilities(
         profile="vulkan",
         **flags,  # type: ignore[arg-type]
@@ -117,6 +121,7 @@ def query(physical: Any) -> Features:
         max_push_constants=limits.maxPushConstantsSize,
         max_allocation=allocation,
         exact_specials=tuple(bits for bits in (16, 32, 64) if getattr(v12, f"shaderSignedZeroInfNanPreserveFloat{bits}")),
+        exact_subnormals=() if together else subnormals,
     )
     kind = _KIND_NAMES.get(properties.deviceType, "other")
     driver = f"{text(v12.driverName)} {text(v12.driverInfo)}".strip()
