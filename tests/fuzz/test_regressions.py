@@ -143,3 +143,19 @@ def test_a_literal_assigned_to_a_variable_takes_its_type(session: object) -> Non
         return v
 
     assert run() == 0.1
+
+
+def test_unrolled_loop_after_a_conditional_return(session: object) -> None:
+    @sg.func
+    def early(x):
+        if x > 3:
+            return x
+        for k in sg.static(range(3)):
+            x += k
+        return -x
+
+    @sg.kernel
+    def run(x: sg.i32) -> sg.i32:
+        return early(x)
+
+    assert (run(5), run(1)) == (5, -4)

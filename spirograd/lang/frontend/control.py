@@ -86,11 +86,15 @@ class Control(Calls):
             self.unless(sorted(syntax.jumps([node])), rest)
 
     def no_parallel_loops(self, node: ast.If, rest: Sequence[ast.stmt]) -> None:
-        loops = [s for s in rest if isinstance(s, ast.For)]
+        loops = [s for s in rest if isinstance(s, ast.For) and not self.only_unrolled(s)]
         if self.at_top_level() and loops:
             raise self.syntax_error(
                 "a kernel cannot return under a run-time condition before a parallel loop", node, "let the loop test the condition instead"
             )
+
+    def only_unrolled(self, node: ast.For) -> bool:
+        """Whether a loop and those in it are unrolled."""
+        raise NotImplementedError
 
     def at_top_level(self) -> bool:
         """Whether a loop here would be parallel."""

@@ -51,6 +51,9 @@ class Loops(Control):
         self.at(node.iter)
         self.run_loop(node, space, options)
 
+    def only_unrolled(self, node: ast.For) -> bool:
+        return all(self._is_static(n.iter) for n in ast.walk(node) if isinstance(n, ast.For))
+
     def _is_static(self, node: ast.expr) -> bool:
         return isinstance(node, ast.Call) and self._static_callee(node.func) is forms.static
 
