@@ -26,6 +26,7 @@ from spirograd.ir.spec import verify
 from spirograd.ir.text import to_text
 from spirograd.transforms.check_bounds import check_bounds
 from spirograd.transforms.check_capabilities import check_capabilities
+from spirograd.transforms.check_loops import check_loops
 from spirograd.transforms.check_overflow import check_overflow
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.dce import dce
@@ -77,6 +78,7 @@ def compile_kernel(
         kernel = run.apply(demote_atomics, kernel, "kernel")
         kernel = run.apply(reductions, kernel, "kernel")
         kernel = run.apply(reassociate, kernel, "kernel")
+        kernel = run.apply(check_loops, kernel, "kernel")
         kernel = run.apply(dce, kernel, "kernel")
         run.record("offload.ir", kernel)
         artifact = run.describe(kernel, key)

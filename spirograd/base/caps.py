@@ -34,6 +34,7 @@ class Capabilities:
     max_groups: int = 65535
     max_push_constants: int = 128
     max_allocation: int = 1 << 62
+    loop_limit: int = 0  # iterations after which the driver ends the loops of an invocation; 0: none
     exact_specials: tuple[int, ...] = ()  # widths of floats whose infinities, NaN and -0.0 modules can ask to keep
     exact_subnormals: tuple[int, ...] = ()  # widths of floats whose subnormals modules can ask to keep
     cpu_name: str = ""

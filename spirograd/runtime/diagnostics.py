@@ -88,8 +88,11 @@ def fault_error(site: FaultSite, words: Sequence[int], kernel: str) -> Spirograd
         return format_value(values[index], site.dtypes[index], match[3] or "") if index < shown else "?"
 
     message = _PLACEHOLDER.sub(operand, site.message)
-    kind = AdStackOverflow if site.code == "tape" else SpirogradAssertionError
+    kind = _EXCEPTIONS.get(site.code, SpirogradAssertionError)
     return kind(render(message if site.loc is not None else f"{message} (in kernel {kernel})", site.loc))
+
+
+_EXCEPTIONS: dict[str, type[SpirogradRuntimeError]] = {"tape": AdStackOverflow, "loop": SpirogradRuntimeError}
 
 
 class Diagnostics:

@@ -22,6 +22,7 @@ from spirograd.ir.spec import verify
 from spirograd.ir.text import parse, to_text
 from spirograd.transforms.check_bounds import check_bounds
 from spirograd.transforms.check_capabilities import check_capabilities
+from spirograd.transforms.check_loops import check_loops
 from spirograd.transforms.check_overflow import check_overflow
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.cse import cse
@@ -40,7 +41,7 @@ from spirograd.transforms.reductions import reductions
 from spirograd.transforms.simplify import simplify, simplify_lowered
 
 _FUNCTIONS: tuple[Callable[[Kernel, PassContext], Kernel], ...] = (
-    check_bounds, check_capabilities, check_overflow, cse, dce, demote_atomics, diagnostics, fold, layout, legalize, licm,
+    check_bounds, check_capabilities, check_loops, check_overflow, cse, dce, demote_atomics, diagnostics, fold, layout, legalize, licm,
     lower_atomics, lower_remainder,
     offload, reassociate, reductions, simplify, simplify_lowered,
 )  # fmt: skip

@@ -191,7 +191,7 @@ class Control(Calls):
                 self.frame.vars[name] = value
 
     def _while_op(self, condition: Callable[[], Value], body: Branch, carried: Sequence[str]) -> None:
-        before = dict(self.frame.vars)
+        before, loc = dict(self.frame.vars), self.b.loc
         models = {name: before[name] for name in carried}
         initial = self.values_of(carried)
         types = [op.type for op in initial]
@@ -203,12 +203,13 @@ class Control(Calls):
         self._in_loop(body)
         body_region = self.b.end(self._final(carried, models))
         self.leave_loop(before)
+        self.b.loc = loc
         self.bind(carried, models, self.b.while_(initial, test_region, body_region))
 
     def for_op(self, begin: Op, end: Op, body: Callable[[Value], None], changed: set[str]) -> None:
         """A serial `for` operation; ``body`` gets the index."""
         carried = self.carried(changed)
-        before = dict(self.frame.vars)
+        before, loc = dict(self.frame.vars), self.b.loc
         models = {name: before[name] for name in carried}
         initial = self.values_of(carried)
         index, *params = self.b.begin(begin.type, *[op.type for op in initial])
@@ -216,6 +217,7 @@ class Control(Calls):
         self._in_loop(lambda: body(Value(index)))
         region = self.b.end(self._final(carried, models))
         self.leave_loop(before)
+        self.b.loc = loc
         self.bind(carried, models, self.b.for_(begin, end, initial, region))
 
     def _in_loop(self, body: Branch) -> None:

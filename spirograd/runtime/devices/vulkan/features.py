@@ -60,6 +60,7 @@ _REQUIRED = {
     "shaderInt64": "64-bit integers",
 }
 _PORTABILITY_SUBSET = "VK_KHR_portability_subset"  # must be enabled where it is offered (MoltenVK)
+_LOOP_LIMIT = {vk.VK_DRIVER_ID_MESA_LLVMPIPE: 65535}  # see transforms/check_loops.py
 _INDEPENDENCE_NONE = 2  # VK_SHADER_FLOAT_CONTROLS_INDEPENDENCE_NONE
 _COMPUTE_STAGE = 0x20
 _SUBGROUP_ARITHMETIC = 0x4
@@ -122,6 +123,7 @@ def query(physical: Any) -> Features:
         max_allocation=allocation,
         exact_specials=tuple(bits for bits in (16, 32, 64) if getattr(v12, f"shaderSignedZeroInfNanPreserveFloat{bits}")),
         exact_subnormals=() if together else subnormals,
+        loop_limit=_LOOP_LIMIT.get(v12.driverID, 0),
     )
     kind = _KIND_NAMES.get(properties.deviceType, "other")
     driver = f"{text(v12.driverName)} {text(v12.driverInfo)}".strip()

@@ -1,0 +1,96 @@
+"""A check after each loop that it ran to its end, for drivers that end loops early."""
+
+from __future__ import annotations
+
+import math
+
+from spirograd.base.artifact import FaultSite
+from spirograd.base.dtypes import VOID, DType, i32
+from spirograd.ir import ops
+from spirograd.ir.nodes import Kernel, Op, Region
+from spirograd.ir.rewrite import Rewriter
+from spirograd.transforms.context import PassContext
+
+
+def check_loops(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """Record a fault where a loop ended before it was done, in tasks that may run ``caps.loop_limit`` iterations in one invocation.
+
+    Mesa's llvmpipe ends all loops of an invocation after 65,535 iterations in total (seen with 22.3), and says nothing.
+    """
+    limit = ctx.caps.loop_limit
+    return _CheckLoops(limit).kernel(kernel) if limit else kernel
+
+
+class _CheckLoops(Rewriter):
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+        self.handlers = {ops.task: self._task, ops.for_: self._for, ops.while_: self._while}
+
+    def _task(self, op: Op) -> Op:
+        if sum(_iterations(region) for region in op.regions) < self.limit:
+            return self.b.append(op)
+        return self.copy(op)
+
+    def _for(self, op: Op) -> Op:
+        """One more carried value: the index that the next iteration would have."""
+        begin, end, *initial = self.args(op)
+        region = op.regions[0]
+        following = Op(ops.param, begin.type)
+        self.b.begin()
+        for inner in region.ops[:-1]:
+            self.visit(inner)
+        step = self.b.emit(ops.add, region.params[0], self.b.const(1, _scalar(begin)), attr="wrap")
+        body = Region((*region.params, following), self.b.end([*self.args(region.ops[-1]), step]).ops)
+        assert isinstance(op.type, tuple)
+        self.b.loc = op.loc
+        new = self.b.append(Op(ops.for_, (*op.type, begin.type), (begin, end, *initial, begin), op.attr, (body,), op.loc))
+        reached = self.b.emit(ops.result, new, attr=len(op.type), type=begin.type)
+        self._check(self.b.emit(ops.ge, reached, end), op)
+        return new
+
+    def _while(self, op: Op) -> Op:
+        """The condition moves into the body, and whether it held is carried: the loop is done once it has failed.
+
+        As an integer, tested in two ways: after a loop drivers take its condition itself for false, without looking.
+        """
+        condition, body = op.regions
+        types = tuple(p.type for p in condition.params)
+        *_, going = self.b.begin(*types, i32)
+        test = self.b.end([self.b.emit(ops.ne, going, self.b.const(0))])
+        *values, _ = self.b.begin(*types, i32)
+        (holds,) = self.inline(condition, tuple(values))
+        self.b.begin()
+        once = self.b.end(self.inline(body, tuple(values)))
+        self.b.begin()
+        final = self.b.if_(holds, once, self.b.end(values))
+        turn = self.b.end([*final, self.b.cast(holds, i32)])
+        self.b.loc = op.loc
+        initial = (*self.args(op), self.b.const(1))
+        new = self.b.append(Op(ops.while_, (*types, i32), initial, op.attr, (test, turn), op.loc))
+        going = self.b.emit(ops.result, new, attr=len(types), type=i32)
+        self._check(self.b.emit(ops.lt, going, self.b.const(1)), op)
+        return new
+
+    def _check(self, done: Op, loop: Op) -> None:
+        message = f"this driver ends loops after {self.limit:,} iterations in one invocation, and this loop was not done"
+        self.b.emit(ops.check, done, attr=FaultSite("loop", message, (), loop.loc), type=VOID)
+
+
+def _scalar(op: Op) -> DType:
+    assert isinstance(op.type, DType)
+    return op.type
+
+
+def _iterations(region: Region) -> float:
+    """A bound of the iterations of all loops in ``region``; infinite if it is not known."""
+    total = 0.0
+    for op in region.ops:
+        inside = sum(_iterations(r) for r in op.regions)
+        if op.code is ops.for_:
+            begin, end = op.args[:2]
+            known = begin.code is ops.const and end.code is ops.const
+            total += max(0, end.attr - begin.attr) * (1 + inside) if known else math.inf
+        else:
+            total += math.inf if op.code is ops.while_ else inside
+    return total
