@@ -113,13 +113,18 @@ def test_ten_thousand_launches_without_growth(arch: str) -> None:
                 step(k, a, b)
         sg.sync()
 
-    round_of(10000)  # the drivers of graphics cards keep some megabytes of the first ten thousand
-    gc.collect()
-    before = resident_bytes()
-    round_of(10000)
-    gc.collect()
-    assert resident_bytes() - before < 4 << 20
-    calls = [*range(0, 10000, 10), *range(0, 10000, 10)]
+    round_of(2000)
+    growth = []
+    for _ in range(2):  # buffers and drivers may grow once, to their full size; what leaks grows again
+        gc.collect()
+        before = resident_bytes()
+        round_of(10000)
+        gc.collect()
+        growth.append(resident_bytes() - before)
+        if growth[-1] < 4 << 20:
+            break
+    assert min(growth) < 4 << 20
+    calls = [*range(0, 2000, 10), *range(0, 10000, 10)] + [*range(0, 10000, 10)] * (len(growth) - 1)
     assert x[0] == sum(1 + k % 3 for k in calls)
 
 

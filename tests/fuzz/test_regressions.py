@@ -91,6 +91,14 @@ def test_comparisons_of_a_widened_i32_with_a_constant(session: object, constant:
     np.testing.assert_array_equal(out, [wide < c, wide <= c, c < wide, c <= wide, wide == c])
 
 
+def floats_kept(x: np.ndarray) -> np.ndarray:
+    """``x`` without subnormals, if the device is a graphics card that takes them for 0 and cannot be told not to."""
+    device = sg.lang.context.session().device
+    if dict(device.info.detail).get("kind", "cpu") == "cpu" or x.dtype.itemsize * 8 in device.caps.exact_subnormals:
+        return x
+    return x[~((x != 0) & (np.abs(x) < np.finfo(x.dtype).tiny))]
+
+
 @pytest.mark.parametrize("t", [sg.f16, sg.f32, sg.f64], ids=str)
 @pytest.mark.parametrize("zero", [0.0, -0.0])
 def test_floats_with_a_constant_zero(strict: None, t: object, zero: float) -> None:
@@ -110,7 +118,7 @@ def test_floats_with_a_constant_zero(strict: None, t: object, zero: float) -> No
 
     z = t.np.type(zero)  # type: ignore[attr-defined]
     with np.errstate(all="ignore"):
-        x = np.array(FLOATS).astype(t.np)  # type: ignore[attr-defined]
+        x = floats_kept(np.array(FLOATS).astype(t.np))  # type: ignore[attr-defined]
         want = np.stack([x + z, x - z, z - x, x * z, x / z, z / x, np.floor(x / z), x - np.floor(x / z) * z])
     out = np.zeros_like(want)
     run(x, out)
@@ -128,7 +136,7 @@ def test_division_by_an_index_that_reaches_zero(strict: None) -> None:
             for j in range(3, -1, -1):
                 out[j, i] = x[i] / j
 
-    x = np.array(FLOATS, np.float32)
+    x = floats_kept(np.array(FLOATS, np.float32))
     out = np.zeros((4, len(x)), np.float32)
     run(x, out)
     with np.errstate(all="ignore"):
