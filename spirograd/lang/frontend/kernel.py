@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import logging
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -36,6 +37,8 @@ from spirograd.lang.scalar import Value
 
 # Inlined calls and nested statements take some twenty frames of Python each.
 _RECURSION = 20_000
+
+logger = logging.getLogger("spirograd")
 
 
 class KernelTracer(Tracer):
@@ -219,9 +222,12 @@ class Kernel:
     def trace(self, session: Any, args: Sequence[Any]) -> tuple[nodes.Kernel, KernelTracer, Any]:
         """The kernel as IR, what it takes from outside, and the type of its result."""
         try:
-            return self._trace(session, args, False)
+            traced = self._trace(session, args, False)
         except NeedsRandom:
-            return self._trace(session, args, True)
+            traced = self._trace(session, args, True)
+        for warning in traced[1].warnings:
+            logger.warning(warning)
+        return traced
 
     def _trace(self, session: Any, args: Sequence[Any], uses_random: bool) -> tuple[nodes.Kernel, KernelTracer, Any]:
         assert self._signature is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,7 +26,6 @@ from spirograd.lang.frontend.state import LoopScope, MemoryVariable, is_runtime
 from spirograd.lang.matrix import make
 from spirograd.lang.scalar import Value, describe, type_error
 
-logger = logging.getLogger("spirograd")
 MAX_UNROLLED = 100_000
 _INDEX = "it is the index of a loop, and ends with it; keep it in a variable that is assigned before the loop"
 # Gives the loop's targets their values, from the index of the flat loop.
@@ -288,11 +286,11 @@ class Loops(Control):
             if use == ORDERED:
                 if _at_most_one(begin, end):
                     return True
-                logger.warning(
-                    "%s: this loop runs in order, not in parallel: `%s` carries a value from one iteration to the next or to what "
-                    "follows. If the order does not matter, update it with `+=` or `sg.atomic_max(...)`; `sg.loop_config(serialize=True)` "
-                    "silences this.", self.b.loc, name,
-                )  # fmt: skip
+                self.warnings.append(
+                    f"{self.b.loc}: this loop runs in order, not in parallel: `{name}` carries a value from one iteration to the next or "
+                    "to what follows. If the order does not matter, update it with `+=` or `sg.atomic_max(...)`; "
+                    "`sg.loop_config(serialize=True)` silences this."
+                )
                 return True
         return False
 

@@ -158,6 +158,7 @@ class State:
         self.temps = 0
         self.depth = 0
         self.trees: dict[int, Any] = {}
+        self.warnings: list[str] = []  # for the user, once the kernel is traced to its end
 
     def captured(self, obj: Any, owner: tuple[Any, str] | None) -> Any:
         """What an object found by name or attribute is in the kernel: an ndarray becomes an argument that the user does not see."""

@@ -303,14 +303,20 @@ def test_validation_messages_become_errors(open_vulkan):
     vulkan._messages.clear()
 
 
-def test_missing_layer_is_named(tmp_path):
+def test_missing_layer_is_named():
+    """Debug mode goes without it, and says so; SG_VALIDATION=1 does not."""
     code = (
         "from spirograd.runtime.devices.vulkan import instance\n"
         "instance._VALIDATION_LAYER = 'VK_LAYER_that_nobody_has'\n"
         "from spirograd.runtime.loader import open_device\n"
         "open_device('vulkan', debug=True)\n"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ | {"SG_VALIDATION": "0"})
+    assert result.returncode == 0
+    assert "without the Vulkan validation layer, which is not installed" in result.stderr
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ | {"SG_VALIDATION": "1"})
+    assert result.returncode == 1
     assert "VK_LAYER_that_nobody_has is not installed" in result.stderr
 
 

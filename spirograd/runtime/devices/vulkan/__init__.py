@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from spirograd.runtime.cache import default_folder
 from spirograd.runtime.devices.vulkan.api import text
 from spirograd.runtime.devices.vulkan.device import VulkanDevice
 from spirograd.runtime.devices.vulkan.features import query
-from spirograd.runtime.devices.vulkan.instance import Instance, basic_properties, choose
+from spirograd.runtime.devices.vulkan.instance import LAYER_HINT, Instance, basic_properties, choose, has_validation_layer
+
+logger = logging.getLogger("spirograd")
 
 __all__ = ["VulkanDevice", "available", "devices", "open"]
 
@@ -25,12 +28,22 @@ def open(
 ) -> VulkanDevice:
     """Open the Vulkan device that SG_DEVICE names, or the most capable one.
 
-    ``debug`` (or SG_VALIDATION=1): with the validation layer. ``max_threads`` is for CPU devices and ignored. ``mappable`` False:
-    never map device memory. ``cache_folder``: of the pipeline cache; by default the offline cache's folder, unless that is off.
+    ``debug``: with the validation layer if it is installed, else with a warning; SG_VALIDATION=1 demands it. ``max_threads`` is for CPU
+    devices and ignored. ``mappable`` False: never map device memory. ``cache_folder``: of the pipeline cache; by default the offline
+    cache's folder, unless that is off.
     Raises SpirogradRuntimeError if there is no device that fits, or the layer is not installed.
     """
     folder = Path(cache_folder) if cache_folder is not None else default_folder() if knobs.flag("SG_OFFLINE_CACHE") else None
-    return VulkanDevice(debug or knobs.flag("SG_VALIDATION"), device_memory_bytes, mappable, folder)
+    return VulkanDevice(_validation(debug), device_memory_bytes, mappable, folder)
+
+
+def _validation(debug: bool) -> bool:
+    if knobs.flag("SG_VALIDATION") or not debug:
+        return knobs.flag("SG_VALIDATION")
+    if not has_validation_layer():
+        logger.warning("debug mode goes without the Vulkan validation layer, which is not installed (%s)", LAYER_HINT)
+        return False
+    return True
 
 
 def available() -> str | None:

@@ -25,6 +25,7 @@ from spirograd.runtime.devices.vulkan.api import (
 )
 
 _VALIDATION_LAYER = "VK_LAYER_KHRONOS_validation"
+LAYER_HINT = "Debian, Ubuntu: vulkan-validationlayers; elsewhere: the Vulkan SDK"
 _DEBUG_UTILS = "VK_EXT_debug_utils"
 _PORTABILITY = "VK_KHR_portability_enumeration"
 _ENUMERATE_PORTABILITY_BIT = 1
@@ -66,6 +67,12 @@ def _keep_drivers_loaded() -> Any:
     return handle[0]
 
 
+def has_validation_layer() -> bool:
+    """Whether the Khronos validation layer is installed."""
+    layers = enumerate_all(lib.vkEnumerateInstanceLayerProperties, "VkLayerProperties")
+    return any(text(layer.layerName) == _VALIDATION_LAYER for layer in layers)
+
+
 class Instance:
     """A VkInstance. ``messages`` collects warnings and errors of the validation layer, if it is on."""
 
@@ -85,11 +92,10 @@ class Instance:
         flags = _ENUMERATE_PORTABILITY_BIT if wanted else 0
         layers: list[str] = []
         if self.validation:
-            present = {text(layer.layerName) for layer in enumerate_all(lib.vkEnumerateInstanceLayerProperties, "VkLayerProperties")}
-            if _VALIDATION_LAYER not in present:
+            if not has_validation_layer():
                 raise SpirogradRuntimeError(
-                    f"the Vulkan validation layer was asked for (debug=True or SG_VALIDATION=1), but {_VALIDATION_LAYER} is not "
-                    "installed (Debian, Ubuntu: vulkan-validationlayers; elsewhere: the Vulkan SDK)"
+                    f"the Vulkan validation layer was asked for (SG_VALIDATION=1), but {_VALIDATION_LAYER} is not installed "
+                    f"({LAYER_HINT})"
                 )
             layers.append(_VALIDATION_LAYER)
             wanted.append(_DEBUG_UTILS)
