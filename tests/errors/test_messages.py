@@ -1,6 +1,6 @@
 """What users get to read: each file of cases/ holds programs that are wrong in one way, and the whole text of the error of each.
 
-A file starts with `init: <options>` (options of `sg.init`, or `no`) and `archs: <names>` (default: the interpreter); then come pairs
+A file starts with `init: <options>` (options of `sg.init`, or `no`), `archs: <names>` (default: the interpreter) and `needs: <names>` (of tests/needs.py); then come pairs
 `=== <title>`, the program, `---`, class and text of the error. A program sees `sg` and `np`. The text must be the same on every back end.
 """
 
@@ -82,6 +82,8 @@ CASES: list[Any] = [
 def test_messages(path: Path, back_end: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     needs.need(back_end)
     settings, cases = read(path)
+    for name in settings.get("needs", "").split():
+        needs.need(name)
     assert cases, f"{path} holds no programs"
     found = []
     for number, case in enumerate(cases):
