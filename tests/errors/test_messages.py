@@ -1,7 +1,8 @@
 """What users get to read: each file of cases/ holds programs that are wrong in one way, and the whole text of the error of each.
 
-A file starts with `init: <options>` (options of `sg.init`, or `no`), `archs: <names>` (default: the interpreter) and `needs: <names>` (of tests/needs.py); then come pairs
-`=== <title>`, the program, `---`, class and text of the error. A program sees `sg` and `np`. The text must be the same on every back end.
+A file starts with `init: <options>` (options of `sg.init`, or `no`), `archs: <names>` (default: the interpreter) and `needs: <names>`
+(of tests/needs.py); then come pairs `=== <title>`, the program, `---`, class and text of the error. A program sees `sg` and `np`. The text
+must be the same on every back end.
 """
 
 from __future__ import annotations
