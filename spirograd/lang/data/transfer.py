@@ -211,12 +211,8 @@ def shared(allocation: Any, view: HostView) -> Array | None:
         return None
     allocation.device.synchronize()
     flat = np.asarray(_HostMemory(allocation, whole, view.blocks[0], view.dtype))
-    try:
-        out: Array = flat.view()
-        out.shape = view.full_shape
-    except AttributeError:
-        return None
-    return out
+    out: Array = flat.reshape(view.full_shape)
+    return out if np.may_share_memory(out, flat) else None
 
 
 def to_torch(array: Array, device: Any) -> Any:

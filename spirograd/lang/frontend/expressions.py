@@ -407,7 +407,7 @@ class Expressions(State):
             assert isinstance(part, ast.FormattedValue)
             spec = self.eval(part.format_spec) if part.format_spec is not None else ""
             if not isinstance(spec, str):
-                raise self.syntax_error("a format specification must be known while compiling", part)
+                raise self.syntax_error("a format specification must be known while compiling", node)
             value = self.eval(part.value)
             self.at(part)
             if is_runtime(value):

@@ -48,9 +48,11 @@ def of(function: Callable[..., Any], kind: str) -> Source:
     """The source of ``function``; SpirogradSyntaxError if there is none to be had (``kind``: what the user called it)."""
     name = getattr(function, "__qualname__", repr(function))
     try:
+        if function.__code__.co_filename == "<string>":  # of exec: what inspect finds under that name is something else
+            raise OSError
         lines, first = inspect.getsourcelines(function)
         file = inspect.getsourcefile(function) or "<unknown>"
-    except (OSError, TypeError):
+    except (OSError, TypeError, AttributeError):
         raise SpirogradSyntaxError(
             f"the source code of {kind} `{name}` is not available",
             hint="define it in a file (the interactive prompt and exec keep no source)",
