@@ -84,6 +84,7 @@ class LaunchPlan:
     __slots__ = (
         "_arrays_written",
         "_diagnosed",
+        "_exclusive",
         "_executable",
         "_first_result",
         "_launch",
@@ -104,6 +105,7 @@ class LaunchPlan:
         self._launch = launcher.device.launch
         self._executable = launcher.device.load(compiled)
         self._temps = launcher.memory.allocate(compiled.temps_size) if compiled.temps_size else None
+        self._exclusive = threading.RLock()
         writes = sorted(compiled.effects.writes)
         self._trees_written = tuple(index for kind, index in writes if kind == "tree")
         self._arrays_written = tuple(index for kind, index in writes if kind == "array")
@@ -133,7 +135,11 @@ class LaunchPlan:
         """
         if self._reports:
             return self._launch_reporting(scalars, arrays, trees)
-        self._send(self._next(), scalars, arrays, trees)
+        if self._temps is None:
+            self._send(self._next(), scalars, arrays, trees)
+            return None
+        with self._exclusive:  # the CPU runs launches of several threads at once, and the temporaries hold values of one
+            self._send(self._next(), scalars, arrays, trees)
         return None
 
     def _send(self, number: int, scalars: Sequence[Scalar], arrays: Sequence[Any], trees: Mapping[int, Allocation]) -> None:
