@@ -409,7 +409,7 @@ class Expressions(State):
             if not isinstance(spec, str):
                 raise self.syntax_error("a format specification must be known while compiling", node)
             value = self.eval(part.value)
-            self.at(part)
+            self.at(node)  # parts have places of their own from Python 3.12 on only
             if is_runtime(value):
                 for sample in {float if v.dtype.is_float else int for v in leaves(value)}:
                     _format(sample(0), spec, describe(value))
