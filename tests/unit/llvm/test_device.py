@@ -241,7 +241,8 @@ print("now", x[0], flush=True)
 
 def _python(body: str) -> str:
     script = _SCRIPT.format(root=str(_ROOT), here=str(Path(__file__).parent), body=body)
-    done = subprocess.run([sys.executable, "-W", "ignore::DeprecationWarning", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0 and not done.stderr, done.stderr
     return done.stdout
 
