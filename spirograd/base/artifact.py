@@ -20,6 +20,7 @@ class Slot:
     ``"array"``  address (u64) of array argument ``index``; ``role`` is ``"primal"``, ``"grad"`` or ``"dual"``
     ``"temps"``  address (u64) of the kernel's temporaries (cross-task values, return values)
     ``"fault"``  address (u64) of the fault record          ``"print"`` address (u64) of the print ring
+    ``"locks"``  address (u64) of `LOCK_WORDS` words, zero between launches, that guard atomics which the device lacks
     ``"scalar"`` scalar argument ``index``, of type ``dtype``
     ``"shape"``  extent (i32) of axis ``axis`` of array argument ``index``
     ``"seed"``   random seed of this launch (u32)            ``"launch"`` number of this launch (u32), for prints and faults
@@ -35,7 +36,7 @@ class Slot:
 
     @property
     def is_buffer(self) -> bool:
-        return self.kind in ("tree", "array", "temps", "fault", "print")
+        return self.kind in ("tree", "array", "temps", "fault", "print", "locks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,9 @@ class TaskInfo:
     """One dispatch. ``begin``/``end`` are None where only the device can know them: then it strides over its own bounds.
 
     ``max_groups``: dispatch at most so many workgroups (0: as many as the device takes). ``loops``: whether an iteration has loops inside.
+    ``bindings`` (profiles without addresses): for each storage buffer of descriptor set 0, the offsets in the argument block of the addresses
+    of what it holds. One: that allocation alone, from its first byte on. Several: one buffer that holds them all, bound from its start, and
+    the code reads at each of these offsets of the block where in that buffer (in bytes, u32) the allocation begins.
     """
 
     name: str
@@ -63,6 +67,7 @@ class TaskInfo:
     group_size: int = 1
     max_groups: int = 0
     loops: bool = False
+    bindings: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +133,5 @@ FAULT_MAX_OPERANDS = (FAULT_WORDS - FAULT_OPERANDS) // 2
 # from 2 on records: site index, launch number, then each value as two words (low, high).
 PRINT_WORDS = 1 << 18
 PRINT_CURSOR, PRINT_CAPACITY, PRINT_DATA = 0, 1, 2
+# Words of the lock table: a power of two. A lock is 1 while it is held.
+LOCK_WORDS = 1 << 12

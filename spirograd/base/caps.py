@@ -32,6 +32,7 @@ class Capabilities:
     shared_memory: int = 32768
     max_group_size: int = 256
     max_groups: int = 65535
+    max_buffers: int = 0  # storage buffers that a task may use, 0: any number (they are reached by address)
     max_push_constants: int = 128
     max_allocation: int = 1 << 62
     loop_limit: int = 0  # iterations after which the driver ends the loops of an invocation; 0: none

@@ -11,6 +11,7 @@ from spirograd.runtime.device import Device
 
 DEVICES = {
     "vulkan": "spirograd.runtime.devices.vulkan",
+    "wgpu": "spirograd.runtime.devices.wgpu",
     "cpu": "spirograd.runtime.devices.cpu",
     "interpreter": "spirograd.runtime.devices.interpreter",
 }
