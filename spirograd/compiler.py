@@ -162,8 +162,8 @@ def _spirv(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> Compiled
     binaries: list[bytes] = []
     tasks = []
     for task, info in zip(kernel.body.ops, _by_task(kernel, artifact)):
-        module = emit_task(task, kernel, artifact.args, run.ctx.caps, run.ctx.options, info.group_size)
-        tasks.append(replace(info, entry="main", binary=len(binaries)))
+        module, bindings = emit_task(task, kernel, artifact.args, run.ctx.caps, run.ctx.options, info.group_size)
+        tasks.append(replace(info, entry="main", binary=len(binaries), bindings=bindings))
         binaries.append(module)
         if run.ctx.options.keep_stages:
             run.stages |= {f"{info.name}.spv": module, f"{info.name}.spvasm": disassemble(module)}
@@ -174,6 +174,7 @@ _FINISH: dict[str, Callable[[Kernel, CompiledKernel, _Pipeline], CompiledKernel]
     "interpreter": lambda kernel, artifact, run: artifact,
     "cpu": _native,
     "vulkan": _spirv,
+    "wgpu": _spirv,
 }
 
 

@@ -53,9 +53,9 @@ class TaskInfo:
     """One dispatch. ``begin``/``end`` are None where only the device can know them: then it strides over its own bounds.
 
     ``max_groups``: dispatch at most so many workgroups (0: as many as the device takes). ``loops``: whether an iteration has loops inside.
-    ``bindings`` (profiles without addresses): for each storage buffer of descriptor set 0, the offsets in the argument block of the addresses
-    of what it holds. One: that allocation alone, from its first byte on. Several: one buffer that holds them all, bound from its start, and
-    the code reads at each of these offsets of the block where in that buffer (in bytes, u32) the allocation begins.
+    ``bindings`` (profiles without addresses): for each storage buffer of descriptor set 0, the offsets in the argument block of the
+    addresses of what it holds. One: that allocation alone, from its first byte on. Several: one buffer that holds them all, bound from its
+    start, and the code reads at each of these offsets of the block where in that buffer (in bytes, u32) the allocation begins.
     """
 
     name: str

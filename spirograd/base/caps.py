@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spirograd.base.dtypes import DType
+
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
@@ -21,6 +23,7 @@ class Capabilities:
     float64: bool = False
     storage8: bool = False
     storage16: bool = False
+    storage_f16: bool = False  # memory of 16-bit floats, where there is none of 16-bit integers
     atomic_int64: bool = False
     atomic_f32_add: bool = False
     atomic_f32_minmax: bool = False
@@ -42,3 +45,9 @@ class Capabilities:
     cpu_features: str = ""
     vector_library: str = ""
     toolchain: str = ""  # what binaries depend on besides their source
+
+    def stores(self, t: DType) -> bool:
+        """Whether memory can be read and written as elements of ``t``."""
+        if t.bits == 8:
+            return self.storage8
+        return t.bits != 16 or self.storage16 or (t.is_float and self.storage_f16)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from spirograd.base import knobs
 from spirograd.base.artifact import ArgBlock
 from spirograd.base.caps import Capabilities
@@ -10,15 +12,18 @@ from spirograd.base.options import CompileOptions
 from spirograd.ir.nodes import Kernel, Op, TaskAttr
 from spirograd.ir.ops import OpCode
 from spirograd.spirvgen import buffers, emit_control, emit_math, emit_scalar, emit_vector
-from spirograd.spirvgen.buffers import ArgumentBlock, used_slots
 from spirograd.spirvgen.emit_vector import VectorHomes
 from spirograd.spirvgen.emitter import Emitter, Handler
 from spirograd.spirvgen.entry import emit_range, emit_serial
 from spirograd.spirvgen.function import Function
+from spirograd.spirvgen.memory import AddressedMemory, BoundMemory
 from spirograd.spirvgen.module import Module
+from spirograd.spirvgen.naga_check import check_for_naga
 from spirograd.spirvgen.validate import validate
 
 ENTRY_POINT = "main"
+# Profile -> addressing model.
+PROFILES = {"vulkan": "PhysicalStorageBuffer64", "wgpu": "Logical"}
 HANDLERS: dict[OpCode, Handler] = {
     **emit_scalar.HANDLERS,
     **emit_math.HANDLERS,
@@ -28,24 +33,31 @@ HANDLERS: dict[OpCode, Handler] = {
 }
 
 
-def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions, group_size: int) -> bytes:
+class TaskModule(NamedTuple):
+    """The SPIR-V of a task, and where its storage buffers come from (`TaskInfo.bindings`)."""
+
+    binary: bytes
+    bindings: tuple[tuple[int, ...], ...]
+
+
+def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions, group_size: int) -> TaskModule:
     """The SPIR-V module of one task (device IR), with the entry point ``main`` and ``group_size`` invocations per workgroup.
 
     Any number of workgroups is right. Raises SpirogradUnsupportedError, with the source location, where the device lacks something; under
     SG_VALIDATE=1 ModuleError, where spirv-val finds fault with the module.
     """
     attr: TaskAttr = task.attr
-    if caps.profile != "vulkan" or not caps.buffer_address:
-        raise SpirogradUnsupportedError(f"no SPIR-V for the profile {caps.profile}: it needs buffer addresses", kernel.loc)
+    if caps.profile not in PROFILES:
+        raise SpirogradUnsupportedError(f"no SPIR-V for the profile {caps.profile}", kernel.loc)
     if group_size > caps.max_group_size:
         message = f"a workgroup of {group_size} invocations: the device has at most {caps.max_group_size}"
         raise SpirogradUnsupportedError(message, task.loc or kernel.loc)
-    module = Module((1, 5), "PhysicalStorageBuffer64", "GLSL450")
+    module = Module((1, 5), PROFILES[caps.profile], "GLSL450")
     function = Function(module, f"{kernel.name}_{attr.name}" if attr.name else kernel.name)
     e = Emitter(module, function, caps, options, HANDLERS)
     e.loc = task.loc or kernel.loc
     e.homes = VectorHomes(e, task.regions)
-    e.block = ArgumentBlock(e, block, used_slots(task))
+    e.memory = AddressedMemory(e, block, task) if caps.buffer_address else BoundMemory(e, block, task)
     if attr.kind == "serial":
         emit_serial(e, task)
     else:
@@ -57,6 +69,8 @@ def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, opt
         module.float_mode(function.id, "DenormPreserve", caps.exact_subnormals)
     function.finish()
     data = module.to_bytes()
+    if caps.profile == "wgpu":
+        check_for_naga(data)
     if knobs.flag("SG_VALIDATE"):
         validate(data, caps.profile)
-    return data
+    return TaskModule(data, e.memory.bindings)

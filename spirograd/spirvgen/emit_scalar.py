@@ -38,7 +38,7 @@ def emit_plain(e: Emitter, op: Op) -> None:
     emit = e.f.glsl if glsl else e.f.value
     rid = ids[op] = emit(name, e.types.get(op.type) or e.type(op.type), *[ids[a] for a in args])
     if t.is_float and (e.exact or op.attr == "exact") and code in CONTRACTIBLE:
-        e.m.decorate(rid, "NoContraction")
+        ids[op] = e.rounded(rid, t)
 
 
 def emit_neg(e: Emitter, op: Op) -> None:
@@ -46,9 +46,8 @@ def emit_neg(e: Emitter, op: Op) -> None:
     assert isinstance(t, DType)
     value = e.ids[op.args[0]]
     if t.is_float:
-        e.ids[op] = e.f.value("FNegate", e.type(t), value)
-        if e.exact or op.attr == "exact":
-            e.m.decorate(e.ids[op], "NoContraction")
+        negated = e.f.value("FNegate", e.type(t), value)
+        e.ids[op] = e.rounded(negated, t) if e.exact or op.attr == "exact" else negated
     elif t.is_signed:
         e.ids[op] = e.f.value("SNegate", e.type(t), value)
     else:

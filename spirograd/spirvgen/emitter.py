@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from spirograd.base.caps import Capabilities
-from spirograd.base.dtypes import DType, Type, Vec, u1, unsigned
+from spirograd.base.dtypes import DType, Type, Vec, f16, f32, u1, u32, u64, unsigned
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.loc import Loc
 from spirograd.base.options import CompileOptions
@@ -22,8 +22,8 @@ from spirograd.spirvgen.function import Function
 from spirograd.spirvgen.module import Module
 
 if TYPE_CHECKING:
-    from spirograd.spirvgen.buffers import ArgumentBlock
     from spirograd.spirvgen.emit_vector import VectorHomes
+    from spirograd.spirvgen.memory import Memory
 
 Handler = Callable[["Emitter", Op], None]
 # Type -> the capability of the record that it needs.
@@ -46,8 +46,9 @@ class Emitter:
         self.results: dict[Op, list[int]] = {}
         self.types: dict[Type, int] = {}
         self.constants: dict[tuple[DType, int], int] = {}
+        self._zeros: dict[DType, int] = {}
         self.loc: Loc | None = None
-        self.block: ArgumentBlock
+        self.memory: Memory
         self.homes: VectorHomes
         self.exact = not options.fast_math
 
@@ -99,6 +100,15 @@ class Emitter:
             self.unsupported(f"values of type {t.name}", f"the device lacks {needed}")
         return m.type_float(t.bits) if t.is_float else m.type_int(t.bits, t.is_signed)
 
+    @property
+    def address_type(self) -> int:
+        """The type of a buffer's address: u64, or two words on devices without 64-bit integers."""
+        return self.type(u64) if self.caps.int64 else self.m.vector(self.type(u32), 2)
+
+    def pointer_from_address(self, pointee: int, address: int) -> int:
+        """A physical pointer from an address of `address_type`."""
+        return self.f.value("ConvertUToPtr" if self.caps.int64 else "Bitcast", self.m.pointer("PhysicalStorageBuffer", pointee), address)
+
     def unsupported(self, what: str, why: str, loc: Loc | None = None) -> None:
         raise SpirogradUnsupportedError(f"{what} cannot be compiled for this device: {why}", loc or self.loc)
 
@@ -132,6 +142,33 @@ class Emitter:
             pattern = self.const(bits, unsigned(t))
             with self.f.prologue():
                 found = self.constants[key] = self.f.value("Bitcast", self.type(t), pattern)
+        return found
+
+    def rounded(self, value: int, t: DType) -> int:
+        """A float result that nothing may fuse or reorder with what uses it.
+
+        Profile ``wgpu`` has no NoContraction: there the bits pass through an operation that no driver can see through, an exclusive or with
+        a number that is always zero.
+        """
+        if self.caps.profile == "vulkan":
+            self.m.decorate(value, "NoContraction")
+            return value
+        wide = f32 if t is f16 else t
+        if t is f16:
+            value = self.f.value("FConvert", self.type(f32), value)
+        bits = unsigned(wide)
+        mixed = self.f.value("BitwiseXor", self.type(bits), self.bitcast(value, wide, bits), self._opaque_zero(bits))
+        value = self.bitcast(mixed, bits, wide)
+        return self.f.value("FConvert", self.type(f16), value) if t is f16 else value
+
+    def _opaque_zero(self, t: DType) -> int:
+        """A zero that compilers do not know: the second coordinate of the workgroup (all dispatches have one dimension)."""
+        found = self._zeros.get(t)
+        if found is None:
+            word, vector = self.type(u32), self.m.vector(self.type(u32), 3)
+            with self.f.prologue():
+                zero = self.f.value("CompositeExtract", word, self.f.load(vector, self.m.builtin("WorkgroupId", vector)), 1)
+                found = self._zeros[t] = zero if t is u32 else self.f.value("UConvert", self.type(t), zero)
         return found
 
     def bitcast(self, value: int, source: DType, target: DType) -> int:

@@ -194,8 +194,9 @@ class _Combination:
         boolean, word = e.m.type_bool, e.type(u32)
         arrays = self._shared(reductions)
         scope = e.const(_SUBGROUP, u32)
+        e.m.capability("GroupNonUniform")  # of the built-ins, which the grammar gives to OpenCL, too
         partial = [e.f.value(self._subgroup_op(r), e.type(r.dtype), scope, _REDUCE, v) for r, v in zip(reductions, values)]
-        with e.f.selection(e.f.value("GroupNonUniformElect", boolean, scope)):
+        with e.f.selection(e.f.value("IEqual", boolean, _builtin(e, "SubgroupLocalInvocationId"), e.const(0, u32))):
             self._store_each(arrays, reductions, _builtin(e, "SubgroupId"), partial)
         self._barrier()
         variables = [e.f.variable(e.type(r.dtype)) for r in reductions]

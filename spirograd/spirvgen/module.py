@@ -219,6 +219,13 @@ class Module:
         self.interface.append(rid)
         return rid
 
+    def storage_buffer(self, pointee: int, name: str, group: int, binding: int) -> int:
+        """A StorageBuffer variable at a place in the descriptor sets."""
+        rid = self.global_variable("StorageBuffer", pointee, name)
+        self.decorate(rid, "DescriptorSet", group)
+        self.decorate(rid, "Binding", binding)
+        return rid
+
     def builtin(self, name: str, type_id: int) -> int:
         """The Input variable of a built-in; interned."""
         key = ("builtin", name)

@@ -8,7 +8,7 @@ import subprocess
 from spirograd.spirvgen.module import ModuleError
 
 # Profile -> arguments of spirv-val.
-_ARGUMENTS = {"vulkan": ("--target-env", "vulkan1.2", "--scalar-block-layout")}
+_ARGUMENTS = {"vulkan": ("--target-env", "vulkan1.2", "--scalar-block-layout"), "wgpu": ("--target-env", "vulkan1.2")}
 _TIMEOUT_SECONDS = 120
 
 

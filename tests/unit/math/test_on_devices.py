@@ -68,7 +68,7 @@ class Runner:
             binary = compile_module(emit_kernel(kernel, block, caps, OPTIONS), caps, OPTIONS).object
         else:
             entry, group = "main", 64
-            binary = emit_task(kernel.body.ops[0], kernel, block, caps, OPTIONS, group)
+            binary = emit_task(kernel.body.ops[0], kernel, block, caps, OPTIONS, group).binary
             validate(binary, caps.profile)
         task = TaskInfo("loop", "range_for", entry, 0, 0, COUNT, group)
         return CompiledKernel(code.name, caps.profile, "", block, (task,), (binary,))

@@ -1,0 +1,185 @@
+"""How a task reaches its buffers, by profile: through addresses (``vulkan``), or through storage buffers of a descriptor set (``wgpu``).
+
+Both give a pointer to ``Block { T data[]; }``, whose elements are reached by an access chain: this form also survives translation to Metal.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from spirograd.base.artifact import ArgBlock, Slot
+from spirograd.base.dtypes import DType, i32, i64, u32, u64, unsigned
+from spirograd.ir import ops
+from spirograd.ir.nodes import BufferRef, Op
+from spirograd.spirvgen.arguments import ArgumentBlock, is_direct
+from spirograd.spirvgen.emitter import Emitter
+
+_BUFFER_SET = 0
+
+
+class Memory(Protocol):
+    """The buffers of a task. ``bindings``: see `TaskInfo`."""
+
+    block: ArgumentBlock
+    bindings: tuple[tuple[int, ...], ...]
+
+    def element(self, ref: BufferRef, t: DType, index: Op) -> int:
+        """A pointer to element ``index`` of the buffer of ``ref``, seen as an array of ``t``."""
+
+    def alignment(self, t: DType) -> int:
+        """The alignment that accesses of ``t`` declare; 0 for none."""
+
+
+class AddressedMemory:
+    """A buffer is an address in the argument block, which becomes a pointer once, at the top of the function."""
+
+    def __init__(self, e: Emitter, block: ArgBlock, task: Op) -> None:
+        self._e = e
+        self._views: dict[tuple[int, DType], int] = {}
+        self.block = ArgumentBlock(e, block, used_slots(task))
+        self.bindings: tuple[tuple[int, ...], ...] = ()
+
+    def alignment(self, t: DType) -> int:
+        return t.size
+
+    def element(self, ref: BufferRef, t: DType, index: Op) -> int:
+        e = self._e
+        pointer = e.m.pointer("PhysicalStorageBuffer", e.type(t))
+        return e.f.value("AccessChain", pointer, self._view(ref, t), e.m.constant_u32(0), e.ids[index])
+
+    def _view(self, ref: BufferRef, t: DType) -> int:
+        key = (ref.slot.offset, t)
+        found = self._views.get(key)
+        if found is None:
+            e = self._e
+            array = _array_block(e, t)
+            address = self.block.value(ref.slot)
+            with e.f.prologue():
+                found = self._views[key] = e.pointer_from_address(array, address)
+            e.m.name(found, ref.name)
+        return found
+
+
+class BoundMemory:
+    """A buffer is a storage buffer of descriptor set 0, one for each type that it is seen as.
+
+    Where that makes more than the device can bind, the last ones share: one binding for each type that any of them is seen as, with the
+    place where a buffer begins in the argument block.
+    """
+
+    def __init__(self, e: Emitter, block: ArgBlock, task: Op) -> None:
+        self._e = e
+        direct = is_direct(block, e.caps.max_push_constants)
+        views = used_views(task)
+        alone, shared = _share(views, e.caps.max_buffers - (0 if direct else 1))
+        keys: list[tuple[Slot | None, DType]] = [(slot, t) for slot in alone for t in views[slot]]
+        keys += [(None, t) for t in _types(views, shared)]
+        if len(keys) + (not direct) > e.caps.max_buffers:
+            e.unsupported(f"a task with {len(keys)} storage buffers", f"the device binds at most {e.caps.max_buffers}")
+        self._numbers = {key: k for k, key in enumerate(keys)}
+        self._shared = frozenset(shared)
+        self._variables: dict[tuple[Slot | None, DType], int] = {}
+        self._starts: dict[tuple[Slot, DType], int] = {}
+        together = tuple(slot.offset for slot in shared)
+        self.bindings = tuple(together if slot is None else (slot.offset,) for slot, _ in keys)
+        self.block = ArgumentBlock(e, block, used_slots(task), self._shared)
+
+    def alignment(self, t: DType) -> int:
+        return 0
+
+    def element(self, ref: BufferRef, t: DType, index: Op) -> int:
+        e = self._e
+        slot = ref.slot if ref.slot not in self._shared else None
+        at = self._index(index) if slot is not None else self._within(ref.slot, t, index)
+        pointer = e.m.pointer("StorageBuffer", e.type(t))
+        return e.f.value("AccessChain", pointer, self._variable(slot, t, ref.name), e.m.constant_u32(0), at)
+
+    def _variable(self, slot: Slot | None, t: DType, name: str) -> int:
+        found = self._variables.get((slot, t))
+        if found is None:
+            m = self._e.m
+            label = name if slot is not None else f"shared_{t.name}"
+            found = self._variables[slot, t] = m.storage_buffer(_array_block(self._e, t), label, _BUFFER_SET, self._numbers[slot, t])
+        return found
+
+    def _within(self, slot: Slot, t: DType, index: Op) -> int:
+        """The index in the shared buffer of element ``index`` of a buffer that begins somewhere in it."""
+        e, word = self._e, self._e.type(u32)
+        start = self._starts.get((slot, t))
+        if start is None:
+            offset = self.block.value(slot)
+            with e.f.prologue():
+                shift = e.const(t.size.bit_length() - 1, u32)
+                start = self._starts[slot, t] = e.f.value("ShiftRightLogical", word, offset, shift)
+        at = self._index(index)
+        return e.f.value("IAdd", word, start, e.bitcast(at, i32, u32) if index.type is i32 else at)
+
+    def _index(self, index: Op) -> int:
+        """An index in 32 bits: a binding is smaller than 4 GiB."""
+        e, at = self._e, self._e.ids[index]
+        return e.f.value("UConvert", e.type(u32), e.bitcast(at, i64, u64)) if index.type is i64 else at
+
+
+def _array_block(e: Emitter, t: DType) -> int:
+    """The type ``Block { t data[]; }``, with the capability that storing ``t`` takes."""
+    if not e.caps.stores(t):
+        e.unsupported(f"memory of type {t.name}", f"the device lacks storage{t.bits}")
+    if t.bits < 32:
+        e.m.capability(f"StorageBuffer{t.bits}BitAccess")
+    return e.m.runtime_array_block(e.type(t), t.size, f"Buffer_{t.name}")
+
+
+# --- what a task uses ------------------------------------------------------------------------------------------------------
+
+
+def _memory_ops(task: Op) -> list[Op]:
+    return [op for region in task.regions for op in region.walk() if op.code in _VIEWS or op.code is ops.slot]
+
+
+def used_slots(task: Op) -> list[Slot]:
+    """The entries of the argument block that a task reads, in order of offset."""
+    slots = {op.attr if op.code is ops.slot else _ref(op).slot for op in _memory_ops(task)}
+    return sorted(slots, key=lambda s: s.offset)
+
+
+def used_views(task: Op) -> dict[Slot, list[DType]]:
+    """The buffers that a task uses, in order of offset, each with the types that it is seen as."""
+    found: dict[Slot, dict[DType, None]] = {}
+    for op in _memory_ops(task):
+        if op.code is not ops.slot:
+            found.setdefault(_ref(op).slot, {})[_VIEWS[op.code](op)] = None
+    return {slot: list(found[slot]) for slot in sorted(found, key=lambda s: s.offset)}
+
+
+def _ref(op: Op) -> BufferRef:
+    ref = op.attr[1] if op.code is ops.atomic else op.attr
+    assert isinstance(ref, BufferRef), op
+    return ref
+
+
+def atomic_view(op: Op) -> DType:
+    """The type as which an atomic sees its buffer: floats are exchanged through their bits, which needs no extension."""
+    kind, ref = op.attr
+    t: DType = ref.dtype
+    return unsigned(t) if kind == "exchange" else t
+
+
+def _own(op: Op) -> DType:
+    t: DType = op.attr.dtype
+    return t
+
+
+_VIEWS: dict[ops.OpCode, Any] = {ops.load: _own, ops.store: _own, ops.cas: _own, ops.atomic: atomic_view}
+
+
+def _types(views: dict[Slot, list[DType]], slots: list[Slot]) -> list[DType]:
+    return list(dict.fromkeys(t for slot in slots for t in views[slot]))
+
+
+def _share(views: dict[Slot, list[DType]], limit: int) -> tuple[list[Slot], list[Slot]]:
+    """The buffers that have bindings of their own, and those that share theirs: none, if all fit into ``limit``."""
+    alone = list(views)
+    shared: list[Slot] = []
+    while alone and sum(len(views[s]) for s in alone) + len(_types(views, shared)) > limit:
+        shared.insert(0, alone.pop())
+    return alone, shared

@@ -1,0 +1,184 @@
+"""What naga, through which wgpu takes SPIR-V, may be given. It refuses some valid modules, miscompiles others without a word, and a few end
+the process: spirv-val sees none of that. So modules of the ``wgpu`` profile are checked against the list of what was tried and found right
+(wgpu-native 29), before naga sees them.
+
+Only what the emitter uses is on the list: anything else is a defect of the emitter, found here rather than as a wrong number.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from spirograd.spirvgen.disasm import instructions
+from spirograd.spirvgen.grammar import ENUMERANTS, GLSL, INSTRUCTIONS, OPCODES
+from spirograd.spirvgen.module import ModuleError
+
+_NAMES = {number: name for name, number in OPCODES.items()}
+_HAS_TYPE = {name: row[1].startswith("IdResultType") for name, row in INSTRUCTIONS.items()}
+
+
+def _names(text: str) -> list[str]:
+    return text.split()
+
+
+_FREE = _names(
+    "ExtInstImport MemoryModel EntryPoint ExecutionMode String Source SourceContinued Line NoLine Name MemberName Decorate MemberDecorate "
+    "TypeVoid TypeBool TypeVector TypeArray TypeRuntimeArray TypeStruct TypeFunction ConstantTrue ConstantFalse ConstantNull "
+    "Function FunctionEnd Label Branch BranchConditional SelectionMerge LoopMerge Return Variable AccessChain "
+    "CompositeConstruct CompositeExtract CompositeInsert VectorExtractDynamic VectorInsertDynamic "
+    "FAdd FSub FMul FDiv FNegate FConvert Bitcast IAdd ISub IMul Not BitwiseAnd BitwiseOr BitwiseXor ShiftLeftLogical BitCount "
+    "IEqual INotEqual FOrdEqual FOrdLessThan FOrdLessThanEqual FOrdGreaterThan FOrdGreaterThanEqual "
+    "LogicalEqual LogicalNotEqual LogicalAnd LogicalOr LogicalNot ControlBarrier MemoryBarrier "
+    "AtomicIAdd AtomicAnd AtomicOr AtomicXor AtomicExchange "
+    "GroupNonUniformFAdd GroupNonUniformFMul GroupNonUniformIAdd GroupNonUniformIMul "
+    "GroupNonUniformBitwiseAnd GroupNonUniformBitwiseOr GroupNonUniformBitwiseXor"
+)
+# naga takes the signedness of an operation from the type of its operands: it must be what the instruction means.
+_SIGNED = _names(
+    "SDiv SRem SNegate ShiftRightArithmetic ConvertSToF SConvert SLessThan SLessThanEqual SGreaterThan SGreaterThanEqual "
+    "AtomicSMin AtomicSMax GroupNonUniformSMin GroupNonUniformSMax"
+)
+_UNSIGNED = _names(
+    "UDiv UMod ShiftRightLogical ConvertUToF UConvert ULessThan ULessThanEqual UGreaterThan UGreaterThanEqual "
+    "AtomicUMin AtomicUMax GroupNonUniformUMin GroupNonUniformUMax"
+)
+# Of these the result has to have it.
+_SIGNED_RESULT, _UNSIGNED_RESULT = ("ConvertFToS",), ("ConvertFToU",)
+_GLSL_FREE = _names(
+    "RoundEven Trunc FAbs Floor Ceil Sin Cos Tan Asin Acos Tanh Atan2 Pow Exp Log Sqrt InverseSqrt NMin NMax Fma FindILsb "
+    "UnpackHalf2x16 PackHalf2x16"
+)
+_GLSL_SIGNED, _GLSL_UNSIGNED = ("SAbs", "SMin", "SMax"), ("UMin", "UMax", "FindUMsb")
+_CAPABILITIES = _names(
+    "Shader Int64 Float16 Float64 Int64Atomics AtomicFloat32AddEXT StorageBuffer16BitAccess GroupNonUniform GroupNonUniformArithmetic"
+)
+_STORAGE = _names("Input StorageBuffer PushConstant Workgroup Function")
+_WIDTHS = {"TypeInt": (32, 64), "TypeFloat": (16, 32, 64)}
+_INFINITY = {16: 0x7C00, 32: 0x7F800000, 64: 0x7FF0000000000000}
+_DESCRIPTOR_SET, _BINDING = ENUMERANTS["Decoration"]["DescriptorSet"], ENUMERANTS["Decoration"]["Binding"]
+_CAPABILITY_NAMES = {value: name for name, value in ENUMERANTS["Capability"].items() if name in _CAPABILITIES}
+_STORAGE_NUMBERS = {ENUMERANTS["StorageClass"][name] for name in _STORAGE}
+_GLSL_NAMES = {number: name for name, number in GLSL.items()}
+
+
+def check_for_naga(module: bytes) -> None:
+    """Raise ModuleError, saying what and why, for a module that is not on the list."""
+    checker = _Checker()
+    for opcode, operands in instructions(module):
+        name = _NAMES.get(opcode, "")
+        rule = _RULES.get(name)
+        if rule is None:
+            raise ModuleError(f"Op{name or opcode} is not among the instructions that naga is known to compile rightly")
+        if _HAS_TYPE[name]:
+            checker.type_of[operands[1]] = operands[0]
+        rule(checker, name, operands)
+
+
+class _Checker:
+    """What is known of the module so far."""
+
+    def __init__(self) -> None:
+        self.scalars: dict[int, tuple[str, int, int]] = {}  # type id -> ("TypeInt" | "TypeFloat", bits, signed)
+        self.aggregates: set[int] = set()  # ids of struct and array types
+        self.type_of: dict[int, int] = {}  # result id -> type id
+        self.places: dict[int, list[int]] = {}  # variable -> [descriptor set, binding]
+
+    def _fail(self, name: str, why: str) -> None:
+        raise ModuleError(f"Op{name}: {why} (naga refuses or miscompiles it)")
+
+    def free(self, name: str, operands: tuple[int, ...]) -> None:
+        """Nothing to check."""
+
+    def capability(self, name: str, operands: tuple[int, ...]) -> None:
+        if operands[0] not in _CAPABILITY_NAMES:
+            self._fail(name, f"capability {operands[0]}")
+
+    def scalar_type(self, name: str, operands: tuple[int, ...]) -> None:
+        bits = operands[1]
+        if bits not in _WIDTHS[name]:
+            self._fail(name, f"{bits} bits")
+        self.scalars[operands[0]] = (name, bits, operands[2] if name == "TypeInt" else 1)
+
+    def aggregate(self, name: str, operands: tuple[int, ...]) -> None:
+        self.aggregates.add(operands[0])
+
+    def pointer(self, name: str, operands: tuple[int, ...]) -> None:
+        if operands[1] not in _STORAGE_NUMBERS:
+            self._fail(name, f"storage class {operands[1]}")
+
+    def constant(self, name: str, operands: tuple[int, ...]) -> None:
+        kind, bits, _ = self.scalars[operands[0]]
+        if kind == "TypeFloat":
+            pattern = struct.unpack("<Q", struct.pack("<2I", *operands[2:], *(0,) * (4 - len(operands))))[0]
+            if pattern & _INFINITY[bits] == _INFINITY[bits]:
+                self._fail(name, "infinity or NaN as a constant")
+
+    def decorate(self, name: str, operands: tuple[int, ...]) -> None:
+        target, decoration, *values = operands
+        if decoration not in (_DESCRIPTOR_SET, _BINDING):
+            return
+        place = self.places.setdefault(target, [-1, -1])
+        place[decoration == _BINDING] = values[0]
+        if -1 not in place and sum(place == other for other in self.places.values()) > 1:
+            self._fail(name, f"two variables at descriptor set {place[0]}, binding {place[1]}")
+
+    def access(self, name: str, operands: tuple[int, ...]) -> None:
+        if len(operands) > (3 if name == "Load" else 2):
+            self._fail(name, "memory operands")
+
+    def select(self, name: str, operands: tuple[int, ...]) -> None:
+        if operands[0] in self.aggregates:
+            self._fail(name, "choice between structs or arrays")
+
+    def float_add(self, name: str, operands: tuple[int, ...]) -> None:
+        if self.scalars.get(operands[0]) != ("TypeFloat", 32, 1):
+            self._fail(name, "only 32-bit floats can be added to atomically")
+
+    def signed(self, name: str, operands: tuple[int, ...]) -> None:
+        self._signedness(name, self.type_of.get(self._first_value(name, operands), 0), 1)
+
+    def unsigned(self, name: str, operands: tuple[int, ...]) -> None:
+        self._signedness(name, self.type_of.get(self._first_value(name, operands), 0), 0)
+
+    def signed_result(self, name: str, operands: tuple[int, ...]) -> None:
+        self._signedness(name, operands[0], 1)
+
+    def unsigned_result(self, name: str, operands: tuple[int, ...]) -> None:
+        self._signedness(name, operands[0], 0)
+
+    def extended(self, name: str, operands: tuple[int, ...]) -> None:
+        function = _GLSL_NAMES.get(operands[3], "")
+        if function in _GLSL_SIGNED or function in _GLSL_UNSIGNED:
+            self._signedness(function, self.type_of.get(operands[4], 0), int(function in _GLSL_SIGNED))
+        elif function not in _GLSL_FREE:
+            self._fail(name, f"{function or operands[3]} of GLSL.std.450")
+
+    @staticmethod
+    def _first_value(name: str, operands: tuple[int, ...]) -> int:
+        """The operand that decides what an instruction does: the value of atomics and subgroup operations, else the first."""
+        return operands[-1] if name.startswith(("Atomic", "GroupNonUniform")) else operands[2]
+
+    def _signedness(self, name: str, type_id: int, wanted: int) -> None:
+        found = self.scalars.get(type_id)
+        if found is None or found[0] != "TypeInt" or found[2] != wanted:
+            self._fail(name, f"its operand is no {'signed' if wanted else 'unsigned'} integer")
+
+
+_RULES = {
+    **dict.fromkeys(_FREE, _Checker.free),
+    **dict.fromkeys(_SIGNED, _Checker.signed),
+    **dict.fromkeys(_UNSIGNED, _Checker.unsigned),
+    **dict.fromkeys(_SIGNED_RESULT, _Checker.signed_result),
+    **dict.fromkeys(_UNSIGNED_RESULT, _Checker.unsigned_result),
+    **dict.fromkeys(_WIDTHS, _Checker.scalar_type),
+    **dict.fromkeys(("Load", "Store"), _Checker.access),
+    **dict.fromkeys(("TypeStruct", "TypeArray", "TypeRuntimeArray"), _Checker.aggregate),
+    "Capability": _Checker.capability,
+    "Extension": _Checker.free,
+    "TypePointer": _Checker.pointer,
+    "Constant": _Checker.constant,
+    "Decorate": _Checker.decorate,
+    "Select": _Checker.select,
+    "AtomicFAddEXT": _Checker.float_add,
+    "ExtInst": _Checker.extended,
+}
