@@ -38,6 +38,19 @@ FULL = Capabilities(
     max_group_size=1024,
 )
 
+WGPU = Capabilities(
+    "wgpu",
+    int64=True,
+    float16=True,
+    float64=True,
+    storage_f16=True,
+    atomic_int64=True,
+    atomic_f32_add=True,
+    atomic_cas=False,
+    max_buffers=8,
+    max_group_size=256,
+)
+
 
 @dataclass
 class Args:
@@ -99,7 +112,7 @@ def kernel(task: Op) -> Kernel:
 def compile_task(k: Kernel, args: Args, caps: Capabilities = FULL, options: CompileOptions | None = None, group_size: int = 1) -> bytes:
     """The module of the first task, checked by spirv-val."""
     module = emit_task(k.body.ops[0], k, args.block, caps, options or CompileOptions(), group_size).binary
-    validate(module, "vulkan")
+    validate(module, caps.profile)
     return module
 
 

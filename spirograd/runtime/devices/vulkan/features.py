@@ -53,11 +53,10 @@ _FEATURES = (
     (_FLOAT, "shaderBufferFloat64AtomicAdd", "atomic_f64_add"),
     (_FLOAT2, "shaderBufferFloat32AtomicMinMax", "atomic_f32_minmax"),
 )
-# Without these nothing works: kernels reach memory by 64-bit addresses, submissions are ordered on a timeline.
+# Without these nothing works: kernels reach memory by its address, submissions are ordered on a timeline.
 _REQUIRED = {
     "bufferDeviceAddress": "buffer device addresses",
     "timelineSemaphore": "timeline semaphores",
-    "shaderInt64": "64-bit integers",
 }
 _PORTABILITY_SUBSET = "VK_KHR_portability_subset"  # must be enabled where it is offered (MoltenVK)
 _LOOP_LIMIT = {vk.VK_DRIVER_ID_MESA_LLVMPIPE: 65535}  # see transforms/check_loops.py
