@@ -293,19 +293,19 @@ class Kernel:
 
     def spirv(self) -> dict[str, bytes]:
         """The SPIR-V modules, by name of the task."""
-        return {name[: -len(".spv")]: data for name, data in self._some(".spv", "SPIR-V", "vulkan").items()}
+        return {name[: -len(".spv")]: data for name, data in self._some(".spv", "SPIR-V").items()}
 
     def spirv_asm(self) -> dict[str, str]:
         """The SPIR-V modules disassembled, by name of the task."""
-        return {name[: -len(".spvasm")]: text for name, text in self._some(".spvasm", "SPIR-V", "vulkan").items()}
+        return {name[: -len(".spvasm")]: text for name, text in self._some(".spvasm", "SPIR-V").items()}
 
     def llvm(self, optimized: bool = False) -> str:
         """The LLVM IR of the kernel, before or after optimisation."""
-        return str(self._some(".opt.ll" if optimized else "kernel.ll", "LLVM IR", "cpu").popitem()[1])
+        return str(self._some(".opt.ll" if optimized else "kernel.ll", "LLVM IR").popitem()[1])
 
     def asm(self) -> str:
         """The machine code of the kernel as assembly."""
-        return str(self._some(".s", "assembly", "cpu").popitem()[1])
+        return str(self._some(".s", "assembly").popitem()[1])
 
     def _stage(self, name: str) -> Any:
         stages = self.stages()
@@ -313,7 +313,7 @@ class Kernel:
             raise SpirogradRuntimeError(f"there is no stage {name!r}; there are {', '.join(stages)}")
         return stages[name]
 
-    def _some(self, suffix: str, what: str, arch: str) -> dict[str, Any]:
+    def _some(self, suffix: str, what: str) -> dict[str, Any]:
         found = {name: data for name, data in self.stages().items() if name.endswith(suffix)}
         if not found:
             raise SpirogradRuntimeError(f"there is no {what} on this back end ({context.session().arch})")
