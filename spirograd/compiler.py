@@ -41,6 +41,7 @@ from spirograd.transforms.offload import offload
 from spirograd.transforms.reassociate import reassociate
 from spirograd.transforms.reductions import reductions
 from spirograd.transforms.simplify import simplify, simplify_lowered
+from spirograd.transforms.widen_integers import widen_integers
 
 Pass = Callable[[Kernel, PassContext], Kernel]
 
@@ -88,6 +89,7 @@ def compile_kernel(
         kernel = run.apply(legalize, kernel, None)
         kernel = run.apply(lower_remainder, kernel, None)
         kernel = run.apply(lower_atomics, kernel, None)
+        kernel = run.apply(widen_integers, kernel, None)
         kernel = run.apply(simplify_lowered, kernel, "device")
         kernel = run.apply(check_capabilities, kernel, "device")
         run.record("device.ir", kernel)

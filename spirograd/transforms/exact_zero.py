@@ -24,7 +24,7 @@ def with_zero(b: Builder, op: Op, x: Op, y: Op, caps: Capabilities) -> Op | None
     """``op`` (of `CODES`) of x and y, of which one is a constant zero, or a divisor may be; None where nothing is to be done, or the device
     has no integers as wide."""
     t = _dtype(op)
-    if not t.is_float or (t.bits == 64 and not caps.int64) or (t.bits == 16 and not caps.int16):
+    if not t.is_float or (t.bits == 64 and not caps.int64):
         return None
     if not (_is_zero(x) or _is_zero(y)):
         return _divided(b, op, x, y) if op.code is ops.div and y.code is not ops.const else None

@@ -112,13 +112,12 @@ def _scalar_slot(kernel: Kernel, index: int) -> Slot:
 def layout(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Device-level memory and arguments; `check` and `print` are left to `diagnostics`."""
     block = ctx.block if ctx.block is not None else arg_block(kernel, ctx)
-    return _Layout(kernel, block, ctx.caps.storage8 and ctx.caps.int8).kernel(kernel)
+    return _Layout(kernel, block).kernel(kernel)
 
 
 class _Layout(Rewriter):
-    def __init__(self, kernel: Kernel, block: ArgBlock, has_bytes: bool) -> None:
+    def __init__(self, kernel: Kernel, block: ArgBlock) -> None:
         super().__init__()
-        self.has_bytes = has_bytes
         self.args_of = kernel.args
         self.offsets, _ = temp_offsets(kernel)
         # By the slot without its offset, which is how `_slots_of` names it.
@@ -150,15 +149,11 @@ class _Layout(Rewriter):
 
     def _load(self, op: Op) -> Op:
         ref, index = self._place(op, self.args(op))
-        if op.type is u1 and not self.has_bytes:
-            return self._load_flag(ref, index)
         return self._unpack(self.b.load(ref, index), op)
 
     def _store(self, op: Op) -> Op:
         *indices, value = self.args(op)
         ref, index = self._place(op, indices)
-        if value.type is u1 and not self.has_bytes:
-            return self._store_flag(ref, index, value)
         return self.b.store(ref, index, self._pack(value))
 
     def _atomic(self, op: Op) -> Op:
@@ -171,26 +166,6 @@ class _Layout(Rewriter):
         ref, index = self._place(op, indices)
         old = self.b.emit(ops.cas, index, self._pack(expected), self._pack(desired), attr=ref, type=ref.dtype)
         return self._unpack(old, op)
-
-    # u1 on devices that cannot access bytes: part of a 32-bit word.
-
-    def _word(self, ref: BufferRef, index: Op) -> tuple[BufferRef, Op, Op]:
-        """The words of ``ref``, the number of the one that holds byte ``index``, and by how much the byte is shifted in it."""
-        at = self.b.emit(ops.shr, index, self._const(2, index))
-        lane = self.b.cast(self.b.emit(ops.and_, index, self._const(3, index)), u32)
-        return BufferRef(ref.name, ref.slot, u32), at, self.b.emit(ops.shl, lane, self.b.const(3, u32))
-
-    def _load_flag(self, ref: BufferRef, index: Op) -> Op:
-        words, at, shift = self._word(ref, index)
-        byte = self.b.emit(ops.and_, self.b.emit(ops.shr, self.b.load(words, at), shift), self.b.const(255, u32))
-        return self.b.emit(ops.ne, byte, self.b.const(0, u32))
-
-    def _store_flag(self, ref: BufferRef, index: Op, value: Op) -> Op:
-        """Two atomics, so that neighbouring bytes may be written at the same time."""
-        words, at, shift = self._word(ref, index)
-        mask = self.b.emit(ops.not_, self.b.emit(ops.shl, self.b.const(255, u32), shift))
-        self.b.atomic("and", words, at, mask)
-        return self.b.atomic("or", words, at, self.b.emit(ops.shl, self.b.cast(value, u32), shift))
 
     # --- values in memory --------------------------------------------------------------------------------------------------
 

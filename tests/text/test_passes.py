@@ -39,11 +39,12 @@ from spirograd.transforms.offload import offload
 from spirograd.transforms.reassociate import reassociate
 from spirograd.transforms.reductions import reductions
 from spirograd.transforms.simplify import simplify, simplify_lowered
+from spirograd.transforms.widen_integers import widen_integers
 
 _FUNCTIONS: tuple[Callable[[Kernel, PassContext], Kernel], ...] = (
     check_bounds, check_capabilities, check_loops, check_overflow, cse, dce, demote_atomics, diagnostics, fold, layout, legalize, licm,
     lower_atomics, lower_remainder,
-    offload, reassociate, reductions, simplify, simplify_lowered,
+    offload, reassociate, reductions, simplify, simplify_lowered, widen_integers,
 )  # fmt: skip
 PASSES = {f.__name__: f for f in _FUNCTIONS}
 FILES = sorted((Path(__file__).parent / "cases").glob("*.txt"))

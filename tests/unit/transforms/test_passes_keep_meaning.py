@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from random_kernels import WIDE_TYPES, inputs, random_kernel
+from random_kernels import inputs, random_kernel
 
 from spirograd.analysis import trial
 from spirograd.analysis.sites import collect_sites
@@ -31,11 +31,14 @@ from spirograd.transforms.lower_atomics import lower_atomics
 from spirograd.transforms.offload import offload
 from spirograd.transforms.reductions import reductions
 from spirograd.transforms.simplify import simplify
+from spirograd.transforms.widen_integers import widen_integers
 
 _ALL = dict.fromkeys(("int8", "int16", "int64", "float16", "float64", "storage8", "storage16", "atomic_int64"), True)
 CPU = Capabilities("cpu", **_ALL)
 GPU = Capabilities("vulkan", **_ALL)
 POOR = Capabilities("vulkan", int64=True, float64=True, atomic_int64=True)
+VALUES_ONLY = replace(POOR, int8=True, int16=True)
+WORDS = replace(POOR, int16=True, storage16=True)
 SEEDS = range(40)
 
 
@@ -81,10 +84,10 @@ def test_single_passes(transform: Callable[[Kernel, PassContext], Kernel]) -> No
         compare(kernel, after, seed, f"seed {seed}")
 
 
-@pytest.mark.parametrize("caps", (CPU, GPU, POOR), ids=("cpu", "gpu", "poor"))
+@pytest.mark.parametrize("caps", (CPU, GPU, POOR, VALUES_ONLY, WORDS), ids=("cpu", "gpu", "poor", "no narrow memory", "no bytes"))
 def test_the_way_to_device_ir(caps: Capabilities) -> None:
     for seed in SEEDS:
-        kernel = random_kernel(seed, WIDE_TYPES) if caps is POOR else random_kernel(seed)
+        kernel = random_kernel(seed)
         ctx = context(caps)
         tasks = demote_atomics(reductions(offload(simplify(kernel, ctx), ctx), ctx), ctx)
         verify(tasks, "kernel")
@@ -96,6 +99,9 @@ def test_the_way_to_device_ir(caps: Capabilities) -> None:
         lowered = lower_atomics(legalize(diagnostics(layout(tasks, ctx), ctx), ctx), ctx)
         verify(lowered, "device")
         compare(kernel, lowered, seed, f"seed {seed}, lowered", source=tasks, block=block, sites=sites)
-        final = check_capabilities(simplify(lowered, ctx), ctx)
+        widened = widen_integers(lowered, ctx)
+        verify(widened, "device")
+        compare(kernel, widened, seed, f"seed {seed}, widened", source=tasks, block=block, sites=sites)
+        final = check_capabilities(simplify(widened, ctx), ctx)
         verify(final, "device")
         compare(kernel, final, seed, f"seed {seed}, final", source=tasks, block=block, sites=sites)

@@ -1,0 +1,203 @@
+"""8-bit and 16-bit integers on devices that lack them, as values or in memory.
+
+A value of a missing type becomes an i32 (i8, i16) or u32 (u8, u16) that always holds the number itself: whatever may leave the range of the
+narrow type is brought back at once (`_WRAPPING`), and so the rest means the same on the wide type (`_KEPT`). Memory that the device cannot
+access in elements of 8 or 16 bits, that of 16-bit floats too, is accessed in words (see `parts`).
+"""
+
+from __future__ import annotations
+
+from spirograd.base.caps import Capabilities
+from spirograd.base.dtypes import DType, Type, Vec, f16, f32, i8, i16, i32, u1, u8, u16, u32, unsigned
+from spirograd.ir import ops
+from spirograd.ir.nodes import BufferRef, Kernel, Op, Reduction, Region, TaskAttr
+from spirograd.ir.rewrite import Rewriter
+from spirograd.transforms.context import PassContext
+from spirograd.transforms.parts import f32_from_half_bits, half_bits_from_f32, part_of_word
+
+_WIDE = {i8: i32, i16: i32, u8: u32, u16: u32}
+
+# What may leave the range, for operands in range.
+_WRAPPING = {
+    ops.add: "always", ops.sub: "always", ops.mul: "always", ops.neg: "always", ops.shl: "always",
+    ops.not_: "unsigned",  # of a signed number it is -1 - a
+    ops.abs_: "signed",  # of the smallest
+}  # fmt: skip
+# What stays in range. Counts of shifts and divisors are those that `legalize` leaves: below the width of the narrow type, and not -1.
+_KEPT = frozenset((
+    ops.const, ops.param, ops.result, ops.yield_, ops.if_, ops.for_, ops.while_, ops.select, ops.vec, ops.extract, ops.insert,
+    ops.idiv, ops.irem, ops.min_, ops.max_, ops.and_, ops.or_, ops.xor, ops.shr, ops.eq, ops.ne, ops.lt, ops.le, ops.gt, ops.ge,
+))  # fmt: skip
+
+
+def widen_integers(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """Leave no value and no memory of a type of 8 or 16 bits that the device lacks, but for values of 16-bit floats.
+
+    Runs after `legalize` and `lower_atomics`, and does without what they have removed: unsafe divisors and shifts, bit counts of narrow
+    integers, their atomics, their conversion from floats.
+    """
+    caps = ctx.caps
+    if caps.int8 and caps.int16 and caps.storage8 and caps.storage16:
+        return kernel
+    return _Widen(caps).kernel(kernel)
+
+
+class _Widen(Rewriter):
+    def __init__(self, caps: Capabilities) -> None:
+        super().__init__()
+        self.caps = caps
+        self.missing = frozenset(t for t in _WIDE if not (caps.int8 if t.bits == 8 else caps.int16))
+        self.handlers = {
+            **dict.fromkeys(_WRAPPING, self._wrapping),
+            ops.cast: self._cast,
+            ops.bitcast: self._bitcast,
+            ops.load: self._load,
+            ops.store: self._store,
+            ops.task: self._task,
+        }
+
+    # --- types and structure -----------------------------------------------------------------------------------------------
+
+    def _scalar(self, t: DType) -> DType:
+        return _WIDE[t] if t in self.missing else t
+
+    def _type(self, t: Type) -> Type:
+        """What replaces ``t``."""
+        if isinstance(t, DType):
+            return self._scalar(t)
+        if isinstance(t, Vec):
+            return Vec(t.n, self._scalar(t.elem))
+        return tuple([self._type(part) for part in t]) if isinstance(t, tuple) else t
+
+    def copy(self, op: Op) -> Op:
+        t = self._type(op.type)
+        if t == op.type:
+            return super().copy(op)
+        assert op.code in _KEPT or op.code in _WRAPPING, op
+        regions = tuple([self.region(r) for r in op.regions])
+        return self.b.append(Op(op.code, t, self.args(op), op.attr, regions, op.loc))
+
+    def region(self, region: Region) -> Region:
+        params = tuple([self._param(p) for p in region.params])
+        new = super().region(region)
+        return new if params == region.params else Region(params, new.ops)
+
+    def _param(self, param: Op) -> Op:
+        t = self._type(param.type)
+        if t == param.type:
+            return param
+        new = self.env[param] = Op(ops.param, t, loc=param.loc)
+        return new
+
+    # --- values ------------------------------------------------------------------------------------------------------------
+
+    def _wrapped(self, value: Op, t: DType) -> Op:
+        """``value`` (of the type that replaces ``t``) modulo the range of ``t``."""
+        b, wide = self.b, _WIDE[t]
+        if not t.is_signed:
+            return b.emit(ops.and_, value, b.const(int(t.max), wide))
+        free = b.const(32 - t.bits, wide)
+        return b.emit(ops.shr, b.emit(ops.shl, value, free), free)
+
+    def _wrapping(self, op: Op) -> Op:
+        new = self.copy(op)
+        t = op.type
+        if not isinstance(t, DType) or t not in self.missing:
+            return new
+        leaves = _WRAPPING[op.code] in ("always", "signed" if t.is_signed else "unsigned")
+        return self._wrapped(new, t) if leaves else new
+
+    def _converted(self, value: Op, t: DType, fits: bool) -> Op:
+        """An integer or truth value as one of type ``t``, or of what replaces it. ``fits``: it is in the range of ``t``."""
+        if t not in self.missing:
+            return self.b.cast(value, t)
+        wide = self.b.cast(value, _WIDE[t])
+        return wide if fits else self._wrapped(wide, t)
+
+    def _cast(self, op: Op) -> Op:
+        (value,) = self.args(op)
+        source, target = op.args[0].type, op.type
+        assert isinstance(source, DType) and isinstance(target, DType)
+        if source not in self.missing and target not in self.missing:
+            return self.copy(op)
+        assert not (source.is_float and target in self.missing), op
+        fits = source is u1 or (source.is_int and target.min <= source.min and source.max <= target.max)
+        return self._converted(value, target, fits)
+
+    def _bitcast(self, op: Op) -> Op:
+        (value,) = self.args(op)
+        source, target = op.args[0].type, op.type
+        assert isinstance(source, DType) and isinstance(target, DType)
+        if source is target or (source not in self.missing and target not in self.missing):
+            return self.copy(op)
+        return self._from_bits(self._to_bits(value, source), target)
+
+    def _to_bits(self, value: Op, t: DType) -> Op:
+        """The bits of a value of type ``t`` (8 or 16 bits), as a u32; ``value`` is that value or what replaces it."""
+        b = self.b
+        if t is f16:
+            if self.caps.int16:
+                return b.cast(b.emit(ops.bitcast, value, type=u16), u32)
+            return half_bits_from_f32(b, b.cast(value, f32))
+        bits = b.cast(value, u32)
+        return b.emit(ops.and_, bits, b.const(int(unsigned(t).max), u32)) if t.is_signed else bits
+
+    def _from_bits(self, bits: Op, t: DType) -> Op:
+        """The value (or what replaces it) of type ``t`` with the low bits ``bits`` (u32, and no other bits set)."""
+        b = self.b
+        if t is f16:
+            if self.caps.int16:
+                return b.emit(ops.bitcast, b.cast(bits, u16), type=f16)
+            return b.cast(f32_from_half_bits(b, bits), f16)
+        return self._converted(bits, t, fits=not t.is_signed)
+
+    # --- memory ------------------------------------------------------------------------------------------------------------
+
+    def _in_words(self, ref: BufferRef) -> bool:
+        return ref.dtype in self.missing or not self.caps.stores(ref.dtype)
+
+    def _load(self, op: Op) -> Op:
+        ref: BufferRef = op.attr
+        if not self._in_words(ref):
+            return self.copy(op)
+        (index,) = self.args(op)
+        return self._from_bits(part_of_word(self.b, ref, index).load(self.b), ref.dtype)
+
+    def _store(self, op: Op) -> Op:
+        ref: BufferRef = op.attr
+        if not self._in_words(ref):
+            return self.copy(op)
+        index, value = self.args(op)
+        bits = self._to_bits(value, ref.dtype)
+        return part_of_word(self.b, ref, index).store(self.b, bits)
+
+    # --- reductions --------------------------------------------------------------------------------------------------------
+
+    def _task(self, op: Op) -> Op:
+        """Accumulators in the wide type begin at its identity, and are combined without wrapping: they are put right where they come in."""
+        attr: TaskAttr = op.attr
+        if not any(r.dtype in self.missing for r in attr.reductions):
+            return self.copy(op)
+        reductions = tuple([Reduction(r.kind, self._scalar(r.dtype)) for r in attr.reductions])
+        bounds, body, finish = op.regions
+        regions = (self.region(bounds), self._accumulating(body, 1, attr), self._accumulating(finish, 0, attr))
+        new_attr = TaskAttr(attr.kind, attr.name, attr.group_size, reductions)
+        return self.b.append(Op(op.code, op.type, (), new_attr, regions, op.loc))
+
+    def _accumulating(self, region: Region, first: int, attr: TaskAttr) -> Region:
+        """``region``, whose parameters from ``first`` on are accumulators."""
+        params = tuple([self._param(p) for p in region.params])
+        self.b.begin()
+        for old, new, reduction in zip(region.params[first:], params[first:], attr.reductions):
+            if reduction.dtype in self.missing:
+                self.env[old] = self._in_range(new, reduction)
+        for op in region.ops[:-1]:
+            self.visit(op)
+        return Region(params, self.b.end(self.args(region.ops[-1])).ops)
+
+    def _in_range(self, value: Op, reduction: Reduction) -> Op:
+        t = reduction.dtype
+        if reduction.kind not in ("min", "max"):
+            return self._wrapped(value, t)
+        b, wide = self.b, _WIDE[t]
+        return b.emit(ops.max_, b.emit(ops.min_, value, b.const(int(t.max), wide)), b.const(int(t.min), wide))
