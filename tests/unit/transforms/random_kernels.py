@@ -19,7 +19,6 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayArg, ArrayRef, FieldRef, Kernel, Layout, LoopAttr, Op, Region, ScalarArg, TempRef, Term
 
 TYPES = (i32, i64, u32, u8, i8, u16, u64, f32, f64, u1)
-WIDE_TYPES = (i32, i64, u32, u64, f32, f64, u1)
 PARALLEL = 6  # iterations of a parallel loop, and first extent of everything that one writes
 _INT_BINARY = (
     ops.add, ops.sub, ops.mul, ops.idiv, ops.irem, ops.floordiv, ops.floormod, ops.min_, ops.max_, ops.and_, ops.or_, ops.xor,
