@@ -28,7 +28,8 @@ _FLOAT_UNARY = (ops.neg, ops.abs_, ops.floor, ops.ceil, ops.trunc, ops.round_)
 _COMPARE = (ops.eq, ops.ne, ops.lt, ops.le, ops.gt, ops.ge)
 _TYPES = (i32, u32, f32, u1)
 _ATOMICS = ("add", "mul", "min", "max", "and", "or")  # of any order
-_MORE = {"int8": (dt.i8, dt.u8), "int16": (dt.i16, dt.u16), "int64": (dt.i64, dt.u64), "float16": (dt.f16,), "float64": (dt.f64,)}
+_MORE = {"int64": (dt.i64, dt.u64), "float16": (dt.f16,), "float64": (dt.f64,)}
+_NARROW = (dt.i8, dt.u8, dt.i16, dt.u16)  # every device has these, if need be in wider ones
 
 
 class _Random:
@@ -208,8 +209,8 @@ class _Random:
 
 
 def random_kernel(seed: int, caps: Capabilities, statements: int = 14) -> Kernel:
-    """The kernel number ``seed``, with some of the types that a device with ``caps`` has."""
-    more = [t for name, types in _MORE.items() if getattr(caps, name) for t in types]
+    """The kernel number ``seed``, with some of the types that kernels may use on a device with ``caps``."""
+    more = [*_NARROW, *[t for name, types in _MORE.items() if getattr(caps, name) for t in types]]
     chosen = random.Random(seed).sample(more, min(3, len(more)))
     return _Random(seed, (*_TYPES, *chosen)).kernel(statements)
 
