@@ -132,7 +132,7 @@ def _has_data64(arch: str) -> bool:
         device = loader.open_device(arch)
         caps = device.caps
         device.close()
-    return caps.profile != "vulkan" or bool(caps.int64 and caps.float64)
+    return bool(caps.int64 and caps.float64)
 
 
 def is_extension_supported(arch: str, ext: extension) -> bool:

@@ -63,8 +63,8 @@ def arch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     """
     name: str = request.param
     needs.need(name)
-    for knob, tool in (("SG_VALIDATION", "validation"), ("SG_VALIDATE", "spirv-val")):
-        if name == "vulkan" and knob not in os.environ and needs.missing(tool) is None:
+    for knob, tool, archs in (("SG_VALIDATION", "validation", ("vulkan",)), ("SG_VALIDATE", "spirv-val", ("vulkan", "wgpu"))):
+        if name in archs and knob not in os.environ and needs.missing(tool) is None:
             monkeypatch.setenv(knob, "1")
     yield name
     try:

@@ -16,7 +16,7 @@ import pytest
 
 from spirograd.runtime import loader
 
-ARCHS = ("interpreter", "cpu", "vulkan")
+ARCHS = ("interpreter", "cpu", "vulkan", "wgpu")
 PREFIX = "missing "
 _PROGRAMS = ("spirv-val", "spirv-as", "spirv-dis")
 _PACKAGES = ("torch", "matplotlib", "rich", "pyright")

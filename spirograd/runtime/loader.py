@@ -12,6 +12,7 @@ from spirograd.runtime.device import Device
 DEVICES = {
     "vulkan": "spirograd.runtime.devices.vulkan",
     "wgpu": "spirograd.runtime.devices.wgpu",
+    "metal": "spirograd.runtime.devices.metal",
     "cpu": "spirograd.runtime.devices.cpu",
     "interpreter": "spirograd.runtime.devices.interpreter",
 }

@@ -14,9 +14,10 @@ from typing import Any
 
 import vulkan as vk
 
-from spirograd.base.artifact import CompiledKernel, TaskInfo
+from spirograd.base.artifact import CompiledKernel
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.runtime.device import Buffer
+from spirograd.runtime.devices.grid import extent
 from spirograd.runtime.devices.vulkan import transfer
 from spirograd.runtime.devices.vulkan.api import NULL, device_functions
 from spirograd.runtime.devices.vulkan.features import create_device, query
@@ -27,13 +28,6 @@ from spirograd.runtime.devices.vulkan.stream import BATCH, WORK_STAGES, Stream
 
 _COMPUTE_BIND = vk.VK_PIPELINE_BIND_POINT_COMPUTE
 _COMPUTE_STAGE = vk.VK_SHADER_STAGE_COMPUTE_BIT
-# Invocations that fill the device, for tasks whose length only the device knows (they stride, so any number is right).
-_FILL = {"cpu": 4096}
-_FILL_GPU = 65536
-_FILL_LOOPS = 1 << 18  # see `VulkanDevice._extent`
-# Kernels stride over their range, so any number of groups is right. A CPU driver pays about 1 us for each group: few large
-# strides take half the time of many groups (4 million elements: 87 ms with 256 groups, 161 ms with 62,500).
-_CPU_GROUPS = 256
 # Frees are collected when so many wait; also whenever memory is allocated and on each synchronize.
 _TRASH_LIMIT = 1024
 
@@ -82,8 +76,6 @@ class VulkanDevice:
                 self._device_destroy()
             self._instance.close()
             raise
-        self._group_limit = min(self.caps.max_groups, _CPU_GROUPS) if self._features.kind == "cpu" else self.caps.max_groups
-        self._fill_invocations = _FILL.get(self._features.kind, _FILL_GPU)
         _open_devices.add(self)
 
     # --- memory ---
@@ -165,7 +157,7 @@ class VulkanDevice:
         try:
             for task in kernel.tasks:
                 pipeline = self._pipelines.create(kernel.binaries[task.binary], task.entry, f"{kernel.name} ({task.name})")
-                tasks.append((pipeline, max(task.group_size, 1), *self._extent(task)))
+                tasks.append((pipeline, max(task.group_size, 1), *extent(task, self.caps, self._features.kind)))
         except BaseException:
             self._trash.extend(("pipeline", pipeline) for pipeline, *_ in tasks)
             raise
@@ -205,16 +197,6 @@ class VulkanDevice:
                     stream.bound = pipeline
                 dispatch(commands, min(-(-count // group_size), limit), 1, 1)
                 stream.recorded += 1
-
-    def _extent(self, task: TaskInfo) -> tuple[int, int]:
-        """How many workgroups a task may have, and how many invocations if only the device knows its length.
-
-        lavapipe (Mesa 22.3) ends the loops of an invocation, nested ones included, after 65,535 iterations in all: a task with loops inside
-        must not spend them on striding.
-        """
-        if task.loops and self._features.kind == "cpu":
-            return self.caps.max_groups, _FILL_LOOPS
-        return min(task.max_groups or self._group_limit, self._group_limit), self._fill_invocations
 
     def synchronize(self) -> None:
         """See `Device.synchronize`. Raises what the validation layer has reported, and a lost device."""

@@ -1,0 +1,21 @@
+"""The Metal device: wgpu on Metal, or, with SG_WGPU_BACKEND=vulkan, on Vulkan through MoltenVK."""
+
+from __future__ import annotations
+
+from spirograd.runtime.devices import wgpu
+from spirograd.runtime.devices.wgpu.device import WgpuDevice
+
+
+def open(debug: bool = False, max_threads: int = 0, device_memory_bytes: int | None = None) -> WgpuDevice:
+    """As `wgpu.open`, for Metal."""
+    return wgpu.open(debug, max_threads, device_memory_bytes, "metal")
+
+
+def available() -> str | None:
+    """None if Metal can be used here, else the reason why not."""
+    return wgpu.available("metal")
+
+
+def devices() -> list[tuple[str, str]]:
+    """The adapters, as `wgpu.devices`."""
+    return wgpu.devices("metal")

@@ -1,0 +1,32 @@
+"""The wgpu device. `open` makes one; the parts are: api, features, memory, stream, pipelines, device."""
+
+from __future__ import annotations
+
+from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.runtime.devices.wgpu.device import WgpuDevice
+from spirograd.runtime.devices.wgpu.features import adapter_name, adapters, backend_name, choose, query
+
+__all__ = ["WgpuDevice", "available", "devices", "open"]
+
+
+def open(debug: bool = False, max_threads: int = 0, device_memory_bytes: int | None = None, arch: str = "wgpu") -> WgpuDevice:
+    """Open the adapter that SG_DEVICE names, or the most capable one, of the backend that SG_WGPU_BACKEND names, or the platform's own.
+
+    ``debug``: with wgpu's checks of accesses and loops. ``max_threads`` is for CPU devices and ignored. ``arch``: "wgpu", or "metal".
+    Raises SpirogradRuntimeError if there is no adapter that fits.
+    """
+    return WgpuDevice(query(choose(arch), arch), debug, device_memory_bytes)
+
+
+def available(arch: str = "wgpu") -> str | None:
+    """None if an adapter can be opened, else the reason why not."""
+    try:
+        choose(arch)
+    except SpirogradRuntimeError as error:
+        return str(error)
+    return None
+
+
+def devices(arch: str = "wgpu") -> list[tuple[str, str]]:
+    """Every adapter in the order of the numbers of SG_DEVICE, and "" for: it can be used."""
+    return [(adapter_name(adapter), "") for adapter in adapters(backend_name(arch))]

@@ -1,0 +1,315 @@
+"""The wgpu device: the protocol of `spirograd.runtime.device` on top of memory, stream and pipelines."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import struct
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from spirograd.base.artifact import CompiledKernel, TaskInfo
+from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
+from spirograd.runtime.device import Buffer
+from spirograd.runtime.devices.grid import extent
+from spirograd.runtime.devices.wgpu.api import ffi, handle, lib, lost_reason, telling
+from spirograd.runtime.devices.wgpu.features import Features, create_device
+from spirograd.runtime.devices.wgpu.memory import Allocator, GroupCache, Place
+from spirograd.runtime.devices.wgpu.pipelines import Pipelines
+from spirograd.runtime.devices.wgpu.stream import BATCH, Stream
+
+_TRASH_LIMIT = 1024
+# Bind groups that a task keeps; beyond that all are dropped, and made again as needed.
+_GROUPS_KEPT = 512
+
+_open_devices: weakref.WeakSet[WgpuDevice] = weakref.WeakSet()
+
+
+class Task:
+    """The pipeline of one task, how large its dispatches are, and the bind groups made so far."""
+
+    __slots__ = ("bindings", "fill", "group_size", "groups", "keep", "limit", "packed", "pipeline", "words")
+
+    def __init__(self, info: TaskInfo, pipeline: Any, limit: int, fill: int) -> None:
+        self.keep = pipeline
+        self.pipeline = handle(pipeline)
+        self.group_size = max(info.group_size, 1)
+        self.limit, self.fill = limit, fill
+        self.bindings = info.bindings
+        self.packed = tuple(sorted({offset for entry in info.bindings if len(entry) > 1 for offset in entry}))
+        used = [offset for entry in info.bindings for offset in entry]
+        # Addresses stand at the beginning of a block: the words up to the last one that is used name the buffers.
+        self.words = struct.Struct(f"<{max(used) // 8 + 1}Q" if used else "<").unpack_from
+        self.groups = GroupCache()
+
+
+class Executable:
+    """The tasks of one kernel. ``arguments``: the bind group of the block, where it is too large for immediates."""
+
+    __slots__ = ("__weakref__", "arguments", "block_size", "tasks")
+
+    def __init__(self, tasks: tuple[Task, ...], block_size: int, arguments: Any) -> None:
+        self.tasks = tasks
+        self.block_size = block_size
+        self.arguments = arguments
+
+
+class WgpuDevice:
+    """One adapter of wgpu. See `spirograd.runtime.device.Device` for the methods.
+
+    Options: ``checked`` (modules with wgpu's own checks), ``cap`` (bytes of device memory to use at most).
+    """
+
+    def __init__(self, features: Features, checked: bool, cap: int | None) -> None:
+        self._lock = threading.RLock()
+        self._trouble = ""  # why the device cannot be used any more
+        self._trash: deque[Place] = deque()  # appended to by finalizers, which may run anywhere: no lock there
+        self._features = features
+        self._device = create_device(features)
+        self.info = features.info
+        self.caps = features.caps
+        self._allocator = Allocator(self._device, self.caps.max_allocation, cap)
+        self._stream = Stream(self._device)
+        self._pipelines = Pipelines(self._device, checked)
+        self._push_limit = self.caps.max_push_constants
+        self._dynamic_offset = ffi.new("uint32_t[1]")
+        _open_devices.add(self)
+
+    # --- memory ---
+
+    def allocate(self, nbytes: int) -> Buffer:
+        """See `Device.allocate`. Raises OutOfDeviceMemory with the bytes wanted and the limit."""
+        with self._lock:
+            self._check()
+            self._collect()
+            try:
+                place = self._allocator.take(nbytes)
+            except OutOfDeviceMemory:
+                self._stream.finish()  # what was freed comes back once the device is idle
+                place = self._allocator.take(nbytes)
+            return Buffer(place.size, place.address, place)
+
+    def free(self, buffer: Buffer) -> None:
+        """See `Device.free`. May be called from finalizers, also while this device is at work."""
+        self._trash.append(buffer.handle)
+
+    def upload(self, buffer: Buffer, offset: int, data: memoryview) -> None:
+        """See `Device.upload`."""
+        if not len(data):
+            return
+        with self._lock:
+            self._check()
+            self._upload(buffer.handle, offset, data)
+
+    def _upload(self, place: Place, offset: int, data: memoryview) -> None:
+        """wgpu writes whole words: at ragged ends those that are there are read first."""
+        end = offset + len(data)
+        first, last = offset // 4 * 4, -(-end // 4) * 4
+        if (first, last) != (offset, end):
+            whole = bytearray(last - first)
+            edges = {(first, first + 4), (last - 4, last)}
+            for begin, stop in edges:
+                self._stream.read(place.buffer, place.offset + begin, memoryview(whole)[begin - first : stop - first])
+            whole[offset - first : end - first] = data
+            offset, data = first, memoryview(whole)
+        self._stream.write(place.buffer, place.offset + offset, data)
+
+    def download(self, buffer: Buffer, offset: int, out: memoryview) -> None:
+        """See `Device.download`."""
+        with self._lock:
+            self._check()
+            self._download(buffer.handle, offset, out)
+            self._check()
+
+    def _download(self, place: Place, offset: int, out: memoryview) -> None:
+        end = offset + len(out)
+        first, last = offset // 4 * 4, -(-end // 4) * 4
+        if (first, last) == (offset, end):
+            self._stream.read(place.buffer, place.offset + offset, out)
+            return
+        whole = memoryview(bytearray(last - first))
+        self._stream.read(place.buffer, place.offset + first, whole)
+        out[:] = whole[offset - first : end - first]
+
+    def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
+        """See `Device.fill`."""
+        if not nbytes:
+            return
+        with self._lock:
+            self._check()
+            place = buffer.handle
+            self._stream.fill(place.buffer, place.offset + offset, nbytes, word)
+
+    def copy(self, target: Buffer, target_offset: int, source: Buffer, source_offset: int, nbytes: int) -> None:
+        """See `Device.copy`. Raises ValueError if both ranges overlap."""
+        if not nbytes:
+            return
+        if target.handle is source.handle and abs(target_offset - source_offset) < nbytes:
+            raise ValueError("a copy within one buffer must not overlap itself")
+        with self._lock:
+            self._check()
+            to, of = target.handle, source.handle
+            if target_offset % 4 or source_offset % 4 or nbytes % 4:
+                data = memoryview(bytearray(nbytes))
+                self._download(of, source_offset, data)
+                self._upload(to, target_offset, data)
+                return
+            self._stream.copy(of.buffer, of.offset + source_offset, to.buffer, to.offset + target_offset, nbytes)
+
+    def host_view(self, buffer: Buffer) -> memoryview | None:
+        """None: memory of wgpu is not mapped while kernels may use it."""
+        return None
+
+    def wrap(self, address: int, nbytes: int) -> Buffer | None:
+        """None: host memory cannot be used in place here."""
+        return None
+
+    # --- kernels ---
+
+    def load(self, kernel: CompiledKernel) -> Executable:
+        """Make pipelines of the kernel's SPIR-V modules. Raises SpirogradRuntimeError on a bad module."""
+        if kernel.profile != "wgpu":
+            raise SpirogradRuntimeError(f"kernel {kernel.name} was compiled for {kernel.profile!r}, not for wgpu")
+        with self._lock:
+            self._check()
+            size = kernel.args.size
+            indirect = size > self._push_limit
+            tasks = []
+            for info in kernel.tasks:
+                what = f"{kernel.name} ({info.name})"
+                immediates = 0 if indirect else size
+                pipeline = self._pipelines.create(
+                    kernel.binaries[info.binary], info.entry, len(info.bindings), immediates, indirect, what
+                )
+                tasks.append(Task(info, pipeline, *extent(info, self.caps, self._features.kind)))
+            arguments = self._pipelines.group([(self._stream.ring, 0, size)], dynamic=True) if indirect else None
+            return Executable(tuple(tasks), size, arguments)
+
+    def launch(self, executable: Executable, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
+        """See `Device.launch`. Records the dispatches; they are submitted every few hundred, or when somebody waits."""
+        with self._lock:
+            if self._trouble or lost_reason():
+                self._check()
+            stream = self._stream
+            if stream.recorded >= BATCH:
+                stream.flush()
+            if len(self._trash) > _TRASH_LIMIT:
+                self._collect()
+            with telling("launch a kernel through wgpu"):
+                for task, count in zip(executable.tasks, counts):
+                    if count is None:
+                        count = task.fill
+                    elif count <= 0:
+                        continue
+                    self._dispatch(executable, task, block, min(-(-count // task.group_size), task.limit))
+
+    def _dispatch(self, executable: Executable, task: Task, block: bytes | bytearray, groups: int) -> None:
+        stream = self._stream
+        key = task.words(block)
+        group = task.groups.entries.get(key)
+        if group is None:
+            group = self._bind(task, key)
+        if task.packed:
+            block = bytearray(block)
+            for offset in task.packed:
+                struct.pack_into("<Q", block, offset, self._allocator.at(key[offset // 8]).offset)
+        if executable.arguments is not None:
+            self._dynamic_offset[0] = stream.put_arguments(bytes(block))
+        compute = stream.compute or stream.open_pass()
+        if task.pipeline is not stream.bound:
+            lib.wgpuComputePassEncoderSetPipeline(compute, task.pipeline)
+            stream.bound = task.pipeline
+        lib.wgpuComputePassEncoderSetBindGroup(compute, 0, handle(group), 0, ffi.NULL)
+        if executable.arguments is not None:
+            lib.wgpuComputePassEncoderSetBindGroup(compute, 1, handle(executable.arguments), 1, self._dynamic_offset)
+        elif block:
+            lib.wgpuComputePassEncoderSetImmediates(compute, 0, ffi.from_buffer(block), len(block))
+        lib.wgpuComputePassEncoderDispatchWorkgroups(compute, groups, 1, 1)
+        stream.recorded += 1
+
+    def _bind(self, task: Task, key: tuple[int, ...]) -> Any:
+        """The bind group of a task for the buffers that ``key`` names."""
+        entries = []
+        used: dict[Place, None] = {}
+        for offsets in task.bindings:
+            places = [self._allocator.at(key[offset // 8]) for offset in offsets]
+            used.update(dict.fromkeys(places))
+            if len(places) == 1:
+                entries.append((places[0], None))
+            else:
+                entries.append((places[0], self._allocator.gather(places, self._stream.copy)))
+        parts = [(p.buffer, p.offset, p.size) if shared is None else (shared, 0, shared.size) for p, shared in entries]
+        group = self._pipelines.group(parts)
+        if len(task.groups.entries) >= _GROUPS_KEPT:
+            self._allocator.forget_cache(task.groups)
+        self._allocator.remember_group(task.groups, key, group, used)
+        return group
+
+    def synchronize(self) -> None:
+        """See `Device.synchronize`. Raises what wgpu has reported, and a lost device."""
+        with self._lock:
+            self._check()
+            self._stream.finish()
+            self._collect()
+            self._check()
+
+    # --- life and trouble ---
+
+    def _collect(self) -> None:
+        """Release what was freed."""
+        while self._trash:
+            self._allocator.give(self._trash.popleft())
+
+    def _check(self) -> None:
+        if not self._trouble and lost_reason():
+            self._trouble = (
+                "the device of wgpu was lost (the driver reset it, often because a kernel ran too long or wrote outside of its arrays); "
+                f"its memory is gone: call init again. wgpu says: {lost_reason()}"
+            )
+        if self._trouble:
+            raise SpirogradRuntimeError(self._trouble)
+
+    def close(self) -> None:
+        """Wait for the work under way and release everything."""
+        with self._lock:
+            if self._device is None:
+                return
+            _open_devices.discard(self)
+            try:
+                if not self._trouble:
+                    self._stream.finish()
+            finally:
+                self._trouble = self._trouble or "this device of wgpu was closed"
+                self._trash.clear()
+                device, self._device = self._device, None
+                del self._stream, self._pipelines, self._allocator
+                device.destroy()
+
+    def _abandon(self) -> None:
+        """In a forked child: the threads of wgpu do not exist here, nothing may be called any more, not even to clean up."""
+        self._device = None
+        self._lock = threading.RLock()  # its owner may not exist in this process
+        self._trouble = "wgpu does not survive a fork; call init in the child process, or start it with the 'spawn' method"
+
+
+def _close_all() -> None:
+    for device in list(_open_devices):
+        try:
+            device.close()
+        except SpirogradRuntimeError as error:
+            sys.stderr.write(f"{error}\n")
+
+
+def _after_fork() -> None:
+    for device in list(_open_devices):
+        device._abandon()
+    _open_devices.clear()
+
+
+atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

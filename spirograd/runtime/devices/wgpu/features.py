@@ -1,0 +1,127 @@
+"""Adapters, and what they can do: the choice among them, features and limits, the capability record."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from spirograd.base import knobs
+from spirograd.base.caps import Capabilities
+from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.runtime.device import DeviceInfo
+from spirograd.runtime.devices.wgpu.api import start_instance, telling, wgpu
+
+# SG_WGPU_BACKEND -> what wgpu calls it: when asked for, and in the information of an adapter.
+BACKENDS = {"vulkan": ("Vulkan", "Vulkan"), "metal": ("Metal", "Metal"), "d3d12": ("DX12", "D3D12"), "gl": ("GL", "OpenGL")}
+_PLATFORM = {"darwin": "metal", "win32": "d3d12"}
+# Kinds of adapters, best first.
+_PREFERENCE = {"DiscreteGPU": 0, "IntegratedGPU": 1, "Unknown": 2, "CPU": 3}
+_KINDS = {"DiscreteGPU": "discrete", "IntegratedGPU": "integrated", "CPU": "cpu"}
+# Feature of wgpu -> field of Capabilities.
+_FEATURES = {
+    "shader-int64": "int64",
+    "shader-f64": "float64",
+    "shader-f16": "float16",
+    "shader-int64-atomic-all-ops": "atomic_int64",
+    "shader-float32-atomic": "atomic_f32_add",
+}
+_IMMEDIATES, _SUBGROUPS = "immediates", "subgroup"
+_LLVMPIPE_LOOP_LIMIT = 65535  # see transforms/check_loops.py
+
+
+@dataclass(slots=True)
+class Features:
+    """An adapter as the rest of this package sees it. ``kind``: discrete, integrated, cpu, other. ``enabled``: features to switch on."""
+
+    adapter: Any
+    kind: str
+    info: DeviceInfo
+    caps: Capabilities
+    enabled: tuple[str, ...]
+    offset_alignment: int
+
+
+def backend_name(arch: str) -> str:
+    """The backend of wgpu for ``arch`` ("wgpu" or "metal"), by SG_WGPU_BACKEND or the platform; raises SpirogradRuntimeError."""
+    wanted = knobs.get("SG_WGPU_BACKEND").strip().lower()
+    if wanted and wanted not in BACKENDS:
+        raise SpirogradRuntimeError(f"SG_WGPU_BACKEND={wanted}: there is no such backend; there are {', '.join(BACKENDS)}")
+    if arch == "metal":
+        if sys.platform != "darwin":
+            raise SpirogradRuntimeError("Metal is there on macOS only; elsewhere use sg.vulkan, sg.wgpu or sg.gpu")
+        if wanted not in ("", "metal", "vulkan"):
+            raise SpirogradRuntimeError(f"SG_WGPU_BACKEND={wanted}: arch=sg.metal runs on metal, or on vulkan (MoltenVK)")
+        return wanted or "metal"
+    return wanted or _PLATFORM.get(sys.platform, "vulkan")
+
+
+def adapters(backend: str) -> list[Any]:
+    """The adapters of a backend, in the order of the numbers of SG_DEVICE."""
+    asked, shown = BACKENDS[backend]
+    start_instance(asked)
+    with telling("look for adapters through wgpu"):
+        return [a for a in wgpu.gpu.enumerate_adapters_sync() if a.info["backend_type"] == shown]
+
+
+def choose(arch: str) -> Any:
+    """The adapter to use: what SG_DEVICE names (number, or part of the name), else the most capable kind.
+
+    Raises SpirogradRuntimeError, listing what there is, if nothing fits.
+    """
+    backend = backend_name(arch)
+    found = adapters(backend)
+    if not found:
+        raise SpirogradRuntimeError(f"wgpu is installed, but finds no adapter for its backend {backend}")
+    names = [adapter_name(a) for a in found]
+    listing = ", ".join(f"{i}: {name}" for i, name in enumerate(names))
+    wanted = knobs.get("SG_DEVICE").strip()
+    if wanted.isdigit():
+        if int(wanted) >= len(found):
+            raise SpirogradRuntimeError(f"SG_DEVICE={wanted}: there is no such adapter of wgpu; there are {listing}")
+        return found[int(wanted)]
+    if wanted:
+        fitting = [a for a, name in zip(found, names) if wanted.lower() in name.lower()]
+        if not fitting:
+            raise SpirogradRuntimeError(f"SG_DEVICE={wanted}: no adapter of wgpu has this in its name; there are {listing}")
+        return fitting[0]
+    return min(found, key=lambda a: _PREFERENCE.get(a.info["adapter_type"], 2))
+
+
+def adapter_name(adapter: Any) -> str:
+    return str(adapter.info["device"] or adapter.info["vendor"])
+
+
+def query(adapter: Any, arch: str) -> Features:
+    """What ``adapter`` can do."""
+    info, limits, offered = adapter.info, adapter.limits, set(adapter.features)
+    smallest, largest = int(info.get("stackgroup_min_size", 0)), int(info.get("stackgroup_max_size", 0))
+    same_subgroups = _SUBGROUPS in offered and smallest == largest
+    caps = Capabilities(
+        profile="wgpu",
+        **{field: feature in offered for feature, field in _FEATURES.items()},  # type: ignore[arg-type]
+        storage_f16="shader-f16" in offered,
+        atomic_cas=False,
+        subgroup_size=smallest if same_subgroups else 0,
+        subgroup_arithmetic=same_subgroups,
+        shared_memory=limits["max-compute-workgroup-storage-size"],
+        max_group_size=min(limits["max-compute-invocations-per-workgroup"], limits["max-compute-workgroup-size-x"]),
+        max_groups=limits["max-compute-workgroups-per-dimension"],
+        max_push_constants=limits.get("max-immediate-size", 0) if _IMMEDIATES in offered else 0,
+        max_buffers=limits["max-storage-buffers-per-shader-stage"],
+        max_allocation=min(limits["max-buffer-size"], limits["max-storage-buffer-binding-size"]) // 16 * 16,
+        loop_limit=_LLVMPIPE_LOOP_LIMIT if info["vendor"] == "llvmpipe" else 0,
+    )
+    kind = _KINDS.get(info["adapter_type"], "other")
+    native = ".".join(map(str, wgpu.backends.wgpu_native.version_info))
+    detail = (("kind", kind), ("backend", info["backend_type"]), ("wgpu-native", native))
+    device_info = DeviceInfo(arch, adapter_name(adapter), str(info["description"]), detail)
+    wanted = (*_FEATURES, _IMMEDIATES, _SUBGROUPS)
+    alignment = int(limits["min-storage-buffer-offset-alignment"])
+    return Features(adapter, kind, device_info, caps, tuple(f for f in wanted if f in offered), alignment)
+
+
+def create_device(features: Features) -> Any:
+    """The device of wgpu, with all of ``features.enabled`` on and the limits of the adapter."""
+    with telling(f"open {features.info.name} through wgpu"):
+        return features.adapter.request_device_sync(required_features=list(features.enabled), required_limits={})

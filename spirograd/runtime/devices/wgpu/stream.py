@@ -1,0 +1,131 @@
+"""The queue of work: one open command encoder at a time, with one compute pass, submitted in batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spirograd.runtime.devices.wgpu.api import ffi, handle, lib, telling, wgpu
+
+# Dispatches that are recorded before they are submitted: enough to hide the cost of a submission, few enough to keep the device busy.
+BATCH = 256
+_RING_BYTES = 1 << 18
+_ARGUMENT_ALIGNMENT = 256
+_STAGING_BYTES = 1 << 24
+_PATTERN_BYTES = 1 << 20
+_COPIES = wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
+
+
+class Stream:
+    """Records and submits. Everything happens on the device in the order of the calls."""
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._encoder: Any = None
+        self._pass: Any = None
+        self.compute: Any = None  # the C handle of the open compute pass
+        self.bound: Any = None  # the pipeline that is set in it
+        self.recorded = 0
+        self._arguments = bytearray()
+        self.ring = device.create_buffer(size=_RING_BYTES, usage=wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST)
+        self._staging: Any = None
+        self._pattern: Any = None
+
+    # --- recording ---
+
+    def open_pass(self) -> Any:
+        """The C handle of the compute pass, opened if there is none. Dispatches in it run one after the other."""
+        if self._encoder is None:
+            self._encoder = self._device.create_command_encoder()
+        self._pass = self._encoder.begin_compute_pass()
+        self.compute = handle(self._pass)
+        return self.compute
+
+    def _end_pass(self) -> None:
+        if self._pass is not None:
+            self._pass.end()
+            self._pass = self.compute = self.bound = None
+
+    def commands(self) -> Any:
+        """The encoder, outside of a pass: for copies."""
+        self._end_pass()
+        if self._encoder is None:
+            self._encoder = self._device.create_command_encoder()
+        return self._encoder
+
+    def put_arguments(self, block: bytes) -> int:
+        """Keep an argument block for the dispatches recorded next; returns its offset in `ring`."""
+        offset = -(-len(self._arguments) // _ARGUMENT_ALIGNMENT) * _ARGUMENT_ALIGNMENT
+        if offset + len(block) > _RING_BYTES:
+            self.flush()
+            offset = 0
+        self._arguments += bytes(offset - len(self._arguments)) + block
+        return offset
+
+    def flush(self) -> None:
+        """Submit what is recorded."""
+        if self._encoder is None:
+            return
+        encoder, self._encoder = self._encoder, None
+        with telling("submit work through wgpu"):
+            self._end_pass()
+            self.recorded = 0
+            arguments, self._arguments = self._arguments, bytearray()
+            if arguments:
+                # What was submitted before has read the ring by then: the queue keeps the order.
+                self._device.queue.write_buffer(self.ring, 0, arguments)
+            self._device.queue.submit([encoder.finish()])
+
+    def finish(self) -> None:
+        """Submit, and wait until everything is done."""
+        self.flush()
+        with telling("wait for work through wgpu"):
+            lib.wgpuDevicePoll(handle(self._device), True, ffi.NULL)
+
+    # --- transfers: offsets and lengths are multiples of 4 ---
+
+    def write(self, buffer: Any, offset: int, data: memoryview) -> None:
+        """Bytes of the host into ``buffer``."""
+        self.flush()  # a write of the queue comes before what is submitted later
+        with telling("write to device memory through wgpu"):
+            self._device.queue.write_buffer(buffer, offset, data)
+
+    def read(self, buffer: Any, offset: int, out: memoryview) -> None:
+        """Bytes of ``buffer`` to the host, when all that was recorded is done."""
+        for start in range(0, len(out), _STAGING_BYTES):
+            piece = out[start : start + _STAGING_BYTES]
+            staging = self._staging_of(len(piece))
+            with telling("read device memory through wgpu"):
+                self.commands().copy_buffer_to_buffer(buffer, offset + start, staging, 0, len(piece))
+                self.flush()
+                staging.map_sync("READ", 0, len(piece))
+                try:
+                    piece[:] = staging.read_mapped(0, len(piece), copy=False)
+                finally:
+                    staging.unmap()
+
+    def _staging_of(self, nbytes: int) -> Any:
+        if self._staging is None or self._staging.size < nbytes:
+            size = min(_STAGING_BYTES, max(1 << 16, 1 << (nbytes - 1).bit_length()))
+            self._staging = self._device.create_buffer(size=size, usage=wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.MAP_READ)
+        return self._staging
+
+    def copy(self, source: Any, source_offset: int, target: Any, target_offset: int, nbytes: int) -> None:
+        """Between buffers; through a third one within one and the same, which wgpu does not do."""
+        with telling("copy device memory through wgpu"):
+            if source is target:
+                between = self._device.create_buffer(size=nbytes, usage=_COPIES)
+                self.commands().copy_buffer_to_buffer(source, source_offset, between, 0, nbytes)
+                source, source_offset = between, 0
+            self.commands().copy_buffer_to_buffer(source, source_offset, target, target_offset, nbytes)
+
+    def fill(self, buffer: Any, offset: int, nbytes: int, word: int) -> None:
+        """A 32-bit pattern."""
+        with telling("fill device memory through wgpu"):
+            if word == 0:
+                self.commands().clear_buffer(buffer, offset, nbytes)
+                return
+            size = min(nbytes, _PATTERN_BYTES)
+            pattern = self._device.create_buffer(size=size, usage=_COPIES)
+            self._device.queue.write_buffer(pattern, 0, word.to_bytes(4, "little") * (size // 4))
+            for start in range(0, nbytes, size):
+                self.commands().copy_buffer_to_buffer(pattern, 0, buffer, offset + start, min(size, nbytes - start))
