@@ -123,7 +123,8 @@ def _reduce_angle(x: Value) -> tuple[Value, Value, Value]:
     r = c + low
     tail = low - (r - c)
     reduced = r.abs() < 0.8
-    return k, reduced.select(r, x - x), reduced.select(tail, 0.0)
+    beyond = (x.abs() < math.inf).select(x.const(0.0), math.nan)  # not x - x, which drivers take for 0
+    return k, reduced.select(r, beyond), reduced.select(tail, 0.0)
 
 
 def _sine_kernel(r: Value, tail: Value) -> tuple[Value, Value]:

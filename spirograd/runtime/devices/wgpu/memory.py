@@ -81,6 +81,11 @@ class Allocator:
         place.neighbours.discard(place)
         place.buffer = None
 
+    def close(self) -> None:
+        """Forget everything: kernels live longer than devices, and their bind groups hold buffers."""
+        for place in list(self.places.values()):
+            self.give(place)
+
     def at(self, address: int) -> Place:
         """The allocation that begins at ``address``."""
         try:
