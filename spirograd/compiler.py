@@ -18,12 +18,13 @@ from spirograd.analysis.temps import temp_offsets
 from spirograd.base.artifact import CompiledKernel, TaskInfo
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.base.loc import Loc
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
 from spirograd.ir.interp import OnOp, compile_for_run
 from spirograd.ir.nodes import Kernel
 from spirograd.ir.spec import verify
-from spirograd.ir.text import to_text
+from spirograd.ir.text import to_text, to_text_with_locs
 from spirograd.transforms.check_bounds import check_bounds
 from spirograd.transforms.check_capabilities import check_capabilities
 from spirograd.transforms.check_loops import check_loops
@@ -102,6 +103,7 @@ class _Pipeline:
     def __init__(self, caps: Capabilities, options: CompileOptions) -> None:
         self.ctx = PassContext(caps, options)
         self.stages: dict[str, Any] = {}
+        self.stage_locs: dict[str, tuple[Loc | None, ...]] = {}
 
     def apply(self, transform: Pass, kernel: Kernel, level: str | None) -> Kernel:
         """Run a pass; ``level`` is that of its result, None in the middle of lowering, where neither table holds."""
@@ -116,7 +118,7 @@ class _Pipeline:
 
     def record(self, name: str, kernel: Kernel) -> None:
         if self.ctx.options.keep_stages:
-            self.stages[name] = to_text(kernel)
+            self.stages[name], self.stage_locs[name] = to_text_with_locs(kernel)
 
     def describe(self, kernel: Kernel, key: str) -> CompiledKernel:
         """The artifact without binaries, from the last IR of kernel level. Fixes the argument block and the numbers of the sites."""
@@ -127,7 +129,9 @@ class _Pipeline:
         returns = tuple((ref.dtype, offsets[ref]) for ref in kernel.returns)
         caps, found = self.ctx.caps, effects(kernel)
         tasks = _task_infos(kernel, caps, self.ctx.options)
-        return CompiledKernel(kernel.name, caps.profile, key, block, tasks, (), size, returns, faults, prints, found, self.stages)
+        artifact = CompiledKernel(kernel.name, caps.profile, key, block, tasks, (), size, returns, faults, prints, found, self.stages)
+        artifact.stage_locs = self.stage_locs
+        return artifact
 
 
 # --- profiles ----------------------------------------------------------------------------------------------------------

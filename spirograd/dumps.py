@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
 from spirograd.base.options import CompileOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """A kernel that was compiled, and what for. ``kernel``: its IR, as the front end made it."""
+
+    compiled: CompiledKernel
+    kernel: Any
+    caps: Capabilities
+    options: CompileOptions
+    arch: str
+
+
+# Who is told of each compilation, with its stages. While there is anyone, kernels are compiled anew instead of taken from the cache.
+listeners: list[Callable[[Compilation], None]] = []
 
 
 def stage_path(compiled: CompiledKernel, folder: Path, stage: str) -> Path:

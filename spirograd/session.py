@@ -17,7 +17,7 @@ from spirograd.base.errors import SpirogradRuntimeTypeError
 from spirograd.base.options import CompileOptions
 from spirograd.compiler import compile_kernel, kernel_key
 from spirograd.config import Config
-from spirograd.dumps import with_overrides, write_stages
+from spirograd.dumps import Compilation, listeners, with_overrides, write_stages
 from spirograd.ir import nodes
 from spirograd.lang.context import LanguageOptions
 from spirograd.runtime.cache import Cache
@@ -68,8 +68,11 @@ class Session:
     def _compile(self, kernel: nodes.Kernel) -> CompiledKernel:
         options = self.compile_options
         dump = knobs.get("SG_DUMP")
-        if self.cfg.print_ir or dump or self.cache is None or self.arch == "interpreter":
-            compiled = compile_kernel(kernel, self.device.caps, replace(options, keep_stages=bool(dump) or self.cfg.print_ir))
+        shown = bool(dump or self.cfg.print_ir or listeners)
+        if shown or self.cache is None or self.arch == "interpreter":
+            compiled = compile_kernel(kernel, self.device.caps, replace(options, keep_stages=shown))
+            for listener in listeners:
+                listener(Compilation(compiled, kernel, self.device.caps, options, self.arch))
             if dump:
                 write_stages(compiled, Path(dump))
             if self.cfg.print_ir:

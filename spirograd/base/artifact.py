@@ -106,7 +106,7 @@ class CompiledKernel:
 
     ``binaries``: SPIR-V modules, or one native object, one per ``TaskInfo.binary`` index. ``returns``: (dtype, byte offset in
     temps) of each scalar returned. ``stages``: name -> text or bytes of every stage, for dumps and ``kernel.ir()`` ...
-    ``run``: the interpreter's callable, ``run(block: bytes, memory)``.
+    ``stage_locs``: for stages of IR, the location of each line. ``run``: the interpreter's callable, ``run(block: bytes, memory)``.
     """
 
     name: str
@@ -122,6 +122,7 @@ class CompiledKernel:
     effects: Effects = field(default_factory=Effects)
     stages: dict[str, Any] = field(default_factory=dict)
     run: Callable[..., None] | None = None
+    stage_locs: dict[str, tuple[Loc | None, ...]] = field(default_factory=dict)
 
 
 # The fault record, in 32-bit words: 0 flag (exchanged to 1 by the first that fails), 1 site index, 2 launch number,

@@ -1,50 +1,117 @@
-"""Run a script and write every stage of every kernel that it compiles: IR, SPIR-V, disassembly, LLVM IR, assembly.
+"""Run a script and show what becomes of every kernel that it compiles: IR, SPIR-V, disassembly, LLVM IR, assembly.
 
-    spirograd dump script.py --to dumps -- --arguments --of --the --script
+    spirograd dump script.py --to dumps -- --arguments --of --the --script      files in a folder
+    spirograd dump script.py --html report.html --arch cpu,vulkan               one page for a browser, with kernels of two back ends
 
-The back end is the script's own choice; SG_ARCH overrides it (`SG_ARCH=vulkan spirograd dump ...` shows shaders)."""
+The back end is the script's own choice unless --arch (or SG_ARCH) says otherwise. With several the script runs once for each."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import runpy
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import spirograd as sg
+from spirograd import dumps
+from spirograd.report.document import document, merged
+from spirograd.report.page import document_of, page
 
-HELP = "run a script and write the stages of its kernels"
+HELP = "run a script and show the stages of its kernels"
+_DEFAULT_FOLDER = Path("spirograd_dumps")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The script and the folder; the script's own arguments come after ``--``."""
+    """The script, the folder or page and the back ends; the script's own arguments come after ``--``."""
     parser.add_argument("script", type=Path, help="a Python file")
-    parser.add_argument("--to", type=Path, default=Path("spirograd_dumps"), metavar="DIR", help="folder (default: %(default)s)")
+    parser.add_argument("--to", type=Path, metavar="DIR", help=f"folder for files (default without --html: {_DEFAULT_FOLDER})")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="page to write, which needs nothing but a browser")
+    parser.add_argument("--arch", type=_arches, default=[], metavar="ARCH[,ARCH]", help="back ends to use, whatever the script says")
+
+
+def _arches(text: str) -> list[str]:
+    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the script with SG_DUMP set; list the files that are new or changed. Exit status: the script's, or 1 if nothing was compiled."""
+    """Run the script; list the files that are new or changed. Exit status: the script's, or 1 if nothing was compiled."""
     if not args.script.is_file():
         print(f"spirograd dump: there is no file {args.script}", file=sys.stderr)
         return 2
+    if args.html is not None and not args.html.resolve().parent.is_dir():
+        print(f"spirograd dump: there is no folder {args.html.parent} for the page", file=sys.stderr)
+        return 2
+    if args.to is None and args.html is None:
+        args.to = _DEFAULT_FOLDER
+    return _run_each(args) if len(args.arch) > 1 else _run_here(args)
+
+
+def _run_here(args: argparse.Namespace) -> int:
+    if args.arch:
+        os.environ["SG_ARCH"] = args.arch[0]
     before = _times(args.to)
-    status = _run_script(args.script, args.rest, args.to)
+    compilations: list[dumps.Compilation] = []
+    if args.html is not None:
+        dumps.listeners.append(compilations.append)
+    html = None if args.html is None else args.html.resolve()  # the script may change the working directory
+    title = args.script.name
+    try:
+        status = _run_script(args.script, args.rest, args.to)
+    finally:
+        if args.html is not None:
+            dumps.listeners.remove(compilations.append)
     written = sorted(path for path, time in _times(args.to).items() if before.get(path) != time)
-    for path in written:
-        print(f"{path.stat().st_size:>9}  {path}")
+    if html is not None and compilations:
+        _write_page(html, document(compilations, title))
+        written.append(args.html)
+    _print_files(written, html)
     if not written:
-        print(f"{args.script} compiled no kernel; nothing was written to {args.to}")
+        print(f"{args.script} compiled no kernel; nothing was written")
     return status or (0 if written else 1)
 
 
-def _times(folder: Path) -> dict[Path, int]:
-    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()} if folder.is_dir() else {}
+def _print_files(written: list[Path], html: Path | None) -> None:
+    for path in written:
+        print(f"{(html if html is not None and path.name == html.name else path).stat().st_size:>9}  {path}")
 
 
-def _run_script(script: Path, arguments: list[str], folder: Path) -> int:
+def _run_each(args: argparse.Namespace) -> int:
+    """Each back end in a process of its own: modules that the script imports may hold on to fields of the first."""
+    documents: list[dict[str, Any]] = []
+    status = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for number, arch in enumerate(args.arch):
+            part = Path(folder, f"{number}.html")
+            command = [sys.executable, "-m", "spirograd", "dump", str(args.script), "--arch", arch]
+            command += ["--to", str(args.to)] if args.to is not None else []
+            command += ["--html", str(part)] if args.html is not None else []
+            status = subprocess.run([*command, "--", *args.rest], check=False).returncode or status
+            if part.exists():
+                documents.append(document_of(part.read_text(encoding="utf-8")))
+    if documents:
+        _write_page(args.html, merged(documents))
+        _print_files([args.html], args.html)
+    return status
+
+
+def _write_page(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(page(content), encoding="utf-8")
+
+
+def _times(folder: Path | None) -> dict[Path, int]:
+    if folder is None or not folder.is_dir():
+        return {}
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+def _run_script(script: Path, arguments: list[str], folder: Path | None) -> int:
     """Run ``script`` as Python would: its folder first on the path, its arguments in sys.argv. Returns its exit status."""
-    os.environ["SG_DUMP"] = str(folder.resolve())
+    if folder is not None:
+        os.environ["SG_DUMP"] = str(folder.resolve())
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
     try:

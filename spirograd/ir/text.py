@@ -69,6 +69,7 @@ class _Printer:
         self.numbers: dict[Op, int] = {}
         self.refs: dict[Ref, str] = {}
         self.lines: list[str] = []
+        self.locs_of_lines: dict[int, Loc | None] = {0: kernel.loc}
 
     def print(self) -> str:
         kernel = self.kernel
@@ -119,6 +120,7 @@ class _Printer:
         head += self.location(op.loc)
         # Regions come before the number of the result: it is defined only after them.
         start = len(self.lines)
+        self.locs_of_lines[start] = op.loc
         self.lines.append("")
         for k, region in enumerate(op.regions):
             params = ", ".join([f"{self.define(p)}: {type_text(p.type)}" for p in region.params])
@@ -188,6 +190,13 @@ def to_text(kernel: Kernel, *, locs: bool = False) -> str:
     Source locations (and those of fault and print sites) are printed only with ``locs``.
     """
     return _Printer(kernel, locs).print()
+
+
+def to_text_with_locs(kernel: Kernel) -> tuple[str, tuple[Loc | None, ...]]:
+    """`to_text` without locations in it, and the location of what each of its lines says (None for braces and declarations)."""
+    printer = _Printer(kernel, False)
+    text = printer.print()
+    return text, tuple(printer.locs_of_lines.get(k) for k in range(len(printer.lines)))
 
 
 # --- parsing -------------------------------------------------------------------------------------------------------------

@@ -44,16 +44,22 @@ def opcode_names(module: bytes) -> list[str]:
 
 def disassemble(module: bytes) -> str:
     """The text of a module, one instruction per line; OpLine becomes a comment. Raises DisassemblyError if the bytes are no module."""
+    return "\n".join([text for text, _ in disassembled_lines(module)]) + "\n"
+
+
+def disassembled_lines(module: bytes) -> list[tuple[str, tuple[str, int] | None]]:
+    """The lines of `disassemble`, each with the (file, line) that OpLine says it comes from."""
     version, _, bound = struct.unpack_from("<3I", module, 4) if len(module) >= 20 else (0, 0, 0)
     printer = _Printer()
-    lines = ["; SPIR-V", f"; Version: {version >> 16}.{version >> 8 & 255}", f"; Bound: {bound}"]
+    head = ("; SPIR-V", f"; Version: {version >> 16}.{version >> 8 & 255}", f"; Bound: {bound}")
+    lines: list[tuple[str, tuple[str, int] | None]] = [(text, None) for text in head]
     for opcode, operands in instructions(module):
         printer.learn(opcode, operands)
     for opcode, operands in instructions(module):
         text = printer.instruction(opcode, operands)
         if text is not None:
-            lines.append(text)
-    return "\n".join(lines) + "\n"
+            lines.append((text, printer.source))
+    return lines
 
 
 def _text(words: tuple[int, ...]) -> tuple[str, int]:
@@ -71,7 +77,7 @@ class _Printer:
         self._taken: set[str] = set()
         self._strings: dict[int, str] = {}
         self._types: dict[int, tuple[str, int, int]] = {}  # id -> ("int" | "float", bits, signed)
-        self._source: tuple[str, int] | None = None
+        self.source: tuple[str, int] | None = None
         self._noted: tuple[str, int] | None = None
 
     def name(self, number: int) -> str:
@@ -94,10 +100,10 @@ class _Printer:
             return f"{' ' * _INDENT}; unknown instruction {opcode}"
         name, kinds = _BY_NUMBER[opcode]
         if name == "Line":
-            self._source = (self._strings.get(words[0], "?"), words[1])
+            self.source = (self._strings.get(words[0], "?"), words[1])
             return None
         if name in ("NoLine", "Label", "FunctionEnd"):
-            self._source = None
+            self.source = None
         result = ""
         parts: list[str] = []
         for kind, piece in self._operands(kinds, words):
@@ -110,10 +116,10 @@ class _Printer:
         return line + self._comment(line)
 
     def _comment(self, line: str) -> str:
-        if self._source is None or self._source == self._noted:
+        if self.source is None or self.source == self._noted:
             return ""
-        self._noted = self._source
-        file, number = self._source
+        self._noted = self.source
+        file, number = self.source
         source = linecache.getline(file, number).strip()
         return f"{' ' * max(1, _COMMENT_COLUMN - len(line))}; {file}:{number}" + (f"  {source}" if source else "")
 

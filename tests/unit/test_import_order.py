@@ -29,6 +29,7 @@ ALLOWED = {
     "dumps": {"base"},
     "errors": {"base"},
     "session": {"base", "ir", "compiler", "config", "dumps", "lang", "runtime"},
+    "report": {"base", "ir", "compiler", "dumps", "spirvgen", "llvmgen"},
     "api": {"base", "config", "lang", "runtime", "session"},
     "types": {"base", "lang"},
     "math": {"base", "lang"},
@@ -52,6 +53,7 @@ LATE = {
     ("compiler", "spirograd.spirvgen.disasm"),
     ("compiler", "spirograd.spirvgen.emit"),
     ("dumps", "spirograd.llvmgen.toolchain"),
+    ("report", "spirograd.llvmgen.toolchain"),
 }
 # Third-party packages, and the only parts that may import them. Everybody may import NumPy.
 THIRD_PARTY = {

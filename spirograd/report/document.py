@@ -1,0 +1,117 @@
+"""The data of a page: one JSON document made of the kernels that a program compiled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from spirograd.compiler import compile_kernel
+from spirograd.dumps import Compilation
+from spirograd.report import native, shaders
+from spirograd.report.facts import block_rows, dispatch, signature
+from spirograd.report.places import Listing, Place, Places
+from spirograd.report.sources import Source, sources_of
+
+# Stage of IR -> its title.
+_IR = {"kernel.ir": "IR: kernel", "offload.ir": "IR: offloaded", "device.ir": "IR: device"}
+_NATIVE = {"kernel.ll": ("LLVM", "llvm"), "kernel.opt.ll": ("LLVM optimised", "llvm"), "kernel.s": ("assembly", "asm")}
+_SHADERS = ("vulkan", "wgpu")
+
+
+def document(compilations: Sequence[Compilation], title: str) -> dict[str, Any]:
+    """The document of a page. Each kernel is compiled once more, without its stages, for the time that this takes."""
+    return {"title": title, "kernels": [kernel_entry(c) for c in compilations]}
+
+
+def merged(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One document with the kernels of all, which have the title of the first."""
+    return {"title": documents[0]["title"], "kernels": [kernel for one in documents for kernel in one["kernels"]]}
+
+
+def kernel_entry(c: Compilation) -> dict[str, Any]:
+    """What the page shows of one kernel."""
+    compiled, places = c.compiled, Places()
+    start = time.perf_counter()
+    compile_kernel(c.kernel, c.caps, replace(c.options, keep_stages=False))
+    seconds = time.perf_counter() - start
+    stages = _ir_stages(c, places)
+    if compiled.profile in _SHADERS:
+        stages += _shader_stages(c, places)
+    elif compiled.profile == "cpu":
+        for name, listing in native.listings(compiled.stages, c.caps, c.options).items():
+            stages.append(_stage(*_NATIVE[name], "", listing, places))
+    return {
+        "name": compiled.name,
+        "signature": signature(c.kernel),
+        "arch": c.arch,
+        "profile": compiled.profile,
+        "key": compiled.key,
+        "seconds": seconds,
+        "target": c.caps.cpu_name if compiled.profile == "cpu" else "",
+        "block": {"size": compiled.args.size, "slots": block_rows(compiled, c.kernel)},
+        "temps": compiled.temps_size,
+        "tasks": _tasks(c),
+        "stages": [_python(c, places), *stages],
+        "places": [list(place) for place in places.all],
+    }
+
+
+def _stage(title: str, language: str, task: str, listing: Listing, places: Places) -> dict[str, Any]:
+    numbers = places.numbers(listing.places)
+    return {"title": title, "language": language, "task": task, "lines": listing.lines, "places": numbers, "note": listing.note}
+
+
+def _ir_stages(c: Compilation, places: Places) -> list[dict[str, Any]]:
+    stages = []
+    for name, locs in c.compiled.stage_locs.items():
+        lines = c.compiled.stages[name].splitlines()
+        found = [None if loc is None else (loc.file, loc.line) for loc in locs]
+        stages.append(_stage(_IR[name], "ir", "", Listing(lines, found), places))
+    return stages
+
+
+def _shader_stages(c: Compilation, places: Places) -> list[dict[str, Any]]:
+    stages = []
+    for title, language, read in (("SPIR-V", "spirv", shaders.disassembly), ("MSL", "msl", shaders.metal)):
+        for task in c.compiled.tasks:
+            stages.append(_stage(title, language, task.name, read(c.compiled.binaries[task.binary]), places))
+    return stages
+
+
+def _tasks(c: Compilation) -> list[dict[str, Any]]:
+    compiled = c.compiled
+    rows = []
+    for task in compiled.tasks:
+        row: dict[str, Any] = {"name": task.name, "kind": task.kind, "size": 0, "capabilities": []}
+        row |= dispatch(task, c.kernel, compiled.profile, c.caps.max_groups)
+        if compiled.binaries:
+            row["size"] = len(compiled.binaries[task.binary])
+        if compiled.profile in _SHADERS:
+            row["capabilities"] = shaders.capabilities(compiled.binaries[task.binary])
+        rows.append(row)
+    return rows
+
+
+def _python(c: Compilation, places: Places) -> dict[str, Any]:
+    """The Python source as a stage; ``numbers`` are those of its lines in their files, 0 for headings."""
+    calls = {(loc.file, loc.line) for locs in c.compiled.stage_locs.values() for outer in locs if outer for loc in outer.chain()}
+    known = set(places.all)
+    lines: list[str] = []
+    found: list[Place | None] = []
+    numbers: list[int] = []
+    for source in sources_of(c.kernel.loc, known | calls):
+        lines += ["", _heading(source)] if lines else [_heading(source)]
+        numbers += [0] * (len(lines) - len(numbers))
+        found += [None] * (len(lines) - len(found))
+        for number, line in enumerate(source.lines, source.first):
+            lines.append(line)
+            numbers.append(number)
+            found.append(place if (place := (source.file, number)) in known else None)
+    stage = _stage("Python", "python", "", Listing(lines, found), places)
+    return stage | {"numbers": numbers}
+
+
+def _heading(source: Source) -> str:
+    return f"# {source.file}" + (f": {source.name}" if source.name else "")

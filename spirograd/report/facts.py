@@ -1,0 +1,80 @@
+"""What a page says about a kernel besides its stages: arguments, the argument block, dispatches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spirograd.base.artifact import CompiledKernel, Slot, TaskInfo
+from spirograd.base.dtypes import i32, u32, u64
+from spirograd.base.sizes import Size
+from spirograd.ir.nodes import ArrayArg, Kernel
+from spirograd.ir.slot_names import slot_names
+
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}
+
+
+def signature(kernel: Kernel) -> str:
+    """``name(argument: type, ...)``."""
+    parts = []
+    for argument in kernel.args:
+        text = argument.dtype.name
+        if isinstance(argument, ArrayArg):
+            shape = "".join(f"<{n}>" for n in argument.element_shape)
+            text += f"{shape}[{', '.join(':' * argument.ndim)}]"
+        parts.append(f"{argument.name}: {text}")
+    return f"{kernel.name}({', '.join(parts)})"
+
+
+def block_rows(compiled: CompiledKernel, kernel: Kernel) -> list[dict[str, Any]]:
+    """The entries of the argument block, and for each the tasks whose descriptor sets bind it: ``task:binding``."""
+    names = slot_names(kernel, compiled.args.slots)
+    rows = []
+    for slot in compiled.args.slots:
+        bound = [
+            f"{task.name}:{k}{' (shared)' if len(offsets) > 1 else ''}"
+            for task in compiled.tasks
+            for k, offsets in enumerate(task.bindings)
+            if slot.offset in offsets
+        ]
+        rows.append({"offset": slot.offset, "kind": slot.kind, "name": names[slot], "type": _slot_type(slot), "bindings": bound})
+    return rows
+
+
+def _slot_type(slot: Slot) -> str:
+    if slot.is_buffer:
+        return f"address ({u64.name})"
+    return (slot.dtype or (u32 if slot.kind in ("seed", "launch") else i32)).name
+
+
+def dispatch(task: TaskInfo, kernel: Kernel, profile: str, max_groups: int) -> dict[str, str]:
+    """How a task is run: its ``bounds``, how they are ``known``, ``groups`` and ``group_size``; empty where there is no such thing."""
+    if task.kind == "serial":
+        return {"bounds": "one invocation", "known": "constant", "groups": "1", "group_size": "1"}
+    begin, end = task.begin, task.end
+    if begin is None or end is None:
+        known, bounds, count = "device", "computed by the task", ""
+    else:
+        known = "constant" if isinstance(begin, int) and isinstance(end, int) else "argument"
+        low, high = size_text(begin, kernel), size_text(end, kernel)
+        bounds, count = f"{low} .. {high}", high if begin == 0 else f"{high} - {low}"
+    if profile not in ("vulkan", "wgpu"):
+        return {"bounds": bounds, "known": known, "groups": "", "group_size": ""}
+    limit = task.max_groups or max_groups
+    if isinstance(begin, int) and isinstance(end, int):
+        groups = str(min(-(-max(end - begin, 0) // task.group_size), limit))
+    else:
+        groups = f"min(ceil(({count}) / {task.group_size}), {limit})" if count else f"{limit}"
+    return {"bounds": bounds, "known": known, "groups": f"at most {groups}", "group_size": str(task.group_size)}
+
+
+def size_text(size: Size, kernel: Kernel) -> str:
+    """A size as an expression of Python over the arguments of ``kernel``."""
+    if isinstance(size, int):
+        return str(size)
+    kind = size[0]
+    if kind == "arg":
+        return kernel.args[size[1]].name
+    if kind == "shape":
+        return f"{kernel.args[size[1]].name}.shape[{size[2]}]"
+    left, right = size_text(size[1], kernel), size_text(size[2], kernel)
+    return f"{kind}({left}, {right})" if kind in ("min", "max") else f"({left} {_SIGNS[kind]} {right})"

@@ -1,0 +1,40 @@
+"""Documents as pages: one file of HTML with its style, its program and its data inside, which fetches nothing."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from importlib import resources
+from typing import Any
+
+_OPEN = '<script type="application/json" id="report-data">'
+_CLOSE = "</script>"
+# Inside of <script> a browser looks for "</script" and "<!--" only; without these three characters there is neither.
+_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
+
+
+def page(document: dict[str, Any]) -> str:
+    """The page of a document (see `document.document`)."""
+    data = re.sub("[<>&]", lambda found: _ESCAPES[found[0]], json.dumps(document, separators=(",", ":")))
+    parts = {
+        "TITLE": html.escape(document["title"]),
+        "STYLE": _package_file("report.css"),
+        "DATA": f"{_OPEN}{data}{_CLOSE}",
+        "PROGRAM": _package_file("report.js"),
+    }
+    return re.sub(r"\{\{(TITLE|STYLE|DATA|PROGRAM)\}\}", lambda found: parts[found[1]], _package_file("template.html"))
+
+
+def document_of(text: str) -> dict[str, Any]:
+    """The document inside of a page. Raises ValueError if ``text`` is not a page that `page` made."""
+    start = text.find(_OPEN)
+    end = text.find(_CLOSE, start)
+    if start < 0 or end < 0:
+        raise ValueError("this is not a page of `spirograd dump --html`")
+    document: dict[str, Any] = json.loads(text[start + len(_OPEN) : end])
+    return document
+
+
+def _package_file(name: str) -> str:
+    return resources.files("spirograd.report").joinpath(name).read_text(encoding="utf-8")

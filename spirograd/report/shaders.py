@@ -1,0 +1,62 @@
+"""SPIR-V modules as text: disassembled, and translated to Metal, each with the lines of Python that its lines come from."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from spirograd.report.places import Listing, Place
+from spirograd.spirvgen.disasm import disassembled_lines
+
+TRANSLATOR = "spirv-cross"
+_LINE = re.compile(r'#line (\d+) "(.*)"$')
+_MISSING = f"There is no program `{TRANSLATOR}` on the path: install SPIRV-Cross (Debian and Ubuntu: the package spirv-cross) to see Metal."
+_SECONDS = 60
+
+
+def disassembly(module: bytes) -> Listing:
+    """The module as text, with places from OpLine."""
+    pairs = disassembled_lines(module)
+    return Listing([line for line, _ in pairs], [place for _, place in pairs])
+
+
+def capabilities(module: bytes) -> list[str]:
+    """The capabilities that the module declares."""
+    return [line.split()[-1] for line, _ in disassembled_lines(module) if line.lstrip().startswith("OpCapability ")]
+
+
+def metal(module: bytes) -> Listing:
+    """The module in the Metal shading language. Where that cannot be had, no lines and a note that says why."""
+    program = shutil.which(TRANSLATOR)
+    if program is None:
+        return Listing([], [], _MISSING)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "module.spv")
+        path.write_bytes(module)
+        command = [program, "--msl", "--msl-version", "30100", "--emit-line-directives", str(path)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return Listing([], [], f"{TRANSLATOR}: {error}")
+    if done.returncode:
+        return Listing([], [], f"{TRANSLATOR} cannot translate this module: {done.stderr.strip() or done.returncode}")
+    return _without_directives(done.stdout)
+
+
+def _without_directives(text: str) -> Listing:
+    """The text without ``#line``, which says where the lines after it come from, up to the end of the function."""
+    lines: list[str] = []
+    places: list[Place | None] = []
+    here: Place | None = None
+    for line in text.splitlines():
+        directive = _LINE.match(line)
+        if directive:
+            here = (directive[2], int(directive[1]))
+            continue
+        here = None if line == "}" else here
+        lines.append(line)
+        places.append(here if line.strip() not in ("", "{", "}") else None)
+    return Listing(lines, places)
