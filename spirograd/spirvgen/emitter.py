@@ -133,15 +133,18 @@ class Emitter:
         return found
 
     def _special_float(self, value: float, t: DType) -> int:
-        """Infinity or NaN: not every consumer takes them as constants, so the bits are cast, once, at the top of the function."""
+        """Infinity or NaN: not every consumer takes them as constants, so the bits are cast, once, at the top of the function.
+
+        Those of f16 come from f32: a device may have half floats without 16-bit integers.
+        """
         pack, unpack = _FLOAT_FORMAT[t.bits]
         bits = struct.unpack(unpack, struct.pack(pack, value))[0]
         key = (t, bits)
         found = self.constants.get(key)
         if found is None:
-            pattern = self.const(bits, unsigned(t))
+            source = self.const(value, f32) if t is f16 else self.const(bits, unsigned(t))
             with self.f.prologue():
-                found = self.constants[key] = self.f.value("Bitcast", self.type(t), pattern)
+                found = self.constants[key] = self.f.value("FConvert" if t is f16 else "Bitcast", self.type(t), source)
         return found
 
     def rounded(self, value: int, t: DType) -> int:

@@ -12,7 +12,7 @@ import spirograd as sg
 
 pytest_plugins = ["pytester"]
 CONFTEST = Path(needs.__file__).with_name("conftest.py")
-NO_VULKAN = "\nneeds.CHECKS['vulkan'] = lambda: 'no driver'\n"
+NO_VULKAN = "\nneeds.CHECKS['vulkan'] = lambda: 'no driver'\nneeds.ARCHS = ('interpreter', 'cpu', 'vulkan')\n"
 BODY = "def test_it(session): pass"
 
 
