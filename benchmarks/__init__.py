@@ -1,1 +1,1 @@
-"""Benchmarks: `python -m benchmarks [--peer PYTHON] [--arch cpu|vulkan] [names...]`."""
+"""Benchmarks: `python -m benchmarks [--peer PYTHON] [--arch cpu|vulkan|wgpu] [--against ARCH] [names...]`."""

@@ -1,4 +1,4 @@
-"""Run the programs of `benchmarks/programs`, on spirograd and, if asked, on a peer with the same language, in turns.
+"""Run the programs of `benchmarks/programs`, on spirograd and, if asked, on another back end or a peer with the same language, in turns.
 
 Both run in processes of their own, and each measurement of one is followed by one of the other, so that whatever else the machine does
 meets both. Reported is the best of all rounds.
@@ -82,7 +82,8 @@ def _measure(workers: list[Worker], path: Path, rounds: int) -> dict[str, list[f
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", help="programs to run; by default all")
-    parser.add_argument("--arch", default="cpu")
+    parser.add_argument("--arch", default="cpu", help="back end (cpu, vulkan, wgpu ...)")
+    parser.add_argument("--against", metavar="ARCH", help="another back end of spirograd to compare with")
     parser.add_argument("--peer", help="a Python interpreter that has the peer")
     parser.add_argument("--peer-module", default="quadrants")
     parser.add_argument("--rounds", type=int, default=7)
@@ -90,9 +91,11 @@ def main() -> None:
     options = parser.parse_args()
     results: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as scratch:
-        workers = [Worker(sys.executable, "spirograd", options.arch, scratch)]
-        if options.peer:
-            workers.append(Worker(options.peer, options.peer_module, options.arch, scratch))
+        columns = [(sys.executable, "spirograd", options.arch)]
+        columns += [(sys.executable, "spirograd", options.against)] if options.against else []
+        columns += [(options.peer, options.peer_module, options.arch)] if options.peer else []
+        workers = [Worker(*column, scratch) for column in columns]
+        print(f"{'':28} {'  '.join(f'{module} {arch}'[-12:].rjust(10) for _, module, arch in columns)}")
         for path in _programs(options.names):
             found = _measure(workers, path, options.rounds)
             print_table(found)
@@ -108,10 +111,10 @@ def main() -> None:
             worker.close()
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
-    names = ["spirograd", *([options.peer_module] if options.peer else [])]
-    (out / "results.json").write_text(json.dumps({"arch": options.arch, "columns": names, "seconds": results}, indent=1) + "\n")
-    if options.peer:
-        write_chart(results, names, options.arch, out / "results.png")
+    names = [f"{module} on {arch}" for _, module, arch in columns]
+    (out / "results.json").write_text(json.dumps({"columns": names, "seconds": results}, indent=1) + "\n")
+    if len(names) > 1:
+        write_chart(results, names, out / "results.png")
 
 
 main()

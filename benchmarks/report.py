@@ -22,7 +22,7 @@ def print_table(results: dict[str, list[float]]) -> None:
         print(f"{case:28} {' '.join(_text(t) for t in times)}{ratio}", flush=True)
 
 
-def write_chart(results: dict[str, list[float]], names: list[str], arch: str, path: Path) -> None:
+def write_chart(results: dict[str, list[float]], names: list[str], path: Path) -> None:
     """Bars of the ratios, as a PNG; nothing without matplotlib."""
     try:
         import matplotlib
@@ -38,5 +38,5 @@ def write_chart(results: dict[str, list[float]], names: list[str], arch: str, pa
     axes.axvline(1, color="black", linewidth=1)
     axes.set_xscale("log")
     axes.invert_yaxis()
-    axes.set_xlabel(f"{names[1]} / {names[0]} on {arch} (right of 1: {names[0]} takes less)")
+    axes.set_xlabel(f"{names[1]} / {names[0]} (right of 1: {names[0]} takes less)")
     figure.savefig(path, dpi=120, bbox_inches="tight")

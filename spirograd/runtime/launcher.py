@@ -10,7 +10,7 @@ from typing import Any, Union
 
 import numpy as np
 
-from spirograd.base.artifact import CompiledKernel, Slot, TaskInfo
+from spirograd.base.artifact import LOCK_WORDS, CompiledKernel, Slot, TaskInfo
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError
 from spirograd.base.sizes import Size, evaluate
@@ -60,10 +60,18 @@ class Launcher:
         self.diagnostics = Diagnostics(memory, on_print)
         self.next_number = itertools.count().__next__  # atomic: launch numbers are unique across threads
         self.lock = threading.RLock()
+        self._locks: Allocation | None = None
 
     def prepare(self, compiled: CompiledKernel) -> LaunchPlan:
         """Load ``compiled`` on the device and build its launch plan. Raises what the device raises on a bad module."""
         return LaunchPlan(self, compiled)
+
+    def locks_address(self) -> int:
+        """Address of the lock table, one for all kernels: every task leaves its locks open."""
+        with self.lock:
+            if self._locks is None:
+                self._locks = self.memory.allocate(4 * LOCK_WORDS)
+            return self._locks.address
 
     def synchronize(self) -> None:
         """Wait for all launches, write pending kernel prints in launch order, raise the first pending fault.
@@ -122,6 +130,7 @@ class LaunchPlan:
             "temps": self._temps.address if self._temps is not None else 0,
             "fault": diagnostics.fault_address() if "fault" in kinds else 0,
             "print": diagnostics.print_address() if "print" in kinds else 0,
+            "locks": self._launcher.locks_address() if "locks" in kinds else 0,
         }
 
     def launch(
@@ -175,8 +184,9 @@ class LaunchPlan:
             self._send(number, scalars, arrays, trees)
             if not self.compiled.returns:
                 return None
+            values = self._read_returns()  # waits, too, and in one submission with the launch
             launcher.synchronize()
-            return self._read_returns()
+            return values
 
     def _read_returns(self) -> tuple[Scalar, ...]:
         if self._temps is None:

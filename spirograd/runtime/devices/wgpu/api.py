@@ -18,7 +18,7 @@ from wgpu.backends.wgpu_native import _api as native
 
 from spirograd.base.errors import SpirogradRuntimeError
 
-__all__ = ["ffi", "handle", "lib", "lost_reason", "start_instance", "telling", "trusted_module", "wgpu"]
+__all__ = ["ffi", "handle", "lib", "lost_reason", "read_staging", "start_instance", "telling", "trusted_module", "wgpu"]
 
 _LOST = "device was lost"
 _DEVICE_SELECT = "NODEVICE_SELECT"
@@ -111,3 +111,26 @@ def trusted_module(device: Any, code: bytes, label: str) -> Any:
     descriptor.nextInChain = ffi.cast("WGPUChainedStruct *", source)
     descriptor.label.data, descriptor.label.length = name, len(name) - 1
     return GPUShaderModule(label, lib.wgpuDeviceCreateShaderModuleTrusted(handle(device), descriptor, 0), device)
+
+
+@ffi.callback("void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)")
+def _mapped(status: int, message: Any, first: Any, second: Any) -> None:
+    """Leaves the status where `read_staging` looks for it."""
+    ffi.cast("int *", first)[0] = status
+
+
+def read_staging(device: Any, buffer: Any, out: memoryview) -> None:
+    """Wait for all submitted work and copy the first bytes of ``buffer`` (usage MAP_READ) to ``out``.
+
+    As `GPUBuffer.map_sync` and `read_mapped`, without the thread that these poll with: 20 us instead of 600.
+    """
+    status = ffi.new("int *", 0)
+    callback = ffi.new("WGPUBufferMapCallbackInfo *")
+    callback.mode = lib.WGPUCallbackMode_AllowProcessEvents
+    callback.callback, callback.userdata1 = _mapped, status
+    lib.wgpuBufferMapAsync(handle(buffer), lib.WGPUMapMode_Read, 0, len(out), callback[0])
+    lib.wgpuDevicePoll(handle(device), True, ffi.NULL)
+    if status[0] != lib.WGPUMapAsyncStatus_Success:
+        raise SpirogradRuntimeError(f"wgpu cannot map memory to read it (status {status[0]}): {lost_reason() or 'no reason given'}")
+    ffi.memmove(ffi.from_buffer(out), lib.wgpuBufferGetConstMappedRange(handle(buffer), 0, len(out)), len(out))
+    lib.wgpuBufferUnmap(handle(buffer))

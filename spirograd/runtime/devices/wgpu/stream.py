@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spirograd.runtime.devices.wgpu.api import ffi, handle, lib, telling, wgpu
+from spirograd.runtime.devices.wgpu.api import ffi, handle, lib, read_staging, telling, wgpu
 
 # Dispatches that are recorded before they are submitted: enough to hide the cost of a submission, few enough to keep the device busy.
 BATCH = 256
@@ -97,11 +97,7 @@ class Stream:
             with telling("read device memory through wgpu"):
                 self.commands().copy_buffer_to_buffer(buffer, offset + start, staging, 0, len(piece))
                 self.flush()
-                staging.map_sync("READ", 0, len(piece))
-                try:
-                    piece[:] = staging.read_mapped(0, len(piece), copy=False)
-                finally:
-                    staging.unmap()
+                read_staging(self._device, staging, piece)
 
     def _staging_of(self, nbytes: int) -> Any:
         if self._staging is None or self._staging.size < nbytes:
