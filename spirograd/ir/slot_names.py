@@ -31,7 +31,8 @@ def _name(kernel: Kernel, trees: dict[int, list[str]], slot: Slot) -> str:
         rest = f"_and_{len(found) - _MOST}_more" if len(found) > _MOST else ""
         return "_".join(found[:_MOST]) + rest if found else f"tree_{slot.index}"
     if slot.kind in ("array", "scalar", "shape"):
-        name = kernel.args[slot.index].name
+        # IR made by hand may have slots without arguments.
+        name = kernel.args[slot.index].name if slot.index < len(kernel.args) else f"{slot.kind}_{slot.index}"
         if slot.kind == "shape":
             return f"{name}_shape{slot.axis}"
         return name if slot.role == "primal" else f"{name}_{slot.role}"

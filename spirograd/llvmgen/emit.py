@@ -81,6 +81,7 @@ def _range_task(module: ModuleText, op: Op, name: str) -> str:
     extra = f", {module.node(_NOT_VECTORISED)}" if prefers_scalar_iterations(body, outer) else ""
     loop = module.node(f"distinct !{{{{self}}, {accesses}{extra}}}")
     emitter = FunctionEmitter(module, f", !llvm.access.group {group}")
+    emitter.at(op.loc)
     emitter.last_uses.scan(body)
     emitter.last_uses.scan(finish)
     index = body.params[0].type

@@ -91,15 +91,20 @@ class FunctionEmitter:
     def region(self, region: Region) -> list[str]:
         """Emit the operations of a region here; returns the operands it yields."""
         for op in region.ops[:-1]:
-            if op.loc is not None and op.loc is not self._loc:
-                if self._loc is None or (op.loc.line, op.loc.file) != (self._loc.line, self._loc.file):
-                    self.lines.append(f"  ; {op.loc.file}:{op.loc.line}")
-                self._loc = op.loc
+            if op.loc is not self._loc:
+                self.at(op.loc)
             HANDLERS[op.code](self, op)
         return [self.env[v] for v in region.results]
 
     def result(self, op: Op) -> None:
         self.env[op] = self.env[op.args[0]][op.attr]
+
+    def at(self, loc: Loc | None) -> None:
+        """Say in a comment where what follows comes from, if that changes."""
+        if loc is not None:
+            if self._loc is None or (loc.line, loc.file) != (self._loc.line, self._loc.file):
+                self.lines.append(f"  ; {loc.file}:{loc.line}")
+            self._loc = loc
 
     def if_(self, op: Op) -> None:
         then, orelse, done = self.new_labels("then", "else", "fi")
@@ -168,7 +173,9 @@ class FunctionEmitter:
         holes = len(self.lines)  # the phis: what comes back is known only after the body
         self.lines += [""] * (1 + len(carried))
         self.bind(body.params, [counter, *carried])
+        loc = self._loc
         values = self.region(body)
+        self.at(loc)
         self._next(types, carried, values)
         following = self.value(f"{step} {it} {counter}, 1")
         again = self.value(f"icmp {less} {it} {following}, {end}")
@@ -500,6 +507,9 @@ class FunctionEmitter:
         size = op.attr.dtype.size
         pair = self.value(f"cmpxchg {pointer}, {self.typed(expected)}, {self.typed(desired)} monotonic monotonic, align {size}")
         self.set(op, f"extractvalue {{ {type_name(op.type)}, i1 }} {pair}, 0")
+
+    def barrier(self, op: Op) -> None:
+        self.line("fence seq_cst")
 
 
 Handler = Callable[[FunctionEmitter, Op], None]

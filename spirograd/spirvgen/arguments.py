@@ -39,7 +39,7 @@ class ArgumentBlock:
         self._aligned = False
         if not slots:
             return
-        members = [(self._member(s), s.offset, f"{s.kind}_{s.index}") for s in slots]
+        members = [(self._member(s), s.offset, e.slot_names.get(s, s.kind)) for s in slots]
         struct_type = e.m.block(members, "Arguments")
         if is_direct(block, e.caps.max_push_constants):
             self._storage = "PushConstant"

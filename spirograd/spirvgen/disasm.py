@@ -106,14 +106,17 @@ class _Printer:
             self.source = None
         result = ""
         parts: list[str] = []
+        embedded = 0
         for kind, piece in self._operands(kinds, words):
             if kind == "IdResult":
                 result = piece
+            elif kind == "LiteralString" and name in ("Source", "SourceContinued"):
+                embedded = piece.count("\n")
             else:
                 parts.append(piece)
         left = f"{result} = " if result else ""
         line = f"{left:>{_INDENT}}Op{name} {' '.join(parts)}".rstrip()
-        return line + self._comment(line)
+        return f"{line}  ; and its text, {embedded} lines" if embedded else line + self._comment(line)
 
     def _comment(self, line: str) -> str:
         if self.source is None or self.source == self._noted:

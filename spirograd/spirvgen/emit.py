@@ -11,6 +11,7 @@ from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.options import CompileOptions
 from spirograd.ir.nodes import Kernel, Op, TaskAttr
 from spirograd.ir.ops import OpCode
+from spirograd.ir.slot_names import slot_names
 from spirograd.spirvgen import buffers, emit_control, emit_math, emit_scalar, emit_vector
 from spirograd.spirvgen.emit_vector import VectorHomes
 from spirograd.spirvgen.emitter import Emitter, Handler
@@ -53,9 +54,11 @@ def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, opt
         message = f"a workgroup of {group_size} invocations: the device has at most {caps.max_group_size}"
         raise SpirogradUnsupportedError(message, task.loc or kernel.loc)
     module = Module((1, 5), PROFILES[caps.profile], "GLSL450")
-    function = Function(module, f"{kernel.name}_{attr.name}" if attr.name else kernel.name)
+    module.embeds_sources = options.keep_stages
+    function = Function(module, attr.name if attr.name.startswith(kernel.name) else f"{kernel.name}_{attr.name}".rstrip("_"))
     e = Emitter(module, function, caps, options, HANDLERS)
     e.loc = task.loc or kernel.loc
+    e.slot_names = slot_names(kernel, block.slots)
     e.homes = VectorHomes(e, task.regions)
     e.memory = AddressedMemory(e, block, task) if caps.buffer_address else BoundMemory(e, block, task)
     if attr.kind == "serial":

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from spirograd.base.artifact import Slot
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, Type, Vec, f16, f32, u1, u32, u64, unsigned
 from spirograd.base.errors import SpirogradUnsupportedError
@@ -48,6 +49,7 @@ class Emitter:
         self.constants: dict[tuple[DType, int], int] = {}
         self._zeros: dict[DType, int] = {}
         self.loc: Loc | None = None
+        self.slot_names: Mapping[Slot, str] = {}
         self.memory: Memory
         self.homes: VectorHomes
         self.exact = not options.fast_math
@@ -66,6 +68,11 @@ class Emitter:
                     line(loc)
                 self.loc = loc
             handlers[code](self, op)
+
+    def at(self, loc: Loc | None) -> None:
+        """What follows comes from ``loc``."""
+        if loc is not None:
+            self.f.line(loc)
 
     def yielded(self, region: Region) -> list[int]:
         """The ids of what the region yields."""

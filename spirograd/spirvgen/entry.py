@@ -82,6 +82,7 @@ class RangeLoop:
         counter = e.f.variable(word, "iteration")
         e.f.store(counter, self._first)
         with e.f.loop() as loop:
+            e.at(task.loc)
             k = e.f.load(word, counter)
             loop.test(e.f.value("ULessThan", e.m.type_bool, k, self._count))
             e.ids[body.params[0]] = e.bitcast(e.f.value("IAdd", word, self._begin, k), self.wide, self._t)
@@ -91,6 +92,7 @@ class RangeLoop:
             for variable, value in zip(accumulators, [e.id(r) for r in body.results]):
                 e.f.store(variable, value)
             loop.step()
+            e.at(task.loc)
             following = e.f.value("IAdd", word, k, self._stride)
             # Near the largest number the sum wraps: then there is nothing left.
             wrapped = e.f.value("ULessThan", e.m.type_bool, following, k)
@@ -101,6 +103,7 @@ def emit_range(e: Emitter, task: Op, group_size: int) -> None:
     """Bounds (in every invocation), the loop, then reductions."""
     attr: TaskAttr = task.attr
     bounds = task.regions[0]
+    e.at(task.loc)
     e.run(bounds)
     begin, end = bounds.results
     assert isinstance(begin.type, DType)

@@ -104,8 +104,7 @@ class Function:
         file = self._files.get(loc.file)
         if file is None:
             file = self._files[loc.file] = self.module.string(loc.file)
-            if len(self._files) == 1:
-                self.module.source(loc.file)
+            self.module.source(loc.file)
         key = (file, loc.line, loc.col)
         if key != self._line:
             self._line = key
@@ -268,5 +267,3 @@ class Loop:
         self._function.branch(self._header)
         self._function.label(self._merge)
         self._function._constructs -= 1
-
-

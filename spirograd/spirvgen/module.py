@@ -6,6 +6,7 @@ Everything is appended to lists of 32-bit words; `Module.to_bytes` joins the sec
 
 from __future__ import annotations
 
+import linecache
 import struct
 import sys
 from array import array
@@ -28,6 +29,8 @@ SECTIONS = (
 )
 _INT_CAPABILITIES = {8: "Int8", 16: "Int16", 64: "Int64"}
 _FLOAT_CAPABILITIES = {16: "Float16", 64: "Float64"}
+# A string literal may have 65,535 bytes, and a character takes at most four.
+_SOURCE_PIECE = 16_000
 _HAS_TYPE = {name: row[1].startswith("IdResultType") for name, row in INSTRUCTIONS.items()}
 
 
@@ -59,6 +62,8 @@ class Module:
         self.bound = 1
         self.sections: dict[str, list[int]] = {name: [] for name in SECTIONS}
         self.interface: list[int] = []
+        # Whether files come with their text, for tools that show it: large, and of no use to drivers.
+        self.embeds_sources = False
         self._capabilities: dict[str, None] = {}
         self._extensions: dict[str, None] = {}
         self._interned: dict[tuple[object, ...], int] = {}
@@ -253,8 +258,12 @@ class Module:
         return found
 
     def source(self, file: str) -> None:
-        """OpSource: the file that the module comes from (the grammar has no number for Python: Unknown)."""
-        self.add("string", "Source", enumerant("SourceLanguage", "Unknown"), 0, self.string(file))
+        """OpSource: a file that the module comes from (the grammar has no number for Python: Unknown), if wanted with its text."""
+        text = "".join(linecache.getlines(file)) if self.embeds_sources else ""
+        first, *rest = [text[k : k + _SOURCE_PIECE] for k in range(0, len(text), _SOURCE_PIECE)] or [""]
+        self.add("string", "Source", enumerant("SourceLanguage", "Unknown"), 0, self.string(file), *(text_words(first) if first else ()))
+        for piece in rest:
+            self.add("string", "SourceContinued", *text_words(piece))
 
     def entry_point(self, function: int, name: str, local_size: int) -> None:
         """Declare a compute entry point; call it when all global variables exist."""

@@ -256,7 +256,7 @@ class Loops(Control):
             )
         memory = {name: held for name, held in self.frame.vars.items() if isinstance(held, MemoryVariable)}
         self._share_variables(node)
-        before = dict(self.frame.vars) | memory
+        before, loc = dict(self.frame.vars) | memory, self.b.loc
         self.parallel_loops += 1
         (index,) = self.b.begin(begin.type)
         key = self.random_key if self.uses_random else None
@@ -273,6 +273,7 @@ class Loops(Control):
         if key is not None:
             self.random_key = key
         attr = LoopAttr(True, str(options.get("name") or ""), int(options.get("block_dim") or 0))
+        self.b.loc = loc
         self.b.emit(ir.for_, begin, end, attr=attr, type=(), regions=(region,))
 
     def _needs_order(self, node: ast.For, begin: Value, end: Value) -> bool:
