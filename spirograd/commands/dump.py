@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("script", type=Path, help="a Python file")
     parser.add_argument("--to", type=Path, metavar="DIR", help=f"folder for files (default without --html: {_DEFAULT_FOLDER})")
     parser.add_argument("--html", type=Path, metavar="FILE", help="page to write, which needs nothing but a browser")
+    parser.add_argument("--quiet", action="store_true", help="do not list what was written")
     parser.add_argument("--arch", type=_arches, default=[], metavar="ARCH[,ARCH]", help="back ends to use, whatever the script says")
 
 
@@ -42,9 +43,11 @@ def run(args: argparse.Namespace) -> int:
     if not args.script.is_file():
         print(f"spirograd dump: there is no file {args.script}", file=sys.stderr)
         return 2
-    if args.html is not None and not args.html.resolve().parent.is_dir():
-        print(f"spirograd dump: there is no folder {args.html.parent} for the page", file=sys.stderr)
-        return 2
+    if args.html is not None:
+        args.html = args.html.absolute()  # the script may change the working directory
+        if not args.html.parent.is_dir():
+            print(f"spirograd dump: there is no folder {args.html.parent} for the page", file=sys.stderr)
+            return 2
     if args.to is None and args.html is None:
         args.to = _DEFAULT_FOLDER
     return _run_each(args) if len(args.arch) > 1 else _run_here(args)
@@ -55,28 +58,23 @@ def _run_here(args: argparse.Namespace) -> int:
         os.environ["SG_ARCH"] = args.arch[0]
     before = _times(args.to)
     compilations: list[dumps.Compilation] = []
+    listener = compilations.append
     if args.html is not None:
-        dumps.listeners.append(compilations.append)
-    html = None if args.html is None else args.html.resolve()  # the script may change the working directory
-    title = args.script.name
+        dumps.listeners.append(listener)
+    written: list[Path] = []
     try:
         status = _run_script(args.script, args.rest, args.to)
     finally:
+        # A script that fails has a page too, of the kernels that it came to.
         if args.html is not None:
-            dumps.listeners.remove(compilations.append)
-    written = sorted(path for path, time in _times(args.to).items() if before.get(path) != time)
-    if html is not None and compilations:
-        _write_page(html, document(compilations, title))
-        written.append(args.html)
-    _print_files(written, html)
+            dumps.listeners.remove(listener)
+        if compilations:
+            written.append(_write_page(args.html, document(compilations, args.script.name)))
+    written += sorted(path for path, time in _times(args.to).items() if before.get(path) != time)
     if not written:
         print(f"{args.script} compiled no kernel; nothing was written")
+    _list_files(args, written)
     return status or (0 if written else 1)
-
-
-def _print_files(written: list[Path], html: Path | None) -> None:
-    for path in written:
-        print(f"{(html if html is not None and path.name == html.name else path).stat().st_size:>9}  {path}")
 
 
 def _run_each(args: argparse.Namespace) -> int:
@@ -89,17 +87,23 @@ def _run_each(args: argparse.Namespace) -> int:
             command = [sys.executable, "-m", "spirograd", "dump", str(args.script), "--arch", arch]
             command += ["--to", str(args.to)] if args.to is not None else []
             command += ["--html", str(part)] if args.html is not None else []
+            command += ["--quiet"] if args.to is None or args.quiet else []
             status = subprocess.run([*command, "--", *args.rest], check=False).returncode or status
             if part.exists():
                 documents.append(document_of(part.read_text(encoding="utf-8")))
     if documents:
-        _write_page(args.html, merged(documents))
-        _print_files([args.html], args.html)
+        _list_files(args, [_write_page(args.html, merged(documents))])
     return status
 
 
-def _write_page(path: Path, content: dict[str, Any]) -> None:
+def _list_files(args: argparse.Namespace, written: list[Path]) -> None:
+    for path in [] if args.quiet else written:
+        print(f"{path.stat().st_size:>9}  {path}")
+
+
+def _write_page(path: Path, content: dict[str, Any]) -> Path:
     path.write_text(page(content), encoding="utf-8")
+    return path
 
 
 def _times(folder: Path | None) -> dict[Path, int]:

@@ -60,7 +60,8 @@ def kernel_entry(c: Compilation) -> dict[str, Any]:
 
 def _stage(title: str, language: str, task: str, listing: Listing, places: Places) -> dict[str, Any]:
     numbers = places.numbers(listing.places)
-    return {"title": title, "language": language, "task": task, "lines": listing.lines, "places": numbers, "note": listing.note}
+    entry = {"title": title, "language": language, "task": task, "lines": listing.lines, "places": numbers, "note": listing.note}
+    return entry | {"also": {k: places.numbers(more) for k, more in listing.also.items()}}
 
 
 def _ir_stages(c: Compilation, places: Places) -> list[dict[str, Any]]:

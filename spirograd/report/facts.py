@@ -63,7 +63,8 @@ def dispatch(task: TaskInfo, kernel: Kernel, profile: str, max_groups: int) -> d
     if isinstance(begin, int) and isinstance(end, int):
         groups = str(min(-(-max(end - begin, 0) // task.group_size), limit))
     else:
-        groups = f"min(ceil(({count}) / {task.group_size}), {limit})" if count else f"{limit}"
+        count = f"({count})" if " " in count else count
+        groups = f"min(ceil({count} / {task.group_size}), {limit})" if count else f"{limit}"
     return {"bounds": bounds, "known": known, "groups": f"at most {groups}", "group_size": str(task.group_size)}
 
 

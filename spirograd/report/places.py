@@ -32,8 +32,12 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The lines of one stage, the place of each, and what the reader should know about it (why there is no text, or no places)."""
+    """The lines of one stage, the place of each, and what the reader should know about it (why there is no text, or no places).
+
+    ``also``: number of a line -> places that it comes from besides, where one line computes what several lines of Python say.
+    """
 
     lines: list[str]
     places: list[Place | None]
     note: str = ""
+    also: dict[int, list[Place]] = field(default_factory=dict)

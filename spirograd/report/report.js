@@ -163,10 +163,10 @@ class Pane {
     const place = stage.places[k];
     const line = make("div", { class: "line", "data-n": number, "data-k": k }, stage.lines[k]);
     if (stage.numbers && !number) line.classList.add("heading");
-    if (place >= 0) {
-      line.classList.add("mapped");
-      if (!this.byPlace.has(place)) this.byPlace.set(place, []);
-      this.byPlace.get(place).push(k);
+    if (place >= 0) line.classList.add("mapped");
+    for (const each of place >= 0 ? [place, ...(stage.also[k] ?? [])] : []) {
+      if (!this.byPlace.has(each)) this.byPlace.set(each, []);
+      this.byPlace.get(each).push(k);
     }
     this.lines.push(line);
     return line;
@@ -359,7 +359,7 @@ function entry(kernel, number) {
   return make("li", {}, top, make("ul", {}, ...tasks));
 }
 
-// Kernels with a stage that has the words, in names first of all: `fill cpu` finds kernels `fill` of the CPU.
+// All words must be there, in any order: `cpu fill` finds the kernels `fill` of the CPU.
 function filter() {
   const words = byId("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
   let left = 0;
@@ -441,6 +441,7 @@ function start() {
   byId("count").addEventListener("change", (event) => setCount(Number(event.target.value)));
   document.addEventListener("keydown", keys);
   addEventListener("hashchange", recall);
+  if (innerWidth <= 800) byId("menu").click();
   setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
   const count = innerWidth > 1500 ? 3 : 2;
   byId("count").value = count;

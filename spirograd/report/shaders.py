@@ -47,16 +47,28 @@ def metal(module: bytes) -> Listing:
 
 
 def _without_directives(text: str) -> Listing:
-    """The text without ``#line``, which says where the lines after it come from, up to the end of the function."""
+    """The text without ``#line``, which says where the lines after it come from, up to the end of the function.
+
+    Several in a row: expressions that the translator has put into the one line that follows.
+    """
     lines: list[str] = []
     places: list[Place | None] = []
+    also: dict[int, list[Place]] = {}
+    waiting: list[Place] = []
     here: Place | None = None
     for line in text.splitlines():
         directive = _LINE.match(line)
         if directive:
             here = (directive[2], int(directive[1]))
+            waiting.append(here)
             continue
         here = None if line == "}" else here
+        says = line.strip() not in ("", "{", "}")
+        if says and here is not None:
+            others = [place for place in dict.fromkeys(waiting) if place != here]
+            if others:
+                also[len(lines)] = others
+            waiting = []
         lines.append(line)
-        places.append(here if line.strip() not in ("", "{", "}") else None)
-    return Listing(lines, places)
+        places.append(here if says else None)
+    return Listing(lines, places, "", also)

@@ -85,6 +85,7 @@ class RangeLoop:
             e.at(task.loc)
             k = e.f.load(word, counter)
             loop.test(e.f.value("ULessThan", e.m.type_bool, k, self._count))
+            e.at(task.loc)
             e.ids[body.params[0]] = e.bitcast(e.f.value("IAdd", word, self._begin, k), self.wide, self._t)
             for param, variable in zip(body.params[1:], accumulators):
                 e.ids[param] = e.f.load(e.type(param.type), variable)
