@@ -25,6 +25,7 @@ from spirograd.ir.interp import OnOp, compile_for_run
 from spirograd.ir.nodes import Kernel
 from spirograd.ir.spec import verify
 from spirograd.ir.text import to_text, to_text_with_locs
+from spirograd.transforms.atomic_ways import unfinished_sites
 from spirograd.transforms.check_bounds import check_bounds
 from spirograd.transforms.check_capabilities import check_capabilities
 from spirograd.transforms.check_loops import check_loops
@@ -123,6 +124,7 @@ class _Pipeline:
     def describe(self, kernel: Kernel, key: str) -> CompiledKernel:
         """The artifact without binaries, from the last IR of kernel level. Fixes the argument block and the numbers of the sites."""
         faults, prints = collect_sites(kernel)
+        faults = tuple(dict.fromkeys((*faults, *unfinished_sites(kernel, self.ctx.caps))))
         block = arg_block(kernel, self.ctx)
         self.ctx = replace(self.ctx, block=block, faults=faults, prints=prints)
         offsets, size = temp_offsets(kernel)

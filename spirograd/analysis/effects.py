@@ -43,6 +43,11 @@ def writes(op: Op) -> frozenset[Ref]:
     return _refs(op, _WRITING)
 
 
+def orders(op: Op) -> bool:
+    """Whether there is a barrier in ``op``: no access to memory may move across it."""
+    return any(inner.code.effect == "barrier" for inner in nested(op))
+
+
 def touches(op: Op) -> frozenset[Ref]:
     """The memory that ``op``, or anything in its regions, may read or write."""
     return _refs(op, _READING | _WRITING)

@@ -85,11 +85,12 @@ class _Packing:
         self.temps = np.zeros(max(size, 8), np.uint8)
         self.fault = np.zeros(artifact.FAULT_WORDS, np.uint32)
         self.ring = np.zeros(artifact.PRINT_WORDS, np.uint32)
+        self.locks = np.zeros(artifact.LOCK_WORDS, np.uint32)
         self.ring[artifact.PRINT_CAPACITY] = artifact.PRINT_WORDS - artifact.PRINT_DATA
 
     def entry(self, slot: Slot) -> bytes:
         """The bytes of one entry of the block."""
-        buffers: dict[str, np.ndarray[Any, Any]] = {"temps": self.temps, "fault": self.fault, "print": self.ring}
+        buffers: dict[str, np.ndarray[Any, Any]] = {"temps": self.temps, "fault": self.fault, "print": self.ring, "locks": self.locks}
         own = buffers.get(slot.kind)
         if own is not None:
             return struct.pack("<Q", self.memory.add(own))

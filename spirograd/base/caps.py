@@ -39,6 +39,9 @@ class Capabilities:
     max_push_constants: int = 128
     max_allocation: int = 1 << 62
     loop_limit: int = 0  # iterations after which the driver ends the loops of an invocation; 0: none
+    # Whether memory barriers may stand in code that not all invocations of a workgroup run. False: llvmpipe (seen with Mesa 22.3), which
+    # takes them for execution barriers, loses invocations there, and needs none, for its atomics are sequentially consistent.
+    memory_barriers: bool = True
     exact_specials: tuple[int, ...] = ()  # widths of floats whose infinities, NaN and -0.0 modules can ask to keep
     exact_subnormals: tuple[int, ...] = ()  # widths of floats whose subnormals modules can ask to keep
     cpu_name: str = ""

@@ -493,6 +493,10 @@ def _cas(c: _Compiler, op: Op) -> Step:
     return step
 
 
+def _barrier(c: _Compiler, op: Op) -> None:
+    """Nothing: the interpreter is one thread, and does everything in order."""
+
+
 def _check(c: _Compiler, op: Op) -> Step:
     condition, *operands = c.args(op)
     site = op.attr
@@ -528,7 +532,8 @@ def _print(c: _Compiler, op: Op) -> Step:
 _MAKERS: dict[OpCode, Callable[[_Compiler, Op], Step | None]] = {
     ops.const: _const, ops.result: _result, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
     ops.arg: _block_entry, ops.shape: _block_entry, ops.seed: _block_entry, ops.slot: _block_entry,
-    ops.load: _load, ops.store: _store, ops.atomic: _atomic, ops.cas: _cas, ops.check: _check, ops.print_: _print,
+    ops.load: _load, ops.store: _store, ops.atomic: _atomic, ops.cas: _cas, ops.barrier: _barrier, ops.check: _check,
+    ops.print_: _print,
 }  # fmt: skip
 
 

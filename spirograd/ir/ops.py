@@ -23,7 +23,7 @@ from spirograd.base.dtypes import DType, Type, u1
 class OpCode:
     """One entry.
 
-    ``effect``: "pure" | "read" | "write" | "atomic" | "check" | "print" | "control" (decided by its regions) | "structure".
+    ``effect``: "pure" | "read" | "write" | "atomic" | "barrier" | "check" | "print" | "control" (decided by its regions) | "structure".
     ``domain``: which kinds of operand it takes: letters of "b" (u1), "i" (integers), "f" (floats), for typed operands.
     ``rule``: "same" (all operands and the result of one type), "compare" (operands of one type, result u1), "special" (see doc, checked in spec).
     ``level``: "kernel", "device" or "both".
@@ -165,8 +165,18 @@ param = _op("param", 0, "structure", "A parameter of a region; listed in Region.
 result = _op("result", 1, "pure", "Result number `attr` of a `for`, `while` or `if` (its operand, whose type is a tuple).")
 yield_ = _op("yield", None, "structure", "Ends a region with its results.")
 if_ = _op("if", 1, "control", "args (u1,); regions (then, else), without parameters, both yielding the results.")
-for_ = _op("for", None, "control", "args (begin, end, *initial); region (index, *carried) yields the next carried; results are the final ones; attr LoopAttr.")
-while_ = _op("while", None, "control", "args initial; regions (condition, body), each taking the carried values: condition yields u1, body the next carried values.")
+for_ = _op(
+    "for",
+    None,
+    "control",
+    "args (begin, end, *initial); region (index, *carried) yields the next carried; results are the final ones; attr LoopAttr.",
+)
+while_ = _op(
+    "while",
+    None,
+    "control",
+    "args initial; regions (condition, body), each taking the carried values: condition yields u1, body the next carried values.",
+)
 task = _op("task", 0, "control", "One dispatch; attr TaskAttr. Nothing is visible inside but what is defined inside.", level="both")
 
 # --- arithmetic ----------------------------------------------------------------------------------------------------------
@@ -180,24 +190,77 @@ div = _op("div", 2, "pure", "Float division.", domain="f", rule="same", evaluate
 idiv = _op("idiv", 2, "pure", "Integer division, truncating.", domain="i", rule="same", evaluate=_quotient)
 irem = _op("irem", 2, "pure", "Integer remainder with the sign of the dividend.", domain="i", rule="same", evaluate=_remainder)
 floordiv = _op("floordiv", 2, "pure", "Integer division, rounding down.", domain="i", rule="same", level="kernel", evaluate=_floor_quotient)
-floormod = _op("floormod", 2, "pure", "Integer remainder with the sign of the divisor.", domain="i", rule="same", level="kernel", evaluate=_floor_remainder)
+floormod = _op(
+    "floormod",
+    2,
+    "pure",
+    "Integer remainder with the sign of the divisor.",
+    domain="i",
+    rule="same",
+    level="kernel",
+    evaluate=_floor_remainder,
+)
 neg = _op("neg", 1, "pure", "-a.", domain="if", rule="same", evaluate=lambda t, a: -a if t.is_float else _wrap(t, -int(a)))
-abs_ = _op("abs", 1, "pure", "Absolute value (of the smallest integer: itself).", domain="if", rule="same", evaluate=lambda t, a: np.abs(a) if t.is_float else _wrap(t, abs(int(a))))
+abs_ = _op(
+    "abs",
+    1,
+    "pure",
+    "Absolute value (of the smallest integer: itself).",
+    domain="if",
+    rule="same",
+    evaluate=lambda t, a: np.abs(a) if t.is_float else _wrap(t, abs(int(a))),
+)
 min_ = _op("min", 2, "pure", "The smaller.", domain="if", rule="same", commutative=True, associative=True, evaluate=_minimum)
 max_ = _op("max", 2, "pure", "The larger.", domain="if", rule="same", commutative=True, associative=True, evaluate=_maximum)
 fma = _op("fma", 3, "pure", "a * b + c; rounded once or twice.", domain="f", rule="same", evaluate=_E(lambda a, b, c: a * b + c))
 
 # --- bits ----------------------------------------------------------------------------------------------------------------
 
-and_ = _op("and", 2, "pure", "Bitwise and (of u1: logical).", domain="bi", rule="same", commutative=True, associative=True, evaluate=_E(np.bitwise_and))
+and_ = _op(
+    "and",
+    2,
+    "pure",
+    "Bitwise and (of u1: logical).",
+    domain="bi",
+    rule="same",
+    commutative=True,
+    associative=True,
+    evaluate=_E(np.bitwise_and),
+)
 or_ = _op("or", 2, "pure", "Bitwise or.", domain="bi", rule="same", commutative=True, associative=True, evaluate=_E(np.bitwise_or))
-xor = _op("xor", 2, "pure", "Bitwise exclusive or.", domain="bi", rule="same", commutative=True, associative=True, evaluate=_E(np.bitwise_xor))
+xor = _op(
+    "xor", 2, "pure", "Bitwise exclusive or.", domain="bi", rule="same", commutative=True, associative=True, evaluate=_E(np.bitwise_xor)
+)
 not_ = _op("not", 1, "pure", "Bitwise not (of u1: logical).", domain="bi", rule="same", evaluate=_E(np.invert))
 shl = _op("shl", 2, "pure", "a << (b mod bits).", domain="i", rule="same", evaluate=_shift(True))
-shr = _op("shr", 2, "pure", "a >> (b mod bits); fills with the sign of signed a, with 0 of unsigned a.", domain="i", rule="same", evaluate=_shift(False))
+shr = _op(
+    "shr",
+    2,
+    "pure",
+    "a >> (b mod bits); fills with the sign of signed a, with 0 of unsigned a.",
+    domain="i",
+    rule="same",
+    evaluate=_shift(False),
+)
 popcnt = _op("popcnt", 1, "pure", "Number of one bits.", domain="i", rule="same", evaluate=lambda t, a: t.np.type(_bits(t, a).bit_count()))
-clz = _op("clz", 1, "pure", "Number of leading zero bits; of 0: the width.", domain="i", rule="same", evaluate=lambda t, a: t.np.type(t.bits - _bits(t, a).bit_length()))
-ctz = _op("ctz", 1, "pure", "Number of trailing zero bits; of 0: the width.", domain="i", rule="same", evaluate=lambda t, a: t.np.type((_bits(t, a) & -_bits(t, a)).bit_length() - 1 if _bits(t, a) else t.bits))
+clz = _op(
+    "clz",
+    1,
+    "pure",
+    "Number of leading zero bits; of 0: the width.",
+    domain="i",
+    rule="same",
+    evaluate=lambda t, a: t.np.type(t.bits - _bits(t, a).bit_length()),
+)
+ctz = _op(
+    "ctz",
+    1,
+    "pure",
+    "Number of trailing zero bits; of 0: the width.",
+    domain="i",
+    rule="same",
+    evaluate=lambda t, a: t.np.type((_bits(t, a) & -_bits(t, a)).bit_length() - 1 if _bits(t, a) else t.bits),
+)
 
 # --- comparison and choice -----------------------------------------------------------------------------------------------
 
@@ -207,7 +270,13 @@ lt = _op("lt", 2, "pure", "a < b.", domain="if", rule="compare", evaluate=_E(np.
 le = _op("le", 2, "pure", "a <= b.", domain="if", rule="compare", evaluate=_E(np.less_equal))
 gt = _op("gt", 2, "pure", "a > b.", domain="if", rule="compare", evaluate=_E(np.greater))
 ge = _op("ge", 2, "pure", "a >= b.", domain="if", rule="compare", evaluate=_E(np.greater_equal))
-select = _op("select", 3, "pure", "args (u1, a, b): a if the condition holds, else b; both are evaluated. a and b may be vectors.", evaluate=lambda t, c, a, b: a if c else b)
+select = _op(
+    "select",
+    3,
+    "pure",
+    "args (u1, a, b): a if the condition holds, else b; both are evaluated. a and b may be vectors.",
+    evaluate=lambda t, c, a, b: a if c else b,
+)
 cast = _op("cast", 1, "pure", "Conversion to the result type; to u1: a != 0.", evaluate=_cast)
 bitcast = _op("bitcast", 1, "pure", "The same bits as another type of the same width.", evaluate=_bitcast)
 
@@ -235,8 +304,20 @@ isinf = _op("isinf", 1, "pure", "Whether a is infinite (u1).", domain="f", rule=
 # --- vectors -------------------------------------------------------------------------------------------------------------
 
 vec = _op("vec", None, "pure", "A vector of its operands (at least one, all of the element type).", evaluate=lambda t, *a: tuple(a))
-extract = _op("extract", 2, "pure", "args (vector, integer): an element; out of range: any element.", evaluate=lambda t, v, i: v[min(max(int(i), 0), len(v) - 1)])
-insert = _op("insert", 3, "pure", "args (vector, integer, value): the vector with that element replaced; out of range: unspecified, but no other memory is touched.", evaluate=lambda t, v, i, x: tuple(x if k == min(max(int(i), 0), len(v) - 1) else y for k, y in enumerate(v)))
+extract = _op(
+    "extract",
+    2,
+    "pure",
+    "args (vector, integer): an element; out of range: any element.",
+    evaluate=lambda t, v, i: v[min(max(int(i), 0), len(v) - 1)],
+)
+insert = _op(
+    "insert",
+    3,
+    "pure",
+    "args (vector, integer, value): the vector with that element replaced; out of range: unspecified, but no other memory is touched.",
+    evaluate=lambda t, v, i, x: tuple(x if k == min(max(int(i), 0), len(v) - 1) else y for k, y in enumerate(v)),
+)
 
 # --- arguments -----------------------------------------------------------------------------------------------------------
 
@@ -247,14 +328,35 @@ slot = _op("slot", 0, "pure", "Entry `attr` (a Slot that is no buffer) of the ar
 
 # --- memory --------------------------------------------------------------------------------------------------------------
 
-load = _op("load", None, "read", "attr Ref; args indices. u1 elements are stored as bytes: layout makes this a load of u8 and a comparison.")
+load = _op(
+    "load", None, "read", "attr Ref; args indices. u1 elements are stored as bytes: layout makes this a load of u8 and a comparison."
+)
 store = _op("store", None, "write", "attr Ref; args (*indices, value).")
-atomic = _op("atomic", None, "atomic", 'attr (kind, Ref); args (*indices, value); result: the old value. Kinds "add mul min max and or xor exchange".')
-cas = _op("cas", None, "atomic", "attr Ref; args (*indices, expected, desired): stores desired if the element equals expected (bit by bit); result: the old value.")
+atomic = _op(
+    "atomic",
+    None,
+    "atomic",
+    'attr (kind, Ref); args (*indices, value); result: the old value. Kinds "add mul min max and or xor exchange".',
+)
+cas = _op(
+    "cas",
+    None,
+    "atomic",
+    "attr Ref; args (*indices, expected, desired): stores desired if the element equals expected (bit by bit); result: the old value.",
+)
+barrier = _op(
+    "barrier",
+    0,
+    "barrier",
+    "All accesses to memory of this invocation that stand before it come before all that stand after it, for the whole device.",
+    level="device",
+)
 
 # --- diagnostics ---------------------------------------------------------------------------------------------------------
 
-check = _op("check", None, "check", "attr FaultSite; args (u1, *operands): records a fault if the condition is false, and goes on.", level="kernel")
+check = _op(
+    "check", None, "check", "attr FaultSite; args (u1, *operands): records a fault if the condition is false, and goes on.", level="kernel"
+)
 print_ = _op("print", None, "print", "attr PrintSite; args scalars.", level="kernel")
 
 ALL: tuple[OpCode, ...] = tuple(BY_NAME.values())

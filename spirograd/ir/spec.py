@@ -414,6 +414,11 @@ def _cas(v: _Verifier, op: Op) -> None:
         v.need(ref.dtype.is_int and ref.dtype.bits >= 32, op, "device IR has cas on 32-bit and 64-bit integers")
 
 
+def _barrier(v: _Verifier, op: Op) -> None:
+    v.need(op.type is VOID, op, "is void")
+    _plain(v, op)
+
+
 # --- diagnostics ---------------------------------------------------------------------------------------------------------
 
 
@@ -436,7 +441,7 @@ _SPECIAL: dict[OpCode, Rule] = {
     ops.const: _const, ops.result: _result, ops.yield_: _yield, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
     ops.select: _select, ops.cast: _cast, ops.bitcast: _bitcast, ops.vec: _vec, ops.extract: _extract, ops.insert: _insert,
     ops.arg: _arg, ops.shape: _shape, ops.seed: _seed, ops.slot: _slot, ops.load: _load, ops.store: _store, ops.atomic: _atomic,
-    ops.cas: _cas, ops.check: _check, ops.print_: _print,
+    ops.cas: _cas, ops.barrier: _barrier, ops.check: _check, ops.print_: _print,
 }  # fmt: skip
 _BY_RULE: dict[str, Rule] = {"same": _same, "compare": _compare}
 

@@ -10,7 +10,7 @@ _WEIGHTS = {
     **dict.fromkeys((ops.const, ops.result, ops.slot, ops.bitcast), 0),
     **dict.fromkeys((ops.div, ops.idiv, ops.irem, ops.sqrt, ops.rsqrt), 6),
     **dict.fromkeys((ops.exp, ops.log, ops.sin, ops.cos, ops.tan, ops.asin, ops.acos, ops.atan2, ops.tanh, ops.pow_), 25),
-    **dict.fromkeys((ops.atomic, ops.cas), 20),
+    **dict.fromkeys((ops.atomic, ops.cas, ops.barrier), 20),
     **dict.fromkeys((ops.extract, ops.insert), 3),
 }
 # Iterations assumed of a loop whose bounds are not constants: rather many, because waking workers for nothing costs microseconds, leaving

@@ -139,6 +139,7 @@ OP_MAP: dict[OpCode, Spelling] = {
     ops.store: Emitted("store"),
     ops.atomic: Emitted("atomic"),
     ops.cas: Emitted("cas"),
+    ops.barrier: Emitted("barrier"),
     # diagnostics
     ops.check: _KERNEL_LEVEL,
     ops.print_: _KERNEL_LEVEL,

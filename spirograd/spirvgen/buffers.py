@@ -11,6 +11,7 @@ from spirograd.spirvgen.module import enumerant
 
 _SCOPE_DEVICE = enumerant("Scope", "Device")
 _RELAXED = enumerant("MemorySemantics", "Relaxed")
+_ORDERED = enumerant("MemorySemantics", "AcquireRelease") | enumerant("MemorySemantics", "UniformMemory")
 # Kind of atomic -> instruction per kind of element. The rest have been lowered to loops over `cas`.
 _ATOMICS: dict[tuple[str, str], str] = {
     ("add", "int"): "AtomicIAdd",
@@ -100,10 +101,17 @@ def emit_cas(e: Emitter, op: Op) -> None:
     e.ids[op] = e.f.value("AtomicCompareExchange", e.type(t), *operands)
 
 
+def emit_barrier(e: Emitter, op: Op) -> None:
+    """Scope Device, of the memory of buffers. Left out where the driver is known to break on it, and to need none."""
+    if e.caps.memory_barriers:
+        e.f.do("MemoryBarrier", e.m.constant_u32(_SCOPE_DEVICE), e.m.constant_u32(_ORDERED))
+
+
 HANDLERS = {
     ops.slot: emit_slot,
     ops.load: emit_load,
     ops.store: emit_store,
     ops.atomic: emit_atomic,
     ops.cas: emit_cas,
+    ops.barrier: emit_barrier,
 }

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 
 from spirograd.base.artifact import FaultSite
+from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import VOID, DType, i32
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter
+from spirograd.transforms.atomic_ways import loops, ways
 from spirograd.transforms.context import PassContext
 
 
@@ -18,17 +20,19 @@ def check_loops(kernel: Kernel, ctx: PassContext) -> Kernel:
     Mesa's llvmpipe ends all loops of an invocation after 65,535 iterations in total (seen with 22.3), and says nothing.
     """
     limit = ctx.caps.loop_limit
-    return _CheckLoops(limit).kernel(kernel) if limit else kernel
+    return _CheckLoops(ctx.caps).kernel(kernel) if limit else kernel
 
 
 class _CheckLoops(Rewriter):
-    def __init__(self, limit: int) -> None:
+    def __init__(self, caps: Capabilities) -> None:
         super().__init__()
-        self.limit = limit
+        self.caps = caps
+        self.limit = caps.loop_limit
         self.handlers = {ops.task: self._task, ops.for_: self._for, ops.while_: self._while}
 
     def _task(self, op: Op) -> Op:
-        if sum(_iterations(region) for region in op.regions) < self.limit:
+        waits = any(loops(way) for way in ways(op, self.caps).values())
+        if not waits and sum(_iterations(region) for region in op.regions) < self.limit:
             return self.b.append(op)
         return self.copy(op)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spirograd.analysis.effects import may_alias
+from spirograd.analysis.effects import may_alias, orders
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Ref, Region, ref_of
 from spirograd.ir.rewrite import Rewriter
@@ -52,12 +52,14 @@ class _Cse(Rewriter):
             self._load(op)
         else:
             if op.code is ops.for_ or op.code is ops.while_:
-                self._forget(self._written(op))
+                self._forget(frozenset(range(len(self.refs))) if orders(op) else self._written(op))
             new = self.copy(op)
             if new is not op:
                 self.env[op] = new
             if effect in _WRITING:
                 self._write(op, new)
+            elif effect == "barrier":
+                self._forget(frozenset(range(len(self.refs))))
 
     def region(self, region: Region) -> Region:
         self.known.append({})

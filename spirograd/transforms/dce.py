@@ -7,7 +7,7 @@ from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 
-_ROOTS = frozenset(("write", "atomic", "check", "print"))
+_ROOTS = frozenset(("write", "atomic", "barrier", "check", "print"))
 # Operands before the carried values.
 _FIXED = {ops.for_: 2, ops.while_: 0}
 

@@ -11,6 +11,7 @@ from spirograd.base.dtypes import DType, f16, f32, i32, i64, storage, u1, u32
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayArg, ArrayRef, BufferRef, FieldRef, Kernel, Op, ScalarArg, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
+from spirograd.transforms.atomic_ways import needs_locks, unfinished_sites
 from spirograd.transforms.context import PassContext
 
 _STRUCT_CODES = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "d"}
@@ -33,14 +34,19 @@ def entry_type(t: DType) -> DType:
 def arg_block(kernel: Kernel, ctx: PassContext) -> ArgBlock:
     """The argument block of a kernel at kernel level, with an entry for all that it uses and nothing else.
 
-    Order: addresses (trees, arrays, temporaries, fault record, print ring), then 64-bit scalars, then 32-bit entries (scalars, extents,
-    seed, launch number). Narrower scalars are widened (`entry_type`), ``dtype`` of their slot says to what. The size is a multiple of 8.
+    Order: addresses (trees, arrays, temporaries, fault record, print ring, locks), then 64-bit scalars, then 32-bit entries (scalars,
+    extents, seed, launch number). Narrower scalars are widened (`entry_type`), ``dtype`` of their slot says to what. The size is a
+    multiple of 8.
     """
     found: set[Slot] = set()
     for op in kernel.walk():
         found.update(_slots_of(op, kernel))
     if kernel.returns:
         found.add(Slot("temps"))
+    if needs_locks(kernel, ctx.caps):
+        found.add(Slot("locks"))
+    if unfinished_sites(kernel, ctx.caps):
+        found |= {Slot("fault"), Slot("launch", dtype=u32)}
     if ctx.caps.profile == "interpreter":
         # It checks every access itself, which takes the fault record and all extents.
         found |= {Slot("fault"), Slot("launch", dtype=u32)}
@@ -68,7 +74,7 @@ def _array_rank(kernel: Kernel, index: int) -> int:
     return arg.ndim
 
 
-_KIND_ORDER = ("tree", "array", "temps", "fault", "print", "scalar", "shape", "seed", "launch")
+_KIND_ORDER = ("tree", "array", "temps", "fault", "print", "locks", "scalar", "shape", "seed", "launch")
 
 
 def _order(slot: Slot) -> tuple[int, int, int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spirograd.analysis.effects import may_alias, writes
+from spirograd.analysis.effects import may_alias, orders, writes
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Ref, Region
 from spirograd.ir.rewrite import Rewriter
@@ -14,7 +14,8 @@ _LOOPS = frozenset((ops.for_, ops.while_))
 def licm(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Hoist pure operations that stand directly in the body of a serial loop, as far out as their operands allow (no operation traps).
 
-    A load moves only out of a `for` that runs at least once, by its constant bounds, and writes nothing that may be the same memory.
+    A load moves only out of a `for` that runs at least once, by its constant bounds, writes nothing that may be the same memory, and has
+    no barrier.
     """
     if not any(op.code in _LOOPS for op in kernel.walk()):
         return kernel
@@ -36,7 +37,7 @@ class _Licm(Rewriter):
         # What leaves a parallel loop would have to cross from one task to another: dearer than computing it again.
         loop = owner is not None and owner.code in _LOOPS and not (owner.code is ops.for_ and owner.attr.parallel)
         self.floor.append(self.floor[-1] if loop else depth)
-        self.frozen.append(writes(owner) if loop and owner is not None and _runs(owner) else None)
+        self.frozen.append(writes(owner) if loop and owner is not None and _runs(owner) and not orders(owner) else None)
         self.level.update((p, depth) for p in region.params)
         new = super().region(region)
         self.floor.pop()

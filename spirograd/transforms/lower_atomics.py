@@ -1,35 +1,34 @@
-"""Atomics that the device lacks, as loops over compare-and-swap of the words that hold the element."""
+"""Atomics that the device lacks: as loops over compare-and-swap of the words that hold the element, or in the ways of `atomic_ways`."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
+from spirograd.base.artifact import LOCK_WORDS
 from spirograd.base.caps import Capabilities
-from spirograd.base.dtypes import DType, i32, i64, u1, u8, u16, u32, unsigned
+from spirograd.base.dtypes import VOID, DType, i32, i64, u1, u8, u16, u32, unsigned
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BufferRef, Kernel, Op
 from spirograd.ir.rewrite import Rewriter
+from spirograd.transforms.atomic_ways import is_native, place, unfinished, ways
 from spirograd.transforms.context import PassContext
+from spirograd.transforms.diagnostics import diagnostics
+from spirograd.transforms.parts import part_of_word
 
 
 def lower_atomics(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Replace what `is_native` says the device has not. Raises SpirogradUnsupportedError where no compare-and-swap is wide enough."""
-    return _LowerAtomics(ctx.caps).kernel(kernel)
+    """Replace what the device lacks. Raises SpirogradUnsupportedError for 64-bit elements where there are no 64-bit atomics.
 
-
-def is_native(kind: str, t: DType, caps: Capabilities) -> bool:
-    """Whether the device itself has this atomic."""
-    if kind == "mul" or (t.is_float and kind == "exchange"):
-        return False
-    if caps.profile == "cpu":
-        return t.is_int or t.bits >= 32
-    if t.is_int:
-        return t.bits == 32 or (t.bits == 64 and caps.atomic_int64)
-    if t.bits == 32:
-        return caps.atomic_f32_add if kind == "add" else caps.atomic_f32_minmax
-    return t.bits == 64 and kind == "add" and caps.atomic_f64_add
+    Locks need the entry "locks" of ``ctx.block``. On drivers that end loops early (``caps.loop_limit``) an atomic that was not done is a
+    fault.
+    """
+    if ctx.caps.atomic_cas:
+        return _LowerAtomics(ctx.caps).kernel(kernel)
+    lowered = _WithoutCas(ctx).kernel(kernel)
+    return diagnostics(lowered, ctx) if any(op.code is ops.check for op in lowered.walk()) else lowered
 
 
 class _LowerAtomics(Rewriter):
@@ -70,10 +69,8 @@ class _LowerAtomics(Rewriter):
         return _unbits(self.b, old, ref.dtype)
 
     def _need_words(self, op: Op, what: str, ref: BufferRef) -> None:
-        wide = ref.dtype.bits == 64 and not self.caps.atomic_int64 and self.caps.profile != "cpu"
-        if wide or not self.caps.atomic_cas:
-            missing = "64-bit atomics" if wide else "compare-and-swap"
-            message = f"this device (profile {self.caps.profile}) has no {missing}, which {what} on '{ref.name}' ({ref.dtype}) needs"
+        if ref.dtype.bits == 64 and not self.caps.atomic_int64 and self.caps.profile != "cpu":
+            message = f"this device (profile {self.caps.profile}) has no 64-bit atomics, which {what} on '{ref.name}' ({ref.dtype}) needs"
             raise SpirogradUnsupportedError(message, op.loc)
 
 
@@ -143,3 +140,180 @@ def update_part(b: Builder, ref: BufferRef, index: Op, new: Callable[[Op], tuple
         return b.emit(ops.or_, b.emit(ops.and_, word, keep), placed), wanted
 
     return part(_retry(b, words, at, next_word))
+
+
+# --- without compare-and-swap ------------------------------------------------------------------------------------------
+
+# Odd, near 2**32 / golden ratio: the upper bits of multiples of it spread numbers that follow each other, or are a power of two apart.
+_SPREAD = 0x9E3779B9
+# How often a lock is tried in one iteration, where drivers count iterations and end loops. A thread that holds a lock may be asleep for as
+# long as its operating system likes: 65,535 iterations of one try each are over in a millisecond.
+_TRIES = 32
+
+
+class _WithoutCas(_LowerAtomics):
+    """Atomics by the ways of `atomic_ways`."""
+
+    def __init__(self, ctx: PassContext) -> None:
+        super().__init__(ctx.caps)
+        slots = ctx.block.slots if ctx.block is not None else ()
+        self.locks = next((BufferRef("locks", s, u32) for s in slots if s.kind == "locks"), None)
+        self.ways: dict[Op, str] = {}
+        self.numbers: dict[object, int] = {}  # of the places of a task that locks guard
+        self.handlers[ops.task] = self._task
+
+    def _task(self, op: Op) -> Op:
+        self.ways = ways(op, self.caps)
+        self.numbers = {}
+        return self.copy(op)
+
+    def _atomic(self, op: Op) -> Op:
+        kind, ref = op.attr
+        index, value = self.args(op)
+        way = self.ways[op]
+        if way == "lock":
+            return self._locked(op, ref, index, lambda old: (combine(self.b, kind, old, value), None))
+        if way == "exchange":
+            self._exchanged(op, kind, ref, index, value)
+            return value  # nobody looks at it
+        return super()._atomic(op)
+
+    def _cas(self, op: Op) -> Op:
+        if self.ways[op] != "lock":
+            return super()._cas(op)
+        ref = op.attr
+        index, expected, desired = self.args(op)
+        want = _bits(self.b, expected)
+
+        def choose(old: Op) -> tuple[Op, Op]:
+            same = self.b.emit(ops.eq, _bits(self.b, old), want)
+            return self.b.emit(ops.select, same, desired, old), same
+
+        return self._locked(op, ref, index, choose)
+
+    def _exchanged(self, op: Op, kind: str, ref: BufferRef, index: Op, value: Op) -> None:
+        self._check(exchange_loop(self.b, kind, ref, index, value), op)
+
+    def _locked(self, op: Op, ref: BufferRef, index: Op, new: Callable[[Op], tuple[Op, Op | None]]) -> Op:
+        """Atomically replace an element under its lock; returns the element before. ``new`` as in `_retry`, on elements."""
+        b, t = self.b, ref.dtype
+        lock = self._lock(ref, index)
+        word = u32 if t.bits < 32 else unsigned(t)
+        waiting, _ = b.begin(i32, word)
+        condition = b.end([b.emit(ops.ne, waiting, b.const(0))])
+        _, before = b.begin(i32, word)
+        free = b.emit(ops.eq, self._try(lock), b.const(0, u32))
+        b.begin()
+        b.emit(ops.barrier, type=VOID)
+        seen, last = replace_part(b, ref, index, new) if t.bits < 32 else replace_word(b, ref, index, new)
+        b.emit(ops.barrier, type=VOID)
+        self._open(lock, last)
+        done = b.end([b.const(0), seen])
+        b.begin()
+        body = b.end(b.if_(free, done, b.end([b.const(1), before])))
+        waiting, seen = b.while_([b.const(1), b.const(0, word)], condition, body)
+        self._check(waiting, op)
+        return _unbits(b, seen if t.bits >= 32 else b.cast(seen, unsigned(t)), t)
+
+    def _lock(self, ref: BufferRef, index: Op) -> Op:
+        """The number of the lock of an element. Different elements may share one."""
+        b = self.b
+        number = self.numbers.setdefault(place(ref), len(self.numbers))
+        spread = b.emit(ops.mul, b.cast(index, u32), b.const(_SPREAD, u32))
+        if number:
+            spread = b.emit(ops.add, spread, b.const(number * _SPREAD // 2 % 2**32, u32))
+        return b.cast(b.emit(ops.shr, spread, b.const(33 - LOCK_WORDS.bit_length(), u32)), i32)
+
+    def _try(self, lock: Op) -> Op:
+        """Try to take the lock: 0 if that worked. To try again is harmless: who holds it finds the 1 that it left."""
+        b = self.b
+        assert self.locks is not None
+        one = b.const(1, u32)
+        first = b.atomic("exchange", self.locks, lock, one)
+        if not self.caps.loop_limit:
+            return first
+        taken = b.emit(ops.ne, first, b.const(0, u32))
+        b.begin()
+        last = b.atomic("exchange", self.locks, lock, one)
+        for _ in range(_TRIES - 2):
+            last = b.emit(ops.and_, last, b.atomic("exchange", self.locks, lock, one))
+        again = b.end([last])
+        b.begin()
+        return b.if_(taken, again, b.end([first]))[0]
+
+    def _open(self, lock: Op, last: Op) -> None:
+        """Open ``lock``. What is written there needs ``last``, which the last atomic of the element gave, so that none comes after it."""
+        assert self.locks is not None
+        even = self.b.emit(ops.and_, self.b.cast(last, u32), self.b.const(0xFFFFFFFE, u32))
+        self.b.atomic("and", self.locks, lock, even)
+
+    def _check(self, waiting: Op, op: Op) -> None:
+        """A fault where the loop ended while ``waiting`` (i32) was not 0; tested in another way than the loop does: see `check_loops`."""
+        if self.caps.loop_limit:
+            self.b.emit(ops.check, self.b.emit(ops.lt, waiting, self.b.const(1)), attr=unfinished(op, self.caps), type=VOID)
+
+
+def exchange_loop(b: Builder, kind: str, ref: BufferRef, index: Op, value: Op) -> Op:
+    """Combine ``value`` into a 32-bit or 64-bit element by exchanges alone. Returns an i32 that is 0 if the loop ran to its end.
+
+    Take what is there and leave a placeholder; put the combination; go on with what came back, unless it was the placeholder. What is in
+    memory and what the invocations carry stays the same when combined, whatever the order. It ends: of all the invocations that take, the
+    next one that puts is done, and so each turn that one has to repeat is one in which another has finished.
+
+    A placeholder is told by its bits, never by comparing floats, and is never combined with anything. Where it is a value that the program
+    put there it is right to leave it out, for it changes nothing: -0.0 when adding, 1 when multiplying, NaN for minimum and maximum.
+    """
+    t = ref.dtype
+    view = _view(ref)
+    nothing = _placeholder(b, kind, t)
+    more, _ = b.begin(i32, view.dtype)
+    condition = b.end([b.emit(ops.ne, more, b.const(0))])
+    _, carried = b.begin(i32, view.dtype)
+    taken = b.atomic("exchange", view, index, nothing)
+    empty = b.emit(ops.eq, taken, nothing)
+    exact = "exact" if t.is_float and kind in ("add", "mul") else None
+    both = b.emit(ops.COMBINE[kind], _unbits(b, taken, t), _unbits(b, carried, t), attr=exact)
+    back = b.atomic("exchange", view, index, b.emit(ops.select, empty, carried, _bits(b, both)))
+    body = b.end([b.cast(b.emit(ops.ne, back, nothing), i32), back])
+    return b.while_([b.const(1), _bits(b, value)], condition, body)[0]
+
+
+def _placeholder(b: Builder, kind: str, t: DType) -> Op:
+    """The bits of a value that leaves every other value as it is. Infinities would not do for "min" and "max": they win against NaN."""
+    if t.is_int:
+        return b.const(int(ops.identity(kind, t)), unsigned(t))
+    value = {"add": -0.0, "mul": 1.0, "min": math.nan, "max": math.nan}[kind]
+    return b.const(int(t.np.type(value).view(unsigned(t).np)), unsigned(t))
+
+
+def replace_word(b: Builder, ref: BufferRef, index: Op, new: Callable[[Op], tuple[Op, Op | None]]) -> tuple[Op, Op]:
+    """Replace an element of 32 or 64 bits that nobody else replaces meanwhile. Returns its bits before, and what the last atomic gave.
+
+    Nothing is written where nothing is to be: a plain store at the same time, which opens a lock of the program's own, say, must not be
+    undone.
+    """
+    view = _view(ref)
+    before = b.atomic("or", view, index, b.const(0, view.dtype))
+    element, wanted = new(_unbits(b, before, ref.dtype))
+    if wanted is None:
+        return before, b.atomic("exchange", view, index, _bits(b, element))
+    b.begin()
+    written = b.end([b.atomic("exchange", view, index, _bits(b, element))])
+    b.begin()
+    (last,) = b.if_(wanted, written, b.end([before]))
+    return before, last
+
+
+def replace_part(b: Builder, ref: BufferRef, index: Op, new: Callable[[Op], tuple[Op, Op | None]]) -> tuple[Op, Op]:
+    """The same for 8 and 16 bits, with the bits before in the low part of a u32.
+
+    One atomic flips what differs: neighbours in the word, which other locks guard or plain stores write, keep what they have, and readers
+    see the element before or after.
+    """
+    t = ref.dtype
+    part = part_of_word(b, ref, index)
+    word = b.atomic("or", part.words, part.at, b.const(0, u32))
+    before = b.emit(ops.and_, b.emit(ops.shr, word, part.shift), b.const(part.ones, u32))
+    element, _ = new(_unbits(b, b.cast(before, unsigned(t)), t))
+    change = b.emit(ops.xor, before, b.cast(_bits(b, element), u32))
+    return before, b.atomic("xor", part.words, part.at, b.emit(ops.shl, change, part.shift))

@@ -104,6 +104,7 @@ ref temps = BufferRef("temps", Slot("temps", offset=8), u32)
     + arithmetic(False, "    ")
     + """    %u = const[3]() : u32
     %was = cas[temps](%zero, %u, %u) : u32
+    barrier()
     yield()
   }
   task[TaskAttr("range_for", "second", group_size=64, reductions=(Reduction("add", f32), Reduction("max", i32)))]() {

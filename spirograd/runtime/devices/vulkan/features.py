@@ -123,6 +123,7 @@ def query(physical: Any) -> Features:
         exact_specials=tuple(bits for bits in (16, 32, 64) if getattr(v12, f"shaderSignedZeroInfNanPreserveFloat{bits}")),
         exact_subnormals=() if together else subnormals,
         loop_limit=_LOOP_LIMIT.get(v12.driverID, 0),
+        memory_barriers=v12.driverID != vk.VK_DRIVER_ID_MESA_LLVMPIPE,
     )
     kind = _KIND_NAMES.get(properties.deviceType, "other")
     driver = f"{text(v12.driverName)} {text(v12.driverInfo)}".strip()

@@ -111,6 +111,7 @@ def query(adapter: Any, arch: str) -> Features:
         max_buffers=limits["max-storage-buffers-per-shader-stage"],
         max_allocation=min(limits["max-buffer-size"], limits["max-storage-buffer-binding-size"]) // 16 * 16,
         loop_limit=_LLVMPIPE_LOOP_LIMIT if info["vendor"] == "llvmpipe" else 0,
+        memory_barriers=info["vendor"] != "llvmpipe",
     )
     kind = _KINDS.get(info["adapter_type"], "other")
     native = ".".join(map(str, wgpu.backends.wgpu_native.version_info))

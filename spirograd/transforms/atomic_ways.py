@@ -1,0 +1,146 @@
+"""How each atomic runs on a device without compare-and-swap. Decided on kernel IR and on device IR alike, so that the argument block, the
+checks of loops and the lowering agree.
+
+============  ========================================================================================================================
+``native``    The device has it; exchanges of floats through their bits.
+``exchange``  A loop of two exchanges, without locks (`lower_atomics.exchange_loop`). While it runs, the element may hold a placeholder
+              instead of its value, so everything that the task does to that memory must be of this kind.
+``lock``      Under a lock of the lock table: what returns a value that is used, compare-and-swap, elements of 8 and 16 bits, memory that
+              several kinds of atomics update, or that is read or written besides.
+``refuse``    64-bit elements on a device without 64-bit atomics.
+============  ========================================================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Union
+
+from spirograd.base.artifact import FaultSite
+from spirograd.base.caps import Capabilities
+from spirograd.base.dtypes import DType, storage
+from spirograd.ir import ops
+from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, Region, ref_of
+
+# What an access touches. Equal for the kernel's reference and the device's.
+Place = tuple[Union[str, int], ...]
+
+
+def is_native(kind: str, t: DType, caps: Capabilities) -> bool:
+    """Whether the device itself has this atomic."""
+    if kind == "mul" or (t.is_float and kind == "exchange"):
+        return False
+    if caps.profile == "cpu":
+        return t.is_int or t.bits >= 32
+    if t.is_int:
+        return t.bits == 32 or (t.bits == 64 and caps.atomic_int64)
+    if t.bits == 32:
+        return caps.atomic_f32_add if kind == "add" else caps.atomic_f32_minmax
+    return t.bits == 64 and kind == "add" and caps.atomic_f64_add
+
+
+def place(ref: Ref) -> Place:
+    """The memory behind a reference: by name within its buffer. Arrays of one type count as one, since an array may be passed twice."""
+    t = storage(ref.dtype).name
+    if isinstance(ref, ArrayRef) or (isinstance(ref, BufferRef) and ref.slot.kind == "array"):
+        return ("array", t)
+    if isinstance(ref, BufferRef):
+        return (ref.slot.kind, ref.slot.index, ref.name, t)
+    if isinstance(ref, FieldRef):
+        return ("tree", ref.tree, ref.name if ref.role == "primal" else f"{ref.name}.{ref.role}", t)
+    return ("temps", 0, ref.name, t)
+
+
+def _exactly(ref: Ref) -> Place:
+    """`place`, with every array by itself."""
+    if isinstance(ref, ArrayRef):
+        return ("array", ref.arg, ref.role, storage(ref.dtype).name)
+    if isinstance(ref, BufferRef) and ref.slot.kind == "array":
+        return ("array", ref.slot.index, ref.slot.role, ref.dtype.name)
+    return place(ref)
+
+
+def ways(task: Op | Region, caps: Capabilities) -> dict[Op, str]:
+    """The way of every atomic in ``task``; nothing where the device has compare-and-swap."""
+    found: dict[Op, str] = {}
+    if caps.atomic_cas:
+        return found
+    regions = (task,) if isinstance(task, Region) else task.regions
+    everything = [op for region in regions for op in region.walk()]
+    used = {a for op in everything for a in op.args}
+    groups: dict[Place, list[Op]] = {}
+    plain: set[Place] = set()
+    for op in everything:
+        ref = ref_of(op)
+        if ref is None:
+            continue
+        if op.code.effect == "atomic":
+            groups.setdefault(place(ref), []).append(op)
+        else:
+            plain.add(_exactly(ref))
+    for group in groups.values():
+        found.update(_together(group, {op: _alone(op, op in used, caps) for op in group}, plain))
+    return found
+
+
+def _ref(op: Op) -> Ref:
+    ref = ref_of(op)
+    assert ref is not None
+    return ref
+
+
+def _alone(op: Op, used: bool, caps: Capabilities) -> str:
+    """The way of an atomic on memory that nothing else touches."""
+    t = storage(_ref(op).dtype)
+    kind = op.attr[0] if op.code is ops.atomic else "cas"
+    words = t.bits == 32 or (t.bits == 64 and caps.atomic_int64)
+    if kind != "cas" and (is_native(kind, t, caps) or (kind == "exchange" and words)):
+        return "native"
+    if t.bits == 64 and not words:
+        return "refuse"
+    return "lock" if kind == "cas" or used or not words else "exchange"
+
+
+def _together(group: list[Op], alone: dict[Op, str], plain: set[Place]) -> dict[Op, str]:
+    """The ways of the atomics of one place. Those that are refused stay so, and the others do not matter then."""
+    found = set(alone.values())
+    if found <= {"native", "refuse"}:
+        return alone
+    pure = found == {"exchange"} and len({op.attr[0] for op in group}) == 1 and not any(_exactly(_ref(op)) in plain for op in group)
+    return alone if pure else {op: "refuse" if way == "refuse" else "lock" for op, way in alone.items()}
+
+
+# --- of whole kernels --------------------------------------------------------------------------------------------------
+
+
+def _tasks(kernel: Kernel) -> Iterable[Op | Region]:
+    tasks = [op for op in kernel.body.ops if op.code is ops.task]
+    return tasks or (kernel.body,)
+
+
+def _all(kernel: Kernel, caps: Capabilities) -> Iterator[tuple[Op, str]]:
+    for task in _tasks(kernel):
+        yield from ways(task, caps).items()
+
+
+def needs_locks(kernel: Kernel, caps: Capabilities) -> bool:
+    """Whether ``kernel`` uses the lock table."""
+    return any(way == "lock" for _, way in _all(kernel, caps))
+
+
+def loops(way: str) -> bool:
+    """Whether atomics of this way are loops."""
+    return way in ("exchange", "lock")
+
+
+def unfinished(op: Op, caps: Capabilities) -> FaultSite:
+    """What to report where the driver ends the loop of ``op`` before the atomic was done."""
+    message = f"this driver ends loops after {caps.loop_limit:,} iterations in one invocation, and an atomic was still waiting for its turn"
+    return FaultSite("loop", message, (), op.loc)
+
+
+def unfinished_sites(kernel: Kernel, caps: Capabilities) -> tuple[FaultSite, ...]:
+    """The sites of `unfinished` that lowering ``kernel`` uses: none on drivers without a limit."""
+    if not caps.loop_limit:
+        return ()
+    return tuple(dict.fromkeys([unfinished(op, caps) for op, way in _all(kernel, caps) if loops(way)]))
