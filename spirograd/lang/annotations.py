@@ -96,7 +96,7 @@ class MatrixType(AggregateType):
         return make(leaves, self.shape)
 
     def leaves_of(self, value: Any) -> list[Any]:
-        if not isinstance(value, Matrix) and hasattr(value, "__array__"):
+        if not isinstance(value, (Matrix, fields.Field, ndarrays.Ndarray)) and hasattr(value, "__array__"):
             value = np.asarray(value)
         if isinstance(value, (list, tuple, np.ndarray)):
             value = Matrix(value)

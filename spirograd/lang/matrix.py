@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.dtypes import DType, Vec
-from spirograd.base.errors import SpirogradIndexError
+from spirograd.base.errors import SpirogradIndexError, SpirogradValueError
 from spirograd.ir import ops as ir
 from spirograd.lang import linear, ops, scalar
 from spirograd.lang.context import current_trace
@@ -223,6 +223,8 @@ class Matrix:
         return self.cast(t)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray[Any, Any]:
+        if copy is False:
+            raise SpirogradValueError("`copy=False`: a vector or matrix holds no array, so NumPy gets a copy")
         return self.to_numpy() if dtype is None else self.to_numpy().astype(dtype)
 
     # --- entries ---

@@ -265,6 +265,10 @@ class StructField(Field):
         for name, m in self.members.items():
             m.copy_from(other.members[name])
 
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
+        hint = f"`.to_numpy()` gives a dict of arrays; `np.asarray(x.{self.keys[0]})` works for one member"
+        raise SpirogradTypeError("a field of structs is not one array", None, hint)
+
     def to_numpy(self, *, copy: bool = True) -> dict[str, Any]:
         """The contents as a dict of arrays."""
         return {name: m.to_numpy(copy=copy) for name, m in self.members.items()}

@@ -12,11 +12,12 @@ from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError
 from spirograd.lang import context, ops, scalar
 from spirograd.lang.data import transfer
+from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.scalar_field import BuildElement, converted, element_index, exported, matching, shared_array
 from spirograd.lang.data.transfer import Array, HostView
 
 
-class Ndarray:
+class Ndarray(HostScope):
     """A dense array on the device, zero at first. ``shape``: of the index space; ``element_shape``: of the elements.
 
     ``grad``: the array of gradients, or None. ``allocation``: its memory, row-major. ``layout``: what a tensor was asked for.

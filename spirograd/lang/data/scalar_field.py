@@ -21,6 +21,7 @@ from spirograd.base.wording import counted
 from spirograd.ir.nodes import FieldRef, Layout
 from spirograd.lang import ops, scalar
 from spirograd.lang.data import transfer
+from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.layout import Digit, terms_of
 from spirograd.lang.data.transfer import Array, HostView
 from spirograd.lang.data.tree import Place, SNode, Tree
@@ -73,7 +74,7 @@ def indices_of(digits: Sequence[Digit], ndim: int, origin: Sequence[int], counte
     return [scalar.cast(v, counter.dtype) for v in out]
 
 
-class Field:
+class Field(HostScope):
     """What all fields have in common. ``shape``: of the index space, without that of the elements."""
 
     name: str
@@ -370,7 +371,7 @@ def converted(array: Array, dtype: Any) -> Array:
 def shared_array(allocation: Any, view: HostView, dtype: Any) -> Array:
     """An array over the memory itself, or ValueError."""
     out = transfer.shared(allocation, view)
-    if out is None or (dtype is not None and converted(out[:0], dtype).dtype != out.dtype):
+    if out is None or (dtype is not None and np.dtype(dtype.np if isinstance(dtype, DType) else dtype) != out.dtype):
         raise SpirogradValueError("`copy=False` needs memory that the host can address, in one regular range, and no conversion")
     return out
 

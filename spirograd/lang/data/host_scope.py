@@ -1,0 +1,66 @@
+"""What fields and arrays are to Python and NumPy outside of kernels: something with a length, an array to NumPy, no number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from spirograd.base.errors import SpirogradTypeError
+from spirograd.lang import scalar
+from spirograd.lang.context import current_trace
+from spirograd.lang.data.transfer import Array
+
+_HINT = "`.to_numpy()` gives an array to compute with; a kernel computes in place"
+
+
+class HostScope:
+    """Base of fields and arrays: NumPy's array protocol, `len`, and operators that say what to write instead."""
+
+    def __array__(self: Any, dtype: Any = None, copy: Any = None) -> Array:
+        """What ``np.asarray`` sees: `to_numpy`. ``copy=False`` raises ValueError where the host cannot address the memory."""
+        out: Array = self.to_numpy(dtype=dtype, copy=copy is not False)
+        return out
+
+    def __len__(self: Any) -> int:
+        if current_trace() is not None:  # kernels ask for `.shape`, which arrays have there too
+            raise TypeError
+        if not self.shape:
+            raise SpirogradTypeError(f"{scalar.describe(self)} has no axes, hence no length", None, "its one element is `x[None]`")
+        return int(self.shape[0])
+
+    def __bool__(self) -> bool:
+        """True whatever the contents: programs tell None by it."""
+        return True
+
+
+def _binary(symbol: str, swapped: bool) -> Callable[[Any, Any], Any]:
+    def operate(self: Any, other: Any) -> Any:
+        if current_trace() is not None:
+            return NotImplemented  # the front end has words of its own
+        left, right = (other, self) if swapped else (self, other)
+        message = f"`{symbol}` is not defined for {scalar.describe(left)} and {scalar.describe(right)} outside of kernels"
+        raise SpirogradTypeError(message, None, _HINT)
+
+    return operate
+
+
+def _unary(symbol: str) -> Callable[[Any], Any]:
+    def operate(self: Any) -> Any:
+        if current_trace() is not None:
+            raise TypeError
+        raise SpirogradTypeError(f"`{symbol}` is not defined for {scalar.describe(self)} outside of kernels", None, _HINT)
+
+    return operate
+
+
+_ARITHMETIC = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
+    "lshift": "<<", "rshift": ">>", "and": "&", "or": "|", "xor": "^",
+}  # fmt: skip
+for _name, _symbol in _ARITHMETIC.items():
+    setattr(HostScope, f"__{_name}__", _binary(_symbol, False))
+    setattr(HostScope, f"__r{_name}__", _binary(_symbol, True))
+for _name, _symbol in {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items():
+    setattr(HostScope, f"__{_name}__", _binary(_symbol, False))
+for _name, _symbol in {"neg": "-", "pos": "+", "invert": "~", "abs": "abs"}.items():
+    setattr(HostScope, f"__{_name}__", _unary(_symbol))
