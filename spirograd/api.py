@@ -48,7 +48,7 @@ def init(arch: str | Sequence[str] | None = None, **options: Any) -> None:
     ``arch``: one of `cpu`, `vulkan`, `interpreter`, or a list like `gpu`, of which the first that works is taken; by default the CPU.
     The environment variable SG_ARCH overrides it. For the other options see `spirograd.config.Config`; each can be set as SG_<NAME>.
     Raises SpirogradRuntimeError if the back end is not there (unless ``enable_fallback=True``: then the CPU is used, with a warning)
-    and for unknown options.
+    and for unknown options; the session before then goes on.
     """
     wanted = knobs.get("SG_ARCH") or arch or cpu
     names: list[Any] = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted]
@@ -56,28 +56,32 @@ def init(arch: str | Sequence[str] | None = None, **options: Any) -> None:
         if name not in ARCHS:
             hint = did_you_mean(name, ARCHS) if isinstance(name, str) else ""
             raise SpirogradRuntimeError(f"there is no back end {name!r}; there are {', '.join(ARCHS)}{'; ' if hint else ''}{hint}")
-    reset()
     config = make_config(names[0], options)
     level = knobs.get("SG_LOG") or config.log_level
     if level not in _LEVELS:
         raise SpirogradRuntimeError(f"there is no log level {level!r}; there are {', '.join(_LEVELS)}")
+    warning = _choose(names, config)
+    session = Session(config)  # all that can fail comes before the end of the running session
+    reset()
     logger.setLevel(_LEVELS[level])
     tracebacks.show_all(config.print_full_traceback)
-    context.set_session(_open(names, config))
+    if warning:
+        logger.warning(warning)
+    context.set_session(session)
 
 
-def _open(names: list[str], config: Config) -> Session:
+def _choose(names: list[str], config: Config) -> str:
+    """Set ``config.arch`` to the first back end that works here; returns a warning if that is none of ``names``."""
     reasons = []
     for name in names:
         reason = loader.available(name) if name in loader.DEVICES else "this version has no such back end yet"
         if reason is None:
             config.arch = name
-            return Session(config)
+            return ""
         reasons.append(f"{name}: {reason}")
     if config.enable_fallback:
-        logger.warning("no back end of %s works here (%s); using the CPU", names, "; ".join(reasons))
         config.arch = cpu
-        return Session(config)
+        return f"no back end of {names} works here ({'; '.join(reasons)}); using the CPU"
     raise SpirogradRuntimeError(
         "cannot start " + "; ".join(reasons) + ". `spirograd doctor` shows what is missing; `enable_fallback=True` uses the CPU instead"
     )
