@@ -1,4 +1,4 @@
-"""Atomics on a device without compare-and-swap and without atomics of floats: the Vulkan device, with that taken from it.
+"""Atomics on a device without compare-and-swap and without atomics of floats: wgpu, and the Vulkan device with that taken from it.
 
 Thousands of invocations compete for few elements.
 """
@@ -15,7 +15,7 @@ import pytest
 import spirograd as sg
 from spirograd.base.dtypes import DType
 
-pytestmark = pytest.mark.archs("vulkan")
+pytestmark = pytest.mark.archs("vulkan", "wgpu")
 NARROW = (sg.i8, sg.u8, sg.i16, sg.u16)
 FLOATS = (sg.f32, sg.f64)
 INTS = sg.types.ndarray(sg.i32, 1)
@@ -308,3 +308,23 @@ def test_locks_are_open_afterwards(device: Any) -> None:
     words = np.zeros(4096, np.uint32)
     device.launcher._locks.read_into(0, memoryview(words).cast("B"))
     assert not words.any()
+
+
+def test_waiting_that_a_driver_ends_is_an_error(device: Any) -> None:
+    """Each wait is short and so is the loop around them, but together they are more than llvmpipe's limit: nothing is lost in silence."""
+
+    @sg.kernel
+    def run(out: sg.types.ndarray(sg.f32, 1), last: sg.types.ndarray(sg.f32, 1)):
+        for i in range(64):
+            for _ in range(20_000):
+                last[i] = sg.atomic_add(out[0], 1.0)
+
+    out, last = np.zeros(1, np.float32), np.zeros(64, np.float32)
+    if device.device.caps.loop_limit:
+        with pytest.raises(sg.SpirogradRuntimeError, match="ends loops after 65,535 iterations"):
+            run(out, last)
+            sg.sync()
+    else:
+        run(out, last)
+        assert out[0] == 64 * 20_000
+    test_locks_are_open_afterwards(device)

@@ -16,6 +16,7 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.options import CompileOptions
 from spirograd.ir.nodes import Kernel
 from spirograd.ir.spec import verify
+from spirograd.transforms.atomic_ways import unfinished_sites
 from spirograd.transforms.check_bounds import check_bounds
 from spirograd.transforms.check_capabilities import check_capabilities
 from spirograd.transforms.context import PassContext
@@ -39,6 +40,9 @@ GPU = Capabilities("vulkan", **_ALL)
 POOR = Capabilities("vulkan", int64=True, float64=True, atomic_int64=True)
 VALUES_ONLY = replace(POOR, int8=True, int16=True)
 WORDS = replace(POOR, int16=True, storage16=True)
+NO_CAS = replace(POOR, profile="wgpu", atomic_cas=False)
+IMPATIENT = replace(GPU, atomic_cas=False, loop_limit=1000)
+_NAMES = ("cpu", "gpu", "poor", "no narrow memory", "no bytes", "no compare-and-swap", "a limit of loops")
 SEEDS = range(40)
 
 
@@ -84,7 +88,7 @@ def test_single_passes(transform: Callable[[Kernel, PassContext], Kernel]) -> No
         compare(kernel, after, seed, f"seed {seed}")
 
 
-@pytest.mark.parametrize("caps", (CPU, GPU, POOR, VALUES_ONLY, WORDS), ids=("cpu", "gpu", "poor", "no narrow memory", "no bytes"))
+@pytest.mark.parametrize("caps", (CPU, GPU, POOR, VALUES_ONLY, WORDS, NO_CAS, IMPATIENT), ids=_NAMES)
 def test_the_way_to_device_ir(caps: Capabilities) -> None:
     for seed in SEEDS:
         kernel = random_kernel(seed)
@@ -95,6 +99,7 @@ def test_the_way_to_device_ir(caps: Capabilities) -> None:
         tasks = simplify(tasks, ctx)
         sites = collect_sites(tasks)
         block = arg_block(tasks, ctx)
+        sites = (tuple(dict.fromkeys((*sites[0], *unfinished_sites(tasks, caps)))), sites[1])
         ctx = replace(ctx, block=block, faults=sites[0], prints=sites[1])
         lowered = lower_atomics(legalize(diagnostics(layout(tasks, ctx), ctx), ctx), ctx)
         verify(lowered, "device")
