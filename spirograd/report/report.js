@@ -5,7 +5,7 @@ const data = JSON.parse(document.getElementById("report-data").textContent);
 const LINE_HEIGHT = 19;
 const CHUNK = 100;
 const byId = (id) => document.getElementById(id);
-const state = { kernel: 0, hovered: -1, pinned: -1, open: innerHeight > 850, panes: [] };
+const state = { kernel: 0, chosen: false, hovered: -1, pinned: -1, open: innerHeight > 850, panes: [] };
 
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
@@ -92,6 +92,8 @@ class Pane {
     this.title = "";
     this.task = "";
     this.cursor = -1;
+    this.lines = [];
+    this.byPlace = new Map();
     this.tabs = make("div", { class: "tabs", role: "tablist", "aria-label": `Stages of pane ${number + 1}` });
     this.note = make("div", { class: "note", role: "note" });
     this.pre = make("pre", { tabindex: "0", role: "tabpanel" });
@@ -145,17 +147,20 @@ class Pane {
     const unmapped = stage.lines.length && !stage.places.some((place) => place >= 0);
     this.note.textContent = stage.note || (unmapped ? "No line of this stage can be mapped to a line of Python." : "");
     this.note.hidden = !this.note.textContent;
-    const code = make("div", { class: "code" });
+    // Sizes are known beforehand, so the browser need not lay out what is out of sight.
+    const longest = stage.lines.reduce((most, line) => Math.max(most, line.length + 7 * (line.split("\t").length - 1)), 0);
+    const code = make("div", { class: "code", style: `width: calc(${longest}ch + 80px)` });
     this.observer?.disconnect();
     this.observer = new IntersectionObserver((entries) => this.uncover(entries), { root: this.pre, rootMargin: "400px" });
     for (let first = 0; first < stage.lines.length; first += CHUNK) {
-      const chunk = make("div");
-      for (let k = first; k < Math.min(first + CHUNK, stage.lines.length); k++) chunk.append(this.line(stage, k));
+      const end = Math.min(first + CHUNK, stage.lines.length);
+      const chunk = make("div", { class: "chunk", style: `height: ${(end - first) * LINE_HEIGHT}px` });
+      for (let k = first; k < end; k++) chunk.append(this.line(stage, k));
       code.append(chunk);
       this.observer.observe(chunk);
     }
     this.pre.replaceChildren(code);
-    this.pre.scrollTop = this.pre.scrollLeft = 0;
+    this.pre.scrollTo(0, 0);
   }
 
   line(stage, k) {
@@ -330,6 +335,7 @@ function blockTable(kernel) {
 function choose(number, task = "") {
   if (number !== state.kernel) state.hovered = state.pinned = -1;
   state.kernel = number;
+  state.chosen = true;
   const kernel = data.kernels[number];
   describe(kernel);
   for (const pane of state.panes) {
@@ -399,7 +405,7 @@ function setCount(count) {
     const pane = new Pane(state.panes.length);
     state.panes.push(pane);
     byId("panes").append(pane.element);
-    pane.show(data.kernels[state.kernel]);
+    if (state.chosen) pane.show(data.kernels[state.kernel]);
   }
   relight();
 }
