@@ -1,9 +1,10 @@
-"""How large a dispatch is: what the devices that run SPIR-V share."""
+"""What the devices that run SPIR-V share: how large a dispatch is, a first look at modules."""
 
 from __future__ import annotations
 
 from spirograd.base.artifact import TaskInfo
 from spirograd.base.caps import Capabilities
+from spirograd.base.errors import SpirogradRuntimeError
 
 # Invocations that fill the device, for tasks whose length only the device knows (they stride, so any number is right).
 _FILL = {"cpu": 4096}
@@ -12,6 +13,9 @@ _FILL_LOOPS = 1 << 18
 # Kernels stride over their range, so any number of groups is right. A CPU driver pays about 1 us for each group: few large
 # strides take half the time of many groups (4 million elements: 87 ms with 256 groups, 161 ms with 62,500).
 _CPU_GROUPS = 256
+# llvmpipe ends the loops of an invocation after so many iterations: see transforms/check_loops.py.
+LLVMPIPE_LOOP_LIMIT = 65535
+_SPIRV_MAGIC = 0x07230203
 
 
 def extent(task: TaskInfo, caps: Capabilities, kind: str) -> tuple[int, int]:
@@ -25,3 +29,9 @@ def extent(task: TaskInfo, caps: Capabilities, kind: str) -> tuple[int, int]:
         return caps.max_groups, _FILL_LOOPS
     most = min(caps.max_groups, _CPU_GROUPS) if kind == "cpu" else caps.max_groups
     return min(task.max_groups or most, most), _FILL.get(kind, _FILL_GPU)
+
+
+def check_module(module: bytes, name: str) -> None:
+    """Raise SpirogradRuntimeError if the bytes are no SPIR-V at all: drivers do not look. ``name`` is the kernel's."""
+    if len(module) < 20 or len(module) % 4 or int.from_bytes(module[:4], "little") != _SPIRV_MAGIC:
+        raise SpirogradRuntimeError(f"kernel {name}: this is no SPIR-V module ({len(module)} bytes)")

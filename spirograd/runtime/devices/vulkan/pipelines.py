@@ -11,12 +11,11 @@ from typing import Any
 
 import vulkan as vk
 
-from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.runtime.devices.grid import check_module
 from spirograd.runtime.devices.vulkan.api import NULL, check, ffi, struct
 
 _MAGIC = b"SGVP"
 _DIGEST = 32
-_SPIRV_MAGIC = 0x07230203
 
 
 class Pipelines:
@@ -45,8 +44,7 @@ class Pipelines:
 
     def create(self, module: bytes, entry: str, name: str) -> Any:
         """A pipeline of entry point ``entry``; ``name`` is for errors. Raises SpirogradRuntimeError on a bad module."""
-        if len(module) < 20 or len(module) % 4 or int.from_bytes(module[:4], "little") != _SPIRV_MAGIC:
-            raise SpirogradRuntimeError(f"kernel {name}: this is no SPIR-V module ({len(module)} bytes)")
+        check_module(module, name)
         words = ffi.new("uint32_t[]", len(module) // 4)
         ffi.memmove(words, module, len(module))
         shader = ffi.new("VkShaderModule*")

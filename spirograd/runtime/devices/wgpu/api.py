@@ -5,26 +5,46 @@ Everything here that begins with an underscore in wgpu is used here and in no ot
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import TracebackType
 from typing import Any
 
 import wgpu
 from wgpu.backends.wgpu_native import GPUShaderModule, extras, ffi, lib
 from wgpu.backends.wgpu_native import _api as native
 
-from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.errors import OutOfDeviceMemory, SpirogradError, SpirogradRuntimeError
 
-__all__ = ["ffi", "handle", "lib", "lost_reason", "read_staging", "start_instance", "telling", "trusted_module", "wgpu"]
+__all__ = [
+    "DeviceLost",
+    "abandon",
+    "ffi",
+    "handle",
+    "lib",
+    "losses",
+    "lost_reason",
+    "probe",
+    "read_staging",
+    "start_instance",
+    "subgroup_sizes",
+    "telling",
+    "trusted_module",
+    "wgpu",
+]
 
-_LOST = "device was lost"
 _DEVICE_SELECT = "NODEVICE_SELECT"
-_lost_messages: list[str] = []
 _instance_lock = threading.Lock()
-_instance_started = False
+_instance_backend = ""
+
+
+class DeviceLost(SpirogradRuntimeError):
+    """wgpu refuses to work because the device is gone."""
 
 
 def handle(thing: Any) -> Any:
@@ -33,34 +53,57 @@ def handle(thing: Any) -> Any:
 
 
 class _LossWatch(logging.Handler):
-    """wgpu only logs the loss of a device."""
+    """wgpu tells the loss of a device to its log only: first that there was one, then what happened; not which device it was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.losses = 0
+        self.messages: deque[str] = deque(maxlen=1)
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
-        if _LOST in message:
-            _lost_messages.append(message.strip())
+        if "DEVICE LOST" in message:
+            self.losses += 1
+        elif "device was lost" in message:
+            self.messages.append(message.strip())
 
 
-logging.getLogger("wgpu").addHandler(_LossWatch())
+_watch = _LossWatch()
+logging.getLogger("wgpu").addHandler(_watch)
+
+
+def losses() -> int:
+    """How many devices of wgpu this process has lost. Whether a certain one is among them: see `probe`."""
+    return _watch.losses
 
 
 def lost_reason() -> str:
-    """What wgpu said when a device of this process was lost; "" if none was."""
-    return _lost_messages[-1] if _lost_messages else ""
+    """What wgpu said last about the loss of a device; "" if nothing."""
+    return _watch.messages[-1] if _watch.messages else ""
 
 
-def start_instance(backend: str) -> None:
+def probe(device: Any) -> None:
+    """Raise DeviceLost if ``device`` does not work any more."""
+    with telling("reach the device through wgpu"):
+        device.create_buffer(size=16, usage=wgpu.BufferUsage.COPY_DST)
+
+
+def start_instance(backend: str) -> str:
     """Restrict wgpu to one of its backends ("Vulkan", "Metal", "DX12", "GL"), if nobody in this process has used it yet.
 
-    Looking for backends that are not wanted takes long, and makes some print complaints.
+    Looking for backends that are not wanted takes long, and makes some print complaints. Returns the backend that wgpu is restricted
+    to, or "" if it was started without us, with all of them.
     """
-    global _instance_started
+    global _instance_backend
     with _instance_lock:
-        if _instance_started:
-            return
-        _instance_started = True
-        with _without_device_select():
-            extras.set_instance_extras(backends=[backend])
+        if not _instance_backend:
+            try:
+                with _without_device_select():
+                    extras.set_instance_extras(backends=[backend])
+            except RuntimeError:  # there is an instance already
+                return ""
+            _instance_backend = backend
+        return _instance_backend
 
 
 @contextmanager
@@ -76,22 +119,32 @@ def _without_device_select() -> Iterator[None]:
             del os.environ[_DEVICE_SELECT]
 
 
-@contextmanager
-def telling(what: str) -> Iterator[None]:
-    """Errors of wgpu inside, those of its C functions included, become SpirogradRuntimeErrors: ``cannot <what>: ...``."""
-    errors = native.error_handler
-    errors.capture(what)
-    try:
-        yield
-    except (wgpu.GPUError, RuntimeError) as error:
-        errors.release(what)
-        raise SpirogradRuntimeError(f"cannot {what}: {_shortened(str(error))}") from error
-    except BaseException:
-        errors.release(what)
-        raise
-    found = errors.release(what)
-    if found is not None:
-        raise SpirogradRuntimeError(f"cannot {what}: {_shortened(found[1])}")
+class telling:
+    """Inside ``with telling(what)``, errors of wgpu become ours, those of its C functions included: ``cannot <what>: ...``.
+
+    Raises OutOfDeviceMemory, DeviceLost or SpirogradRuntimeError. Errors of this package pass.
+    """
+
+    __slots__ = ("_what",)
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        native.error_handler.capture(self)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _where: TracebackType | None) -> None:
+        found = native.error_handler.release(self)
+        if error is None:
+            if found is not None:
+                raise self._ours(found[1], found[0] == "OutOfMemory")
+        elif isinstance(error, (wgpu.GPUError, RuntimeError)) and not isinstance(error, SpirogradError):
+            raise self._ours(str(error), isinstance(error, wgpu.GPUOutOfMemoryError)) from error
+
+    def _ours(self, message: str, memory: bool) -> SpirogradRuntimeError:
+        lost = "device is lost" in message
+        kind = DeviceLost if lost else OutOfDeviceMemory if memory else SpirogradRuntimeError
+        return kind(f"cannot {self._what}: {_shortened(message)}")
 
 
 def _shortened(message: str) -> str:
@@ -113,10 +166,12 @@ def trusted_module(device: Any, code: bytes, label: str) -> Any:
     return GPUShaderModule(label, lib.wgpuDeviceCreateShaderModuleTrusted(handle(device), descriptor, 0), device)
 
 
-@ffi.callback("void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)")
-def _mapped(status: int, message: Any, first: Any, second: Any) -> None:
+def _note_status(status: int, message: Any, first: Any, second: Any) -> None:
     """Leaves the status where `read_staging` looks for it."""
     ffi.cast("int *", first)[0] = status
+
+
+_mapped = ffi.callback("void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)", _note_status)
 
 
 def read_staging(device: Any, buffer: Any, out: memoryview) -> None:
@@ -134,3 +189,22 @@ def read_staging(device: Any, buffer: Any, out: memoryview) -> None:
         raise SpirogradRuntimeError(f"wgpu cannot map memory to read it (status {status[0]}): {lost_reason() or 'no reason given'}")
     ffi.memmove(ffi.from_buffer(out), lib.wgpuBufferGetConstMappedRange(handle(buffer), 0, len(out)), len(out))
     lib.wgpuBufferUnmap(handle(buffer))
+
+
+def subgroup_sizes(adapter: Any) -> tuple[int, int]:
+    """The smallest and the largest number of invocations in a subgroup; zeros where wgpu does not know."""
+    info = ffi.new("WGPUAdapterInfo *")
+    lib.wgpuAdapterGetInfo(handle(adapter), info)
+    sizes = (info.subgroupMinSize, info.subgroupMaxSize)
+    lib.wgpuAdapterInfoFreeMembers(info[0])
+    return sizes
+
+
+def abandon(device: Any) -> None:
+    """Make sure that nothing of ``device`` is ever released: in a forked child, its threads are not there to take part in that."""
+    for thing in gc.get_objects():
+        if isinstance(thing, native.GPUObjectBase) and (thing is device or thing._device is device):
+            thing._internal = None
+    device._poller = None
+    device._queue = None
+    device.adapter._internal = None

@@ -10,40 +10,43 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from types import TracebackType
+from typing import Any, NoReturn
 
 from spirograd.base.artifact import CompiledKernel, TaskInfo
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.runtime.device import Buffer
 from spirograd.runtime.devices.grid import extent
-from spirograd.runtime.devices.wgpu.api import ffi, handle, lib, lost_reason, telling
+from spirograd.runtime.devices.wgpu.api import DeviceLost, abandon, ffi, handle, lib, losses, lost_reason, probe, telling
 from spirograd.runtime.devices.wgpu.features import Features, create_device
 from spirograd.runtime.devices.wgpu.memory import Allocator, GroupCache, Place
 from spirograd.runtime.devices.wgpu.pipelines import Pipelines
-from spirograd.runtime.devices.wgpu.stream import BATCH, Stream
+from spirograd.runtime.devices.wgpu.stream import ARGUMENT_BYTES, BATCH, Stream
 
 _TRASH_LIMIT = 1024
-# Bind groups that a task keeps; beyond that all are dropped, and made again as needed.
-_GROUPS_KEPT = 512
 
 _open_devices: weakref.WeakSet[WgpuDevice] = weakref.WeakSet()
 
 
 class Task:
-    """The pipeline of one task, how large its dispatches are, and the bind groups made so far."""
+    """The pipeline of one task, how large its dispatches are, and the bind groups made so far.
 
-    __slots__ = ("bindings", "fill", "group_size", "groups", "keep", "limit", "packed", "pipeline", "words")
+    ``addresses`` reads the addresses of its buffers, each once, from an argument block; ``bindings`` counts among these. ``packed``: the
+    offsets in the block of those that share a binding, and their numbers.
+    """
+
+    __slots__ = ("addresses", "bindings", "fill", "group_size", "groups", "keep", "limit", "packed", "pipeline")
 
     def __init__(self, info: TaskInfo, pipeline: Any, limit: int, fill: int) -> None:
         self.keep = pipeline
         self.pipeline = handle(pipeline)
         self.group_size = max(info.group_size, 1)
         self.limit, self.fill = limit, fill
-        self.bindings = info.bindings
-        self.packed = tuple(sorted({offset for entry in info.bindings if len(entry) > 1 for offset in entry}))
-        used = [offset for entry in info.bindings for offset in entry]
-        # Addresses stand at the beginning of a block: the words up to the last one that is used name the buffers.
-        self.words = struct.Struct(f"<{max(used) // 8 + 1}Q" if used else "<").unpack_from
+        used = sorted({offset for entry in info.bindings for offset in entry})
+        gaps = [offset - (before + 8) for before, offset in zip([-8, *used], used)]
+        self.addresses = struct.Struct("<" + "".join(f"{gap}xQ" for gap in gaps)).unpack_from
+        self.bindings = tuple(tuple(used.index(offset) for offset in entry) for entry in info.bindings)
+        self.packed = tuple(sorted({(offset, used.index(offset)) for entry in info.bindings if len(entry) > 1 for offset in entry}))
         self.groups = GroupCache()
 
 
@@ -58,6 +61,31 @@ class Executable:
         self.arguments = arguments
 
 
+class _Turn:
+    """``with turn:`` holds the lock of a device that works, else raises; if the device is lost inside, that is remembered and told."""
+
+    __slots__ = ("_device", "lock")
+
+    def __init__(self, device: WgpuDevice) -> None:
+        self._device = device
+        self.lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+        try:
+            self._device._check()
+        except BaseException:
+            self.lock.release()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+        try:
+            if isinstance(error, DeviceLost):
+                self._device._lose(error)
+        finally:
+            self.lock.release()
+
+
 class WgpuDevice:
     """One adapter of wgpu. See `spirograd.runtime.device.Device` for the methods.
 
@@ -65,7 +93,7 @@ class WgpuDevice:
     """
 
     def __init__(self, features: Features, checked: bool, cap: int | None) -> None:
-        self._lock = threading.RLock()
+        self._turn = _Turn(self)
         self._trouble = ""  # why the device cannot be used any more
         self._trash: deque[Place] = deque()  # appended to by finalizers, which may run anywhere: no lock there
         self._features = features
@@ -77,14 +105,14 @@ class WgpuDevice:
         self._pipelines = Pipelines(self._device, checked)
         self._push_limit = self.caps.max_push_constants
         self._dynamic_offset = ffi.new("uint32_t[1]")
+        self._losses = losses()  # of this process, that we know not to be ours
         _open_devices.add(self)
 
     # --- memory ---
 
     def allocate(self, nbytes: int) -> Buffer:
         """See `Device.allocate`. Raises OutOfDeviceMemory with the bytes wanted and the limit."""
-        with self._lock:
-            self._check()
+        with self._turn:
             self._collect()
             try:
                 place = self._allocator.take(nbytes)
@@ -101,8 +129,7 @@ class WgpuDevice:
         """See `Device.upload`."""
         if not len(data):
             return
-        with self._lock:
-            self._check()
+        with self._turn:
             self._upload(buffer.handle, offset, data)
 
     def _upload(self, place: Place, offset: int, data: memoryview) -> None:
@@ -120,8 +147,7 @@ class WgpuDevice:
 
     def download(self, buffer: Buffer, offset: int, out: memoryview) -> None:
         """See `Device.download`."""
-        with self._lock:
-            self._check()
+        with self._turn:
             self._download(buffer.handle, offset, out)
             self._check()
 
@@ -139,8 +165,7 @@ class WgpuDevice:
         """See `Device.fill`."""
         if not nbytes:
             return
-        with self._lock:
-            self._check()
+        with self._turn:
             place = buffer.handle
             self._stream.fill(place.buffer, place.offset + offset, nbytes, word)
 
@@ -150,8 +175,7 @@ class WgpuDevice:
             return
         if target.handle is source.handle and abs(target_offset - source_offset) < nbytes:
             raise ValueError("a copy within one buffer must not overlap itself")
-        with self._lock:
-            self._check()
+        with self._turn:
             to, of = target.handle, source.handle
             if target_offset % 4 or source_offset % 4 or nbytes % 4:
                 data = memoryview(bytearray(nbytes))
@@ -174,26 +198,23 @@ class WgpuDevice:
         """Make pipelines of the kernel's SPIR-V modules. Raises SpirogradRuntimeError on a bad module."""
         if kernel.profile != "wgpu":
             raise SpirogradRuntimeError(f"kernel {kernel.name} was compiled for {kernel.profile!r}, not for wgpu")
-        with self._lock:
-            self._check()
+        with self._turn:
             size = kernel.args.size
+            if size > ARGUMENT_BYTES:
+                raise SpirogradRuntimeError(f"the arguments of {kernel.name} take {size} bytes; at most {ARGUMENT_BYTES} are possible")
             indirect = size > self._push_limit
             tasks = []
             for info in kernel.tasks:
                 what = f"{kernel.name} ({info.name})"
                 immediates = 0 if indirect else size
-                pipeline = self._pipelines.create(
-                    kernel.binaries[info.binary], info.entry, len(info.bindings), immediates, indirect, what
-                )
+                pipeline = self._pipelines.create(kernel.binaries[info.binary], info.entry, len(info.bindings), immediates, indirect, what)
                 tasks.append(Task(info, pipeline, *extent(info, self.caps, self._features.kind)))
             arguments = self._pipelines.group([(self._stream.ring, 0, size)], dynamic=True) if indirect else None
             return Executable(tuple(tasks), size, arguments)
 
     def launch(self, executable: Executable, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
         """See `Device.launch`. Records the dispatches; they are submitted every few hundred, or when somebody waits."""
-        with self._lock:
-            if self._trouble or lost_reason():
-                self._check()
+        with self._turn:
             stream = self._stream
             if stream.recorded >= BATCH:
                 stream.flush()
@@ -209,14 +230,12 @@ class WgpuDevice:
 
     def _dispatch(self, executable: Executable, task: Task, block: bytes | bytearray, groups: int) -> None:
         stream = self._stream
-        key = task.words(block)
-        group = task.groups.entries.get(key)
-        if group is None:
-            group = self._bind(task, key)
+        key = task.addresses(block)
+        group = task.groups.entries.get(key) or self._bind(task, key)
         if task.packed:
             block = bytearray(block)
-            for offset in task.packed:
-                struct.pack_into("<Q", block, offset, self._allocator.at(key[offset // 8]).offset)
+            for offset, number in task.packed:
+                struct.pack_into("<Q", block, offset, self._allocator.at(key[number]).offset)
         if executable.arguments is not None:
             self._dynamic_offset[0] = stream.put_arguments(bytes(block))
         compute = stream.compute or stream.open_pass()
@@ -232,27 +251,23 @@ class WgpuDevice:
         stream.recorded += 1
 
     def _bind(self, task: Task, key: tuple[int, ...]) -> Any:
-        """The bind group of a task for the buffers that ``key`` names."""
-        entries = []
-        used: dict[Place, None] = {}
-        for offsets in task.bindings:
-            places = [self._allocator.at(key[offset // 8]) for offset in offsets]
-            used.update(dict.fromkeys(places))
-            if len(places) == 1:
-                entries.append((places[0], None))
-            else:
-                entries.append((places[0], self._allocator.gather(places, self._stream.copy)))
-        parts = [(p.buffer, p.offset, p.size) if shared is None else (shared, 0, shared.size) for p, shared in entries]
+        """The bind group of a task for the buffers at the addresses ``key``."""
+        places = [self._allocator.at(address) for address in key]
+        for numbers in task.bindings:
+            self._allocator.gather([places[number] for number in numbers], self._stream.copy)
+        parts = []
+        for numbers in task.bindings:  # only now: what was brought together first may have moved again
+            place = places[numbers[0]]
+            parts.append((place.buffer, place.offset, place.size) if len(numbers) == 1 else (place.buffer, 0, place.buffer.size))
         group = self._pipelines.group(parts)
-        if len(task.groups.entries) >= _GROUPS_KEPT:
-            self._allocator.forget_cache(task.groups)
-        self._allocator.remember_group(task.groups, key, group, used)
+        task.groups.put(key, group)
+        for place in places:
+            place.caches.add(task.groups)
         return group
 
     def synchronize(self) -> None:
         """See `Device.synchronize`. Raises what wgpu has reported, and a lost device."""
-        with self._lock:
-            self._check()
+        with self._turn:
             self._stream.finish()
             self._collect()
             self._check()
@@ -265,17 +280,27 @@ class WgpuDevice:
             self._allocator.give(self._trash.popleft())
 
     def _check(self) -> None:
-        if not self._trouble and lost_reason():
-            self._trouble = (
-                "the device of wgpu was lost (the driver reset it, often because a kernel ran too long or wrote outside of its arrays); "
-                f"its memory is gone: call init again. wgpu says: {lost_reason()}"
-            )
+        """Raise if the device cannot be used."""
         if self._trouble:
             raise SpirogradRuntimeError(self._trouble)
+        if self._losses != losses():
+            self._losses = losses()
+            try:
+                probe(self._device)
+            except DeviceLost as error:
+                self._lose(error)
+
+    def _lose(self, error: DeviceLost) -> NoReturn:
+        """Remember that the device is lost, and raise that."""
+        self._trouble = (
+            "the device of wgpu was lost (the driver reset it, often because a kernel ran too long or wrote outside of its arrays); "
+            f"its memory is gone: call init again. wgpu says: {lost_reason() or error}"
+        )
+        raise SpirogradRuntimeError(self._trouble) from error
 
     def close(self) -> None:
         """Wait for the work under way and release everything."""
-        with self._lock:
+        with self._turn.lock:
             if self._device is None:
                 return
             _open_devices.discard(self)
@@ -292,9 +317,10 @@ class WgpuDevice:
 
     def _abandon(self) -> None:
         """In a forked child: the threads of wgpu do not exist here, nothing may be called any more, not even to clean up."""
-        self._device = None
-        self._lock = threading.RLock()  # its owner may not exist in this process
+        device, self._device = self._device, None
+        self._turn = _Turn(self)  # who holds the lock may not exist in this process
         self._trouble = "wgpu does not survive a fork; call init in the child process, or start it with the 'spawn' method"
+        abandon(device)
 
 
 def _close_all() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,30 +11,62 @@ from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.base.wording import over_limit
 from spirograd.runtime.devices.wgpu.api import telling, wgpu
 
+# Of addresses, and of what lies together in a buffer: no adapter wants more for the offsets of bindings.
 _ALIGNMENT = 256
 _FIRST_ADDRESS = 1 << 32
+# Bind groups that a task keeps; beyond that all are dropped, and made again as needed.
+GROUPS_KEPT = 512
 _USAGE = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
+
+
+class GroupCache:
+    """Bind groups of one task by the addresses of its buffers."""
+
+    __slots__ = ("__weakref__", "_keys", "entries")
+
+    def __init__(self) -> None:
+        self.entries: dict[tuple[int, ...], Any] = {}
+        self._keys: dict[int, set[tuple[int, ...]]] = {}  # of the entries that an address is part of
+
+    def put(self, key: tuple[int, ...], group: Any) -> None:
+        """Keep ``group`` until one of the buffers goes or moves. Where there are too many, all others are dropped."""
+        if len(self.entries) >= GROUPS_KEPT:
+            self.entries.clear()
+            self._keys.clear()
+        self.entries[key] = group
+        for address in key:
+            self._keys.setdefault(address, set()).add(key)
+
+    def drop(self, address: int) -> None:
+        """Drop the groups that hold the allocation at ``address``."""
+        for key in self._keys.pop(address, ()):
+            del self.entries[key]
+            for other in set(key) - {address}:
+                keys = self._keys[other]
+                keys.discard(key)
+                if not keys:
+                    del self._keys[other]
 
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """Where an allocation lies: ``size`` bytes of ``buffer`` from ``offset`` on, and the bind groups that hold it, as (cache, key)."""
+    """Where an allocation lies: ``size`` bytes of ``buffer`` from ``offset`` on.
+
+    ``neighbours`` are all that share the buffer, itself included (one set for all of them); ``caches`` may hold bind groups of it.
+    """
 
     address: int
     size: int
     buffer: Any
     offset: int = 0
-    neighbours: set[Place] = field(default_factory=set)  # all that share the buffer, itself included; shared by all of them
-    groups: set[tuple[GroupCache, tuple[int, ...]]] = field(default_factory=set)
+    neighbours: set[Place] = field(default_factory=set)
+    caches: weakref.WeakSet[GroupCache] = field(default_factory=weakref.WeakSet)
 
-
-class GroupCache:
-    """Bind groups of one task by the words of the argument block that name its buffers."""
-
-    __slots__ = ("entries",)
-
-    def __init__(self) -> None:
-        self.entries: dict[tuple[int, ...], Any] = {}
+    def forget_groups(self) -> None:
+        """Drop the bind groups that hold this allocation."""
+        for cache in self.caches:
+            cache.drop(self.address)
+        self.caches.clear()
 
 
 class Allocator:
@@ -42,6 +75,13 @@ class Allocator:
     def __init__(self, device: Any, largest: int, cap: int | None) -> None:
         self._device = device
         self._largest = largest
+        limits = device.limits
+        whole = limits["max-buffer-size"] < limits["max-storage-buffer-binding-size"]
+        self._reason = (
+            "wgpu limits the size of a buffer (max-buffer-size)"
+            if whole
+            else "wgpu limits what a kernel sees of an array (max-storage-buffer-binding-size)"
+        )
         self._cap = cap
         self._used = 0
         self._next = _FIRST_ADDRESS
@@ -52,8 +92,8 @@ class Allocator:
         size = max(16, -(-nbytes // 16) * 16)
         if size > self._largest:
             raise OutOfDeviceMemory(
-                f"cannot allocate {nbytes} bytes: a kernel sees at most {self._largest} bytes of one array through wgpu on this adapter "
-                "(limit max-storage-buffer-binding-size); split the array, or use another back end"
+                f"cannot allocate {nbytes} bytes: {self._reason}, and that of this adapter is {self._largest} bytes; split the array, or "
+                "use another back end"
             )
         if self._cap is not None and self._used + size > self._cap:
             raise OutOfDeviceMemory(over_limit(nbytes, self._used, self._cap))
@@ -66,18 +106,15 @@ class Allocator:
         return place
 
     def _create(self, size: int) -> Any:
-        try:
-            with telling(f"allocate {size} bytes through wgpu"):
-                return self._device.create_buffer(size=size, usage=_USAGE)
-        except SpirogradRuntimeError as error:
-            raise OutOfDeviceMemory(str(error)) from error
+        with telling(f"allocate {size} bytes through wgpu"):
+            return self._device.create_buffer(size=size, usage=_USAGE)
 
     def give(self, place: Place) -> None:
         """Forget an allocation; wgpu releases a buffer when nothing that was recorded needs it any more."""
         if self.places.pop(place.address, None) is None:
             return
         self._used -= place.size
-        self.forget_groups(place)
+        place.forget_groups()
         place.neighbours.discard(place)
         place.buffer = None
 
@@ -93,39 +130,15 @@ class Allocator:
         except KeyError:
             raise SpirogradRuntimeError(f"no memory of this device begins at address {address:#x}: it was freed") from None
 
-    # --- bind groups ---
-
-    def remember_group(self, cache: GroupCache, key: tuple[int, ...], group: Any, places: Iterable[Place]) -> None:
-        """Keep a bind group until one of its buffers goes or moves."""
-        cache.entries[key] = group
-        for place in places:
-            place.groups.add((cache, key))
-
-    def forget_groups(self, place: Place) -> None:
-        """Drop the bind groups that hold ``place``."""
-        for cache, key in list(place.groups):
-            cache.entries.pop(key, None)
-            for address in key:
-                other = self.places.get(address)
-                if other is not None:
-                    other.groups.discard((cache, key))
-        place.groups.clear()
-
-    def forget_cache(self, cache: GroupCache) -> None:
-        """Drop all bind groups of a task."""
-        cache.entries.clear()
-        for place in self.places.values():
-            place.groups = {entry for entry in place.groups if entry[0] is not cache}
-
     # --- buffers that lie together ---
 
-    def gather(self, places: Sequence[Place], copy: Any) -> Any:
-        """Bring ``places`` into one buffer, for good, together with what lies beside them already; returns the buffer.
+    def gather(self, places: Sequence[Place], copy: Any) -> None:
+        """Bring ``places`` into one buffer, for good, together with what lies beside them already.
 
         ``copy(source, source offset, target, target offset, bytes)`` records a copy. Raises OutOfDeviceMemory if they do not fit.
         """
         if all(place.buffer is places[0].buffer for place in places):
-            return places[0].buffer
+            return
         moving = sorted({other for place in places for other in place.neighbours}, key=lambda p: p.address)
         total = sum(_aligned(place.size) for place in moving)
         if total > self._largest:
@@ -135,11 +148,10 @@ class Allocator:
             )
         buffer, offset, together = self._create(total), 0, set(moving)
         for place in moving:
-            self.forget_groups(place)
+            place.forget_groups()
             copy(place.buffer, place.offset, buffer, offset, place.size)
             place.buffer, place.offset, place.neighbours = buffer, offset, together
             offset += _aligned(place.size)
-        return buffer
 
 
 def _aligned(size: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from spirograd.runtime.devices.grid import check_module
 from spirograd.runtime.devices.wgpu.api import telling, trusted_module, wgpu
 
 
@@ -36,6 +37,7 @@ class Pipelines:
 
     def create(self, code: bytes, entry: str, count: int, immediates: int, indirect: bool, what: str) -> Any:
         """The pipeline of a module. ``count``: storage buffers; ``immediates``: bytes of the argument block that are pushed."""
+        check_module(code, what)
         with telling(f"load {what} through wgpu"):
             create = self._device.create_shader_module
             module = create(code=code, label=what) if self._checked else trusted_module(self._device, code, what)

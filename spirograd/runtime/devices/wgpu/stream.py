@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from spirograd.runtime.devices.wgpu.api import ffi, handle, lib, read_staging, telling, wgpu
 
 # Dispatches that are recorded before they are submitted: enough to hide the cost of a submission, few enough to keep the device busy.
 BATCH = 256
-_RING_BYTES = 1 << 18
+# Submissions under way: a host that is faster than the device waits, else what is recorded would fill the memory.
+_UNDER_WAY = 16
+ARGUMENT_BYTES = 1 << 18  # for argument blocks, per submission
 _ARGUMENT_ALIGNMENT = 256
 _STAGING_BYTES = 1 << 24
 _PATTERN_BYTES = 1 << 20
@@ -26,9 +29,11 @@ class Stream:
         self.bound: Any = None  # the pipeline that is set in it
         self.recorded = 0
         self._arguments = bytearray()
-        self.ring = device.create_buffer(size=_RING_BYTES, usage=wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST)
+        self.ring = device.create_buffer(size=ARGUMENT_BYTES, usage=wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST)
         self._staging: Any = None
-        self._pattern: Any = None
+        self._pattern: tuple[int, Any] | None = None  # a word, and a buffer full of it
+        self._submitted: deque[int] = deque()
+        self._index = ffi.new("WGPUSubmissionIndex *")
 
     # --- recording ---
 
@@ -46,7 +51,10 @@ class Stream:
             self._pass = self.compute = self.bound = None
 
     def commands(self) -> Any:
-        """The encoder, outside of a pass: for copies."""
+        """The encoder, outside of a pass: for one copy."""
+        if self.recorded >= BATCH:
+            self.flush()
+        self.recorded += 1
         self._end_pass()
         if self._encoder is None:
             self._encoder = self._device.create_command_encoder()
@@ -55,7 +63,7 @@ class Stream:
     def put_arguments(self, block: bytes) -> int:
         """Keep an argument block for the dispatches recorded next; returns its offset in `ring`."""
         offset = -(-len(self._arguments) // _ARGUMENT_ALIGNMENT) * _ARGUMENT_ALIGNMENT
-        if offset + len(block) > _RING_BYTES:
+        if offset + len(block) > ARGUMENT_BYTES:
             self.flush()
             offset = 0
         self._arguments += bytes(offset - len(self._arguments)) + block
@@ -66,20 +74,32 @@ class Stream:
         if self._encoder is None:
             return
         encoder, self._encoder = self._encoder, None
+        last, self._pass, self.compute, self.bound = self._pass, None, None, None
+        arguments, self._arguments = self._arguments, bytearray()
+        self.recorded = 0
         with telling("submit work through wgpu"):
-            self._end_pass()
-            self.recorded = 0
-            arguments, self._arguments = self._arguments, bytearray()
+            if last is not None:
+                last.end()
+            commands = encoder.finish()
             if arguments:
                 # What was submitted before has read the ring by then: the queue keeps the order.
                 self._device.queue.write_buffer(self.ring, 0, arguments)
-            self._device.queue.submit([encoder.finish()])
+            self._submitted.append(
+                lib.wgpuQueueSubmitForIndex(handle(self._device.queue), 1, ffi.new("WGPUCommandBuffer *", handle(commands)))
+            )
+        if len(self._submitted) > _UNDER_WAY:
+            self._index[0] = self._submitted.popleft()
+            self._wait(self._index)
+
+    def _wait(self, submission: Any) -> None:
+        with telling("wait for work through wgpu"):
+            lib.wgpuDevicePoll(handle(self._device), True, submission)
 
     def finish(self) -> None:
         """Submit, and wait until everything is done."""
         self.flush()
-        with telling("wait for work through wgpu"):
-            lib.wgpuDevicePoll(handle(self._device), True, ffi.NULL)
+        self._wait(ffi.NULL)
+        self._submitted.clear()
 
     # --- transfers: offsets and lengths are multiples of 4 ---
 
@@ -93,8 +113,8 @@ class Stream:
         """Bytes of ``buffer`` to the host, when all that was recorded is done."""
         for start in range(0, len(out), _STAGING_BYTES):
             piece = out[start : start + _STAGING_BYTES]
-            staging = self._staging_of(len(piece))
             with telling("read device memory through wgpu"):
+                staging = self._staging_of(len(piece))
                 self.commands().copy_buffer_to_buffer(buffer, offset + start, staging, 0, len(piece))
                 self.flush()
                 read_staging(self._device, staging, piece)
@@ -120,8 +140,15 @@ class Stream:
             if word == 0:
                 self.commands().clear_buffer(buffer, offset, nbytes)
                 return
-            size = min(nbytes, _PATTERN_BYTES)
+            pattern = self._pattern_of(word, nbytes)
+            for start in range(0, nbytes, pattern.size):
+                self.commands().copy_buffer_to_buffer(pattern, 0, buffer, offset + start, min(pattern.size, nbytes - start))
+
+    def _pattern_of(self, word: int, nbytes: int) -> Any:
+        """A buffer full of ``word``, of ``nbytes`` if that is not much. A new one for each word: work under way may read the old one."""
+        size = min(_PATTERN_BYTES, 1 << max(nbytes - 1, 255).bit_length())
+        if self._pattern is None or self._pattern[0] != word or self._pattern[1].size < size:
             pattern = self._device.create_buffer(size=size, usage=_COPIES)
-            self._device.queue.write_buffer(pattern, 0, word.to_bytes(4, "little") * (size // 4))
-            for start in range(0, nbytes, size):
-                self.commands().copy_buffer_to_buffer(pattern, 0, buffer, offset + start, min(size, nbytes - start))
+            self._device.queue.write_buffer(pattern, 0, (word & 0xFFFFFFFF).to_bytes(4, "little") * (size // 4))
+            self._pattern = (word, pattern)
+        return self._pattern[1]
