@@ -400,6 +400,7 @@ function recall() {
 // --- the whole page ----------------------------------------------------------------------------------------------------------
 
 function setCount(count) {
+  byId("count").value = count;
   while (state.panes.length > count) state.panes.pop().element.remove();
   while (state.panes.length < count) {
     const pane = new Pane(state.panes.length);
@@ -449,9 +450,7 @@ function start() {
   addEventListener("hashchange", recall);
   if (innerWidth <= 800) byId("menu").click();
   setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-  const count = innerWidth > 1500 ? 3 : 2;
-  byId("count").value = count;
-  setCount(count);
+  setCount(innerWidth > 1500 ? 3 : 2);
   recall();
 }
 
