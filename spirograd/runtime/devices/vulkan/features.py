@@ -10,6 +10,7 @@ import vulkan as vk
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.runtime.device import DeviceInfo
+from spirograd.runtime.devices.grid import LLVMPIPE_LOOP_LIMIT
 from spirograd.runtime.devices.vulkan.api import (
     API_1_2,
     API_1_3,
@@ -59,7 +60,7 @@ _REQUIRED = {
     "timelineSemaphore": "timeline semaphores",
 }
 _PORTABILITY_SUBSET = "VK_KHR_portability_subset"  # must be enabled where it is offered (MoltenVK)
-_LOOP_LIMIT = {vk.VK_DRIVER_ID_MESA_LLVMPIPE: 65535}  # see transforms/check_loops.py
+_LOOP_LIMIT = {vk.VK_DRIVER_ID_MESA_LLVMPIPE: LLVMPIPE_LOOP_LIMIT}
 _INDEPENDENCE_NONE = 2  # VK_SHADER_FLOAT_CONTROLS_INDEPENDENCE_NONE
 _COMPUTE_STAGE = 0x20
 _SUBGROUP_ARITHMETIC = 0x4

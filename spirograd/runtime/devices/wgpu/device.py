@@ -140,10 +140,11 @@ class WgpuDevice:
             whole = bytearray(last - first)
             edges = {(first, first + 4), (last - 4, last)}
             for begin, stop in edges:
-                self._stream.read(place.buffer, place.offset + begin, memoryview(whole)[begin - first : stop - first])
+                self._stream.read(place.buffer, place.at(begin, 4), memoryview(whole)[begin - first : stop - first])
             whole[offset - first : end - first] = data
             offset, data = first, memoryview(whole)
-        self._stream.write(place.buffer, place.offset + offset, data)
+        at = place.at(offset, len(data))
+        self._stream.write(place.buffer, at, data)
 
     def download(self, buffer: Buffer, offset: int, out: memoryview) -> None:
         """See `Device.download`."""
@@ -155,10 +156,12 @@ class WgpuDevice:
         end = offset + len(out)
         first, last = offset // 4 * 4, -(-end // 4) * 4
         if (first, last) == (offset, end):
-            self._stream.read(place.buffer, place.offset + offset, out)
+            at = place.at(offset, len(out))
+            self._stream.read(place.buffer, at, out)
             return
         whole = memoryview(bytearray(last - first))
-        self._stream.read(place.buffer, place.offset + first, whole)
+        at = place.at(first, len(whole))
+        self._stream.read(place.buffer, at, whole)
         out[:] = whole[offset - first : end - first]
 
     def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
@@ -167,7 +170,8 @@ class WgpuDevice:
             return
         with self._turn:
             place = buffer.handle
-            self._stream.fill(place.buffer, place.offset + offset, nbytes, word)
+            at = place.at(offset, nbytes)
+            self._stream.fill(place.buffer, at, nbytes, word)
 
     def copy(self, target: Buffer, target_offset: int, source: Buffer, source_offset: int, nbytes: int) -> None:
         """See `Device.copy`. Raises ValueError if both ranges overlap."""
@@ -182,7 +186,8 @@ class WgpuDevice:
                 self._download(of, source_offset, data)
                 self._upload(to, target_offset, data)
                 return
-            self._stream.copy(of.buffer, of.offset + source_offset, to.buffer, to.offset + target_offset, nbytes)
+            begin, end = of.at(source_offset, nbytes), to.at(target_offset, nbytes)
+            self._stream.copy(of.buffer, begin, to.buffer, end, nbytes)
 
     def host_view(self, buffer: Buffer) -> memoryview | None:
         """None: memory of wgpu is not mapped while kernels may use it."""

@@ -10,7 +10,8 @@ from spirograd.base import knobs
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.runtime.device import DeviceInfo
-from spirograd.runtime.devices.wgpu.api import start_instance, telling, wgpu
+from spirograd.runtime.devices.grid import LLVMPIPE_LOOP_LIMIT
+from spirograd.runtime.devices.wgpu.api import start_instance, subgroup_sizes, telling, wgpu
 
 # SG_WGPU_BACKEND -> what wgpu calls it: when asked for, and in the information of an adapter.
 BACKENDS = {"vulkan": ("Vulkan", "Vulkan"), "metal": ("Metal", "Metal"), "d3d12": ("DX12", "D3D12"), "gl": ("GL", "OpenGL")}
@@ -27,7 +28,6 @@ _FEATURES = {
     "shader-float32-atomic": "atomic_f32_add",
 }
 _IMMEDIATES, _SUBGROUPS = "immediates", "subgroup"
-_LLVMPIPE_LOOP_LIMIT = 65535  # see transforms/check_loops.py
 
 
 @dataclass(slots=True)
@@ -39,7 +39,6 @@ class Features:
     info: DeviceInfo
     caps: Capabilities
     enabled: tuple[str, ...]
-    offset_alignment: int
 
 
 def backend_name(arch: str) -> str:
@@ -57,9 +56,12 @@ def backend_name(arch: str) -> str:
 
 
 def adapters(backend: str) -> list[Any]:
-    """The adapters of a backend, in the order of the numbers of SG_DEVICE."""
+    """The adapters of a backend, in the order of the numbers of SG_DEVICE. Raises SpirogradRuntimeError if wgpu runs on another one."""
     asked, shown = BACKENDS[backend]
-    start_instance(asked)
+    started = start_instance(asked)
+    if started not in ("", asked):
+        now = next(name for name, (native, _) in BACKENDS.items() if native == started)
+        raise SpirogradRuntimeError(f"wgpu runs on {now} in this process already; set SG_WGPU_BACKEND={backend} when the process starts")
     with telling("look for adapters through wgpu"):
         return [a for a in wgpu.gpu.enumerate_adapters_sync() if a.info["backend_type"] == shown]
 
@@ -95,8 +97,8 @@ def adapter_name(adapter: Any) -> str:
 def query(adapter: Any, arch: str) -> Features:
     """What ``adapter`` can do."""
     info, limits, offered = adapter.info, adapter.limits, set(adapter.features)
-    smallest, largest = int(info.get("stackgroup_min_size", 0)), int(info.get("stackgroup_max_size", 0))
-    same_subgroups = _SUBGROUPS in offered and smallest == largest
+    smallest, largest = subgroup_sizes(adapter)
+    same_subgroups = _SUBGROUPS in offered and smallest == largest > 0
     caps = Capabilities(
         profile="wgpu",
         **{field: feature in offered for feature, field in _FEATURES.items()},  # type: ignore[arg-type]
@@ -110,7 +112,7 @@ def query(adapter: Any, arch: str) -> Features:
         max_push_constants=limits.get("max-immediate-size", 0) if _IMMEDIATES in offered else 0,
         max_buffers=limits["max-storage-buffers-per-shader-stage"],
         max_allocation=min(limits["max-buffer-size"], limits["max-storage-buffer-binding-size"]) // 16 * 16,
-        loop_limit=_LLVMPIPE_LOOP_LIMIT if info["vendor"] == "llvmpipe" else 0,
+        loop_limit=LLVMPIPE_LOOP_LIMIT if info["vendor"] == "llvmpipe" else 0,
         memory_barriers=info["vendor"] != "llvmpipe",
     )
     kind = _KINDS.get(info["adapter_type"], "other")
@@ -118,8 +120,7 @@ def query(adapter: Any, arch: str) -> Features:
     detail = (("kind", kind), ("backend", info["backend_type"]), ("wgpu-native", native))
     device_info = DeviceInfo(arch, adapter_name(adapter), str(info["description"]), detail)
     wanted = (*_FEATURES, _IMMEDIATES, _SUBGROUPS)
-    alignment = int(limits["min-storage-buffer-offset-alignment"])
-    return Features(adapter, kind, device_info, caps, tuple(f for f in wanted if f in offered), alignment)
+    return Features(adapter, kind, device_info, caps, tuple(f for f in wanted if f in offered))
 
 
 def create_device(features: Features) -> Any:

@@ -62,6 +62,14 @@ class Place:
     neighbours: set[Place] = field(default_factory=set)
     caches: weakref.WeakSet[GroupCache] = field(default_factory=weakref.WeakSet)
 
+    def at(self, offset: int, nbytes: int) -> int:
+        """Where the bytes from ``offset`` on lie in the buffer. Raises SpirogradRuntimeError if they are outside, or freed."""
+        if self.buffer is None:
+            raise SpirogradRuntimeError("the buffer was freed")
+        if offset < 0 or nbytes < 0 or offset + nbytes > self.size:
+            raise SpirogradRuntimeError(f"bytes {offset} to {offset + nbytes} are outside of a buffer of {self.size} bytes")
+        return self.offset + offset
+
     def forget_groups(self) -> None:
         """Drop the bind groups that hold this allocation."""
         for cache in self.caches:
