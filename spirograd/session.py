@@ -13,7 +13,7 @@ import numpy as np
 
 from spirograd.base import knobs
 from spirograd.base.artifact import CompiledKernel
-from spirograd.base.errors import SpirogradRuntimeTypeError
+from spirograd.base.errors import SpirogradRuntimeTypeError, render
 from spirograd.base.options import CompileOptions
 from spirograd.compiler import compile_kernel, kernel_key
 from spirograd.config import Config
@@ -131,14 +131,14 @@ class Transfers:
         self.pending: list[tuple[int, Callable[[], None]]] = []
         self._copies: dict[Any, Any] = {}
 
-    def bind(self, value: Any, element_shape: tuple[int, ...], index: int) -> ArrayBinding:
-        """The binding of an array that is flat argument ``index``."""
+    def bind(self, value: Any, element_shape: tuple[int, ...], index: int, label: str) -> ArrayBinding:
+        """The binding of an array that is flat argument ``index``; errors call it ``label``."""
         array, write_back = _host_array(value)
         shape = array.shape[: array.ndim - len(element_shape)]
         direct = self._direct(array)
         if direct is None:
             allocation = self._copy(array)
-            self.pending.append((index, self._copy_back(allocation, array, write_back)))
+            self.pending.append((index, self._copy_back(allocation, array, write_back, label)))
             return ArrayBinding(allocation.address, shape, 0, 0, allocation)
         if write_back is not None:
             self.pending.append((index, write_back))
@@ -163,13 +163,14 @@ class Transfers:
             return self.session.device.wrap(array.__array_interface__["data"][0], array.nbytes)
         return None
 
-    def _copy_back(self, allocation: Any, array: Any, write_back: Callable[[], None] | None) -> Callable[[], None]:
+    def _copy_back(self, allocation: Any, array: Any, write_back: Callable[[], None] | None, label: str) -> Callable[[], None]:
         def run() -> None:
             result = np.empty(array.shape, array.dtype)
             if result.nbytes:
                 allocation.read_into(0, _bytes(result))
             if not array.flags.writeable:
-                raise SpirogradRuntimeTypeError("the kernel writes to an array that is read-only: pass a copy")
+                problem = f"{label}: the kernel writes to this array, which is read-only"
+                raise SpirogradRuntimeTypeError(render(problem, None, "pass a copy: `np.array(...)`"))
             array[...] = result
             if write_back is not None:
                 write_back()

@@ -491,3 +491,33 @@ def test_more_than_two_gigabytes(arch: str) -> None:
     work()
     assert [x[i, 5] for i in range(3)] == [1, 2, 3] and x[2, (1 << 28) - 1] == 30
     assert [y[i, (1 << 29) - 2] for i in range(5)] == [1, 2, 3, 4, 5] and y[4, 0] == 0
+
+
+def test_an_argument_does_not_name_the_field(arch: str) -> None:
+    x = sg.tensor(sg.f32, shape=4, backend=sg.Backend.FIELD)
+
+    @sg.func
+    def one_more(inner: sg.template(), i):
+        inner[i] += 1
+
+    @sg.kernel
+    def by_tensor(outer: sg.Tensor):
+        for i in outer:
+            one_more(outer, i)
+
+    @sg.kernel
+    def by_name():
+        for i in x:
+            x[i] += 1
+
+    before = x.name
+    by_tensor(x)
+    assert x.name == before
+    assert "outer" not in by_tensor.ir() and "inner" not in by_tensor.ir()
+    np.testing.assert_array_equal(x.to_numpy(), 1)
+    y = sg.tensor(sg.f32, shape=4, backend=sg.Backend.FIELD)
+    x = y
+    by_name()  # a variable of the program does
+    assert y.name == "x"
+    by_tensor(y)
+    assert '"x"' in by_tensor.ir()

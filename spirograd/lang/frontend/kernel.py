@@ -58,7 +58,8 @@ class KernelTracer(Tracer):
             self._paths[id(obj)] = path
 
     def captured(self, obj: Any, owner: tuple[Any, str] | None) -> Any:
-        if isinstance(obj, Field) and owner is not None:
+        is_local = owner is not None and owner[0] is None and owner[1] in self.frame.vars
+        if isinstance(obj, Field) and owner is not None and not is_local:  # an argument stands for other fields in other calls
             obj.suggest_name(owner[1])
         path = None
         if owner is not None and not isinstance(owner[0], (Field, type)):
@@ -172,9 +173,9 @@ class Kernel:
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             raise SpirogradSyntaxError(f"kernel `{self.function.__name__}`: `*{p.name}` is not supported in the signature of a kernel")
         if position == 0 and p.name == "self" and p.annotation is p.empty:
-            return TemplateParameter("self")
+            return TemplateParameter("self", self.function.__name__)
         try:
-            return make_parameter(p.name, p.annotation, options)
+            return make_parameter(p.name, p.annotation, options, self.function.__name__)
         except SpirogradCompilationError as error:
             where = source.of(self.function, "kernel")
             arguments = where.tree.args
@@ -344,9 +345,9 @@ class BoundKernel:
 def _result_type(annotation: Any) -> Any:
     if isinstance(annotation, AggregateType):
         return annotation
-    origin = getattr(annotation, "__origin__", None)
-    if origin is tuple:
-        raise scalar.type_error("a kernel returns one value", "return a vector or a struct, or store to fields")
+    if isinstance(annotation, (tuple, list)) or getattr(annotation, "__origin__", None) is tuple:
+        hint = "return a vector, `-> sg.types.vector(2, sg.f32)`, or a struct, `-> sg.types.struct(n=sg.i32, x=sg.f32)`, or store to fields"
+        raise scalar.type_error("a kernel returns one value", hint)
     return ops.as_dtype(annotation)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from spirograd.base import dtypes
 from spirograd.base.dtypes import DType
-from spirograd.base.errors import SpirogradNameError, SpirogradRuntimeTypeError
+from spirograd.base.errors import SpirogradNameError, SpirogradRuntimeTypeError, render
 from spirograd.ir import ops as ir
 from spirograd.ir.nodes import ArrayArg, ScalarArg
 from spirograd.lang import ops, scalar
@@ -74,12 +74,12 @@ class Packer:
         self.scalars.append(0)
         self.arrays.append(self.session.bind(array))
 
-    def put_external(self, array: Any, element_shape: tuple[int, ...]) -> None:
-        """A NumPy array or a torch tensor."""
+    def put_external(self, array: Any, element_shape: tuple[int, ...], label: str) -> None:
+        """A NumPy array or a torch tensor. ``label``: what errors call it."""
         if self.transfers is None:
             self.transfers = self.session.transfers()
         self.scalars.append(0)
-        self.arrays.append(self.transfers.bind(array, element_shape, len(self.arrays)))
+        self.arrays.append(self.transfers.bind(array, element_shape, len(self.arrays), label))
 
 
 class Parameter:
@@ -87,8 +87,9 @@ class Parameter:
 
     keyed = True
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, kernel: str) -> None:
         self.name = name
+        self.label = f"kernel `{kernel}`: argument `{name}`"  # what errors call it
 
     def key(self, value: Any) -> Any:
         raise NotImplementedError
@@ -105,15 +106,18 @@ class Parameter:
         """Append the flat arguments of a launch."""
         raise NotImplementedError
 
+    def complaint(self, problem: object, hint: str = "") -> SpirogradRuntimeTypeError:
+        return SpirogradRuntimeTypeError(render(f"{self.label}: {problem}", None, hint))
+
     def misfit(self, wanted: str, value: Any) -> SpirogradRuntimeTypeError:
-        return SpirogradRuntimeTypeError(f"argument `{self.name}` takes {wanted}, got {describe(value)}")
+        return SpirogradRuntimeTypeError(f"{self.label} takes {wanted}, got {describe(value)}")
 
 
 class ScalarParameter(Parameter):
     keyed = False
 
-    def __init__(self, name: str, t: DType) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, kernel: str, t: DType) -> None:
+        super().__init__(name, kernel)
         self.t = t
 
     def key(self, value: Any) -> Any:
@@ -142,7 +146,7 @@ class ScalarParameter(Parameter):
         if self.t.kind == "bool":
             return bool(value)
         if not self.t.min <= value <= self.t.max:
-            raise SpirogradRuntimeTypeError(f"argument `{self.name}`: {value} does not fit {self.t}")
+            raise self.complaint(f"{value} does not fit {self.t}")
         return int(value)
 
 
@@ -151,10 +155,10 @@ class AggregateParameter(Parameter):
 
     keyed = False
 
-    def __init__(self, name: str, t: AggregateType) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, kernel: str, t: AggregateType) -> None:
+        super().__init__(name, kernel)
         self.t = t
-        self.leaves = [ScalarParameter(f"{name}.{k}", leaf) for k, leaf in enumerate(t.leaf_dtypes())]
+        self.leaves = [ScalarParameter(f"{name}.{k}", kernel, leaf) for k, leaf in enumerate(t.leaf_dtypes())]
 
     def key(self, value: Any) -> Any:
         return None
@@ -172,7 +176,7 @@ class AggregateParameter(Parameter):
         except SpirogradRuntimeTypeError:
             raise
         except TypeError as error:
-            raise SpirogradRuntimeTypeError(f"argument `{self.name}`: {error}") from None
+            raise self.complaint(error) from None
         for leaf, v in zip(self.leaves, values):
             leaf.pack(v.item() if isinstance(v, np.generic) else v, into)
 
@@ -180,8 +184,8 @@ class AggregateParameter(Parameter):
 class ArrayParameter(Parameter):
     """An ndarray, a NumPy array or a torch tensor."""
 
-    def __init__(self, name: str, t: NdarrayType) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, kernel: str, t: NdarrayType) -> None:
+        super().__init__(name, kernel)
         self.t = t
 
     def key(self, value: Any) -> Any:
@@ -191,15 +195,18 @@ class ArrayParameter(Parameter):
 
     def _external(self, value: Any) -> tuple[DType, int, tuple[int, ...], bool, bool]:
         """dtype, number of axes, element shape, whether it has a gradient, whether it is huge."""
-        dtype, shape = external_type(value)
-        if dtype is None:
+        if not is_external(value):
             raise self.misfit("an array", value)
+        shape, dtype = tuple(value.shape), _element_type(value)
+        if dtype is None:
+            what, fix = ("arrays", ".astype(np.float32)") if isinstance(value, np.ndarray) else ("tensors", ".to(torch.float32)")
+            problem = f"{what} of {value.dtype} cannot be passed to kernels, which take integers, floats and bool"
+            parts = "pass `.real` and `.imag`, or " if "complex" in str(value.dtype) else ""
+            raise self.complaint(problem, f"{parts}convert it: `{fix}`")
         element = self.t.element_shape or ()
         ndim = len(shape) - len(element)
         if ndim < 0 or tuple(shape[ndim:]) != tuple(element):
-            raise SpirogradRuntimeTypeError(
-                f"argument `{self.name}`: an array of shape {tuple(shape)} has no elements of shape {tuple(element)}"
-            )
+            raise self.complaint(f"an array of shape {tuple(shape)} has no elements of shape {tuple(element)}")
         grad = bool(getattr(value, "requires_grad", False))
         return dtype, ndim, tuple(element), grad, is_wide(shape, ())
 
@@ -213,14 +220,14 @@ class ArrayParameter(Parameter):
             shape = tuple(value.shape)[:ndim]
         problem = self.t.mismatch(decl.dtype, shape, decl.element_shape)
         if problem is not None:
-            raise SpirogradRuntimeTypeError(f"argument `{self.name}`: {problem}")
+            raise self.complaint(problem)
         return to.array(decl)
 
     def pack(self, value: Any, into: Packer) -> None:
         if isinstance(value, Ndarray):
             into.put_array(value)
         else:
-            into.put_external(value, self.t.element_shape or ())
+            into.put_external(value, self.t.element_shape or (), self.label)
 
 
 class TemplateParameter(Parameter):
@@ -245,21 +252,18 @@ class TemplateParameter(Parameter):
 class TensorParameter(TemplateParameter):
     """`sg.Tensor`: a field, which is fixed while compiling, or an array."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.array = ArrayParameter(name, NdarrayType())
-
-    def _is_external(self, value: Any) -> bool:
-        return external_type(value)[0] is not None
+    def __init__(self, name: str, kernel: str) -> None:
+        super().__init__(name, kernel)
+        self.array = ArrayParameter(name, kernel, NdarrayType())
 
     def key(self, value: Any) -> Any:
-        return self.array.key(value) if self._is_external(value) else super().key(value)
+        return self.array.key(value) if is_external(value) else super().key(value)
 
     def declare(self, value: Any, to: Declarations) -> Any:
-        return self.array.declare(value, to) if self._is_external(value) else super().declare(value, to)
+        return self.array.declare(value, to) if is_external(value) else super().declare(value, to)
 
     def pack(self, value: Any, into: Packer) -> None:
-        if self._is_external(value):
+        if is_external(value):
             self.array.pack(value, into)
         else:
             super().pack(value, into)
@@ -279,8 +283,8 @@ class Namespace:
 class DataclassParameter(Parameter):
     """An instance of a Python dataclass: a parameter for each member."""
 
-    def __init__(self, name: str, cls: type, options: LanguageOptions) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, kernel: str, cls: type, options: LanguageOptions) -> None:
+        super().__init__(name, kernel)
         self.cls = cls
         try:
             hints = inspect.get_annotations(cls, eval_str=True)
@@ -289,7 +293,8 @@ class DataclassParameter(Parameter):
                 f"an annotation of dataclass `{cls.__name__}` is a string, and {error} in its module",
                 hint="under `from __future__ import annotations`, types that a dataclass names must be defined at the top of the file",
             ) from None
-        self.members = {f.name: make_parameter(f"{name}.{f.name}", hints.get(f.name, f.type), options) for f in dataclasses.fields(cls)}
+        types = {f.name: hints.get(f.name, f.type) for f in dataclasses.fields(cls)}
+        self.members = {key: make_parameter(f"{name}.{key}", t, options, kernel) for key, t in types.items()}
 
     def _check(self, value: Any) -> None:
         if not isinstance(value, self.cls):
@@ -310,46 +315,40 @@ class DataclassParameter(Parameter):
             p.pack(getattr(value, name), into)
 
 
-_NO_NUMBERS = "cannot be passed to kernels, which take integers, floats and bool"
+def is_external(value: Any) -> bool:
+    """Whether ``value`` is a NumPy array or a torch tensor."""
+    return isinstance(value, np.ndarray) or (type(value).__module__.startswith("torch") and hasattr(value, "data_ptr"))
 
 
-def external_type(value: Any) -> tuple[DType | None, tuple[int, ...]]:
-    """Type and shape of a NumPy array or torch tensor; (None, ()) for anything else."""
-    if isinstance(value, np.ndarray):
-        try:
-            return dtypes.from_numpy(value.dtype), value.shape
-        except KeyError:
-            raise SpirogradRuntimeTypeError(f"arrays of {value.dtype} {_NO_NUMBERS}") from None
-    if type(value).__module__.startswith("torch") and hasattr(value, "data_ptr"):
-        name = str(value.dtype).rpartition(".")[2]
-        try:
-            return dtypes.from_numpy(np.dtype({"bool": "bool"}.get(name, name))), tuple(value.shape)
-        except (KeyError, TypeError):
-            raise SpirogradRuntimeTypeError(f"tensors of {value.dtype} {_NO_NUMBERS}") from None
-    return None, ()
+def _element_type(array: Any) -> DType | None:
+    """The type of the elements of a NumPy array or torch tensor; None for one that kernels do not have."""
+    try:
+        return dtypes.from_numpy(array.dtype if isinstance(array, np.ndarray) else np.dtype(str(array.dtype).rpartition(".")[2]))
+    except (KeyError, TypeError):
+        return None
 
 
-def make_parameter(name: str, annotation: Any, options: LanguageOptions) -> Parameter:
-    """The kind of parameter that an annotation means; SpirogradTypeError for one that means nothing."""
+def make_parameter(name: str, annotation: Any, options: LanguageOptions, kernel: str) -> Parameter:
+    """The kind of parameter of ``kernel`` that an annotation means; SpirogradTypeError for one that means nothing."""
     if annotation is inspect.Parameter.empty:
         raise scalar.type_error(f"parameter `{name}` has no type", "annotate it: sg.f32, sg.types.ndarray(), sg.template() ...")
     if annotation is NdarrayType:
-        return ArrayParameter(name, NdarrayType())
+        return ArrayParameter(name, kernel, NdarrayType())
     if isinstance(annotation, NdarrayType):
-        return ArrayParameter(name, annotation)
+        return ArrayParameter(name, kernel, annotation)
     if isinstance(annotation, AggregateType):
-        return AggregateParameter(name, annotation)
+        return AggregateParameter(name, kernel, annotation)
     if annotation is Tensor:
-        return TensorParameter(name)
+        return TensorParameter(name, kernel)
     if is_template(annotation) or isinstance(annotation, (FunctionArgument, Func)):
-        return TemplateParameter(name)
+        return TemplateParameter(name, kernel)
     if annotation in (int, float):
-        return ScalarParameter(name, options.default_ip if annotation is int else options.default_fp)
+        return ScalarParameter(name, kernel, options.default_ip if annotation is int else options.default_fp)
     if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
-        return DataclassParameter(name, annotation, options)
+        return DataclassParameter(name, kernel, annotation, options)
     shown = annotation.__qualname__ if type(annotation) is type else repr(annotation)
     try:
-        return ScalarParameter(name, ops.as_dtype(annotation))
+        return ScalarParameter(name, kernel, ops.as_dtype(annotation))
     except TypeError:
         raise scalar.type_error(
             f"parameter `{name}` has the annotation {shown}, which is no type of the kernel language",
