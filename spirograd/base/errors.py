@@ -6,6 +6,7 @@ import linecache
 import unicodedata
 
 from spirograd.base.loc import Loc
+from spirograd.base.wording import counted
 
 
 class SpirogradError(Exception):
@@ -103,14 +104,34 @@ def excerpt(loc: Loc) -> list[str]:
     return [f"  {number} | {text}", f"  {pad} | {' ' * column}{'^' * width}"]
 
 
+def _calls(chain: list[Loc]) -> list[Loc | str]:
+    """What of a chain of calls is shown: each place once, for recursion comes by the same ones again and again; of many places the ends."""
+    groups: list[Loc | int] = []  # a number: so many calls from places that are there already
+    seen = set()
+    for at in chain:
+        place = (at.file, at.line, at.col)
+        if place not in seen:
+            seen.add(place)
+            groups.append(at)
+        elif isinstance(groups[-1], int):
+            groups[-1] += 1
+        else:
+            groups.append(1)
+    shown: list[Loc | str] = [f"  ... {counted(g, 'more call')} from the same lines ..." if isinstance(g, int) else g for g in groups]
+    half = _CHAIN // 2
+    middle = groups[half:-half]
+    if len(middle) > 1:
+        left_out = sum(g if isinstance(g, int) else 1 for g in middle)
+        shown[half:-half] = [f"  ... {left_out} more calls ..."]
+    return shown
+
+
 def render(message: str, loc: Loc | None, hint: str = "") -> str:
     """Message, excerpt with caret, the chain of inlined calls, hint."""
     lines = [message]
-    chain = loc.chain() if loc is not None else []
-    left_out = len(chain) - _CHAIN
-    for depth, at in enumerate(chain):
-        if left_out > 0 and _CHAIN // 2 <= depth < _CHAIN // 2 + left_out:
-            lines += [f"  ... {left_out} more calls ..."] if depth == _CHAIN // 2 else []
+    for depth, at in enumerate(_calls(loc.chain() if loc is not None else [])):
+        if isinstance(at, str):
+            lines.append(at)
             continue
         where = f" in {at.function}" if at.function else ""
         lead = "  at" if depth == 0 else "  called from"

@@ -14,7 +14,8 @@ HELP = "show or empty the offline cache"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """``info`` or ``clear``, and the folder."""
-    parser.add_argument("action", choices=("info", "clear"), help="info: where it is and how large; clear: remove every kernel in it")
+    shown = "info (what is done without a word): where it is and how large; clear: remove every kernel in it"
+    parser.add_argument("action", nargs="?", choices=("info", "clear"), default="info", help=shown)
     parser.add_argument("--dir", type=Path, default=None, help="folder of the cache, where it is not the default one")
 
 

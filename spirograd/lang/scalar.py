@@ -237,7 +237,7 @@ _WORDS: tuple[tuple[Any, Callable[[Any], str]], ...] = (
     (type, lambda x: f"the type `{x.__name__}`"),
     (types.ModuleType, lambda x: f"the module `{x.__name__}`"),
     ((types.FunctionType, types.BuiltinFunctionType, types.MethodType), lambda x: f"the function `{x.__name__}`"),
-    ((list, tuple, dict, set), lambda x: f"a {type(x).__name__} of {len(x)}"),
+    ((list, tuple, dict, set), lambda x: f"a {type(x).__name__} of {len(x)}" if x else f"an empty {type(x).__name__}"),
     (np.ndarray, lambda x: f"a NumPy array of {x.dtype} of shape {x.shape}"),
 )
 

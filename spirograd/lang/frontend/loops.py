@@ -248,7 +248,7 @@ class Loops(Control):
             raise self.syntax_error(
                 "`break` cannot leave a parallel loop",
                 _find(node, ast.Break),
-                "put `sg.loop_config(serialize=True)` before it, or loop in an inner loop",
+                "put `sg.loop_config(serialize=True)` before the loop, or loop in an inner loop",
             )
         if RETURNED in jumps:
             raise self.syntax_error(
