@@ -4,10 +4,10 @@ import pytest
 from spirograd.runtime.loader import open_device
 
 
-def _open(**options):
-    needs.need("vulkan")
+def _open(arch, **options):
+    needs.need(arch)
     needs.need("spirv-as")
-    return open_device("vulkan", **options)
+    return open_device(arch, **options)
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def open_vulkan():
     opened = []
 
     def make(**options):
-        device = _open(**options)
+        device = _open("vulkan", **options)
         opened.append(device)
         return device
 
@@ -29,3 +29,24 @@ def open_vulkan():
 def vulkan(request, open_vulkan):
     """A device with the validation layer, once with mapped memory where there is some, once with all data going through staging."""
     return open_vulkan(debug=True, mappable=None if request.param == "mapped" else False)
+
+
+@pytest.fixture
+def open_wgpu():
+    """Opens wgpu devices that are closed after the test."""
+    opened = []
+
+    def make(**options):
+        device = _open("wgpu", **options)
+        opened.append(device)
+        return device
+
+    yield make
+    for device in opened:
+        device.close()
+
+
+@pytest.fixture(params=["trusted", "checked"])
+def wgpu(request, open_wgpu):
+    """A device, once with modules as they are, once with wgpu's own checks in them."""
+    return open_wgpu(debug=request.param == "checked")

@@ -3,6 +3,8 @@
 import functools
 import subprocess
 
+import numpy as np
+
 from spirograd.base.artifact import ArgBlock, CompiledKernel, Slot, TaskInfo
 from spirograd.base.dtypes import u32
 
@@ -124,3 +126,29 @@ def compiled(*names, bindings=((0,),), end=("arg", 0), in_block=False, padding=2
     binaries = tuple(module(name, bindings, in_block) for name in names)
     block = ArgBlock(slots, "<" + "Q" * arrays + "II", 8 * arrays + 8 + (padding if in_block else 0))
     return CompiledKernel("k", "wgpu", "k", block, tasks, binaries)
+
+
+def read(allocation, dtype=np.uint32, offset=0, count=None):
+    """What is in an allocation, from byte ``offset`` on: ``count`` elements, or all."""
+    dtype = np.dtype(dtype)
+    raw = bytearray((allocation.nbytes - offset) if count is None else count * dtype.itemsize)
+    allocation.read_into(offset, memoryview(raw))
+    return np.frombuffer(raw, dtype)
+
+
+def filled(memory, values):
+    """An allocation with ``values`` as u32."""
+    data = np.ascontiguousarray(values, np.uint32)
+    a = memory.allocate(max(data.nbytes, 4))
+    a.write(0, memoryview(data))
+    return a
+
+
+def run(plan, n, a, *arrays):
+    """Launch a plan of `compiled` over n elements of ``arrays``."""
+    plan.launch([n, a], [None] * 2, dict(enumerate(arrays)))
+
+
+def native(device):
+    """wgpu's own device, for what only wgpu can break."""
+    return device._device
