@@ -33,6 +33,11 @@ _HOW_TO_GET = {
         "macos": f"brew install molten-vk vulkan-loader, or {_SDK}",
         "windows": "the driver of the graphics card brings Vulkan",
     },
+    "wgpu": {
+        "linux": "pip install wgpu, and a driver for Vulkan",
+        **dict.fromkeys(("macos", "windows"), "pip install wgpu; the system brings the rest"),
+    },
+    "metal": {"macos": "pip install wgpu; the system brings the rest"},
     "cpu": dict.fromkeys(("linux", "macos", "windows"), "pip install --upgrade llvmlite"),
     "spirv-val": {"linux": "apt install spirv-tools", "macos": "brew install spirv-tools", "windows": _SDK},
     "validation layer": {
@@ -146,7 +151,8 @@ def _validation_layer(found: list[BackEnd]) -> str:
 
 def _helper_rows(found: list[BackEnd]) -> list[tuple[str, str, str, str]]:
     system = _SYSTEMS.get(sys.platform, "linux")
-    rows = [(b.arch, "missing", "this back end", _HOW_TO_GET[b.arch][system]) for b in found if b.reason and b.arch in _HOW_TO_GET]
+    missing = [b.arch for b in found if b.reason and system in _HOW_TO_GET.get(b.arch, {})]
+    rows = [(arch, "missing", "this back end", _HOW_TO_GET[arch][system]) for arch in missing]
     states = {
         "spirv-val": ("present" if shutil.which("spirv-val") else "missing", "SG_VALIDATE=1, tests"),
         "validation layer": (_validation_layer(found), "debug=True, tests"),

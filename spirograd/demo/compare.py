@@ -78,8 +78,8 @@ def compare(archs: list[str], particles: int) -> list[Run]:
 
 
 def best(runs: list[Run]) -> str:
-    """The back end for the main job: Vulkan if it is a GPU; a Vulkan driver that runs on the CPU is slower than the CPU back end."""
-    gpus = [run.arch for run in runs if run.arch == "vulkan" and ("kind", "cpu") not in run.device.detail]
+    """The back end for the main job: the first that is a GPU; a driver that runs on the CPU is slower than the CPU back end."""
+    gpus = [run.arch for run in runs if run.arch not in ("cpu", "interpreter") and ("kind", "cpu") not in run.device.detail]
     return gpus[0] if gpus else runs[0].arch
 
 

@@ -19,7 +19,7 @@ from spirograd.runtime.loader import open_device
 from spirograd.runtime.memory import Memory
 
 
-@pytest.fixture(params=["interpreter", "cpu", "vulkan"], scope="module")
+@pytest.fixture(params=["interpreter", "cpu", "vulkan", "wgpu"], scope="module")
 def device(request):
     needs.need(request.param)
     device = open_device(request.param, **({"debug": True} if request.param == "vulkan" else {}))
