@@ -274,6 +274,17 @@ def test_bind_groups_are_kept_but_not_for_ever(open_wgpu):
     assert not cache.entries and not cache._keys
 
 
+def test_a_fast_host_does_not_run_ahead_for_ever(open_wgpu):
+    wgpu = open_wgpu()
+    memory = Memory(wgpu)
+    plan = Launcher(wgpu, memory).prepare(compiled("count"))
+    a = memory.allocate(4)
+    for _ in range(30 * 256):
+        run(plan, 1, 1, a)
+    assert len(wgpu._stream._submitted) <= 16
+    assert read(a)[0] == 30 * 256
+
+
 def test_recording_is_cheap(open_wgpu):
     wgpu = open_wgpu()
     memory = Memory(wgpu)
