@@ -95,7 +95,9 @@ def main() -> None:
         columns += [(sys.executable, "spirograd", options.against)] if options.against else []
         columns += [(options.peer, options.peer_module, options.arch)] if options.peer else []
         workers = [Worker(*column, scratch) for column in columns]
-        print(f"{'':28} {'  '.join(f'{module} {arch}'[-12:].rjust(10) for _, module, arch in columns)}")
+        names = [f"{module} on {arch}" for _, module, arch in columns]
+        heads = [arch for _, _, arch in columns] if not options.peer else [module for _, module, _ in columns]
+        print(f"{'':28} {' '.join(f'{head[:12]:>12}' for head in heads)}" + ("    second / first" if len(heads) > 1 else ""))
         for path in _programs(options.names):
             found = _measure(workers, path, options.rounds)
             print_table(found)
@@ -111,7 +113,6 @@ def main() -> None:
             worker.close()
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
-    names = [f"{module} on {arch}" for _, module, arch in columns]
     (out / "results.json").write_text(json.dumps({"columns": names, "seconds": results}, indent=1) + "\n")
     if len(names) > 1:
         write_chart(results, names, out / "results.png")
