@@ -96,7 +96,7 @@ def main() -> None:
         columns += [(options.peer, options.peer_module, options.arch)] if options.peer else []
         workers = [Worker(*column, scratch) for column in columns]
         names = [f"{module} on {arch}" for _, module, arch in columns]
-        heads = [arch for _, _, arch in columns] if not options.peer else [module for _, module, _ in columns]
+        heads = [arch if module == "spirograd" else module for _, module, arch in columns]
         print(f"{'':28} {' '.join(f'{head[:12]:>12}' for head in heads)}" + ("    second / first" if len(heads) > 1 else ""))
         for path in _programs(options.names):
             found = _measure(workers, path, options.rounds)
