@@ -18,7 +18,7 @@ from spirograd.runtime import loader
 
 ARCHS = ("interpreter", "cpu", "vulkan", "wgpu")
 PREFIX = "missing "
-_PROGRAMS = ("spirv-val", "spirv-as", "spirv-dis", "spirv-cross", "chromium")
+_PROGRAMS = ("spirv-val", "spirv-as", "spirv-dis", "spirv-cross", "chromium", "g++")
 _PACKAGES = ("torch", "matplotlib", "rich", "pyright")
 
 

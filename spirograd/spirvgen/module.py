@@ -45,6 +45,22 @@ def text_words(text: str) -> tuple[int, ...]:
     return struct.unpack(f"<{len(data) // 4}I", data)
 
 
+# Words of GLSL, HLSL, Metal and C++ that SPIRV-Cross (and so MoltenVK) keeps as names although they cannot be any.
+_RESERVED_WORDS = (
+    "in out inout uniform buffer shared sample patch centroid flat smooth noperspective precise invariant common partition active asm cast "
+    "unsigned signed char short long half double int uint float bool void auto class struct union enum namespace template typename using "
+    "typedef register static extern inline volatile const constexpr goto new delete operator private protected public friend virtual this "
+    "throw try catch sizeof alignof decltype explicit export mutable default case switch device constant thread threadgroup kernel vertex "
+    "fragment main and or not xor filter input output external interface noinline resource texture sampler superp hvec2 fixed"
+)
+_RESERVED = frozenset(_RESERVED_WORDS.split())
+
+
+def _allowed(name: str) -> str:
+    """``name``, with an underscore if a translator would trip over it."""
+    return f"{name}_" if name in _RESERVED else name
+
+
 def enumerant(kind: str, name: str) -> int:
     """The value of an enumerant; KeyError if the grammar has none of that name."""
     return ENUMERANTS[kind][name]
@@ -191,7 +207,7 @@ class Module:
         self.decorate(rid, "Block")
         for k, (_, offset, label) in enumerate(members):
             self.add("annotation", "MemberDecorate", rid, k, enumerant("Decoration", "Offset"), offset)
-            self.add("name", "MemberName", rid, k, *text_words(label))
+            self.add("name", "MemberName", rid, k, *text_words(_allowed(label)))
         return rid
 
     def runtime_array_block(self, element: int, stride: int, name: str) -> int:
@@ -246,7 +262,7 @@ class Module:
     def name(self, target: int, text: str) -> None:
         """OpName; empty names are left out."""
         if text:
-            self.add("name", "Name", target, *text_words(text))
+            self.add("name", "Name", target, *text_words(_allowed(text)))
 
     def string(self, text: str) -> int:
         """OpString; interned."""

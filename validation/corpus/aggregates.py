@@ -21,7 +21,7 @@ def vector_arithmetic(n) -> Results:
 
     @sg.kernel
     def run(
-        a: sg.types.ndarray(vector, 1), b: sg.types.ndarray(vector, 1), out: sg.types.ndarray(vector, 1), scalars: sg.types.ndarray(sg.f32, 2)
+        a: sg.types.ndarray(vector, 1), b: sg.types.ndarray(vector, 1), out: sg.types.ndarray(vector, 1), scalars: sg.types.ndarray()
     ):
         for i in a:
             out[i] = (a[i] + 2.0 * b[i]) * b[i] - a[i] / 4.0

@@ -188,7 +188,6 @@ def casts_between_integers(t) -> Results:
     """Narrowing keeps the low bits; widening keeps the number."""
     a = numbers(t)
     narrow = [np.zeros(len(a), u.np) for u in (sg.i8, sg.u8, sg.i16, sg.u16, sg.i32, sg.u32)]
-    x0, x1, x2, x3, x4, x5 = narrow
 
     @sg.kernel
     def run(
@@ -217,7 +216,7 @@ def casts_to_integers(t) -> Results:
 
     @sg.kernel
     def run(
-        a: sg.types.ndarray(t, 1), small: sg.types.ndarray(sg.i8, 1), word: sg.types.ndarray(sg.i32, 1), unsigned: sg.types.ndarray(sg.u32, 1)
+        a: sg.types.ndarray(t, 1), small: sg.types.ndarray(sg.i8), word: sg.types.ndarray(sg.i32), unsigned: sg.types.ndarray(sg.u32)
     ):
         for i in a:
             small[i] = sg.cast(a[i], sg.i8)

@@ -47,13 +47,13 @@ def steps() -> Results:
 
     @sg.kernel
     def run(out: WORDS):
-        for k in range(1):
+        for _ in range(1):
             for i in range(0, 20, 3):
                 out[0] += i
             for i in range(20, 0, -4):
                 out[1] = out[1] * 3 + i
             for i in range(5, 5, -1):
-                out[2] += 1
+                out[2] += i
 
     run(out)
     second = 0

@@ -1,0 +1,137 @@
+"""Every case of the corpus compiles for every profile, and spirv-val accepts what comes out; a few run on every back end, and the tools
+that look at modules notice when something is wrong. `make validate` does the rest."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import needs
+import numpy as np
+import pytest
+
+import spirograd as sg
+from validation import tools
+from validation.case import Case, case, load
+from validation.compiling import compile_case, kernels_of
+from validation.profiles import PROFILES, VULKAN, WGPU
+from validation.running import Run, run_cases
+
+CASES = {c.name: c for c in load()}
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_corpus_is_large() -> None:
+    assert len(CASES) >= 150
+
+
+@pytest.mark.needs("spirv-val")
+@pytest.mark.parametrize("name", list(CASES))
+def test_compiles_for_every_profile(name: str, tmp_path: Path) -> None:
+    kernels = kernels_of(CASES[name])
+    assert kernels
+    for profile, caps in PROFILES.items():
+        found = compile_case(kernels, CASES[name], caps, tmp_path, ["valid"])
+        assert not found.failed, (profile, {check: v.text for check, v in found.verdicts.items()})
+
+
+@pytest.mark.parametrize("name", ["tickets_f32", "atomic_add_i8", "many_buffers_40", "powers", "scalar_arguments", "conjugate_gradient"])
+def test_runs(arch: str, name: str) -> None:
+    given = CASES[name]
+    sg.init(arch=arch, **dict(given.options))
+    assert given.wrong(given.run(*given.args)) == ""
+
+
+# --- the checks themselves -------------------------------------------------------------------------------------------------
+
+
+@case(rtol=1e-3)
+def _sample() -> dict:
+    out = np.zeros(3, np.float32)
+
+    @sg.kernel
+    def run(out: sg.types.ndarray(sg.f32, 1)):
+        for i in out:
+            out[i] = i * 1.5
+
+    run(out)
+    return {"out": (out, [0, 1.5, 3.1])}
+
+
+def test_a_wrong_result_is_noticed() -> None:
+    sg.init(arch="cpu")
+    assert "Mismatched" in _sample[0].wrong(_sample[0].run())
+    assert _sample[0].place.startswith(__file__)
+
+
+def test_a_need_that_is_none_is_noticed(tmp_path: Path) -> None:
+    honest = CASES["add_sub_mul_f64"]
+    kernels = kernels_of(honest)
+    bare = replace(WGPU, float64=False)
+    assert compile_case(kernels, honest, bare, tmp_path, []).verdicts["compile"].status == "refused"
+    assert compile_case(kernels, replace(honest, needs=()), bare, tmp_path, []).failed
+    boasting = replace(CASES["steps"], needs=("f64",))
+    assert compile_case(kernels_of(boasting), boasting, bare, tmp_path, []).failed
+
+
+@pytest.mark.needs("spirv-val", "spirv-cross")
+def test_a_failure_leaves_its_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(tools.CHECKS, "valid", lambda module, profile: tools.Verdict(tools.FAILED, "no"))
+    found = compile_case(kernels_of(CASES["steps"]), CASES["steps"], VULKAN, tmp_path, ["valid"])
+    assert found.failed
+    assert {path.suffix for path in (tmp_path / "steps").iterdir()} >= {".ir", ".spv", ".spvasm", ".metal"}
+
+
+@pytest.mark.needs("spirv-cross")
+def test_translators_are_asked(tmp_path: Path) -> None:
+    """A module that is none fails in every translator; a good one passes, Metal without doubles included."""
+    for check in ("MSL 2.3", "GLSL"):
+        assert tools.CHECKS[check](b"\x03\x02\x23\x07" + bytes(20), "vulkan").status == tools.FAILED
+    found = compile_case(kernels_of(CASES["steps"]), CASES["steps"], WGPU, tmp_path, ["MSL 2.3", "GLSL", "HLSL"])
+    assert not found.failed
+    doubles = compile_case(kernels_of(CASES["sums_f64"]), CASES["sums_f64"], WGPU, tmp_path, ["MSL 2.3"])
+    assert doubles.verdicts["MSL 2.3"].status == tools.LIMIT
+
+
+def test_the_stand_in_for_metal_refuses(tmp_path: Path) -> None:
+    """Atomic minima of floats, and doubles, are not in Metal."""
+    needs.need("g++")
+    head = "#include <metal_stdlib>\nusing namespace metal;\n"
+    atomic = "void g(device atomic_float* p) {{ atomic_fetch_{}_explicit(p, 1.0, memory_order_relaxed); }}"
+    good = "float f(float x) { return fma(x, 2.0, sin(x)); } " + atomic.format("add")
+    bad = ("double f(double x) { return x; }", atomic.format("min"))
+    for text, fine in ((good, True), *((b, False) for b in bad)):
+        command = ["g++", "-std=c++17", "-x", "c++", "-fsyntax-only", "-fsingle-precision-constant", f"-I{ROOT}/validation/metal_shim", "-"]
+        assert (subprocess.run(command, input=head + text, capture_output=True, text=True).returncode == 0) == fine, text
+
+
+def test_a_process_that_ends_is_a_failure_of_one_case(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As when naga aborts it: the cases after it still run."""
+    worker = tmp_path / "validation" / "worker.py"
+    worker.parent.mkdir()
+    (tmp_path / "validation" / "__init__.py").touch()
+    worker.write_text(
+        "import json, os, sys\nfor name in sys.argv[2:]:\n print(json.dumps({'begin': name}), flush=True)\n"
+        " if name == 'bits_i8': os.abort()\n"
+        " print(json.dumps({'name': name, 'status': 'ok', 'text': '', 'seconds': 0.1}), flush=True)\n"
+    )
+    monkeypatch.setattr("validation.running._ROOT", tmp_path)
+    runs: dict[str, Run] = {}
+    names = ["steps", "bits_i8", "bits_u8"]
+    run_cases("wgpu", [CASES[name] for name in names], runs.__setitem__)
+    assert [runs[name].status for name in names] == ["ok", "failed", "ok"]
+    assert "ended with status" in runs["bits_i8"].text
+
+
+def test_the_command(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "validation", "--only", "st*ps", "--arch", "cpu", "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 cases, 0 with failures" in done.stdout
+    assert "steps" in (tmp_path / "matrix.md").read_text() and "steps" in (tmp_path / "matrix.html").read_text()
+    unknown: Case | None = CASES.get("nothing")
+    assert unknown is None
+    done = subprocess.run([*command[:4], "nothing"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1 and "no case fits" in done.stderr

@@ -1,0 +1,117 @@
+"""Compile a corpus of kernels for every profile, have each module checked and translated, run all on every back end, write one table."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import spirograd as sg
+from validation.case import Case, load
+from validation.compiling import compile_case, kernels_of
+from validation.matrix import Row, totals, write_html, write_markdown
+from validation.profiles import PROFILES
+from validation.running import run_cases
+from validation.tools import LIMITS
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m validation", description=__doc__, epilog="The exit status is 1 if anything failed. See docs/validation.md."
+    )
+    parser.add_argument("--only", action="append", metavar="PATTERN", help="cases whose name fits, like 'atomic_*' (may be repeated)")
+    parser.add_argument("--profiles", nargs="*", choices=list(PROFILES), default=list(PROFILES), help="compile for these (none: for none)")
+    parser.add_argument("--arch", nargs="*", help="run on these back ends; by default on all that work here")
+    parser.add_argument("--no-run", action="store_true", help="only compile and check")
+    parser.add_argument("--jobs", type=int, default=2, help="how many things to do at a time (default 2)")
+    parser.add_argument("--out", type=Path, default=Path("out/validation"), help="folder of matrix.md, matrix.html and what failed")
+    parser.add_argument("--list", action="store_true", help="print the names of the cases and end")
+    return parser.parse_args()
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[], None]]:
+    """A bar where rich is installed and somebody looks; ``advance()`` may be called from any thread."""
+    try:
+        from rich.progress import Progress
+    except ImportError:
+        yield lambda: None
+        return
+    with Progress(disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("validating", total=total)
+        yield lambda: progress.advance(task)
+
+
+def main() -> int:
+    options = _options()
+    cases = [c for c in load() if not options.only or any(fnmatch.fnmatch(c.name, pattern) for pattern in options.only)]
+    if not cases:
+        sys.exit("no case fits; `--list` shows the names")
+    if options.list:
+        print("\n".join(f"{c.name}  {c.place}" for c in cases))
+        return 0
+    present = [arch for arch in ("interpreter", "cpu", "vulkan", "wgpu", "metal") if arch in sg.available_archs()]
+    archs = [] if options.no_run else options.arch or present
+    unknown = [arch for arch in archs if arch not in present]
+    if unknown:
+        sys.exit(f"{', '.join(unknown)} cannot be used here; there are {', '.join(present)}")
+    rows = _validate(cases, options, archs)
+    options.out.mkdir(parents=True, exist_ok=True)
+    write_markdown(rows, options.profiles, archs, options.out / "matrix.md")
+    write_html(rows, options.profiles, archs, options.out / "matrix.html")
+    return _summary(rows, options, archs)
+
+
+def _validate(cases: list[Case], options: argparse.Namespace, archs: list[str]) -> list[Row]:
+    """Fill a row for each case: back ends run in processes beside the compiler, tools in threads."""
+    rows = {case.name: Row(case) for case in cases}
+    with _progress(len(cases) * (len(archs) + bool(options.profiles))) as advance, ThreadPoolExecutor(options.jobs) as pool:
+
+        def told(arch: str) -> Callable[..., None]:
+            def tell(name: str, run: object) -> None:
+                rows[name].runs[arch] = run  # type: ignore[assignment]
+                advance()
+
+            return tell
+
+        pending = [pool.submit(run_cases, arch, cases, told(arch)) for arch in archs]
+        compiler = threading.Lock()  # a session at a time
+
+        def compile_one(case: Case) -> None:
+            with compiler:
+                kernels = kernels_of(case)
+            for profile in options.profiles:
+                rows[case.name].compiled[profile] = compile_case(kernels, case, PROFILES[profile], options.out / profile)
+            advance()
+
+        if options.profiles:
+            pending += [pool.submit(compile_one, case) for case in cases]
+        for future in pending:
+            future.result()
+    return list(rows.values())
+
+
+def _summary(rows: list[Row], options: argparse.Namespace, archs: list[str]) -> int:
+    for line in totals(rows, options.profiles, archs):
+        print(line)
+    failed = [row for row in rows if row.failures]
+    for row in failed:
+        print(f"\n{row.case.name}  ({row.case.place})")
+        for line in row.failures:
+            print(f"  {line}")
+    whole = not options.only and set(options.profiles) == set(PROFILES)
+    met = {text for row in rows for compiled in row.compiled.values() for text in compiled.limits}
+    idle = [limit for limit in LIMITS if whole and limit.why not in met]
+    for limit in idle:
+        print(f"\nno case meets this limit any more; take it off the list in validation/tools.py: {limit.why}")
+    print(f"\n{len(rows)} cases, {len(failed)} with failures; {options.out}/matrix.html")
+    return 1 if failed or idle else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""The capability records that every case is compiled for."""
+
+from __future__ import annotations
+
+from spirograd.base.caps import Capabilities
+
+# Every optional feature that the generator knows how to use.
+VULKAN = Capabilities(
+    "vulkan",
+    int8=True,
+    int16=True,
+    int64=True,
+    float16=True,
+    float64=True,
+    storage8=True,
+    storage16=True,
+    atomic_int64=True,
+    atomic_f32_add=True,
+    atomic_f32_minmax=True,
+    buffer_address=True,
+    subgroup_size=32,
+    subgroup_arithmetic=True,
+    max_group_size=1024,
+    exact_specials=(16, 32, 64),
+    exact_subnormals=(16, 32, 64),
+)
+# What Vulkan 1.2 with buffer addresses guarantees, and nothing more.
+VULKAN_BARE = Capabilities("vulkan", buffer_address=True, max_group_size=128)
+# A desktop adapter of wgpu: few bindings, so that kernels with many buffers have to share them.
+WGPU = Capabilities(
+    "wgpu",
+    int64=True,
+    float16=True,
+    float64=True,
+    storage_f16=True,
+    atomic_int64=True,
+    atomic_f32_add=True,
+    atomic_cas=False,
+    max_buffers=32,
+    max_group_size=1024,
+)
+# What every adapter of wgpu offers: WebGPU's own limits.
+WGPU_BARE = Capabilities("wgpu", atomic_cas=False, max_buffers=8, max_push_constants=0, max_group_size=256)
+
+PROFILES = {"vulkan": VULKAN, "vulkan-bare": VULKAN_BARE, "wgpu": WGPU, "wgpu-bare": WGPU_BARE}

@@ -1,0 +1,137 @@
+"""Other people's programs that look at our modules: spirv-val, spirv-cross (to Metal, GLSL and HLSL), g++ and glslangValidator."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from spirograd.spirvgen.module import ModuleError
+from spirograd.spirvgen.validate import available, validate
+
+_SHIM = Path(__file__).with_name("metal_shim")
+_SECONDS = 120
+_MSL = ("--msl-force-native-arrays",)  # its own array class is overloaded on address spaces, which C++ does not have
+OK, FAILED, LIMIT, ABSENT, NOT_APPLICABLE = "ok", "failed", "limit", "absent", "n/a"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a tool says of a module. ``status``: one of the constants above; ``text``: why."""
+
+    status: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What a translator cannot do, by a part of its message; ``why``: whose limit that is. ``profile``: the one in which it is met."""
+
+    tool: str
+    message: str
+    why: str
+    profile: str = ""
+
+
+# Each is met by some case of the corpus: one that is not met any more is an error, so that the list stays true.
+LIMITS = (
+    Limit("msl", "No backing variable for atomic", "SPIRV-Cross issue 2272: atomics behind buffer addresses", "vulkan"),
+    Limit("msl", "64-bit atomics", "Metal has no 64-bit atomics but min and max"),
+    Limit("msl", "‘atomicAdd’ was not declared", "this SPIRV-Cross writes the atomic addition of floats as GLSL does; newer ones do not"),
+    Limit("msl", "double types are not supported", "Metal has no doubles"),
+    Limit("msl", "unimplemented op 561", "this SPIRV-Cross does not know atomic minima and maxima of floats", "vulkan"),
+    Limit("glsl", "unimplemented op 561", "this SPIRV-Cross does not know atomic minima and maxima of floats", "vulkan"),
+    Limit("glsl", "required extension not requested", "SPIRV-Cross does not ask for the extension of 64-bit atomics"),
+    Limit("hlsl", "types other than 32-bit", "SPIRV-Cross writes ByteAddressBuffer, of words only (wgpu goes through naga)", "wgpu"),
+    Limit("hlsl", "Access chains have no default expression", "SPIRV-Cross: atomics of a ByteAddressBuffer behind chains", "wgpu"),
+)
+
+
+def _run(command: list[str], text: bytes | None = None) -> tuple[int, str, str]:
+    done = subprocess.run(command, input=text, capture_output=True, timeout=_SECONDS, check=False)
+    return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+
+
+def spirv_val(module: bytes, profile: str) -> Verdict:
+    """spirv-val for the target environment of the profile."""
+    if not available():
+        return Verdict(ABSENT, "spirv-val is not installed")
+    try:
+        validate(module, profile)
+    except ModuleError as error:
+        return Verdict(FAILED, str(error))
+    return Verdict(OK)
+
+
+def _translate(tool: str, module: bytes, profile: str, arguments: list[str]) -> tuple[Verdict, str]:
+    """The text that spirv-cross makes of a module."""
+    if shutil.which("spirv-cross") is None:
+        return Verdict(ABSENT, "spirv-cross is not installed"), ""
+    with tempfile.NamedTemporaryFile(suffix=".spv") as file:
+        file.write(module)
+        file.flush()
+        status, text, said = _run(["spirv-cross", file.name, *arguments])
+    if status == 0 and "unimplemented op" not in text:
+        return Verdict(OK), text
+    said = said if status else next(line for line in text.splitlines() if "unimplemented op" in line)
+    return _complaint(tool, profile, f"spirv-cross: {said.strip()}"), ""
+
+
+def _complaint(tool: str, profile: str, said: str) -> Verdict:
+    """A limit of the tool that is known, or a failure."""
+    for limit in LIMITS:
+        if limit.tool == tool and limit.message in said and profile == (limit.profile or profile):
+            return Verdict(LIMIT, limit.why)
+    return Verdict(FAILED, said)
+
+
+def msl(module: bytes, profile: str, version: str = "20300") -> Verdict:
+    """Translated to Metal, and the result read by a C++ compiler with a stand-in for Metal's library."""
+    verdict, text = _translate("msl", module, profile, ["--msl", "--msl-version", version, *_MSL])
+    if verdict.status != OK:
+        return verdict
+    if shutil.which("g++") is None:
+        return Verdict(ABSENT, "g++ is not installed")
+    options = ["-std=c++17", "-x", "c++", "-fsyntax-only", "-w", "-fsingle-precision-constant", f"-I{_SHIM}", "-"]
+    status, _, said = _run(["g++", *options], text.encode())
+    errors = [line for line in said.splitlines() if "error:" in line]
+    return _complaint("msl", profile, f"MSL {version}: {errors[0] if errors else said}") if status else Verdict(OK)
+
+
+def metal_text(module: bytes, profile: str) -> str:
+    """The Metal source of a module; "" where there is none."""
+    return _translate("msl", module, profile, ["--msl", "--msl-version", "30000", *_MSL])[1]
+
+
+def glsl(module: bytes, profile: str) -> Verdict:
+    """Translated to GLSL for Vulkan, and that compiled back."""
+    verdict, text = _translate("glsl", module, profile, ["-V"])
+    if verdict.status != OK:
+        return verdict
+    if shutil.which("glslangValidator") is None:
+        return Verdict(ABSENT, "glslangValidator is not installed")
+    with tempfile.NamedTemporaryFile(suffix=".comp", mode="w") as file:
+        file.write(text)
+        file.flush()
+        status, said, _ = _run(["glslangValidator", "-V", "--target-env", "vulkan1.2", "-o", "/dev/null", file.name])
+    errors = [line for line in said.splitlines() if "ERROR" in line]
+    return _complaint("glsl", profile, f"glslang: {errors[0] if errors else said}") if status else Verdict(OK)
+
+
+def hlsl(module: bytes, profile: str) -> Verdict:
+    """Translated to HLSL, which has no buffer addresses."""
+    if profile == "vulkan":
+        return Verdict(NOT_APPLICABLE, "HLSL has no buffer addresses")
+    return _translate("hlsl", module, profile, ["--hlsl", "--shader-model", "60"])[0]
+
+
+CHECKS: dict[str, Callable[[bytes, str], Verdict]] = {
+    "valid": spirv_val,
+    "MSL 2.3": lambda module, profile: msl(module, profile, "20300"),
+    "MSL 3.0": lambda module, profile: msl(module, profile, "30000"),
+    "GLSL": glsl,
+    "HLSL": hlsl,
+}
