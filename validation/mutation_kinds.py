@@ -1,0 +1,627 @@
+"""The ways in which `mutations` breaks modules. Each function changes one thing at random and says what, or says "" where it cannot."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from random import Random
+
+from spirograd.spirvgen.grammar import ENUMERANTS, GLSL, INSTRUCTIONS, OPCODES
+from validation.mutation_parts import DECORATION, STORAGE, TERMINATORS, Instruction, Parts, Site
+
+Mutate = Callable[[Parts, Random], str]
+BOTH = ("vulkan", "wgpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """``profiles``: where the result is wrong. What naga gets wrong may be right elsewhere."""
+
+    name: str
+    mutate: Mutate
+    profiles: tuple[str, ...] = BOTH
+
+
+KINDS: list[Kind] = []
+
+
+def kind(name: str, *profiles: str) -> Callable[[Mutate], Mutate]:
+    def decorate(mutate: Mutate) -> Mutate:
+        KINDS.append(Kind(name, mutate, profiles or BOTH))
+        return mutate
+
+    return decorate
+
+
+def _pick(random: Random, of: Iterable[int]) -> int:
+    """One of them, -1 if there is none."""
+    found = sorted(of)
+    return random.choice(found) if found else -1
+
+
+def _pick_site(random: Random, of: Iterable[Site]) -> Site | None:
+    found = list(of)
+    return random.choice(found) if found else None
+
+
+# --- an instruction is missing -----------------------------------------------------------------------------------------------
+
+_DROPPED = {
+    "merge instruction dropped": ("SelectionMerge", "LoopMerge"),
+    "end of a block dropped": TERMINATORS,
+    "label dropped": ("Label",),
+    "end of the function dropped": ("FunctionEnd",),
+    "extension dropped": ("Extension",),
+    "decoration dropped": ("Decorate", "MemberDecorate"),
+    "entry point dropped": ("EntryPoint",),
+    "execution mode dropped": ("ExecutionMode",),
+    "memory model dropped": ("MemoryModel",),
+}
+
+
+def _dropping(names: tuple[str, ...]) -> Mutate:
+    def mutate(parts: Parts, random: Random) -> str:
+        at = _pick(random, parts.indices(*names))
+        return describe(parts.code.pop(at)) if at >= 0 else ""
+
+    return mutate
+
+
+for _name, _opcodes in _DROPPED.items():
+    KINDS.append(Kind(_name, _dropping(_opcodes)))
+
+
+def describe(found: Instruction) -> str:
+    """Enough to recognise an instruction by."""
+    tables = {"Capability": "Capability", "Decorate": "Decoration", "MemberDecorate": "Decoration", "ExecutionMode": "ExecutionMode"}
+    table = tables.get(found.name)
+    if table is None:
+        return f"Op{found.name}"
+    value = found.words[{"Capability": 0, "MemberDecorate": 2}.get(found.name, 1)]
+    return f"Op{found.name} " + next(name for name, number in ENUMERANTS[table].items() if number == value)
+
+
+# Capability -> the one that it declares implicitly, of those that the generator uses.
+_IMPLIES = {"PhysicalStorageBufferAddresses": "Shader", "GroupNonUniformArithmetic": "GroupNonUniform", "Int64Atomics": "Int64"}
+
+
+@kind("capability dropped")
+def drop_capability(parts: Parts, random: Random) -> str:
+    names = {number: name for name, number in ENUMERANTS["Capability"].items()}
+    found = parts.code.pop(random.choice(parts.indices("Capability")))
+    left = [names[parts.code[k].words[0]] for k in parts.indices("Capability")]
+    return describe(found) + (" implied" if any(_IMPLIES.get(name) == names[found.words[0]] for name in left) else "")
+
+
+@kind("definition dropped")
+def drop_definition(parts: Parts, random: Random) -> str:
+    """Of something that is used by more than its own name and decorations."""
+    used = {parts.code[k].words[at] for k, at in parts.uses() if not parts.code[k].name.endswith(("Name", "Decorate"))}
+    at = _pick(random, (k for k, found in enumerate(parts.code) if found.result in used and found.name not in ("Label", "Function")))
+    return describe(parts.code.pop(at))
+
+
+# --- ids ---------------------------------------------------------------------------------------------------------------------
+
+
+@kind("undefined id")
+def undefined_id(parts: Parts, random: Random) -> str:
+    site = random.choice(list(parts.uses()))
+    parts.code[site.place].words[site.at] = parts.new_id()
+    return describe(parts.code[site.place])
+
+
+@kind("id beyond the bound")
+def id_beyond_the_bound(parts: Parts, random: Random) -> str:
+    site = random.choice(list(parts.uses()))
+    parts.code[site.place].words[site.at] = parts.bound + random.randrange(1000)
+    return describe(parts.code[site.place])
+
+
+@kind("id 0")
+def id_zero(parts: Parts, random: Random) -> str:
+    site = random.choice(list(parts.uses()))
+    parts.code[site.place].words[site.at] = 0
+    return describe(parts.code[site.place])
+
+
+@kind("bound too small")
+def bound_too_small(parts: Parts, random: Random) -> str:
+    parts.header[3] = random.randrange(1, parts.bound)
+    return "header"
+
+
+@kind("id defined twice")
+def defined_twice(parts: Parts, random: Random) -> str:
+    results = [k for k, found in enumerate(parts.code) if found.result]
+    first, second = random.sample(results, 2)
+    parts.code[second].words[parts.code[second].result_at] = parts.code[first].result
+    return describe(parts.code[second])
+
+
+@kind("id of another sort")
+def other_sort(parts: Parts, random: Random) -> str:
+    """A label for a type, a value for a label, a type for a value ... Anything may have a name."""
+    known = parts.definitions()
+    site = random.choice([s for s in parts.uses() if not parts.code[s.place].name.endswith("Name")])
+    words = parts.code[site.place].words
+    sort = parts.shape(words[site.at], known)[0]
+    words[site.at] = random.choice([number for number in known if parts.shape(number, known)[0] != sort])
+    return describe(parts.code[site.place])
+
+
+# Operands (counted without type and result) that may have any of several types: another one makes another program, not a broken one.
+_OPEN = {
+    **dict.fromkeys(("Bitcast", "ConvertSToF", "ConvertUToF", "ConvertFToS", "ConvertFToU", "SConvert", "UConvert", "FConvert"), (0,)),
+    **dict.fromkeys(("ShiftLeftLogical", "ShiftRightLogical", "ShiftRightArithmetic", "VectorExtractDynamic"), (1,)),
+    **dict.fromkeys(("AccessChain",), tuple(range(1, 8))),
+    **dict.fromkeys(("BitCount",), (0,)),
+    "VectorInsertDynamic": (2,),
+}
+
+
+def _typed_uses(parts: Parts) -> list[Site]:
+    """Operands of instructions in functions, and whose type is not open."""
+    known, found = parts.definitions(), []
+    for site in parts.uses():
+        instruction = parts.code[site.place]
+        if parts.shape(instruction.words[site.at], known)[0] != "value" or instruction.name.endswith(("Name", "Decorate", "EntryPoint")):
+            continue
+        first = instruction.result_at + 1
+        if site.at - first not in _OPEN.get(instruction.name, ()) and not instruction.name.startswith("GroupNonUniform"):
+            found.append(site)
+    return found
+
+
+@kind("value of another type")
+def other_type_of_value(parts: Parts, random: Random) -> str:
+    """Earlier ones only, so that it is the type that is wrong."""
+    known = parts.definitions()
+    site = random.choice(_typed_uses(parts))
+    words = parts.code[site.place].words
+    shape = parts.shape(words[site.at], known)
+    earlier = [f.result for f in parts.code[: site.place] if f.result]
+    others = [n for n in earlier if parts.shape(n, known)[0] == "value" and parts.shape(n, known) != shape]
+    if not others:
+        return ""
+    words[site.at] = random.choice(others)
+    return describe(parts.code[site.place])
+
+
+@kind("subgroup operation on another type", "vulkan")
+def subgroup_operand(parts: Parts, random: Random) -> str:
+    at = _pick(random, (k for k, f in enumerate(parts.code) if f.name.startswith("GroupNonUniform") and len(f.words) > 4))
+    if at < 0:
+        return ""
+    known, words = parts.definitions(), parts.code[at].words
+    shape = parts.shape(words[-1], known)
+    earlier = [f.result for f in parts.code[:at] if f.result and parts.shape(f.result, known)[0] == "value"]
+    words[-1] = random.choice([number for number in earlier if parts.shape(number, known) != shape])
+    return f"GroupNonUniform {describe(parts.code[at])}"
+
+
+@kind("operands of different types swapped")
+def swapped(parts: Parts, random: Random) -> str:
+    known = parts.definitions()
+    pairs = []
+    uses = _typed_uses(parts)
+    for one, two in itertools.pairwise(uses):
+        words = parts.code[one.place].words
+        if one.place == two.place and parts.shape(words[one.at], known) != parts.shape(words[two.at], known):
+            pairs.append((one, two))
+    one, two = random.choice(pairs)
+    words = parts.code[one.place].words
+    words[one.at], words[two.at] = words[two.at], words[one.at]
+    return describe(parts.code[one.place])
+
+
+@kind("result of another type")
+def other_type_of_result(parts: Parts, random: Random) -> str:
+    known = parts.definitions()
+    types = [number for number, found in known.items() if found.name.startswith("Type")]
+    found = random.choice([f for f in parts.code if f.type])
+    shape = parts.type_shape(found.type, known)
+    found.words[0] = random.choice([t for t in types if parts.type_shape(t, known) != shape])
+    return describe(found)
+
+
+@kind("used before it is there")
+def used_early(parts: Parts, random: Random) -> str:
+    """An instruction changes places with one of its block that uses it."""
+    pairs = []
+    for block in parts.blocks():
+        for k in block[1:-1]:
+            result = parts.code[k].result
+            pairs += [(k, n) for n in block[:-1] if n > k and result and result in parts.code[n].words and parts.code[n].result]
+    early, late = random.choice([p for p in pairs if _refers(parts.code[p[1]], parts.code[p[0]].result)])
+    parts.code[early], parts.code[late] = parts.code[late], parts.code[early]
+    return describe(parts.code[late])
+
+
+def _refers(found: Instruction, number: int) -> bool:
+    return any(word == number for word, k in zip(found.words, found.kinds) if k == "IdRef")
+
+
+# --- blocks ------------------------------------------------------------------------------------------------------------------
+
+
+def _branch_sites(parts: Parts) -> list[Site]:
+    """Operands that are labels."""
+    labels = {found.result for found in parts.code if found.name == "Label"}
+    return [s for s in parts.uses() if parts.code[s.place].name in TERMINATORS and parts.code[s.place].words[s.at] in labels]
+
+
+def _redirect(parts: Parts, random: Random, label: int) -> str:
+    site = random.choice(_branch_sites(parts))
+    parts.code[site.place].words[site.at] = label
+    return describe(parts.code[site.place])
+
+
+@kind("branch into another function")
+def branch_into_another_function(parts: Parts, random: Random) -> str:
+    """Modules have one function: a copy of its head and an empty body become a second one."""
+    head = next(found for found in parts.code if found.name == "Function")
+    label = parts.new_id()
+    parts.code += [
+        Instruction("Function", [head.words[0], parts.new_id(), *head.words[2:]]),
+        Instruction("Label", [label]),
+        Instruction("Return", []),
+        Instruction("FunctionEnd", []),
+    ]
+    return _redirect(parts, random, label)
+
+
+@kind("branch to nowhere")
+def branch_to_nowhere(parts: Parts, random: Random) -> str:
+    return _redirect(parts, random, parts.new_id())
+
+
+@kind("branch to the first block")
+def branch_to_the_first_block(parts: Parts, random: Random) -> str:
+    return _redirect(parts, random, next(found.result for found in parts.code if found.name == "Label"))
+
+
+@kind("branch into a loop")
+def branch_into_a_loop(parts: Parts, random: Random) -> str:
+    """From before a loop past its header, into its continue block."""
+    merges = parts.indices("LoopMerge")
+    if not merges:
+        return ""
+    merge = random.choice(merges)
+    header = max(k for k in parts.indices("Label") if k < merge)
+    target = parts.code[header].result
+    before = [s for s in _branch_sites(parts) if s.place < header and parts.code[s.place].words[s.at] == target]
+    if not before:
+        return ""
+    parts.code[before[0].place].words[before[0].at] = parts.code[merge].words[1]
+    return describe(parts.code[merge])
+
+
+@kind("merge and continue swapped")
+def merge_and_continue_swapped(parts: Parts, random: Random) -> str:
+    at = _pick(random, parts.indices("LoopMerge"))
+    if at < 0:
+        return ""
+    words = parts.code[at].words
+    words[0], words[1] = words[1], words[0]
+    return describe(parts.code[at])
+
+
+@kind("merge block of another construct")
+def merge_of_another(parts: Parts, random: Random) -> str:
+    merges = parts.indices("SelectionMerge", "LoopMerge")
+    if len(merges) < 2:
+        return ""
+    one, other = random.sample(merges, 2)
+    parts.code[one].words[0] = parts.code[other].words[0]
+    return describe(parts.code[one])
+
+
+@kind("construct that ends where it begins")
+def merge_with_itself(parts: Parts, random: Random) -> str:
+    at = _pick(random, parts.indices("SelectionMerge", "LoopMerge"))
+    if at < 0:
+        return ""
+    parts.code[at].words[0] = parts.code[max(k for k in parts.indices("Label") if k < at)].result
+    return describe(parts.code[at])
+
+
+@kind("instruction after the end of a block")
+def after_the_end(parts: Parts, random: Random) -> str:
+    block = random.choice([b for b in parts.blocks() if len(b) > 2])
+    moved = parts.code.pop(random.choice(block[1:-1]))
+    parts.code.insert(block[-1], moved)
+    return describe(moved)
+
+
+# --- words -------------------------------------------------------------------------------------------------------------------
+
+
+@kind("word count too small")
+def count_too_small(parts: Parts, random: Random) -> str:
+    at = random.choice([k for k, found in enumerate(parts.code) if found.words])
+    parts.counts[at] = random.randrange(len(parts.code[at].words) + 1)
+    return describe(parts.code[at])
+
+
+@kind("word count too large")
+def count_too_large(parts: Parts, random: Random) -> str:
+    at = random.randrange(len(parts.code))
+    parts.counts[at] = len(parts.code[at].words) + 1 + random.randint(1, 4)
+    return describe(parts.code[at])
+
+
+# Instructions of which one operand less is another program.
+_VARIABLE = ("Source", "SourceContinued", "TypeStruct", "Load", "Store", "AccessChain", "CompositeExtract", "Name", "MemberName", "String")
+
+
+@kind("operand lost")
+def operand_lost(parts: Parts, random: Random) -> str:
+    found = random.choice([f for f in parts.code if f.words and f.name not in _VARIABLE])
+    found.words.pop()
+    return f"Op{found.name}"
+
+
+@kind("operand too many")
+def operand_too_many(parts: Parts, random: Random) -> str:
+    found = random.choice(parts.code)
+    found.words.append(random.choice((0, 1, parts.bound - 1, 0xFFFFFFFF)))
+    return f"Op{found.name}"
+
+
+@kind("module cut off")
+def cut_off(parts: Parts, random: Random) -> str:
+    parts.lost = random.randrange(1, 60)
+    return f"{parts.lost} bytes"
+
+
+@kind("header")
+def wrong_header(parts: Parts, random: Random) -> str:
+    at, value = random.choice(((0, 0x03022307), (1, 0x00020000), (1, 0x00010000), (1, 0x00010700), (4, 1)))
+    parts.header[at] = value
+    return f"word {at} is {value:#010x}"
+
+
+@kind("another instruction")
+def another_instruction(parts: Parts, random: Random) -> str:
+    """An opcode of other operands. Bits of anything may be cast: that would be another program."""
+    found = random.choice([f for f in parts.code if f.name not in ("Source", "Line", "NoLine")])
+    before = f"Op{found.name}"
+    grammar = INSTRUCTIONS[found.name][1]
+    found.name = random.choice([name for name in OPCODES if INSTRUCTIONS[name][1] != grammar and name != "Bitcast"])
+    return f"{before} became Op{found.name}"
+
+
+_SECTIONED = ("Capability", "Extension", "ExtInstImport", "MemoryModel", "EntryPoint", "ExecutionMode", "String", "Name", "Decorate")
+
+
+@kind("section out of order")
+def out_of_order(parts: Parts, random: Random) -> str:
+    """Something of the first sections is moved behind the types."""
+    moved = parts.code.pop(random.choice(parts.indices(*_SECTIONED)))
+    parts.code.insert(random.choice((parts.indices("Function")[0], len(parts.code))), moved)
+    return describe(moved)
+
+
+@kind("type inside of the function")
+def type_inside(parts: Parts, random: Random) -> str:
+    moved = parts.code.pop(random.choice([k for k, f in enumerate(parts.code) if f.name.startswith(("Type", "Constant"))]))
+    parts.code.insert(parts.indices("Label")[0] + 1, moved)
+    return describe(moved)
+
+
+# --- types, memory, literals ---------------------------------------------------------------------------------------------------
+
+
+def _set(names: tuple[str, ...], at: int, values: tuple[int, ...]) -> Mutate:
+    """Operand ``at`` of one of these instructions becomes another of ``values``."""
+
+    def mutate(parts: Parts, random: Random) -> str:
+        places = [k for k in parts.indices(*names) if len(parts.code[k].words) > at]
+        if not places:
+            return ""
+        found = parts.code[random.choice(places)]
+        found.words[at] = random.choice([v for v in values if v != found.words[at]])
+        return f"{describe(found)} with {found.words[at]}"
+
+    return mutate
+
+
+_WRONG = {
+    "width of a type": (("TypeInt", "TypeFloat"), 1, (0, 1, 7, 24, 128)),
+    "sign of a type": (("TypeInt",), 2, (2, 5)),
+    "size of a vector": (("TypeVector",), 2, (0, 1, 5, 7)),
+    "storage class of a variable": (("Variable",), 2, tuple(STORAGE[n] for n in ("Function", "Workgroup", "Input", "Uniform", "Private"))),
+    "function of GLSL.std.450": (("ExtInst",), 3, (0, 82, 999)),
+    "member that is not there": (("CompositeExtract",), 3, (9, 200, 0xFFFFFFFF)),
+    "addressing model": (("MemoryModel",), 0, (1, 2, 77)),
+    "memory model": (("MemoryModel",), 1, (2, 77)),
+    "execution model": (("EntryPoint",), 0, (0, 4, 6, 77)),
+}  # fmt: skip
+for _name, (_opcodes, _at, _values) in _WRONG.items():
+    KINDS.append(Kind(f"wrong {_name}", _set(_opcodes, _at, _values)))
+
+
+@kind("variable missing in the interface")
+def interface_shortened(parts: Parts, random: Random) -> str:
+    found = parts.code[parts.indices("EntryPoint")[0]]
+    places = [k for k, sort in enumerate(found.kinds) if sort == "IdRef" and k > 1]
+    if not places:
+        return ""
+    found.words.pop(random.choice(places))
+    return "OpEntryPoint"
+
+
+@kind("misplaced member")
+def misplaced_member(parts: Parts, random: Random) -> str:
+    """A member of a block that lies on another one, or across words."""
+    members = [f for f in parts.code if f.name == "MemberDecorate" and f.words[2] == DECORATION["Offset"]]
+    blocks = [f for f in members if sum(m.words[0] == f.words[0] for m in members) > 1]
+    if not blocks:
+        return ""
+    found = random.choice(blocks)
+    others = [m.words[3] for m in members if m.words[0] == found.words[0] and m is not found]
+    found.words[3] = random.choice((random.choice(others), found.words[3] + 1))
+    return describe(found)
+
+
+@kind("stride too small")
+def stride_too_small(parts: Parts, random: Random) -> str:
+    strides = [f for f in parts.code if f.name == "Decorate" and f.words[1] == DECORATION["ArrayStride"] and f.words[2] > 1]
+    if not strides:
+        return ""
+    found = random.choice(strides)
+    found.words[2] = random.choice((0, found.words[2] // 2, found.words[2] - 1))
+    return describe(found)
+
+
+@kind("alignment not declared", "vulkan")
+def alignment_dropped(parts: Parts, random: Random) -> str:
+    """Behind an address it has to be."""
+    aligned = [f for f in parts.code if f.name in ("Load", "Store") and f.kinds[-1] == "LiteralInteger"]
+    if not aligned:
+        return ""
+    found = random.choice(aligned)
+    del found.words[-2:]
+    return describe(found)
+
+
+@kind("alignment that is none", "vulkan")
+def alignment_wrong(parts: Parts, random: Random) -> str:
+    aligned = [f for f in parts.code if f.name in ("Load", "Store") and f.kinds[-1] == "LiteralInteger"]
+    if not aligned:
+        return ""
+    found = random.choice(aligned)
+    found.words[-1] = random.choice((0, 3, 12))
+    return f"{describe(found)} aligned to {found.words[-1]}"
+
+
+@kind("scope or semantics that is no such number")
+def scope_wrong(parts: Parts, random: Random) -> str:
+    """The constant of a scope becomes one that Vulkan has not."""
+    sites = [s for s in parts.uses() if parts.code[s.place].kinds[s.at] in ("IdScope", "IdMemorySemantics")]
+    site = _pick_site(random, sites)
+    if site is None:
+        return ""
+    known = parts.definitions()
+    old = known[parts.code[site.place].words[site.at]]
+    fresh, value = parts.new_id(), random.choice((0, 99)) if parts.code[site.place].kinds[site.at] == "IdScope" else 6
+    parts.code[site.place].words[site.at] = fresh
+    parts.code.insert(parts.indices("Function")[0], Instruction("Constant", [old.type, fresh, value]))
+    return "IdScope" if value != 6 else "IdMemorySemantics"
+
+
+# --- valid SPIR-V that naga refuses or miscompiles -------------------------------------------------------------------------------
+
+_OTHER_SIGN = {
+    "SDiv": "UDiv", "ShiftRightArithmetic": "ShiftRightLogical", "ConvertSToF": "ConvertUToF", "ConvertFToS": "ConvertFToU",
+    "SConvert": "UConvert", "SLessThan": "ULessThan", "SLessThanEqual": "ULessThanEqual", "SGreaterThan": "UGreaterThan",
+    "SGreaterThanEqual": "UGreaterThanEqual", "AtomicSMin": "AtomicUMin", "AtomicSMax": "AtomicUMax", "SRem": "UMod",
+}  # fmt: skip
+_OTHER_SIGN |= {after: before for before, after in _OTHER_SIGN.items()}
+_REFUSED = {
+    "SRem": "SMod", "FOrdLessThan": "FUnordLessThan", "FOrdEqual": "FUnordNotEqual", "FOrdLessThanEqual": "FUnordLessThanEqual",
+    "FOrdGreaterThan": "FUnordGreaterThan", "FOrdGreaterThanEqual": "FUnordGreaterThanEqual", "FDiv": "FRem",
+    "AccessChain": "InBoundsAccessChain", "AtomicFAddEXT": "AtomicFMaxEXT", "ConstantNull": "Undef",
+}  # fmt: skip
+
+
+def _renaming(names: dict[str, str]) -> Mutate:
+    def mutate(parts: Parts, random: Random) -> str:
+        at = _pick(random, parts.indices(*names))
+        if at < 0:
+            return ""
+        found = parts.code[at]
+        before, found.name = found.name, names[found.name]
+        return f"Op{before} became Op{found.name}"
+
+    return mutate
+
+
+KINDS.append(Kind("naga: operation of the other sign", _renaming(_OTHER_SIGN), ("wgpu",)))
+KINDS.append(Kind("naga: instruction not on its list", _renaming(_REFUSED), ("wgpu",)))
+
+
+@kind("naga: function of the other sign", "wgpu")
+def glsl_of_the_other_sign(parts: Parts, random: Random) -> str:
+    swap = {GLSL["SMin"]: GLSL["UMin"], GLSL["SMax"]: GLSL["UMax"], GLSL["UMin"]: GLSL["SMin"], GLSL["UMax"]: GLSL["SMax"]}
+    at = _pick(random, (k for k in parts.indices("ExtInst") if parts.code[k].words[3] in swap))
+    if at < 0:
+        return ""
+    parts.code[at].words[3] = swap[parts.code[at].words[3]]
+    return f"OpExtInst {parts.code[at].words[3]}"
+
+
+@kind("naga: operand of the other sign", "wgpu")
+def operand_of_the_other_sign(parts: Parts, random: Random) -> str:
+    """A bitcast to the other sign before an operation that has one."""
+    known = parts.definitions()
+    signs = {(f.words[1], f.words[2]): f.result for f in parts.code if f.name == "TypeInt"}
+    places = []
+    for k in parts.indices(*_OTHER_SIGN):
+        found = parts.code[k]
+        at = len(found.words) - 1 if found.name.startswith("Atomic") else 2
+        value = known[found.words[at]]
+        type_ = known.get(value.type)
+        if type_ is not None and type_.name == "TypeInt" and (type_.words[1], 1 - type_.words[2]) in signs:
+            places.append((k, at, signs[type_.words[1], 1 - type_.words[2]]))
+    if not places:
+        return ""
+    k, at, other = random.choice(places)
+    fresh = parts.new_id()
+    parts.code.insert(k, Instruction("Bitcast", [other, fresh, parts.code[k].words[at]]))
+    parts.code[k + 1].words[at] = fresh
+    return describe(parts.code[k + 1])
+
+
+@kind("naga: memory operands", "wgpu")
+def memory_operands(parts: Parts, random: Random) -> str:
+    at = _pick(random, parts.indices("Load", "Store"))
+    parts.code[at].words += [2, 4] if random.random() < 0.5 else [1]
+    return describe(parts.code[at])
+
+
+@kind("naga: nothing, undefined, or copied", "wgpu")
+def superfluous(parts: Parts, random: Random) -> str:
+    known = parts.definitions()
+    block = random.choice([b for b in parts.blocks() if parts.code[b[-2]].name not in ("Variable", "LoopMerge", "SelectionMerge", "Label")])
+    last = parts.code[block[-2]]
+    name = random.choice(("Nop", "Undef", "CopyObject"))
+    value = next(f.result for f in parts.code if f.name == "Constant")
+    words = {"Nop": [], "Undef": [known[value].type, parts.new_id()], "CopyObject": [known[value].type, parts.new_id(), value]}[name]
+    parts.code.insert(block[-1], Instruction(name, words))
+    return f"Op{name} after {describe(last)}"
+
+
+@kind("naga: two variables at one binding", "wgpu")
+def one_binding(parts: Parts, random: Random) -> str:
+    places = [f for f in parts.code if f.name == "Decorate" and f.words[1] == DECORATION["Binding"]]
+    if len(places) < 2:
+        return ""
+    sets = {f.words[0]: f.words[2] for f in parts.code if f.name == "Decorate" and f.words[1] == DECORATION["DescriptorSet"]}
+    pairs = [(a, b) for a in places for b in places if a is not b and sets[a.words[0]] == sets[b.words[0]]]
+    if not pairs:
+        return ""
+    one, other = random.choice(pairs)
+    one.words[2] = other.words[2]
+    return describe(one)
+
+
+@kind("naga: infinite constant", "wgpu")
+def infinite_constant(parts: Parts, random: Random) -> str:
+    known = parts.definitions()
+    floats = [f for f in parts.code if f.name == "Constant" and known[f.type].name == "TypeFloat"]
+    if not floats:
+        return ""
+    found = random.choice(floats)
+    infinity = {16: [0x7C00], 32: [0x7F800000], 64: [0, 0x7FF00000]}
+    found.words[2:] = infinity[known[found.type].words[1]]
+    return describe(found)
+
+
+@kind("naga: capability not on its list", "wgpu")
+def other_capability(parts: Parts, random: Random) -> str:
+    name = random.choice(("Int8", "Int16", "StorageBuffer8BitAccess", "VariablePointers", "RuntimeDescriptorArray", "VulkanMemoryModel"))
+    parts.code.insert(1, Instruction("Capability", [ENUMERANTS["Capability"][name]]))
+    return name
