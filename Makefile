@@ -8,7 +8,7 @@ WORKERS ?= 2
 PYTEST_ARGS ?=
 STAMP := $(VENV)/.spirograd-test
 
-.PHONY: test check lint types tests docs bench format demo clean
+.PHONY: validate test check lint types tests docs bench format demo clean
 
 test: $(STAMP)
 	@$(MAKE) --no-print-directory check
@@ -42,6 +42,9 @@ bench:
 format:
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
+
+validate:
+	$(BIN)/python -m validation
 
 demo:
 	$(BIN)/python -m spirograd demo
