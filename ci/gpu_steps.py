@@ -129,7 +129,7 @@ def _headlines(out: Path) -> list[str]:
     if not path.exists():
         return []
     results = json.loads(path.read_text())
-    lines = [f"| | {' | '.join(results['columns'])} | ratio |", f"|---|{'---|' * len(results['columns'])}---|"]
+    lines = [f"| | {' | '.join(results['columns'])} | second / first |", f"|---|{'---|' * len(results['columns'])}---|"]
     for case in HEADLINES:
         times = results["seconds"].get(case)
         if times is not None:
