@@ -151,9 +151,10 @@ def other_sort(parts: Parts, random: Random) -> str:
     return describe(parts.code[site.place])
 
 
+_CONVERSIONS = ("Bitcast", "ConvertSToF", "ConvertUToF", "ConvertFToS", "ConvertFToU", "SConvert", "UConvert", "FConvert")
 # Operands (counted without type and result) that may have any of several types: another one makes another program, not a broken one.
 _OPEN = {
-    **dict.fromkeys(("Bitcast", "ConvertSToF", "ConvertUToF", "ConvertFToS", "ConvertFToU", "SConvert", "UConvert", "FConvert"), (0,)),
+    **dict.fromkeys(_CONVERSIONS, (0,)),
     **dict.fromkeys(("ShiftLeftLogical", "ShiftRightLogical", "ShiftRightArithmetic", "VectorExtractDynamic"), (1,)),
     **dict.fromkeys(("AccessChain",), tuple(range(1, 8))),
     **dict.fromkeys(("BitCount",), (0,)),
@@ -218,9 +219,10 @@ def swapped(parts: Parts, random: Random) -> str:
 
 @kind("result of another type")
 def other_type_of_result(parts: Parts, random: Random) -> str:
+    """Not of conversions, which may have any."""
     known = parts.definitions()
     types = [number for number, found in known.items() if found.name.startswith("Type")]
-    found = random.choice([f for f in parts.code if f.type])
+    found = random.choice([f for f in parts.code if f.type and f.name not in _CONVERSIONS])
     shape = parts.type_shape(found.type, known)
     found.words[0] = random.choice([t for t in types if parts.type_shape(t, known) != shape])
     return describe(found)

@@ -132,13 +132,14 @@ class Parts:
         return ("value", *self.type_shape(found.type, known))
 
     def type_shape(self, number: int, known: dict[int, Instruction]) -> tuple[object, ...]:
+        """Pointers into all storage classes are alike, too: one may load from any."""
         found = known[number]
         if found.name in ("TypeInt", "TypeFloat"):
             return (found.name, found.words[1])
         if found.name == "TypeVector":
             return (found.name, found.words[2], *self.type_shape(found.words[1], known))
         if found.name == "TypePointer":
-            return (found.name, found.words[1], *self.type_shape(found.words[2], known))
+            return (found.name, *self.type_shape(found.words[2], known))
         return (found.name,) if found.name in ("TypeBool", "TypeVoid") else (found.name, number)
 
     def blocks(self) -> list[range]:

@@ -73,6 +73,7 @@ _VULKAN = ("vulkan",)
 PASSES: tuple[Pass, ...] = (
     Pass("capability dropped", "implied", True, "another one brings it"),
     Pass("capability dropped", "StorageBuffer16BitAccess", False, "spirv-val asks for one of it and Float16 or Int16"),
+    Pass("capability dropped", "StorageBuffer8BitAccess", False, "spirv-val asks for one of it and Int8", _VULKAN),
     Pass("instruction after the end of a block", "OpLine", True, "lines may stand between blocks"),
     Pass("operand too many", "OpSource", True, "the text of a file, which may be there"),
     Pass("operand too many", "OpLoad", True, "volatile, or explicitly nothing", _VULKAN),
