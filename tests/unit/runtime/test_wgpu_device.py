@@ -251,7 +251,8 @@ def test_ten_thousand_launches_do_not_grow(open_wgpu):
     some(8000)
     after = counts()
     assert read(a)[0] == 10_000
-    assert after[0] == before[0] and after[2] == before[2]
+    assert all(after[0][kind] <= before[0][kind] for kind in after[0])  # fewer: what earlier tests left may go in between
+    assert after[2] == before[2]
     assert after[1] < before[1] + 100
 
 
