@@ -25,13 +25,15 @@ _FREE = _names(
     "ExtInstImport MemoryModel EntryPoint ExecutionMode String Source SourceContinued Line NoLine Name MemberName Decorate MemberDecorate "
     "TypeVoid TypeBool TypeVector TypeArray TypeRuntimeArray TypeStruct TypeFunction ConstantTrue ConstantFalse ConstantNull "
     "Function FunctionEnd Label Branch BranchConditional SelectionMerge LoopMerge Return Variable AccessChain "
-    "CompositeConstruct CompositeExtract CompositeInsert VectorExtractDynamic VectorInsertDynamic "
-    "FAdd FSub FMul FDiv FNegate FConvert Bitcast IAdd ISub IMul Not BitwiseAnd BitwiseOr BitwiseXor ShiftLeftLogical BitCount "
-    "IEqual INotEqual FOrdEqual FOrdLessThan FOrdLessThanEqual FOrdGreaterThan FOrdGreaterThanEqual "
-    "LogicalEqual LogicalNotEqual LogicalAnd LogicalOr LogicalNot ControlBarrier MemoryBarrier "
+    "CompositeConstruct CompositeExtract CompositeInsert VectorExtractDynamic VectorInsertDynamic ControlBarrier MemoryBarrier "
     "AtomicIAdd AtomicAnd AtomicOr AtomicXor AtomicExchange "
     "GroupNonUniformFAdd GroupNonUniformFMul GroupNonUniformIAdd GroupNonUniformIMul "
     "GroupNonUniformBitwiseAnd GroupNonUniformBitwiseOr GroupNonUniformBitwiseXor"
+)
+_ARITHMETIC = _names(
+    "FAdd FSub FMul FDiv FNegate FConvert Bitcast IAdd ISub IMul Not BitwiseAnd BitwiseOr BitwiseXor ShiftLeftLogical BitCount "
+    "IEqual INotEqual FOrdEqual FOrdLessThan FOrdLessThanEqual FOrdGreaterThan FOrdGreaterThanEqual "
+    "LogicalEqual LogicalNotEqual LogicalAnd LogicalOr LogicalNot"
 )
 # naga takes the signedness of an operation from the type of its operands: it must be what the instruction means.
 _SIGNED = _names(
@@ -49,6 +51,9 @@ _GLSL_FREE = _names(
     "UnpackHalf2x16 PackHalf2x16"
 )
 _GLSL_SIGNED, _GLSL_UNSIGNED = ("SAbs", "SMin", "SMax"), ("UMin", "UMax", "FindUMsb")
+# Pointers are the results of these alone, and operands only of these, of loads, stores and atomics (the first operand).
+_POINTERS = ("Variable", "AccessChain")
+_TAKE_VALUES = frozenset((*_ARITHMETIC, *_SIGNED, *_UNSIGNED, *_SIGNED_RESULT, *_UNSIGNED_RESULT, "ExtInst", "Select"))
 _CAPABILITIES = _names(
     "Shader Int64 Float16 Float64 Int64Atomics AtomicFloat32AddEXT StorageBuffer16BitAccess GroupNonUniform GroupNonUniformArithmetic"
 )
@@ -69,9 +74,12 @@ def check_for_naga(module: bytes) -> None:
         rule = _RULES.get(name)
         if rule is None:
             raise ModuleError(f"Op{name or opcode} is not among the instructions that naga is known to compile rightly")
-        if _HAS_TYPE[name]:
-            checker.type_of[operands[1]] = operands[0]
-        rule(checker, name, operands)
+        try:
+            if _HAS_TYPE[name]:
+                checker.result(name, operands)
+            rule(checker, name, operands)
+        except (LookupError, ValueError) as error:
+            raise ModuleError(f"Op{name}: an operand is missing or of another kind ({error!r})") from error
 
 
 class _Checker:
@@ -82,9 +90,23 @@ class _Checker:
         self.aggregates: set[int] = set()  # ids of struct and array types
         self.type_of: dict[int, int] = {}  # result id -> type id
         self.places: dict[int, list[int]] = {}  # variable -> [descriptor set, binding]
+        self.pointer_types: set[int] = set()
+        self.pointers: set[int] = set()  # ids of values that are pointers
 
     def _fail(self, name: str, why: str) -> None:
         raise ModuleError(f"Op{name}: {why} (naga refuses or miscompiles it)")
+
+    def result(self, name: str, operands: tuple[int, ...]) -> None:
+        """An instruction with a result. naga ends the process when it meets a pointer among values."""
+        type_id, rid, *rest = operands
+        self.type_of[rid] = type_id
+        if name in _POINTERS:
+            if type_id in self.pointer_types:
+                self.pointers.add(rid)
+            return
+        values = rest[-1:] if name.startswith("Atomic") else rest[2:] if name == "ExtInst" else rest if name in _TAKE_VALUES else ()
+        if type_id in self.pointer_types or not self.pointers.isdisjoint(values):
+            self._fail(name, "a pointer as a value")
 
     def free(self, name: str, operands: tuple[int, ...]) -> None:
         """Nothing to check."""
@@ -103,6 +125,7 @@ class _Checker:
         self.aggregates.add(operands[0])
 
     def pointer(self, name: str, operands: tuple[int, ...]) -> None:
+        self.pointer_types.add(operands[0])
         if operands[1] not in _STORAGE_NUMBERS:
             self._fail(name, f"storage class {operands[1]}")
 
@@ -165,7 +188,7 @@ class _Checker:
 
 
 _RULES = {
-    **dict.fromkeys(_FREE, _Checker.free),
+    **dict.fromkeys((*_FREE, *_ARITHMETIC), _Checker.free),
     **dict.fromkeys(_SIGNED, _Checker.signed),
     **dict.fromkeys(_UNSIGNED, _Checker.unsigned),
     **dict.fromkeys(_SIGNED_RESULT, _Checker.signed_result),

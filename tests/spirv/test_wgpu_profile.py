@@ -172,6 +172,27 @@ def test_what_naga_gets_wrong_is_refused(opcode: str, change: Any, why: str) -> 
         check_for_naga(_with(binary, opcode, change))
 
 
+def test_pointers_are_no_values() -> None:
+    """naga ends the process."""
+    binary = _sample()
+    words = list(struct.unpack(f"<{len(binary) // 4}I", binary))
+    chain = 0
+    at = 5
+    while at < len(words):
+        if words[at] & 0xFFFF == OPCODES["AccessChain"]:
+            chain = words[at + 2]
+        if words[at] & 0xFFFF == OPCODES["SDiv"]:
+            words[at + 3] = chain
+        at += words[at] >> 16
+    with pytest.raises(ModuleError, match="pointer"):
+        check_for_naga(struct.pack(f"<{len(words)}I", *words))
+
+
+def test_what_is_cut_short_is_refused() -> None:
+    with pytest.raises(ModuleError, match="missing"):
+        check_for_naga(_with(_sample(), "Constant", lambda words: [words[0], 9999, words[2], 1]))
+
+
 def test_infinite_constants_are_refused() -> None:
     def infinite(words: list[int]) -> list[int]:
         return [*words[:3], 0x7F800000]
