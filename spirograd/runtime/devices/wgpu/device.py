@@ -53,11 +53,10 @@ class Task:
 class Executable:
     """The tasks of one kernel. ``arguments``: the bind group of the block, where it is too large for immediates."""
 
-    __slots__ = ("__weakref__", "arguments", "block_size", "tasks")
+    __slots__ = ("__weakref__", "arguments", "tasks")
 
-    def __init__(self, tasks: tuple[Task, ...], block_size: int, arguments: Any) -> None:
+    def __init__(self, tasks: tuple[Task, ...], arguments: Any) -> None:
         self.tasks = tasks
-        self.block_size = block_size
         self.arguments = arguments
 
 
@@ -215,7 +214,7 @@ class WgpuDevice:
                 pipeline = self._pipelines.create(kernel.binaries[info.binary], info.entry, len(info.bindings), immediates, indirect, what)
                 tasks.append(Task(info, pipeline, *extent(info, self.caps, self._features.kind)))
             arguments = self._pipelines.group([(self._stream.ring, 0, size)], dynamic=True) if indirect else None
-            return Executable(tuple(tasks), size, arguments)
+            return Executable(tuple(tasks), arguments)
 
     def launch(self, executable: Executable, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
         """See `Device.launch`. Records the dispatches; they are submitted every few hundred, or when somebody waits."""
