@@ -30,6 +30,12 @@ make_environment() {
   "$python" -m pip install --quiet --editable ".[test]"
 }
 
+# Sets `wgpu`: "wgpu," where it can be required of the tests. Python 3.10 has no version of the package that is new enough.
+find_wgpu() {
+  wgpu=$("$python" -c 'import sys; print("wgpu," if sys.version_info >= (3, 11) else "")')
+  [ -n "$wgpu" ] || echo "ci/$(basename "$0"): no tests of wgpu, which needs Python 3.11 or newer"
+}
+
 processors() {
   "$python" -c 'import os; print(os.cpu_count() or 2)'
 }

@@ -23,7 +23,7 @@ LENGTH = 37
 SEEDS = 24
 
 
-@pytest.fixture(scope="module", params=sorted(loader.DEVICES))
+@pytest.fixture(scope="module", params=needs.ARCHS)
 def device(request: pytest.FixtureRequest) -> Iterator[Device]:
     needs.need(request.param)
     opened = loader.open_device(request.param)

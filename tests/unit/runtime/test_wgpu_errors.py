@@ -14,6 +14,7 @@ from spirograd.base.artifact import ArgBlock, CompiledKernel, TaskInfo
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.runtime import loader
 from spirograd.runtime.launcher import Launcher
+from spirograd.runtime.devices.wgpu import api
 from spirograd.runtime.memory import Memory
 
 # --- errors ---
@@ -137,6 +138,12 @@ def test_device_choice(open_wgpu, monkeypatch):
         open_wgpu()
     monkeypatch.setenv("SG_DEVICE", "77")
     assert "SG_DEVICE=77: there is no such" in loader.available("wgpu")
+
+
+def test_old_packages_are_named(monkeypatch):
+    monkeypatch.setattr(api.wgpu, "version_info", (0, 31, 0))
+    assert "0.32 or newer is needed" in loader.available("wgpu")
+    assert loader.devices("wgpu") == []
 
 
 def test_backend_choice(open_wgpu, monkeypatch):

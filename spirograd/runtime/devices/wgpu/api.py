@@ -24,6 +24,7 @@ from spirograd.base.errors import OutOfDeviceMemory, SpirogradError, SpirogradRu
 __all__ = [
     "DeviceLost",
     "abandon",
+    "check_version",
     "ffi",
     "handle",
     "lib",
@@ -38,6 +39,7 @@ __all__ = [
     "wgpu",
 ]
 
+_OLDEST = (0, 32)  # the first whose library takes SPIR-V without adding checks of its own
 _DEVICE_SELECT = "NODEVICE_SELECT"
 _instance_lock = threading.Lock()
 _instance_backend = ""
@@ -45,6 +47,14 @@ _instance_backend = ""
 
 class DeviceLost(SpirogradRuntimeError):
     """wgpu refuses to work because the device is gone."""
+
+
+def check_version() -> None:
+    """Raise SpirogradRuntimeError if the package is too old."""
+    if tuple(wgpu.version_info[:2]) < _OLDEST:
+        wanted = ".".join(map(str, _OLDEST))
+        problem = f"the package wgpu is {wgpu.__version__}; {wanted} or newer is needed, which needs Python 3.11 or newer"
+        raise SpirogradRuntimeError(problem)
 
 
 def handle(thing: Any) -> Any:

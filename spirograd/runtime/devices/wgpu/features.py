@@ -11,7 +11,7 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.runtime.device import DeviceInfo
 from spirograd.runtime.devices.grid import LLVMPIPE_LOOP_LIMIT
-from spirograd.runtime.devices.wgpu.api import start_instance, subgroup_sizes, telling, wgpu
+from spirograd.runtime.devices.wgpu.api import check_version, start_instance, subgroup_sizes, telling, wgpu
 
 # SG_WGPU_BACKEND -> what wgpu calls it: when asked for, and in the information of an adapter.
 BACKENDS = {"vulkan": ("Vulkan", "Vulkan"), "metal": ("Metal", "Metal"), "d3d12": ("DX12", "D3D12"), "gl": ("GL", "OpenGL")}
@@ -57,6 +57,7 @@ def backend_name(arch: str) -> str:
 
 def adapters(backend: str) -> list[Any]:
     """The adapters of a backend, in the order of the numbers of SG_DEVICE. Raises SpirogradRuntimeError if wgpu runs on another one."""
+    check_version()
     asked, shown = BACKENDS[backend]
     started = start_instance(asked)
     if started not in ("", asked):
