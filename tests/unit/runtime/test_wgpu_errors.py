@@ -13,8 +13,8 @@ from wgpu_modules import compiled, module, native, read, run
 from spirograd.base.artifact import ArgBlock, CompiledKernel, TaskInfo
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.runtime import loader
-from spirograd.runtime.launcher import Launcher
 from spirograd.runtime.devices.wgpu import api
+from spirograd.runtime.launcher import Launcher
 from spirograd.runtime.memory import Memory
 
 # --- errors ---
