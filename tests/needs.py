@@ -14,6 +14,7 @@ from functools import cache
 
 import pytest
 
+from spirograd.lang import context
 from spirograd.runtime import loader
 
 ARCHS = ("interpreter", "cpu", "vulkan", "wgpu")
@@ -77,3 +78,11 @@ def need(name: str) -> None:
     if name in required():
         pytest.fail(f"{PREFIX}{name}, which SG_TEST_REQUIRE demands: {reason}", pytrace=False)
     pytest.skip(f"{PREFIX}{name}: {reason}")
+
+
+def strict_floats() -> None:
+    """Skip the running test where the session's device leaves infinities, NaN and the last bits of f32 to its driver: graphics cards
+    through wgpu, whose modules cannot ask for anything else."""
+    device = context.session().device
+    if not device.caps.exact_specials and dict(device.info.detail).get("kind", "cpu") != "cpu":
+        pytest.skip(f"{PREFIX}float controls: {device.info.arch} on {device.info.name} has none")

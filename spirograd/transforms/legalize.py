@@ -72,16 +72,22 @@ class _Legalize(Rewriter):
     def _cast(self, op: Op) -> Op:
         (a,) = self.args(op)
         target = _dtype(op)
+        if target is f16 and a.type is not f16:
+            return self._to_half(a if a.type is f32 else self.b.cast(a, f32))
         if not (_dtype(a).is_float and target.is_int):
             return self._cast_to_bool(op)
         return saturate(self.b, a, target)
+
+    def _to_half(self, x: Op) -> Op:
+        """From f32. Modules for wgpu cannot ask for a direction of rounding, and NVIDIA's is towards zero there."""
+        return to_half(self.b, x) if self.caps.profile == "wgpu" else self.b.cast(x, f16)
 
     def _div(self, op: Op) -> Op:
         """Of f16: by way of f32, which rounds right. Vulkan's own may be off by 2.5 ulp, and is: 7 / 7 was 0.9995 on an NVIDIA H100."""
         if op.type is not f16:
             return self.copy(op)
         a, b = (self.b.cast(x, f32) for x in self.args(op))
-        return self.b.cast(self.b.emit(ops.div, a, b), f16)
+        return self._to_half(self.b.emit(ops.div, a, b))
 
     def _count(self, code: ops.OpCode, lower: Callable[[Builder, Op], Op]) -> Callable[[Op], Op]:
         def handle(op: Op) -> Op:
@@ -199,6 +205,35 @@ def saturate(b: Builder, x: Op, target: DType) -> Op:
     safe = b.emit(ops.select, inside, x, b.const(0.0, t))
     value = b.emit(ops.select, too_high, b.const(int(target.max), target), b.cast(safe, target))
     return b.emit(ops.select, too_low, b.const(int(target.min), target), value)
+
+
+def to_half(b: Builder, x: Op) -> Op:
+    """f32 to f16, to the nearest and in the middle to even: rounded in f32, so that the conversion itself is exact."""
+
+    def bits(value: Op) -> Op:
+        return b.emit(ops.bitcast, value, type=u32)
+
+    def number(pattern: Op) -> Op:
+        return b.emit(ops.bitcast, pattern, type=f32)
+
+    def constant(value: int) -> Op:
+        return b.const(value, u32)
+
+    pattern = bits(x)
+    magnitude = b.emit(ops.and_, pattern, constant(0x7FFFFFFF))
+    # 13 bits of the significand go: half of their unit is added, less one where the rest is even.
+    even = b.emit(ops.and_, b.emit(ops.shr, magnitude, constant(13)), constant(1))
+    raised = b.emit(ops.add, b.emit(ops.add, magnitude, constant(0xFFF)), even)
+    rounded = b.emit(ops.and_, raised, constant(0xFFFFE000))
+    # Below 2**-14 halves are multiples of 2**-24.
+    scaled = b.emit(ops.round_, b.emit(ops.mul, number(magnitude), b.const(2.0**24, f32)))
+    tiny = bits(b.emit(ops.mul, scaled, b.const(2.0**-24, f32)))
+    result = b.emit(ops.select, b.emit(ops.lt, magnitude, constant(0x38800000)), tiny, rounded)
+    beyond = b.emit(ops.gt, rounded, constant(0x477FE000))  # the largest half, 65504
+    result = b.emit(ops.select, beyond, constant(0x7F800000), result)
+    result = b.emit(ops.select, b.emit(ops.gt, magnitude, constant(0x7F800000)), magnitude, result)
+    sign = b.emit(ops.and_, pattern, constant(0x80000000))
+    return b.cast(number(b.emit(ops.or_, result, sign)), f16)
 
 
 # --- bit counts of other widths than 32 ------------------------------------------------------------------------------------
