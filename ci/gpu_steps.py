@@ -100,7 +100,7 @@ def steps(archs: list[str], out: Path) -> list[Step]:
         environment["SG_TEST_REQUIRE"] += ",validation"
         made.append(Step("validation-layer", command, 200, environment=environment))
     # No profiles: the modules are the same on every machine. What counts here is what this driver makes of them.
-    corpus = [python, "-m", "validation", "--profiles", "--arch", *archs, "--jobs", str(len(archs)), "--out", str(out / "validation")]
+    corpus = [python, "-m", "validation", "--profiles", "--jobs", str(max(2, cores // 4)), "--out", str(out / "validation")]
     corpus += ["--arch", *archs]
     made.append(Step("validation", corpus, 400))
     made += [Step(f"demo-{a}", [python, "-m", "spirograd", "demo", "--arch", a, "--out", str(out / f"demo-{a}")], 45, True) for a in archs]
