@@ -51,7 +51,10 @@ class _Legalize(Rewriter):
 
     def _float(self, op: Op) -> Op:
         x, y = self.args(op)
-        return exact_zero.with_zero(self.b, op, x, y, self.caps) or self.copy(op)
+        found = exact_zero.with_zero(self.b, op, x, y, self.caps)
+        if found is None:
+            return self._div(op) if op.code is ops.div else self.copy(op)
+        return found
 
     def _shift(self, op: Op) -> Op:
         a, count = self.args(op)
