@@ -29,7 +29,7 @@ def with_zero(b: Builder, op: Op, x: Op, y: Op, caps: Capabilities) -> Op | None
     if not (_is_zero(x) or _is_zero(y)):
         return _divided(b, op, x, y) if op.code is ops.div and y.code is not ops.const else None
     if t is f16:  # in f32 it is exact, too
-        return b.cast(_result(b, op.code, _widened(b, x), _widened(b, y)), f16)
+        return b.cast(_result(b, op.code, widened(b, x), widened(b, y)), f16)
     return _result(b, op.code, x, y)
 
 
@@ -50,7 +50,7 @@ def _is_zero(x: Op) -> bool:
     return x.code is ops.const and x.type is not u1 and x.attr == 0
 
 
-def _widened(b: Builder, x: Op) -> Op:
+def widened(b: Builder, x: Op) -> Op:
     return b.const(x.attr, f32) if x.code is ops.const else b.cast(x, f32)
 
 

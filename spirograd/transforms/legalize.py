@@ -51,10 +51,11 @@ class _Legalize(Rewriter):
 
     def _float(self, op: Op) -> Op:
         x, y = self.args(op)
-        found = exact_zero.with_zero(self.b, op, x, y, self.caps)
-        if found is None:
-            return self._div(op) if op.code is ops.div else self.copy(op)
-        return found
+        if op.code is ops.div and op.type is f16:  # see `_div`
+            x, y = (exact_zero.widened(self.b, a) for a in (x, y))
+            wide = Op(ops.div, f32, (x, y), op.attr, (), op.loc)
+            return self._to_half(exact_zero.with_zero(self.b, wide, x, y, self.caps) or self.b.emit(ops.div, x, y, attr=op.attr))
+        return exact_zero.with_zero(self.b, op, x, y, self.caps) or self.copy(op)
 
     def _shift(self, op: Op) -> Op:
         a, count = self.args(op)
