@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,37 +19,10 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BufferRef, Kernel, Op, Reduction, Region, TaskAttr
 from spirograd.spirvgen.emit import emit_task
 from spirograd.spirvgen.validate import validate
+from validation import profiles
 
-FULL = Capabilities(
-    "vulkan",
-    int8=True,
-    int16=True,
-    int64=True,
-    float16=True,
-    float64=True,
-    storage8=True,
-    storage16=True,
-    atomic_int64=True,
-    atomic_f32_add=True,
-    atomic_f32_minmax=True,
-    buffer_address=True,
-    subgroup_size=8,
-    subgroup_arithmetic=True,
-    max_group_size=1024,
-)
-
-WGPU = Capabilities(
-    "wgpu",
-    int64=True,
-    float16=True,
-    float64=True,
-    storage_f16=True,
-    atomic_int64=True,
-    atomic_f32_add=True,
-    atomic_cas=False,
-    max_buffers=8,
-    max_group_size=256,
-)
+FULL = replace(profiles.VULKAN, subgroup_size=8, exact_specials=(), exact_subnormals=())
+WGPU = replace(profiles.WGPU, max_buffers=8, max_group_size=256)
 
 
 @dataclass

@@ -4,6 +4,7 @@ import functools
 import subprocess
 
 import numpy as np
+from spirv_modules import LOOP
 
 from spirograd.base.artifact import ArgBlock, CompiledKernel, Slot, TaskInfo
 from spirograd.base.dtypes import u32
@@ -37,35 +38,6 @@ TYPES = """
 %nwg = OpVariable %p_v3 Input
 """
 
-# for (i = gid; i < n; i += nwg * 64) body
-LOOP = """
-%main = OpFunction %void None %fn
-%entry = OpLabel
-%iv = OpVariable %f_u32 Function
-{load}
-%gidv = OpLoad %v3 %gid
-%g = OpCompositeExtract %u32 %gidv 0
-%nv = OpLoad %v3 %nwg
-%ng = OpCompositeExtract %u32 %nv 0
-%stride = OpIMul %u32 %ng %c64
-OpStore %iv %g
-OpBranch %head
-%head = OpLabel
-%i = OpLoad %u32 %iv
-%go = OpULessThan %bool %i %n
-OpLoopMerge %done %next None
-OpBranchConditional %go %body %done
-%body = OpLabel
-{body}
-OpBranch %next
-%next = OpLabel
-%i2 = OpIAdd %u32 %i %stride
-OpStore %iv %i2
-OpBranch %head
-%done = OpLabel
-OpReturn
-OpFunctionEnd
-"""
 
 
 def _body(name, layout):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import os
-import sys
 import threading
 import weakref
 from collections import deque
@@ -18,6 +15,7 @@ from spirograd.base.artifact import CompiledKernel
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.runtime.device import Buffer
 from spirograd.runtime.devices.grid import extent
+from spirograd.runtime.devices.open_devices import OpenDevices
 from spirograd.runtime.devices.vulkan import transfer
 from spirograd.runtime.devices.vulkan.api import NULL, device_functions
 from spirograd.runtime.devices.vulkan.features import create_device, query
@@ -31,7 +29,7 @@ _COMPUTE_STAGE = vk.VK_SHADER_STAGE_COMPUTE_BIT
 # Frees are collected when so many wait; also whenever memory is allocated and on each synchronize.
 _TRASH_LIMIT = 1024
 
-_open_devices: weakref.WeakSet[VulkanDevice] = weakref.WeakSet()
+_open_devices: OpenDevices[VulkanDevice] = OpenDevices()
 
 
 class Executable:
@@ -280,22 +278,3 @@ class VulkanDevice:
         self._device = None
         self._lock = threading.RLock()  # its owner may not exist in this process
         self._trouble = "Vulkan does not survive a fork; call init in the child process, or start it with the 'spawn' method"
-
-
-def _close_all() -> None:
-    for device in list(_open_devices):
-        try:
-            device.close()
-        except SpirogradRuntimeError as error:
-            sys.stderr.write(f"{error}\n")
-
-
-def _after_fork() -> None:
-    for device in list(_open_devices):
-        device._abandon()
-    _open_devices.clear()
-
-
-atexit.register(_close_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

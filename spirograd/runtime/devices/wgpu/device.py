@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 import struct
-import sys
 import threading
-import weakref
 from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
@@ -17,6 +13,7 @@ from spirograd.base.artifact import CompiledKernel, TaskInfo
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.runtime.device import Buffer
 from spirograd.runtime.devices.grid import extent
+from spirograd.runtime.devices.open_devices import OpenDevices
 from spirograd.runtime.devices.wgpu.api import DeviceLost, abandon, ffi, handle, lib, losses, lost_reason, probe, telling
 from spirograd.runtime.devices.wgpu.features import Features, create_device
 from spirograd.runtime.devices.wgpu.memory import Allocator, GroupCache, Place
@@ -25,7 +22,7 @@ from spirograd.runtime.devices.wgpu.stream import ARGUMENT_BYTES, BATCH, Stream
 
 _TRASH_LIMIT = 1024
 
-_open_devices: weakref.WeakSet[WgpuDevice] = weakref.WeakSet()
+_open_devices: OpenDevices[WgpuDevice] = OpenDevices()
 
 
 class Task:
@@ -325,22 +322,3 @@ class WgpuDevice:
         self._turn = _Turn(self)  # who holds the lock may not exist in this process
         self._trouble = "wgpu does not survive a fork; call init in the child process, or start it with the 'spawn' method"
         abandon(device)
-
-
-def _close_all() -> None:
-    for device in list(_open_devices):
-        try:
-            device.close()
-        except SpirogradRuntimeError as error:
-            sys.stderr.write(f"{error}\n")
-
-
-def _after_fork() -> None:
-    for device in list(_open_devices):
-        device._abandon()
-    _open_devices.clear()
-
-
-atexit.register(_close_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

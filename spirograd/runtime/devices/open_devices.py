@@ -1,0 +1,45 @@
+"""The devices of one kind that are open: closed when Python ends, and given up in a forked child."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import weakref
+from typing import Generic, Protocol, TypeVar
+
+from spirograd.base.errors import SpirogradRuntimeError
+
+
+class Closable(Protocol):
+    """A device. `_abandon`: in a forked child its driver's threads do not exist, and nothing may be called any more."""
+
+    def close(self) -> None: ...
+
+    def _abandon(self) -> None: ...
+
+
+D = TypeVar("D", bound=Closable)
+
+
+class OpenDevices(Generic[D]):
+    """Make one per kind of device, when its module is imported; devices `add` themselves when they are open, and `discard` when closed."""
+
+    def __init__(self) -> None:
+        self._devices: weakref.WeakSet[D] = weakref.WeakSet()
+        self.add, self.discard = self._devices.add, self._devices.discard
+        atexit.register(self._close_all)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._after_fork)
+
+    def _close_all(self) -> None:
+        for device in list(self._devices):
+            try:
+                device.close()
+            except SpirogradRuntimeError as error:
+                sys.stderr.write(f"{error}\n")
+
+    def _after_fork(self) -> None:
+        for device in list(self._devices):
+            device._abandon()
+        self._devices.clear()
