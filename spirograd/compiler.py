@@ -34,6 +34,7 @@ from spirograd.transforms.context import PassContext
 from spirograd.transforms.dce import dce
 from spirograd.transforms.demote_atomics import demote_atomics
 from spirograd.transforms.diagnostics import diagnostics
+from spirograd.transforms.drop_stop_grad import drop_stop_grad
 from spirograd.transforms.expand_math import expand_math
 from spirograd.transforms.layout import arg_block, layout
 from spirograd.transforms.legalize import legalize
@@ -70,6 +71,7 @@ def compile_kernel(
         if options.verify:
             verify(kernel, "kernel")
         run.record("kernel.ir", kernel)
+        kernel = run.apply(drop_stop_grad, kernel, "kernel")
         if options.check_overflow:
             kernel = run.apply(check_overflow, kernel, "kernel")
         if options.check_bounds:
@@ -229,7 +231,7 @@ def _fingerprint() -> str:
     """A hash of the source of the packages that make code."""
     root = Path(__file__).parent
     digest = hashlib.sha256(Path(__file__).read_bytes())
-    for package in ("base", "ir", "analysis", "transforms", "spirvgen", "llvmgen"):
+    for package in ("base", "ir", "analysis", "transforms", "autodiff", "spirvgen", "llvmgen"):
         for path in sorted((root / package).rglob("*.py")):
             digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spirograd.base.artifact import Effects
-from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, TempRef, ref_of
+from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, TapeRef, TempRef, ref_of
 
 _READING = frozenset(("read", "atomic"))
 _WRITING = frozenset(("write", "atomic"))
@@ -65,20 +65,22 @@ def place(ref: Ref) -> tuple[str, int]:
         return ("array", ref.arg)
     if isinstance(ref, TempRef):
         return ("temps", 0)
+    if isinstance(ref, TapeRef):
+        return ("tapes", 0)
     return (ref.slot.kind, ref.slot.index)
 
 
 def may_alias(a: Ref, b: Ref) -> bool:
     """Whether an access to ``a`` and one to ``b`` may touch the same bytes.
 
-    Two fields never do, nor two temporaries. Arrays come from outside: the same memory may be passed twice, or be the exported memory
+    Two fields never do, nor two temporaries or tapes. Arrays come from outside: the same memory may be passed twice, or be the exported memory
     of a field, so an array may alias anything but temporaries. Device references to one tree may alias each other.
     """
     if a == b:
         return True
     if isinstance(a, FieldRef) and isinstance(b, FieldRef):
         return a.key == b.key and a.role == b.role
-    if isinstance(a, TempRef) and isinstance(b, TempRef):
+    if isinstance(a, (TempRef, TapeRef)) and isinstance(b, (TempRef, TapeRef)):
         return False
     kinds = {place(a)[0], place(b)[0]}
     if "array" in kinds:

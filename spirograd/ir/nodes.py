@@ -119,6 +119,21 @@ class TempRef:
 
 
 @dataclass(frozen=True, slots=True)
+class TapeRef:
+    """A tape: what an invocation notes in each iteration of a loop, for the reverse of the loop. Indices: number of the iteration from 0, entry.
+
+    Each invocation that runs at the same time has its own (serial code of a kernel: one, which lasts from task to task). ``capacity``:
+    number of the loop among those of the kernel that have tapes; what it means in iterations is known at launch. Contents are undefined
+    until written.
+    """
+
+    name: str
+    dtype: DType
+    width: int
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
 class BufferRef:
     """Device IR: the buffer whose address is in ``slot``, seen as an array of ``dtype``. One index, in elements."""
 
@@ -127,7 +142,8 @@ class BufferRef:
     dtype: DType
 
 
-Ref = Union[FieldRef, ArrayRef, TempRef, BufferRef]
+Ref = Union[FieldRef, ArrayRef, TempRef, TapeRef, BufferRef]
+_REFS = (FieldRef, ArrayRef, TempRef, TapeRef, BufferRef)
 
 
 def rank(ref: Ref) -> int:
@@ -136,7 +152,9 @@ def rank(ref: Ref) -> int:
         return len(ref.shape) + len(ref.element_shape)
     if isinstance(ref, ArrayRef):
         return ref.ndim + len(ref.element_shape)
-    return len(ref.shape) if isinstance(ref, TempRef) else 1
+    if isinstance(ref, TempRef):
+        return len(ref.shape)
+    return 2 if isinstance(ref, TapeRef) else 1
 
 
 # --- attributes of control operations ----------------------------------------------------------------------------------
@@ -219,8 +237,8 @@ class Kernel:
 def ref_of(op: Op) -> Ref | None:
     """The memory that ``op`` touches, if it is a memory operation."""
     attr = op.attr
-    if isinstance(attr, (FieldRef, ArrayRef, TempRef, BufferRef)):
+    if isinstance(attr, _REFS):
         return attr
-    if isinstance(attr, tuple) and len(attr) == 2 and isinstance(attr[1], (FieldRef, ArrayRef, TempRef, BufferRef)):
+    if isinstance(attr, tuple) and len(attr) == 2 and isinstance(attr[1], _REFS):
         return attr[1]
     return None

@@ -280,6 +280,10 @@ select = _op(
 cast = _op("cast", 1, "pure", "Conversion to the result type; to u1: a != 0.", evaluate=_cast)
 bitcast = _op("bitcast", 1, "pure", "The same bits as another type of the same width.", evaluate=_bitcast)
 
+stop_grad = _op(
+    "stop_grad", 1, "pure", "Its operand; derivatives end here.", domain="bif", rule="same", level="kernel", evaluate=lambda t, a: a
+)
+
 # --- math ----------------------------------------------------------------------------------------------------------------
 
 sqrt = _op("sqrt", 1, "pure", "Square root.", domain="f", rule="same", evaluate=_E(np.sqrt))

@@ -23,6 +23,7 @@ from spirograd.ir.nodes import (
     Ref,
     Region,
     ScalarArg,
+    TapeRef,
     TaskAttr,
     TempRef,
     rank,
@@ -341,7 +342,7 @@ def _slot(v: _Verifier, op: Op) -> None:
 
 def _reference(v: _Verifier, op: Op, ref: Any) -> Ref:
     """A reference that is well-formed at this level."""
-    legal = (BufferRef,) if v.level == "device" else (FieldRef, ArrayRef, TempRef)
+    legal = (BufferRef,) if v.level == "device" else (FieldRef, ArrayRef, TempRef, TapeRef)
     if not isinstance(ref, legal):
         v.fail(op, f"{v.level} IR does not access memory through {type(ref).__name__}")
     v.need(isinstance(ref.dtype, DType), op, "memory holds scalars")

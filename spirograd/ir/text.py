@@ -28,6 +28,7 @@ from spirograd.ir.nodes import (
     Ref,
     Region,
     ScalarArg,
+    TapeRef,
     TaskAttr,
     TempRef,
     Term,
@@ -36,11 +37,11 @@ from spirograd.ir.nodes import (
 
 # Everything that an attribute may be made of, besides numbers, strings, tuples and dtypes.
 _CLASSES = (
-    ArrayArg, ArrayRef, BufferRef, FaultSite, FieldRef, Layout, Loc, LoopAttr, PrintSite, Reduction, ScalarArg, Slot, TaskAttr, TempRef,
+    ArrayArg, ArrayRef, BufferRef, FaultSite, FieldRef, Layout, Loc, LoopAttr, PrintSite, Reduction, ScalarArg, Slot, TapeRef, TaskAttr, TempRef,
     Term, Vec,
 )  # fmt: skip
 _CLASS_BY_NAME: dict[str, Any] = {cls.__name__: cls for cls in _CLASSES}
-_REFS = (FieldRef, ArrayRef, TempRef, BufferRef)
+_REFS = (FieldRef, ArrayRef, TempRef, TapeRef, BufferRef)
 _NAMES: dict[str, Any] = {t.name: t for t in dtypes.ALL} | {"nan": math.nan, "inf": math.inf}
 # Parameters of dataclasses that are left out of the text unless locations are wanted.
 _LOC_FIELDS = frozenset(("loc",))

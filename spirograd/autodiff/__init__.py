@@ -1,0 +1,1 @@
+"""Derivatives of kernels: from kernel IR to kernel IR, before compilation."""

@@ -1,0 +1,72 @@
+"""What differentiating a kernel gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spirograd.base.loc import Loc
+from spirograd.base.sizes import Size
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, TapeRef
+
+Outer = FieldRef | ArrayRef
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Primal memory that a gradient kernel reads. ``when``: as it is "before" the kernel runs, or as the kernel leaves it ("after").
+
+    Of memory that the kernel does not write: "before". ``loc``: of a read that needs it; ``overwritten``: of the write of the same kernel
+    that comes in between, if there is one: then memory as it is after the kernel does not do.
+    """
+
+    ref: Outer
+    when: str
+    loc: Loc | None
+    overwritten: Loc | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A tape of a gradient kernel, in words: which loop, what is in it, why. ``bytes``: of one iteration."""
+
+    tape: TapeRef
+    loop: Loc | None
+    what: str
+    why: str
+
+    @property
+    def bytes(self) -> int:
+        return self.tape.dtype.size * self.tape.width
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Memory and where the source mentions it."""
+
+    ref: Outer
+    loc: Loc | None
+
+
+@dataclass(slots=True, eq=False)
+class Derivative:
+    """A derivative as a kernel with the arguments of its primal.
+
+    ``capacities``: by number (`TapeRef.capacity`), the iterations that a tape must hold: a size expression where the host can know it at
+    launch, None where it is the next value that ``sizing`` returns: a kernel with the same arguments, of i32 results, to run right before.
+    ``needs``: primal memory that ``kernel`` and ``sizing`` read. ``sinks``: memory whose gradient flows into ``kernel``, ``sources``: whose
+    gradient it adds to. ``gaps``: memory without gradient that the primal gives values which depend on its sources; ``gapped``: memory
+    without gradient that the primal's sinks depend on.
+    ``recomputed``: operations of the primal that run again for the reverse, by loop.
+    """
+
+    kernel: Kernel
+    sizing: Kernel | None = None
+    capacities: tuple[Size | None, ...] = ()
+    needs: tuple[Need, ...] = ()
+    records: tuple[Record, ...] = ()
+    sinks: tuple[Place, ...] = ()
+    sources: tuple[Place, ...] = ()
+    gaps: tuple[Place, ...] = ()
+    gapped: tuple[Place, ...] = ()
+    warnings: tuple[str, ...] = ()
+    recomputed: tuple[tuple[Loc | None, int], ...] = ()

@@ -1,0 +1,15 @@
+"""`stop_grad` means something to differentiation only, which comes before compilation."""
+
+from __future__ import annotations
+
+from spirograd.ir import ops
+from spirograd.ir.nodes import Kernel
+from spirograd.ir.rewrite import Rewriter
+from spirograd.transforms.context import PassContext
+
+
+def drop_stop_grad(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """``kernel`` with the operand in the place of each `stop_grad`."""
+    rewriter = Rewriter()
+    rewriter.handlers[ops.stop_grad] = lambda op: rewriter.value(op.args[0])
+    return rewriter.kernel(kernel)
