@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from spirograd.analysis.sites import collect_sites
+from spirograd.autodiff.prepare.promote import promote
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradCompilationError
 from spirograd.base.options import CompileOptions
@@ -44,7 +45,7 @@ from spirograd.transforms.widen_integers import widen_integers
 _FUNCTIONS: tuple[Callable[[Kernel, PassContext], Kernel], ...] = (
     check_bounds, check_capabilities, check_loops, check_overflow, cse, dce, demote_atomics, diagnostics, fold, layout, legalize, licm,
     lower_atomics, lower_remainder,
-    offload, reassociate, reductions, simplify, simplify_lowered, widen_integers,
+    offload, promote, reassociate, reductions, simplify, simplify_lowered, widen_integers,
 )  # fmt: skip
 PASSES = {f.__name__: f for f in _FUNCTIONS}
 FILES = sorted((Path(__file__).parent / "cases").glob("*.txt"))

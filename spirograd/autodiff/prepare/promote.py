@@ -1,0 +1,294 @@
+"""Memory that a serial loop reads and writes at one element becomes a value that the loop carries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from spirograd.analysis.injectivity import determines
+from spirograd.autodiff.prepare.elements import Memory, Numbers, accesses, contents, in_range, indices_of, invariant, memory_of, same_memory
+from spirograd.base.dtypes import u1
+from spirograd.ir import ops
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Region, rank
+from spirograd.ir.rewrite import Rewriter
+from spirograd.transforms.context import PassContext
+
+_LOOPS = frozenset((ops.for_, ops.while_))
+# Atomics whose derivative depends on what is in memory.
+_SELECTIVE = frozenset(("mul", "min", "max"))
+
+
+def promote(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """Let serial loops carry what they read and write at one and the same element: it is loaded before the loop and stored after it.
+
+    The indices must be the same throughout the loop, and all other accesses in it surely to other elements (see `elements`). The load is
+    made only where the loop would have accessed the element, and the store only if the loop did store. Atomics take part where nobody
+    else updates the element: in serial code, and in parallel loops at elements that belong to one iteration. Left alone is what needs no
+    value: loops that only read, only store, or only add and do not use the old value.
+    """
+    if not any(op.code in _LOOPS for op in kernel.walk()):
+        return kernel
+    return _Promote(kernel).kernel(kernel)
+
+
+@dataclass(slots=True, eq=False)
+class _Element:
+    """An element to be carried. ``where`` are its indices before the loop; ``value`` is what it holds now, ``flag`` whether it was stored
+    (None: it is whenever the loop runs). ``always``: it may be loaded before the loop even if the loop then does not run."""
+
+    ref: Memory
+    indices: tuple[Op, ...]
+    accesses: list[Op] = field(default_factory=list)
+    always: bool = False
+    where: tuple[Op, ...] = ()
+    value: Op | None = None
+    flag: Op | None = None
+
+    def state(self) -> list[Op]:
+        assert self.value is not None
+        return [self.value] if self.flag is None else [self.value, self.flag]
+
+    @property
+    def writes(self) -> list[Op]:
+        return [op for op in self.accesses if op.code is not ops.load]
+
+
+class _Promote(Rewriter):
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__()
+        self.used = {a for op in kernel.walk() for a in op.args}
+        self.numbers = Numbers()
+        self.parallel: Op | None = None
+        self.active: dict[Op, _Element] = {}  # access -> the element
+        self.open: list[_Element] = []
+        self.yields: list[Sequence[_Element]] = []  # per open region: whose state it yields
+        self.known: list[set[tuple[Memory, tuple[int, ...]]]] = []  # per open region: elements that were accessed in it
+        self.handlers = {ops.load: self._access, ops.store: self._access, ops.atomic: self._access}
+        self.handlers |= {ops.if_: self._threaded, ops.for_: self._loop, ops.while_: self._loop}
+
+    # --- operations ------------------------------------------------------------------------------------------------------
+
+    def _access(self, op: Op) -> Op | None:
+        element = self.active.get(op)
+        if element is not None:
+            return _ACCESS[op.code](self, op, element)
+        ref = memory_of(op)
+        if ref is not None:
+            self.known[-1].add((ref, self.numbers.all(indices_of(op))))
+        return self.copy(op)
+
+    def _load(self, op: Op, element: _Element) -> Op | None:
+        return element.value
+
+    def _store(self, op: Op, element: _Element) -> Op | None:
+        self._set(element, self.value(op.args[-1]))
+        return None
+
+    def _atomic(self, op: Op, element: _Element) -> Op | None:
+        old, value, kind = element.value, self.value(op.args[-1]), op.attr[0]
+        assert old is not None
+        self._set(element, value if kind == "exchange" else self.b.emit(ops.COMBINE[kind], old, value))
+        return old
+
+    def _set(self, element: _Element, value: Op) -> None:
+        element.value = value
+        if element.flag is not None:
+            element.flag = self.b.const(True, u1)
+
+    # --- regions ---------------------------------------------------------------------------------------------------------
+
+    def region(self, region: Region) -> Region:
+        return self._region(region, (), ())
+
+    def _region(self, region: Region, params: tuple[Op, ...], yields: Sequence[_Element]) -> Region:
+        self.yields.append(yields)
+        self.known.append(set())
+        new = super().region(region)
+        self.known.pop()
+        self.yields.pop()
+        return Region((*region.params, *params), new.ops) if params else new
+
+    def yielded(self, op: Op) -> tuple[Op, ...]:
+        return (*self.args(op), *[v for element in self.yields[-1] for v in element.state()])
+
+    def _threaded(self, op: Op) -> Op:
+        """A control operation that passes on the state of the elements that it changes."""
+        inside = {x for region in op.regions for x in region.walk()} if self.open else set()
+        changed = [e for e in self.open if not inside.isdisjoint(e.writes)]
+        if not changed:
+            return self.copy(op)
+        args, before = self.args(op), [v for e in changed for v in e.state()]
+        types = tuple([v.type for v in before])
+        loop = op.code in _LOOPS
+        regions = []
+        for n, region in enumerate(op.regions):
+            params = tuple([Op(ops.param, t, loc=op.loc) for t in types]) if loop else ()
+            self._restore(changed, list(params or before))
+            condition = op.code is ops.while_ and n == 0
+            regions.append(self._region(region, params, () if condition else changed))
+        assert isinstance(op.type, tuple)
+        first = len(op.type)
+        self.b.loc = op.loc
+        new = self.b.append(Op(op.code, (*op.type, *types), (*args, *before) if loop else args, op.attr, tuple(regions), op.loc))
+        self._restore(changed, [self.b.emit(ops.result, new, attr=first + k, type=t) for k, t in enumerate(types)])
+        return new
+
+    @staticmethod
+    def _restore(elements: Sequence[_Element], values: list[Op]) -> None:
+        for element in elements:
+            element.value = values.pop(0)
+            if element.flag is not None:
+                element.flag = values.pop(0)
+
+    def _loop(self, op: Op) -> Op:
+        if op.code is ops.for_ and op.attr.parallel:
+            outer = self.parallel
+            self.parallel = outer or op
+            new = self.copy(op)
+            self.parallel = outer
+            return new
+        inside = contents(op)
+        elements = self._found(op, inside)
+        for element in sorted(elements, key=lambda e: not e.always):
+            self._begin(op, element, inside)
+        new = self._threaded(op)
+        for element in elements:
+            self._finish(op, element)
+        return new
+
+    # --- which elements --------------------------------------------------------------------------------------------------
+
+    def _found(self, loop: Op, inside: set[Op]) -> list[_Element]:
+        """The elements that ``loop`` can carry."""
+        found = [(op, ref) for op, ref in accesses(loop.regions) if op not in self.active]
+        groups: dict[tuple[Memory, tuple[int, ...]], _Element] = {}
+        for op, ref in found:
+            indices = indices_of(op)
+            if all(invariant(i, inside) for i in indices):
+                groups.setdefault((ref, self.numbers.all(indices)), _Element(ref, indices)).accesses.append(op)
+        out = []
+        for element in groups.values():
+            others = [op for op, ref in found if same_memory(ref, element.ref) and op not in element.accesses]
+            apart = all(memory_of(o) == element.ref and self.numbers.distinct(element.indices, indices_of(o), inside) for o in others)
+            if apart and self._wanted(element) and _allowed(loop, element) and self._own(element) and self._entered(loop, element):
+                out.append(element)
+        return out
+
+    def _wanted(self, element: _Element) -> bool:
+        """Whether the derivative needs what the element holds on the way."""
+        valued = [op for op in element.accesses if op.code is ops.load or op in self.used]
+        valued += [op for op in element.writes if op.code is ops.atomic and op.attr[0] in _SELECTIVE and element.ref.dtype.is_float]
+        return bool(valued) and bool(element.writes)
+
+    def _own(self, element: _Element) -> bool:
+        """Whether atomics at the element need not be atomic."""
+        if self.parallel is None or not any(op.code is ops.atomic for op in element.accesses):
+            return True
+        loop = self.parallel
+        inner = len(element.ref.element_shape) if isinstance(element.ref, (FieldRef, ArrayRef)) else 0
+        count = rank(element.ref) - inner
+        where = self.numbers.all(element.indices[:count])
+        for op, ref in accesses(loop.regions):
+            if op.code is ops.load or not same_memory(ref, element.ref):
+                continue
+            if ref != element.ref or self.numbers.all(indices_of(op)[:count]) != where:
+                return False
+        begin = loop.args[0]
+        fixed = _fixed(loop, element.indices)
+        return determines(element.indices[:count], loop.regions[0].params[0], fixed, begin.code is ops.const and begin.attr >= 0)
+
+    def _entered(self, loop: Op, element: _Element) -> bool:
+        """Whether it is known when the element may be loaded; sets ``always``."""
+        at = (element.ref, self.numbers.all(element.indices))
+        first = loop.regions[0].ops
+        element.always = in_range(element.ref, element.indices) or any(at in known for known in self.known)
+        if loop.code is ops.while_:
+            element.always = element.always or any(op in first for op in element.accesses)
+            if not element.always and any(op.code.effect not in ("pure", "read") for op in first[:-1]):
+                return False
+        return element.always or any(op in loop.regions[-1].ops for op in element.accesses)
+
+    # --- before and after the loop -----------------------------------------------------------------------------------------
+
+    def _begin(self, loop: Op, element: _Element, inside: set[Op]) -> None:
+        b = self.b
+        b.loc = next((op.loc for op in element.accesses if op.code is not ops.store), element.accesses[0].loc)
+        element.where = tuple([self._outside(i, inside) for i in element.indices])
+        if element.always:
+            element.value = b.load(element.ref, *element.where)
+        else:
+            runs = self._runs(loop)
+            b.begin()
+            then = b.end([b.load(element.ref, *element.where)])
+            b.begin()
+            element.value = b.if_(runs, then, b.end([b.const(0, element.ref.dtype)]))[0]
+        if loop.code is ops.while_ or not any(op in loop.regions[0].ops for op in element.writes):
+            element.flag = b.const(False, u1)
+        self.active.update((op, element) for op in element.accesses)
+        self.open.append(element)
+
+    def _finish(self, loop: Op, element: _Element) -> None:
+        b = self.b
+        b.loc = element.writes[-1].loc
+        self.open.remove(element)
+        condition = element.flag
+        if condition is None:
+            condition = self._runs(loop)
+        assert element.value is not None
+        b.begin()
+        b.store(element.ref, *element.where, element.value)
+        then = b.end()
+        b.begin()
+        b.if_(condition, then, b.end())
+
+    def _runs(self, loop: Op) -> Op:
+        """Whether ``loop`` has an iteration."""
+        if loop.code is ops.for_:
+            return self.b.emit(ops.lt, *self.args(loop)[:2])
+        # What the condition reads is the same before the loop; elements that it accesses are loaded already.
+        env = dict(self.env)
+        (condition,) = self.inline(loop.regions[0], self.args(loop), clone=True)
+        self.env = env
+        return condition
+
+    def _outside(self, value: Op, inside: set[Op]) -> Op:
+        """``value``, which is the same throughout the loop, made before the loop."""
+        if value not in inside:
+            return self.value(value)
+        return self.b.append(Op(value.code, value.type, tuple([self._outside(a, inside) for a in value.args]), value.attr, (), value.loc))
+
+
+_ACCESS: dict[ops.OpCode, Callable[[_Promote, Op, _Element], Op | None]] = {
+    ops.load: _Promote._load,
+    ops.store: _Promote._store,
+    ops.atomic: _Promote._atomic,
+}
+
+
+def _allowed(loop: Op, element: _Element) -> bool:
+    """Whether the accesses are of kinds, and at places, where the state can be passed on."""
+    if any(op.code is ops.cas for op in element.accesses):
+        return False
+    mine = set(element.accesses)
+    writes = set(element.writes)
+    for op in [loop, *[inner for region in loop.regions for inner in region.walk() if inner.regions]]:
+        if op.code is ops.while_ and not writes.isdisjoint(op.regions[0].walk()):
+            return False  # a condition yields nothing but its verdict
+        if op.code is ops.for_ and op.attr.parallel and not mine.isdisjoint(op.regions[0].walk()):
+            return False
+    return True
+
+
+def _fixed(loop: Op, values: Sequence[Op]) -> set[Op]:
+    """What ``values`` are made of that is the same in every iteration of ``loop``."""
+    inside = contents(loop)
+    out: set[Op] = set()
+    work, seen = list(values), set(values)
+    while work:
+        op = work.pop()
+        if invariant(op, inside):
+            out.add(op)
+        if op.code.effect == "pure" and op.code is not ops.result:
+            work += [a for a in op.args if a not in seen]
+            seen.update(op.args)
+    return out

@@ -1,0 +1,50 @@
+"""Passes that prepare differentiation keep what random kernels compute, and take accesses out of loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ir_random_memory import memory_arguments, memory_kernel
+
+from spirograd.analysis.trial import run
+from spirograd.autodiff.prepare.promote import promote
+from spirograd.base.caps import Capabilities
+from spirograd.base.options import CompileOptions
+from spirograd.ir.spec import verify
+from spirograd.ir.text import to_text
+from spirograd.transforms.context import PassContext
+from spirograd.transforms.simplify import simplify
+
+CTX = PassContext(Capabilities("vulkan"), CompileOptions())
+PASSES = {f.__name__: f for f in (promote,)}
+COUNT = 150
+
+
+def _outcome(kernel, seed):
+    args, tree = memory_arguments(seed)
+    done = run(kernel, args, {0: tree})
+    return done, [*args, tree]
+
+
+@pytest.mark.parametrize("simple", [False, True], ids=["raw", "simplified"])
+@pytest.mark.parametrize("name", PASSES)
+def test_results_stay(name, simple):
+    changed = compared = 0
+    for seed in range(COUNT):
+        kernel = memory_kernel(seed)
+        verify(kernel, "kernel")
+        if simple:
+            kernel = simplify(kernel, CTX)
+        after = PASSES[name](kernel, CTX)
+        verify(after, "kernel")
+        changed += after is not kernel
+        done, arrays = _outcome(kernel, seed)
+        if done.fault is not None:
+            continue  # what is read and written out of range is nothing to go by
+        compared += 1
+        now, new = _outcome(after, seed)
+        assert now.fault is None, (seed, now.fault)
+        np.testing.assert_array_equal(now.returns, done.returns, err_msg=f"seed {seed}")
+        for a, b in zip(arrays, new):
+            np.testing.assert_array_equal(a, b, err_msg=f"seed {seed}\n{to_text(kernel)}")
+    assert changed > COUNT // 10 and compared > COUNT // 3, (changed, compared)
