@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 
 from spirograd.analysis.sites import collect_sites
+from spirograd.autodiff.prepare.forward_stores import forward_stores
+from spirograd.autodiff.prepare.hoist_temps import hoist_temps
+from spirograd.autodiff.prepare.induction import induction
 from spirograd.autodiff.prepare.promote import promote
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradCompilationError
@@ -43,8 +46,8 @@ from spirograd.transforms.simplify import simplify, simplify_lowered
 from spirograd.transforms.widen_integers import widen_integers
 
 _FUNCTIONS: tuple[Callable[[Kernel, PassContext], Kernel], ...] = (
-    check_bounds, check_capabilities, check_loops, check_overflow, cse, dce, demote_atomics, diagnostics, fold, layout, legalize, licm,
-    lower_atomics, lower_remainder,
+    check_bounds, check_capabilities, check_loops, check_overflow, cse, dce, demote_atomics, diagnostics, fold, forward_stores,
+    hoist_temps, induction, layout, legalize, licm, lower_atomics, lower_remainder,
     offload, promote, reassociate, reductions, simplify, simplify_lowered, widen_integers,
 )  # fmt: skip
 PASSES = {f.__name__: f for f in _FUNCTIONS}

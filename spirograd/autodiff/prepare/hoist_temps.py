@@ -1,0 +1,94 @@
+"""Temporaries that a parallel loop only reads are read before it."""
+
+from __future__ import annotations
+
+from math import prod
+
+from spirograd.autodiff.prepare.elements import contents, in_range, indices_of
+from spirograd.base.dtypes import DType
+from spirograd.ir import ops
+from spirograd.ir.nodes import Kernel, Op, Region, TempRef, ref_of
+from spirograd.ir.rewrite import Rewriter
+from spirograd.transforms.context import PassContext
+
+# The most entries that are loaded so that one of them can be picked.
+_MAX_ENTRIES = 64
+
+
+def hoist_temps(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """Move the loads from temporaries that an outermost parallel loop does not write to in front of the loop.
+
+    So the loop sees, as values, what the temporaries hold at that time; what is in them later does not matter. With indices that are not
+    constant, all entries of the temporary become a vector in front of the loop, if there are at most 64.
+    """
+    if not any(isinstance(op.attr, TempRef) for op in kernel.walk() if op.code is ops.load):
+        return kernel
+    return _Hoist().kernel(kernel)
+
+
+class _Hoist(Rewriter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.depth = 0
+        self.scalars: dict[tuple[TempRef, tuple[int, ...]], Op] = {}
+        self.vectors: dict[TempRef, Op] = {}
+        self.handlers = {ops.for_: self._for, ops.load: self._load}
+
+    def region(self, region: Region) -> Region:
+        self.depth += 1
+        new = super().region(region)
+        self.depth -= 1
+        return new
+
+    def _for(self, op: Op) -> Op:
+        if self.depth != 1 or not op.attr.parallel:
+            return self.copy(op)
+        inside = contents(op)
+        written = {ref_of(x) for x in inside if x.code.effect in ("write", "atomic")}
+        for load in op.regions[0].walk():
+            if load.code is ops.load and isinstance(load.attr, TempRef) and load.attr not in written:
+                self._before(load)
+        new = self.copy(op)
+        self.scalars.clear()
+        self.vectors.clear()
+        return new
+
+    def _before(self, load: Op) -> None:
+        """Read in front of the loop what ``load`` needs."""
+        ref: TempRef = load.attr
+        self.b.loc = load.loc
+        if in_range(ref, load.args):
+            at = tuple([int(i.attr) for i in load.args])
+            if (ref, at) not in self.scalars:
+                self.scalars[ref, at] = self.b.load(ref, *[self.b.const(i) for i in at])
+        elif ref not in self.vectors and prod(ref.shape) <= _MAX_ENTRIES:
+            parts = [self.b.load(ref, *[self.b.const(i) for i in at]) for at in _entries(ref.shape)]
+            self.vectors[ref] = self.b.emit(ops.vec, *parts)
+
+    def _load(self, op: Op) -> Op:
+        ref = op.attr
+        if not isinstance(ref, TempRef):
+            return self.copy(op)
+        if in_range(ref, op.args):
+            found = self.scalars.get((ref, tuple([int(i.attr) for i in op.args])))
+            return self.copy(op) if found is None else found
+        vector = self.vectors.get(ref)
+        return self.copy(op) if vector is None else self.b.emit(ops.extract, vector, self._flat(ref, indices_of(op)))
+
+    def _flat(self, ref: TempRef, indices: tuple[Op, ...]) -> Op:
+        """The number of an entry, counted row by row."""
+        at = self.value(indices[0])
+        for size, i in zip(ref.shape[1:], indices[1:]):
+            t = at.type
+            assert isinstance(t, DType)
+            row = self.b.emit(ops.mul, at, self.b.const(size, t), attr="nsw")
+            at = self.b.emit(ops.add, row, self.b.cast(self.value(i), t), attr="nsw")
+        return at
+
+
+def _entries(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The indices of all entries, row by row."""
+    out: list[tuple[int, ...]] = [()]
+    for n in shape:
+        out = [(*at, i) for at in out for i in range(n)]
+    return out

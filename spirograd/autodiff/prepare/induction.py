@@ -1,0 +1,141 @@
+"""Values that a loop carries, but that its index tells."""
+
+from __future__ import annotations
+
+from spirograd.autodiff.prepare.elements import contents, invariant
+from spirograd.base.dtypes import DType
+from spirograd.ir import ops
+from spirograd.ir.nodes import Kernel, Op, Region
+from spirograd.ir.rewrite import Rewriter
+from spirograd.transforms.context import PassContext
+from spirograd.transforms.dce import dce
+
+# Steps that are themselves carried values come to light one round after the other.
+_ROUNDS = 3
+# A step: what is added (True) or subtracted in each iteration.
+_Steps = list[tuple[bool, Op]]
+
+
+def induction(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """Compute from the index of a serial `for` the integers that it carries, where the body adds to or subtracts from them what is the same
+    in every iteration, or sets them to the index plus or minus such a value.
+
+    All of it wraps, as the additions did; the new operations say so, and are not checked for overflow. Values that a loop hands on
+    unchanged are left to `fold`.
+    """
+    for _ in range(_ROUNDS):
+        new = _Induction().kernel(kernel)
+        if new is kernel:
+            break
+        kernel = dce(new, ctx)
+    return kernel
+
+
+class _Induction(Rewriter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.handlers = {ops.for_: self._for, ops.result: self._result}
+        self.results: dict[tuple[Op, int], Op] = {}  # (loop, number) -> the final value
+
+    def _result(self, op: Op) -> Op:
+        found = self.results.get((op.args[0], op.attr))
+        return self.copy(op) if found is None else found
+
+    def _for(self, op: Op) -> Op:
+        if op.attr.parallel or len(op.args) == 2:
+            return self.copy(op)
+        inside = contents(op)
+        closed = [c for k in range(len(op.args) - 2) if (c := _closed(op, k, inside)) is not None]
+        if not closed:
+            return self.copy(op)
+        for c in closed:
+            c.steps = [(plus, self._outside(v, inside)) for plus, v in c.steps]
+        args = self.args(op)
+        body = op.regions[0]
+        self.b.begin()
+        self.b.loc = op.loc
+        for c in closed:
+            self.env[body.params[1 + c.number]] = self._at(c, body.params[0], args)
+        for inner in body.ops[:-1]:
+            self.visit(inner)
+        self.b.loc = body.ops[-1].loc
+        region = Region(body.params, self.b.end(self.args(body.ops[-1])).ops)
+        self.b.loc = op.loc
+        new = self.b.append(Op(op.code, op.type, args, op.attr, (region,), op.loc))
+        for c in closed:
+            self.results[op, c.number] = self._final(c, args)
+        return new
+
+    def _outside(self, value: Op, inside: set[Op]) -> Op:
+        """``value``, which is the same throughout the loop, made before the loop."""
+        if value not in inside:
+            return self.value(value)
+        return self.b.append(Op(value.code, value.type, tuple([self._outside(a, inside) for a in value.args]), value.attr, (), value.loc))
+
+    def _sum(self, start: Op, steps: _Steps) -> Op:
+        for plus, value in steps:
+            start = self.b.emit(ops.add if plus else ops.sub, start, value, attr="wrap")
+        return start
+
+    def _at(self, c: _Closed, index: Op, args: tuple[Op, ...]) -> Op:
+        """What the loop carries into the iteration ``index``."""
+        initial, begin = args[2 + c.number], args[0]
+        if c.of_index:
+            one = self.b.const(1, _integer(index))
+            last = self.b.cast(self.b.emit(ops.sub, index, one, attr="wrap"), _integer(initial))
+            return self.b.emit(ops.select, self.b.emit(ops.eq, index, begin), initial, self._sum(last, c.steps))
+        return self._after(c, initial, index, begin)
+
+    def _final(self, c: _Closed, args: tuple[Op, ...]) -> Op:
+        begin, end, initial = args[0], args[1], args[2 + c.number]
+        if c.of_index:
+            one = self.b.const(1, _integer(end))
+            last = self.b.cast(self.b.emit(ops.sub, end, one, attr="wrap"), _integer(initial))
+            return self.b.emit(ops.select, self.b.emit(ops.lt, begin, end), self._sum(last, c.steps), initial)
+        return self._after(c, initial, self.b.emit(ops.max_, begin, end), begin)
+
+    def _after(self, c: _Closed, initial: Op, index: Op, begin: Op) -> Op:
+        """``initial`` after ``index - begin`` iterations."""
+        t = _integer(initial)
+        count = self.b.emit(ops.sub, self.b.cast(index, t), self.b.cast(begin, t), attr="wrap")
+        step = self._sum(self.b.const(0, t), c.steps)
+        return self.b.emit(ops.add, initial, self.b.emit(ops.mul, count, step, attr="wrap"), attr="wrap")
+
+
+class _Closed:
+    """Carried value ``number`` of a loop becomes itself, or the index (``of_index``), plus the ``steps``."""
+
+    def __init__(self, number: int, of_index: bool, steps: _Steps) -> None:
+        self.number = number
+        self.of_index = of_index
+        self.steps = steps
+
+
+def _closed(loop: Op, k: int, inside: set[Op]) -> _Closed | None:
+    body = loop.regions[0]
+    index, param = body.params[0], body.params[1 + k]
+    t = param.type
+    if not isinstance(t, DType) or not t.is_int:
+        return None
+    steps: _Steps = []
+    value = body.results[k]
+    while value.code in (ops.add, ops.sub):
+        a, b = value.args
+        plus = value.code is ops.add
+        if plus and invariant(a, inside):
+            a, b = b, a
+        if not invariant(b, inside):
+            return None
+        steps.append((plus, b))
+        value = a
+    steps.reverse()
+    if value is param:
+        return _Closed(k, False, steps) if steps else None
+    if value.code is ops.cast and value.args[0] is index:
+        value = index
+    return _Closed(k, True, steps) if value is index else None
+
+
+def _integer(value: Op) -> DType:
+    assert isinstance(value.type, DType)
+    return value.type
