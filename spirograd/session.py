@@ -99,8 +99,9 @@ class Session:
         binding = array.__dict__.get("_sg_binding")
         if binding is None or not array.is_of(self):
             allocation = array.allocation
-            grad = array.grad.allocation.address if array.grad is not None else 0
-            binding = array._sg_binding = ArrayBinding(allocation.address, array.shape, grad, 0, allocation)
+            roles = (array.grad, array.dual, array.grad.dual if array.grad is not None else None)
+            grad, dual, grad_dual = [0 if part is None else part.allocation.address for part in roles]
+            binding = array._sg_binding = ArrayBinding(allocation.address, array.shape, grad, dual, allocation, grad_dual)
         return binding  # type: ignore[no-any-return]
 
     def transfers(self) -> Transfers:

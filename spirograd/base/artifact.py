@@ -17,7 +17,7 @@ class Slot:
 
     ``kind`` says what the launcher puts there:
     ``"tree"``   address (u64) of the buffer of field tree ``index``
-    ``"array"``  address (u64) of array argument ``index``; ``role`` is ``"primal"``, ``"grad"`` or ``"dual"``
+    ``"array"``  address (u64) of array argument ``index``; ``role``: "primal", "grad", "dual", "grad_dual"
     ``"temps"``  address (u64) of the kernel's temporaries (cross-task values, return values)
     ``"fault"``  address (u64) of the fault record          ``"print"`` address (u64) of the print ring
     ``"locks"``  address (u64) of `LOCK_WORDS` words, zero between launches, that guard atomics which the device lacks

@@ -83,7 +83,7 @@ class Layout:
 @dataclass(frozen=True, slots=True)
 class FieldRef:
     """A field of tree ``tree``. Indices: one per axis of ``shape``, then one per axis of ``element_shape``. ``key`` is a number unique
-    to the field, shared by its primal, grad and dual."""
+    to the field, shared by all its roles: primal, grad, dual (its tangent) and grad_dual (the tangent of its grad)."""
 
     name: str
     tree: int
@@ -211,6 +211,7 @@ class ArrayArg:
     element_shape: tuple[int, ...] = ()
     needs_grad: bool = False
     wide: bool = False
+    needs_dual: bool = False
 
 
 @dataclass(slots=True, eq=False)

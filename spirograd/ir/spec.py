@@ -31,7 +31,7 @@ from spirograd.ir.nodes import (
 from spirograd.ir.ops import OpCode
 
 LEVELS = ("kernel", "device")
-_ROLES = ("primal", "grad", "dual")
+_ROLES = ("primal", "grad", "dual", "grad_dual")
 # "nsw": an address that never wraps; "wrap": wraps on purpose; "reassoc": a reduction, the order is free; "exact": rounded as written,
 # never fused.
 _FLAGS: dict[OpCode, tuple[str, ...]] = {

@@ -115,9 +115,9 @@ class MatrixType(AggregateType):
         """A field of this type; options as of `field`."""
         return fields.matrix_field(self.shape, self.dtype, make_host_element, shape, **options)
 
-    def ndarray(self, shape: Any, needs_grad: bool = False) -> ndarrays.Ndarray:
+    def ndarray(self, shape: Any, needs_grad: bool = False, needs_dual: bool = False) -> ndarrays.Ndarray:
         """An array of this type."""
-        return ndarrays.element_ndarray(self.shape, self.dtype, make_host_element, shape, needs_grad)
+        return ndarrays.element_ndarray(self.shape, self.dtype, make_host_element, shape, needs_grad, needs_dual)
 
     def tensor(self, shape: Any, **options: Any) -> tensors.MatrixTensor:
         """A tensor of this type; options as of `tensor`."""

@@ -516,7 +516,6 @@ class Matrix:
         """The matrix with these vectors as columns."""
         return Matrix.rows(cols).transpose()
 
-
     # --- data of matrices ---
 
     @classmethod
@@ -525,9 +524,9 @@ class Matrix:
         return fields.matrix_field((n, m), dtype, make_host_element, shape, *args, **options)
 
     @classmethod
-    def ndarray(cls, n: int, m: int, dtype: Any, shape: Any, needs_grad: bool = False) -> ndarrays.MatrixNdarray:
+    def ndarray(cls, n: int, m: int, dtype: Any, shape: Any, needs_grad: bool = False, needs_dual: bool = False) -> ndarrays.MatrixNdarray:
         """An array of n x m matrices."""
-        return ndarrays.element_ndarray((n, m), dtype, make_host_element, shape, needs_grad)
+        return ndarrays.element_ndarray((n, m), dtype, make_host_element, shape, needs_grad, needs_dual)
 
     @classmethod
     def tensor(cls, n: int, m: int, dtype: Any, shape: Any, **options: Any) -> tensors.MatrixTensor:
@@ -549,9 +548,9 @@ class Vector(Matrix):
         return fields.matrix_field((n,), dtype, make_host_element, shape, *args, **options)
 
     @classmethod
-    def ndarray(cls, n: int, dtype: Any, shape: Any, needs_grad: bool = False) -> ndarrays.MatrixNdarray:  # type: ignore[override]
+    def ndarray(cls, n: int, dtype: Any, shape: Any, needs_grad: bool = False, needs_dual: bool = False) -> ndarrays.MatrixNdarray:  # type: ignore[override]
         """An array of vectors of n."""
-        return ndarrays.element_ndarray((n,), dtype, make_host_element, shape, needs_grad)
+        return ndarrays.element_ndarray((n,), dtype, make_host_element, shape, needs_grad, needs_dual)
 
     @classmethod
     def tensor(cls, n: int, dtype: Any, shape: Any, **options: Any) -> tensors.MatrixTensor:  # type: ignore[override]

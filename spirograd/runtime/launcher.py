@@ -19,7 +19,7 @@ from spirograd.runtime.diagnostics import Diagnostics
 from spirograd.runtime.memory import Allocation, Memory
 
 Scalar = Union[int, float, bool]
-_ROLE_ATTRIBUTES = {"primal": "address", "grad": "grad_address", "dual": "dual_address"}
+_ROLE_ATTRIBUTES = {"primal": "address", "grad": "grad_address", "dual": "dual_address", "grad_dual": "grad_dual_address"}
 # Weyl sequence with the golden ratio: seeds of successive launches differ in many bits, and never repeat within 2^32 launches.
 _SEED_STEP = 0x9E3779B9
 _BINARY_TEXT = {"add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "min": "min({}, {})", "max": "max({}, {})"}
@@ -29,7 +29,7 @@ _BINARY_TEXT |= {"floordiv": "floordiv({}, {})", "mod": "mod({}, {})"}
 class ArrayBinding:
     """An array argument as a launch sees it: device addresses, extents, and the allocation whose generation writes bump."""
 
-    __slots__ = ("address", "allocation", "dual_address", "grad_address", "shape")
+    __slots__ = ("address", "allocation", "dual_address", "grad_address", "grad_dual_address", "shape")
 
     def __init__(
         self,
@@ -38,11 +38,13 @@ class ArrayBinding:
         grad_address: int = 0,
         dual_address: int = 0,
         allocation: Allocation | None = None,
+        grad_dual_address: int = 0,
     ) -> None:
         self.address = address
         self.shape = tuple(shape)
         self.grad_address = grad_address
         self.dual_address = dual_address
+        self.grad_dual_address = grad_dual_address
         self.allocation = allocation
 
 

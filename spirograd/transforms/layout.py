@@ -15,7 +15,7 @@ from spirograd.transforms.atomic_ways import needs_locks, unfinished_sites
 from spirograd.transforms.context import PassContext
 
 _STRUCT_CODES = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "d"}
-_ROLES = ("primal", "grad", "dual")
+_ROLES = ("primal", "grad", "dual", "grad_dual")
 _INDEX_LIMIT = 2**31
 
 

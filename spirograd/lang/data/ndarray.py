@@ -20,7 +20,8 @@ from spirograd.lang.data.transfer import Array, HostView
 class Ndarray(HostScope):
     """A dense array on the device, zero at first. ``shape``: of the index space; ``element_shape``: of the elements.
 
-    ``grad``: the array of gradients, or None. ``allocation``: its memory, row-major. ``layout``: what a tensor was asked for.
+    ``grad``: the array of gradients, or None; ``dual``: that of tangents. ``allocation``: its memory, row-major. ``layout``: what a tensor
+    was asked for.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class Ndarray(HostScope):
         needs_grad: bool = False,
         build: BuildElement | None = None,
         layout: tuple[int, ...] | None = None,
+        needs_dual: bool = False,
     ) -> None:
         self.dtype: DType = ops.as_dtype(dtype)
         self.shape = array_shape(shape)
@@ -40,11 +42,11 @@ class Ndarray(HostScope):
         self.view: HostView = transfer.dense_view(self.dtype, self.shape, element_shape)
         self._session = context.session()
         self._allocation = self._session.memory.allocate(max(self.nbytes, 1))
-        self.grad: Ndarray | None = None
-        if needs_grad:
-            if not self.dtype.is_float:
-                raise SpirogradRuntimeError(f"only arrays of floats have gradients, not of {self.dtype}")
-            self.grad = self._like()
+        if (needs_grad or needs_dual) and not self.dtype.is_float:
+            raise SpirogradRuntimeError(f"only arrays of floats have gradients, not of {self.dtype}")
+        self.needs_dual = needs_dual
+        self.grad: Ndarray | None = self._like() if needs_grad else None
+        self.dual: Ndarray | None = self._like() if needs_dual else None
 
     def _like(self) -> Ndarray:
         return type(self)(self.dtype, self.shape, self.element_shape, False, self._build, self.layout)
@@ -78,12 +80,14 @@ class Ndarray(HostScope):
         return self.grad is not None
 
     def has_dual(self) -> bool:
-        """Arrays have no tangents: False."""
-        return False
+        return self.dual is not None
 
-    @property
-    def dual(self) -> None:
-        return None
+    def make_duals(self) -> None:
+        """Have arrays of tangents of this array and of its gradient, whether or not they were asked for; all zeros where they are new."""
+        for array in (self, self.grad):
+            if array is not None and array.dual is None:
+                array.dual = array._like()
+                self.__dict__.pop("_sg_binding", None)
 
     def __repr__(self) -> str:
         element = f" of {'x'.join(map(str, self.element_shape))}" if self.element_shape else ""
@@ -179,22 +183,24 @@ class Ndarray(HostScope):
     def __deepcopy__(self, memo: Any) -> Ndarray:
         new = self._like()
         new.copy_from(self)
-        if self.grad is not None:
-            new.grad = self.grad.__deepcopy__(memo)
+        new.needs_dual = self.needs_dual
+        new.grad = None if self.grad is None else self.grad.__deepcopy__(memo)
+        new.dual = None if self.dual is None else self.dual.__deepcopy__(memo)
         return new
 
     def __reduce__(self) -> tuple[Any, ...]:
-        grad = None if self.grad is None else self.grad.to_numpy()
-        made_from = (self.dtype, self.shape, self.element_shape, self.grad is not None, self._build, self.layout)
-        return (_unpickle, (type(self), made_from, self.to_numpy(), grad))
+        made_from = (self.dtype, self.shape, self.element_shape, self.grad is not None, self._build, self.layout, self.needs_dual)
+        partners = [p.to_numpy() if p is not None else None for p in (self.grad, self.dual if self.needs_dual else None)]
+        return (_unpickle, (type(self), made_from, self.to_numpy(), partners))
 
 
-def _unpickle(cls: type[Ndarray], made_from: tuple[Any, ...], data: Array, grad: Array | None) -> Ndarray:
+def _unpickle(cls: type[Ndarray], made_from: tuple[Any, ...], data: Array, partners: list[Array | None]) -> Ndarray:
     """An array of the current session with pickled contents."""
     new = cls(*made_from)
     new.from_numpy(data)
-    if new.grad is not None:
-        new.grad.from_numpy(grad)
+    for partner, contents in zip((new.grad, new.dual), partners):
+        if partner is not None:
+            partner.from_numpy(contents)
     return new
 
 
@@ -233,18 +239,18 @@ def element_ndarray(
     build: BuildElement,
     shape: Any,
     needs_grad: bool = False,
-    layout: tuple[int, ...] | None = None,
+    needs_dual: bool = False,
 ) -> MatrixNdarray:
     """An array of vectors or matrices."""
     cls = VectorNdarray if len(element_shape) == 1 else MatrixNdarray
-    return cls(dtype, shape, element_shape, needs_grad, build)
+    return cls(dtype, shape, element_shape, needs_grad, build, None, needs_dual)
 
 
-def ndarray(dtype: Any, shape: Any, needs_grad: bool = False) -> Ndarray:
+def ndarray(dtype: Any, shape: Any, needs_grad: bool = False, needs_dual: bool = False) -> Ndarray:
     """An array of scalars, or of the elements of a vector or matrix type. ``shape``: an int or a sequence of extents."""
     if hasattr(dtype, "leaf_dtypes"):
         if not hasattr(dtype, "ndarray"):
             raise SpirogradTypeError(f"an ndarray holds scalars, vectors or matrices, not {dtype!r}", None, "fields hold structs")
-        out: Ndarray = dtype.ndarray(shape, needs_grad)
+        out: Ndarray = dtype.ndarray(shape, needs_grad, needs_dual)
         return out
-    return ScalarNdarray(dtype, shape, (), needs_grad)
+    return ScalarNdarray(dtype, shape, (), needs_grad, None, None, needs_dual)

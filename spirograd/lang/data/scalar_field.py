@@ -29,6 +29,8 @@ from spirograd.lang.scalar import Value
 
 _keys = itertools.count(1)
 UNPLACED = "<field without a place: declare it with `shape=`, or put it into a tree with `.place`>"
+# Role of memory -> that of its tangents.
+_DUALS = {"primal": "dual", "grad": "grad_dual"}
 BuildElement = Callable[[Sequence[Any], tuple[int, ...], Callable[[int, Any], None]], Any]
 
 
@@ -128,7 +130,7 @@ class Field(HostScope):
 
 
 class ScalarField(Field):
-    """A field of scalars of ``dtype``; base of `MatrixField`. ``role``: "primal", "grad" or "dual"."""
+    """A field of scalars of ``dtype``; base of `MatrixField`. ``role``: "primal", "grad", "dual", "grad_dual" (of tangents of gradients)."""
 
     element_shape: tuple[int, ...] = ()
 
@@ -266,10 +268,20 @@ class ScalarField(Field):
 
     @property
     def dual(self) -> ScalarField | None:
-        """The field of tangents of forward mode, which may have no place (see `has_dual`); None as of `grad`."""
-        if self._dual is None and self.role == "primal" and self.dtype.is_float:
-            self._dual = self._partner("dual")
+        """The field of tangents of forward mode, which may have no place (see `has_dual`); None for integers and for tangents."""
+        if self._dual is None and self.role in _DUALS and self.dtype.is_float:
+            self._dual = self._partner(_DUALS[self.role])
         return self._dual
+
+    def make_duals(self) -> None:
+        """Have memory for tangents of this field and of its gradient, whether or not it was asked for; all zeros where it is new."""
+        for field in (self, self.grad):
+            dual = field.dual if field is not None and field.placed else None
+            if dual is not None and not dual.placed:
+                root, above = Tree().root, self.snode.above
+                assert above is not None
+                node = root.dense(above.axis_numbers, self.shape) if self.shape else root
+                node.place(dual, offset=self.origin or None)
 
     def has_grad(self) -> bool:
         """Whether there is memory for gradients."""

@@ -48,11 +48,18 @@ class ArrayProxy:
 
     @property
     def grad(self) -> ArrayProxy:
-        if not self.decl.needs_grad:
+        return self._partner("grad", "gradient", self.decl.needs_grad)
+
+    @property
+    def dual(self) -> ArrayProxy:
+        return self._partner("dual", "dual", self.decl.needs_dual)
+
+    def _partner(self, role: str, what: str, there: bool) -> ArrayProxy:
+        if not there:
             trace = current_trace()
             loc = trace.b.loc if trace else None
-            raise SpirogradTypeError(f"array `{self.decl.name}` has no gradient", loc, "make it with `needs_grad=True`")
-        return ArrayProxy(self.arg, self.decl, "grad")
+            raise SpirogradTypeError(f"array `{self.decl.name}` has no {what}", loc, f"make it with `needs_{role}=True`")
+        return ArrayProxy(self.arg, self.decl, role)
 
     def __sg_describe__(self) -> str:
         return f"the {self.decl.ndim}-d array `{self.decl.name}`"
@@ -61,7 +68,7 @@ class ArrayProxy:
 def array_decl(name: str, array: Ndarray) -> ArrayArg:
     """How an ndarray is declared as an argument."""
     wide = is_wide(array.shape, array.element_shape)
-    return ArrayArg(name, array.dtype, len(array.shape), tuple(array.element_shape), array.grad is not None, wide)
+    return ArrayArg(name, array.dtype, len(array.shape), tuple(array.element_shape), array.grad is not None, wide, array.needs_dual)
 
 
 def is_wide(shape: Sequence[int], element_shape: Sequence[int]) -> bool:

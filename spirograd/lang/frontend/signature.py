@@ -31,7 +31,7 @@ def array_signature(array: Ndarray) -> tuple[Any, ...]:
     signature: tuple[Any, ...] | None = array.__dict__.get("_sg_signature")
     if signature is None:
         decl = array_decl("", array)
-        signature = (decl.dtype, decl.ndim, decl.element_shape, decl.needs_grad, decl.wide)
+        signature = (decl.dtype, decl.ndim, decl.element_shape, decl.needs_grad, decl.wide, decl.needs_dual)
         array.__dict__["_sg_signature"] = signature  # asked for at each launch: an array never changes its type
     return signature
 
@@ -191,7 +191,7 @@ class ArrayParameter(Parameter):
     def key(self, value: Any) -> Any:
         if isinstance(value, Ndarray):
             return array_signature(value)
-        return self._external(value)
+        return (*self._external(value), False)
 
     def _external(self, value: Any) -> tuple[DType, int, tuple[int, ...], bool, bool]:
         """dtype, number of axes, element shape, whether it has a gradient, whether it is huge."""
