@@ -15,6 +15,11 @@ from spirograd.analysis.effects import effects
 from spirograd.analysis.sites import collect_sites
 from spirograd.analysis.sizes import size_of
 from spirograd.analysis.temps import temp_offsets
+from spirograd.autodiff.activity import Partner
+from spirograd.autodiff.clean import clean
+from spirograd.autodiff.derivative import Derivative
+from spirograd.autodiff.report import gapped, gaps, records, refuse_lost_values
+from spirograd.autodiff.reverse import reverse
 from spirograd.base.artifact import CompiledKernel, TaskInfo
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError
@@ -98,6 +103,32 @@ def compile_kernel(
         kernel = run.apply(check_capabilities, kernel, "device")
         run.record("device.ir", kernel)
         return finish(kernel, artifact, run)
+
+
+def differentiate(
+    kernel: Kernel, mode: str, partner: Partner, caps: Capabilities, options: CompileOptions
+) -> Derivative:
+    """The derivative of ``kernel`` (kernel IR, before `offload`) as a kernel, to be compiled like any other.
+
+    ``mode``: "reverse". ``partner``: the memory of the gradient of outer memory, None if it has none.
+    Raises SpirogradUnsupportedError, with the line, for what has no derivative.
+    """
+    ctx = PassContext(caps, replace(options, optimize=True))
+    with _gc_paused():
+        primal = simplify(kernel, ctx)
+        made = reverse(primal, partner)
+        gradient = clean(made.kernel, ctx)
+        if options.verify:
+            verify(gradient, "kernel")
+        refuse_lost_values(gradient)
+        return Derivative(
+            gradient,
+            records=records(gradient, made.sweep),
+            sinks=tuple(made.sinks),
+            sources=tuple(made.sources),
+            gaps=gaps(primal, made.found, partner),
+            gapped=gapped(primal, made.found, partner),
+        )
 
 
 class _Pipeline:

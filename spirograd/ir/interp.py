@@ -23,7 +23,7 @@ from spirograd.base.dtypes import DType, i64, storage, u1, u32, unsigned
 from spirograd.base.errors import SpirogradAssertionError, render
 from spirograd.ir import ops
 from spirograd.ir.interp_memory import Memory, array_extents, numbering, resolve
-from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, Region, TaskAttr, TempRef, ref_of
+from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, Region, TapeRef, TaskAttr, TempRef, ref_of
 from spirograd.ir.ops import OpCode
 
 Env = list[Any]
@@ -114,6 +114,7 @@ class _Compiler:
         self.template: Env = [None] * _FIRST
         self.prologue: list[Callable[[Env, bytes, Memory], None]] = []
         self.views: dict[Ref, tuple[int, int]] = {}
+        self.tapes: dict[TapeRef, int] = {}
         self.faults: list[FaultSite] = []
         self.prints: tuple[PrintSite, ...] = ()
         self.on_op: OnOp | None = None
@@ -200,6 +201,17 @@ class _Compiler:
                 env[extents] = (len(typed),) if shape is None else shape
 
         return open_view
+
+    def tape(self, ref: TapeRef) -> int:
+        """The entry of what a tape holds: a dictionary. Iterations run one after the other here, and take turns with it."""
+        if ref not in self.tapes:
+            entry = self.tapes[ref] = self.new()
+
+            def clear(env: Env, block: bytes, memory: Memory) -> None:
+                env[entry] = {}
+
+            self.prologue.append(clear)
+        return self.tapes[ref]
 
     def locate(self, op: Op, ref: Ref, indices: list[int]) -> Callable[[Env], int]:
         """A function that gives the element that ``op`` accesses; -1, and a fault on record, if it is out of range."""
@@ -421,9 +433,29 @@ def _same(value: Any) -> Any:
     return value
 
 
+def _recall(c: _Compiler, op: Op) -> Step:
+    tape, out, (iteration, part) = c.tape(op.attr), c.slot(op), c.args(op)
+
+    def step(env: Env) -> None:
+        env[out] = env[tape][int(env[iteration]), int(env[part])]  # a KeyError is a defect of the compiler: nothing was noted there
+
+    return step
+
+
+def _note(c: _Compiler, op: Op) -> Step:
+    tape, (iteration, part, value) = c.tape(op.attr), c.args(op)
+
+    def step(env: Env) -> None:
+        env[tape][int(env[iteration]), int(env[part])] = env[value]
+
+    return step
+
+
 def _load(c: _Compiler, op: Op) -> Step:
     ref = ref_of(op)
     assert ref is not None
+    if isinstance(ref, TapeRef):
+        return _recall(c, op)
     locate, view, out = c.locate(op, ref, c.args(op)), c.view(ref)[0], c.slot(op)
     zero, truth = ref.dtype.np.type(0), ref.dtype is u1
 
@@ -441,6 +473,8 @@ def _load(c: _Compiler, op: Op) -> Step:
 def _store(c: _Compiler, op: Op) -> Step:
     ref = ref_of(op)
     assert ref is not None
+    if isinstance(ref, TapeRef):
+        return _note(c, op)
     *indices, value = c.args(op)
     locate, view = c.locate(op, ref, indices), c.view(ref)[0]
 

@@ -1,0 +1,124 @@
+"""Which values derivatives flow through: those that depend on memory with a gradient, and on which such memory depends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Union
+
+from spirograd.autodiff.rules import differentiable
+from spirograd.base.dtypes import DType, Type, Vec
+from spirograd.ir import ops
+from spirograd.ir.nodes import Kernel, Op, Ref, TempRef, ref_of
+
+Partner = Callable[[Ref], "Ref | None"]
+# A value, or a temporary, which values flow through.
+Node = Union[Op, TempRef]
+
+# Operands that the results of structural operations depend on.
+_FLOWS: dict[ops.OpCode, Callable[[Op], tuple[Op, ...]]] = {
+    ops.vec: lambda op: op.args,
+    ops.extract: lambda op: op.args[:1],
+    ops.insert: lambda op: (op.args[0], op.args[2]),
+    ops.select: lambda op: op.args[1:],
+}
+# Operands of a loop before the values that it carries, and which of its regions yields them.
+FIXED = {ops.for_: 2, ops.while_: 0}
+
+
+def is_float(t: Type | tuple[Type, ...]) -> bool:
+    """Whether values of type ``t`` have derivatives: floats, and vectors of them."""
+    if isinstance(t, Vec):
+        return t.elem.is_float
+    return isinstance(t, DType) and t.is_float
+
+
+@dataclass(slots=True)
+class Activity:
+    """The result of `activity`.
+
+    ``flows``: for each float value (and temporary) those that it is computed from, differentiably. ``varied`` depend on a source (memory
+    with a gradient); ``useful`` are those that a sink (such memory, a returned value) depends on; ``active`` are both.
+    """
+
+    flows: dict[Node, list[Node]] = field(default_factory=dict)
+    varied: set[Node] = field(default_factory=set)
+    useful: set[Node] = field(default_factory=set)
+
+    def active(self, node: Node) -> bool:
+        return node in self.varied and node in self.useful
+
+
+def activity(kernel: Kernel, partner: Partner) -> Activity:
+    """Find the active values of kernel IR. ``partner``: the gradient of outer memory, None if it has none."""
+    found = Activity()
+    sources: list[Node] = []
+    sinks: list[Node] = list(kernel.returns)
+    for op in kernel.walk():
+        found.flows.update(_control(op))
+        ref = ref_of(op)
+        if ref is None:
+            if is_float(op.type) and op.code is not ops.result:
+                found.flows[op] = [a for a in _operands(op) if is_float(a.type)]
+            continue
+        value = _value(op)
+        if isinstance(ref, TempRef):
+            if value is not None:
+                found.flows.setdefault(ref, []).append(value)
+            if is_float(op.type):
+                found.flows[op] = [ref]
+        elif partner(ref) is not None:
+            if value is not None:
+                sinks.append(value)
+            if is_float(op.type):
+                sources.append(op)
+    found.useful = _reach(sinks, found.flows)
+    found.varied = _reach(sources, _inverted(found.flows))
+    return found
+
+
+def _value(op: Op) -> Op | None:
+    """The float that ``op`` puts into memory."""
+    return op.args[-1] if op.code.effect in ("write", "atomic") and is_float(op.args[-1].type) else None
+
+
+def _operands(op: Op) -> tuple[Op, ...]:
+    """The operands of a pure operation that its derivative depends on; of results of control operations see `_control`."""
+    flow = _FLOWS.get(op.code)
+    if flow is not None:
+        return flow(op)
+    return op.args if differentiable(op.code) else ()
+
+
+def _control(op: Op) -> dict[Node, list[Node]]:
+    """The flows into the parameters of the regions of ``op``, or into ``op`` if it is a result."""
+    if op.code is ops.result and is_float(op.type):
+        owner, k = op.args[0], op.attr
+        if owner.code is ops.if_:
+            return {op: [region.results[k] for region in owner.regions]}
+        return {op: [owner.args[FIXED[owner.code] + k], owner.regions[-1].results[k]]}
+    if op.code not in FIXED:
+        return {}
+    region, initial = op.regions[-1], op.args[FIXED[op.code] :]
+    params = region.params[len(region.params) - len(initial) :]
+    return {p: [a, r] for p, a, r in zip(params, initial, region.results) if is_float(p.type)}
+
+
+def _inverted(flows: dict[Node, list[Node]]) -> dict[Node, list[Node]]:
+    users: dict[Node, list[Node]] = {}
+    for node, inputs in flows.items():
+        for a in inputs:
+            users.setdefault(a, []).append(node)
+    return users
+
+
+def _reach(start: Iterable[Node], edges: dict[Node, list[Node]]) -> set[Node]:
+    """All nodes that can be reached from ``start``."""
+    seen = set(start)
+    work = list(seen)
+    while work:
+        for other in edges.get(work.pop(), ()):
+            if other not in seen:
+                seen.add(other)
+                work.append(other)
+    return seen

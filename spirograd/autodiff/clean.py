@@ -1,0 +1,52 @@
+"""What is left of a gradient kernel once everything is gone that no derivative needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spirograd.autodiff.sweep import CAPACITY
+from spirograd.ir import ops
+from spirograd.ir.nodes import Kernel, Op, Ref, TapeRef, TempRef, ref_of
+from spirograd.ir.rewrite import Rewriter
+from spirograd.transforms.context import PassContext
+from spirograd.transforms.simplify import simplify
+
+
+def clean(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """Drop tapes that nobody reads, and what fed them; number the capacities of the rest from 0 in order of appearance."""
+    while True:
+        kernel = simplify(kernel, ctx)
+        read = [op.attr for op in kernel.walk() if op.code is ops.load and isinstance(op.attr, TapeRef)]
+        written = {op.attr for op in kernel.walk() if op.code is ops.store and isinstance(op.attr, TapeRef)}
+        if written <= set(read):
+            numbers = {k: n for n, k in enumerate(dict.fromkeys(sorted(tape.capacity for tape in written)))}
+            return _Tapes(written, numbers).kernel(kernel)
+        kernel = _Tapes(set(read), {tape.capacity: tape.capacity for tape in read}).kernel(kernel)
+
+
+class _Tapes(Rewriter):
+    """Keeps the given tapes, and numbers their capacities anew."""
+
+    def __init__(self, kept: set[Ref], numbers: dict[int, int]) -> None:
+        super().__init__()
+        self.kept = kept
+        self.numbers = numbers
+        self.handlers = {ops.store: self._access, ops.load: self._access, ops.atomic: self._count}
+
+    def _access(self, op: Op) -> Op | None:
+        if not isinstance(op.attr, TapeRef):
+            return self.copy(op)
+        if op.attr not in self.kept:
+            return None
+        tape = replace(op.attr, capacity=self.numbers[op.attr.capacity])
+        return self.copy(op) if tape == op.attr else self.b.append(Op(op.code, op.type, self.args(op), tape, (), op.loc))
+
+    def _count(self, op: Op) -> Op | None:
+        ref = ref_of(op)
+        if not isinstance(ref, TempRef) or not ref.name.startswith(CAPACITY):
+            return self.copy(op)
+        number = self.numbers.get(int(ref.name[len(CAPACITY) :]))
+        if number is None:
+            return None
+        kept = replace(ref, name=f"{CAPACITY}{number}")
+        return self.copy(op) if kept == ref else self.b.append(Op(op.code, op.type, self.args(op), (op.attr[0], kept), (), op.loc))

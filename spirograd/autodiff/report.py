@@ -1,0 +1,77 @@
+"""What a derivative has to say: what it records and why, where gradients end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spirograd.autodiff.activity import Activity, Partner
+from spirograd.autodiff.derivative import Place, Record
+from spirograd.autodiff.sweep import OLD_VALUE, Sweep
+from spirograd.base.dtypes import Vec
+from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.ir import ops
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, TapeRef, TempRef, ref_of
+
+
+def records(gradient: Kernel, sweep: Sweep) -> tuple[Record, ...]:
+    """The tapes that are left in a gradient kernel, in order of appearance."""
+    by_name = {tape.name: (value, sweep.loops[tape.capacity]) for tape, value in sweep.tapes.items()}
+    left = dict.fromkeys(op.attr for op in gradient.walk() if isinstance(op.attr, TapeRef))
+    found = []
+    for tape in left:
+        value, loop = by_name[tape.name]
+        users = _users(gradient, tape)
+        found.append(Record(tape, loop, _what(value), f"needed for the derivative of {users}" if users else "needed by what follows"))
+    return tuple(found)
+
+
+def _what(value: Op) -> str:
+    t = value.type
+    return f"a carried vector of {t.n} {t.elem}" if isinstance(t, Vec) else f"a carried {t}"
+
+
+def _users(gradient: Kernel, tape: TapeRef) -> str:
+    """The operations that the recorded value goes into, by name."""
+    loads = {op for op in gradient.walk() if op.code is ops.load and op.attr == tape}
+    names = dict.fromkeys(op.code.name for op in gradient.walk() if any(a in loads for a in op.args))
+    return ", ".join(list(names)[:4])
+
+
+def gaps(kernel: Kernel, found: Activity, partner: Partner) -> tuple[Place, ...]:
+    """Memory of floats without gradient that gets values which depend on memory with one."""
+    return _places(kernel, partner, lambda op: op.code.effect in ("write", "atomic") and op.args[-1] in found.varied)
+
+
+def gapped(kernel: Kernel, found: Activity, partner: Partner) -> tuple[Place, ...]:
+    """Memory of floats without gradient on which memory with one depends."""
+    return _places(kernel, partner, lambda op: op.code.effect in ("read", "atomic") and op in found.useful)
+
+
+def _places(kernel: Kernel, partner: Partner, wanted: Callable[[Op], bool]) -> tuple[Place, ...]:
+    places: dict[Place, None] = {}
+    for op in kernel.walk():
+        ref = ref_of(op)
+        if isinstance(ref, (FieldRef, ArrayRef)) and ref.dtype.is_float and partner(ref) is None and wanted(op):
+            places[Place(ref, op.loc)] = None
+    return tuple(places)
+
+
+def recomputed(gradient: Kernel) -> tuple[tuple[object, int], ...]:
+    """How many operations each loop of a gradient kernel has, by the line of the loop."""
+    counts: dict[object, int] = {}
+    for op in gradient.walk():
+        if op.code in (ops.for_, ops.while_):
+            counts[op.loc] = counts.get(op.loc, 0) + sum(inner.code.effect == "pure" for region in op.regions for inner in region.walk())
+    return tuple(counts.items())
+
+
+def refuse_lost_values(gradient: Kernel) -> None:
+    """Raise SpirogradUnsupportedError if a gradient kernel needs the old value of an atomic, which another order of iterations changes."""
+    for op in gradient.walk():
+        ref = ref_of(op)
+        if isinstance(ref, TempRef) and ref.name == OLD_VALUE:
+            raise SpirogradUnsupportedError(
+                "the gradient needs the value that this atomic operation returned, and running it again would give another",
+                op.loc,
+                "compute the value from the loop index, or store it to a field in a kernel of its own, from which this one reads it",
+            )

@@ -1,0 +1,429 @@
+"""Reverse mode: from a kernel to the kernel that takes gradients of what it writes to gradients of what it reads.
+
+Each region is walked twice. The forward sweep (`sweep`) runs it again for the values that derivatives are made of; the reverse sweep, here,
+walks it backwards, with the adjoint of each value as a value. Loops note their carried values in the forward sweep; their reverse is a
+loop over the iterations backwards, each of which is swept forwards, from what was noted, then backwards. So a tape holds one level of a
+nest, and inner tapes are used again in each iteration of the outer loop: memory is the sum of the trip counts, not their product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from spirograd.autodiff import rules
+from spirograd.autodiff.activity import FIXED, Activity, Partner, activity, is_float
+from spirograd.autodiff.derivative import Place
+from spirograd.autodiff.sweep import Recording, Sweep
+from spirograd.autodiff.values import add_temp, load_temp, store_temp, temp_of, total, zero
+from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.ir import ops
+from spirograd.ir.builder import Builder
+from spirograd.ir.nodes import Kernel, LoopAttr, Op, Ref, Region, ScalarArg, TempRef, ref_of
+
+
+@dataclass(slots=True)
+class Reversed:
+    """A gradient kernel before it is cleaned up, and what there is to say about it."""
+
+    kernel: Kernel
+    sweep: Sweep
+    found: Activity
+    sinks: list[Place] = field(default_factory=list)
+    sources: list[Place] = field(default_factory=list)
+
+
+def reverse(kernel: Kernel, partner: Partner) -> Reversed:
+    """The gradient kernel of ``kernel``, which is kernel IR before `offload`.
+
+    ``partner``: the gradient of outer memory, None if it has none. Arguments stay the same; for each float that the kernel returns a scalar
+    argument follows, the adjoint of that value. Raises SpirogradUnsupportedError, with the line, for what has no derivative.
+    """
+    return _Reverse(kernel, partner).run()
+
+
+class _Reverse:
+    def __init__(self, kernel: Kernel, partner: Partner) -> None:
+        self.old = kernel
+        self.partner = partner
+        self.found = activity(kernel, partner)
+        self.b = Builder()
+        self.sweep = Sweep(self.b, kernel.returns)
+        self.adjoints: dict[Op, Op] = {}  # of values whose definition the reverse sweep has not reached yet
+        self.results: dict[Op, dict[int, Op]] = {}  # control operation -> adjoints of its results
+        self.temps: dict[TempRef, TempRef] = {}
+        self.relevant = _relevant(kernel, self._matters)
+        self.sinks: dict[tuple[object, object], Place] = {}
+        self.sources: dict[tuple[object, object], Place] = {}
+        self.accumulators = 0
+
+    def run(self) -> Reversed:
+        b, old = self.b, self.old
+        b.begin()
+        b.loc = old.loc
+        args = [*old.args]
+        for node in self.found.varied & self.found.useful:
+            if isinstance(node, TempRef):
+                self.temps[node] = TempRef(f"{node.name}.grad", node.dtype, node.shape)
+        for ref in sorted(self.temps, key=lambda r: r.name):
+            self._fill(self.temps[ref])
+        for k, ref in enumerate(old.returns):
+            if ref in self.temps:
+                args.append(ScalarArg(f"returned{k}", ref.dtype))
+                b.store(self.temps[ref], b.emit(ops.arg, attr=len(args) - 1, type=ref.dtype))
+        body = old.body.ops[:-1]
+        self.sweep.run(body, True)
+        self.sweep.fresh = False
+        self.walk(body)
+        new = Kernel(f"{old.name}_grad", tuple(args), b.end(), (), old.loc)
+        return Reversed(new, self.sweep, self.found, list(self.sinks.values()), list(self.sources.values()))
+
+    def _fill(self, ref: TempRef) -> None:
+        """Set a temporary to zero."""
+        b = self.b
+        size = 1
+        for n in ref.shape:
+            size *= n
+        for flat in range(size):
+            at, rest = [], flat
+            for n in reversed(ref.shape):
+                at.append(b.const(rest % n))
+                rest //= n
+            b.store(ref, *reversed(at), b.const(0.0, ref.dtype))
+
+    # --- adjoints --------------------------------------------------------------------------------------------------------
+
+    def active(self, value: Op) -> bool:
+        return self.found.active(value)
+
+    def accumulate(self, value: Op, contribution: Op) -> None:
+        """Add to the adjoint of a primal value."""
+        if self.active(value):
+            before = self.adjoints.get(value)
+            self.adjoints[value] = contribution if before is None else total(self.b, before, contribution)
+
+    def gradient(self, ref: Ref) -> Ref | None:
+        """Where the adjoint of memory lies; None if it has none."""
+        return self.temps.get(ref) if isinstance(ref, TempRef) else self.partner(ref)
+
+    def _matters(self, op: Op) -> bool:
+        """Whether the reverse sweep has something to do for ``op``, its regions aside."""
+        ref = ref_of(op)
+        return self.found.active(op) or (ref is not None and op.code.effect in ("write", "atomic") and self._has_gradient(ref))
+
+    def _has_gradient(self, ref: Ref) -> bool:
+        return self.found.active(ref) if isinstance(ref, TempRef) else self.partner(ref) is not None
+
+    # --- walking backwards -----------------------------------------------------------------------------------------------
+
+    def walk(self, body: Sequence[Op]) -> None:
+        """The reverse sweep over the operations of a region, which was swept forwards just before."""
+        for op in reversed(body):
+            self.b.loc = op.loc
+            handler = _HANDLERS.get(op.code)
+            if handler is not None:
+                handler(self, op)
+                continue
+            adjoint = self.adjoints.pop(op, None)
+            if adjoint is not None:
+                args = self.sweep.args(op)
+                for a, part in zip(op.args, rules.pullback(self.b, op, args, self.sweep.env[op], adjoint)):
+                    if part is not None:
+                        self.accumulate(a, part)
+
+    def result(self, op: Op) -> None:
+        adjoint = self.adjoints.pop(op, None)
+        if adjoint is not None:
+            self.results.setdefault(op.args[0], {})[op.attr] = adjoint
+
+    # --- vectors and choices ---------------------------------------------------------------------------------------------
+
+    def vec(self, op: Op) -> None:
+        adjoint = self.adjoints.pop(op, None)
+        if adjoint is not None:
+            for k, a in enumerate(op.args):
+                if self.active(a):
+                    self.accumulate(a, self.b.emit(ops.extract, adjoint, self.b.const(k)))
+
+    def extract(self, op: Op) -> None:
+        adjoint = self.adjoints.pop(op, None)
+        vector = op.args[0]
+        if adjoint is None or not self.active(vector):
+            return
+        b, at = self.b, self.sweep.env[op.args[1]]
+        before = self.adjoints.get(vector)
+        if before is None:
+            before = zero(b, vector.type)
+        else:
+            adjoint = b.emit(ops.add, b.emit(ops.extract, before, at), adjoint)
+        self.adjoints[vector] = b.emit(ops.insert, before, at, adjoint)
+
+    def insert(self, op: Op) -> None:
+        adjoint = self.adjoints.pop(op, None)
+        if adjoint is None:
+            return
+        vector, index, value = op.args
+        b, at = self.b, self.sweep.env[index]
+        if self.active(value):
+            self.accumulate(value, b.emit(ops.extract, adjoint, at))
+        if self.active(vector):
+            self.accumulate(vector, b.emit(ops.insert, adjoint, at, zero(b, value.type)))
+
+    def select(self, op: Op) -> None:
+        adjoint = self.adjoints.pop(op, None)
+        if adjoint is None:
+            return
+        b, condition, none = self.b, self.sweep.env[op.args[0]], zero(self.b, op.type)
+        for a, choice in ((op.args[1], (adjoint, none)), (op.args[2], (none, adjoint))):
+            if self.active(a):
+                self.accumulate(a, b.emit(ops.select, condition, *choice))
+
+    # --- memory ----------------------------------------------------------------------------------------------------------
+
+    def _at(self, op: Op, values: int) -> tuple[Op, ...]:
+        """The indices of an access with ``values`` further operands."""
+        args = op.args[: len(op.args) - values]
+        return tuple([self.sweep.env[a] for a in args])
+
+    def _note(self, places: dict[tuple[object, object], Place], ref: Ref, op: Op) -> None:
+        if not isinstance(ref, TempRef):
+            places.setdefault((ref, op.loc), Place(ref, op.loc))  # type: ignore[arg-type]
+
+    def load(self, op: Op) -> None:
+        adjoint = self.adjoints.pop(op, None)
+        grad = None if adjoint is None else self.gradient(op.attr)
+        if grad is not None and adjoint is not None:
+            self._note(self.sources, op.attr, op)
+            self.b.atomic("add", grad, *self._at(op, 0), adjoint)
+
+    def store(self, op: Op) -> None:
+        grad = self.gradient(op.attr) if is_float(op.args[-1].type) else None
+        if grad is None:
+            return
+        b, at, value = self.b, self._at(op, 1), op.args[-1]
+        if self.active(value):
+            self._note(self.sinks, op.attr, op)
+            self.accumulate(value, b.load(grad, *at))
+        b.store(grad, *at, b.const(0.0, op.attr.dtype))
+
+    def atomic(self, op: Op) -> None:
+        kind, ref = op.attr
+        grad = self.gradient(ref) if ref.dtype.is_float else None
+        adjoint = self.adjoints.pop(op, None)
+        if grad is None:
+            return
+        handler = _ATOMICS.get(kind)
+        if handler is None:
+            raise SpirogradUnsupportedError(
+                f"an atomic {_NAMES.get(kind, kind)} has no derivative here: other iterations change the same element in between",
+                op.loc,
+                f"let each iteration update elements of its own, or accumulate with `+=`; `sg.stop_grad`, or memory without a gradient, "
+                f"leaves `{ref.name}` out",
+            )
+        handler(self, op, grad)
+        if adjoint is not None:  # the old value is a load
+            self.b.atomic("add", grad, *self._at(op, 1), adjoint)
+
+    def atomic_add(self, op: Op, grad: Ref) -> None:
+        if self.active(op.args[-1]):
+            self._note(self.sinks, op.attr[1], op)
+            self.accumulate(op.args[-1], self.b.load(grad, *self._at(op, 1)))
+
+    def atomic_extremum(self, op: Op, grad: Ref) -> None:
+        """The gradient goes to a value that equals the final one: the first such iteration claims it, and leaves 0 to the others."""
+        b, at, value = self.b, self._at(op, 1), op.args[-1]
+        ref = op.attr[1]
+        if not self.active(value):
+            return
+        self._note(self.sinks, ref, op)
+        final = b.load(ref, *at)
+        wins = b.emit(ops.eq, self.sweep.env[value], final)
+        b.begin()
+        claimed = b.atomic("exchange", grad, *at, b.const(0.0, ref.dtype))
+        then = b.end([claimed])
+        b.begin()
+        orelse = b.end([zero(b, ref.dtype)])
+        (share,) = b.if_(wins, then, orelse)
+        self.accumulate(value, share)
+
+    def cas(self, op: Op) -> None:
+        if op.attr.dtype.is_float and self.gradient(op.attr) is not None:
+            raise SpirogradUnsupportedError(
+                "compare-and-swap has no derivative", op.loc, f"leave `{op.attr.name}` without a gradient, or use other atomics"
+            )
+
+    # --- control ---------------------------------------------------------------------------------------------------------
+
+    def captured(self, op: Op) -> list[Op]:
+        """Active values from outside that the regions of ``op`` compute with."""
+        inside = {p for region in op.regions for p in region.params}
+        inside |= {inner for region in op.regions for inner in region.walk()}
+        inside |= {p for inner in list(inside) for region in inner.regions for p in region.params}
+        found: dict[Op, None] = {}
+        for node in inside:
+            for a in (*(self.found.flows.get(node, ()) if self.active(node) else ()), *_stored(node)):
+                if isinstance(a, Op) and a not in inside and self.active(a):
+                    found[a] = None
+        if op.code is ops.if_ or op.code in FIXED:
+            for value in op.regions[-1].results if op.code in FIXED else [v for r in op.regions for v in r.results]:
+                if value not in inside and self.active(value):
+                    found[value] = None
+        order = {value: k for k, value in enumerate(self.sweep.env)}
+        return sorted(found, key=lambda value: order[value])
+
+    def if_(self, op: Op) -> None:
+        seeds = self.results.pop(op, {})
+        if op not in self.relevant and not seeds:
+            return
+        b, outer = self.b, self.adjoints
+        captured = self.captured(op)
+        condition = self.sweep.env[op.args[0]]
+        regions = []
+        for region in op.regions:
+            b.begin()
+            self.adjoints = {v: outer[v] for v in captured if v in outer}
+            for k, adjoint in seeds.items():
+                self.accumulate(region.results[k], adjoint)
+            self._both(region)
+            regions.append(b.end([self._taken(v) for v in captured]))
+        b.loc = op.loc
+        self.adjoints = outer
+        self.adjoints.update(zip(captured, b.if_(condition, *regions)))
+
+    def _both(self, region: Region) -> None:
+        """Sweep a region forwards and backwards."""
+        body = region.ops[:-1]
+        self.sweep.run(body, True)
+        self.walk(body)
+
+    def _taken(self, value: Op) -> Op:
+        adjoint = self.adjoints.get(value)
+        return zero(self.b, value.type) if adjoint is None else adjoint
+
+    def for_(self, op: Op) -> None:
+        if op not in self.relevant and op not in self.results:
+            return
+        if op.attr.parallel and self.b.depth == 1:
+            self.parallel(op)
+            return
+        begin, end = self.sweep.args(op)[:2]
+
+        def iteration(step: Op) -> tuple[Op, Op]:
+            number = self.b.emit(ops.sub, self.b.emit(ops.sub, end, step, attr="nsw"), self.b.const(1, end.type), attr="nsw")
+            return number, self.b.emit(ops.add, begin, number, attr="nsw")
+
+        # The loop counts up from `begin`, as the primal does; the number of the iteration counts down to 0.
+        self.loop(op, begin, end, iteration)
+
+    def while_(self, op: Op) -> None:
+        if op not in self.relevant and op not in self.results:
+            return
+        count = self.sweep.recordings[op].count
+        assert count is not None
+
+        def iteration(step: Op) -> tuple[Op, Op]:
+            number = self.b.emit(ops.sub, self.b.emit(ops.sub, count, step, attr="nsw"), self.b.const(1), attr="nsw")
+            return number, number
+
+        self.loop(op, self.b.const(0), count, iteration)
+
+    def loop(self, op: Op, begin: Op, end: Op, iteration: Callable[[Op], tuple[Op, Op]]) -> None:
+        """The reverse of a serial loop. ``iteration``: from the index of the reverse loop, number and index of the primal iteration."""
+        b, outer, sweep = self.b, self.adjoints, self.sweep
+        region, initial = op.regions[-1], op.args[FIXED[op.code] :]
+        params = region.params[len(region.params) - len(initial) :]
+        seeds = self.results.pop(op, {})
+        carried = [k for k, p in enumerate(params) if self.active(p)]
+        captured = self.captured(op)
+        start = [seeds[k] if k in seeds else zero(b, params[k].type) for k in carried]
+        start += [self._taken(v) for v in captured]
+        step, *adjoints = b.begin(begin.type, *[a.type for a in start])
+        number, index = iteration(step)
+        recording: Recording | None = sweep.recordings.get(op)
+        if op.code is ops.for_:
+            sweep.env[region.params[0]] = index
+        if recording is not None:
+            sweep.env.update((p, sweep.recall(tape, number)) for p, tape in zip(params, recording.tapes))
+        self.adjoints = dict(zip(captured, adjoints[len(carried) :]))
+        for k, adjoint in zip(carried, adjoints):
+            self.accumulate(region.results[k], adjoint)
+        self._both(region)
+        body = b.end([*[self._taken(params[k]) for k in carried], *[self._taken(v) for v in captured]])
+        b.loc = op.loc
+        results = b.for_(begin, end, start, body, LoopAttr(name=op.attr.name if op.code is ops.for_ else ""))
+        self.adjoints = outer
+        self.adjoints.update(zip(captured, results[len(carried) :]))
+        for k, adjoint in zip(carried, results):
+            self.accumulate(initial[k], adjoint)
+
+    def parallel(self, op: Op) -> None:
+        """The reverse of a parallel loop is a parallel loop. Adjoints of values from outside meet in temporaries."""
+        b, outer = self.b, self.adjoints
+        captured = self.captured(op)
+        temps = []
+        for value in captured:
+            temps.append(temp_of(f"adjoint{self.accumulators}", value.type))
+            self.accumulators += 1
+            store_temp(b, temps[-1], zero(b, value.type))
+        begin, end = self.sweep.args(op)[:2]
+        region = op.regions[0]
+        self.adjoints = {}
+        self.sweep.env[region.params[0]] = b.begin(begin.type)[0]
+        self._both(region)
+        for value, temp in zip(captured, temps):
+            if value in self.adjoints:
+                add_temp(b, temp, self.adjoints[value])
+        body = b.end()
+        b.loc = op.loc
+        name = f"{op.attr.name}_grad" if op.attr.name else ""
+        b.for_(begin, end, (), body, LoopAttr(True, name, op.attr.group_size))
+        self.adjoints = outer
+        for value, temp in zip(captured, temps):
+            self.accumulate(value, load_temp(b, temp, value.type))
+
+
+def _stored(node: Op) -> Iterable[Op]:
+    """The float that ``node`` puts into memory: its adjoint is the gradient of that memory."""
+    if node.code.effect in ("write", "atomic") and is_float(node.args[-1].type):
+        return (node.args[-1],)
+    return ()
+
+
+def _relevant(kernel: Kernel, matters: Callable[[Op], bool]) -> set[Op]:
+    """Control operations with something in them that matters to the reverse sweep."""
+    found: set[Op] = set()
+
+    def look(region: Region) -> bool:
+        any_here = False
+        for op in region.ops[:-1]:
+            here = [look(inner) for inner in op.regions]
+            if any(here) or (not op.regions and op.code is not ops.result and matters(op)):
+                any_here = True
+                if op.regions:
+                    found.add(op)
+        return any_here
+
+    look(kernel.body)
+    return found
+
+
+_NAMES = {"mul": "multiplication"}
+_ATOMICS: dict[str, Callable[[_Reverse, Op, Ref], None]] = {
+    "add": _Reverse.atomic_add,
+    "min": _Reverse.atomic_extremum,
+    "max": _Reverse.atomic_extremum,
+}
+_HANDLERS: dict[ops.OpCode, Callable[[_Reverse, Op], None]] = {
+    ops.result: _Reverse.result,
+    ops.vec: _Reverse.vec,
+    ops.extract: _Reverse.extract,
+    ops.insert: _Reverse.insert,
+    ops.select: _Reverse.select,
+    ops.load: _Reverse.load,
+    ops.store: _Reverse.store,
+    ops.atomic: _Reverse.atomic,
+    ops.cas: _Reverse.cas,
+    ops.if_: _Reverse.if_,
+    ops.for_: _Reverse.for_,
+    ops.while_: _Reverse.while_,
+}

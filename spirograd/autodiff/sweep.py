@@ -1,0 +1,197 @@
+"""The forward sweep: running a region of the primal again, for the values that its reverse needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from spirograd.base.dtypes import DType, Type, Vec, f32, i32, i64
+from spirograd.base.loc import Loc
+from spirograd.ir import ops
+from spirograd.ir.builder import Builder
+from spirograd.ir.nodes import LoopAttr, Op, Region, TapeRef, TempRef, ref_of
+from spirograd.autodiff.activity import FIXED
+from spirograd.autodiff.values import entries, whole
+
+# Temporaries that stand for old values of atomics, which cannot be had again; see `reverse`.
+OLD_VALUE = "%old"
+CAPACITY = "capacity"
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """How the reverse of a loop finds what the forward sweep left: ``tapes`` of its carried values, ``count`` of iterations if it is a
+    `while`. ``loop`` is the primal loop."""
+
+    loop: Op
+    tapes: tuple[TapeRef, ...]
+    count: Op | None = None
+
+
+class Sweep:
+    """Emits primal operations again. ``env``: primal value -> what it is now.
+
+    ``record``: note the carried values of the loops that stand directly in the region, at the start of each iteration. Effects on outer
+    memory, prints and checks are left out; those on temporaries stay while ``fresh`` (the first sweep over the body of the kernel): they
+    are private to a launch, but must not be done twice.
+    """
+
+    def __init__(self, b: Builder, returns: Sequence[TempRef]) -> None:
+        self.b = b
+        self.env: dict[Op, Op] = {}
+        self.recordings: dict[Op, Recording] = {}
+        self.tapes: dict[TapeRef, Op] = {}  # tape -> the primal value, a parameter
+        self.loops: list[Loc | None] = []  # by capacity
+        self.returns = frozenset(returns)
+        self.fresh = True
+
+    def value(self, op: Op) -> Op:
+        return self.env[op]
+
+    def args(self, op: Op) -> tuple[Op, ...]:
+        env = self.env
+        return tuple([env[a] for a in op.args])
+
+    def run(self, body: Sequence[Op], record: bool) -> None:
+        """Emit the operations of a region (its terminator aside)."""
+        for op in body:
+            self.b.loc = op.loc
+            handler = _HANDLERS.get(op.code)
+            if handler is not None:
+                handler(self, op, record)
+            elif op.code.effect in ("pure", "read"):
+                self.clone(op)
+
+    def clone(self, op: Op) -> None:
+        self.env[op] = self.b.append(Op(op.code, op.type, self.args(op), op.attr, (), op.loc))
+
+    def region(self, region: Region) -> Region:
+        """A copy of ``region``, nothing recorded in it."""
+        self.env.update(zip(region.params, self.b.begin(*[p.type for p in region.params])))
+        self.run(region.ops[:-1], False)
+        return self.b.end([self.env[v] for v in region.results])
+
+    # --- effects ---------------------------------------------------------------------------------------------------------
+
+    def write(self, op: Op, record: bool) -> None:
+        ref = ref_of(op)
+        if isinstance(ref, TempRef) and self.fresh and ref not in self.returns:
+            self.clone(op)
+        elif op.code is not ops.store:
+            # Its old value is gone. If anything turns out to need it, this load tells; see `reverse`.
+            assert isinstance(op.type, DType)
+            self.env[op] = self.b.load(TempRef(OLD_VALUE, op.type))
+
+    # --- control ---------------------------------------------------------------------------------------------------------
+
+    def if_(self, op: Op, record: bool) -> None:
+        condition = self.env[op.args[0]]
+        regions = tuple([self.region(r) for r in op.regions])
+        self.b.loc = op.loc
+        self.env[op] = self.b.emit(ops.if_, condition, type=op.type, regions=regions)
+
+    def for_(self, op: Op, record: bool) -> None:
+        begin, end = self.args(op)[:2]
+        carried = op.regions[0].params[1:]
+        if not record or op.attr.parallel or not carried:
+            region = self.region(op.regions[0])
+        else:
+            tapes = self.declare(op, carried)
+            self.note_count(self.b.emit(ops.sub, end, begin, attr="nsw"), tapes)
+            region = self.recording(op.regions[0], tapes, lambda params: self.b.emit(ops.sub, params[0], begin, attr="nsw"))
+            self.recordings[op] = Recording(op, tapes)
+        self.b.loc = op.loc
+        attr = op.attr if self.b.depth == 1 else LoopAttr(name=op.attr.name)
+        self.env[op] = self.b.append(Op(ops.for_, op.type, self.args(op), attr, (region,), op.loc))
+
+    def while_(self, op: Op, record: bool) -> None:
+        if not record:
+            regions = tuple([self.region(r) for r in op.regions])
+            self.env[op] = self.b.append(Op(ops.while_, op.type, self.args(op), None, regions, op.loc))
+            return
+        tapes = self.declare(op, op.regions[1].params)
+        initial = (*self.args(op), self.b.const(0))
+        types = tuple([a.type for a in initial])
+        self.env.update(zip(op.regions[0].params, self.b.begin(*types)))
+        self.run(op.regions[0].ops[:-1], False)
+        condition = self.b.end([self.env[op.regions[0].results[0]]])
+        body = self.recording(op.regions[1], tapes, lambda params: params[-1], counted=True)
+        self.b.loc = op.loc
+        loop = self.b.append(Op(ops.while_, types, initial, None, (condition, body), op.loc))
+        count = self.b.emit(ops.result, loop, attr=len(initial) - 1, type=i32)
+        self.env[op] = loop
+        self.note_count(count, tapes)
+        self.recordings[op] = Recording(op, tapes, count)
+
+    def recording(self, region: Region, tapes: Sequence[TapeRef], number: Callable[[tuple[Op, ...]], Op], counted: bool = False) -> Region:
+        """A copy of the body of a loop that notes its carried values first. ``counted``: it carries the number of the iteration, too."""
+        b = self.b
+        params = b.begin(*[p.type for p in region.params], *([i32] if counted else []))
+        self.env.update(zip(region.params, params))
+        iteration = number(params)
+        for tape, value in zip(tapes, region.params[len(region.params) - len(tapes) :]):
+            for k, part in enumerate(entries(b, self.env[value])):
+                b.store(tape, iteration, b.const(k), noted(b, part))
+        self.run(region.ops[:-1], False)
+        results = [self.env[v] for v in region.results]
+        if counted:
+            results.append(b.emit(ops.add, iteration, b.const(1), attr="nsw"))
+        return b.end(results)
+
+    # --- tapes -----------------------------------------------------------------------------------------------------------
+
+    def declare(self, loop: Op, carried: Sequence[Op]) -> tuple[TapeRef, ...]:
+        """A tape for each carried value."""
+        tapes = []
+        for value in carried:
+            width = value.type.n if isinstance(value.type, Vec) else 1
+            tape = TapeRef(f"tape{len(self.tapes)}", noted_type(value.type), width, len(self.loops))
+            self.tapes[tape] = value
+            tapes.append(tape)
+        self.loops.append(loop.loc)
+        return tuple(tapes)
+
+    def note_count(self, count: Op, tapes: Sequence[TapeRef]) -> None:
+        """Note how many iterations the tapes of a loop must hold; see `sizing`."""
+        if not tapes:
+            return
+        b = self.b
+        count = b.emit(ops.max_, count, b.const(0, count.type))
+        if count.type is i64:
+            count = b.cast(b.emit(ops.min_, count, b.const(2**31 - 1, i64)), i32)
+        b.atomic("max", TempRef(f"{CAPACITY}{tapes[0].capacity}", i32), count)
+
+    def recall(self, tape: TapeRef, iteration: Op) -> Op:
+        """The value that was noted in an iteration."""
+        b, t = self.b, self.tapes[tape].type
+        element = t.elem if isinstance(t, Vec) else t
+        parts = [b.load(tape, iteration, b.const(k)) for k in range(tape.width)]
+        return whole(b, t, [recalled(b, part, element) for part in parts])
+
+
+def noted_type(t: Type) -> DType:
+    """The type of a tape for values of type ``t``: all devices have memory of 32 and 64 bits."""
+    element = t.elem if isinstance(t, Vec) else t
+    if element.is_float:
+        return element if element.bits >= 32 else f32
+    return i64 if element.bits == 64 else i32
+
+
+def noted(b: Builder, value: Op) -> Op:
+    """A scalar as it is noted."""
+    return b.cast(value, noted_type(value.type))
+
+
+def recalled(b: Builder, value: Op, t: DType) -> Op:
+    """A scalar of type ``t`` from what was noted; casts between integers wrap, so nothing is lost."""
+    return b.cast(value, t)
+
+
+_HANDLERS: dict[ops.OpCode, Callable[[Sweep, Op, bool], None]] = {
+    ops.store: Sweep.write,
+    ops.atomic: Sweep.write,
+    ops.cas: Sweep.write,
+    ops.if_: Sweep.if_,
+    ops.for_: Sweep.for_,
+    ops.while_: Sweep.while_,
+}

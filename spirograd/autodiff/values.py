@@ -1,0 +1,60 @@
+"""Zeros, sums and choices of adjoints and tangents, which are scalars or vectors of floats."""
+
+from __future__ import annotations
+
+from spirograd.base.dtypes import Type, Vec
+from spirograd.ir import ops
+from spirograd.ir.builder import Builder
+from spirograd.ir.nodes import Op, TempRef
+
+
+def zero(b: Builder, t: Type) -> Op:
+    """0 of type ``t``."""
+    if isinstance(t, Vec):
+        element = b.const(0.0, t.elem)
+        return b.emit(ops.vec, *[element] * t.n)
+    return b.const(0.0, t)
+
+
+def entries(b: Builder, value: Op) -> list[Op]:
+    """The scalars of a vector; a scalar as it is."""
+    if not isinstance(value.type, Vec):
+        return [value]
+    return [b.emit(ops.extract, value, b.const(k)) for k in range(value.type.n)]
+
+
+def whole(b: Builder, t: Type, parts: list[Op]) -> Op:
+    """A value of type ``t`` from its scalars."""
+    return b.emit(ops.vec, *parts) if isinstance(t, Vec) else parts[0]
+
+
+def total(b: Builder, x: Op, y: Op) -> Op:
+    """The sum."""
+    if not isinstance(x.type, Vec):
+        return b.emit(ops.add, x, y)
+    return whole(b, x.type, [b.emit(ops.add, p, q) for p, q in zip(entries(b, x), entries(b, y))])
+
+
+def temp_of(name: str, t: Type) -> TempRef:
+    """A temporary that holds a value of type ``t``."""
+    return TempRef(name, t.elem, (t.n,)) if isinstance(t, Vec) else TempRef(name, t)
+
+
+def places(b: Builder, ref: TempRef) -> list[tuple[Op, ...]]:
+    """The indices of each scalar of a temporary with one axis at most."""
+    return [(b.const(k),) for k in range(ref.shape[0])] if ref.shape else [()]
+
+
+def load_temp(b: Builder, ref: TempRef, t: Type) -> Op:
+    return whole(b, t, [b.load(ref, *at) for at in places(b, ref)])
+
+
+def store_temp(b: Builder, ref: TempRef, value: Op) -> None:
+    for at, part in zip(places(b, ref), entries(b, value)):
+        b.store(ref, *at, part)
+
+
+def add_temp(b: Builder, ref: TempRef, value: Op) -> None:
+    """Add to a temporary, atomically: iterations of a parallel loop meet there."""
+    for at, part in zip(places(b, ref), entries(b, value)):
+        b.atomic("add", ref, *at, part)
