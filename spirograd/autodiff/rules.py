@@ -1,35 +1,236 @@
-"""Derivatives of operations: one table, for both directions (written by LEAD as a stop-gap; RULES replaces it)."""
+"""THE table of derivatives: for each operation its local partial derivatives, from which both directions follow.
+
+At points where there is no derivative: `abs` at 0 has 0; `min` and `max` have that of the operand they take, of equal operands the first, of
+NaN and a number the number; rounding has 0. Where a partial derivative is infinite or undefined at an edge of the domain (`sqrt` at 0,
+division by 0, `log` at 0 ...), nothing flows if nothing comes: an adjoint (or tangent) of 0 gives 0 there and not NaN, so that a branch
+that was not taken, or a `norm` of zero weight, does not poison sums.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
+from spirograd.base.dtypes import DType
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Op
 from spirograd.ir.ops import OpCode
+
+# What a partial derivative does to what flows through it: (builder, operands, result, flow) -> the share.
+Partial = Callable[[Builder, "tuple[Op, ...]", Op, Op], Op]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The partial derivatives of an operation by each operand. ``text``: the same for readers. ``guarded``: they can be infinite or
+    undefined, so that a flow of 0 needs care."""
+
+    partials: tuple[Partial, ...]
+    text: str
+    guarded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NoGradient:
+    """Derivatives end at the operation."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Structural:
+    """The transformations themselves know what to do."""
+
+    reason: str
+
+
+def _f(b: Builder, value: float, like: Op) -> Op:
+    assert isinstance(like.type, DType)
+    return b.const(value, like.type)
 
 
 def _mul(b: Builder, x: Op, y: Op) -> Op:
     return b.emit(ops.mul, x, y)
 
 
-_R: dict[OpCode, Callable[..., tuple[Op | None, ...]]] = {
-    ops.add: lambda b, x, r, a: (a, a),
-    ops.sub: lambda b, x, r, a: (a, b.emit(ops.neg, a)),
-    ops.mul: lambda b, x, r, a: (_mul(b, a, x[1]), _mul(b, a, x[0])),
-    ops.div: lambda b, x, r, a: (b.emit(ops.div, a, x[1]), b.emit(ops.neg, _mul(b, a, b.emit(ops.div, r, x[1])))),
-    ops.neg: lambda b, x, r, a: (b.emit(ops.neg, a),),
-    ops.sin: lambda b, x, r, a: (_mul(b, a, b.emit(ops.cos, x[0])),),
-    ops.exp: lambda b, x, r, a: (_mul(b, a, r),),
-    ops.sqrt: lambda b, x, r, a: (b.emit(ops.div, _mul(b, a, b.const(0.5, a.type)), r),),  # type: ignore[arg-type]
-    ops.cast: lambda b, x, r, a: (b.cast(a, x[0].type) if x[0].type.is_float else None,),
+def _square(b: Builder, x: Op) -> Op:
+    return b.emit(ops.mul, x, x)
+
+
+def _same(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
+    return flow
+
+
+def _negated(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
+    return b.emit(ops.neg, flow)
+
+
+def _times(k: int) -> Partial:
+    """Times operand ``k``."""
+    return lambda b, x, r, flow: _mul(b, flow, x[k])
+
+
+def _scaled(factor: Callable[[Builder, tuple[Op, ...], Op], Op]) -> Partial:
+    """Times ``factor(b, operands, result)``."""
+    return lambda b, x, r, flow: _mul(b, flow, factor(b, x, r))
+
+
+def _over(divisor: Callable[[Builder, tuple[Op, ...], Op], Op]) -> Partial:
+    """Divided by ``divisor(b, operands, result)``."""
+    return lambda b, x, r, flow: b.emit(ops.div, flow, divisor(b, x, r))
+
+
+def _abs(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
+    zero = _f(b, 0.0, flow)
+    negative = b.emit(ops.select, b.emit(ops.lt, x[0], zero), b.emit(ops.neg, flow), zero)
+    return b.emit(ops.select, b.emit(ops.gt, x[0], zero), flow, negative)
+
+
+def _taken(k: int, compare: OpCode) -> Partial:
+    """The flow, if operand ``k`` is the one that `min` or `max` takes: the first if ``compare(first, second)``, or if the second is NaN."""
+
+    def partial(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
+        first = b.emit(ops.or_, b.emit(compare, x[0], x[1]), b.emit(ops.isnan, x[1]))
+        zero = _f(b, 0.0, flow)
+        return b.emit(ops.select, first, *((flow, zero) if k == 0 else (zero, flow)))
+
+    return partial
+
+
+def _one_minus_square(b: Builder, x: Op) -> Op:
+    one = _f(b, 1.0, x)
+    return _mul(b, b.emit(ops.sub, one, x), b.emit(ops.add, one, x))
+
+
+def _rsqrt_partial(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
+    """-1/2 * result / x."""
+    return _mul(b, _mul(b, flow, _f(b, -0.5, flow)), b.emit(ops.div, r, x[0]))
+
+
+def _angle(k: int) -> Partial:
+    """Of atan2(y, x): x / (x^2 + y^2) by y, -y / (x^2 + y^2) by x; scaled by the larger, so that squares do not overflow."""
+
+    def partial(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
+        size = b.emit(ops.max_, b.emit(ops.abs_, x[0]), b.emit(ops.abs_, x[1]))
+        u, v = b.emit(ops.div, x[0], size), b.emit(ops.div, x[1], size)
+        square = b.emit(ops.add, _square(b, u), _square(b, v))
+        side = v if k == 0 else b.emit(ops.neg, u)
+        return _mul(b, flow, b.emit(ops.div, b.emit(ops.div, side, square), size))
+
+    return partial
+
+
+def _power_by_base(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
+    """y * x^(y - 1), which also holds where x is 0 or negative; 0 where y is 0."""
+    base, exponent = x
+    if exponent.code is ops.const:
+        if exponent.attr == 2.0:
+            return _mul(b, flow, b.emit(ops.add, base, base))
+        if exponent.attr == 0.0:
+            return _f(b, 0.0, flow)
+    lower = b.emit(ops.pow_, base, b.emit(ops.sub, exponent, _f(b, 1.0, exponent)))
+    slope = _mul(b, exponent, lower)
+    if exponent.code is not ops.const:
+        zero = _f(b, 0.0, exponent)
+        slope = b.emit(ops.select, b.emit(ops.eq, exponent, zero), zero, slope)
+    return _mul(b, flow, slope)
+
+
+def _power_by_exponent(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
+    """x^y * log x; 0 where x^y is 0."""
+    slope = _mul(b, r, b.emit(ops.log, x[0]))
+    zero = _f(b, 0.0, r)
+    return _mul(b, flow, b.emit(ops.select, b.emit(ops.eq, r, zero), zero, slope))
+
+
+def _convert(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
+    """Between float types: the derivative is converted, too. `pullback` gives the operand's type, `pushforward` the result's."""
+    raise AssertionError("cast is converted by the two directions themselves")
+
+
+_INTEGER = NoGradient("integers and truth values have no derivative")
+_ROUNDING = NoGradient("constant between jumps: the derivative is 0")
+_LEAF = NoGradient("depends on nothing")
+_MEMORY = Structural("memory")
+_CONTROL = Structural("control flow")
+_VECTOR = Structural("entries of vectors")
+
+RULES: dict[OpCode, Rule | NoGradient | Structural] = {
+    ops.add: Rule((_same, _same), "1, 1"),
+    ops.sub: Rule((_same, _negated), "1, -1"),
+    ops.mul: Rule((_times(1), _times(0)), "b, a"),
+    ops.div: Rule(
+        (_over(lambda b, x, r: x[1]), lambda b, x, r, flow: b.emit(ops.neg, _mul(b, flow, b.emit(ops.div, r, x[1])))), "1/b, -(a/b)/b", True
+    ),
+    ops.neg: Rule((_negated,), "-1"),
+    ops.abs_: Rule((_abs,), "sign(a)"),
+    ops.min_: Rule((_taken(0, ops.le), _taken(1, ops.le)), "1 of the one taken"),
+    ops.max_: Rule((_taken(0, ops.ge), _taken(1, ops.ge)), "1 of the one taken"),
+    ops.fma: Rule((_times(1), _times(0), _same), "b, a, 1"),
+    ops.sqrt: Rule((_over(lambda b, x, r: b.emit(ops.add, r, r)),), "1/(2 sqrt(a))", True),
+    ops.rsqrt: Rule((_rsqrt_partial,), "-rsqrt(a)/(2a)", True),
+    ops.exp: Rule((_scaled(lambda b, x, r: r),), "exp(a)"),
+    ops.log: Rule((_over(lambda b, x, r: x[0]),), "1/a", True),
+    ops.sin: Rule((_scaled(lambda b, x, r: b.emit(ops.cos, x[0])),), "cos(a)"),
+    ops.cos: Rule((lambda b, x, r, flow: b.emit(ops.neg, _mul(b, flow, b.emit(ops.sin, x[0]))),), "-sin(a)"),
+    ops.tan: Rule((_scaled(lambda b, x, r: b.emit(ops.add, _f(b, 1.0, r), _square(b, r))),), "1 + tan(a)^2"),
+    ops.asin: Rule((_over(lambda b, x, r: b.emit(ops.sqrt, _one_minus_square(b, x[0]))),), "1/sqrt(1 - a^2)", True),
+    ops.acos: Rule(
+        (lambda b, x, r, flow: b.emit(ops.neg, b.emit(ops.div, flow, b.emit(ops.sqrt, _one_minus_square(b, x[0])))),), "-1/sqrt(1 - a^2)", True
+    ),
+    ops.atan2: Rule((_angle(0), _angle(1)), "b/(a^2 + b^2), -a/(a^2 + b^2)", True),
+    ops.tanh: Rule((_scaled(lambda b, x, r: _one_minus_square(b, r)),), "1 - tanh(a)^2"),
+    ops.pow_: Rule((_power_by_base, _power_by_exponent), "b a^(b - 1), a^b log(a)", True),
+    ops.cast: Rule((_convert,), "1 between floats"),
+    **dict.fromkeys((ops.floor, ops.ceil, ops.trunc, ops.round_), _ROUNDING),
+    ops.stop_grad: NoGradient("that is what it is for"),
+    **dict.fromkeys((ops.const, ops.arg, ops.shape, ops.seed, ops.slot), _LEAF),
+    **dict.fromkeys((ops.idiv, ops.irem, ops.floordiv, ops.floormod, ops.and_, ops.or_, ops.xor, ops.not_, ops.shl, ops.shr), _INTEGER),
+    **dict.fromkeys((ops.popcnt, ops.clz, ops.ctz, ops.eq, ops.ne, ops.lt, ops.le, ops.gt, ops.ge, ops.isnan, ops.isinf), _INTEGER),
+    ops.bitcast: NoGradient("bits are not numbers"),
+    **dict.fromkeys((ops.vec, ops.extract, ops.insert, ops.select), _VECTOR),
+    **dict.fromkeys((ops.load, ops.store, ops.atomic, ops.cas, ops.barrier, ops.check, ops.print_), _MEMORY),
+    **dict.fromkeys((ops.param, ops.result, ops.yield_, ops.if_, ops.for_, ops.while_, ops.task), _CONTROL),
 }
 
 
 def differentiable(code: OpCode) -> bool:
-    return code in _R
+    """Whether derivatives flow from the operands of ``code`` to its result by a rule of this table."""
+    return isinstance(RULES.get(code), Rule)
 
 
 def pullback(b: Builder, op: Op, args: tuple[Op, ...], result: Op, adjoint: Op) -> tuple[Op | None, ...]:
-    return _R[op.code](b, args, result, adjoint)
+    """The contribution to the adjoint of each operand of ``op``; None where an operand is a constant or no float.
+
+    ``args`` and ``result`` are its values in the code that ``b`` builds.
+    """
+    rule = RULES[op.code]
+    assert isinstance(rule, Rule), op
+    if op.code is ops.cast:
+        t = args[0].type
+        return (b.cast(adjoint, t) if isinstance(t, DType) and t.is_float else None,)
+    nothing = b.emit(ops.eq, adjoint, _f(b, 0.0, adjoint)) if rule.guarded else None
+    return tuple([None if a.code is ops.const else _share(b, partial, args, result, adjoint, nothing) for a, partial in zip(args, rule.partials)])
+
+
+def pushforward(b: Builder, op: Op, args: tuple[Op, ...], result: Op, tangents: tuple[Op | None, ...]) -> Op | None:
+    """The tangent of the result of ``op`` from those of its operands, None for zeros."""
+    rule = RULES[op.code]
+    assert isinstance(rule, Rule), op
+    total: Op | None = None
+    for partial, tangent in zip(rule.partials, tangents):
+        if tangent is None:
+            continue
+        if op.code is ops.cast:
+            return b.cast(tangent, result.type) if isinstance(result.type, DType) and result.type.is_float else None
+        nothing = b.emit(ops.eq, tangent, _f(b, 0.0, tangent)) if rule.guarded else None
+        part = _share(b, partial, args, result, tangent, nothing)
+        total = part if total is None else b.emit(ops.add, total, part)
+    return total
+
+
+def _share(b: Builder, partial: Partial, args: tuple[Op, ...], result: Op, flow: Op, nothing: Op | None) -> Op:
+    """What goes through one partial derivative. ``nothing``: whether the flow is 0, where that must stay 0."""
+    part = partial(b, args, result, flow)
+    return part if nothing is None else b.emit(ops.select, nothing, _f(b, 0.0, flow), part)
