@@ -18,6 +18,7 @@ from spirograd.analysis.temps import temp_offsets
 from spirograd.autodiff.activity import Partner
 from spirograd.autodiff.clean import clean
 from spirograd.autodiff.derivative import Derivative
+from spirograd.autodiff.forward import forward
 from spirograd.autodiff.report import gapped, gaps, records, refuse_lost_values
 from spirograd.autodiff.reverse import reverse
 from spirograd.base.artifact import CompiledKernel, TaskInfo
@@ -110,12 +111,17 @@ def differentiate(
 ) -> Derivative:
     """The derivative of ``kernel`` (kernel IR, before `offload`) as a kernel, to be compiled like any other.
 
-    ``mode``: "reverse". ``partner``: the memory of the gradient of outer memory, None if it has none.
+    ``mode``: "reverse" or "forward". ``partner``: the memory of the gradient (the dual) of outer memory, None if it has none.
     Raises SpirogradUnsupportedError, with the line, for what has no derivative.
     """
     ctx = PassContext(caps, replace(options, optimize=True))
     with _gc_paused():
         primal = simplify(kernel, ctx)
+        if mode == "forward":
+            derivative = forward(primal, partner, ctx)
+            if options.verify:
+                verify(derivative.kernel, "kernel")
+            return derivative
         made = reverse(primal, partner)
         gradient = clean(made.kernel, ctx)
         if options.verify:

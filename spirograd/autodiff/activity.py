@@ -9,11 +9,11 @@ from typing import Union
 from spirograd.autodiff.rules import differentiable
 from spirograd.base.dtypes import DType, Type, Vec
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op, Ref, TempRef, ref_of
+from spirograd.ir.nodes import Kernel, Op, Ref, TapeRef, TempRef, ref_of
 
 Partner = Callable[[Ref], "Ref | None"]
-# A value, or a temporary, which values flow through.
-Node = Union[Op, TempRef]
+# A value, or memory of a launch, which values flow through.
+Node = Union[Op, TempRef, TapeRef]
 
 # Operands that the results of structural operations depend on.
 _FLOWS: dict[ops.OpCode, Callable[[Op], tuple[Op, ...]]] = {
@@ -62,7 +62,7 @@ def activity(kernel: Kernel, partner: Partner) -> Activity:
                 found.flows[op] = [a for a in _operands(op) if is_float(a.type)]
             continue
         value = _value(op)
-        if isinstance(ref, TempRef):
+        if isinstance(ref, (TempRef, TapeRef)):
             if value is not None:
                 found.flows.setdefault(ref, []).append(value)
             if is_float(op.type):
@@ -99,9 +99,12 @@ def _control(op: Op) -> dict[Node, list[Node]]:
         return {op: [owner.args[FIXED[owner.code] + k], owner.regions[-1].results[k]]}
     if op.code not in FIXED:
         return {}
-    region, initial = op.regions[-1], op.args[FIXED[op.code] :]
-    params = region.params[len(region.params) - len(initial) :]
-    return {p: [a, r] for p, a, r in zip(params, initial, region.results) if is_float(p.type)}
+    initial, yielded = op.args[FIXED[op.code] :], op.regions[-1].results
+    flows: dict[Node, list[Node]] = {}
+    for region in op.regions:  # the condition of a `while` takes the carried values, too
+        params = region.params[len(region.params) - len(initial) :]
+        flows |= {p: [a, r] for p, a, r in zip(params, initial, yielded) if is_float(p.type)}
+    return flows
 
 
 def _inverted(flows: dict[Node, list[Node]]) -> dict[Node, list[Node]]:

@@ -130,7 +130,7 @@ class Field(HostScope):
 
 
 class ScalarField(Field):
-    """A field of scalars of ``dtype``; base of `MatrixField`. ``role``: "primal", "grad", "dual", "grad_dual" (of tangents of gradients)."""
+    """A field of scalars of ``dtype``; base of `MatrixField`. ``role``: "primal", "grad", "dual", "grad_dual" (tangents of gradients)."""
 
     element_shape: tuple[int, ...] = ()
 
