@@ -10,6 +10,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
 from spirograd.analysis.effects import may_alias
+from spirograd.analysis.injectivity import determines
 from spirograd.base.dtypes import DType
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Op, Ref, Region, TempRef, rank, ref_of
@@ -133,3 +134,19 @@ def in_range(ref: Memory, indices: Sequence[Op]) -> bool:
     origin = ref.layout.origin if isinstance(ref, FieldRef) else ()
     starts = (*origin, *[0] * len(shape))
     return all(i.code is ops.const and 0 <= i.attr - start < n for i, n, start in zip(indices, shape, starts))
+
+
+def fixes(indices: Sequence[Op], loop: Op) -> bool:
+    """Whether accesses with ``indices`` in two iterations of the `for` ``loop`` never meet; what is outside of it is the same for both."""
+    inside = contents(loop)
+    constant: set[Op] = set()
+    work, seen = list(indices), set(indices)
+    while work:
+        op = work.pop()
+        if invariant(op, inside):
+            constant.add(op)
+        if op.code.effect == "pure" and op.code is not ops.result:
+            work += [a for a in op.args if a not in seen]
+            seen.update(op.args)
+    begin = loop.args[0]
+    return determines(indices, loop.regions[0].params[0], constant, begin.code is ops.const and begin.attr >= 0)

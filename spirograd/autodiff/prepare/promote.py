@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from spirograd.analysis.injectivity import determines
-from spirograd.autodiff.prepare.elements import Memory, Numbers, accesses, contents, in_range, indices_of, invariant, memory_of, same_memory
+from spirograd.autodiff.prepare.elements import (
+    Memory,
+    Numbers,
+    accesses,
+    contents,
+    fixes,
+    in_range,
+    indices_of,
+    invariant,
+    memory_of,
+    same_memory,
+)
 from spirograd.base.dtypes import u1
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Region, rank
@@ -193,9 +203,7 @@ class _Promote(Rewriter):
                 continue
             if ref != element.ref or self.numbers.all(indices_of(op)[:count]) != where:
                 return False
-        begin = loop.args[0]
-        fixed = _fixed(loop, element.indices)
-        return determines(element.indices[:count], loop.regions[0].params[0], fixed, begin.code is ops.const and begin.attr >= 0)
+        return fixes(element.indices[:count], loop)
 
     def _entered(self, loop: Op, element: _Element) -> bool:
         """Whether it is known when the element may be loaded; sets ``always``."""
@@ -277,18 +285,3 @@ def _allowed(loop: Op, element: _Element) -> bool:
         if op.code is ops.for_ and op.attr.parallel and not mine.isdisjoint(op.regions[0].walk()):
             return False
     return True
-
-
-def _fixed(loop: Op, values: Sequence[Op]) -> set[Op]:
-    """What ``values`` are made of that is the same in every iteration of ``loop``."""
-    inside = contents(loop)
-    out: set[Op] = set()
-    work, seen = list(values), set(values)
-    while work:
-        op = work.pop()
-        if invariant(op, inside):
-            out.add(op)
-        if op.code.effect == "pure" and op.code is not ops.result:
-            work += [a for a in op.args if a not in seen]
-            seen.update(op.args)
-    return out

@@ -1,0 +1,152 @@
+"""Which state of memory a gradient kernel needs: as it was before its primal, or as the primal left it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from spirograd.autodiff.derivative import Need, Outer
+from spirograd.autodiff.prepare.elements import Numbers, accesses, contents, fixes, indices_of, memory_of, same_memory
+from spirograd.base.loc import Loc
+from spirograd.ir import ops
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Region
+
+_BOTH = frozenset(("before", "after"))
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """``load`` cannot be had again from memory, neither as it is before the kernel nor as it is after it, because of a write.
+
+    ``load`` may also be an atomic whose old value is needed: that is nowhere.
+    """
+
+    ref: Outer
+    load: Op
+    load_loc: Loc | None
+    write_loc: Loc | None
+
+
+def needs(primal: Kernel, loads: Iterable[Op]) -> tuple[tuple[Need, ...], tuple[Conflict, ...]]:
+    """What ``loads`` of ``primal`` (kernel IR) require of memory so that, done again later, they give what they gave: one `Need` for each
+    memory, in order of the loads; and the loads that no state of memory serves.
+
+    The needs are those of the loads that are left without the conflicts. Of one memory that some loads need as it is before the kernel
+    and others as it is after it, the first are conflicts.
+
+    Two array arguments count as different memory, and no array as that of a field. Iterations of a parallel loop are taken not to meet,
+    except by atomics: else the primal has no defined result. Loads of temporaries, and of gradients, are left out.
+    """
+    order = _Order(primal)
+    demands: dict[tuple[str, int], list[_Demand]] = {}
+    conflicts = []
+    for load in sorted(dict.fromkeys(loads), key=order.position.__getitem__):
+        ref = memory_of(load)
+        if not isinstance(ref, (FieldRef, ArrayRef)) or ref.role != "primal":
+            continue
+        if load.code is not ops.load:
+            conflicts.append(Conflict(ref, load, load.loc, load.loc))
+            continue
+        demand = order.demand(load, ref)
+        if demand.allowed:
+            demands.setdefault(_memory(ref), []).append(demand)
+        else:
+            conflicts.append(demand.conflict())
+    found = []
+    for group in demands.values():
+        need, refused = _settled(group)
+        found.append(need)
+        conflicts += [d.conflict() for d in refused]
+    return tuple(found), tuple(conflicts)
+
+
+@dataclass(slots=True)
+class _Demand:
+    """Which states of memory serve ``load``. ``earlier``, ``later``: a write that may come before it, after it."""
+
+    load: Op
+    ref: Outer
+    earlier: list[Op] = field(default_factory=list)
+    later: list[Op] = field(default_factory=list)
+
+    @property
+    def allowed(self) -> frozenset[str]:
+        return _BOTH - ({"before"} if self.earlier else set()) - ({"after"} if self.later else set())
+
+    def conflict(self) -> Conflict:
+        return Conflict(self.ref, self.load, self.load.loc, (self.later or self.earlier)[0].loc)
+
+
+def _memory(ref: Outer) -> tuple[str, int]:
+    return ("field", ref.key) if isinstance(ref, FieldRef) else ("array", ref.arg)
+
+
+def _settled(group: Sequence[_Demand]) -> tuple[Need, list[_Demand]]:
+    """One need for loads of one memory, and those that it does not serve."""
+    after = [d for d in group if "before" not in d.allowed]
+    before = [d for d in group if "after" not in d.allowed]
+    if after:
+        return Need(after[0].ref, "after", after[0].load.loc), before
+    if before:
+        return Need(before[0].ref, "before", before[0].load.loc, before[0].later[0].loc), []
+    return Need(group[0].ref, "before", group[0].load.loc), []
+
+
+class _Order:
+    """Which of two accesses of a kernel comes first."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.numbers = Numbers()
+        self.position: dict[Op, int] = {}
+        self.around: dict[Op, tuple[tuple[Op, int], ...]] = {}  # operation -> the control operations around it, and which region of them
+        self._place(kernel.body, ())
+        self.writes = [(op, ref) for op, ref in accesses((kernel.body,)) if op.code is not ops.load]
+
+    def _place(self, region: Region, around: tuple[tuple[Op, int], ...]) -> None:
+        for op in region.ops:
+            self.position[op] = len(self.position)
+            self.around[op] = around
+            for k, inner in enumerate(op.regions):
+                self._place(inner, (*around, (op, k)))
+
+    def demand(self, load: Op, ref: Outer) -> _Demand:
+        """What the writes of the kernel mean for ``load``."""
+        out = _Demand(load, ref)
+        for write, target in self.writes:
+            if not same_memory(ref, target):
+                continue
+            earlier, later = self._relation(load, write, target == ref)
+            if earlier:
+                out.earlier.append(write)
+            if later:
+                out.later.append(write)
+        return out
+
+    def _relation(self, load: Op, write: Op, same: bool) -> tuple[bool, bool]:
+        """Whether ``write`` may change what ``load`` reads, before it and after it. ``same``: they name the memory alike."""
+        shared = []
+        apart = False  # on different sides of one branch
+        for (a, m), (b, n) in zip(self.around[load], self.around[write]):
+            if a is not b:
+                break
+            shared.append(a)
+            if m != n:
+                apart = a.code is ops.if_
+                break
+        loops = [op for op in shared if op.code is not ops.if_]
+        mine, other = indices_of(load), indices_of(write)
+        if same and self.numbers.distinct(mine, other, contents(loops[0]) if loops else ()):
+            return False, False
+        serial = [op for op in loops if not (op is shared[0] and op.code is ops.for_ and op.attr.parallel)]
+        if serial and not (same and self._in_step(mine, other, serial)):
+            return True, True
+        if apart:
+            return False, False
+        first = self.position[write] < self.position[load]
+        return first, not first
+
+    def _in_step(self, a: Sequence[Op], b: Sequence[Op], loops: Sequence[Op]) -> bool:
+        """Whether accesses with these indices only meet in one and the same iteration of all ``loops``."""
+        if self.numbers.all(a) != self.numbers.all(b):
+            return False
+        return all(loop.code is ops.for_ and fixes(a, loop) for loop in loops)
