@@ -16,13 +16,24 @@ class Need:
     """Primal memory that a gradient kernel reads. ``when``: as it is "before" the kernel runs, or as the kernel leaves it ("after").
 
     Of memory that the kernel does not write: "before". ``loc``: of a read that needs it; ``overwritten``: of the write of the same kernel
-    that comes in between, if there is one: then memory as it is after the kernel does not do.
+    that comes in between, if there is one: then memory as it is after the kernel does not do. ``first``: the first index of what is read,
+    where the host can know it at launch (a time step, as a rule); None: any part of the memory.
     """
 
     ref: Outer
     when: str
     loc: Loc | None
     overwritten: Loc | None = None
+    first: Size | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Primal memory that the primal writes. ``first``: as of `Need`."""
+
+    ref: Outer
+    loc: Loc | None
+    first: Size | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +64,7 @@ class Derivative:
 
     ``capacities``: by number (`TapeRef.capacity`), the iterations that a tape must hold: a size expression where the host can know it at
     launch, None where it is the next value that ``sizing`` returns: a kernel with the same arguments, of i32 results, to run right before.
-    ``needs``: primal memory that ``kernel`` and ``sizing`` read. ``sinks``: memory whose gradient flows into ``kernel``, ``sources``: whose
+    ``needs``: primal memory that ``kernel`` and ``sizing`` read; ``writes``: what the primal writes. ``sinks``: memory whose gradient flows into ``kernel``, ``sources``: whose
     gradient it adds to. ``gaps``: memory without gradient that the primal gives values which depend on its sources; ``gapped``: memory
     without gradient that the primal's sinks depend on.
     ``recomputed``: operations of the primal that run again for the reverse, by loop.
@@ -63,6 +74,7 @@ class Derivative:
     sizing: Kernel | None = None
     capacities: tuple[Size | None, ...] = ()
     needs: tuple[Need, ...] = ()
+    writes: tuple[Write, ...] = ()
     records: tuple[Record, ...] = ()
     sinks: tuple[Place, ...] = ()
     sources: tuple[Place, ...] = ()
