@@ -19,7 +19,9 @@ from spirograd.autodiff.activity import Partner
 from spirograd.autodiff.clean import clean
 from spirograd.autodiff.derivative import Derivative
 from spirograd.autodiff.forward import forward
-from spirograd.autodiff.report import gapped, gaps, records, refuse_lost_values
+from spirograd.autodiff.memory import memory_needs, memory_writes
+from spirograd.autodiff.prepared import prepared
+from spirograd.autodiff.report import gapped, gaps, records, refuse_lost
 from spirograd.autodiff.reverse import reverse
 from spirograd.base.artifact import CompiledKernel, TaskInfo
 from spirograd.base.caps import Capabilities
@@ -126,9 +128,12 @@ def differentiate(
         gradient = clean(made.kernel, ctx)
         if options.verify:
             verify(gradient, "kernel")
-        refuse_lost_values(gradient)
+        needs, conflicts = memory_needs(primal, gradient)
+        refuse_lost(gradient, conflicts)
         return Derivative(
             gradient,
+            needs=needs,
+            writes=memory_writes(kernel),
             records=records(gradient, made.sweep),
             sinks=tuple(made.sinks),
             sources=tuple(made.sources),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from spirograd.autodiff.activity import Activity, Partner
 from spirograd.autodiff.derivative import Place, Record
+from spirograd.autodiff.needs import Conflict
 from spirograd.autodiff.sweep import OLD_VALUE, Sweep
 from spirograd.base.dtypes import Vec
 from spirograd.base.errors import SpirogradUnsupportedError
@@ -65,13 +66,21 @@ def recomputed(gradient: Kernel) -> tuple[tuple[object, int], ...]:
     return tuple(counts.items())
 
 
-def refuse_lost_values(gradient: Kernel) -> None:
-    """Raise SpirogradUnsupportedError if a gradient kernel needs the old value of an atomic, which another order of iterations changes."""
+def refuse_lost(gradient: Kernel, conflicts: Sequence[Conflict]) -> None:
+    """Raise SpirogradUnsupportedError if a gradient kernel needs values that are nowhere: of memory that was overwritten within one loop, or
+    the old value of an atomic, which another order of iterations changes."""
     for op in gradient.walk():
         ref = ref_of(op)
-        if isinstance(ref, TempRef) and ref.name == OLD_VALUE:
+        if isinstance(ref, TempRef) and ref.name.startswith(OLD_VALUE):
             raise SpirogradUnsupportedError(
                 "the gradient needs the value that this atomic operation returned, and running it again would give another",
                 op.loc,
                 "compute the value from the loop index, or store it to a field in a kernel of its own, from which this one reads it",
             )
+    for conflict in conflicts:
+        where = f" ({conflict.write_loc})" if conflict.write_loc is not None else ""
+        raise SpirogradUnsupportedError(
+            f"the gradient needs the value read here, but the kernel overwrites `{conflict.ref.name}`{where} before and after the read",
+            conflict.load_loc,
+            "give each step an element of its own (another index), or carry the value in a local variable",
+        )

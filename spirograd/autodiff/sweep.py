@@ -44,6 +44,7 @@ class Sweep:
         self.loops: list[Loc | None] = []  # by capacity
         self.returns = frozenset(returns)
         self.fresh = True
+        self.lost = 0
 
     def value(self, op: Op) -> Op:
         return self.env[op]
@@ -80,7 +81,8 @@ class Sweep:
         elif op.code is not ops.store:
             # Its old value is gone. If anything turns out to need it, this load tells; see `reverse`.
             assert isinstance(op.type, DType)
-            self.env[op] = self.b.load(TempRef(OLD_VALUE, op.type))
+            self.lost += 1
+            self.env[op] = self.b.load(TempRef(f"{OLD_VALUE}{self.lost}", op.type))
 
     # --- control ---------------------------------------------------------------------------------------------------------
 

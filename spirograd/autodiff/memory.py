@@ -1,0 +1,89 @@
+"""What a gradient kernel reads of primal memory, and whether it still finds it there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from spirograd.analysis.sizes import size_of
+from spirograd.autodiff.derivative import Need, Write
+from spirograd.autodiff.needs import Conflict, needs
+from spirograd.autodiff.prepare.elements import same_memory
+from spirograd.base.sizes import Size
+from spirograd.ir import ops
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, ref_of
+
+_OUTER = (FieldRef, ArrayRef)
+_EXTREMA = frozenset(("min", "max"))
+
+
+def memory_needs(primal: Kernel, gradient: Kernel) -> tuple[tuple[Need, ...], tuple[Conflict, ...]]:
+    """The needs of ``gradient``, made from ``primal``, and what cannot be had again; one need for each memory and first index."""
+    loads = _replayed(primal, gradient)
+    found, conflicts = needs(primal, [op for op in loads if op.code is ops.load])
+    finals = [op for op in loads if op.code is not ops.load]
+    conflicts += tuple(c for op in finals for c in _after_all(primal, op))
+    by_memory = {(need.ref if isinstance(need.ref, ArrayRef) else need.ref.key): need for need in found}
+    out: dict[Need, None] = {}
+    for op in loads:
+        ref = ref_of(op)
+        assert isinstance(ref, _OUTER)
+        if op.code is not ops.load:
+            out[Need(ref, "after", op.loc, first=first_index(op))] = None
+            continue
+        need = by_memory.get(ref if isinstance(ref, ArrayRef) else ref.key)
+        if need is not None:
+            out[replace(need, ref=ref, first=first_index(op))] = None
+    mixed = tuple(_mixed(out))
+    return tuple(out), (*conflicts, *mixed)
+
+
+def memory_writes(primal: Kernel) -> tuple[Write, ...]:
+    """What ``primal`` writes, one entry for each memory and first index."""
+    found: dict[tuple[object, Size | None], Write] = {}
+    for op in primal.walk():
+        ref = ref_of(op)
+        if op.code.effect in ("write", "atomic") and isinstance(ref, _OUTER) and ref.role == "primal":
+            first = first_index(op)
+            found.setdefault((ref, first), Write(ref, op.loc, first))
+    return tuple(found.values())
+
+
+def first_index(op: Op) -> Size | None:
+    """The first index of an access, where the host can know it."""
+    ref = ref_of(op)
+    axes = len(ref.shape) if isinstance(ref, FieldRef) else ref.ndim if isinstance(ref, ArrayRef) else 0
+    return size_of(op.args[0]) if axes else None
+
+
+def _replayed(primal: Kernel, gradient: Kernel) -> list[Op]:
+    """The accesses of ``primal`` whose values ``gradient`` reads again: those at the places in the source that its loads come from."""
+    read = {(op.attr, op.loc) for op in gradient.walk() if op.code is ops.load and isinstance(op.attr, _OUTER) and op.attr.role == "primal"}
+    found = []
+    for op in primal.walk():
+        if op.code is ops.load or (op.code is ops.atomic and op.attr[0] in _EXTREMA):
+            if (ref_of(op), op.loc) in read:
+                found.append(op)
+    return found
+
+
+def _after_all(primal: Kernel, extremum: Op) -> Iterable[Conflict]:
+    """Writes of other kinds that may change what all minima (or maxima) together left."""
+    kind, ref = extremum.attr
+    seen = False
+    for op in primal.walk():
+        seen = seen or op is extremum
+        target = ref_of(op)
+        if not seen or op is extremum or op.code.effect not in ("write", "atomic") or target is None or not same_memory(ref, target):
+            continue
+        if op.code is not ops.atomic or op.attr[0] != kind:
+            yield Conflict(ref, extremum, extremum.loc, op.loc)
+
+
+def _mixed(found: Iterable[Need]) -> Iterable[Conflict]:
+    """Memory that would have to be in two states."""
+    after = [need for need in found if need.when == "after"]
+    for need in found:
+        for other in after:
+            if need.when == "before" and need.overwritten is not None and same_memory(need.ref, other.ref):
+                yield Conflict(need.ref, Op(ops.load, need.ref.dtype, (), need.ref, (), need.loc), need.loc, other.loc)

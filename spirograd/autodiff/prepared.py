@@ -1,0 +1,22 @@
+"""The passes before differentiation, in the order in which they help each other."""
+
+from __future__ import annotations
+
+from spirograd.autodiff.prepare.forward_stores import forward_stores
+from spirograd.autodiff.prepare.hoist_temps import hoist_temps
+from spirograd.autodiff.prepare.induction import induction
+from spirograd.autodiff.prepare.promote import promote
+from spirograd.ir.nodes import Kernel
+from spirograd.transforms.context import PassContext
+from spirograd.transforms.simplify import simplify
+
+_PASSES = (forward_stores, promote, forward_stores, hoist_temps, induction)
+
+
+def prepared(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """``kernel`` with less to record: memory that a loop works on is carried, loads are known values where they can be, and what follows
+    from the number of an iteration is no longer carried."""
+    kernel = simplify(kernel, ctx)
+    for transform in _PASSES:
+        kernel = transform(kernel, ctx)
+    return simplify(kernel, ctx)
