@@ -124,6 +124,9 @@ def differentiate(
             if options.verify:
                 verify(derivative.kernel, "kernel")
             return derivative
+        primal = prepared(primal, ctx)
+        if options.verify:
+            verify(primal, "kernel")
         made = reverse(primal, partner)
         gradient = clean(made.kernel, ctx)
         if options.verify:
