@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
-
 from spirograd.autodiff.prepare.elements import Memory, Numbers, accesses, contents, indices_of, invariant, memory_of, same_memory
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op
@@ -67,21 +65,21 @@ class _Forward(Rewriter):
         self._forget(op)
         return new
 
-    def _forget(self, write: Op, varying: Container[Op] = ()) -> None:
-        """Forget what ``write`` may change. ``varying``: it runs more than once, and these values may be others each time."""
+    def _forget(self, write: Op) -> None:
+        """Forget what ``write`` may change."""
         ref = memory_of(write)
         if ref is None:
             return
         indices = indices_of(write)
         for key, (access, _) in list(self.known.items()):
-            if same_memory(key[0], ref) and not (key[0] == ref and self.numbers.distinct(indices_of(access), indices, varying)):
+            if same_memory(key[0], ref) and not (key[0] == ref and self.numbers.distinct(indices_of(access), indices)):
                 del self.known[key]
 
     def _loop(self, op: Op) -> Op:
-        inside = contents(op)
         for inner, _ in accesses(op.regions):
             if inner.code is not ops.load:
-                self._forget(inner, inside)
+                # What is known has indices from outside of the loop; one that differs from them by a constant does so in each iteration.
+                self._forget(inner)
         before = self.known
         args = self.args(op)
         regions = []

@@ -17,13 +17,12 @@ from spirograd.autodiff.prepare.elements import (
     memory_of,
     same_memory,
 )
+from spirograd.autodiff.threaded import LOOPS, Cell, Threaded
 from spirograd.base.dtypes import u1
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Region, rank
-from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 
-_LOOPS = frozenset((ops.for_, ops.while_))
 # Atomics whose derivative depends on what is in memory.
 _SELECTIVE = frozenset(("mul", "min", "max"))
 
@@ -36,45 +35,37 @@ def promote(kernel: Kernel, ctx: PassContext) -> Kernel:
     else updates the element: in serial code, and in parallel loops at elements that belong to one iteration. Left alone is what needs no
     value: loops that only read, only store, or only add and do not use the old value.
     """
-    if not any(op.code in _LOOPS for op in kernel.walk()):
+    if not any(op.code in LOOPS for op in kernel.walk()):
         return kernel
     return _Promote(kernel).kernel(kernel)
 
 
 @dataclass(slots=True, eq=False)
-class _Element:
-    """An element to be carried. ``where`` are its indices before the loop; ``value`` is what it holds now, ``flag`` whether it was stored
-    (None: it is whenever the loop runs). ``always``: it may be loaded before the loop even if the loop then does not run."""
+class _Element(Cell):
+    """An element to be carried. ``where`` are its indices before the loop; ``values``: what it holds now, and whether it was stored (left
+    out if it is whenever the loop runs). ``always``: it may be loaded before the loop even if the loop then does not run."""
 
-    ref: Memory
-    indices: tuple[Op, ...]
+    ref: Memory = field(kw_only=True)
+    indices: tuple[Op, ...] = field(kw_only=True)
     accesses: list[Op] = field(default_factory=list)
     always: bool = False
     where: tuple[Op, ...] = ()
-    value: Op | None = None
-    flag: Op | None = None
-
-    def state(self) -> list[Op]:
-        assert self.value is not None
-        return [self.value] if self.flag is None else [self.value, self.flag]
 
     @property
     def writes(self) -> list[Op]:
         return [op for op in self.accesses if op.code is not ops.load]
 
 
-class _Promote(Rewriter):
+class _Promote(Threaded):
     def __init__(self, kernel: Kernel) -> None:
         super().__init__()
         self.used = {a for op in kernel.walk() for a in op.args}
         self.numbers = Numbers()
         self.parallel: Op | None = None
         self.active: dict[Op, _Element] = {}  # access -> the element
-        self.open: list[_Element] = []
-        self.yields: list[Sequence[_Element]] = []  # per open region: whose state it yields
         self.known: list[set[tuple[Memory, tuple[int, ...]]]] = []  # per open region: elements that were accessed in it
-        self.handlers = {ops.load: self._access, ops.store: self._access, ops.atomic: self._access}
-        self.handlers |= {ops.if_: self._threaded, ops.for_: self._loop, ops.while_: self._loop}
+        self.handlers |= {ops.load: self._access, ops.store: self._access, ops.atomic: self._access}
+        self.handlers |= {ops.for_: self._loop, ops.while_: self._loop}
 
     # --- operations ------------------------------------------------------------------------------------------------------
 
@@ -88,67 +79,27 @@ class _Promote(Rewriter):
         return self.copy(op)
 
     def _load(self, op: Op, element: _Element) -> Op | None:
-        return element.value
+        return element.values[0]
 
     def _store(self, op: Op, element: _Element) -> Op | None:
         self._set(element, self.value(op.args[-1]))
         return None
 
     def _atomic(self, op: Op, element: _Element) -> Op | None:
-        old, value, kind = element.value, self.value(op.args[-1]), op.attr[0]
-        assert old is not None
+        old, value, kind = element.values[0], self.value(op.args[-1]), op.attr[0]
         self._set(element, value if kind == "exchange" else self.b.emit(ops.COMBINE[kind], old, value))
         return old
 
     def _set(self, element: _Element, value: Op) -> None:
-        element.value = value
-        if element.flag is not None:
-            element.flag = self.b.const(True, u1)
+        element.values = [value] if len(element.values) == 1 else [value, self.b.const(True, u1)]
 
     # --- regions ---------------------------------------------------------------------------------------------------------
 
-    def region(self, region: Region) -> Region:
-        return self._region(region, (), ())
-
-    def _region(self, region: Region, params: tuple[Op, ...], yields: Sequence[_Element]) -> Region:
-        self.yields.append(yields)
+    def _region(self, region: Region, params: tuple[Op, ...], yields: Sequence[Cell]) -> Region:
         self.known.append(set())
-        new = super().region(region)
+        new = super()._region(region, params, yields)
         self.known.pop()
-        self.yields.pop()
-        return Region((*region.params, *params), new.ops) if params else new
-
-    def yielded(self, op: Op) -> tuple[Op, ...]:
-        return (*self.args(op), *[v for element in self.yields[-1] for v in element.state()])
-
-    def _threaded(self, op: Op) -> Op:
-        """A control operation that passes on the state of the elements that it changes."""
-        inside = {x for region in op.regions for x in region.walk()} if self.open else set()
-        changed = [e for e in self.open if not inside.isdisjoint(e.writes)]
-        if not changed:
-            return self.copy(op)
-        args, before = self.args(op), [v for e in changed for v in e.state()]
-        types = tuple([v.type for v in before])
-        loop = op.code in _LOOPS
-        regions = []
-        for n, region in enumerate(op.regions):
-            params = tuple([Op(ops.param, t, loc=op.loc) for t in types]) if loop else ()
-            self._restore(changed, list(params or before))
-            condition = op.code is ops.while_ and n == 0
-            regions.append(self._region(region, params, () if condition else changed))
-        assert isinstance(op.type, tuple)
-        first = len(op.type)
-        self.b.loc = op.loc
-        new = self.b.append(Op(op.code, (*op.type, *types), (*args, *before) if loop else args, op.attr, tuple(regions), op.loc))
-        self._restore(changed, [self.b.emit(ops.result, new, attr=first + k, type=t) for k, t in enumerate(types)])
         return new
-
-    @staticmethod
-    def _restore(elements: Sequence[_Element], values: list[Op]) -> None:
-        for element in elements:
-            element.value = values.pop(0)
-            if element.flag is not None:
-                element.flag = values.pop(0)
 
     def _loop(self, op: Op) -> Op:
         if op.code is ops.for_ and op.attr.parallel:
@@ -161,7 +112,7 @@ class _Promote(Rewriter):
         elements = self._found(op, inside)
         for element in sorted(elements, key=lambda e: not e.always):
             self._begin(op, element, inside)
-        new = self._threaded(op)
+        new = self.threaded(op)
         for element in elements:
             self._finish(op, element)
         return new
@@ -175,11 +126,11 @@ class _Promote(Rewriter):
         for op, ref in found:
             indices = indices_of(op)
             if all(invariant(i, inside) for i in indices):
-                groups.setdefault((ref, self.numbers.all(indices)), _Element(ref, indices)).accesses.append(op)
+                groups.setdefault((ref, self.numbers.all(indices)), _Element(ref=ref, indices=indices)).accesses.append(op)
         out = []
         for element in groups.values():
             others = [op for op, ref in found if same_memory(ref, element.ref) and op not in element.accesses]
-            apart = all(memory_of(o) == element.ref and self.numbers.distinct(element.indices, indices_of(o), inside) for o in others)
+            apart = all(memory_of(o) == element.ref and self.numbers.distinct(element.indices, indices_of(o)) for o in others)
             if apart and self._wanted(element) and _allowed(loop, element) and self._own(element) and self._entered(loop, element):
                 out.append(element)
         return out
@@ -223,28 +174,27 @@ class _Promote(Rewriter):
         b.loc = next((op.loc for op in element.accesses if op.code is not ops.store), element.accesses[0].loc)
         element.where = tuple([self._outside(i, inside) for i in element.indices])
         if element.always:
-            element.value = b.load(element.ref, *element.where)
+            element.values = [b.load(element.ref, *element.where)]
         else:
             runs = self._runs(loop)
             b.begin()
             then = b.end([b.load(element.ref, *element.where)])
             b.begin()
-            element.value = b.if_(runs, then, b.end([b.const(0, element.ref.dtype)]))[0]
+            element.values = [*b.if_(runs, then, b.end([b.const(0, element.ref.dtype)]))]
         if loop.code is ops.while_ or not any(op in loop.regions[0].ops for op in element.writes):
-            element.flag = b.const(False, u1)
+            element.values.append(b.const(False, u1))
         self.active.update((op, element) for op in element.accesses)
-        self.open.append(element)
+        element.sites = set(element.writes)
+        self.cells.append(element)
 
     def _finish(self, loop: Op, element: _Element) -> None:
         b = self.b
         b.loc = element.writes[-1].loc
-        self.open.remove(element)
-        condition = element.flag
-        if condition is None:
-            condition = self._runs(loop)
-        assert element.value is not None
+        self.cells.remove(element)
+        value, *flag = element.values
+        condition = flag[0] if flag else self._runs(loop)
         b.begin()
-        b.store(element.ref, *element.where, element.value)
+        b.store(element.ref, *element.where, value)
         then = b.end()
         b.begin()
         b.if_(condition, then, b.end())

@@ -1,0 +1,27 @@
+"""Parallel loops of one iteration, which people write to have something run in order, are code like any other."""
+
+from __future__ import annotations
+
+from spirograd.ir import ops
+from spirograd.ir.nodes import Kernel, Op
+from spirograd.ir.rewrite import Rewriter
+from spirograd.transforms.context import PassContext
+
+
+def single_trips(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """Put the body in the place of each parallel loop that runs exactly once, by its constant bounds."""
+    return _SingleTrips().kernel(kernel)
+
+
+class _SingleTrips(Rewriter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.handlers = {ops.for_: self._for}
+
+    def _for(self, op: Op) -> Op | None:
+        begin, end = op.args[:2]
+        single = begin.code is ops.const and end.code is ops.const and end.attr - begin.attr == 1
+        if not (op.attr.parallel and single):
+            return self.copy(op)
+        self.inline(op.regions[0], (self.value(begin),))
+        return None
