@@ -19,7 +19,8 @@ from spirograd.autodiff.activity import Partner
 from spirograd.autodiff.clean import clean
 from spirograd.autodiff.derivative import Derivative
 from spirograd.autodiff.forward import forward
-from spirograd.autodiff.memory import memory_needs, memory_writes
+from spirograd.autodiff.int_casts import int_cast_warnings
+from spirograd.autodiff.memory import memory_needs, memory_writes, settle_temps
 from spirograd.autodiff.prepared import prepared
 from spirograd.autodiff.report import gapped, gaps, records, refuse_lost
 from spirograd.autodiff.reverse import reverse
@@ -131,8 +132,9 @@ def differentiate(
         gradient = clean(made.kernel, ctx)
         if options.verify:
             verify(gradient, "kernel")
+        gradient, late = settle_temps(primal, gradient)
         needs, conflicts = memory_needs(primal, gradient)
-        refuse_lost(gradient, conflicts)
+        refuse_lost(gradient, (*late, *conflicts))
         return Derivative(
             gradient,
             needs=needs,
@@ -142,6 +144,7 @@ def differentiate(
             sources=tuple(made.sources),
             gaps=gaps(primal, made.found, partner),
             gapped=gapped(primal, made.found, partner),
+            warnings=int_cast_warnings(primal, made.found, partner),
         )
 
 

@@ -7,11 +7,13 @@ from dataclasses import replace
 
 from spirograd.analysis.sizes import size_of
 from spirograd.autodiff.derivative import Need, Write
-from spirograd.autodiff.needs import Conflict, needs
+from spirograd.autodiff.needs import Conflict, needs, too_late
 from spirograd.autodiff.prepare.elements import same_memory
+from spirograd.autodiff.sweep import LATE
 from spirograd.base.sizes import Size
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, ref_of
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, TempRef, ref_of
+from spirograd.ir.rewrite import Rewriter
 
 _OUTER = (FieldRef, ArrayRef)
 _EXTREMA = frozenset(("min", "max"))
@@ -36,6 +38,29 @@ def memory_needs(primal: Kernel, gradient: Kernel) -> tuple[tuple[Need, ...], tu
             out[replace(need, ref=ref, first=first_index(op))] = None
     mixed = tuple(_mixed(out))
     return tuple(out), (*conflicts, *mixed)
+
+
+def settle_temps(primal: Kernel, gradient: Kernel) -> tuple[Kernel, tuple[Conflict, ...]]:
+    """``gradient`` with the temporaries of ``primal`` that it reads late under their own names, and the reads that come too late: what the
+    temporary held in the primal was replaced afterwards."""
+    late = {(op.attr, op.loc) for op in gradient.walk() if op.code is ops.load and isinstance(op.attr, TempRef) and op.attr.name.endswith(LATE)}
+    if not late:
+        return gradient, ()
+    reads = {(replace(ref, name=ref.name[: -len(LATE)]), loc) for ref, loc in late}
+    conflicts = too_late(primal, [op for op in primal.walk() if op.code is ops.load and (op.attr, op.loc) in reads])
+    return _OwnNames().kernel(gradient), conflicts
+
+
+class _OwnNames(Rewriter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.handlers = {ops.load: self._load}
+
+    def _load(self, op: Op) -> Op:
+        ref = op.attr
+        if not isinstance(ref, TempRef) or not ref.name.endswith(LATE):
+            return self.copy(op)
+        return self.b.load(replace(ref, name=ref.name[: -len(LATE)]), *self.args(op))
 
 
 def memory_writes(primal: Kernel) -> tuple[Write, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from spirograd.autodiff.derivative import Need, Outer
-from spirograd.autodiff.prepare.elements import Numbers, accesses, contents, fixes, indices_of, memory_of, same_memory
+from spirograd.autodiff.prepare.elements import Memory, Numbers, accesses, contents, fixes, indices_of, memory_of, same_memory
 from spirograd.base.loc import Loc
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Region
@@ -21,7 +21,7 @@ class Conflict:
     ``load`` may also be an atomic whose old value is needed: that is nowhere.
     """
 
-    ref: Outer
+    ref: Memory
     load: Op
     load_loc: Loc | None
     write_loc: Loc | None
@@ -60,12 +60,25 @@ def needs(primal: Kernel, loads: Iterable[Op]) -> tuple[tuple[Need, ...], tuple[
     return tuple(found), tuple(conflicts)
 
 
+def too_late(primal: Kernel, loads: Iterable[Op]) -> tuple[Conflict, ...]:
+    """Those of ``loads`` of ``primal``, from temporaries, that would not give what they gave if they were done at the end of it."""
+    order = _Order(primal)
+    conflicts = []
+    for load in loads:
+        ref = memory_of(load)
+        assert ref is not None
+        demand = order.demand(load, ref)
+        if "after" not in demand.allowed:
+            conflicts.append(demand.conflict())
+    return tuple(conflicts)
+
+
 @dataclass(slots=True)
 class _Demand:
     """Which states of memory serve ``load``. ``earlier``, ``later``: a write that may come before it, after it."""
 
     load: Op
-    ref: Outer
+    ref: Memory
     earlier: list[Op] = field(default_factory=list)
     later: list[Op] = field(default_factory=list)
 
@@ -109,7 +122,7 @@ class _Order:
             for k, inner in enumerate(op.regions):
                 self._place(inner, (*around, (op, k)))
 
-    def demand(self, load: Op, ref: Outer) -> _Demand:
+    def demand(self, load: Op, ref: Memory) -> _Demand:
         """What the writes of the kernel mean for ``load``."""
         out = _Demand(load, ref)
         for write, target in self.writes:

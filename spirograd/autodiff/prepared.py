@@ -6,11 +6,13 @@ from spirograd.autodiff.prepare.forward_stores import forward_stores
 from spirograd.autodiff.prepare.hoist_temps import hoist_temps
 from spirograd.autodiff.prepare.induction import induction
 from spirograd.autodiff.prepare.promote import promote
+from spirograd.autodiff.prepare.serial_products import serial_products
+from spirograd.autodiff.prepare.single_trips import single_trips
 from spirograd.ir.nodes import Kernel
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.simplify import simplify
 
-_PASSES = (forward_stores, promote, forward_stores, hoist_temps, induction)
+_PASSES = (single_trips, serial_products, forward_stores, promote, forward_stores, hoist_temps, induction)
 
 
 def prepared(kernel: Kernel, ctx: PassContext) -> Kernel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spirograd.base.dtypes import DType, Type, Vec, f32, i32, i64
 from spirograd.base.loc import Loc
@@ -16,6 +16,8 @@ from spirograd.autodiff.values import entries, whole
 # Temporaries that stand for old values of atomics, which cannot be had again; see `reverse`.
 OLD_VALUE = "%old"
 CAPACITY = "capacity"
+# Added to the name of a temporary that is read after the first sweep, when it may hold something else; see `memory`.
+LATE = "%late"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,13 @@ class Sweep:
                 handler(self, op, record)
             elif op.code.effect in ("pure", "read"):
                 self.clone(op)
+
+    def load(self, op: Op, record: bool) -> None:
+        ref = op.attr
+        if isinstance(ref, TempRef) and not self.fresh:
+            self.env[op] = self.b.load(replace(ref, name=ref.name + LATE), *self.args(op))
+        else:
+            self.clone(op)
 
     def clone(self, op: Op) -> None:
         self.env[op] = self.b.append(Op(op.code, op.type, self.args(op), op.attr, (), op.loc))
@@ -190,6 +199,7 @@ def recalled(b: Builder, value: Op, t: DType) -> Op:
 
 
 _HANDLERS: dict[ops.OpCode, Callable[[Sweep, Op, bool], None]] = {
+    ops.load: Sweep.load,
     ops.store: Sweep.write,
     ops.atomic: Sweep.write,
     ops.cas: Sweep.write,

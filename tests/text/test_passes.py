@@ -18,6 +18,8 @@ from spirograd.autodiff.prepare.forward_stores import forward_stores
 from spirograd.autodiff.prepare.hoist_temps import hoist_temps
 from spirograd.autodiff.prepare.induction import induction
 from spirograd.autodiff.prepare.promote import promote
+from spirograd.autodiff.prepare.serial_products import serial_products
+from spirograd.autodiff.prepare.single_trips import single_trips
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradCompilationError
 from spirograd.base.options import CompileOptions
@@ -48,7 +50,7 @@ from spirograd.transforms.widen_integers import widen_integers
 _FUNCTIONS: tuple[Callable[[Kernel, PassContext], Kernel], ...] = (
     check_bounds, check_capabilities, check_loops, check_overflow, cse, dce, demote_atomics, diagnostics, fold, forward_stores,
     hoist_temps, induction, layout, legalize, licm, lower_atomics, lower_remainder,
-    offload, promote, reassociate, reductions, simplify, simplify_lowered, widen_integers,
+    offload, promote, reassociate, reductions, serial_products, simplify, simplify_lowered, single_trips, widen_integers,
 )  # fmt: skip
 PASSES = {f.__name__: f for f in _FUNCTIONS}
 FILES = sorted((Path(__file__).parent / "cases").glob("*.txt"))

@@ -1,0 +1,73 @@
+"""Integers in the chain: the derivative of a conversion to an integer is 0, which may be all that there is of a result."""
+
+from __future__ import annotations
+
+from spirograd.autodiff.activity import FIXED, Activity, Partner
+from spirograd.base.dtypes import DType
+from spirograd.ir import ops
+from spirograd.ir.nodes import Kernel, Op, ref_of
+
+
+def int_cast_warnings(kernel: Kernel, found: Activity, partner: Partner) -> tuple[str, ...]:
+    """A warning for each conversion of a differentiable value to an integer through which all goes that reaches memory with a gradient.
+
+    It names the line of the conversion and the memory.
+    """
+    casts = [op for op in kernel.walk() if op.code is ops.cast and op.args[0] in found.varied and not _is_float(op)]
+    if not casts:
+        return ()
+    users = _users(kernel)
+    warnings: dict[str, None] = {}
+    for cast in casts:
+        for op in _reached(cast, users):
+            ref = ref_of(op)
+            if op.code.effect not in ("write", "atomic") or ref is None or op.args[-1] in found.varied or not ref.dtype.is_float:
+                continue
+            if partner(ref) is not None:
+                warnings[
+                    f"{cast.loc}: the derivative of a conversion to an integer is 0, and `{ref.name}` depends on what is differentiated "
+                    "through it alone here"
+                ] = None
+    return tuple(warnings)
+
+
+def _is_float(op: Op) -> bool:
+    return isinstance(op.type, DType) and op.type.is_float
+
+
+def _users(kernel: Kernel) -> dict[Op, list[Op]]:
+    """For each value the operations that it goes into as a number: not as an index or a condition."""
+    users: dict[Op, list[Op]] = {}
+
+    def flow(a: Op, b: Op) -> None:
+        users.setdefault(a, []).append(b)
+
+    for op in kernel.walk():
+        if op.code is ops.result:
+            owner, k = op.args[0], op.attr
+            for region in owner.regions if owner.code is ops.if_ else owner.regions[-1:]:
+                flow(region.results[k], op)
+            if owner.code in FIXED:
+                flow(owner.args[FIXED[owner.code] + k], op)
+        elif op.code in FIXED:
+            region, initial = op.regions[-1], op.args[FIXED[op.code] :]
+            for p, a, r in zip(region.params[len(region.params) - len(initial) :], initial, region.results):
+                flow(a, p)
+                flow(r, p)
+        elif op.code.effect in ("write", "atomic"):
+            flow(op.args[-1], op)
+        elif op.code.effect == "pure":
+            for a in op.args[1:] if op.code is ops.select else op.args:
+                flow(a, op)
+    return users
+
+
+def _reached(start: Op, users: dict[Op, list[Op]]) -> list[Op]:
+    seen: dict[Op, None] = {start: None}
+    work = [start]
+    while work:
+        for op in users.get(work.pop(), ()):
+            if op not in seen:
+                seen[op] = None
+                work.append(op)
+    return list(seen)
