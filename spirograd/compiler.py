@@ -128,7 +128,7 @@ def differentiate(
         primal = prepared(primal, ctx)
         if options.verify:
             verify(primal, "kernel")
-        made = reverse(primal, partner)
+        made = reverse(primal, partner, options.locate_nan)
         gradient = clean(made.kernel, ctx)
         if options.verify:
             verify(gradient, "kernel")

@@ -16,6 +16,8 @@ from spirograd.autodiff.activity import FIXED, Activity, Partner, activity, is_f
 from spirograd.autodiff.derivative import Place
 from spirograd.autodiff.sweep import Recording, Sweep
 from spirograd.autodiff.values import add_temp, load_temp, store_temp, temp_of, total, zero
+from spirograd.base.artifact import FaultSite
+from spirograd.base.dtypes import VOID
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
@@ -33,18 +35,20 @@ class Reversed:
     sources: list[Place] = field(default_factory=list)
 
 
-def reverse(kernel: Kernel, partner: Partner) -> Reversed:
+def reverse(kernel: Kernel, partner: Partner, locate_nan: bool = False) -> Reversed:
     """The gradient kernel of ``kernel``, which is kernel IR before `offload`.
 
     ``partner``: the gradient of outer memory, None if it has none. Arguments stay the same; for each float that the kernel returns a scalar
-    argument follows, the adjoint of that value. Raises SpirogradUnsupportedError, with the line, for what has no derivative.
+    argument follows, the adjoint of that value. ``locate_nan``: check each step for NaN that come up there. Raises SpirogradUnsupportedError, with the line, for what has no derivative.
     """
-    return _Reverse(kernel, partner).run()
+    return _Reverse(kernel, partner, locate_nan).run()
 
 
 class _Reverse:
-    def __init__(self, kernel: Kernel, partner: Partner) -> None:
+    def __init__(self, kernel: Kernel, partner: Partner, locate_nan: bool) -> None:
         self.old = kernel
+        self.locate_nan = locate_nan
+        self.indices: list[Op] = []  # of the loops around, outermost first
         self.partner = partner
         self.found = activity(kernel, partner)
         self.b = Builder()
@@ -130,6 +134,18 @@ class _Reverse:
                 for a, part in zip(op.args, rules.pullback(self.b, op, args, self.sweep.env[op], adjoint)):
                     if part is not None:
                         self.accumulate(a, part)
+                        self._check_nan(op, part, adjoint)
+
+    def _check_nan(self, op: Op, part: Op, adjoint: Op) -> None:
+        """Report a NaN that the derivative of ``op`` made."""
+        if not self.locate_nan:
+            return
+        b = self.b
+        dtypes = (adjoint.type, *[i.type for i in self.indices])
+        at = ", ".join([f"{{{k + 1}}}" for k in range(len(self.indices))])
+        message = f"the derivative of `{op.code.name}` is NaN here" + (f", at index ({at})" if at else "") + "; its adjoint is {0}"
+        good = b.emit(ops.or_, b.emit(ops.not_, b.emit(ops.isnan, part)), b.emit(ops.isnan, adjoint))
+        b.emit(ops.check, good, adjoint, *self.indices, attr=FaultSite("nan", message, dtypes, op.loc), type=VOID)  # type: ignore[arg-type]
 
     def result(self, op: Op) -> None:
         adjoint = self.adjoints.pop(op, None)
@@ -347,7 +363,9 @@ class _Reverse:
         self.adjoints = dict(zip(captured, adjoints[len(carried) :]))
         for k, adjoint in zip(carried, adjoints):
             self.accumulate(region.results[k], adjoint)
+        self.indices.append(index)
         self._both(region)
+        self.indices.pop()
         body = b.end([*[self._taken(params[k]) for k in carried], *[self._taken(v) for v in captured]])
         b.loc = op.loc
         results = b.for_(begin, end, start, body, LoopAttr(name=op.attr.name if op.code is ops.for_ else ""))
@@ -368,8 +386,11 @@ class _Reverse:
         begin, end = self.sweep.args(op)[:2]
         region = op.regions[0]
         self.adjoints = {}
-        self.sweep.env[region.params[0]] = b.begin(begin.type)[0]
+        (index,) = b.begin(begin.type)
+        self.sweep.env[region.params[0]] = index
+        self.indices.append(index)
         self._both(region)
+        self.indices.pop()
         for value, temp in zip(captured, temps):
             if value in self.adjoints:
                 add_temp(b, temp, self.adjoints[value])

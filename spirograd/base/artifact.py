@@ -72,7 +72,7 @@ class TaskInfo:
 
 @dataclass(frozen=True, slots=True)
 class FaultSite:
-    """A place that can fail: code 'assert' | 'bounds' | 'overflow' | 'tape' | 'loop', message template over the operands, where.
+    """A place that can fail: code 'assert' | 'bounds' | 'overflow' | 'tape' | 'loop' | 'nan', message template over the operands, where.
 
     The message may use ``{0}``, ``{1}`` ... for operands; ``dtypes`` says how to read each operand word.
     """

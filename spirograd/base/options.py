@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """``group_size``: default workgroup size on GPUs (0: the generator's choice). ``verify``: check the IR after each pass."""
+    """``group_size``: default workgroup size on GPUs (0: the generator's choice). ``verify``: check the IR after each pass. ``locate_nan``:
+    check gradients step by step for NaN."""
 
     fast_math: bool = True
     check_bounds: bool = False
@@ -17,3 +18,4 @@ class CompileOptions:
     group_size: int = 0
     verify: bool = False
     keep_stages: bool = False
+    locate_nan: bool = False
