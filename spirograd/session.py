@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from spirograd.autodiff.derivative import Derivative
 from spirograd.base import knobs
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.errors import SpirogradRuntimeTypeError, render
 from spirograd.base.options import CompileOptions
-from spirograd.compiler import compile_kernel, kernel_key
+from spirograd.compiler import compile_kernel, differentiate, kernel_key
 from spirograd.config import Config
 from spirograd.dumps import Compilation, listeners, with_overrides, write_stages
 from spirograd.ir import nodes
@@ -44,6 +45,7 @@ class Session:
             fast_math=config.fast_math,
             check_bounds=config.check_out_of_bound or config.debug,
             check_overflow=config.debug,
+            locate_nan=config.debug,
             optimize=config.cfg_optimization and config.advanced_optimization,
             opt_level=config.opt_level,
             group_size=config.default_gpu_block_dim,
@@ -88,6 +90,10 @@ class Session:
         self.cache.put(key, compiled)
         return compiled
 
+    def differentiate(self, kernel: nodes.Kernel, mode: str, partner: Callable[[Any], Any]) -> Derivative:
+        """The derivative of a kernel, "reverse" or "forward". ``partner``: the gradient (tangent) of outer memory, None if it has none."""
+        return differentiate(kernel, mode, partner, self.device.caps, self.compile_options)
+
     def stages(self, kernel: nodes.Kernel) -> dict[str, Any]:
         """All stages of compiling ``kernel`` for this device."""
         return compile_kernel(kernel, self.device.caps, replace(self.compile_options, keep_stages=True)).stages
@@ -104,8 +110,8 @@ class Session:
             binding = array._sg_binding = ArrayBinding(allocation.address, array.shape, grad, dual, allocation, grad_dual)
         return binding  # type: ignore[no-any-return]
 
-    def transfers(self) -> Transfers:
-        return Transfers(self)
+    def transfers(self, gradients: bool = False) -> Transfers:
+        return Transfers(self, gradients)
 
     def launched(self) -> None:
         """After the launch of a kernel that prints or can fail: where launches run at once, what it has to say comes at once too."""
@@ -125,25 +131,40 @@ class Session:
 
 
 class Transfers:
-    """Arrays of NumPy and torch in one launch: used in place where the device can, else copied there and back."""
+    """Arrays of NumPy and torch in one launch: used in place where the device can, else copied there and back.
 
-    def __init__(self, session: Session) -> None:
+    ``gradients``: of a derivative, which reads them and adds to the gradients of torch tensors.
+    """
+
+    def __init__(self, session: Session, gradients: bool = False) -> None:
         self.session = session
+        self.gradients = gradients
         self.pending: list[tuple[int, Callable[[], None]]] = []
         self._copies: dict[Any, Any] = {}
 
     def bind(self, value: Any, element_shape: tuple[int, ...], index: int, label: str) -> ArrayBinding:
         """The binding of an array that is flat argument ``index``; errors call it ``label``."""
+        binding, write_back = self._bind(value, element_shape, label)
+        if self.gradients:
+            if not getattr(value, "requires_grad", False):
+                return binding
+            if value.grad is None:
+                value.grad = value.detach().new_zeros(value.shape)
+            gradient, write_back = self._bind(value.grad, element_shape, label)
+            binding.grad_address = gradient.address
+        if write_back is not None:
+            self.pending.append((index, write_back))
+        return binding
+
+    def _bind(self, value: Any, element_shape: tuple[int, ...], label: str) -> tuple[ArrayBinding, Callable[[], None] | None]:
+        """How a launch sees an array, and what to run after a launch that writes to it."""
         array, write_back = _host_array(value)
         shape = array.shape[: array.ndim - len(element_shape)]
         direct = self._direct(array)
         if direct is None:
             allocation = self._copy(array)
-            self.pending.append((index, self._copy_back(allocation, array, write_back, label)))
-            return ArrayBinding(allocation.address, shape, 0, 0, allocation)
-        if write_back is not None:
-            self.pending.append((index, write_back))
-        return ArrayBinding(direct.address, shape)
+            return ArrayBinding(allocation.address, shape, 0, 0, allocation), self._copy_back(allocation, array, write_back, label)
+        return ArrayBinding(direct.address, shape), write_back
 
     def _copy(self, array: Any) -> Any:
         """The array in device memory. One that is passed twice is one array in the kernel, too."""

@@ -86,7 +86,6 @@ LATER_TYPES: dict[str, str] = {
     "sparse_matrix_builder": _LINALG,
     "BufferViewType": LATER["BufferView"],
 }
-KERNEL_GRAD = Later("kernel.grad", _AD)
 
 
 def later(name: str, table: dict[str, str] = LATER, prefix: str = "") -> Later | None:

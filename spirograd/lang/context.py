@@ -39,6 +39,7 @@ class Trace:
 
 _scope = _Scope()
 _session: Any = None
+_recorder: Any = None
 
 
 def current_trace() -> Trace | None:
@@ -57,6 +58,18 @@ def set_trace(trace: Trace | None) -> Trace | None:
     """Make ``trace`` the current one; returns the one before."""
     before = _scope.trace
     _scope.trace = trace
+    return before
+
+
+def recorder() -> Any:
+    """What wants to see every launch of a kernel (an open tape), or None. It has ``launch(kernel, specialization, packer, args)``."""
+    return _recorder
+
+
+def set_recorder(new: Any) -> Any:
+    """Make ``new`` see every launch; returns the one before."""
+    global _recorder
+    before, _recorder = _recorder, new
     return before
 
 

@@ -74,13 +74,6 @@ def test_derivatives_come_later() -> None:
         with pytest.raises(sg.SpirogradUnsupportedError, match=f"`ad.{name}`.*\n.*differentiation comes in a later version"):
             getattr(sg.ad, name)(1)
 
-    @sg.kernel
-    def k() -> None:
-        pass
-
-    with pytest.raises(sg.SpirogradUnsupportedError, match=r"`kernel\.grad`"):
-        k.grad()
-
 
 def test_sparse_nodes_come_later() -> None:
     for kind in SPARSE_NODES:

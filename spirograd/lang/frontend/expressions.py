@@ -146,7 +146,7 @@ class Expressions(State):
                 return None
             key = self.eval(node.slice)
             self.at(node)
-            return place_of_element(base, key, self.trees)
+            return place_of_element(base, key, self.fields)
         if isinstance(node, ast.Attribute):
             whole = self.place(node.value)
             return None if whole is None else self._member(whole, node.attr)

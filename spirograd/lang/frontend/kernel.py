@@ -14,7 +14,6 @@ from typing import Any
 from spirograd.base import knobs
 from spirograd.base.dtypes import DType, u32
 from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradSyntaxError
-from spirograd.base.later import KERNEL_GRAD
 from spirograd.ir import nodes
 from spirograd.ir import ops as ir
 from spirograd.ir.builder import Builder
@@ -25,10 +24,12 @@ from spirograd.lang.data.scalar_field import Field
 from spirograd.lang.frontend import source
 from spirograd.lang.frontend.calls import NeedsRandom
 from spirograd.lang.frontend.function import bound_arguments, plain_function, remember_outer_names, resolved_signature
+from spirograd.lang.frontend.gradient import BoundGradient, Differentiated, Gradient
 from spirograd.lang.frontend.guards import Path, guards, is_dead, is_guardable
 from spirograd.lang.frontend.memory import ArrayProxy, array_decl
 from spirograd.lang.frontend.names import RESULT, RNG
 from spirograd.lang.frontend.signature import Declarations, Packer, Parameter, TemplateParameter, array_signature, make_parameter
+from spirograd.lang.frontend.stages import Staged
 from spirograd.lang.frontend.state import Frame
 from spirograd.lang.frontend.state import leaves as scalars_of
 from spirograd.lang.frontend.statements import Tracer
@@ -86,7 +87,9 @@ class Specialization:
         self.plan = plan
         self.reports = bool(plan.compiled.prints or plan.compiled.faults)
         self.returns = returns
-        self.trees = {key: tree.allocation for key, tree in tracer.trees.items()}
+        self.fields = dict(tracer.fields)
+        self.trees = {field.tree.id: field.tree.allocation for field in self.fields.values()}
+        self.derivatives: dict[str, Differentiated] = {}  # by mode
         self.captures: list[tuple[Any, Any]] = [(array, None) if path is None else (None, path.getter()) for array, path in tracer.captures]
         self.guards = guards(tracer.guards)
         self.signatures = [(path.getter(), array_signature(array)) for array, path in tracer.captures if path is not None]
@@ -114,15 +117,14 @@ class Specialization:
         return leaves.build(self.returns, list(values))
 
 
-class Kernel:
+class Kernel(Staged):
     """A function that runs on the device. Made by `kernel`.
 
     Compiled at the first call with each signature: types of arguments, values of template arguments. Methods `ir`, `spirv`,
-    `spirv_asm`, `llvm` and `asm` show the stages of what was compiled last.
+    `spirv_asm`, `llvm` and `asm` show the stages of what was compiled last. ``grad``: its reverse-mode derivative.
     """
 
     __sg_is_kernel__ = True
-    grad = KERNEL_GRAD
 
     def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
@@ -134,6 +136,7 @@ class Kernel:
         self._keys: list[tuple[int, Callable[[Any], Any]]] = []
         self._signature: inspect.Signature | None = None
         self._last: Specialization | None = None
+        self.grad = Gradient(self)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else BoundKernel(self, instance)
@@ -142,6 +145,10 @@ class Kernel:
         return f"<kernel {self.function.__qualname__}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._launch(*self.specialized(args, kwargs))
+
+    def specialized(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Specialization, tuple[Any, ...]]:
+        """The session, what is compiled for these arguments (now, if need be), and the arguments as the signature orders them."""
         session = context.session()
         if context.current_trace() is not None:
             raise SpirogradSyntaxError("a kernel cannot be called from a kernel", None, "make it a function with `@sg.func`")
@@ -152,8 +159,8 @@ class Kernel:
         key = tuple([key_of(args[k]) for k, key_of in self._keys])
         for specialization in self._specializations.get(key, ()):
             if specialization.constant or specialization.holds(args):
-                return self._launch(session, specialization, args)
-        return self._launch(session, self._specialize(session, key, args), args)
+                return session, specialization, args
+        return session, self._specialize(session, key, args), args
 
     # --- calling ---------------------------------------------------------------------------------------------------------
 
@@ -191,13 +198,22 @@ class Kernel:
         bound.apply_defaults()
         return tuple(bound.arguments.values())
 
-    def _launch(self, session: Any, specialization: Specialization, args: Sequence[Any]) -> Any:
-        packer = Packer(session)
+    def pack(self, session: Any, specialization: Specialization, args: Sequence[Any], gradients: bool = False) -> Packer:
+        """The flat arguments of a launch. ``gradients``: of a derivative, which works on the gradients of torch tensors."""
+        packer = Packer(session, gradients)
         for parameter, value in zip(self._parameters, args):
             parameter.pack(value, packer)
         for array, get in specialization.captures:
             packer.put_array(array if get is None else get(args))
-        values = specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
+        return packer
+
+    def _launch(self, session: Any, specialization: Specialization, args: Sequence[Any]) -> Any:
+        packer = self.pack(session, specialization, args)
+        recorder = context.recorder()
+        if recorder is None:
+            values = specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
+        else:
+            values = recorder.launch(self, specialization, packer, args)
         if packer.transfers is not None:
             packer.transfers.finish(specialization.writes)
         if specialization.reports:
@@ -281,44 +297,11 @@ class Kernel:
 
     # --- seeing ----------------------------------------------------------------------------------------------------------
 
-    def stages(self) -> dict[str, Any]:
-        """All stages of what was compiled last: name -> text, or bytes of SPIR-V modules. SpirogradRuntimeError if never called."""
-        if self._last is None:
-            raise SpirogradRuntimeError(f"kernel `{self.function.__name__}` was not compiled yet: call it first")
-        stages: dict[str, Any] = context.session().stages(self._last.kernel)
-        return stages
+    def _compiled_last(self) -> nodes.Kernel | None:
+        return None if self._last is None else self._last.kernel
 
-    def ir(self, stage: str = "kernel") -> str:
-        """The IR: ``stage`` is "kernel" (from the front end), "offload" (tasks) or "device" (what the code generator gets)."""
-        return str(self._stage(f"{stage}.ir"))
-
-    def spirv(self) -> dict[str, bytes]:
-        """The SPIR-V modules, by name of the task."""
-        return {name[: -len(".spv")]: data for name, data in self._some(".spv", "SPIR-V").items()}
-
-    def spirv_asm(self) -> dict[str, str]:
-        """The SPIR-V modules disassembled, by name of the task."""
-        return {name[: -len(".spvasm")]: text for name, text in self._some(".spvasm", "SPIR-V").items()}
-
-    def llvm(self, optimized: bool = False) -> str:
-        """The LLVM IR of the kernel, before or after optimisation."""
-        return str(self._some(".opt.ll" if optimized else "kernel.ll", "LLVM IR").popitem()[1])
-
-    def asm(self) -> str:
-        """The machine code of the kernel as assembly."""
-        return str(self._some(".s", "assembly").popitem()[1])
-
-    def _stage(self, name: str) -> Any:
-        stages = self.stages()
-        if name not in stages:
-            raise SpirogradRuntimeError(f"there is no stage {name!r}; there are {', '.join(stages)}")
-        return stages[name]
-
-    def _some(self, suffix: str, what: str) -> dict[str, Any]:
-        found = {name: data for name, data in self.stages().items() if name.endswith(suffix)}
-        if not found:
-            raise SpirogradRuntimeError(f"there is no {what} on this back end ({context.session().arch})")
-        return found
+    def _label(self) -> str:
+        return f"kernel `{self.function.__name__}`"
 
 
 class BoundKernel:
@@ -337,6 +320,10 @@ class BoundKernel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.kernel(self.instance, *args, **kwargs)
+
+    @property
+    def grad(self) -> BoundGradient:
+        return BoundGradient(self.kernel.grad, self.instance)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.kernel, name)

@@ -9,7 +9,7 @@ from typing import Any
 from spirograd.base.dtypes import DType, i32
 from spirograd.base.errors import SpirogradRuntimeTypeError, SpirogradTypeError
 from spirograd.ir import ops as ir
-from spirograd.ir.nodes import ArrayArg, ArrayRef
+from spirograd.ir.nodes import ArrayArg, ArrayRef, FieldRef
 from spirograd.lang import scalar
 from spirograd.lang.context import current_trace
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
@@ -80,16 +80,16 @@ def is_wide(shape: Sequence[int], element_shape: Sequence[int]) -> bool:
     return True
 
 
-def place_of_element(base: Any, key: Any, trees: dict[int, Any]) -> Place | None:
-    """The element of a field or array at ``key``; None if ``base`` is neither. Notes the field's tree in ``trees``."""
+def place_of_element(base: Any, key: Any, fields: dict[FieldRef, Any]) -> Place | None:
+    """The element of a field or array at ``key``; None if ``base`` is neither. Notes in ``fields`` which field a reference stands for."""
     if isinstance(base, ArrayProxy):
         return Element(base.ref, index_values(key, base.decl.ndim, base.decl.name))
     if isinstance(base, StructField):
-        members = {name: place_of_element(member, key, trees) for name, member in base.members.items()}
+        members = {name: place_of_element(member, key, fields) for name, member in base.members.items()}
         return StructElement({name: place for name, place in members.items() if place is not None}, base.make_value)
     if isinstance(base, (ScalarField, MatrixField)):
         ref = base.refs()
-        trees[ref.tree] = base.tree
+        fields[ref] = base
         return Element(ref, index_values(key, len(ref.shape), ref.name, ref.shape, ref.layout.origin))
     return None
 

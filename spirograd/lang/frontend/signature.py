@@ -55,12 +55,13 @@ class Declarations:
 class Packer:
     """The flat arguments of one launch: for each a scalar and an array, of which one counts.
 
-    ``transfers``: of NumPy arrays and torch tensors, None if there are none.
+    ``transfers``: of NumPy arrays and torch tensors, None if there are none. ``gradients``: of these, the launch works on the gradients.
     """
 
-    __slots__ = ("arrays", "scalars", "session", "transfers")
+    __slots__ = ("arrays", "gradients", "scalars", "session", "transfers")
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Any, gradients: bool = False) -> None:
+        self.gradients = gradients
         self.scalars: list[Any] = []
         self.arrays: list[Any] = []
         self.session = session
@@ -77,7 +78,7 @@ class Packer:
     def put_external(self, array: Any, element_shape: tuple[int, ...], label: str) -> None:
         """A NumPy array or a torch tensor. ``label``: what errors call it."""
         if self.transfers is None:
-            self.transfers = self.session.transfers()
+            self.transfers = self.session.transfers(self.gradients)
         self.scalars.append(0)
         self.arrays.append(self.transfers.bind(array, element_shape, len(self.arrays), label))
 

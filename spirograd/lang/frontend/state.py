@@ -13,7 +13,7 @@ from spirograd.base.errors import SpirogradCompilationError, SpirogradNameError,
 from spirograd.base.loc import Loc
 from spirograd.base.wording import did_you_mean
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import Op, Region, TempRef
+from spirograd.ir.nodes import FieldRef, Op, Region, TempRef
 from spirograd.lang import scalar
 from spirograd.lang.context import Trace
 from spirograd.lang.frontend.places import Element, Place, StructElement
@@ -157,7 +157,7 @@ class State:
         self.frame: Frame = None  # type: ignore[assignment]
         self.temps = 0
         self.depth = 0
-        self.trees: dict[int, Any] = {}
+        self.fields: dict[FieldRef, Any] = {}  # which field each reference stands for
         self.warnings: list[str] = []  # for the user, once the kernel is traced to its end
 
     def captured(self, obj: Any, owner: tuple[Any, str] | None) -> Any:

@@ -1,0 +1,52 @@
+"""A derivative in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from spirograd.base.loc import Loc
+from spirograd.base.wording import counted
+
+
+def name_of(ref: Any) -> str:
+    """How texts call memory."""
+    return f"`{ref.name}`"
+
+
+def explained(label: str, loc: Loc | None, derivative: Any) -> str:
+    """What a gradient kernel does: a paragraph for each of what it starts from, adds to, records, runs again, reads, and where it ends."""
+    return "\n".join([f"gradient of {label}{_at(loc)}", *_lines(derivative)])
+
+
+def _lines(derivative: Any) -> Iterator[str]:
+    yield from _section("takes the gradients of", [f"{name_of(p.ref)}{_at(p.loc)}" for p in derivative.sinks], "nothing")
+    yield from _section("adds to the gradients of", [f"{name_of(p.ref)}{_at(p.loc)}" for p in derivative.sources], "nothing")
+    records = [f"{r.what}{_of_loop(r.loop)}: {counted(r.bytes, 'byte')} an iteration, {r.why}" for r in derivative.records]
+    yield from _section("records", records, "nothing")
+    again = [f"{counted(count, 'operation')}{_of_loop(loop)}" for loop, count in derivative.recomputed]
+    yield from _section("runs again", again)
+    yield from _section("reads", [_need(need) for need in derivative.needs])
+    yield from _section("gradients end at", [f"{name_of(p.ref)}{_at(p.loc)}, which has no gradient" for p in derivative.gaps])
+    yield from _section("takes no gradients back to", [f"{name_of(p.ref)}{_at(p.loc)}, which has none" for p in derivative.gapped])
+
+
+def _section(title: str, items: Iterable[str], empty: str | None = None) -> Iterator[str]:
+    found = list(dict.fromkeys(items))
+    if found or empty is not None:
+        yield f"{title}: {'' if found else empty}".rstrip()
+        yield from (f"  {item}" for item in found)
+
+
+def _need(need: Any) -> str:
+    state = "as it was before the kernel" if need.when == "before" else "as the kernel leaves it"
+    overwritten = f" (overwritten at {need.overwritten})" if need.overwritten is not None else ""
+    return f"{name_of(need.ref)}{_at(need.loc)} {state}{overwritten}"
+
+
+def _at(loc: Loc | None) -> str:
+    return f" ({loc})" if loc is not None else ""
+
+
+def _of_loop(loc: Loc | None) -> str:
+    return f" of the loop at {loc}" if loc is not None else ""

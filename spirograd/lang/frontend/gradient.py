@@ -1,0 +1,210 @@
+"""`kernel.grad`: the derivative of a kernel in reverse mode, compiled for the same arguments and launched with them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradSyntaxError, render
+from spirograd.ir.nodes import ArrayRef, FieldRef, ScalarArg
+from spirograd.ir.nodes import Kernel as KernelIR
+from spirograd.lang import context
+from spirograd.lang.frontend.explained import explained, name_of
+from spirograd.lang.frontend.stages import Staged
+from spirograd.lang.leaves import AggregateType
+from spirograd.lang.scalar import describe
+
+if TYPE_CHECKING:
+    from spirograd.lang.frontend.kernel import Kernel, Specialization
+    from spirograd.lang.frontend.signature import Packer
+
+_ROLES = {"reverse": "grad", "forward": "dual"}
+TAPE_HINT = "record the launches with `with sg.ad.Tape(loss):`, which saves what is overwritten"
+
+logger = logging.getLogger("spirograd")
+
+
+class Differentiated:
+    """A specialization's derivative, ready to launch. ``trees``: the allocations of its field trees, those of gradients too."""
+
+    def __init__(self, session: Any, kernel: Kernel, specialization: Specialization, mode: str) -> None:
+        self.role = _ROLES[mode]
+        self.primal = specialization
+        self.label = f"kernel `{kernel.function.__name__}`"
+        self.fields: dict[FieldRef, Any] = dict(specialization.fields)  # which field each reference stands for
+        self.derivative = session.differentiate(specialization.kernel, mode, self.partner)
+        self._session = session
+        self._plan: Any = None
+        self.trees = {field.tree.id: field.tree.allocation for field in self.fields.values()}
+        self.returned = self.derivative.kernel.args[len(specialization.kernel.args) :]
+        self.checked = False
+
+    def partner(self, ref: Any) -> FieldRef | ArrayRef | None:
+        """The memory of the gradient (or tangent) of primal memory, None if there is none."""
+        if isinstance(ref, ArrayRef) and ref.role == "primal":
+            decl = self.primal.kernel.args[ref.arg]
+            assert not isinstance(decl, ScalarArg)
+            there = decl.needs_grad if self.role == "grad" else decl.needs_dual
+            return replace(ref, role=self.role, name=f"{ref.name}.{self.role}") if there else None
+        field = self.fields.get(ref) if isinstance(ref, FieldRef) and ref.role == "primal" else None
+        if field is None or not (field.has_grad() if self.role == "grad" else field.has_dual()):
+            return None
+        partner = field.grad if self.role == "grad" else field.dual
+        found: FieldRef = partner.refs()
+        self.fields[found] = partner
+        return found
+
+    @property
+    def plan(self) -> Any:
+        """How to launch it; compiled at the first need."""
+        if self._plan is None:
+            self._plan = self._session.prepare(self.derivative.kernel)
+        return self._plan
+
+    def check_bare(self) -> None:
+        """Raise, with the line, unless this can run by itself, right after the kernel. Warns once of gradients that end."""
+        if self.checked:
+            return
+        derivative = self.derivative
+        if not derivative.sinks and not self.returned:
+            self._refuse_without_sink()
+        for need in derivative.needs:
+            if need.when == "before" and need.overwritten is not None:
+                raise SpirogradCompilationError(
+                    f"the gradient of {self.label} needs {name_of(need.ref)} as it was before the kernel, which overwrites it "
+                    f"({need.overwritten})",
+                    need.loc,
+                    TAPE_HINT,
+                )
+        for place in derivative.gaps:
+            text = f"no gradient flows through {name_of(place.ref)}, which {self.label} gives values that depend on others with gradients"
+            logger.warning(render(text, place.loc, "declare it with `needs_grad=True`, or say that this is meant: `sg.stop_grad(value)`"))
+        for text in derivative.warnings:
+            logger.warning(text)
+        self.checked = True
+
+    def _refuse_without_sink(self) -> None:
+        derivative = self.derivative
+        hint = "declare it with `needs_grad=True`"
+        place = next(iter(derivative.gaps), None) or next((w for w in derivative.writes if w.ref.dtype.is_float), None)
+        if place is None:
+            raise SpirogradCompilationError(
+                f"{self.label} has no gradient: it writes no memory of floats, and returns nothing that depends on any",
+                self.primal.kernel.loc,
+            )
+        raise SpirogradCompilationError(f"{self.label} has no gradient: it writes {name_of(place.ref)}, which has none", place.loc, hint)
+
+    def launch(self, packer: Packer, returned: Any, number: int | None) -> None:
+        """Run it on packed arguments (`Kernel.pack` with gradients). ``returned``: the adjoint of what the kernel returns."""
+        self._put_returned(packer, returned)
+        self.plan.launch(packer.scalars, packer.arrays, self.trees)
+        if packer.transfers is not None:
+            packer.transfers.finish({index for kind, index in self.plan.compiled.effects.writes if kind == "array"})
+        if self.plan.compiled.prints or self.plan.compiled.faults:
+            self._session.launched()
+
+    def _put_returned(self, packer: Packer, returned: Any) -> None:
+        if returned is None:
+            if self.returned:
+                raise SpirogradRuntimeError(
+                    render(
+                        f"{self.label} returns a value: its gradient starts from the adjoint of that",
+                        None,
+                        "`kernel.grad(..., returned=1.0)`",
+                    )
+                )
+            return
+        if not self.returned:
+            raise SpirogradRuntimeError(
+                f"{self.label}: `returned=` is given, but nothing that the kernel returns depends on memory with gradients"
+            )
+        values = _leaves(self.primal.returns, returned, self.label)
+        for arg in self.returned:
+            packer.put_scalar(values[int(arg.name.removeprefix("returned"))])
+
+
+def _leaves(returns: Any, value: Any, label: str) -> Sequence[float]:
+    """The scalars of an adjoint that is shaped like the value that a kernel returns."""
+    try:
+        entries = returns.leaves_of(value) if isinstance(returns, AggregateType) else [value]
+        return [float(entry) for entry in entries]
+    except TypeError:
+        raise SpirogradRuntimeTypeError(f"{label}: `returned=` takes what the kernel returns ({returns}), got {describe(value)}") from None
+
+
+class Gradient(Staged):
+    """The derivative of a kernel in reverse mode: ``kernel.grad(*args)``, with the arguments of the kernel, after the kernel.
+
+    It adds to the gradients of what the kernel reads, from the gradients of what it writes (which it takes away, where the kernel
+    overwrites). ``explain()`` says in words what it does; `ir`, `spirv` ... show the stages of what was compiled last.
+    """
+
+    __sg_is_kernel__ = True
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self._last: Differentiated | None = None
+
+    def __repr__(self) -> str:
+        return f"<gradient of kernel {self.kernel.function.__qualname__}>"
+
+    def __call__(self, *args: Any, returned: Any = None, **kwargs: Any) -> None:
+        """Launch the gradient. ``returned``: the adjoint of the value that the kernel returns.
+
+        Raises SpirogradCompilationError, with the line, for what has no derivative, and where the gradient needs values that the kernel
+        overwrites.
+        """
+        if context.current_trace() is not None:
+            raise SpirogradSyntaxError("a gradient cannot be launched from a kernel", None, "launch it from Python")
+        session, specialization, bound = self.kernel.specialized(args, kwargs)
+        made = self.of(session, specialization)
+        made.check_bare()
+        made.launch(self.kernel.pack(session, specialization, bound, gradients=True), returned, None)
+
+    def of(self, session: Any, specialization: Specialization) -> Differentiated:
+        """The derivative of what the kernel is compiled to; differentiated once."""
+        made = specialization.derivatives.get("reverse")
+        if made is None:
+            made = specialization.derivatives["reverse"] = Differentiated(session, self.kernel, specialization, "reverse")
+        self._last = made
+        return made
+
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """In words: what is recorded and why, what runs again, where gradients come from and go to, where they end.
+
+        Of what was compiled last, or for the arguments of a launch.
+        """
+        if self._last is None or args or kwargs:
+            session, specialization, _ = self.kernel.specialized(args, kwargs)
+            self.of(session, specialization)
+        assert self._last is not None
+        return explained(self._last.label, self._last.primal.kernel.loc, self._last.derivative)
+
+    def _compiled_last(self) -> KernelIR | None:
+        kernel: KernelIR | None = None if self._last is None else self._last.derivative.kernel
+        return kernel
+
+    def _label(self) -> str:
+        return f"the gradient of kernel `{self.kernel.function.__name__}`"
+
+
+class BoundGradient:
+    """The gradient of a kernel that is a method, with its object."""
+
+    __sg_is_kernel__ = True
+
+    def __init__(self, gradient: Gradient, instance: Any) -> None:
+        self.gradient = gradient
+        self.instance = instance
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        self.gradient(self.instance, *args, **kwargs)
+
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """As of `Gradient`."""
+        return self.gradient.explain(self.instance, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.gradient, name)

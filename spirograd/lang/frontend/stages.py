@@ -1,0 +1,59 @@
+"""What can be seen of compiled kernels: the stages of compilation, by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.ir import nodes
+from spirograd.lang import context
+
+
+class Staged:
+    """Something that is compiled to kernel IR. Subclasses say what was compiled last, and how errors call it."""
+
+    def _compiled_last(self) -> nodes.Kernel | None:
+        raise NotImplementedError
+
+    def _label(self) -> str:
+        raise NotImplementedError
+
+    def stages(self) -> dict[str, Any]:
+        """All stages of what was compiled last: name -> text, or bytes of SPIR-V modules. SpirogradRuntimeError if never called."""
+        kernel = self._compiled_last()
+        if kernel is None:
+            raise SpirogradRuntimeError(f"{self._label()} was not compiled yet: call it first")
+        stages: dict[str, Any] = context.session().stages(kernel)
+        return stages
+
+    def ir(self, stage: str = "kernel") -> str:
+        """The IR: ``stage`` is "kernel" (from the front end), "offload" (tasks) or "device" (what the code generator gets)."""
+        return str(self._stage(f"{stage}.ir"))
+
+    def spirv(self) -> dict[str, bytes]:
+        """The SPIR-V modules, by name of the task."""
+        return {name[: -len(".spv")]: data for name, data in self._some(".spv", "SPIR-V").items()}
+
+    def spirv_asm(self) -> dict[str, str]:
+        """The SPIR-V modules disassembled, by name of the task."""
+        return {name[: -len(".spvasm")]: text for name, text in self._some(".spvasm", "SPIR-V").items()}
+
+    def llvm(self, optimized: bool = False) -> str:
+        """The LLVM IR of the kernel, before or after optimisation."""
+        return str(self._some(".opt.ll" if optimized else "kernel.ll", "LLVM IR").popitem()[1])
+
+    def asm(self) -> str:
+        """The machine code of the kernel as assembly."""
+        return str(self._some(".s", "assembly").popitem()[1])
+
+    def _stage(self, name: str) -> Any:
+        stages = self.stages()
+        if name not in stages:
+            raise SpirogradRuntimeError(f"there is no stage {name!r}; there are {', '.join(stages)}")
+        return stages[name]
+
+    def _some(self, suffix: str, what: str) -> dict[str, Any]:
+        found = {name: data for name, data in self.stages().items() if name.endswith(suffix)}
+        if not found:
+            raise SpirogradRuntimeError(f"there is no {what} on this back end ({context.session().arch})")
+        return found
