@@ -62,6 +62,10 @@ def _same(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
     return flow
 
 
+def _nothing(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
+    return _f(b, 0.0, flow)
+
+
 def _negated(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
     return b.emit(ops.neg, flow)
 
@@ -185,6 +189,7 @@ RULES: dict[OpCode, Rule | NoGradient | Structural] = {
     ops.cast: Rule((_convert,), "1 between floats"),
     **dict.fromkeys((ops.floor, ops.ceil, ops.trunc, ops.round_), _ROUNDING),
     ops.stop_grad: NoGradient("that is what it is for"),
+    ops.recall: Rule((_nothing, _same), "0, 1"),
     **dict.fromkeys((ops.const, ops.arg, ops.shape, ops.seed, ops.slot), _LEAF),
     **dict.fromkeys((ops.idiv, ops.irem, ops.floordiv, ops.floormod, ops.and_, ops.or_, ops.xor, ops.not_, ops.shl, ops.shr), _INTEGER),
     **dict.fromkeys((ops.popcnt, ops.clz, ops.ctz, ops.eq, ops.ne, ops.lt, ops.le, ops.gt, ops.ge, ops.isnan, ops.isinf), _INTEGER),

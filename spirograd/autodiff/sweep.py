@@ -81,6 +81,9 @@ class Sweep:
         self.run(region.ops[:-1], False)
         return self.b.end([self.env[v] for v in region.results])
 
+    def take_recalled(self, op: Op, record: bool) -> None:
+        self.env[op] = self.env[op.args[0]]
+
     # --- effects ---------------------------------------------------------------------------------------------------------
 
     def write(self, op: Op, record: bool) -> None:
@@ -200,6 +203,7 @@ def recalled(b: Builder, value: Op, t: DType) -> Op:
 
 _HANDLERS: dict[ops.OpCode, Callable[[Sweep, Op, bool], None]] = {
     ops.load: Sweep.load,
+    ops.recall: Sweep.take_recalled,
     ops.store: Sweep.write,
     ops.atomic: Sweep.write,
     ops.cas: Sweep.write,

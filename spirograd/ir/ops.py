@@ -284,6 +284,10 @@ stop_grad = _op(
     "stop_grad", 1, "pure", "Its operand; derivatives end here.", domain="bif", rule="same", level="kernel", evaluate=lambda t, a: a
 )
 
+recall = _op(
+    "recall", 2, "pure", "args (a, b): a; derivatives are those of b.", domain="bif", rule="same", level="kernel", evaluate=lambda t, a, b: a
+)
+
 # --- math ----------------------------------------------------------------------------------------------------------------
 
 sqrt = _op("sqrt", 1, "pure", "Square root.", domain="f", rule="same", evaluate=_E(np.sqrt))

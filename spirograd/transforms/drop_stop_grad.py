@@ -1,4 +1,4 @@
-"""`stop_grad` means something to differentiation only, which comes before compilation."""
+"""`stop_grad` and `recall` mean something to differentiation only, which comes before compilation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from spirograd.transforms.context import PassContext
 
 
 def drop_stop_grad(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """``kernel`` with the operand in the place of each `stop_grad`."""
+    """``kernel`` with the first operand in the place of each `stop_grad` and `recall`."""
     rewriter = Rewriter()
-    rewriter.handlers[ops.stop_grad] = lambda op: rewriter.value(op.args[0])
+    for code in (ops.stop_grad, ops.recall):
+        rewriter.handlers[code] = lambda op: rewriter.value(op.args[0])
     return rewriter.kernel(kernel)
