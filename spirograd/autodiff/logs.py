@@ -1,0 +1,340 @@
+"""Logs: what a kernel reads and no memory keeps, noted by the kernel itself as it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from spirograd.analysis.sizes import size_of
+from spirograd.autodiff.activity import is_float
+from spirograd.autodiff.sweep import noted, noted_type, recalled
+from spirograd.autodiff.threaded import LOOPS, Cell, Threaded
+from spirograd.base.dtypes import DType, i32
+from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.base.sizes import Size
+from spirograd.ir import ops
+from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, Op, Region, TempRef, ref_of
+from spirograd.ir.rewrite import Rewriter
+from spirograd.transforms.context import PassContext
+from spirograd.transforms.dce import dce
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """An array argument in which a kernel notes what ``loads`` gave, in the order in which they ran.
+
+    A row for each iteration of the parallel ``loop``, counted from its begin, or one row for all serial code (``loop`` is None).
+    ``rows`` and ``capacity`` (entries of a row) are size expressions; None where only the device can know them: see `Logged.counting`.
+    """
+
+    ref: ArrayRef
+    loop: Op | None
+    loads: tuple[Op, ...]
+    rows: Size | None
+    capacity: Size | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Logged:
+    """Three kernels with the arguments of the primal.
+
+    ``logging`` does what the primal does, and fills the logs, which are arguments behind those of the primal. ``replaying`` has them too,
+    and computes what the primal computed from the logs, whatever memory now holds where the loads that were logged look: it is the one to
+    differentiate. There ``recall(entry, load)`` takes the place of a load, so that derivatives flow to the memory of the load.
+
+    ``counting`` has no effects on memory and returns, for each log, its rows and its capacity (i32); it must run while memory is as it is
+    before the primal, and `needs` of its loads tells whether that will do. None if the capacities depend on old values of atomics.
+    """
+
+    logging: Kernel
+    replaying: Kernel
+    counting: Kernel | None
+    logs: tuple[Log, ...]
+
+
+def log_loads(primal: Kernel, loads: Iterable[Op], ctx: PassContext) -> Logged:
+    """Make ``primal`` (kernel IR) log the values of ``loads``: loads of its own, or atomics whose old values are needed.
+
+    Raises SpirogradUnsupportedError, with the line, for a load in a loop in the condition of a `while`.
+    """
+    wanted = set(loads)
+    plans = _plan(primal, wanted)
+    args = (*primal.args, *[ArrayArg(p.log.ref.name, p.log.ref.dtype, 2) for p in plans])
+    bodies = [kind(plans).region(primal.body) for kind in (_Logging, _Replaying)]
+    logging, replaying = [Kernel(primal.name, args, body, primal.returns, primal.loc) for body in bodies]
+    return Logged(logging, replaying, _counting(primal, plans, ctx), tuple([p.log for p in plans]))
+
+
+# --- which log is for what -----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class _Plan:
+    """A log, and for each condition of a `while` how many of its loads are in it."""
+
+    log: Log
+    sites: set[Op]
+    in_condition: dict[Op, int] = field(default_factory=dict)
+
+
+_Key = tuple["Op | None", DType]
+
+
+class _Sites:
+    """The operations to be logged, by the log that they go to, each with the control operations around it."""
+
+    def __init__(self, primal: Kernel, wanted: set[Op]) -> None:
+        self.wanted = wanted
+        self.found: dict[_Key, list[tuple[Op, tuple[Op, ...]]]] = {}
+        self.conditions: dict[_Key, dict[Op, int]] = {}
+        self._walk(primal.body, (), None)
+
+    def _walk(self, region: Region, around: tuple[Op, ...], condition: Op | None) -> None:
+        """``condition``: the `while` in whose condition the region is."""
+        for op in region.ops:
+            if op in self.wanted:
+                self._add(op, around, condition)
+            for n, inner in enumerate(op.regions):
+                inside = op if op.code is ops.while_ and n == 0 and condition is None else condition
+                self._walk(inner, (*around, op), inside)
+
+    def _add(self, op: Op, around: tuple[Op, ...], condition: Op | None) -> None:
+        assert isinstance(op.type, DType)
+        key = (around[0] if around and _is_parallel(around[0]) else None, noted_type(op.type))
+        self.found.setdefault(key, []).append((op, around))
+        if condition is None:
+            return
+        if any(inner.code in LOOPS for inner in around[around.index(condition) + 1 :]):
+            raise SpirogradUnsupportedError(
+                "the gradient needs what is read here, in a loop inside the condition of a `while`, from memory that is overwritten",
+                op.loc,
+                "compute the condition at the end of the body, into a variable",
+            )
+        counts = self.conditions.setdefault(key, {})
+        counts[condition] = counts.get(condition, 0) + 1
+
+
+def _is_parallel(op: Op) -> bool:
+    return op.code is ops.for_ and bool(op.attr.parallel)
+
+
+def _plan(primal: Kernel, wanted: set[Op]) -> list[_Plan]:
+    """A log for each parallel loop, one for serial code, and for each type of entry."""
+    sites = _Sites(primal, wanted)
+    plans: list[_Plan] = []
+    for (loop, dtype), found in sites.found.items():
+        ref = ArrayRef(f"log{len(plans)}", len(primal.args) + len(plans), dtype, 2)
+        rows = 1 if loop is None else _trips(loop)
+        log = Log(ref, loop, tuple([op for op, _ in found]), rows, _capacity(found))
+        plans.append(_Plan(log, set(log.loads), sites.conditions.get((loop, dtype), {})))
+    return plans
+
+
+def _trips(loop: Op) -> Size | None:
+    """The iterations of a `for`."""
+    if loop.code is not ops.for_:
+        return None
+    begin, end = size_of(loop.args[0]), size_of(loop.args[1])
+    return None if begin is None or end is None else ("max", 0, ("sub", end, begin))
+
+
+def _capacity(found: Sequence[tuple[Op, tuple[Op, ...]]]) -> Size | None:
+    """How many entries a row needs at most."""
+    total: Size = 0
+    for _, around in found:
+        count: Size = 1
+        for loop in around:
+            if loop.code in LOOPS and not (loop is around[0] and _is_parallel(loop)):
+                trips = _trips(loop)
+                if trips is None:
+                    return None
+                count = ("mul", count, trips)
+        total = ("add", total, count)
+    return total
+
+
+# --- the kernels ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class _Counter(Cell):
+    """The number of the next entry of a row: the value, and ``ahead`` of it by a constant."""
+
+    plan: _Plan = field(kw_only=True)
+    ahead: int = 0
+
+
+class _Noting(Threaded):
+    """Counts what is logged. ``site`` is called for each operation that is."""
+
+    def __init__(self, plans: Sequence[_Plan]) -> None:
+        super().__init__()
+        self.plans = plans
+        self.handlers |= {ops.load: self._visit_site, ops.atomic: self._visit_site, ops.cas: self._visit_site}
+        self.handlers[ops.for_] = self._for
+        self.loop: Op | None = None
+        self.depth = 0
+
+    def site(self, op: Op, counter: _Counter) -> Op:
+        raise NotImplementedError
+
+    def finish(self, counters: Sequence[_Counter]) -> None:
+        """Called at the end of a row."""
+
+    # --- rows ------------------------------------------------------------------------------------------------------------
+
+    def _open(self, loop: Op | None) -> None:
+        """Start to count for rows of ``loop``."""
+        for plan in self.plans:
+            if plan.log.loop is loop:
+                self.cells.append(_Counter(values=[self.b.const(0)], sites=plan.sites, plan=plan))
+
+    def _region(self, region: Region, params: tuple[Op, ...], yields: Sequence[Cell]) -> Region:
+        self.depth += 1
+        new = super()._region(region, params, yields)
+        self.depth -= 1
+        return new
+
+    def visit(self, op: Op) -> None:
+        if self.depth == 1 and not self.b.ops:
+            self._open(None)
+        super().visit(op)
+
+    def terminator(self, op: Op) -> None:
+        super().terminator(op)
+        if self.depth == (1 if self.loop is None else 2):
+            counters = [c for c in self.cells if isinstance(c, _Counter) and c.plan.log.loop is self.loop]
+            self.settle(counters)
+            self.finish(counters)
+
+    def _for(self, op: Op) -> Op:
+        if self.depth != 1 or not _is_parallel(op):
+            return self.threaded(op)
+        outer, self.cells, self.loop = self.cells, [], op
+        self._open(op)
+        new = self.copy(op)
+        self.cells, self.loop = outer, None
+        return new
+
+    # --- counting --------------------------------------------------------------------------------------------------------
+
+    def settle(self, cells: Sequence[Cell]) -> None:
+        for cell in cells:
+            if isinstance(cell, _Counter) and cell.ahead:
+                cell.values = [self.b.emit(ops.add, cell.values[0], self.b.const(cell.ahead), attr="nsw")]
+                cell.ahead = 0
+
+    def entered(self, op: Op, number: int, cells: Sequence[Cell]) -> None:
+        # The condition cannot pass on how far it came, but the body and what follows know how many entries it makes.
+        for cell in cells:
+            assert isinstance(cell, _Counter)
+            cell.ahead = cell.plan.in_condition.get(op, 0) if op.code is ops.while_ and number != 0 else 0
+
+    def _visit_site(self, op: Op) -> Op:
+        for cell in self.cells:
+            if op in cell.sites:
+                assert isinstance(cell, _Counter)
+                new = self.site(op, cell)
+                cell.ahead += 1
+                return new
+        return self.copy(op)
+
+    def place(self, counter: _Counter) -> tuple[Op, Op]:
+        """Row and entry."""
+        b, loop = self.b, self.loop
+        at = counter.values[0]
+        if counter.ahead:
+            at = b.emit(ops.add, at, b.const(counter.ahead), attr="nsw")
+        if loop is None:
+            return b.const(0), at
+        return b.cast(b.emit(ops.sub, loop.regions[0].params[0], self.value(loop.args[0]), attr="nsw"), i32), at
+
+
+class _Logging(_Noting):
+    def site(self, op: Op, counter: _Counter) -> Op:
+        new = self.copy(op)
+        self.b.store(counter.plan.log.ref, *self.place(counter), noted(self.b, new))
+        return new
+
+
+class _Replaying(_Noting):
+    def site(self, op: Op, counter: _Counter) -> Op:
+        assert isinstance(op.type, DType)
+        entry = recalled(self.b, self.b.load(counter.plan.log.ref, *self.place(counter)), op.type)
+        if op.code is ops.load and not is_float(op.type):
+            return entry
+        new = self.copy(op)
+        return self.b.emit(ops.recall, entry, new) if is_float(op.type) else entry
+
+
+_OLD = TempRef("%old", i32)
+
+
+class _Counting(_Noting):
+    """No effects but on temporaries; rows and capacities go to ``totals``."""
+
+    def __init__(self, plans: Sequence[_Plan], totals: Sequence[tuple[TempRef, TempRef]]) -> None:
+        super().__init__(plans)
+        self.totals = dict(zip(plans, totals))
+        nothing: Callable[[Op], Op | None] = lambda op: None  # noqa: E731
+        self.handlers |= {ops.store: self._store, ops.check: nothing, ops.print_: nothing}
+
+    def _store(self, op: Op) -> Op | None:
+        return self.copy(op) if isinstance(op.attr, TempRef) else None
+
+    def _visit_site(self, op: Op) -> Op:
+        new = super()._visit_site(op)
+        if op.code is ops.load or isinstance(ref_of(op), TempRef):
+            return new
+        # An atomic is dropped; should anybody turn out to need its old value, this load tells.
+        self.b.ops.pop()
+        assert isinstance(op.type, DType)
+        return self.b.cast(self.b.load(_OLD), op.type)
+
+    def site(self, op: Op, counter: _Counter) -> Op:
+        return self.copy(op)
+
+    def _open(self, loop: Op | None) -> None:
+        b = self.b
+        for plan, (rows, capacity) in self.totals.items():
+            if loop is None:
+                b.store(rows, b.const(1 if plan.log.loop is None else 0))
+                b.store(capacity, b.const(0))
+            elif plan.log.loop is loop:
+                begin, end = [b.cast(a, i32) for a in self.args(loop)]
+                count = b.emit(ops.sub, end, begin, attr="nsw")
+                b.store(rows, b.emit(ops.max_, count, b.const(0)))
+        super()._open(loop)
+
+    def finish(self, counters: Sequence[_Counter]) -> None:
+        for counter in counters:
+            self.b.atomic("max", self.totals[counter.plan][1], counter.values[0])
+
+
+def _counting(primal: Kernel, plans: Sequence[_Plan], ctx: PassContext) -> Kernel | None:
+    totals = [(TempRef(f"{p.log.ref.name}.rows", i32), TempRef(f"{p.log.ref.name}.capacity", i32)) for p in plans]
+    body = _Counting(plans, totals).region(primal.body)
+    returns = tuple([ref for pair in totals for ref in pair])
+    kernel = _read_only(dce(Kernel(f"{primal.name}_counts", primal.args, body, returns, primal.loc), ctx), ctx)
+    return None if any(op.attr == _OLD for op in kernel.walk()) else kernel
+
+
+def _read_only(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """``kernel`` without the temporaries that are written and never read."""
+    while True:
+        used = {a for op in kernel.walk() for a in op.args}
+        read = {ref_of(op) for op in kernel.walk() if op.code is ops.load or op in used}
+        dead = {op for op in kernel.walk() if op.code.effect in ("write", "atomic") and ref_of(op) not in read | set(kernel.returns)}
+        if not dead:
+            return kernel
+        kernel = dce(_Drop(dead).kernel(kernel), ctx)
+
+
+class _Drop(Rewriter):
+    def __init__(self, dead: set[Op]) -> None:
+        super().__init__()
+        self.dead = dead
+
+    def visit(self, op: Op) -> None:
+        if op not in self.dead:
+            super().visit(op)

@@ -1,0 +1,194 @@
+"""Logs: the logging kernel does what the primal does, and the replaying one computes the same from any memory."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from ir_random_memory import memory_arguments, memory_kernel
+
+from spirograd.analysis.trial import run
+from spirograd.autodiff.logs import log_loads
+from spirograd.base.caps import Capabilities
+from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.base.options import CompileOptions
+from spirograd.ir import ops
+from spirograd.ir.nodes import ArrayRef, FieldRef, TempRef, ref_of
+from spirograd.ir.spec import verify
+from spirograd.ir.text import parse
+from spirograd.transforms.context import PassContext
+
+CTX = PassContext(Capabilities("vulkan"), CompileOptions())
+COUNT = 150
+
+
+def _traced(kernel, args, tree, skip=()):
+    """The outcome, and what was put into memory, in order."""
+    trace = []
+
+    def on_op(op, values):
+        if op.code.effect in ("write", "atomic") and ref_of(op) not in skip:
+            trace.append((ref_of(op), [values[a] for a in op.args]))
+
+    return run(kernel, args, {0: tree}, on_op=on_op), trace
+
+
+def _same(a, b, seed):
+    assert len(a) == len(b), seed
+    for (ref, values), (other, others) in zip(a, b):
+        assert ref == other, seed
+        np.testing.assert_array_equal(values, others, err_msg=f"seed {seed}")
+
+
+def _empty(logged, kernel, seed):
+    """Logs of the sizes that the counting kernel gives, or large ones where it cannot tell; and whether it could."""
+    counting = logged.counting
+    sizes = None
+    if counting is not None and not any(op.code is ops.load and isinstance(op.attr, (ArrayRef, FieldRef)) for op in counting.walk()):
+        args, tree = memory_arguments(seed)
+        before = [np.copy(a) for a in (*args, tree)]
+        sizes = run(counting, args, {0: tree}).returns
+        np.testing.assert_equal([*args, tree], before)
+    sizes_of = [(3, 20000)] * len(logged.logs) if sizes is None else list(zip(sizes[::2], sizes[1::2]))
+    return [np.full(size, 77, log.ref.dtype.np) for size, log in zip(sizes_of, logged.logs)], sizes is not None
+
+
+def _needed(kernel):
+    used = {a for op in kernel.walk() for a in op.args}
+    for op in kernel.walk():
+        ref = ref_of(op)
+        if isinstance(ref, (ArrayRef, FieldRef)) and (op.code is ops.load or (op.code is ops.atomic and op in used)):
+            yield op
+
+
+def test_random_kernels_replay_from_any_memory():
+    compared = counted = 0
+    for seed in range(COUNT):
+        kernel = memory_kernel(seed)
+        loads = list(_needed(kernel))
+        try:
+            logged = log_loads(kernel, loads, CTX)
+        except SpirogradUnsupportedError:
+            continue
+        for k in (logged.logging, logged.replaying, *([logged.counting] if logged.counting else [])):
+            verify(k, "kernel")
+        args, tree = memory_arguments(seed)
+        done, trace = _traced(kernel, args, tree)
+        if done.fault is not None:
+            continue
+        logs, known = _empty(logged, kernel, seed)
+        counted += known
+        refs = {log.ref for log in logged.logs}
+        new_args, new_tree = memory_arguments(seed)
+        now, same = _traced(logged.logging, [*new_args, *logs], new_tree, refs)
+        assert now.fault is None, (seed, now.fault)
+        _same(trace, same, seed)
+        np.testing.assert_equal([*new_args, new_tree], [*args, tree])
+        garbage, junk = memory_arguments(seed + 1000)
+        garbage[2] = args[2]
+        kept = [np.copy(log) for log in logs]
+        again, replayed = _traced(logged.replaying, [*garbage, *logs], junk, refs)
+        assert again.fault is None, (seed, again.fault)
+        _same(trace, replayed, seed)
+        assert again.returns == done.returns or np.isnan(done.returns).any()
+        np.testing.assert_equal(logs, kept)
+        compared += bool(loads)
+    assert compared > COUNT // 4 and counted > COUNT // 10, (compared, counted)
+
+
+def test_only_what_is_asked_for_is_logged():
+    """Of random subsets: the logging kernel still does what the primal does."""
+    for seed in range(COUNT // 3):
+        kernel = memory_kernel(seed)
+        r = random.Random(seed)
+        loads = [op for op in _needed(kernel) if r.random() < 0.3]
+        try:
+            logged = log_loads(kernel, loads, CTX)
+        except SpirogradUnsupportedError:
+            continue
+        assert sorted(map(id, loads)) == sorted(id(op) for log in logged.logs for op in log.loads)
+        args, tree = memory_arguments(seed)
+        done, trace = _traced(kernel, args, tree)
+        if done.fault is None:
+            new_args, new_tree = memory_arguments(seed)
+            logs = [np.zeros((3, 20000), log.ref.dtype.np) for log in logged.logs]
+            _, same = _traced(logged.logging, [*new_args, *logs], new_tree, {log.ref for log in logged.logs})
+            _same(trace, same, seed)
+
+
+HEAD = """kernel "k"
+arg ArrayArg("x", f32, 1)
+arg ScalarArg("n", i32)
+arg ScalarArg("m", i32)
+ref x = ArrayRef("x", 0, f32, 1)
+ref t = TempRef("t", f32)
+return t
+{
+  %n = arg[1]() : i32
+  %m = arg[2]() : i32
+  %z = const[0]() : i32
+  %h = const[0.5]() : f32
+"""
+SCAN = (
+    HEAD
+    + """
+  %q = load[x](%z) : f32
+  store[t](%q)
+  for[LoopAttr(parallel=True)](%m, %n) : () { (%i: i32)
+    for[LoopAttr()](%z, %m) : () { (%j: i32)
+      %a = load[x](%j) : f32
+      %b = load[x](%i) : f32
+      %c = add(%a, %b) : f32
+      store[x](%i, %c)
+      yield()
+    }
+    yield()
+  }
+  yield()
+}
+"""
+)
+
+
+def test_sizes_and_derivatives():
+    kernel = parse(SCAN)
+    loads = [op for op in kernel.walk() if op.code is ops.load]
+    logged = log_loads(kernel, loads, CTX)
+    serial, rows = logged.logs
+    n, m = ("arg", 1), ("arg", 2)
+    assert (serial.loop, serial.rows, serial.loads) == (None, 1, (loads[0],))
+    trips = ("max", 0, ("sub", m, 0))
+    each = ("mul", 1, trips)
+    assert (rows.rows, rows.capacity) == (("max", 0, ("sub", n, m)), ("add", ("add", 0, each), each))
+    x = np.arange(7, dtype=np.float32)
+    assert run(logged.counting, [x, 6, 4]).returns == (1, 1, 2, 8)
+    assert not any(op.code is ops.load and not isinstance(op.attr, TempRef) for op in logged.counting.walk())
+    a, b = np.zeros((1, 1), np.float32), np.zeros((2, 8), np.float32)
+    run(logged.logging, [x, 6, 4, a, b])
+    np.testing.assert_array_equal(b, [[0, 4, 1, 4, 2, 5, 3, 7], [0, 5, 1, 5, 2, 6, 3, 8]])
+    # What takes the place of a load has its derivatives.
+    recalls = [op for op in logged.replaying.walk() if op.code is ops.recall]
+    assert [op.args[1].attr for op in recalls] == [load.attr for load in loads]
+    assert [op.args[0].attr for op in recalls] == [serial.ref, rows.ref, rows.ref]
+
+
+def test_a_loop_in_a_condition_is_refused():
+    body = """
+  while() : () {
+    for[LoopAttr()](%z, %n) : () { (%j: i32)
+      %a = load[x](%j) : f32
+      store[x](%j, %a)
+      yield()
+    }
+    %c = lt(%n, %z) : u1
+    yield(%c)
+  } {
+    yield()
+  }
+  yield()
+}
+"""
+    kernel = parse(HEAD + body)
+    with pytest.raises(SpirogradUnsupportedError, match="condition of a `while`"):
+        log_loads(kernel, [op for op in kernel.walk() if op.code is ops.load], CTX)
