@@ -1,14 +1,13 @@
 """spirograd: parallel compute kernels in Python, for Vulkan and the CPU.
 
-    import spirograd as sg
+import spirograd as sg
 
-    sg.init(arch=sg.vulkan)
+sg.init(arch=sg.vulkan)
 """
 
 from typing import TYPE_CHECKING, Any
 
-from spirograd import ad_api as ad
-from spirograd import errors, math, types
+from spirograd import ad, errors, math, types
 from spirograd.api import (
     amdgpu,
     arm64,

@@ -77,7 +77,7 @@ LATER: dict[str, str] = {
 }
 
 # Names inside namespaces that exist.
-LATER_AD = dict.fromkeys(("Tape", "FwdMode", "grad_replaced", "grad_for", "clear_all_gradients"), _AD)
+LATER_AD = dict.fromkeys(("Tape", "grad_replaced", "grad_for", "clear_all_gradients"), _AD)
 LATER_TYPES: dict[str, str] = {
     "quant": _QUANT,
     "ref": LATER["ref"],

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import spirograd
-from spirograd import ad_api, api, errors, math, types
+from spirograd import ad, api, errors, math, types
 from spirograd.base import later
 from spirograd.compat import facade
 from spirograd.lang import forms, hints, ops, primitive_types
@@ -123,7 +123,7 @@ MODULES: dict[str, Names] = {
     "types.compound_types": several(types, "vector matrix struct"),
     "types.annotations": several(types, "template Template"),
     "types.ndarray_type": {"NdarrayType": NdarrayType, "ndarray": types.ndarray, "NDArray": types.NDArray},
-    "ad": public(ad_api),
+    "ad": public(ad),
     "experimental": {"real_func": real_func},
     "_lib": {},
     "_lib.core": {"DeviceCapability": facade.DeviceCapability},

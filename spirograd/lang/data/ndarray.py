@@ -11,7 +11,7 @@ import numpy as np
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError
 from spirograd.lang import context, ops, scalar
-from spirograd.lang.data import transfer
+from spirograd.lang.data import partners, transfer
 from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.scalar_field import BuildElement, converted, element_index, exported, matching, shared_array
 from spirograd.lang.data.transfer import Array, HostView
@@ -45,8 +45,8 @@ class Ndarray(HostScope):
         if (needs_grad or needs_dual) and not self.dtype.is_float:
             raise SpirogradRuntimeError(f"only arrays of floats have gradients, not of {self.dtype}")
         self.needs_dual = needs_dual
-        self.grad: Ndarray | None = self._like() if needs_grad else None
-        self.dual: Ndarray | None = self._like() if needs_dual else None
+        self.grad: Ndarray | None = partners.note(self._like(), "grad") if needs_grad else None
+        self.dual: Ndarray | None = partners.note(self._like(), "dual") if needs_dual else None
 
     def _like(self) -> Ndarray:
         return type(self)(self.dtype, self.shape, self.element_shape, False, self._build, self.layout)
@@ -54,6 +54,10 @@ class Ndarray(HostScope):
     def is_of(self, session: Any) -> bool:
         """Whether the array was made in ``session``."""
         return self._session is session
+
+    def has_memory(self) -> bool:
+        """Whether its memory is of the running session."""
+        return context.has_session() and context.session() is self._session
 
     @property
     def allocation(self) -> Any:
@@ -84,9 +88,9 @@ class Ndarray(HostScope):
 
     def make_duals(self) -> None:
         """Have arrays of tangents of this array and of its gradient, whether or not they were asked for; all zeros where they are new."""
-        for array in (self, self.grad):
+        for array, role in ((self, "dual"), (self.grad, "grad_dual")):
             if array is not None and array.dual is None:
-                array.dual = array._like()
+                array.dual = partners.note(array._like(), role)
                 self.__dict__.pop("_sg_binding", None)
 
     def __repr__(self) -> str:

@@ -20,7 +20,7 @@ from spirograd.base.errors import (
 from spirograd.base.wording import counted
 from spirograd.ir.nodes import FieldRef, Layout
 from spirograd.lang import ops, scalar
-from spirograd.lang.data import transfer
+from spirograd.lang.data import partners, transfer
 from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.layout import Digit, terms_of
 from spirograd.lang.data.transfer import Array, HostView
@@ -217,6 +217,10 @@ class ScalarField(Field):
         self._places.sort(key=lambda p: p.component)
         self._origin = origin
 
+    def has_memory(self) -> bool:
+        """Whether there is memory of the running session already."""
+        return self.placed and self.tree.has_memory()
+
     def check_partners(self) -> None:
         """Raise if a gradient was asked for and has no place, or a component has none."""
         if not self.placed:
@@ -263,14 +267,15 @@ class ScalarField(Field):
     def grad(self) -> ScalarField | None:
         """The field of gradients, which may have no place (see `has_grad`); None for integers and for gradients themselves."""
         if self._grad is None and self.role == "primal" and self.dtype.is_float:
-            self._grad = self._partner("grad")
+            self._grad = partners.note(self._partner("grad"), "grad")
         return self._grad
 
     @property
     def dual(self) -> ScalarField | None:
         """The field of tangents of forward mode, which may have no place (see `has_dual`); None for integers and for tangents."""
         if self._dual is None and self.role in _DUALS and self.dtype.is_float:
-            self._dual = self._partner(_DUALS[self.role])
+            role = _DUALS[self.role]
+            self._dual = partners.note(self._partner(role), role)
         return self._dual
 
     def make_duals(self) -> None:

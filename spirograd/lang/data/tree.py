@@ -166,9 +166,7 @@ class SNode:
     @property
     def shape(self) -> tuple[int, ...]:
         path = self.path
-        return tuple(
-            math.prod(e for node in path for a, e in zip(node.axes, node.extents) if a == axis) for axis in self.axis_numbers
-        )
+        return tuple(math.prod(e for node in path for a, e in zip(node.axes, node.extents) if a == axis) for axis in self.axis_numbers)
 
     @property
     def places(self) -> Iterator[Place]:
@@ -262,6 +260,10 @@ class Tree:
             raise SpirogradRuntimeError("this field belongs to an earlier session, whose memory is gone: make fields after `sg.init`")
         return self._allocation
 
+    def has_memory(self) -> bool:
+        """Whether its memory is there, and of the running session."""
+        return self._allocation is not None and context.has_session() and context.session() is self._session
+
     def destroy(self) -> None:
         """Give the memory back now; the fields of the tree cannot be used afterwards."""
         if self._allocation is not None:
@@ -344,4 +346,3 @@ class GlobalRoot(FieldsBuilder):
 
 
 root = GlobalRoot()
-

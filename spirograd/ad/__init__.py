@@ -1,9 +1,10 @@
-"""What users see as ``sg.ad``. Automatic differentiation comes in a later version; its names are here and say so when used."""
+"""What users see as ``sg.ad``: automatic differentiation."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from spirograd.ad.forward_mode import FwdMode
 from spirograd.base import later
 
 F = TypeVar("F")
@@ -23,4 +24,4 @@ if not TYPE_CHECKING:
         return found
 
 
-__all__ = ["no_grad"]
+__all__ = ["FwdMode", "no_grad"]

@@ -1,0 +1,132 @@
+"""Forward mode: derivatives along one direction of the parameters, computed with the values."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
+from spirograd.ir.nodes import FieldRef
+from spirograd.lang import context
+from spirograd.lang.data import partners
+from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.frontend.gradient import Differentiated
+from spirograd.lang.scalar import describe
+
+logger = logging.getLogger("spirograd")
+
+
+class FwdMode:
+    """Run kernels with tangents: ``with FwdMode(loss=y, param=x, seed=v): kernel()`` leaves in ``y.dual`` the derivative of y along v.
+
+    ``loss``: a field or array with dual, or several in a list: what is asked for. ``param``: one, by which to differentiate. ``seed``: the
+    direction, an array of the shape of ``param`` (axes of elements last); not needed where that is one scalar: 1. ``clear_gradients``: set
+    all duals to zero first. At the end the dual of ``param`` is zero again.
+
+    Raises SpirogradRuntimeError for memory without dual, a seed of another shape, and where a kernel reads memory without dual that
+    another one gave values with tangents; SpirogradTypeError for what is no field or array.
+    """
+
+    def __init__(self, loss: Any, param: Any, seed: Any = None, clear_gradients: bool = True) -> None:
+        losses = list(loss) if isinstance(loss, (list, tuple)) else [loss]
+        for memory, what in (*[(one, "loss") for one in losses], (param, "param")):
+            _check(memory, what)
+        self.losses = losses
+        self.param = param
+        self.seed = _seed(param, seed)
+        self.clear_gradients = clear_gradients
+        self._chain = Chain()
+        self._before: Any = None
+
+    def __enter__(self) -> FwdMode:
+        if context.recorder() is not None:
+            raise SpirogradRuntimeError("a `FwdMode` cannot be opened inside of another one, or of a tape")
+        if self.clear_gradients:
+            partners.clear("dual")
+        self.param.dual.from_numpy(self.seed)
+        self._chain = Chain()
+        self._before = context.set_recorder(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        context.set_recorder(self._before)
+        self.param.dual.fill(0.0)
+
+    def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
+        """Launch a kernel in its forward mode; see `context.recorder`."""
+        made = specialization.derivatives.get("forward")
+        if made is None:
+            made = specialization.derivatives["forward"] = Differentiated(context.session(), kernel, specialization, "forward")
+            for warning in made.derivative.warnings:
+                logger.warning(warning)
+        self._chain.follow(made, packer)
+        return made.plan.launch(packer.scalars, packer.arrays, made.trees)
+
+
+class Chain:
+    """Which memory without dual got values with tangents: whoever reads it for a result would compute a wrong tangent."""
+
+    def __init__(self) -> None:
+        self._lost: dict[Any, tuple[str, Any, Any]] = {}  # memory -> (kernel, place, what keeps the memory alive)
+
+    def follow(self, made: Any, packer: Any) -> None:
+        """Look at a launch before it; raises SpirogradRuntimeError, with the line, where a chain breaks."""
+        for place in made.derivative.gaps:
+            self._lost.setdefault(_memory(place.ref, packer), (made.label, place, _owner(place.ref, packer)))
+        for place in made.derivative.gapped:
+            found = self._lost.get(_memory(place.ref, packer))
+            if found is not None:
+                label, written, _ = found
+                problem = (
+                    f"`{place.ref.name}` has no dual, so tangents end there: {label} gives it values that have tangents"
+                    f"{f' ({written.loc})' if written.loc is not None else ''}, and {made.label} computes with them"
+                )
+                hint = "declare it with `needs_dual=True`, or say that this is meant: `sg.stop_grad(value)`"
+                raise SpirogradRuntimeError(render(problem, place.loc, hint))
+
+
+def _memory(ref: Any, packer: Any) -> Any:
+    """What tells memory apart in different launches."""
+    if isinstance(ref, FieldRef):
+        return ("field", ref.tree, ref.key)
+    binding = packer.arrays[ref.arg]
+    host = packer.transfers.host_address(binding) if packer.transfers is not None else 0
+    return ("host array", host) if host else ("array", binding.address)
+
+
+def _owner(ref: Any, packer: Any) -> Any:
+    return None if isinstance(ref, FieldRef) else packer.arrays[ref.arg]
+
+
+def _check(memory: Any, what: str) -> None:
+    """Raise unless ``memory`` is one field or array with a dual."""
+    if not isinstance(memory, (ScalarField, Ndarray)):
+        several = "; several losses are a list" if what == "loss" else "; differentiate by several at once by putting them into one"
+        raise SpirogradTypeError(f"`{what}` is one field or array, got {describe(memory)}{several}")
+    if not memory.has_dual():
+        hint = "declare it with `needs_dual=True`" if memory.dtype.is_float else "only floats have tangents"
+        raise SpirogradRuntimeError(render(f"`{what}`, {describe(memory)}, has no dual", None, hint))
+
+
+def _seed(param: Any, seed: Any) -> Any:
+    """The seed as an array of the shape of ``param``."""
+    shape = (*param.shape, *param.element_shape)
+    if seed is None:
+        if math.prod(shape) != 1:
+            raise SpirogradRuntimeError(f"`param`, {describe(param)} of shape {shape}, needs a `seed` of that shape: the direction")
+        return np.ones(shape, param.dtype.np)
+    try:
+        found = np.asarray(seed.to_numpy() if hasattr(seed, "to_numpy") else seed).astype(param.dtype.np)
+    except (TypeError, ValueError):
+        raise SpirogradTypeError(f"`seed` is an array of numbers of shape {shape}, got {describe(seed)}") from None
+    if not shape and found.size == 1:
+        return found.reshape(())
+    if found.shape != shape:
+        raise SpirogradRuntimeError(f"`seed` has shape {found.shape}, and `param`, {describe(param)}, shape {shape}")
+    return found

@@ -1,0 +1,189 @@
+"""Comparing the gradient of a kernel with finite differences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from spirograd.ad.memories import Collector, Memory, memories_of
+from spirograd.analysis import trial
+from spirograd.autodiff.in_f64 import field_memory, in_f64
+from spirograd.base.errors import SpirogradAssertionError, SpirogradRuntimeError, SpirogradTypeError
+from spirograd.ir import ops
+from spirograd.ir.nodes import ArrayRef, FieldRef
+from spirograd.lang.frontend.kernel import BoundKernel, Kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What was compared of one memory: the element that is worst (relative to the tolerance), its gradient and the finite difference."""
+
+    name: str
+    compared: int
+    elements: int
+    index: tuple[int, ...]
+    gradient: float
+    difference: float
+    first_wrong: tuple[int, ...] | None
+
+    @property
+    def error(self) -> float:
+        return abs(self.gradient - self.difference)
+
+
+@dataclass(frozen=True, slots=True)
+class GradCheck:
+    """The result of `gradcheck`: true if all is right; prints as a table."""
+
+    kernel: str
+    rows: tuple[Row, ...] = field(default=())
+
+    def __bool__(self) -> bool:
+        return all(row.first_wrong is None for row in self.rows)
+
+    def __str__(self) -> str:
+        head = ("memory", "compared", "largest error", "at", "gradient", "difference", "")
+        lines = [head]
+        for r in self.rows:
+            compared = f"{r.compared} of {r.elements}"
+            verdict = "ok" if r.first_wrong is None else f"WRONG, first at {list(r.first_wrong)}"
+            lines.append((r.name, compared, f"{r.error:.2e}", str(list(r.index)), f"{r.gradient:.8g}", f"{r.difference:.8g}", verdict))
+        widths = [max(len(line[k]) for line in lines) for k in range(len(head))]
+        return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths)).rstrip() for line in lines)
+
+
+def gradcheck(
+    kernel: Any,
+    inputs: Sequence[Any] = (),
+    eps: float = 1e-6,
+    rtol: float | None = None,
+    atol: float | None = None,
+    *,
+    entries: int = 64,
+    seed: int = 0,
+    raise_exception: bool = True,
+) -> GradCheck:
+    """Compare ``kernel.grad(*inputs)``, on the device, with central differences of the kernel in f64, on the reference interpreter.
+
+    All that the kernel writes and that has a gradient gets a random adjoint; the gradient of each element that it reads must be within
+    ``atol + rtol * |difference|`` of the difference quotient with steps ``eps * max(1, |x|)``. By default the tolerances are 1e-5 where
+    all gradients are f64 and 1e-3 elsewhere (f16: 5e-2). ``entries``: of larger memory so many elements are compared, chosen at random
+    (``seed``). Memory and gradients are put back as they were.
+
+    Raises SpirogradAssertionError with the table, and the first wrong element, unless ``raise_exception`` is False; SpirogradRuntimeError
+    for kernels that draw random numbers or read nothing that has a gradient.
+    """
+    if isinstance(kernel, BoundKernel):
+        kernel, inputs = kernel.kernel, (kernel.instance, *inputs)
+    if not isinstance(kernel, Kernel):
+        raise SpirogradTypeError(f"gradcheck takes a kernel, not {type(kernel).__name__}", None, "decorate it with `@sg.kernel`")
+    check = _Check(kernel, tuple(inputs), np.random.default_rng(seed))
+    result = check.run(eps, rtol, atol, entries)
+    if raise_exception and not result:
+        wrong = next(row for row in result.rows if row.first_wrong is not None)
+        raise SpirogradAssertionError(
+            f"the gradient of kernel `{result.kernel}` by `{wrong.name}` is not what finite differences give, first at element "
+            f"{list(wrong.first_wrong or ())}\n{result}"
+        )
+    return result
+
+
+class _Check:
+    def __init__(self, kernel: Kernel, inputs: tuple[Any, ...], rng: np.random.Generator) -> None:
+        self.kernel, self.rng = kernel, rng
+        self.session, self.specialization, self.bound = kernel.specialized(inputs, {})
+        self.made = kernel.grad.of(self.session, self.specialization)
+        self.name = kernel.function.__name__
+        primal = self.specialization.kernel
+        if any(op.code is ops.seed for op in primal.walk()):
+            raise SpirogradRuntimeError(f"kernel `{self.name}` draws random numbers: finite differences would compare different ones")
+        self.twin, self.twins = in_f64(primal)
+        self.collector = Collector(kernel, self.specialization, self.bound)
+        self.memories = memories_of(primal, self.specialization, self.collector)
+        self.active = {key: m for key, m in self.memories.items() if m.gradient is not None}
+        if not self.active:
+            raise SpirogradRuntimeError(f"kernel `{self.name}` reads and writes nothing that has a gradient")
+        self.adjoints: dict[Any, Any] = {}
+        self.returned = [float(self.rng.standard_normal()) for _ in self.made.returned]
+
+    def run(self, eps: float, rtol: float | None, atol: float | None, entries: int) -> GradCheck:
+        values = {key: m.read() for key, m in self.memories.items()}
+        gradients = {key: m.read_gradient() for key, m in self.active.items()}
+        try:
+            found = self._gradients(values)
+        finally:
+            for key, m in self.memories.items():
+                m.write(values[key])
+            for key, m in self.active.items():
+                m.write_gradient(gradients[key])
+        default = max(_TOLERANCES[m.dtype.name] for m in self.active.values())
+        rtol, atol = default if rtol is None else rtol, default if atol is None else atol
+        rows = [self._row(key, m, values, found[key], eps, rtol, atol, entries) for key, m in self.active.items()]
+        return GradCheck(self.name, tuple(rows))
+
+    def _gradients(self, values: dict[Any, Any]) -> dict[Any, Any]:
+        """Gradients from the device, for random adjoints of what the kernel writes. It finds memory in the state that it needs."""
+        self.kernel(*self.bound)
+        written = {self._key(place.ref) for place in self.made.derivative.sinks}
+        for key, m in self.active.items():
+            shape = values[key].shape
+            self.adjoints[key] = self.rng.standard_normal(shape).astype(m.dtype.np) if key in written else np.zeros(shape, m.dtype.np)
+            m.write_gradient(self.adjoints[key])
+        for need in self.made.derivative.needs:
+            if need.when == "before" and need.overwritten is not None:
+                self.memories[self._key(need.ref)].write(values[self._key(need.ref)])
+        packer = self.kernel.pack(self.session, self.specialization, self.bound, gradients=True)
+        adjoint = (self.returned[0] if len(self.returned) == 1 else self.returned) if self.returned else None
+        self.made.launch(packer, adjoint, None)
+        return {key: m.read_gradient().astype(np.float64) for key, m in self.active.items()}
+
+    def _key(self, ref: FieldRef | ArrayRef) -> Any:
+        return ref.arg if isinstance(ref, ArrayRef) else ref
+
+    # --- finite differences ----------------------------------------------------------------------------------------------
+
+    def _loss(self, values: dict[Any, Any]) -> float:
+        """The sum of what the kernel leaves and returns, weighted by the adjoints."""
+        args = [values[k].copy() if k in values else self.collector.scalars[k] for k in range(len(self.twin.args))]
+        trees = {}
+        for ref, twin in self.twins.items():
+            trees[twin.tree] = values[ref].reshape(-1).copy()
+            assert trees[twin.tree].size == field_memory(twin)
+        outcome = trial.run(self.twin, args, trees)
+        loss = 0.0
+        for key in self.active:
+            after = args[key] if isinstance(key, int) else trees[self.twins[key].tree]
+            loss += float(np.vdot(self.adjoints[key].astype(np.float64).reshape(-1), after.reshape(-1)))
+        numbers = [int(arg.name.removeprefix("returned")) for arg in self.made.returned]
+        return loss + sum(w * float(outcome.returns[k]) for w, k in zip(self.returned, numbers))
+
+    def _row(
+        self, key: Any, m: Memory, values: dict[Any, Any], gradient: Any, eps: float, rtol: float, atol: float, entries: int
+    ) -> Row:
+        wide = {k: v.astype(np.float64) if v.dtype.kind == "f" else v for k, v in values.items()}
+        size = wide[key].size
+        chosen = np.arange(size) if size <= entries else np.sort(self.rng.choice(size, entries, replace=False))
+        worst, first_wrong = (-1.0, (), 0.0, 0.0), None
+        for flat in chosen:
+            at = tuple(int(k) for k in np.unravel_index(flat, wide[key].shape))
+            x = wide[key][at]
+            step = eps * max(1.0, abs(x))
+            losses = []
+            for moved in (x + step, x - step):
+                wide[key][at] = moved
+                losses.append(self._loss(wide))
+            wide[key][at] = x
+            difference, g = (losses[0] - losses[1]) / (2 * step), float(gradient[at])
+            excess = abs(g - difference) / (atol + rtol * abs(difference))
+            excess = np.inf if np.isnan(excess) else excess
+            if excess > worst[0]:
+                worst = (excess, at, g, difference)
+            if excess > 1 and first_wrong is None:
+                first_wrong = at
+        return Row(m.name, len(chosen), size, worst[1], worst[2], worst[3], first_wrong)
+
+
+_TOLERANCES = {"f64": 1e-5, "f32": 1e-3, "f16": 5e-2}
