@@ -1,0 +1,87 @@
+"""A kernel as it would be with floats of 64 bits, and memory of its own: for finite differences, which need the digits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from spirograd.base.artifact import FaultSite, PrintSite
+from spirograd.base.dtypes import DType, Type, Vec, f64, storage
+from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.ir import ops
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Layout, Op, Ref, Region, TempRef, Term
+
+
+def in_f64(kernel: Kernel) -> tuple[Kernel, dict[FieldRef, FieldRef]]:
+    """``kernel`` (kernel IR) with f64 for every float, and which field stands for which: each lies densely in a tree of its own.
+
+    Raises SpirogradUnsupportedError, with the line, for what depends on how wide floats are.
+    """
+    widen = _InF64()
+    args = tuple([replace(a, dtype=_wide(a.dtype)) for a in kernel.args])
+    body = widen.region(kernel.body)
+    returns = tuple([widen.ref(ref) for ref in kernel.returns])
+    return Kernel(kernel.name, args, body, returns, kernel.loc), widen.fields  # type: ignore[arg-type]
+
+
+def field_memory(ref: FieldRef) -> int:
+    """How many elements the tree of a field made by `in_f64` has."""
+    return prod(ref.shape) * prod(ref.element_shape)
+
+
+def _wide(t: DType) -> DType:
+    return f64 if t.is_float else t
+
+
+def _type(t: Type | tuple[Type, ...]) -> Any:
+    if isinstance(t, tuple):
+        return tuple([_type(part) for part in t])
+    return Vec(t.n, _wide(t.elem)) if isinstance(t, Vec) else _wide(t) if isinstance(t, DType) else t
+
+
+class _InF64:
+    def __init__(self) -> None:
+        self.env: dict[Op, Op] = {}
+        self.fields: dict[FieldRef, FieldRef] = {}
+
+    def region(self, region: Region) -> Region:
+        params = tuple([Op(ops.param, _type(p.type), loc=p.loc) for p in region.params])
+        self.env.update(zip(region.params, params))
+        return Region(params, tuple([self.op(op) for op in region.ops]))
+
+    def op(self, op: Op) -> Op:
+        if op.code is ops.bitcast and any(isinstance(t, DType) and t.is_float for t in (op.type, op.args[0].type)):
+            raise SpirogradUnsupportedError("the bits of a float have no derivative, and cannot be compared with f64", op.loc)
+        args = tuple([self.env[a] for a in op.args])
+        new = Op(op.code, _type(op.type), args, self.attr(op.attr), tuple([self.region(r) for r in op.regions]), op.loc)
+        self.env[op] = new
+        return new
+
+    def attr(self, attr: Any) -> Any:
+        if isinstance(attr, (FieldRef, ArrayRef, TempRef)):
+            return self.ref(attr)
+        if isinstance(attr, tuple) and len(attr) == 2 and isinstance(attr[1], (FieldRef, ArrayRef, TempRef)):
+            return (attr[0], self.ref(attr[1]))
+        if isinstance(attr, (FaultSite, PrintSite)):
+            return replace(attr, dtypes=tuple([_wide(t) for t in attr.dtypes]))
+        return attr
+
+    def ref(self, ref: Ref) -> Ref:
+        if not isinstance(ref, FieldRef):
+            return replace(ref, dtype=_wide(ref.dtype))  # type: ignore[type-var]
+        if ref not in self.fields:
+            self.fields[ref] = _dense(ref, len(self.fields))
+        return self.fields[ref]
+
+
+def _dense(ref: FieldRef, tree: int) -> FieldRef:
+    """A field of the same shape, row-major and alone in tree ``tree``."""
+    t = _wide(ref.dtype)
+    size, width = storage(t).size, prod(ref.element_shape)
+    terms, stride = [], size * width
+    for axis in reversed(range(len(ref.shape))):
+        terms.append(Term(axis, 1, 0, stride))
+        stride *= ref.shape[axis]
+    layout = Layout(tuple(terms), tuple(range(0, size * width, size)), ref.layout.origin)
+    return replace(ref, tree=tree, key=tree, dtype=t, layout=layout)
