@@ -17,13 +17,15 @@ from spirograd.analysis.sizes import size_of
 from spirograd.analysis.temps import temp_offsets
 from spirograd.autodiff.activity import Partner
 from spirograd.autodiff.clean import clean
-from spirograd.autodiff.derivative import Derivative
+from spirograd.autodiff.derivative import Derivative, Need
 from spirograd.autodiff.forward import forward
 from spirograd.autodiff.int_casts import int_cast_warnings
-from spirograd.autodiff.memory import memory_needs, memory_writes, settle_temps
+from spirograd.autodiff.logs import log_loads
+from spirograd.autodiff.memory import memory_needs, memory_writes, old_values, settle_temps
+from spirograd.autodiff.needs import Conflict
 from spirograd.autodiff.prepared import prepared
-from spirograd.autodiff.report import gapped, gaps, records, refuse_lost
-from spirograd.autodiff.reverse import reverse
+from spirograd.autodiff.report import gapped, gaps, logging_of, records, refuse_lost
+from spirograd.autodiff.reverse import Reversed, reverse
 from spirograd.base.artifact import CompiledKernel, TaskInfo
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError
@@ -31,7 +33,7 @@ from spirograd.base.loc import Loc
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
 from spirograd.ir.interp import OnOp, compile_for_run
-from spirograd.ir.nodes import Kernel
+from spirograd.ir.nodes import ArrayRef, Kernel, Ref
 from spirograd.ir.spec import verify
 from spirograd.ir.text import to_text, to_text_with_locs
 from spirograd.transforms.atomic_ways import unfinished_sites
@@ -126,17 +128,23 @@ def differentiate(
                 verify(derivative.kernel, "kernel")
             return derivative
         primal = prepared(primal, ctx)
-        if options.verify:
-            verify(primal, "kernel")
-        made = reverse(primal, partner, options.locate_nan)
-        gradient = clean(made.kernel, ctx)
-        if options.verify:
-            verify(gradient, "kernel")
-        gradient, late = settle_temps(primal, gradient)
-        needs, conflicts = memory_needs(primal, gradient)
-        refuse_lost(gradient, (*late, *conflicts))
+        made, gradient, needs, lost = _reversed(primal, partner, ctx)
+        logging = None
+        if lost:
+            refuse_lost(lost)
+            logged = log_loads(primal, [conflict.load for conflict in lost], ctx)
+            logs = {log.ref.arg for log in logged.logs}
+            outer = partner
+
+            def partner(ref: Ref) -> Ref | None:
+                return None if isinstance(ref, ArrayRef) and ref.arg in logs else outer(ref)
+
+            logging = logging_of(logged, lost)
+            made, gradient, needs, lost = _reversed(logged.replaying, partner, ctx)
+            refuse_lost(lost, logged=True)
         return Derivative(
             gradient,
+            logging=logging,
             needs=needs,
             writes=memory_writes(kernel),
             records=records(gradient, made.sweep),
@@ -146,6 +154,19 @@ def differentiate(
             gapped=gapped(primal, made.found, partner),
             warnings=int_cast_warnings(primal, made.found, partner),
         )
+
+
+def _reversed(primal: Kernel, partner: Partner, ctx: PassContext) -> tuple[Reversed, Kernel, tuple[Need, ...], tuple[Conflict, ...]]:
+    """The gradient kernel of a primal that is prepared; what it needs of memory; what it needs and no memory has."""
+    if ctx.options.verify:
+        verify(primal, "kernel")
+    made = reverse(primal, partner, ctx.options.locate_nan)
+    gradient = clean(made.kernel, ctx)
+    if ctx.options.verify:
+        verify(gradient, "kernel")
+    gradient, late = settle_temps(primal, gradient)
+    needs, conflicts = memory_needs(primal, gradient)
+    return made, gradient, needs, (*old_values(primal, gradient), *late, *conflicts)
 
 
 class _Pipeline:

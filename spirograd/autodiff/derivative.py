@@ -51,6 +51,22 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
+class Logging:
+    """How the primal has to be run so that its derivative can be had: some of what it reads no memory keeps (``loads``: where, and where
+    it is overwritten), so ``kernel`` does what the primal does and notes it.
+
+    ``logs``: the array arguments that ``kernel`` and the derivative take behind those of the primal; ``sizes``: rows and columns of each;
+    None where they are what ``counting`` returns (both for each log, in order), which runs before ``kernel``.
+    """
+
+    kernel: Kernel
+    counting: Kernel | None
+    logs: tuple[ArrayRef, ...]
+    sizes: tuple[tuple[Size | None, Size | None], ...]
+    loads: tuple[Need, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """Memory and where the source mentions it."""
 
@@ -64,6 +80,7 @@ class Derivative:
 
     ``capacities``: by number (`TapeRef.capacity`), the iterations that a tape must hold: a size expression where the host can know it at
     launch, None where it is the next value that ``sizing`` returns: a kernel with the same arguments, of i32 results, to run right before.
+    ``logging``: set if the derivative needs values that the primal has to note, which only a Tape lets it do.
     ``needs``: primal memory that ``kernel`` and ``sizing`` read; ``writes``: what the primal writes. ``sinks``: memory whose gradient flows into ``kernel``, ``sources``: whose
     gradient it adds to. ``gaps``: memory without gradient that the primal gives values which depend on its sources; ``gapped``: memory
     without gradient that the primal's sinks depend on.
@@ -73,6 +90,7 @@ class Derivative:
     kernel: Kernel
     sizing: Kernel | None = None
     capacities: tuple[Size | None, ...] = ()
+    logging: Logging | None = None
     needs: tuple[Need, ...] = ()
     writes: tuple[Write, ...] = ()
     records: tuple[Record, ...] = ()

@@ -9,7 +9,7 @@ from spirograd.analysis.sizes import size_of
 from spirograd.autodiff.derivative import Need, Write
 from spirograd.autodiff.needs import Conflict, needs, too_late
 from spirograd.autodiff.prepare.elements import same_memory
-from spirograd.autodiff.sweep import LATE
+from spirograd.autodiff.sweep import LATE, OLD_VALUE
 from spirograd.base.sizes import Size
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, TempRef, ref_of
@@ -36,8 +36,15 @@ def memory_needs(primal: Kernel, gradient: Kernel) -> tuple[tuple[Need, ...], tu
         need = by_memory.get(ref if isinstance(ref, ArrayRef) else ref.key)
         if need is not None:
             out[replace(need, ref=ref, first=first_index(op))] = None
-    mixed = tuple(_mixed(out))
+    mixed = tuple(_mixed(out, loads))
     return tuple(out), (*conflicts, *mixed)
+
+
+def old_values(primal: Kernel, gradient: Kernel) -> tuple[Conflict, ...]:
+    """The atomics of ``primal`` whose old values ``gradient`` needs: run again, in another order of iterations, they would be others."""
+    lost = {op.loc for op in gradient.walk() if op.code is ops.load and isinstance(op.attr, TempRef) and op.attr.name.startswith(OLD_VALUE)}
+    found = [op for op in primal.walk() if op.code.effect == "atomic" and op.loc in lost] if lost else []
+    return tuple([Conflict(ref_of(op), op, op.loc, op.loc) for op in found])  # type: ignore[arg-type]
 
 
 def settle_temps(primal: Kernel, gradient: Kernel) -> tuple[Kernel, tuple[Conflict, ...]]:
@@ -102,13 +109,13 @@ def _after_all(primal: Kernel, extremum: Op) -> Iterable[Conflict]:
         if not seen or op is extremum or op.code.effect not in ("write", "atomic") or target is None or not same_memory(ref, target):
             continue
         if op.code is not ops.atomic or op.attr[0] != kind:
-            yield Conflict(ref, extremum, extremum.loc, op.loc)
+            yield Conflict(ref, extremum, extremum.loc, op.loc, False)
 
 
-def _mixed(found: Iterable[Need]) -> Iterable[Conflict]:
+def _mixed(found: Iterable[Need], loads: Iterable[Op]) -> Iterable[Conflict]:
     """Memory that would have to be in two states."""
     after = [need for need in found if need.when == "after"]
     for need in found:
         for other in after:
             if need.when == "before" and need.overwritten is not None and same_memory(need.ref, other.ref):
-                yield Conflict(need.ref, Op(ops.load, need.ref.dtype, (), need.ref, (), need.loc), need.loc, other.loc)
+                yield from [Conflict(need.ref, op, need.loc, other.loc) for op in loads if op.loc == need.loc and op.attr == need.ref]

@@ -18,13 +18,14 @@ _BOTH = frozenset(("before", "after"))
 class Conflict:
     """``load`` cannot be had again from memory, neither as it is before the kernel nor as it is after it, because of a write.
 
-    ``load`` may also be an atomic whose old value is needed: that is nowhere.
+    ``load`` may also be an atomic whose old value is needed: that is nowhere. ``loggable``: the primal can note the value as it runs.
     """
 
     ref: Memory
     load: Op
     load_loc: Loc | None
     write_loc: Loc | None
+    loggable: bool = True
 
 
 def needs(primal: Kernel, loads: Iterable[Op]) -> tuple[tuple[Need, ...], tuple[Conflict, ...]]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from spirograd.autodiff.activity import Activity, Partner
-from spirograd.autodiff.derivative import Place, Record
+from spirograd.autodiff.derivative import Logging, Need, Place, Record
+from spirograd.autodiff.logs import Logged
 from spirograd.autodiff.needs import Conflict
-from spirograd.autodiff.sweep import OLD_VALUE, Sweep
+from spirograd.autodiff.sweep import Sweep
 from spirograd.base.dtypes import Vec
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, TapeRef, TempRef, ref_of
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, TapeRef, ref_of
 
 
 def records(gradient: Kernel, sweep: Sweep) -> tuple[Record, ...]:
@@ -66,21 +67,23 @@ def recomputed(gradient: Kernel) -> tuple[tuple[object, int], ...]:
     return tuple(counts.items())
 
 
-def refuse_lost(gradient: Kernel, conflicts: Sequence[Conflict]) -> None:
-    """Raise SpirogradUnsupportedError if a gradient kernel needs values that are nowhere: of memory that was overwritten within one loop, or
-    the old value of an atomic, which another order of iterations changes."""
-    for op in gradient.walk():
-        ref = ref_of(op)
-        if isinstance(ref, TempRef) and ref.name.startswith(OLD_VALUE):
-            raise SpirogradUnsupportedError(
-                "the gradient needs the value that this atomic operation returned, and running it again would give another",
-                op.loc,
-                "compute the value from the loop index, or store it to a field in a kernel of its own, from which this one reads it",
-            )
-    for conflict in conflicts:
-        where = f" ({conflict.write_loc})" if conflict.write_loc is not None else ""
+def refuse_lost(lost: Sequence[Conflict], logged: bool = False) -> None:
+    """Raise SpirogradUnsupportedError for values that a gradient kernel needs and that cannot be noted while the primal runs, either.
+
+    ``logged``: all that can be noted was.
+    """
+    for conflict in lost:
+        if conflict.loggable and not logged:
+            continue
         raise SpirogradUnsupportedError(
-            f"the gradient needs the value read here, but the kernel overwrites `{conflict.ref.name}`{where} before and after the read",
+            f"the gradient needs `{conflict.ref.name}` as it is read here, and the kernel changes it ({conflict.write_loc}) before and after",
             conflict.load_loc,
-            "give each step an element of its own (another index), or carry the value in a local variable",
+            "split the kernel, give each step an element of its own (another index), or carry the value in a local variable",
         )
+
+
+def logging_of(logged: Logged, lost: Sequence[Conflict]) -> Logging:
+    """What the derivative says of the kernel that notes what is lost."""
+    loads = tuple([Need(c.ref, "before", c.load_loc, c.write_loc) for c in lost])  # type: ignore[arg-type]
+    sizes = tuple([(log.rows, log.capacity) for log in logged.logs])
+    return Logging(logged.logging, logged.counting, tuple([log.ref for log in logged.logs]), sizes, loads)
