@@ -173,6 +173,34 @@ def test_sizes_and_derivatives():
     assert [op.args[0].attr for op in recalls] == [serial.ref, rows.ref, rows.ref]
 
 
+def test_conditions_have_entries_of_their_own():
+    body = """
+  while() : () {
+    %a = load[x](%z) : f32
+    %c = gt(%a, %h) : u1
+    yield(%c)
+  } {
+    %b = load[x](%z) : f32
+    %d = mul(%b, %h) : f32
+    store[x](%z, %d)
+    yield()
+  }
+  %e = load[x](%n) : f32
+  store[t](%e)
+  yield()
+}
+"""
+    kernel = parse(HEAD + body)
+    logged = log_loads(kernel, [op for op in kernel.walk() if op.code is ops.load], CTX)
+    assert logged.logs[0].capacity is None and logged.counting is not None
+    x, log = np.array([3, 7], np.float32), np.zeros((1, 8), np.float32)
+    assert run(logged.logging, [x, 1, 0, log]).returns == (7,)
+    np.testing.assert_array_equal(log, [[3, 3, 1.5, 1.5, 0.75, 0.75, 0.375, 7]])
+    x[:] = np.nan
+    assert run(logged.replaying, [x, 1, 0, log]).returns == (7,)
+    assert x[0] == 0.375
+
+
 def test_a_loop_in_a_condition_is_refused():
     body = """
   while() : () {
