@@ -272,11 +272,11 @@ class _Reverse:
 
     def captured(self, op: Op) -> list[Op]:
         """Active values from outside that the regions of ``op`` compute with."""
-        inside = {p for region in op.regions for p in region.params}
-        inside |= {inner for region in op.regions for inner in region.walk()}
-        inside |= {p for inner in list(inside) for region in inner.regions for p in region.params}
+        body = {inner for region in op.regions for inner in region.walk()}
+        body |= {p for inner in list(body) for region in inner.regions for p in region.params}
+        inside = body | {p for region in op.regions for p in region.params}
         found: dict[Op, None] = {}
-        for node in inside:
+        for node in body:
             for a in (*(self.found.flows.get(node, ()) if self.active(node) else ()), *_stored(node)):
                 if isinstance(a, Op) and a not in inside and self.active(a):
                     found[a] = None
