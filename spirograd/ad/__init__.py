@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from spirograd.ad.forward_mode import FwdMode
+from spirograd.ad.second_order import hvp
 from spirograd.base import later
 
 F = TypeVar("F")
@@ -24,4 +25,4 @@ if not TYPE_CHECKING:
         return found
 
 
-__all__ = ["FwdMode", "no_grad"]
+__all__ = ["FwdMode", "hvp", "no_grad"]

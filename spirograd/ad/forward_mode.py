@@ -70,38 +70,40 @@ class FwdMode:
 
 
 class Chain:
-    """Which memory without dual got values with tangents: whoever reads it for a result would compute a wrong tangent."""
+    """Which memory without dual got values with tangents: whoever reads it for a result would compute a wrong tangent.
 
-    def __init__(self) -> None:
+    ``role``: what the memory lacks, "dual" or "grad" (second derivatives make the duals of what has a gradient).
+    """
+
+    def __init__(self, role: str = "dual") -> None:
+        self.role = role
         self._lost: dict[Any, tuple[str, Any, Any]] = {}  # memory -> (kernel, place, what keeps the memory alive)
 
     def follow(self, made: Any, packer: Any) -> None:
         """Look at a launch before it; raises SpirogradRuntimeError, with the line, where a chain breaks."""
         for place in made.derivative.gaps:
-            self._lost.setdefault(_memory(place.ref, packer), (made.label, place, _owner(place.ref, packer)))
+            owner = None if isinstance(place.ref, FieldRef) else packer.arrays[place.ref.arg]
+            self._lost.setdefault(memory_key(place.ref, packer), (made.label, place, owner))
         for place in made.derivative.gapped:
-            found = self._lost.get(_memory(place.ref, packer))
+            found = self._lost.get(memory_key(place.ref, packer))
             if found is not None:
                 label, written, _ = found
+                what = {"dual": "dual", "grad": "gradient"}[self.role]
                 problem = (
-                    f"`{place.ref.name}` has no dual, so tangents end there: {label} gives it values that have tangents"
+                    f"`{place.ref.name}` has no {what}, so tangents end there: {label} gives it values that have tangents"
                     f"{f' ({written.loc})' if written.loc is not None else ''}, and {made.label} computes with them"
                 )
-                hint = "declare it with `needs_dual=True`, or say that this is meant: `sg.stop_grad(value)`"
+                hint = f"declare it with `needs_{self.role}=True`, or say that this is meant: `sg.stop_grad(value)`"
                 raise SpirogradRuntimeError(render(problem, place.loc, hint))
 
 
-def _memory(ref: Any, packer: Any) -> Any:
+def memory_key(ref: Any, packer: Any) -> Any:
     """What tells memory apart in different launches."""
     if isinstance(ref, FieldRef):
         return ("field", ref.tree, ref.key)
     binding = packer.arrays[ref.arg]
     host = packer.transfers.host_address(binding) if packer.transfers is not None else 0
     return ("host array", host) if host else ("array", binding.address)
-
-
-def _owner(ref: Any, packer: Any) -> Any:
-    return None if isinstance(ref, FieldRef) else packer.arrays[ref.arg]
 
 
 def _check(memory: Any, what: str) -> None:

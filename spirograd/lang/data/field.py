@@ -135,6 +135,9 @@ class ComponentField(ScalarField):
     def dual(self) -> ScalarField | None:
         return self._of(self.whole.dual, "dual")
 
+    def make_duals(self) -> None:
+        self.whole.make_duals()
+
     def has_grad(self) -> bool:
         return self.whole.has_grad()
 

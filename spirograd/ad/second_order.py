@@ -1,0 +1,196 @@
+"""Second derivatives: products of a Hessian with a vector, by forward mode over reverse mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from spirograd.ad.forward_mode import Chain, memory_key
+from spirograd.ad.memories import Collector
+from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
+from spirograd.base.sizes import evaluate
+from spirograd.ir import ops
+from spirograd.ir.nodes import ArrayRef, FieldRef
+from spirograd.lang import context
+from spirograd.lang.data import partners
+from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.frontend.gradient import Differentiated
+from spirograd.lang.scalar import describe
+
+_DUALS = {"primal": "dual", "grad": "grad_dual"}
+_HINT = "write to other memory, or to another index at each step (`x[t + 1]` from `x[t]`)"
+
+
+def hvp(function: Callable[[], Any], loss: Any, x: Any, v: Any) -> Any:
+    """The product of the Hessian of ``loss`` by ``x`` with ``v``, as a NumPy array of the shape of ``x``.
+
+    ``function()`` runs the kernels that compute ``loss`` (a field or array of one scalar) from ``x``, from its start: it sets ``loss`` to
+    zero itself if it adds to it. ``x``: a field or array with gradient, or several in a list; then ``v`` is a list too, and so is the
+    result. Everything between ``x`` and ``loss`` needs gradients; tangents are made as needed. All gradients are cleared first, and hold
+    the gradient of ``loss`` afterwards.
+
+    Raises SpirogradRuntimeError, with the line, where a kernel overwrites what the gradient of an earlier one needs, or where a chain
+    leads through memory without gradient; SpirogradUnsupportedError for what has no derivative.
+    """
+    single = not isinstance(x, (list, tuple))
+    parameters, directions = ([x], [v]) if single else (list(x), list(v))
+    if len(parameters) != len(directions):
+        raise SpirogradTypeError(f"`x` are {len(parameters)} fields or arrays, and `v` {len(directions)} directions")
+    for memory, what in (*[(p, "x") for p in parameters], (loss, "loss")):
+        _check(memory, what)
+    if int(np.prod((*loss.shape, *loss.element_shape))) != 1:
+        raise SpirogradTypeError(f"`loss` is one scalar, got {describe(loss)} of shape {(*loss.shape, *loss.element_shape)}")
+    if context.recorder() is not None:
+        raise SpirogradRuntimeError("`hvp` cannot run inside of a tape, of a `FwdMode`, or of another `hvp`")
+    for memory in (*parameters, loss):
+        memory.make_duals()
+    partners.clear("dual", "grad", "grad_dual")
+    for p, direction in zip(parameters, directions):
+        p.dual.from_numpy(_direction(p, direction))
+    recorded = _Recorder()
+    context.set_recorder(recorded)
+    try:
+        function()
+    finally:
+        context.set_recorder(None)
+    loss.grad.fill(1.0)
+    recorded.reverse()
+    results = [p.grad.dual.to_numpy() for p in parameters]
+    return results[0] if single else results
+
+
+def _check(memory: Any, what: str) -> None:
+    if not isinstance(memory, (ScalarField, Ndarray)):
+        raise SpirogradTypeError(f"`{what}` is a field or array, got {describe(memory)}")
+    if not memory.has_grad():
+        raise SpirogradRuntimeError(render(f"`{what}`, {describe(memory)}, has no gradient", None, "declare it with `needs_grad=True`"))
+
+
+def _direction(x: Any, v: Any) -> Any:
+    shape = (*x.shape, *x.element_shape)
+    found = np.asarray(v.to_numpy() if hasattr(v, "to_numpy") else v, x.dtype.np)
+    if found.shape != shape:
+        raise SpirogradRuntimeError(f"`v` has shape {found.shape}, and `x`, {describe(x)}, shape {shape}")
+    return found
+
+
+def _dual(made: Differentiated, ref: Any) -> FieldRef | ArrayRef | None:
+    """The memory of the tangents of primal memory with a gradient, and of such gradients."""
+    if ref.role not in _DUALS:
+        return None
+    if isinstance(ref, ArrayRef):
+        there = getattr(made.primal.kernel.args[ref.arg], "needs_grad", False)
+        return replace(ref, role=_DUALS[ref.role]) if there else None
+    field = made.fields.get(ref)
+    if field is None or (ref.role == "primal" and not field.has_grad()):
+        return None
+    found: FieldRef = field.dual.refs()
+    made.fields[found] = field.dual
+    return found
+
+
+class _Tangents(Differentiated):
+    """A kernel in forward mode, with tangents in all memory that has a gradient."""
+
+    def __init__(self, session: Any, kernel: Any, specialization: Any) -> None:
+        super().__init__(session, kernel, specialization, "forward")
+
+    def partner(self, ref: Any) -> FieldRef | ArrayRef | None:
+        return _dual(self, ref)
+
+
+class _Second(Differentiated):
+    """The gradient of a kernel in forward mode."""
+
+    def __init__(self, session: Any, kernel: Any, specialization: Any) -> None:
+        super().__init__(session, kernel, specialization, "reverse")
+        second = session.differentiate(self.derivative.kernel, "forward", lambda ref: _dual(self, ref))
+        self.derivative = replace(self.derivative, kernel=second.kernel)
+        self.trees = {field.tree.id: field.tree.allocation for field in self.fields.values()}
+
+
+@dataclass(slots=True, eq=False)
+class _Launch:
+    second: _Second
+    packer: Any
+
+
+class _Recorder:
+    """Runs kernels with tangents, and keeps what their gradients need; see `context.recorder`."""
+
+    def __init__(self) -> None:
+        self.launches: list[_Launch] = []
+        self.chain = Chain("grad")
+
+    def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
+        session = context.session()
+        self._make_duals(session, kernel, specialization, packer, args)
+        first = specialization.derivatives.get("tangents")
+        if first is None:
+            first = specialization.derivatives["tangents"] = _Tangents(session, kernel, specialization)
+        second = specialization.derivatives.get("second")
+        if second is None:
+            second = specialization.derivatives["second"] = _Second(session, kernel, specialization)
+        self._refuse(specialization, first, second)
+        self.chain.follow(first, packer)
+        self._follow(second, packer)
+        self.launches.append(_Launch(second, packer))
+        return first.plan.launch(packer.scalars, packer.arrays, first.trees)
+
+    def _make_duals(self, session: Any, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> None:
+        """Have tangents in all memory with gradients."""
+        for field in specialization.fields.values():
+            if field.role == "primal" and field.has_grad():
+                field.make_duals()
+        for k, array in enumerate(Collector(kernel, specialization, args).arrays):
+            if isinstance(array, Ndarray) and array.grad is not None:
+                array.make_duals()
+                packer.arrays[k] = session.bind(array)
+            elif getattr(array, "requires_grad", False):
+                raise SpirogradTypeError("`hvp` works on fields and ndarrays, not on torch tensors that require a gradient")
+
+    def _refuse(self, specialization: Any, first: _Tangents, second: _Second) -> None:
+        label = second.label
+        if second.returned:
+            raise SpirogradRuntimeError(
+                render(f"{label} returns a value that depends on memory with gradients, which ends there", None, "store it to a field")
+            )
+        if any(op.code is ops.seed for op in specialization.kernel.walk()):
+            raise SpirogradRuntimeError(f"{label} draws random numbers, which its gradient would draw again: `hvp` does not replay them")
+        for need in second.derivative.needs:
+            if need.when == "before" and need.overwritten is not None:
+                problem = (
+                    f"the gradient of {label} needs `{need.ref.name}` as it was before the kernel, which overwrites it ({need.overwritten})"
+                )
+                raise SpirogradRuntimeError(render(problem, need.loc, f"{_HINT}: `hvp` saves nothing"))
+
+    def _follow(self, second: _Second, packer: Any) -> None:
+        """Raise if a launch overwrites what the gradients of earlier ones need."""
+        for write in second.derivative.writes:
+            key = memory_key(write.ref, packer)
+            for earlier in self.launches:
+                for need in earlier.second.derivative.needs:
+                    if memory_key(need.ref, earlier.packer) != key:
+                        continue
+                    at, there = _index(write.first, packer), _index(need.first, earlier.packer)
+                    if at is None or there is None or at == there:
+                        problem = (
+                            f"{second.label} overwrites `{write.ref.name}`, which the gradient of an earlier {earlier.second.label} needs"
+                        )
+                        raise SpirogradRuntimeError(render(problem, write.loc, f"{_HINT}: `hvp` saves nothing"))
+
+    def reverse(self) -> None:
+        """The gradients with their tangents, last kernel first."""
+        for launch in reversed(self.launches):
+            launch.second.launch(launch.packer, None, None)
+
+
+def _index(first: Any, packer: Any) -> int | None:
+    """A first index that the host can know, at a launch."""
+    if first is None:
+        return None
+    return evaluate(first, lambda k: int(packer.scalars[k]), lambda k, axis: int(packer.arrays[k].shape[axis]))

@@ -1,0 +1,217 @@
+"""`sg.ad.hvp` on every back end, against torch's Hessian-vector products."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import spirograd as sg
+
+pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.needs("torch")]
+N = 7
+
+
+def vector(seed, shape=N):
+    return np.random.default_rng(seed).uniform(0.3, 1.7, shape).astype(np.float32)
+
+
+def reference(function, x, v):
+    """The gradient of ``function`` at ``x`` and the product of its Hessian with ``v``, in f64."""
+    x, v = torch.tensor(x, dtype=torch.float64), torch.tensor(v, dtype=torch.float64)
+    _, product = torch.autograd.functional.hvp(function, x, v)
+    return torch.autograd.functional.jacobian(function, x).numpy(), product.numpy()
+
+
+def close(found, wanted):
+    np.testing.assert_allclose(found, wanted, rtol=5e-4, atol=5e-5)
+
+
+def fields(*shapes):
+    return [sg.field(sg.f32, shape=shape, needs_grad=True) for shape in shapes]
+
+
+def test_one_kernel():
+    x, loss = fields(N, ())
+
+    @sg.kernel
+    def run():
+        for i in x:
+            loss[None] += sg.sin(x[i]) * x[(i + 1) % N] ** 2 / (1.0 + x[i])
+
+    x.from_numpy(vector(1))
+    product = sg.ad.hvp(run, loss, x, vector(2))
+    gradient, wanted = reference(lambda x: (torch.sin(x) * torch.roll(x, -1) ** 2 / (1.0 + x)).sum(), vector(1), vector(2))
+    close(product, wanted)
+    close(x.grad.to_numpy(), gradient)
+
+
+def test_several_kernels_and_runs():
+    x, y, loss = fields(N, N, ())
+
+    @sg.kernel
+    def clear():
+        loss[None] = 0.0
+
+    @sg.kernel
+    def first(scale: sg.f32):
+        for i in x:
+            y[i] = sg.exp(x[i] * scale) * x[i]
+
+    @sg.kernel
+    def second():
+        for i in y:
+            if y[i] > 0.8:
+                loss[None] += y[i] * y[(i + 2) % N]
+
+    def run():
+        clear()
+        first(0.7)
+        second()
+
+    def function(x):
+        y = torch.exp(x * float(np.float32(0.7))) * x
+        return torch.where(y > 0.8, y * torch.roll(y, -2), 0.0).sum()
+
+    for seed in range(3):
+        x.from_numpy(vector(seed))
+        gradient, wanted = reference(function, vector(seed), vector(seed + 5))
+        close(sg.ad.hvp(run, loss, x, vector(seed + 5)), wanted)
+        close(x.grad.to_numpy(), gradient)
+
+
+def test_steps_in_time():
+    """Each step reads what the one before wrote, at another index."""
+    steps = 4
+    x, loss = fields((steps + 1, N), ())
+
+    @sg.kernel
+    def step(t: sg.i32):
+        for i in range(N):
+            x[t + 1, i] = x[t, i] + 0.2 * sg.sin(x[t, (i + 1) % N]) * x[t, i]
+
+    @sg.kernel
+    def total():
+        loss[None] = 0.0
+        for i in range(N):
+            loss[None] += x[steps, i] ** 2
+
+    def run():
+        for t in range(steps):
+            step(t)
+        total()
+
+    def function(start):
+        x = start[0]
+        for _ in range(steps):
+            x = x + 0.2 * torch.sin(torch.roll(x, -1)) * x
+        return (x**2).sum()
+
+    start, direction = np.zeros((2, steps + 1, N), np.float32)
+    start[0], direction[0] = vector(1), vector(2)
+    x.from_numpy(start)
+    close(sg.ad.hvp(run, loss, x, direction)[0], reference(function, start, direction)[1][0])
+
+
+def test_arrays_and_vectors():
+    @sg.kernel
+    def run(x: sg.types.ndarray(), w: sg.types.ndarray(), loss: sg.types.ndarray()):
+        for i in range(x.shape[0]):
+            loss[0] += x[i].norm() * w[i] + x[i].dot(x[(i + 1) % N]) ** 2
+
+    x = sg.Vector.ndarray(3, sg.f32, N, needs_grad=True)
+    w, loss = sg.ndarray(sg.f32, N, needs_grad=True), sg.ndarray(sg.f32, 1, needs_grad=True)
+    a, v, b, u = vector(1, (N, 3)), vector(2, (N, 3)), vector(3), vector(4)
+    x.from_numpy(a)
+    w.from_numpy(b)
+    found = sg.ad.hvp(lambda: run(x, w, loss), loss, [x, w], [v, u])
+
+    def function(x, w):
+        return (x.norm(dim=1) * w + (x * torch.roll(x, -1, 0)).sum(1) ** 2).sum()
+
+    inputs, directions = [tuple(torch.tensor(p, dtype=torch.float64) for p in pair) for pair in ((a, b), (v, u))]
+    wanted = torch.autograd.functional.hvp(function, inputs, directions)[1]
+    for mine, theirs in zip(found, wanted):
+        close(mine, theirs.numpy())
+
+
+def test_a_whole_hessian_is_symmetric():
+    x, loss = fields(N, ())
+
+    @sg.kernel
+    def run():
+        loss[None] = 0.0
+        for i in x:
+            for j in range(N):
+                loss[None] += sg.cos(x[i] * x[j]) * (i + 1)
+
+    x.from_numpy(vector(1))
+    hessian = np.stack([sg.ad.hvp(run, loss, x, row) for row in np.eye(N, dtype=np.float32)])
+    close(hessian, hessian.T)
+    close(hessian[2], reference(lambda x: (torch.cos(x[:, None] * x) * torch.arange(1, N + 1)[:, None]).sum(), vector(1), np.eye(N)[2])[1])
+
+
+# --- what is refused ---------------------------------------------------------------------------------------------------
+
+
+def test_what_is_overwritten():
+    x, y, loss = fields(N, N, ())
+
+    @sg.kernel
+    def inside():
+        for i in x:
+            x[i] = x[i] * x[i]
+
+    @sg.kernel
+    def use():
+        for i in x:
+            loss[None] += y[i] * y[i] + x[i]
+
+    @sg.kernel
+    def fill():
+        for i in y:
+            y[i] = 1.0
+
+    with pytest.raises(sg.SpirogradRuntimeError, match="needs `x` as it was before the kernel"):
+        sg.ad.hvp(inside, loss, x, vector(1))
+    with pytest.raises(sg.SpirogradRuntimeError, match=r"`fill` overwrites `y`.*`use` needs"):
+        sg.ad.hvp(lambda: (use(), fill()), loss, x, vector(1))
+
+
+def test_mistakes():
+    x, loss = fields(N, ())
+    plain = sg.field(sg.f32, shape=N)
+
+    @sg.kernel
+    def there():
+        for i in x:
+            plain[i] = x[i] * x[i]
+
+    @sg.kernel
+    def back():
+        for i in x:
+            loss[None] += plain[i]
+
+    @sg.kernel
+    def value() -> sg.f32:
+        return x[0] * x[1]
+
+    @sg.kernel
+    def noise():
+        loss[None] += x[0] * sg.random()
+
+    cases = (
+        (lambda: (there(), back()), loss, x, vector(1), "`plain` has no gradient"),
+        (value, loss, x, vector(1), "returns a value"),
+        (noise, loss, x, vector(1), "random numbers"),
+        (back, loss, plain, vector(1), "has no gradient"),
+        (back, loss, x, vector(1, 3), "shape"),
+        (lambda: sg.ad.hvp(back, loss, x, vector(1)), loss, x, vector(1), "inside of"),
+    )
+    for function, to, by, v, pattern in cases:
+        with pytest.raises(sg.SpirogradRuntimeError, match=pattern):
+            sg.ad.hvp(function, to, by, v)
+    for to, by, v in ((x, x, vector(1)), (3.0, x, vector(1)), (loss, [x], [])):
+        with pytest.raises(sg.SpirogradTypeError):
+            sg.ad.hvp(back, to, by, v)
+    assert sg.lang.context.recorder() is None
