@@ -130,6 +130,8 @@ OP_MAP: dict[OpCode, Spelling] = {
     ops.extract: Emitted("extract"),
     ops.insert: Emitted("insert"),
     # arguments
+    ops.stop_grad: _KERNEL_LEVEL,
+    ops.recall: _KERNEL_LEVEL,
     ops.arg: _KERNEL_LEVEL,
     ops.shape: _KERNEL_LEVEL,
     ops.seed: _KERNEL_LEVEL,

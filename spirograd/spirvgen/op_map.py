@@ -53,6 +53,7 @@ def _same(name: str, boolean: str = "") -> Spelling:
 
 
 _KERNEL_ONLY = UNSUPPORTED("kernel IR only; lowered by layout")
+_DERIVATIVES = UNSUPPORTED("kernel IR only; dropped before compilation")
 _FLOORED = UNSUPPORTED("kernel IR only; lowered by legalize (OpSMod is wrong on some drivers)")
 
 MAP: dict[OpCode, Entry] = {
@@ -123,6 +124,8 @@ MAP: dict[OpCode, Entry] = {
     ops.extract: COMPOSED("emit_vector"),
     ops.insert: COMPOSED("emit_vector"),
     # arguments and memory
+    ops.stop_grad: _DERIVATIVES,
+    ops.recall: _DERIVATIVES,
     ops.arg: _KERNEL_ONLY,
     ops.shape: _KERNEL_ONLY,
     ops.seed: _KERNEL_ONLY,

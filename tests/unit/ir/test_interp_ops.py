@@ -83,6 +83,8 @@ INTEGER: dict[str, Callable[..., int]] = {
     "not": lambda t, a: ~a,
     "shl": lambda t, a, b: a << (b % t.bits),
     "shr": lambda t, a, b: a >> (b % t.bits),
+    "stop_grad": lambda t, a: a,
+    "recall": lambda t, a, b: a,
     "popcnt": lambda t, a: bin(a & ((1 << t.bits) - 1)).count("1"),
     "clz": lambda t, a: len(format(a & ((1 << t.bits) - 1), f"0{t.bits}b").split("1")[0]),
     "ctz": lambda t, a: len(format(a & ((1 << t.bits) - 1), f"0{t.bits}b")[::-1].split("1")[0]),
@@ -90,6 +92,7 @@ INTEGER: dict[str, Callable[..., int]] = {
 FLOAT: dict[str, Callable[..., Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative, "abs": np.abs, "min": np.fmin,
     "max": np.fmax, "sqrt": np.sqrt, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "round": np.round,
+    "stop_grad": np.positive, "recall": lambda a, b: a,
 }  # fmt: skip
 MATH: dict[str, Callable[..., Any]] = {
     "rsqrt": lambda a: 1 / np.sqrt(a), "exp": np.exp, "log": np.log, "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin,
@@ -98,7 +101,10 @@ MATH: dict[str, Callable[..., Any]] = {
 COMPARE: dict[str, Callable[..., Any]] = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
 }  # fmt: skip
-BOOL: dict[str, Callable[..., Any]] = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor, "not": np.logical_not}
+BOOL: dict[str, Callable[..., Any]] = {
+    "and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor, "not": np.logical_not, "stop_grad": np.copy,
+    "recall": lambda a, b: a,
+}  # fmt: skip
 
 
 def cases(table: dict[str, Any], types: tuple[DType, ...]) -> list[Any]:
