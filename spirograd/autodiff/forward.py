@@ -187,6 +187,11 @@ class _Forward:
             self.clone(op)
             return
         if self.loop is not None:
+            if kind == "exchange" and op.args[-1] not in self.tangents and _is_adjoint(ref):
+                # A gradient kernel, where one of the winners of a minimum or maximum claims the adjoint; of several, anyone may.
+                self.clone(op)
+                self.tangents[op] = self.b.atomic("exchange", dual, *self.args(op)[:-1], zero(self.b, op.type))
+                return
             if self.active(op):
                 _refuse(op, "the value that an atomic operation in a parallel loop returns has no derivative: it depends on the order")
             self.atomic_parallel(op, kind, ref, dual)
@@ -341,6 +346,11 @@ def _memory(ref: Ref) -> object:
     if isinstance(ref, FieldRef):
         return ("field", ref.key, ref.role)
     return ("array", ref.arg, ref.role) if isinstance(ref, ArrayRef) else ref
+
+
+def _is_adjoint(ref: Ref) -> bool:
+    """Whether memory belongs to reverse mode."""
+    return ref.name.endswith(".grad") if isinstance(ref, TempRef) else getattr(ref, "role", "") == "grad"
 
 
 def _wanted(kernel: Kernel, found: Activity) -> dict[Op, tuple[int, ...]]:
