@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from spirograd.analysis.sizes import size_of
 from spirograd.autodiff.activity import is_float
+from spirograd.autodiff.prepare.induction import induction
 from spirograd.autodiff.sweep import noted, noted_type, recalled
 from spirograd.autodiff.threaded import LOOPS, Cell, Threaded
 from spirograd.base.dtypes import DType, i32
@@ -62,7 +63,8 @@ def log_loads(primal: Kernel, loads: Iterable[Op], ctx: PassContext) -> Logged:
     args = (*primal.args, *[ArrayArg(p.log.ref.name, p.log.ref.dtype, 2) for p in plans])
     bodies = [kind(plans).region(primal.body) for kind in (_Logging, _Replaying)]
     logging, replaying = [Kernel(primal.name, args, body, primal.returns, primal.loc) for body in bodies]
-    return Logged(logging, replaying, _counting(primal, plans, ctx), tuple([p.log for p in plans]))
+    # Where the entries of an iteration follow from its number, no tape of the reverse need hold the counter.
+    return Logged(logging, induction(replaying, ctx), _counting(primal, plans, ctx), tuple([p.log for p in plans]))
 
 
 # --- which log is for what -----------------------------------------------------------------------------------------------
