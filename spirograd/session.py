@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +15,7 @@ import numpy as np
 from spirograd.autodiff.derivative import Derivative
 from spirograd.base import knobs
 from spirograd.base.artifact import CompiledKernel
+from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeTypeError, render
 from spirograd.base.options import CompileOptions
 from spirograd.compiler import compile_kernel, differentiate, kernel_key
@@ -109,6 +111,11 @@ class Session:
             grad, dual, grad_dual = [0 if part is None else part.allocation.address for part in roles]
             binding = array._sg_binding = ArrayBinding(allocation.address, array.shape, grad, dual, allocation, grad_dual)
         return binding  # type: ignore[no-any-return]
+
+    def scratch(self, dtype: DType, shape: tuple[int, ...]) -> ArrayBinding:
+        """A new array of zeros that only launches see."""
+        allocation = self.memory.allocate(max(math.prod(shape) * dtype.size, 1))
+        return ArrayBinding(allocation.address, shape, 0, 0, allocation)
 
     def transfers(self, gradients: bool = False) -> Transfers:
         return Transfers(self, gradients)

@@ -2,27 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
-
+from spirograd.ad.custom import clear_all_gradients, grad_for, grad_replaced, no_grad
 from spirograd.ad.forward_mode import FwdMode
 from spirograd.ad.second_order import hvp
-from spirograd.base import later
+from spirograd.ad.tape import Tape
 
-F = TypeVar("F")
-
-
-def no_grad(function: F) -> F:
-    """Leave a function out of differentiation: without derivatives, the function itself."""
-    return function
-
-
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> Any:
-        found = later.later(name, later.LATER_AD, "ad.")
-        if found is None:
-            raise AttributeError(f"`ad` has no attribute {name!r}")
-        return found
-
-
-__all__ = ["FwdMode", "hvp", "no_grad"]
+__all__ = ["FwdMode", "Tape", "clear_all_gradients", "grad_for", "grad_replaced", "hvp", "no_grad"]

@@ -22,7 +22,7 @@ from spirograd.lang.scalar import describe
 logger = logging.getLogger("spirograd")
 
 
-class FwdMode:
+class FwdMode(context.Recorder):
     """Run kernels with tangents: ``with FwdMode(loss=y, param=x, seed=v): kernel()`` leaves in ``y.dual`` the derivative of y along v.
 
     ``loss``: a field or array with dual, or several in a list: what is asked for. ``param``: one, by which to differentiate. ``seed``: the

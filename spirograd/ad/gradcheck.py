@@ -160,9 +160,7 @@ class _Check:
         numbers = [int(arg.name.removeprefix("returned")) for arg in self.made.returned]
         return loss + sum(w * float(outcome.returns[k]) for w, k in zip(self.returned, numbers))
 
-    def _row(
-        self, key: Any, m: Memory, values: dict[Any, Any], gradient: Any, eps: float, rtol: float, atol: float, entries: int
-    ) -> Row:
+    def _row(self, key: Any, m: Memory, values: dict[Any, Any], gradient: Any, eps: float, rtol: float, atol: float, entries: int) -> Row:
         wide = {k: v.astype(np.float64) if v.dtype.kind == "f" else v for k, v in values.items()}
         size = wide[key].size
         chosen = np.arange(size) if size <= entries else np.sort(self.rng.choice(size, entries, replace=False))

@@ -119,7 +119,7 @@ class _Launch:
     packer: Any
 
 
-class _Recorder:
+class _Recorder(context.Recorder):
     """Runs kernels with tangents, and keeps what their gradients need; see `context.recorder`."""
 
     def __init__(self) -> None:

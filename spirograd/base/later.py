@@ -41,7 +41,6 @@ class Later:
         return f"<{self.__name__}: not in this version>"
 
 
-_AD = "automatic differentiation comes in a later version"
 _SPARSE = "all field trees are dense; allocate the largest shape that is needed"
 _SIMT = "kernels address groups of threads in a later version; parallel loops and atomics are what there is now"
 _LINALG = "large matrices and their solvers come in a later version; write it with `sg.func`, or use NumPy outside of kernels"
@@ -77,7 +76,6 @@ LATER: dict[str, str] = {
 }
 
 # Names inside namespaces that exist.
-LATER_AD = dict.fromkeys(("Tape", "grad_replaced", "grad_for", "clear_all_gradients"), _AD)
 LATER_TYPES: dict[str, str] = {
     "quant": _QUANT,
     "ref": LATER["ref"],

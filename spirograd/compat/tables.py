@@ -142,7 +142,6 @@ EMPTY_MODULES: dict[str, str] = {
 Fallback = Callable[[str], Any]
 FALLBACKS: dict[str, Fallback] = {
     "": later.later,
-    "ad": lambda name: later.later(name, later.LATER_AD, "ad."),
     "types": lambda name: later.later(name, later.LATER_TYPES, "types."),
     "lang": later.later,
     "lang.impl": later.later,

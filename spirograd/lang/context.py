@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +40,7 @@ class Trace:
 
 _scope = _Scope()
 _session: Any = None
-_recorder: Any = None
+_recorder: Recorder | None = None
 
 
 def current_trace() -> Trace | None:
@@ -61,12 +62,24 @@ def set_trace(trace: Trace | None) -> Trace | None:
     return before
 
 
-def recorder() -> Any:
-    """What wants to see every launch of a kernel (an open tape), or None. It has ``launch(kernel, specialization, packer, args)``."""
+class Recorder:
+    """Sees what happens outside of kernels while it is set: an open tape, for example."""
+
+    def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
+        """Launch a kernel, in place of its plan; returns what that returns. ``packer``: the flat arguments of ``args``."""
+        raise NotImplementedError
+
+    def host_write(self, memory: Any, key: Any, clear: Callable[[], None], source: Any) -> None:
+        """The host is about to write to a field or ndarray: to the element at ``key``, or (None) to all. ``clear`` sets the gradient of
+        what it writes to zero. ``source``: the field or ndarray that is copied, None for numbers."""
+
+
+def recorder() -> Recorder | None:
+    """What sees every launch of a kernel, or None."""
     return _recorder
 
 
-def set_recorder(new: Any) -> Any:
+def set_recorder(new: Recorder | None) -> Recorder | None:
     """Make ``new`` see every launch; returns the one before."""
     global _recorder
     before, _recorder = _recorder, new

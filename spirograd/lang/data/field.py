@@ -10,7 +10,7 @@ import numpy as np
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError
 from spirograd.ir.nodes import Layout
 from spirograd.lang import scalar
-from spirograd.lang.data import transfer, tree
+from spirograd.lang.data import partners, transfer, tree
 from spirograd.lang.data.enums import Layout as Arrangement
 from spirograd.lang.data.scalar_field import UNPLACED, BuildElement, Field, ScalarField, element_index, shape_tuple
 from spirograd.lang.data.transfer import Array
@@ -65,11 +65,18 @@ class MatrixField(ScalarField):
 
     def __getitem__(self, key: Any) -> Any:
         addresses = self._addresses(key)
-        return self._build([self._read(a) for a in addresses], self.element_shape, lambda k, v: self._write(addresses[k], v))
+
+        def write(component: int, value: Any) -> None:
+            partners.host_write(self, key, component)
+            self._write(addresses[component], value)
+
+        return self._build([self._read(a) for a in addresses], self.element_shape, write)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         data = np.broadcast_to(self._number(value), self.element_shape).reshape(-1)
-        for a, v in zip(self._addresses(key), data):
+        addresses = self._addresses(key)
+        partners.host_write(self, key)
+        for a, v in zip(addresses, data):
             self._write(a, v)
 
     def _number(self, value: Any) -> Any:

@@ -125,11 +125,23 @@ class Ndarray(HostScope):
         if self._build is None or not self.element_shape:
             return out[0].item()
         size = self.dtype.size
-        return self._build(out.tolist(), self.element_shape, lambda k, v: self._write_scalars(address + k * size, v))
+
+        def write(component: int, value: Any) -> None:
+            partners.host_write(self, key, component)
+            self._write_scalars(address + component * size, value)
+
+        return self._build(out.tolist(), self.element_shape, write)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         address = self._address(key)
-        self._write_scalars(address, np.broadcast_to(self._element(value), self.element_shape))
+        data = np.broadcast_to(self._element(value), self.element_shape)
+        partners.host_write(self, key)
+        self._write_scalars(address, data)
+
+    def clear_element(self, key: Any, component: int | None) -> None:
+        """Set an element, or one component of it, to zero."""
+        part = np.zeros(self.element_shape if component is None else ())
+        self._write_scalars(self._address(key) + (component or 0) * self.dtype.size, part)
 
     def _element(self, value: Any) -> Any:
         if scalar.is_number(value):
@@ -143,7 +155,9 @@ class Ndarray(HostScope):
 
     def fill(self, value: Any) -> None:
         """Set all elements to ``value``: a number, or a vector or matrix of the element shape."""
-        transfer.fill(self.allocation, self.view, self._element(value))
+        element = self._element(value)
+        partners.host_write(self)
+        transfer.fill(self.allocation, self.view, element)
 
     def copy_from(self, other: Any) -> None:
         """Take over the contents of another array or field of the same shape; raises ValueError if shapes differ."""
@@ -151,6 +165,7 @@ class Ndarray(HostScope):
             raise SpirogradTypeError(f"`copy_from` takes an ndarray, not {scalar.describe(other)}")
         if other.shape != self.shape or other.element_shape != self.element_shape:
             raise SpirogradValueError(f"an ndarray of shape {self.shape} cannot copy from shape {other.shape}")
+        partners.host_write(self, source=other)
         transfer.copy(self.allocation, self.view, other.tree.allocation, other.view)
 
     def to_numpy(self, dtype: Any = None, *, copy: bool = True) -> Array:
@@ -161,7 +176,9 @@ class Ndarray(HostScope):
 
     def from_numpy(self, array: Any) -> None:
         """Set the contents; raises ValueError if the shape is not ``shape`` + ``element_shape``."""
-        transfer.write(self.allocation, self.view, matching(array, self.view, "the ndarray"))
+        data = matching(array, self.view, "the ndarray")
+        partners.host_write(self)
+        transfer.write(self.allocation, self.view, data)
 
     def to_torch(self, device: Any = None, *, copy: bool = True) -> Any:
         """The contents as a torch tensor on ``device`` (the CPU by default)."""

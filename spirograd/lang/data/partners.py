@@ -5,6 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from spirograd.lang import context
+
 _known: dict[str, weakref.WeakSet[Any]] = {}
 
 
@@ -12,6 +14,27 @@ def note(partner: Any, role: str) -> Any:
     """Remember a field or array that is the gradient ("grad"), tangent ("dual") or tangent of the gradient ("grad_dual") of another."""
     _known.setdefault(role, weakref.WeakSet()).add(partner)
     return partner
+
+
+def is_partner(memory: Any) -> bool:
+    """Whether a field or array is a gradient or tangent of another."""
+    return any(memory in known for known in _known.values())
+
+
+def host_write(memory: Any, key: Any = None, component: int | None = None, source: Any = None) -> None:
+    """Called before the host writes to a field or array: to an element, one component of it, or all; from ``source``, if that is a field
+    or array. An open tape saves what gradients still need, and clears the gradient of what is written when it comes by again."""
+    recorder = context.recorder()
+    if recorder is None:
+        return
+
+    def clear() -> None:
+        if key is None:
+            memory.grad.fill(0.0)
+        else:
+            memory.grad.clear_element(key, component)
+
+    recorder.host_write(memory, key, clear, source)
 
 
 def clear(*roles: str) -> None:

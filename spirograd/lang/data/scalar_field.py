@@ -327,7 +327,15 @@ class ScalarField(Field):
     def __setitem__(self, key: Any, value: Any) -> None:
         if not scalar.is_number(value):
             raise SpirogradTypeError(f"an element of field `{self.name}` is a {self.dtype}, not {scalar.describe(value)}")
-        self._write(self._addresses(key)[0], value)
+        address = self._addresses(key)[0]
+        partners.host_write(self, key)
+        self._write(address, value)
+
+    def clear_element(self, key: Any, component: int | None) -> None:
+        """Set an element, or one component of it, to zero."""
+        for k, address in enumerate(self._addresses(key)):
+            if component in (None, k):
+                self._write(address, 0)
 
     # --- whole contents ---
 
@@ -338,7 +346,9 @@ class ScalarField(Field):
 
     def fill(self, value: Any) -> None:
         """Set all elements to ``value``."""
-        transfer.fill(self.tree.allocation, self.view, self._number(value))
+        number = self._number(value)
+        partners.host_write(self)
+        transfer.fill(self.tree.allocation, self.view, number)
 
     def copy_from(self, other: Any) -> None:
         """Take over the contents of another field or array of the same shape; raises ValueError if shapes differ."""
@@ -346,6 +356,7 @@ class ScalarField(Field):
             raise SpirogradTypeError(f"`copy_from` takes a field, not {scalar.describe(other)}")
         if other.shape != self.shape or other.element_shape != self.element_shape:
             raise SpirogradValueError(f"field `{self.name}` of shape {self.shape} cannot copy from shape {other.shape}")
+        partners.host_write(self, source=other)
         transfer.copy(self.tree.allocation, self.view, other.tree.allocation, other.view)
 
     def to_numpy(self, dtype: Any = None, *, copy: bool = True) -> Array:
@@ -359,7 +370,9 @@ class ScalarField(Field):
 
     def from_numpy(self, array: Any) -> None:
         """Set the contents; raises ValueError if the shape is not ``shape`` + element shape."""
-        transfer.write(self.tree.allocation, self.view, matching(array, self.view, f"field `{self.name}`"))
+        data = matching(array, self.view, f"field `{self.name}`")
+        partners.host_write(self)
+        transfer.write(self.tree.allocation, self.view, data)
 
     def to_torch(self, device: Any = None, *, copy: bool = True) -> Any:
         """The contents as a torch tensor on ``device`` (the CPU by default)."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradSyntaxError, render
+from spirograd.base.sizes import evaluate
 from spirograd.ir.nodes import ArrayRef, FieldRef, ScalarArg
 from spirograd.ir.nodes import Kernel as KernelIR
 from spirograd.lang import context
@@ -38,8 +39,10 @@ class Differentiated:
         self._session = session
         self._plan: Any = None
         self.trees = {field.tree.id: field.tree.allocation for field in self.fields.values()}
-        self.returned = self.derivative.kernel.args[len(specialization.kernel.args) :]
-        self.checked = False
+        logs = self.derivative.logging.logs if self.derivative.logging is not None else ()
+        self.returned = self.derivative.kernel.args[len(specialization.kernel.args) + len(logs) :]
+        self._checked = self._warned = False
+        self._logging: Any = None  # the plans of the primal that notes what it reads, and of that which counts it
 
     def partner(self, ref: Any) -> FieldRef | ArrayRef | None:
         """The memory of the gradient (or tangent) of primal memory, None if there is none."""
@@ -65,12 +68,13 @@ class Differentiated:
 
     def check_bare(self) -> None:
         """Raise, with the line, unless this can run by itself, right after the kernel. Warns once of gradients that end."""
-        if self.checked:
+        if self._checked:
             return
+        self.warn()
         derivative = self.derivative
         if not derivative.sinks and not self.returned:
             self._refuse_without_sink()
-        for need in derivative.needs:
+        for need in (*derivative.needs, *(derivative.logging.loads if derivative.logging is not None else ())):
             if need.when == "before" and need.overwritten is not None:
                 raise SpirogradCompilationError(
                     f"the gradient of {self.label} needs {name_of(need.ref)} as it was before the kernel, which overwrites it "
@@ -81,9 +85,13 @@ class Differentiated:
         for place in derivative.gaps:
             text = f"no gradient flows through {name_of(place.ref)}, which {self.label} gives values that depend on others with gradients"
             logger.warning(render(text, place.loc, "declare it with `needs_grad=True`, or say that this is meant: `sg.stop_grad(value)`"))
-        for text in derivative.warnings:
+        self._checked = True
+
+    def warn(self) -> None:
+        """Tell the user, once, what the derivative has to say."""
+        for text in () if self._warned else self.derivative.warnings:
             logger.warning(text)
-        self.checked = True
+        self._warned = True
 
     def _refuse_without_sink(self) -> None:
         derivative = self.derivative
@@ -105,6 +113,22 @@ class Differentiated:
         if self.plan.compiled.prints or self.plan.compiled.faults:
             self._session.launched()
 
+    def launch_logging(self, packer: Packer) -> tuple[Any, int | None, list[Any]]:
+        """Launch the primal such that it notes what no memory keeps: what the launch returns, its number, and its logs."""
+        logging = self.derivative.logging
+        session = self._session
+        if self._logging is None:
+            self._logging = [None if kernel is None else session.prepare(kernel) for kernel in (logging.kernel, logging.counting)]
+        plan, counting = self._logging
+        scalars, arrays = list(packer.scalars), list(packer.arrays)
+        counts = iter(() if counting is None else counting.launch(scalars, arrays, self.primal.trees))
+        logs = []
+        for ref, sizes in zip(logging.logs, logging.sizes):
+            shape = [next(counts) if size is None else evaluate(size, scalars.__getitem__, _extent_of(arrays)) for size in sizes]
+            logs.append(session.scratch(ref.dtype, tuple(max(int(n), 0) for n in shape)))
+        values = plan.launch([*scalars, *(0 for _ in logs)], [*arrays, *logs], self.primal.trees)
+        return values, getattr(plan, "last_number", None), logs
+
     def _put_returned(self, packer: Packer, returned: Any) -> None:
         if returned is None:
             if self.returned:
@@ -123,6 +147,10 @@ class Differentiated:
         values = _leaves(self.primal.returns, returned, self.label)
         for arg in self.returned:
             packer.put_scalar(values[int(arg.name.removeprefix("returned"))])
+
+
+def _extent_of(arrays: Sequence[Any]) -> Callable[[int, int], int]:
+    return lambda k, axis: int(arrays[k].shape[axis])
 
 
 def _leaves(returns: Any, value: Any, label: str) -> Sequence[float]:

@@ -1,0 +1,273 @@
+"""`Tape`: notes launches of kernels, and replays them backwards for gradients."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+from spirograd.ad.entries import Event, Launch, memory_of
+from spirograd.ad.report import MemoryReport
+from spirograd.ad.versions import Saved, Versions, field_memory
+from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradTypeError, render
+from spirograd.base.wording import counted
+from spirograd.lang import context
+from spirograd.lang.data import partners
+from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.frontend.explained import name_of
+from spirograd.lang.scalar import describe
+
+logger = logging.getLogger("spirograd")
+_WRITES = ("write", "atomic")
+_ALL = ("read", "write", "atomic")
+
+
+class Tape(context.Recorder):
+    """Record launches of kernels, then compute the gradients of ``loss``: ``with Tape(loss=y): kernel()``.
+
+    ``loss``: a field or array of one float, with gradient; without it nothing happens at the end, and `grad` runs the reverse when called,
+    from the gradients that are set then. ``clear_gradients``: set all gradients to zero first. ``validation`` is accepted and has no
+    meaning: what a kernel overwrites is saved where a gradient needs it, so that there is nothing to validate.
+
+    Raises SpirogradRuntimeError for a loss that is not one float with a gradient and for a tape inside of another;
+    SpirogradCompilationError, with the line, where a kernel has no derivative, and where memory without gradient breaks the chain.
+    """
+
+    def __init__(self, loss: Any = None, clear_gradients: bool = True, validation: bool = False) -> None:
+        if loss is not None:
+            _check_loss(loss)
+        self.loss = loss
+        self.clear_gradients = clear_gradients
+        self._versions = Versions()
+        self._events: list[Event] = []
+        self._gaps: dict[Any, tuple[str, Any]] = {}  # memory without gradient that has values which depend on sources -> where from
+        self._paused: list[set[Any]] | None = None  # inside of functions that are not recorded: what their kernels use
+        self._sinks: set[Any] = set()
+        self._released: MemoryReport | None = None
+
+    def __enter__(self) -> Tape:
+        if context.recorder() is not None:
+            raise SpirogradRuntimeError("a tape cannot be opened inside of another one, or of a `FwdMode`")
+        if self._events or self._released is not None:
+            raise SpirogradRuntimeError("a tape records once: make a new one")
+        if self.clear_gradients:
+            partners.clear("grad")
+        context.set_recorder(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        context.set_recorder(None)
+        if kind is None and self.loss is not None:
+            self.grad()
+        if kind is not None or self.loss is not None:
+            self._release()
+
+    def grad(self) -> None:
+        """Replay what was recorded backwards, from 1 for the gradient of the loss, or from the gradients that are set without one."""
+        if self._released is not None:
+            raise SpirogradRuntimeError(
+                "this tape was replayed and forgot its launches: without `loss`, `grad()` can be called at any time"
+            )
+        recorder = context.set_recorder(None)
+        swapped: list[Saved] = []
+        try:
+            if self.loss is not None:
+                if _memory(self.loss)[0] not in self._sinks:
+                    logger.warning("no kernel that the tape recorded writes the loss: all gradients are zero")
+                self.loss.grad.fill(1.0)
+            for event in reversed(self._events):
+                _swap([saved for key, saved in event.saved if key in event.before], swapped)
+                if event.reverse is not None:
+                    event.reverse()
+                _swap([saved for key, saved in event.saved if key not in event.before], swapped)
+        finally:
+            for saved in reversed(swapped):
+                saved.swap()
+            context.set_recorder(recorder)
+
+    def memory_report(self) -> MemoryReport:
+        """What was saved so far, or in all: bytes by field and array."""
+        if self._released is not None:
+            return self._released
+        items: dict[str, tuple[int, int]] = {}
+        for event in self._events:
+            for name, nbytes in [*((saved.memory.name, saved.nbytes) for _, saved in event.saved), *event.copies]:
+                copies, total = items.get(name, (0, 0))
+                items[name] = (copies + 1, total + nbytes)
+        return MemoryReport(sum(event.launched for event in self._events), items)
+
+    def _release(self) -> None:
+        self._released = self.memory_report()
+        self._events = []
+        self._versions = Versions()
+        self._gaps = {}
+
+    # --- recording -------------------------------------------------------------------------------------------------------
+
+    def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
+        """Launch a kernel and note it; see `context.Recorder`."""
+        session = context.session()
+        launch = Launch(session, kernel, specialization, packer, args)
+        if self._paused is not None:
+            return self._launch_aside(launch, packer)
+        made = kernel.grad.of(session, specialization)
+        made.warn()
+        self._follow(made, launch)
+        event = Event()
+        self._events.append(event)
+        derivative = made.derivative
+        reverses = bool(derivative.sinks)
+        for need in derivative.needs if reverses else ():
+            if need.when == "before":
+                self._need(need, launch, event)
+        for write in derivative.writes:
+            self._write(write.ref, write.first, launch, event)
+        if derivative.logging is not None and reverses:
+            values, launch.number, launch.logs = made.launch_logging(packer)
+            event.copies += [(f"log of `{made.label}`", log.allocation.nbytes) for log in launch.logs]
+        else:
+            values = specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
+            launch.number = getattr(specialization.plan, "last_number", None)
+        for need in derivative.needs if reverses else ():
+            if need.when == "after":
+                self._need(need, launch, event)
+        if reverses:
+            self._sinks.update(launch.key(place.ref) for place in derivative.sinks)
+            event.launched = True
+            event.reverse = lambda: made.launch(launch.again(), None, launch.number)
+        return values
+
+    def _launch_aside(self, launch: Launch, packer: Any) -> Any:
+        """The launch of a kernel that is not recorded. What it overwrites is saved all the same."""
+        event = Event()
+        self._events.append(event)
+        kernel = launch.specialization.kernel
+        for ref in memory_of(kernel, _WRITES):
+            self._write(ref, None, launch, event)
+        assert self._paused is not None
+        for ref in memory_of(kernel, _ALL):
+            key = launch.tracked(ref, self._versions)
+            if key is not None:
+                self._paused[-1].add(key)
+        return launch.specialization.plan.launch(packer.scalars, packer.arrays, launch.specialization.trees)
+
+    def _need(self, need: Any, launch: Launch, event: Event) -> None:
+        key = launch.tracked(need.ref, self._versions)
+        if key is None:
+            event.copies += filter(None, [launch.snapshot(need.ref)])
+            return
+        self._versions.need(key, launch.first(need.first))
+        if need.when == "before" and need.overwritten is not None:
+            event.before.add(key)
+
+    def _write(self, ref: Any, first: Any, launch: Launch, event: Event) -> None:
+        key = launch.tracked(ref, self._versions)
+        if key is not None:
+            event.saved += [(key, saved) for saved in self._versions.write(key, launch.first(first))]
+
+    def _follow(self, made: Any, launch: Launch) -> None:
+        """Refuse what would break the chain of gradients silently."""
+        derivative = made.derivative
+        if made.returned:
+            raise SpirogradCompilationError(
+                f"{made.label} returns a value that depends on memory with gradients: a tape cannot follow what Python does with it",
+                made.primal.kernel.loc,
+                "store the value to a field with `needs_grad=True`, or return `sg.stop_grad(value)`",
+            )
+        for place in derivative.gapped:
+            found = self._gaps.get(launch.key(place.ref))
+            if found is not None:
+                raise SpirogradCompilationError(
+                    f"gradients end at {name_of(place.ref)}, which has none: {made.label} reads it, and {found[0]} gave it values "
+                    f"that depend on memory with gradients{_at(found[1])}",
+                    place.loc,
+                    "declare it with `needs_grad=True`, or say that this is meant: `sg.stop_grad(value)`",
+                )
+        for place in derivative.gaps:
+            self._gaps.setdefault(launch.key(place.ref), (made.label, place.loc))
+
+    # --- the host ----------------------------------------------------------------------------------------------------------
+
+    def host_write(self, memory: Any, key: Any, clear: Callable[[], None], source: Any) -> None:
+        """The host is about to write to memory; see `context.Recorder`."""
+        if isinstance(memory, ScalarField) and memory.role != "primal":
+            return
+        event = Event()
+        name, whole = _memory(memory)
+        self._versions.stored(name, getattr(whole, "name", "ndarray"), whole)
+        first = key[0] if isinstance(key, tuple) and key else key
+        event.saved += [(name, saved) for saved in self._versions.write(name, first if isinstance(first, int) else None)]
+        self._events.append(event)
+        if source is not None:
+            self._refuse_copy(memory, name, source)
+        if self._paused is None and memory.has_grad():
+            event.reverse = clear
+        if key is None:
+            self._gaps.pop(name, None)
+
+    def _refuse_copy(self, memory: Any, name: Any, source: Any) -> None:
+        """Raise if `copy_from` would break a chain."""
+        if self._paused is None and (source.has_grad() or _memory(source)[0] in self._gaps):
+            raise SpirogradRuntimeError(
+                render(
+                    "`copy_from` inside of a tape has no derivative, and what it copies may depend on memory with gradients",
+                    None,
+                    "copy the elements in a kernel",
+                )
+            )
+
+    # --- functions that are not recorded -------------------------------------------------------------------------------------
+
+    def run_aside(self, function: Callable[[], Any], reverse: Callable[[], None] | None, saves: bool) -> Any:
+        """Run Python code whose launches are not recorded. ``reverse``: runs in their place when the tape is replayed.
+
+        ``saves``: then it finds all memory that they use as they left it.
+        """
+        outer, self._paused = self._paused, [*(self._paused or []), set()]
+        try:
+            result = function()
+            used = self._paused[-1]
+        finally:
+            self._paused = outer
+        if outer is not None:
+            outer[-1].update(used)
+            return result
+        if reverse is not None:
+            for key in used if saves else ():
+                self._versions.need(key, None)
+            self._events.append(Event(reverse=reverse))
+        return result
+
+
+def _swap(saved: list[Saved], done: list[Saved]) -> None:
+    """Go back before some writes."""
+    for one in reversed(saved):
+        one.swap()
+        done.append(one)
+
+
+def _memory(memory: Any) -> tuple[Any, Any]:
+    """What tells a field or ndarray apart from others, and the whole of it."""
+    return (("ndarray", id(memory)), memory) if isinstance(memory, Ndarray) else field_memory(memory)
+
+
+def _at(loc: Any) -> str:
+    return f" ({loc})" if loc is not None else ""
+
+
+def _check_loss(loss: Any) -> None:
+    """Raise unless ``loss`` is one float with a gradient."""
+    if not isinstance(loss, (ScalarField, Ndarray)):
+        raise SpirogradTypeError(f"the loss of a tape is a field or array of one float, got {describe(loss)}")
+    count = math.prod((*loss.shape, *loss.element_shape))
+    if count != 1:
+        hint = "add up what is to be differentiated in a kernel; or `with Tape() as tape:`, set gradients, and call `tape.grad()`"
+        raise SpirogradRuntimeError(
+            render(f"the loss of a tape is one float, {describe(loss)} has {counted(count, 'element')}", None, hint)
+        )
+    if not loss.has_grad():
+        hint = "declare it with `needs_grad=True`" if loss.dtype.is_float else "only floats have gradients"
+        raise SpirogradRuntimeError(render(f"the loss of a tape, {describe(loss)}, has no gradient", None, hint))

@@ -1,0 +1,161 @@
+"""Versions of memory: what a later launch overwrites is saved before it, if the gradient of an earlier one needs it.
+
+Only the current contents of memory can be copied. So for each field and array a tape keeps which parts of the current contents somebody
+needs (`Wanted`). A write saves the parts that it is about to change and that are wanted, once; after that they are no longer wanted. The
+reverse goes back through the writes and exchanges memory for what was saved (`Saved.swap`): at each launch all that it needs is there
+again. Exchanging once more, in the other order, puts the final contents back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from spirograd.lang import context
+from spirograd.lang.data import transfer
+from spirograd.lang.data.field import ComponentField
+from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.transfer import Block, HostView
+
+
+class Stored:
+    """A field or ndarray. Its parts are its slices at each first index, counted from 0; memory without axes is one part."""
+
+    def __init__(self, name: str, whole: Any) -> None:
+        self.name = name
+        self.whole = whole
+        shape = whole.shape
+        self.parts: int = shape[0] if shape else 1
+        self.origin: int = 0 if isinstance(whole, Ndarray) or not whole.origin else whole.origin[0]
+
+    @property
+    def allocation(self) -> Any:
+        return self.whole.tree.allocation
+
+    def part(self, first: int | None) -> int | None:
+        """The number of the part at first index ``first``; None, any part, if there is none of that number."""
+        if first is None or not self.whole.shape or not 0 <= first - self.origin < self.parts:
+            return None
+        return first - self.origin
+
+    def view(self, part: int | None) -> HostView:
+        """The host's view of one part, or of all."""
+        whole: HostView = self.whole.view
+        if part is None or self.parts == 1:
+            return whole
+        if isinstance(self.whole, Ndarray):
+            row = whole.count // self.parts * whole.dtype.size
+            return replace(whole, shape=whole.shape[1:], blocks=(Block(part * row, (row // whole.dtype.size,), (whole.dtype.size,), row),))
+        outer = sum(term.axis == 0 for term in self.whole.refs().layout.terms)
+        return replace(whole, shape=whole.shape[1:], blocks=tuple(_slice(b, outer, part, whole.dtype.size) for b in whole.blocks))
+
+
+def _slice(block: Block, outer: int, index: int, size: int) -> Block:
+    """The elements of a block at one index of the first axis, which takes the first ``outer`` of its dimensions."""
+    digits = np.unravel_index(index, block.dims[:outer]) if outer else ()
+    offset = block.offset + sum(int(digit) * stride for digit, stride in zip(digits, block.strides))
+    dims, strides = block.dims[outer:], block.strides[outer:]
+    return Block(offset, dims, strides, sum((d - 1) * s for d, s in zip(dims, strides)) + size, block.part)
+
+
+class Saved:
+    """The contents of a part of memory at some time. ``event``: the number of the write that they were saved before."""
+
+    def __init__(self, memory: Stored, part: int | None) -> None:
+        self.memory = memory
+        self.part = part
+        self._view = memory.view(part)
+        self.nbytes = self._view.count * self._view.dtype.size
+        self._compact = _compact(self._view)
+        self._copy = self._current()
+
+    def _current(self) -> Any:
+        copy = context.session().memory.allocate(max(self.nbytes, 1))
+        transfer.copy(copy, self._compact, self.memory.allocation, self._view)
+        return copy
+
+    def swap(self) -> None:
+        """Exchange what is in memory for what was saved."""
+        current = self._current()
+        transfer.copy(self.memory.allocation, self._view, self._copy, self._compact)
+        self._copy = current
+
+
+def _compact(view: HostView) -> HostView:
+    """How the elements of ``view`` lie in a copy of their own: as they do, if they are dense, so that the device copies them as bytes."""
+    size = view.dtype.size
+    dense = all(b.span == math.prod(b.dims) * size and not b.offset % 4 and not b.span % 4 for b in view.blocks)
+    if not dense:
+        return transfer.dense_view(view.dtype, view.shape, view.element_shape)
+    offsets = np.cumsum([0, *(b.span for b in view.blocks)]).tolist()
+    return replace(view, blocks=tuple(replace(b, offset=offset) for b, offset in zip(view.blocks, offsets)))
+
+
+class Wanted:
+    """Parts of memory whose current contents are needed. ``all``: all but ``parts``; else just ``parts``."""
+
+    __slots__ = ("all", "parts")
+
+    def __init__(self) -> None:
+        self.all = False
+        self.parts: set[int] = set()
+
+    def add(self, part: int | None) -> None:
+        if part is None:
+            self.all = True
+            self.parts.clear()
+        elif self.all:
+            self.parts.discard(part)
+        else:
+            self.parts.add(part)
+
+    def take(self, part: int | None) -> Sequence[int | None]:
+        """What of ``part`` is wanted, which it no longer is afterwards."""
+        if part is None:
+            taken: list[int | None] = [None] if self.all else [*sorted(self.parts)]
+            self.all = False
+            self.parts.clear()
+            return taken
+        if (part in self.parts) == self.all:
+            return ()
+        if self.all:
+            self.parts.add(part)
+        else:
+            self.parts.discard(part)
+        return (part,)
+
+
+class Versions:
+    """The memory that a tape has seen, and what of its current contents is needed."""
+
+    def __init__(self) -> None:
+        self._stored: dict[Any, Stored] = {}
+        self._wanted: dict[Any, Wanted] = {}
+
+    def stored(self, key: Any, name: str, whole: Any) -> Stored:
+        """The memory that goes by ``key``."""
+        found = self._stored.get(key)
+        if found is None:
+            found = self._stored[key] = Stored(name, whole)
+            self._wanted[key] = Wanted()
+        return found
+
+    def need(self, key: Any, first: int | None) -> None:
+        """The contents are needed as they are now, those at first index ``first`` or (None) all."""
+        self._wanted[key].add(self._stored[key].part(first))
+
+    def write(self, key: Any, first: int | None) -> Iterable[Saved]:
+        """Save what is needed before it is overwritten."""
+        memory = self._stored[key]
+        for part in self._wanted[key].take(memory.part(first)):
+            yield Saved(memory, part)
+
+
+def field_memory(field: Any) -> tuple[Any, Any]:
+    """What tells a field apart from others, and the field; one component stands for the whole."""
+    whole = field.whole if isinstance(field, ComponentField) else field
+    return ("field", whole.key), whole
