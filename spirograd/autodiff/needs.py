@@ -39,7 +39,7 @@ def needs(primal: Kernel, loads: Iterable[Op]) -> tuple[tuple[Need, ...], tuple[
     except by atomics: else the primal has no defined result. Loads of temporaries, and of gradients, are left out.
     """
     order = _Order(primal)
-    demands: dict[tuple[str, int], list[_Demand]] = {}
+    demands: dict[tuple[str, int], tuple[Outer, list[_Demand]]] = {}
     conflicts = []
     for load in sorted(dict.fromkeys(loads), key=order.position.__getitem__):
         ref = memory_of(load)
@@ -50,12 +50,12 @@ def needs(primal: Kernel, loads: Iterable[Op]) -> tuple[tuple[Need, ...], tuple[
             continue
         demand = order.demand(load, ref)
         if demand.allowed:
-            demands.setdefault(_memory(ref), []).append(demand)
+            demands.setdefault(_memory(ref), (ref, []))[1].append(demand)
         else:
             conflicts.append(demand.conflict())
     found = []
-    for group in demands.values():
-        need, refused = _settled(group)
+    for outer, group in demands.values():
+        need, refused = _settled(outer, group)
         found.append(need)
         conflicts += [d.conflict() for d in refused]
     return tuple(found), tuple(conflicts)
@@ -95,15 +95,15 @@ def _memory(ref: Outer) -> tuple[str, int]:
     return ("field", ref.key) if isinstance(ref, FieldRef) else ("array", ref.arg)
 
 
-def _settled(group: Sequence[_Demand]) -> tuple[Need, list[_Demand]]:
+def _settled(ref: Outer, group: Sequence[_Demand]) -> tuple[Need, list[_Demand]]:
     """One need for loads of one memory, and those that it does not serve."""
     after = [d for d in group if "before" not in d.allowed]
     before = [d for d in group if "after" not in d.allowed]
     if after:
-        return Need(after[0].ref, "after", after[0].load.loc), before
+        return Need(ref, "after", after[0].load.loc), before
     if before:
-        return Need(before[0].ref, "before", before[0].load.loc, before[0].later[0].loc), []
-    return Need(group[0].ref, "before", group[0].load.loc), []
+        return Need(ref, "before", before[0].load.loc, before[0].later[0].loc), []
+    return Need(ref, "before", group[0].load.loc), []
 
 
 class _Order:
