@@ -151,6 +151,55 @@ def test_a_whole_hessian_is_symmetric():
     close(hessian[2], reference(lambda x: (torch.cos(x[:, None] * x) * torch.arange(1, N + 1)[:, None]).sum(), vector(1), np.eye(N)[2])[1])
 
 
+def test_loops_that_carry_values():
+    x, y, loss = fields(N, N, ())
+
+    @sg.kernel
+    def run():
+        for i in x:
+            v, w = x[i], 0.0
+            for j in range(i):
+                v = sg.sin(v) * x[j] + 0.5
+                if v > 0.9:
+                    w += v * v
+            y[i] = v * w
+
+    @sg.kernel
+    def total():
+        loss[None] = 0.0
+        for i in y:
+            loss[None] += y[i] * sg.exp(y[i])
+
+    def function(x):
+        out = []
+        for i in range(N):
+            v, w = x[i], 0.0 * x[i]
+            for j in range(i):
+                v = torch.sin(v) * x[j] + 0.5
+                w = torch.where(v > 0.9, w + v * v, w)
+            out.append(v * w)
+        y = torch.stack(out)
+        return (y * torch.exp(y)).sum()
+
+    x.from_numpy(vector(1))
+    gradient, wanted = reference(function, vector(1), vector(2))
+    close(sg.ad.hvp(lambda: (run(), total()), loss, x, vector(2)), wanted)
+    close(x.grad.to_numpy(), gradient)
+
+
+def test_maxima():
+    x, loss = fields(N, ())
+
+    @sg.kernel
+    def run():
+        loss[None] = -100.0
+        for i in x:
+            sg.atomic_max(loss[None], x[i] * x[(i + 1) % N] * sg.sin(x[i]))
+
+    x.from_numpy(vector(1))
+    close(sg.ad.hvp(run, loss, x, vector(2)), reference(lambda x: (x * torch.roll(x, -1) * torch.sin(x)).max(), vector(1), vector(2))[1])
+
+
 # --- what is refused ---------------------------------------------------------------------------------------------------
 
 

@@ -140,6 +140,31 @@ def test_a_value_carried_only_out_of_a_loop(f64):
     compare(f, [data(), data(seed=1)])
 
 
+def test_a_value_that_only_the_inside_of_a_loop_uses(f64):
+    @sg.kernel
+    def f(x: ARRAY, y: ARRAY):
+        for i in range(2):
+            v = x[i]
+            for j in range(3):
+                y[3 * i + j] = v * x[j]
+                v = v * 1.5 + x[i]
+
+    compare(f, [data(), data(seed=1)])
+
+
+def test_of_equal_values_the_first_wins(f64):
+    @sg.kernel
+    def f(x: ARRAY, y: ARRAY):
+        sg.loop_config(serialize=True)
+        for i in range(x.shape[0]):
+            sg.atomic_max(y[0], x[i])
+            sg.atomic_min(y[1], x[i])
+
+    x, y, tangent, dual = np.ones(3), np.array([0.0, 1.0]), np.array([5.0, 6.0, 7.0]), np.array([8.0, 9.0])
+    trial.run(derived(traced(f, [x, y])).kernel, [x, y], grads={(0, "dual"): tangent, (1, "dual"): dual})
+    np.testing.assert_array_equal(dual, [5.0, 9.0])
+
+
 def test_vectors_and_matrices(f64):
     @sg.kernel
     def f(x: ARRAY, k: ARRAY, y: ARRAY):
