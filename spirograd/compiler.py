@@ -14,6 +14,7 @@ from typing import Any
 from spirograd.analysis.effects import effects
 from spirograd.analysis.sites import collect_sites
 from spirograd.analysis.sizes import size_of
+from spirograd.analysis.tapes import tapes_of
 from spirograd.analysis.temps import temp_offsets
 from spirograd.autodiff.activity import Partner
 from spirograd.autodiff.clean import clean
@@ -26,6 +27,7 @@ from spirograd.autodiff.needs import Conflict
 from spirograd.autodiff.prepared import prepared
 from spirograd.autodiff.report import gapped, gaps, logging_of, records, refuse_lost
 from spirograd.autodiff.reverse import Reversed, reverse
+from spirograd.autodiff.sizing import sizing
 from spirograd.base.artifact import CompiledKernel, TaskInfo
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError
@@ -142,8 +144,15 @@ def differentiate(
             logging = logging_of(logged, lost)
             made, gradient, needs, lost = _reversed(logged.replaying, partner, ctx)
             refuse_lost(lost, logged=True)
+        main, counting, capacities = sizing(gradient, ctx)
+        if options.verify:
+            verify(main, "kernel")
+            if counting is not None:
+                verify(counting, "kernel")
         return Derivative(
-            gradient,
+            main,
+            counting,
+            capacities,
             logging=logging,
             needs=needs,
             writes=memory_writes(kernel),
@@ -204,6 +213,7 @@ class _Pipeline:
         tasks = _task_infos(kernel, caps, self.ctx.options)
         artifact = CompiledKernel(kernel.name, caps.profile, key, block, tasks, (), size, returns, faults, prints, found, self.stages)
         artifact.stage_locs = self.stage_locs
+        artifact.tapes = tuple(tapes_of(kernel).values())
         return artifact
 
 

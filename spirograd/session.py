@@ -20,6 +20,7 @@ from spirograd.base.errors import SpirogradRuntimeTypeError, render
 from spirograd.base.options import CompileOptions
 from spirograd.compiler import compile_kernel, differentiate, kernel_key
 from spirograd.config import Config
+from spirograd.derivative_plan import DerivativePlan
 from spirograd.dumps import Compilation, listeners, with_overrides, write_stages
 from spirograd.ir import nodes
 from spirograd.lang.context import LanguageOptions
@@ -95,6 +96,11 @@ class Session:
     def differentiate(self, kernel: nodes.Kernel, mode: str, partner: Callable[[Any], Any]) -> Derivative:
         """The derivative of a kernel, "reverse" or "forward". ``partner``: the gradient (tangent) of outer memory, None if it has none."""
         return differentiate(kernel, mode, partner, self.device.caps, self.compile_options)
+
+    def prepare_derivative(self, derivative: Derivative) -> DerivativePlan:
+        """Compile a derivative, and what sizes its tapes."""
+        sizing = None if derivative.sizing is None or self.arch == "interpreter" else self.prepare(derivative.sizing)
+        return DerivativePlan(derivative, self.prepare(derivative.kernel), sizing)
 
     def stages(self, kernel: nodes.Kernel) -> dict[str, Any]:
         """All stages of compiling ``kernel`` for this device."""

@@ -23,6 +23,9 @@ class Slot:
     ``"locks"``  address (u64) of `LOCK_WORDS` words, zero between launches, that guard atomics which the device lacks
     ``"scalar"`` scalar argument ``index``, of type ``dtype``
     ``"shape"``  extent (i32) of axis ``axis`` of array argument ``index``
+    ``"tapes"``  address (u64) of the memory of tapes
+    ``"tape_base"`` where tape ``index`` begins in it, in elements (i32)
+    ``"tape_pitch"`` elements (i32) from one entry of tape ``index`` to the next, or, where rows lie one after the other, from row to row
     ``"seed"``   random seed of this launch (u32)            ``"launch"`` number of this launch (u32), for prints and faults
     ``offset`` is the byte offset in the block (naturally aligned: 8-byte entries first).
     """
@@ -36,7 +39,7 @@ class Slot:
 
     @property
     def is_buffer(self) -> bool:
-        return self.kind in ("tree", "array", "temps", "fault", "print", "locks")
+        return self.kind in ("tree", "array", "temps", "tapes", "fault", "print", "locks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,20 @@ class PrintSite:
 
 
 @dataclass(frozen=True, slots=True)
+class TapeInfo:
+    """A tape: entries of ``width`` elements of ``dtype`` for each iteration, as many as capacity number ``capacity`` of a launch says.
+
+    Each invocation of the task named ``task`` that runs at the same time has a row of its own; ``task`` None: one row, of serial tasks.
+    """
+
+    name: str
+    dtype: DType
+    width: int
+    capacity: int
+    task: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Effects:
     """Which memory a kernel may read and write: ``("tree", id)``, ``("array", argument)``. The runtime bumps generations by it."""
 
@@ -120,6 +137,7 @@ class CompiledKernel:
     faults: tuple[FaultSite, ...] = ()
     prints: tuple[PrintSite, ...] = ()
     effects: Effects = field(default_factory=Effects)
+    tapes: tuple[TapeInfo, ...] = ()
     stages: dict[str, Any] = field(default_factory=dict)
     run: Callable[..., None] | None = None
     stage_locs: dict[str, tuple[Loc | None, ...]] = field(default_factory=dict)

@@ -429,6 +429,11 @@ def _block_entry(c: _Compiler, op: Op) -> None:
     c.prologue.append(read)
 
 
+def _row(c: _Compiler, op: Op) -> Step:
+    """Iterations run one after the other here."""
+    return _apply(lambda: np.int32(0), c.slot(op), [])
+
+
 def _same(value: Any) -> Any:
     return value
 
@@ -565,7 +570,7 @@ def _print(c: _Compiler, op: Op) -> Step:
 
 _MAKERS: dict[OpCode, Callable[[_Compiler, Op], Step | None]] = {
     ops.const: _const, ops.result: _result, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
-    ops.arg: _block_entry, ops.shape: _block_entry, ops.seed: _block_entry, ops.slot: _block_entry,
+    ops.arg: _block_entry, ops.shape: _block_entry, ops.seed: _block_entry, ops.slot: _block_entry, ops.row: _row,
     ops.load: _load, ops.store: _store, ops.atomic: _atomic, ops.cas: _cas, ops.barrier: _barrier, ops.check: _check,
     ops.print_: _print,
 }  # fmt: skip

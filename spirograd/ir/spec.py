@@ -326,6 +326,10 @@ def _shape(v: _Verifier, op: Op) -> None:
     v.need(op.type is i32, op, "an extent is i32")
 
 
+def _row(v: _Verifier, op: Op) -> None:
+    v.need(op.type is i32 and op.attr is None, op, "is i32, without attribute")
+
+
 def _seed(v: _Verifier, op: Op) -> None:
     v.need(op.type is u32 and op.attr is None, op, "is u32, without attribute")
 
@@ -333,7 +337,7 @@ def _seed(v: _Verifier, op: Op) -> None:
 def _slot(v: _Verifier, op: Op) -> None:
     v.need(isinstance(op.attr, Slot) and not op.attr.is_buffer, op, "takes a Slot that is no buffer")
     v.need(isinstance(op.type, DType), op, "is a scalar")
-    known = {"shape": i32, "seed": u32, "launch": u32, "scalar": op.attr.dtype}
+    known = {"shape": i32, "tape_base": i32, "tape_pitch": i32, "seed": u32, "launch": u32, "scalar": op.attr.dtype}
     v.need(op.attr.kind in known and known[op.attr.kind] in (None, op.type), op, f"that slot is {known.get(op.attr.kind)}")
 
 
@@ -441,7 +445,7 @@ def _print(v: _Verifier, op: Op) -> None:
 _SPECIAL: dict[OpCode, Rule] = {
     ops.const: _const, ops.result: _result, ops.yield_: _yield, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
     ops.select: _select, ops.cast: _cast, ops.bitcast: _bitcast, ops.vec: _vec, ops.extract: _extract, ops.insert: _insert,
-    ops.arg: _arg, ops.shape: _shape, ops.seed: _seed, ops.slot: _slot, ops.load: _load, ops.store: _store, ops.atomic: _atomic,
+    ops.arg: _arg, ops.shape: _shape, ops.seed: _seed, ops.row: _row, ops.slot: _slot, ops.load: _load, ops.store: _store, ops.atomic: _atomic,
     ops.cas: _cas, ops.barrier: _barrier, ops.check: _check, ops.print_: _print,
 }  # fmt: skip
 _BY_RULE: dict[str, Rule] = {"same": _same, "compare": _compare}

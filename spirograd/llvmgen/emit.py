@@ -31,7 +31,7 @@ def entry_names(kernel: Kernel) -> tuple[str, ...]:
 
 
 def emit_kernel(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions) -> str:
-    """The module of ``kernel`` (device IR): a function `void task(ptr block[, i64 begin, i64 end])` per task, and the driver `sg_kernel`.
+    """The module of ``kernel`` (device IR): a function `void task(ptr block[, i64 begin, i64 end, i32 row])` per task, and the driver `sg_kernel`.
 
     Raises TypeError for an operation that device IR does not have, ValueError for a slot that is not in ``block``.
     """
@@ -98,7 +98,7 @@ def _range_task(module: ModuleText, op: Op, name: str) -> str:
         emitter.memory_suffix = ""
         emitter.bind(finish.params, values)
         emitter.region(finish)
-    return _function(name, "internal ", f"{_BLOCK}, i64 %begin, i64 %end", emitter)
+    return _function(name, "internal ", f"{_BLOCK}, i64 %begin, i64 %end, i32 %row", emitter)
 
 
 def _resized_bounds(emitter: FunctionEmitter, index: DType) -> tuple[str, str]:

@@ -467,6 +467,10 @@ class FunctionEmitter:
             self._slots[key] = name
         return self._slots[key]
 
+    def row(self, op: Op) -> None:
+        """The number of the worker, a parameter of tasks."""
+        self.env[op] = "%row"
+
     def slot(self, op: Op) -> None:
         assert isinstance(op.attr, Slot) and isinstance(op.type, DType)
         if op.type is dt.u1:
@@ -474,6 +478,10 @@ class FunctionEmitter:
             self.set(op, f"icmp ne i8 {byte}, 0")
         else:
             self.env[op] = self.slot_value(op.attr, type_name(op.type), op.type.size)
+
+    def _suffix(self, ref: BufferRef) -> str:
+        """Iterations of a parallel loop do not meet, except in tapes: those of one worker take turns there."""
+        return "" if ref.slot.kind == "tapes" else self.memory_suffix
 
     def address(self, ref: Any, index: Op) -> str:
         """A pointer to an element, as an operand with its type, and its alignment."""
@@ -486,12 +494,12 @@ class FunctionEmitter:
 
     def load(self, op: Op) -> None:
         pointer = self.address(op.attr, op.args[0])
-        self.set(op, f"load {type_name(op.type)}, {pointer}, align {op.attr.dtype.size}{self.memory_suffix}")
+        self.set(op, f"load {type_name(op.type)}, {pointer}, align {op.attr.dtype.size}{self._suffix(op.attr)}")
 
     def store(self, op: Op) -> None:
         index, value = op.args
         pointer = self.address(op.attr, index)
-        self.line(f"store {self.typed(value)}, {pointer}, align {op.attr.dtype.size}{self.memory_suffix}")
+        self.line(f"store {self.typed(value)}, {pointer}, align {op.attr.dtype.size}{self._suffix(op.attr)}")
 
     def atomic(self, op: Op) -> None:
         kind, ref = op.attr

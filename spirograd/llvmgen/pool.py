@@ -87,6 +87,7 @@ _WORDS = {
     "busy": abi.POOL_BUSY,
     "workers": abi.POOL_WORKERS,
     "spins": abi.POOL_SPINS,
+    "numbers": abi.POOL_NUMBERS,
     **{entry.split()[1]: abi.POOL_JOB + 8 * k for k, entry in enumerate(_JOB)},
 }
 _JOB_NAMES = " ".join(entry.split()[1] for entry in _JOB)
@@ -98,12 +99,12 @@ def _fields(names: str) -> str:
 
 
 def _drain() -> str:
-    """`void drain(ptr pool)`: takes and runs chunks until none is left. The last one to finish wakes the caller if it sleeps.
+    """`void drain(ptr pool, i32 row)`: takes and runs chunks until none is left. The last one to finish wakes the caller if it sleeps.
 
     The job is read only after a chunk has been taken: until that chunk is done, nobody publishes another job.
     """
     loads = "".join(f"  %{name} = load {t}, ptr %{name}.at\n" for t, name in (entry.split() for entry in _JOB))
-    return f"""define internal void @drain(ptr %pool) nounwind {{
+    return f"""define internal void @drain(ptr %pool, i32 %row) nounwind {{
 entry:
 {_fields("done sleeps " + _JOB_NAMES)}
   br label %look
@@ -128,7 +129,7 @@ work:
   %lo = add i64 %begin, %offset
   %limit = add i64 %lo, %chunk
   %hi = call i64 @llvm.smin.i64(i64 %limit, i64 %end)
-  call void %task(ptr %block, i64 %lo, i64 %hi)
+  call void %task(ptr %block, i64 %lo, i64 %hi, i32 %row)
   %before = atomicrmw add ptr %done.at, i32 1 seq_cst
   %now = add i32 %before, 1
   %last = icmp eq i32 %now, %chunks
@@ -149,12 +150,14 @@ out:
 def _worker(pause: str) -> str:
     return f"""define void @{abi.WORKER_MAIN}(ptr %pool) nounwind {{
 entry:
-{_fields("epoch sleepers stopping spins")}
+{_fields("epoch sleepers stopping spins numbers")}
+  %given = atomicrmw add ptr %numbers.at, i32 1 monotonic
+  %row = add i32 %given, 1
   %spins = load i32, ptr %spins.at
   br label %serve
 serve:
   %seen = load atomic i32, ptr %epoch.at seq_cst, align 4
-  call void @drain(ptr %pool)
+  call void @drain(ptr %pool, i32 %row)
   %stopping = load atomic i32, ptr %stopping.at seq_cst, align 4
   %stop = icmp ne i32 %stopping, 0
   br i1 %stop, label %out, label %spin
@@ -211,7 +214,7 @@ own:
   %mine = extractvalue {{ i32, i1 }} %claim, 1
   br i1 %mine, label %cut, label %self
 self:
-  call void %task(ptr %block, i64 %begin, i64 %end)
+  call void %task(ptr %block, i64 %begin, i64 %end, i32 0)
   ret void
 cut:
   %threads = add i32 %workers, 1
@@ -260,7 +263,7 @@ ring:
 def _help_and_wait(pause: str) -> str:
     """Work too, then wait for the chunks that others took: spin a while, then sleep."""
     return f"""help:
-  call void @drain(ptr %pool)
+  call void @drain(ptr %pool, i32 0)
   br label %look
 look:
   %k = phi i32 [ 0, %help ], [ %k1, %again ]

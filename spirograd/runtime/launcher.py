@@ -17,11 +17,14 @@ from spirograd.base.sizes import Size, evaluate
 from spirograd.runtime.device import Device
 from spirograd.runtime.diagnostics import Diagnostics
 from spirograd.runtime.memory import Allocation, Memory
+from spirograd.runtime.tapes import TapeHeap
 
 Scalar = Union[int, float, bool]
 _ROLE_ATTRIBUTES = {"primal": "address", "grad": "grad_address", "dual": "dual_address", "grad_dual": "grad_dual_address"}
 # Weyl sequence with the golden ratio: seeds of successive launches differ in many bits, and never repeat within 2^32 launches.
 _SEED_STEP = 0x9E3779B9
+# Where in the words of `TapeHeap.cut` the entries of tape 0 stand.
+_TAPE_WORDS = {"tapes": 0, "tape_base": 1, "tape_pitch": 2}
 _BINARY_TEXT = {"add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "min": "min({}, {})", "max": "max({}, {})"}
 _BINARY_TEXT |= {"floordiv": "floordiv({}, {})", "mod": "mod({}, {})"}
 
@@ -63,6 +66,7 @@ class Launcher:
         self.next_number = itertools.count().__next__  # atomic: launch numbers are unique across threads
         self.lock = threading.RLock()
         self._locks: Allocation | None = None
+        self.tapes = TapeHeap(device, memory)
 
     def prepare(self, compiled: CompiledKernel) -> LaunchPlan:
         """Load ``compiled`` on the device and build its launch plan. Raises what the device raises on a bad module."""
@@ -93,6 +97,7 @@ class LaunchPlan:
 
     __slots__ = (
         "_arrays_written",
+        "_count",
         "_diagnosed",
         "_exclusive",
         "_executable",
@@ -106,6 +111,8 @@ class LaunchPlan:
         "_temps",
         "_trees_written",
         "compiled",
+        "last_number",
+        "tape_bytes",
     )
 
     def __init__(self, launcher: Launcher, compiled: CompiledKernel) -> None:
@@ -125,6 +132,9 @@ class LaunchPlan:
         self._first_result = min((offset for _, offset in compiled.returns), default=0)
         self._results = _record(compiled, self._first_result)
         self._pack = _build_packer(compiled, self._buffer_addresses(kinds), launcher)
+        self._count = _build_counter(compiled) if compiled.tapes else None
+        self.tape_bytes = 0  # of the last launch
+        self.last_number: int | None = None  # of the last launch: another one with this number draws the same random numbers
 
     def _buffer_addresses(self, kinds: set[str]) -> dict[str, int]:
         diagnostics = self._launcher.diagnostics
@@ -136,35 +146,61 @@ class LaunchPlan:
         }
 
     def launch(
-        self, scalars: Sequence[Scalar], arrays: Sequence[ArrayBinding], trees: Mapping[int, Allocation]
+        self,
+        scalars: Sequence[Scalar],
+        arrays: Sequence[ArrayBinding],
+        trees: Mapping[int, Allocation],
+        capacities: Sequence[int] = (),
+        drawn: int | None = None,
     ) -> tuple[Scalar, ...] | None:
         """Run the kernel; returns at once, except where the kernel returns values: then waits and gives them.
 
         ``scalars[i]`` and ``arrays[i]`` belong to the kernel's flat argument ``i``; entries of the other kind are ignored.
-        ``trees`` maps the id of each field tree that the kernel uses to its allocation. Raises SpirogradRuntimeTypeError for a
-        scalar that its type cannot hold.
+        ``trees`` maps the id of each field tree that the kernel uses to its allocation. ``capacities``: for how many iterations of each
+        loop its tapes have room. ``drawn``: the `last_number` of a launch whose random numbers this one is to draw again.
+        Raises SpirogradRuntimeTypeError for a scalar that its type cannot hold, OutOfDeviceMemory if there is no room for the tapes.
         """
         if self._reports:
-            return self._launch_reporting(scalars, arrays, trees)
+            return self._launch_reporting(scalars, arrays, trees, capacities, drawn)
+        number = self._next()
+        if drawn is None:
+            drawn = self.last_number = number
+        if self._count is not None:
+            with self._launcher.lock:  # the tapes of a launch lie where those of another were
+                self._send(number, drawn, scalars, arrays, trees, capacities)
+            return None
         if self._temps is None:
-            self._send(self._next(), scalars, arrays, trees)
+            self._send(number, drawn, scalars, arrays, trees)
             return None
         with self._exclusive:  # the CPU runs launches of several threads at once, and the temporaries hold values of one
-            self._send(self._next(), scalars, arrays, trees)
+            self._send(number, drawn, scalars, arrays, trees)
         return None
 
-    def _send(self, number: int, scalars: Sequence[Scalar], arrays: Sequence[Any], trees: Mapping[int, Allocation]) -> None:
+    def _send(
+        self,
+        number: int,
+        drawn: int,
+        scalars: Sequence[Scalar],
+        arrays: Sequence[Any],
+        trees: Mapping[int, Allocation],
+        capacities: Sequence[int] = (),
+    ) -> None:
+        words: Sequence[int] = ()
+        tape_counts = None
+        if self._count is not None:
+            cut = self._launcher.tapes.cut(self.compiled, self._count(scalars, arrays), capacities)
+            words, tape_counts, self.tape_bytes = cut.words, cut.counts, cut.nbytes
         try:
-            block, counts = self._pack(scalars, arrays, trees, number)
+            block, counts = self._pack(scalars, arrays, trees, number, drawn, words)
         except (struct.error, OverflowError):
             if any(tree.freed for tree in trees.values()):
                 raise SpirogradRuntimeError(f"kernel {self.compiled.name} uses a field whose tree was destroyed") from None
             scalars = _fit_scalars(self.compiled, scalars)
             try:
-                block, counts = self._pack(scalars, arrays, trees, number)
+                block, counts = self._pack(scalars, arrays, trees, number, drawn, words)
             except (struct.error, OverflowError) as error:
                 raise SpirogradRuntimeTypeError(f"an argument of {self.compiled.name} does not fit its type: {error}") from error
-        self._launch(self._executable, block, counts)
+        self._launch(self._executable, block, counts if tape_counts is None else tape_counts)
         for index in self._trees_written:
             trees[index].bump()
         for index in self._arrays_written:
@@ -173,7 +209,12 @@ class LaunchPlan:
                 allocation.bump()
 
     def _launch_reporting(
-        self, scalars: Sequence[Scalar], arrays: Sequence[Any], trees: Mapping[int, Allocation]
+        self,
+        scalars: Sequence[Scalar],
+        arrays: Sequence[Any],
+        trees: Mapping[int, Allocation],
+        capacities: Sequence[int],
+        drawn: int | None,
     ) -> tuple[Scalar, ...] | None:
         """Launch of a kernel that prints, can fail, or returns values: numbers are noted in order, results read back."""
         launcher = self._launcher
@@ -181,9 +222,11 @@ class LaunchPlan:
             if launcher.diagnostics.full:
                 launcher.synchronize()
             number = self._next()
+            if drawn is None:
+                drawn = self.last_number = number
             if self._diagnosed:
                 launcher.diagnostics.note(number, self.compiled)
-            self._send(number, scalars, arrays, trees)
+            self._send(number, drawn, scalars, arrays, trees, capacities)
             if not self.compiled.returns:
                 return None
             values = self._read_returns()  # waits, too, and in one submission with the launch
@@ -221,7 +264,7 @@ def _missing(index: int, role: str) -> int:
 def _build_packer(
     compiled: CompiledKernel, addresses: Mapping[str, int], launcher: Launcher
 ) -> Callable[..., tuple[bytes, tuple[int | None, ...]]]:
-    """A function (scalars, arrays, trees, number of the launch) -> (argument block, counts).
+    """A function (scalars, arrays, trees, number of the launch, number for random seeds, words of `TapeHeap.cut`) -> (argument block, counts).
 
     Built as one Python expression: a launch then runs a single frame without loops, which is 3 times as fast as a loop over
     slots. The text is made of this module's own templates and of integers only.
@@ -234,10 +277,18 @@ def _build_packer(
         packer = struct.Struct(f"{block.format}{block.size - packer.size}x")
     values = ", ".join(_slot_text(slot, addresses) for slot in block.slots)
     counts = "".join(_count_text(task) + ", " for task in compiled.tasks)
-    text = f"lambda s, a, t, number: (pack({values}), ({counts}))"
+    text = f"lambda s, a, t, number, drawn, tapes: (pack({values}), ({counts}))"
     names = {"pack": packer.pack, "floordiv": _floordiv, "mod": _mod, "missing": _missing, "min": min, "max": max, "launcher": launcher}
     packed: Callable[..., tuple[bytes, tuple[int | None, ...]]] = eval(text, {"__builtins__": {}, **names})
     return packed
+
+
+def _build_counter(compiled: CompiledKernel) -> Callable[..., tuple[int | None, ...]]:
+    """A function (scalars, arrays) -> counts, as of `_build_packer`."""
+    counts = "".join(_count_text(task) + ", " for task in compiled.tasks)
+    names = {"floordiv": _floordiv, "mod": _mod, "min": min, "max": max}
+    counter: Callable[..., tuple[int | None, ...]] = eval(f"lambda s, a: ({counts})", {"__builtins__": {}, **names})
+    return counter
 
 
 def _slot_text(slot: Slot, addresses: Mapping[str, int]) -> str:
@@ -253,7 +304,9 @@ def _slot_text(slot: Slot, addresses: Mapping[str, int]) -> str:
         return f"s[{index}]"
     if slot.kind == "shape":
         return f"a[{index}].shape[{int(slot.axis)}]"
-    return {"seed": f"launcher.seed + number * {_SEED_STEP} & 0xFFFFFFFF", "launch": "number & 0xFFFFFFFF"}[slot.kind]
+    if slot.kind in _TAPE_WORDS:
+        return f"tapes[{_TAPE_WORDS[slot.kind] + 2 * index}]"
+    return {"seed": f"launcher.seed + drawn * {_SEED_STEP} & 0xFFFFFFFF", "launch": "number & 0xFFFFFFFF"}[slot.kind]
 
 
 def _count_text(task: TaskInfo) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spirograd.base.dtypes import DType
+from spirograd.base.dtypes import DType, i32, u32
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op
 from spirograd.spirvgen.emitter import Emitter
@@ -107,7 +107,19 @@ def emit_barrier(e: Emitter, op: Op) -> None:
         e.f.do("MemoryBarrier", e.m.constant_u32(_SCOPE_DEVICE), e.m.constant_u32(_ORDERED))
 
 
+def builtin_x(e: Emitter, name: str) -> int:
+    """The x component of a vec3 built-in."""
+    word = e.type(u32)
+    vector = e.m.vector(word, 3)
+    return e.f.value("CompositeExtract", word, e.f.load(vector, e.m.builtin(name, vector)), 0)
+
+
+def emit_row(e: Emitter, op: Op) -> None:
+    e.ids[op] = e.bitcast(builtin_x(e, "GlobalInvocationId"), u32, i32)
+
+
 HANDLERS = {
+    ops.row: emit_row,
     ops.slot: emit_slot,
     ops.load: emit_load,
     ops.store: emit_store,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from spirograd.base.dtypes import DType, u32, unsigned
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Reduction, TaskAttr
+from spirograd.spirvgen.buffers import builtin_x
 from spirograd.spirvgen.emit_scalar import combine
 from spirograd.spirvgen.emitter import Emitter
 from spirograd.spirvgen.module import enumerant
@@ -31,13 +32,6 @@ _SUBGROUP_OPS = {
 }
 
 
-def _builtin_x(e: Emitter, name: str) -> int:
-    """The x component of a vec3 built-in."""
-    word = e.type(u32)
-    vector = e.m.vector(word, 3)
-    return e.f.value("CompositeExtract", word, e.f.load(vector, e.m.builtin(name, vector)), 0)
-
-
 def _builtin(e: Emitter, name: str) -> int:
     word = e.type(u32)
     return e.f.load(word, e.m.builtin(name, word))
@@ -45,7 +39,7 @@ def _builtin(e: Emitter, name: str) -> int:
 
 def emit_serial(e: Emitter, task: Op) -> None:
     """The body, in invocation 0."""
-    first = e.f.value("IEqual", e.m.type_bool, _builtin_x(e, "GlobalInvocationId"), e.const(0, u32))
+    first = e.f.value("IEqual", e.m.type_bool, builtin_x(e, "GlobalInvocationId"), e.const(0, u32))
     with e.f.selection(first):
         e.run(task.regions[0])
 
@@ -63,8 +57,8 @@ class RangeLoop:
         extent = e.f.value("ISub", word, e.bitcast(end, t, self.wide), self._begin)
         some = e.f.value(below, e.m.type_bool, begin, end)
         self._count = e.f.value("Select", word, some, extent, e.const(0, self.wide))
-        self._first = self._widened(_builtin_x(e, "GlobalInvocationId"))
-        groups = self._widened(_builtin_x(e, "NumWorkgroups"))
+        self._first = self._widened(builtin_x(e, "GlobalInvocationId"))
+        groups = self._widened(builtin_x(e, "NumWorkgroups"))
         self._stride = e.f.value("IMul", word, groups, e.const(group_size, self.wide))
 
     def _widened(self, value: int) -> int:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+from spirograd.analysis.tapes import tapes_of
 from spirograd.analysis.temps import temp_offsets
 from spirograd.base.artifact import ArgBlock, Slot
 from spirograd.base.dtypes import DType, f16, f32, i32, i64, storage, u1, u32
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayArg, ArrayRef, BufferRef, FieldRef, Kernel, Op, ScalarArg, TempRef, ref_of
+from spirograd.ir.nodes import ArrayArg, ArrayRef, BufferRef, FieldRef, Kernel, Op, ScalarArg, TapeRef, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.atomic_ways import needs_locks, unfinished_sites
 from spirograd.transforms.context import PassContext
@@ -34,13 +35,15 @@ def entry_type(t: DType) -> DType:
 def arg_block(kernel: Kernel, ctx: PassContext) -> ArgBlock:
     """The argument block of a kernel at kernel level, with an entry for all that it uses and nothing else.
 
-    Order: addresses (trees, arrays, temporaries, fault record, print ring, locks), then 64-bit scalars, then 32-bit entries (scalars,
-    extents, seed, launch number). Narrower scalars are widened (`entry_type`), ``dtype`` of their slot says to what. The size is a
+    Order: addresses (trees, arrays, temporaries, tapes, fault record, print ring, locks), then 64-bit scalars, then 32-bit entries (scalars,
+    extents, bases and pitches of tapes, seed, launch number). Narrower scalars are widened (`entry_type`), ``dtype`` of their slot says to what. The size is a
     multiple of 8.
     """
     found: set[Slot] = set()
     for op in kernel.walk():
         found.update(_slots_of(op, kernel))
+    for k in range(len(tapes_of(kernel))):
+        found |= {Slot("tapes"), Slot("tape_base", k, dtype=i32), Slot("tape_pitch", k, dtype=i32)}
     if kernel.returns:
         found.add(Slot("temps"))
     if needs_locks(kernel, ctx.caps):
@@ -74,7 +77,9 @@ def _array_rank(kernel: Kernel, index: int) -> int:
     return arg.ndim
 
 
-_KIND_ORDER = ("tree", "array", "temps", "fault", "print", "locks", "scalar", "shape", "seed", "launch")
+_KIND_ORDER = (
+    "tree", "array", "temps", "tapes", "fault", "print", "locks", "scalar", "shape", "tape_base", "tape_pitch", "seed", "launch",
+)  # fmt: skip
 
 
 def _order(slot: Slot) -> tuple[int, int, int, int]:
@@ -118,13 +123,18 @@ def _scalar_slot(kernel: Kernel, index: int) -> Slot:
 def layout(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Device-level memory and arguments; `check` and `print` are left to `diagnostics`."""
     block = ctx.block if ctx.block is not None else arg_block(kernel, ctx)
-    return _Layout(kernel, block).kernel(kernel)
+    return _Layout(kernel, block, rows_together=ctx.caps.profile == "cpu").kernel(kernel)
 
 
 class _Layout(Rewriter):
-    def __init__(self, kernel: Kernel, block: ArgBlock) -> None:
+    """``rows_together``: a row of a tape lies in one piece; else the rows' elements alternate, so that neighbouring invocations touch
+    neighbouring words."""
+
+    def __init__(self, kernel: Kernel, block: ArgBlock, rows_together: bool) -> None:
         super().__init__()
         self.args_of = kernel.args
+        self.rows_together = rows_together
+        self.tapes = {ref: (k, info) for k, (ref, info) in enumerate(tapes_of(kernel).items())}
         self.offsets, _ = temp_offsets(kernel)
         # By the slot without its offset, which is how `_slots_of` names it.
         self.slots = {Slot(s.kind, s.index, s.axis, s.role, s.dtype): s for s in block.slots}
@@ -191,13 +201,15 @@ class _Layout(Rewriter):
             return self._buffer(ref, Slot("tree", ref.tree)), self._field_index(ref, indices)
         if isinstance(ref, ArrayRef):
             return self._buffer(ref, Slot("array", ref.arg, role=ref.role)), self._array_index(ref, indices)
+        if isinstance(ref, TapeRef):
+            return self._buffer(ref, Slot("tapes")), self._tape_index(ref, indices)
         assert isinstance(ref, TempRef), ref
         return self._buffer(ref, Slot("temps")), self._temp_index(ref, indices)
 
-    def _buffer(self, ref: FieldRef | ArrayRef | TempRef, key: Slot) -> BufferRef:
+    def _buffer(self, ref: FieldRef | ArrayRef | TempRef | TapeRef, key: Slot) -> BufferRef:
         found = self.buffers.get(id(ref))
         if found is None:
-            role = "primal" if isinstance(ref, TempRef) else ref.role
+            role = "primal" if isinstance(ref, (TempRef, TapeRef)) else ref.role
             name = ref.name if role == "primal" else f"{ref.name}.{role}"
             found = self.buffers[id(ref)] = BufferRef(name, self.slots[key], storage(ref.dtype))
         return found
@@ -257,6 +269,17 @@ class _Layout(Rewriter):
         if not indices:
             return base
         return self._add(self._horner([self.b.cast(i, i32) for i in indices], ref.shape), base)
+
+    def _tape_index(self, ref: TapeRef, indices: Sequence[Op]) -> Op:
+        number, info = self.tapes[ref]
+        iteration, entry = [self.b.cast(i, i32) for i in indices]
+        at = self._add(self._mul(iteration, ref.width), entry)
+        base, pitch = (self._slot(Slot(kind, number, dtype=i32)) for kind in ("tape_base", "tape_pitch"))
+        if info.task is None:
+            return self._add(at, base)
+        row = self.b.emit(ops.row, type=i32)
+        slow, fast = (row, at) if self.rows_together else (at, row)
+        return self._add(self._add(self.b.emit(ops.mul, slow, pitch, attr="nsw"), fast), base)
 
     def _horner(self, values: Sequence[Op], extents: Sequence[int]) -> Op:
         """The row-major number of an element."""

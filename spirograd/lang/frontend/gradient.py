@@ -63,7 +63,7 @@ class Differentiated:
     def plan(self) -> Any:
         """How to launch it; compiled at the first need."""
         if self._plan is None:
-            self._plan = self._session.prepare(self.derivative.kernel)
+            self._plan = self._session.prepare_derivative(self.derivative)
         return self._plan
 
     def check_bare(self) -> None:
@@ -107,7 +107,7 @@ class Differentiated:
     def launch(self, packer: Packer, returned: Any, number: int | None) -> None:
         """Run it on packed arguments (`Kernel.pack` with gradients). ``returned``: the adjoint of what the kernel returns."""
         self._put_returned(packer, returned)
-        self.plan.launch(packer.scalars, packer.arrays, self.trees)
+        self.plan.launch(packer.scalars, packer.arrays, self.trees, number)
         if packer.transfers is not None:
             packer.transfers.finish({index for kind, index in self.plan.compiled.effects.writes if kind == "array"})
         if self.plan.compiled.prints or self.plan.compiled.faults:
@@ -209,6 +209,12 @@ class Gradient(Staged):
             self.of(session, specialization)
         assert self._last is not None
         return explained(self._last.label, self._last.primal.kernel.loc, self._last.derivative)
+
+    @property
+    def tape_bytes(self) -> int:
+        """Bytes of the tapes in which its last launch kept values of loops; 0 before the first launch, and where it needs none."""
+        plan = None if self._last is None else self._last._plan
+        return 0 if plan is None else int(plan.tape_bytes)
 
     def _compiled_last(self) -> KernelIR | None:
         kernel: KernelIR | None = None if self._last is None else self._last.derivative.kernel

@@ -1,0 +1,53 @@
+"""Launching derivatives: first their tapes are sized."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spirograd.autodiff.derivative import Derivative
+from spirograd.base.sizes import Size, evaluate
+from spirograd.runtime.launcher import LaunchPlan
+from spirograd.runtime.memory import Allocation
+
+
+class DerivativePlan:
+    """A derivative ready to launch. ``main`` is its launch plan, ``sizing`` that of the kernel that counts iterations, None if the host knows
+    them all. The interpreter's tapes grow as they are written: nothing is sized for it."""
+
+    def __init__(self, derivative: Derivative, main: LaunchPlan, sizing: LaunchPlan | None) -> None:
+        self.compiled = main.compiled
+        self.main = main
+        self.sizing = sizing
+        self._sizes = derivative.capacities
+        self.capacities: tuple[int, ...] = ()  # of the last launch, by number
+
+    @property
+    def tape_bytes(self) -> int:
+        """The memory for tapes that the last launch asked for, in bytes."""
+        return self.main.tape_bytes
+
+    @property
+    def found_by(self) -> tuple[str, ...]:
+        """How each capacity is found: "host" (from arguments and shapes), "counted" (by a kernel that runs first)."""
+        return tuple(["counted" if size is None else "host" for size in self._sizes])
+
+    def launch(
+        self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None = None
+    ) -> None:
+        """Run it. Arguments as of `LaunchPlan.launch`; waits if iterations have to be counted."""
+        if self._sizes and self.compiled.tapes:
+            self.capacities = self._find(scalars, arrays, trees, drawn)
+        self.main.launch(scalars, arrays, trees, self.capacities, drawn)
+
+    def _find(
+        self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None
+    ) -> tuple[int, ...]:
+        counted = iter(())  # type: ignore[var-annotated]
+        if self.sizing is not None:
+            counted = iter(self.sizing.launch(scalars, arrays, trees, drawn=drawn) or ())
+
+        def known(size: Size) -> int:
+            return evaluate(size, lambda k: int(scalars[k]), lambda k, axis: int(arrays[k].shape[axis]))
+
+        return tuple([int(next(counted)) if size is None else known(size) for size in self._sizes])
