@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import print_table, write_chart
+from benchmarks.report import print_numbers, print_table, write_chart
 
 _FOLDER = Path(__file__).parent
 _IMPORT = "import time, numpy; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
@@ -60,23 +62,55 @@ def _programs(names: list[str]) -> list[Path]:
     return [path for path in found if not names or path.stem in names]
 
 
-def _measure(workers: list[Worker], path: Path, rounds: int) -> dict[str, list[float]]:
-    """Case -> the best time of each worker in seconds; infinite where it failed."""
-    cases: list[str] = []
-    failed: dict[int, str] = {}
-    for k, worker in enumerate(workers):
+@dataclass
+class Measured:
+    """One program: for each case the best time of each worker in seconds, infinite where it failed; bytes of tapes; ratios of two cases."""
+
+    times: dict[str, list[float]] = field(default_factory=dict)
+    tapes: dict[str, list[float]] = field(default_factory=dict)
+    ratios: dict[str, list[float]] = field(default_factory=dict)
+
+
+def _load(workers: list[Worker], path: Path) -> tuple[dict[str, list[Worker]], dict[str, Any]]:
+    """Which workers run each case, and what the program says of itself. Failures are printed."""
+    able: dict[str, list[Worker]] = {}
+    about: dict[str, Any] = {"ratios": {}, "tapes": []}
+    for worker in workers:
         try:
-            cases = worker.ask(load=path.stem, source=path.read_text()) or cases
+            about = worker.ask(load=path.stem, source=path.read_text())
         except RuntimeError as error:
-            failed[k] = str(error)
             print(f"{path.stem}: {error}", file=sys.stderr)
-    best = {case: [float("inf")] * len(workers) for case in cases}
-    for case in cases:
+            continue
+        for case, error in about["cases"].items():
+            able.setdefault(case, [])
+            if error is None:
+                able[case].append(worker)
+            else:
+                print(f"{case}: {worker.module}: {error}", file=sys.stderr)
+    return able, about
+
+
+def _tapes(worker: Worker, name: str) -> float:
+    try:
+        return float(worker.ask(tapes=name))
+    except RuntimeError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return float("inf")
+
+
+def _measure(workers: list[Worker], path: Path, rounds: int) -> Measured:
+    able, about = _load(workers, path)
+    found = Measured({case: [float("inf")] * len(workers) for case in able})
+    for case, best in found.times.items():
         for _ in range(rounds):
             for k, worker in enumerate(workers):
-                if k not in failed:
-                    best[case][k] = min(best[case][k], worker.ask(run=case))
-    return best
+                if worker in able[case]:
+                    best[k] = min(best[k], worker.ask(run=case))
+    found.tapes = {name: [_tapes(worker, name) for worker in workers] for name in about["tapes"]}
+    for name, (upper, lower) in about["ratios"].items():
+        pairs = zip(found.times[upper], found.times[lower])
+        found.ratios[name] = [u / d if math.isfinite(u) and math.isfinite(d) else float("inf") for u, d in pairs]
+    return found
 
 
 def main() -> None:
@@ -90,6 +124,7 @@ def main() -> None:
     parser.add_argument("--out", default="out/benchmarks", help="folder for results.json and results.png")
     options = parser.parse_args()
     results: dict[str, list[float]] = {}
+    others: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         columns = [(sys.executable, "spirograd", options.arch)]
         columns += [(sys.executable, "spirograd", options.against)] if options.against else []
@@ -100,20 +135,23 @@ def main() -> None:
         print(f"{'':28} {' '.join(f'{head[:12]:>12}' for head in heads)}" + ("    second / first" if len(heads) > 1 else ""))
         for path in _programs(options.names):
             found = _measure(workers, path, options.rounds)
-            print_table(found)
-            results |= found
+            print_table(found.times)
+            print_numbers(found.tapes, "bytes")
+            print_numbers(found.ratios, "times")
+            results |= found.times
+            others |= found.tapes | found.ratios
         if not options.names:
             imports = [min(w.import_time() for _ in range(5)) for w in workers]
             memory = [w.ask(memory=True) for w in workers]
             print_table({"import": imports})
             results["import"] = imports
             print(f"{'peak memory':28} " + " ".join(f"{m / 2**20:9.0f} MiB" for m in memory))
-            results["peak memory (bytes)"] = memory
+            others["peak memory (bytes)"] = memory
         for worker in workers:
             worker.close()
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
-    (out / "results.json").write_text(json.dumps({"columns": names, "seconds": results}, indent=1) + "\n")
+    (out / "results.json").write_text(json.dumps({"columns": names, "seconds": results, "numbers": others}, indent=1) + "\n")
     if len(names) > 1:
         write_chart(results, names, out / "results.png")
 

@@ -22,6 +22,14 @@ def print_table(results: dict[str, list[float]]) -> None:
         print(f"{case:28} {' '.join(_text(t) for t in times)}{ratio}", flush=True)
 
 
+def print_numbers(results: dict[str, list[float]], unit: str) -> None:
+    """A line for each: what is not a time, in a unit of its own, and how many times as much the second column has."""
+    for name, values in results.items():
+        texts = ["failed".rjust(9) + " " * 3 if math.isinf(v) else f"{v:12,.2f}" if v < 1000 else f"{v:12,.0f}" for v in values]
+        ratio = f"   {values[1] / values[0]:6.2f} x" if len(values) > 1 and not math.isinf(max(values)) and values[0] else ""
+        print(f"{f'{name} ({unit})':28} {' '.join(texts)}{ratio}", flush=True)
+
+
 def write_chart(results: dict[str, list[float]], names: list[str], path: Path) -> None:
     """Bars of the ratios, as a PNG; nothing without matplotlib."""
     try:

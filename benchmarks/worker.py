@@ -1,16 +1,23 @@
 """Runs programs on request: lines of JSON in, lines of JSON out.
 
 Needs only the package under test and NumPy, so it runs in a peer's interpreter. Arguments: module, arch, folder for the programs. Requests:
-{"load": name, "source": text} gives the names of the cases, {"run": case} seconds per call, {"memory": true} the peak in bytes.
+{"load": name, "source": text} gives the names of the cases, with what went wrong (null: nothing), of the ratios of two of them, and of
+measured gradients; {"run": case} seconds per call, {"tapes": name} bytes that a gradient keeps while it runs, {"memory": true} the peak
+in bytes.
 """
 
 import importlib
 import importlib.util
 import json
+import os
+import re
 import sys
+import tempfile
 import time
 
 CASES = {}
+TAPES = {}
+_HEAP = re.compile(r"adstack_heap\].*?(?:task='(\S+)')?.*?kind=(\w).*?required_bytes=(\d+)")
 
 
 def load(sg, module, folder, name, source):
@@ -24,10 +31,19 @@ def load(sg, module, folder, name, source):
     spec.loader.exec_module(program)
     CASES.clear()
     CASES.update(program.CASES)
-    for run, _ in CASES.values():
-        run()
-    sg.sync()
-    return list(CASES)
+    TAPES.clear()
+    TAPES.update(getattr(program, "TAPES", {}))
+    return {"cases": {case: tried(sg, case) for case in CASES}, "ratios": getattr(program, "RATIOS", {}), "tapes": list(TAPES)}
+
+
+def tried(sg, case):
+    """What a first run of a case raises, None if nothing."""
+    try:
+        CASES[case][0]()
+        sg.sync()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"[:400]
+    return None
 
 
 def measure(sg, case):
@@ -40,6 +56,30 @@ def measure(sg, case):
     return (time.perf_counter() - start) / calls
 
 
+def tape_bytes(sg, name):
+    """Bytes of the tapes of one gradient: from its launch plan, or from what the peer prints under QD_DEBUG_ADSTACK."""
+    kernel, run = TAPES[name]
+    if sg.__name__ == "spirograd":
+        run()
+        return kernel.grad.tape_bytes
+    os.environ["QD_DEBUG_ADSTACK"] = "1"
+    with tempfile.TemporaryFile() as log:
+        kept = os.dup(1), os.dup(2)
+        try:
+            for stream in (1, 2):
+                os.dup2(log.fileno(), stream)
+            run()
+            sg.sync()
+        finally:
+            for stream, old in zip((1, 2), kept):
+                os.dup2(old, stream)
+                os.close(old)
+            del os.environ["QD_DEBUG_ADSTACK"]
+        log.seek(0)
+        heaps = {found[:2]: int(found[2]) for found in _HEAP.findall(log.read().decode())}
+    return sum(heaps.values())
+
+
 def peak_memory():
     import resource
 
@@ -49,7 +89,7 @@ def peak_memory():
 def main():
     module, arch, folder = sys.argv[1:4]
     sg = importlib.import_module(module)
-    sg.init(arch=getattr(sg, arch), offline_cache=False)
+    sg.init(arch=getattr(sg, arch), offline_cache=False, ad_stack_experimental_enabled=True)
     for line in sys.stdin:
         request = json.loads(line)
         try:
@@ -57,6 +97,8 @@ def main():
                 result = load(sg, module, folder, request["load"], request["source"])
             elif "run" in request:
                 result = measure(sg, request["run"])
+            elif "tapes" in request:
+                result = tape_bytes(sg, request["tapes"])
             else:
                 result = peak_memory()
             answer = {"result": result}

@@ -1,0 +1,35 @@
+"""The first call of a gradient: tracing, differentiating, compiling. Each measurement compiles a new kernel, with a constant of its own."""
+
+import itertools
+
+import spirograd as sg
+
+x, y = sg.field(sg.f32, 64, needs_grad=True), sg.field(sg.f32, 64, needs_grad=True)
+turns = sg.field(sg.i32, 3)
+_numbers = itertools.count()
+
+
+def make():
+    own = 1.0 + next(_numbers) / 128
+
+    @sg.kernel
+    def nest():
+        for i in x:
+            a, b = x[i], own
+            for j in range(turns[0]):
+                b = b * 0.9 + a
+                for k in range(turns[1]):
+                    a = sg.sin(a) + 0.1 * b
+                    for _ in range(turns[2]):
+                        a, b = a * sg.cos(b), 0.5 * (a + b) + x[(i + j + k) % 64]
+            y[i] = a * b
+
+    return nest
+
+
+turns.fill(2)
+x.fill(0.1)
+CASES = {
+    "compile 3-deep nest": (lambda: make()(), 1),
+    "compile its gradient": (lambda: make().grad(), 1),
+}
