@@ -169,7 +169,7 @@ def _reversed(primal: Kernel, partner: Partner, ctx: PassContext) -> tuple[Rever
     """The gradient kernel of a primal that is prepared; what it needs of memory; what it needs and no memory has."""
     if ctx.options.verify:
         verify(primal, "kernel")
-    made = reverse(primal, partner, ctx.options.locate_nan)
+    made = reverse(primal, partner, locate_nan=ctx.options.locate_nan, segmented=ctx.caps.profile in ("vulkan", "wgpu"))
     gradient = clean(made.kernel, ctx)
     if ctx.options.verify:
         verify(gradient, "kernel")

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from spirograd.autodiff import rules
 from spirograd.autodiff.activity import FIXED, Activity, Partner, activity, is_float
 from spirograd.autodiff.derivative import Place
-from spirograd.autodiff.sweep import Recording, Sweep
+from spirograd.autodiff.segments import segment_length
+from spirograd.autodiff.sweep import Recording, Sweep, segments
 from spirograd.autodiff.values import add_temp, load_temp, store_temp, temp_of, total, zero
 from spirograd.base.artifact import FaultSite
-from spirograd.base.dtypes import VOID
+from spirograd.base.dtypes import VOID, DType
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
@@ -35,24 +36,25 @@ class Reversed:
     sources: list[Place] = field(default_factory=list)
 
 
-def reverse(kernel: Kernel, partner: Partner, locate_nan: bool = False) -> Reversed:
+def reverse(kernel: Kernel, partner: Partner, *, locate_nan: bool = False, segmented: bool = False) -> Reversed:
     """The gradient kernel of ``kernel``, which is kernel IR before `offload`.
 
     ``partner``: the gradient of outer memory, None if it has none. Arguments stay the same; for each float that the kernel returns a scalar
-    argument follows, the adjoint of that value. ``locate_nan``: check each step for NaN that come up there. Raises SpirogradUnsupportedError, with the line, for what has no derivative.
+    argument follows, the adjoint of that value. ``locate_nan``: check each step for NaN that come up there.
+    ``segmented``: see `segments`. Raises SpirogradUnsupportedError, with the line, for what has no derivative.
     """
-    return _Reverse(kernel, partner, locate_nan).run()
+    return _Reverse(kernel, partner, locate_nan, segmented).run()
 
 
 class _Reverse:
-    def __init__(self, kernel: Kernel, partner: Partner, locate_nan: bool) -> None:
+    def __init__(self, kernel: Kernel, partner: Partner, locate_nan: bool, segmented: bool) -> None:
         self.old = kernel
         self.locate_nan = locate_nan
         self.indices: list[Op] = []  # of the loops around, outermost first
         self.partner = partner
         self.found = activity(kernel, partner)
         self.b = Builder()
-        self.sweep = Sweep(self.b, kernel.returns)
+        self.sweep = Sweep(self.b, kernel.returns, segment_length if segmented else lambda loop: 1)
         self.adjoints: dict[Op, Op] = {}  # of values whose definition the reverse sweep has not reached yet
         self.results: dict[Op, dict[int, Op]] = {}  # control operation -> adjoints of its results
         self.temps: dict[TempRef, TempRef] = {}
@@ -323,29 +325,18 @@ class _Reverse:
             self.parallel(op)
             return
         begin, end = self.sweep.args(op)[:2]
-
-        def iteration(step: Op) -> tuple[Op, Op]:
-            number = self.b.emit(ops.sub, self.b.emit(ops.sub, end, step, attr="nsw"), self.b.const(1, end.type), attr="nsw")
-            return number, self.b.emit(ops.add, begin, number, attr="nsw")
-
-        # The loop counts up from `begin`, as the primal does; the number of the iteration counts down to 0.
-        self.loop(op, begin, end, iteration)
+        self.loop(op, begin, self.b.emit(ops.sub, end, begin, attr="nsw"))
 
     def while_(self, op: Op) -> None:
         if op not in self.relevant and op not in self.results:
             return
         count = self.sweep.recordings[op].count
         assert count is not None
+        self.loop(op, self.b.const(0), count)
 
-        def iteration(step: Op) -> tuple[Op, Op]:
-            number = self.b.emit(ops.sub, self.b.emit(ops.sub, count, step, attr="nsw"), self.b.const(1), attr="nsw")
-            return number, number
-
-        self.loop(op, self.b.const(0), count, iteration)
-
-    def loop(self, op: Op, begin: Op, end: Op, iteration: Callable[[Op], tuple[Op, Op]]) -> None:
-        """The reverse of a serial loop. ``iteration``: from the index of the reverse loop, number and index of the primal iteration."""
-        b, outer, sweep = self.b, self.adjoints, self.sweep
+    def loop(self, op: Op, begin: Op, count: Op) -> None:
+        """The reverse of a serial loop of ``count`` iterations: a loop over its segments, the last one first."""
+        b, outer = self.b, self.adjoints
         region, initial = op.regions[-1], op.args[FIXED[op.code] :]
         params = region.params[len(region.params) - len(initial) :]
         seeds = self.results.pop(op, {})
@@ -353,26 +344,71 @@ class _Reverse:
         captured = self.captured(op)
         start = [seeds[k] if k in seeds else zero(b, params[k].type) for k in carried]
         start += [self._taken(v) for v in captured]
-        step, *adjoints = b.begin(begin.type, *[a.type for a in start])
-        number, index = iteration(step)
-        recording: Recording | None = sweep.recordings.get(op)
-        if op.code is ops.for_:
-            sweep.env[region.params[0]] = index
-        if recording is not None:
-            sweep.env.update((p, sweep.recall(tape, number)) for p, tape in zip(params, recording.tapes))
-        self.adjoints = dict(zip(captured, adjoints[len(carried) :]))
-        for k, adjoint in zip(carried, adjoints):
-            self.accumulate(region.results[k], adjoint)
-        self.indices.append(index)
-        self._both(region)
-        self.indices.pop()
-        body = b.end([*[self._taken(params[k]) for k in carried], *[self._taken(v) for v in captured]])
+        recording = self.sweep.recordings.get(op, Recording(op, ()))
+        assert isinstance(count.type, DType)
+        total_segments = segments(b, count, recording.segment)
+        step, *adjoints = b.begin(count.type, *[a.type for a in start])
+        entry = b.emit(ops.sub, b.emit(ops.sub, total_segments, b.const(1, count.type), attr="nsw"), step, attr="nsw")
+        values = tuple([self.sweep.recall(tape, entry) for tape in recording.tapes])
+        body = _Body(op, region, params, carried, captured, begin)
+        if recording.segment == 1:
+            results = self._iteration(body, entry, values, adjoints)
+        else:
+            results = self._segment(body, entry, count, recording.segment, values, adjoints)
+        loop = b.end(results)
         b.loc = op.loc
-        results = b.for_(begin, end, start, body, LoopAttr(name=op.attr.name if op.code is ops.for_ else ""))
+        name = op.attr.name if op.code is ops.for_ else ""
+        final = b.for_(b.const(0, count.type), total_segments, start, loop, LoopAttr(name=name))
         self.adjoints = outer
-        self.adjoints.update(zip(captured, results[len(carried) :]))
-        for k, adjoint in zip(carried, results):
+        self.adjoints.update(zip(captured, final[len(carried) :]))
+        for k, adjoint in zip(carried, final):
             self.accumulate(initial[k], adjoint)
+
+    def _enter(self, body: _Body, number: Op, values: Sequence[Op]) -> None:
+        """Let the parameters of a loop stand for iteration ``number``, which begins with the carried ``values``."""
+        env = self.sweep.env
+        if body.loop.code is ops.for_:
+            number = env[body.region.params[0]] = self.b.emit(ops.add, body.begin, number, attr="nsw")
+        env.update(zip(body.params, values))
+        self.indices[-1:] = [number]
+
+    def _iteration(self, body: _Body, number: Op, values: Sequence[Op], adjoints: Sequence[Op]) -> list[Op]:
+        """One iteration forwards, then backwards: the adjoints of what it begins with, and of captured values, from those that follow it."""
+        self.indices.append(number)
+        self._enter(body, number, values)
+        self.adjoints = dict(zip(body.captured, adjoints[len(body.carried) :]))
+        for k, adjoint in zip(body.carried, adjoints):
+            self.accumulate(body.region.results[k], adjoint)
+        self._both(body.region)
+        self.indices.pop()
+        return [*[self._taken(body.params[k]) for k in body.carried], *[self._taken(v) for v in body.captured]]
+
+    def _segment(
+        self, body: _Body, entry: Op, count: Op, length: int, values: Sequence[Op], adjoints: Sequence[Op]
+    ) -> list[Op]:
+        """The iterations of a segment forwards, for the values that each begins with; then each backwards, the last one first."""
+        b = self.b
+        assert isinstance(count.type, DType)
+        first = b.emit(ops.mul, entry, b.const(length, count.type), attr="nsw")
+        last = b.emit(ops.sub, count, b.const(1, count.type), attr="nsw")
+        numbers, begins = [], [tuple(values)]
+        self.indices.append(first)
+        for k in range(length):
+            number = b.emit(ops.add, first, b.const(k, count.type), attr="nsw")
+            numbers.append(number)
+            if k + 1 < length:  # past the end of the loop the last iteration is done again: its loads are in bounds
+                self._enter(body, b.emit(ops.min_, number, last), begins[-1])
+                self.sweep.run(body.region.ops[:-1], False)
+                begins.append(tuple([self.sweep.env[v] for v in body.region.results]))
+        self.indices.pop()
+        results = list(adjoints)
+        for number, begin in zip(reversed(numbers), reversed(begins)):
+            b.begin()
+            then = b.end(self._iteration(body, number, begin, results))
+            b.begin()
+            orelse = b.end(results)
+            results = list(b.if_(b.emit(ops.le, number, last), then, orelse))
+        return results
 
     def parallel(self, op: Op) -> None:
         """The reverse of a parallel loop is a parallel loop. Adjoints of values from outside meet in temporaries."""
@@ -401,6 +437,19 @@ class _Reverse:
         self.adjoints = outer
         for value, temp in zip(captured, temps):
             self.accumulate(value, load_temp(b, temp, value.type))
+
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """A serial loop to be reversed. ``params``: its carried values, ``carried``: which of them are active, ``captured``: active values from
+    outside, ``begin``: the index of the first iteration."""
+
+    loop: Op
+    region: Region
+    params: tuple[Op, ...]
+    carried: list[int]
+    captured: list[Op]
+    begin: Op
 
 
 def _stored(node: Op) -> Iterable[Op]:

@@ -23,11 +23,12 @@ LATE = "%late"
 @dataclass(frozen=True, slots=True)
 class Recording:
     """How the reverse of a loop finds what the forward sweep left: ``tapes`` of its carried values, ``count`` of iterations if it is a
-    `while`. ``loop`` is the primal loop."""
+    `while`. ``loop`` is the primal loop. ``segment``: so many iterations have one entry."""
 
     loop: Op
     tapes: tuple[TapeRef, ...]
     count: Op | None = None
+    segment: int = 1
 
 
 class Sweep:
@@ -38,8 +39,9 @@ class Sweep:
     are private to a launch, but must not be done twice.
     """
 
-    def __init__(self, b: Builder, returns: Sequence[TempRef]) -> None:
+    def __init__(self, b: Builder, returns: Sequence[TempRef], segment_length: Callable[[Op], int]) -> None:
         self.b = b
+        self.segment_length = segment_length
         self.env: dict[Op, Op] = {}
         self.recordings: dict[Op, Recording] = {}
         self.tapes: dict[TapeRef, Op] = {}  # tape -> the primal value, a parameter
@@ -110,10 +112,9 @@ class Sweep:
         if not record or op.attr.parallel or not carried:
             region = self.region(op.regions[0])
         else:
-            tapes = self.declare(op, carried)
-            self.note_count(self.b.emit(ops.sub, end, begin, attr="nsw"), tapes)
-            region = self.recording(op.regions[0], tapes, lambda params: self.b.emit(ops.sub, params[0], begin, attr="nsw"))
-            self.recordings[op] = Recording(op, tapes)
+            recording = self.recordings[op] = Recording(op, self.declare(op, carried), None, self.segment_length(op))
+            self.note_count(self.b.emit(ops.sub, end, begin, attr="nsw"), recording)
+            region = self.recording(op.regions[0], recording, lambda params: self.b.emit(ops.sub, params[0], begin, attr="nsw"))
         self.b.loc = op.loc
         attr = op.attr if self.b.depth == 1 else LoopAttr(name=op.attr.name)
         self.env[op] = self.b.append(Op(ops.for_, op.type, self.args(op), attr, (region,), op.loc))
@@ -129,23 +130,33 @@ class Sweep:
         self.env.update(zip(op.regions[0].params, self.b.begin(*types)))
         self.run(op.regions[0].ops[:-1], False)
         condition = self.b.end([self.env[op.regions[0].results[0]]])
-        body = self.recording(op.regions[1], tapes, lambda params: params[-1], counted=True)
+        recording = Recording(op, tapes, None, self.segment_length(op))
+        body = self.recording(op.regions[1], recording, lambda params: params[-1], counted=True)
         self.b.loc = op.loc
         loop = self.b.append(Op(ops.while_, types, initial, None, (condition, body), op.loc))
         count = self.b.emit(ops.result, loop, attr=len(initial) - 1, type=i32)
         self.env[op] = loop
-        self.note_count(count, tapes)
-        self.recordings[op] = Recording(op, tapes, count)
+        self.recordings[op] = replace(recording, count=count)
+        self.note_count(count, recording)
 
-    def recording(self, region: Region, tapes: Sequence[TapeRef], number: Callable[[tuple[Op, ...]], Op], counted: bool = False) -> Region:
+    def recording(self, region: Region, recording: Recording, number: Callable[[tuple[Op, ...]], Op], counted: bool = False) -> Region:
         """A copy of the body of a loop that notes its carried values first. ``counted``: it carries the number of the iteration, too."""
         b = self.b
         params = b.begin(*[p.type for p in region.params], *([i32] if counted else []))
         self.env.update(zip(region.params, params))
         iteration = number(params)
-        for tape, value in zip(tapes, region.params[len(region.params) - len(tapes) :]):
-            for k, part in enumerate(entries(b, self.env[value])):
-                b.store(tape, iteration, b.const(k), noted(b, part))
+        values = region.params[len(region.params) - len(recording.tapes) :]
+        if recording.segment == 1:
+            self.note(recording.tapes, values, iteration)
+        elif recording.tapes:
+            assert isinstance(iteration.type, DType)
+            size = b.const(recording.segment, iteration.type)
+            first = b.emit(ops.eq, b.emit(ops.irem, iteration, size), b.const(0, iteration.type))
+            b.begin()
+            self.note(recording.tapes, values, b.emit(ops.idiv, iteration, size))
+            then = b.end()
+            b.begin()
+            b.if_(first, then, b.end())
         self.run(region.ops[:-1], False)
         results = [self.env[v] for v in region.results]
         if counted:
@@ -165,12 +176,20 @@ class Sweep:
         self.loops.append(loop.loc)
         return tuple(tapes)
 
-    def note_count(self, count: Op, tapes: Sequence[TapeRef]) -> None:
-        """Note how many iterations the tapes of a loop must hold; see `sizing`."""
+    def note(self, tapes: Sequence[TapeRef], values: Sequence[Op], entry: Op) -> None:
+        """Store primal ``values`` as one entry of their tapes."""
+        b = self.b
+        for tape, value in zip(tapes, values):
+            for k, part in enumerate(entries(b, self.env[value])):
+                b.store(tape, entry, b.const(k), noted(b, part))
+
+    def note_count(self, count: Op, recording: Recording) -> None:
+        """Note how many entries the tapes of a loop must hold; see `sizing`."""
+        b, tapes = self.b, recording.tapes
         if not tapes:
             return
-        b = self.b
-        count = b.emit(ops.max_, count, b.const(0, count.type))
+        assert isinstance(count.type, DType)
+        count = segments(b, b.emit(ops.max_, count, b.const(0, count.type)), recording.segment)
         if count.type is i64:
             count = b.cast(b.emit(ops.min_, count, b.const(2**31 - 1, i64)), i32)
         b.atomic("max", TempRef(f"{CAPACITY}{tapes[0].capacity}", i32), count)
@@ -181,6 +200,14 @@ class Sweep:
         element = t.elem if isinstance(t, Vec) else t
         parts = [b.load(tape, iteration, b.const(k)) for k in range(tape.width)]
         return whole(b, t, [recalled(b, part, element) for part in parts])
+
+
+def segments(b: Builder, count: Op, length: int) -> Op:
+    """How many segments ``count`` iterations make."""
+    assert isinstance(count.type, DType)
+    if length == 1:
+        return count
+    return b.emit(ops.idiv, b.emit(ops.add, count, b.const(length - 1, count.type), attr="nsw"), b.const(length, count.type))
 
 
 def noted_type(t: Type) -> DType:
