@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -27,7 +27,7 @@ class FwdMode(context.Recorder):
 
     ``loss``: a field or array with dual, or several in a list: what is asked for. ``param``: one, by which to differentiate. ``seed``: the
     direction, an array of the shape of ``param`` (axes of elements last); not needed where that is one scalar: 1. ``clear_gradients``: set
-    all duals to zero first. At the end the dual of ``param`` is zero again.
+    all duals to zero first. At the end the dual of ``param`` is zero again. What the host writes to other memory meanwhile has no tangent.
 
     Raises SpirogradRuntimeError for memory without dual, a seed of another shape, and where a kernel reads memory without dual that
     another one gave values with tangents; SpirogradTypeError for what is no field or array.
@@ -58,6 +58,22 @@ class FwdMode(context.Recorder):
         context.set_recorder(self._before)
         self.param.dual.fill(0.0)
 
+    def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any) -> None:
+        """Numbers have no tangent; copies have that of their source. See `context.Recorder`."""
+        if partners.is_partner(memory) or memory is self.param:
+            return
+        copied = source is not None and source.has_dual()
+        if source is not None:
+            self._chain.check(object_key(source), getattr(source, "name", "the array"), "`copy_from`", None)
+        if copied and memory.has_dual():
+            memory.dual.copy_from(source.dual)
+        elif copied:
+            self._chain.lose(object_key(memory), "`copy_from`", None, memory)
+        elif memory.has_dual():
+            clear("dual")
+        elif key is None:
+            self._chain.forget(object_key(memory))
+
     def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
         """Launch a kernel in its forward mode; see `context.recorder`."""
         made = specialization.derivatives.get("forward")
@@ -66,7 +82,7 @@ class FwdMode(context.Recorder):
             for warning in made.derivative.warnings:
                 logger.warning(warning)
         self._chain.follow(made, packer)
-        return made.plan.launch(packer.scalars, packer.arrays, made.trees)
+        return made.plan.main.launch(packer.scalars, packer.arrays, made.trees)
 
 
 class Chain:
@@ -77,24 +93,42 @@ class Chain:
 
     def __init__(self, role: str = "dual") -> None:
         self.role = role
-        self._lost: dict[Any, tuple[str, Any, Any]] = {}  # memory -> (kernel, place, what keeps the memory alive)
+        self._lost: dict[Any, tuple[str, Any, Any]] = {}  # memory -> (who wrote it, the line, what keeps the memory alive)
 
     def follow(self, made: Any, packer: Any) -> None:
         """Look at a launch before it; raises SpirogradRuntimeError, with the line, where a chain breaks."""
         for place in made.derivative.gaps:
             owner = None if isinstance(place.ref, FieldRef) else packer.arrays[place.ref.arg]
-            self._lost.setdefault(memory_key(place.ref, packer), (made.label, place, owner))
+            self.lose(memory_key(place.ref, packer), made.label, place.loc, owner)
         for place in made.derivative.gapped:
-            found = self._lost.get(memory_key(place.ref, packer))
-            if found is not None:
-                label, written, _ = found
-                what = {"dual": "dual", "grad": "gradient"}[self.role]
-                problem = (
-                    f"`{place.ref.name}` has no {what}, so tangents end there: {label} gives it values that have tangents"
-                    f"{f' ({written.loc})' if written.loc is not None else ''}, and {made.label} computes with them"
-                )
-                hint = f"declare it with `needs_{self.role}=True`, or say that this is meant: `sg.stop_grad(value)`"
-                raise SpirogradRuntimeError(render(problem, place.loc, hint))
+            self.check(memory_key(place.ref, packer), place.ref.name, made.label, place.loc)
+
+    def lose(self, key: Any, writer: str, loc: Any, owner: Any) -> None:
+        """Note that memory without dual gets values with tangents."""
+        self._lost.setdefault(key, (writer, loc, owner))
+
+    def forget(self, key: Any) -> None:
+        """Note that all of the memory gets values without tangents."""
+        self._lost.pop(key, None)
+
+    def check(self, key: Any, name: str, reader: str, loc: Any) -> None:
+        """Raise if memory that is read has lost tangents."""
+        found = self._lost.get(key)
+        if found is None:
+            return
+        writer, written, _ = found
+        what = {"dual": "dual", "grad": "gradient"}[self.role]
+        problem = (
+            f"`{name}` has no {what}, so tangents end there: {writer} gives it values that have tangents"
+            f"{f' ({written})' if written is not None else ''}, and {reader} takes them"
+        )
+        hint = f"declare it with `needs_{self.role}=True`, or say that this is meant: `sg.stop_grad(value)`"
+        raise SpirogradRuntimeError(render(problem, loc, hint))
+
+
+def object_key(memory: Any) -> Any:
+    """`memory_key` of a field or ndarray."""
+    return ("array", memory.allocation.address) if isinstance(memory, Ndarray) else ("field", memory.tree.id, memory.key)
 
 
 def memory_key(ref: Any, packer: Any) -> Any:

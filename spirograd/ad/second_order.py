@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.ad.forward_mode import Chain, memory_key
+from spirograd.ad.forward_mode import Chain, memory_key, object_key
 from spirograd.ad.memories import Collector
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.sizes import evaluate
-from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef
 from spirograd.lang import context
 from spirograd.lang.data import partners
@@ -115,15 +114,19 @@ class _Second(Differentiated):
 
 @dataclass(slots=True, eq=False)
 class _Launch:
+    """A kernel that ran. ``number``: of the launch, whose random numbers the gradient draws again."""
+
     second: _Second
     packer: Any
+    number: int | None
 
 
 class _Recorder(context.Recorder):
-    """Runs kernels with tangents, and keeps what their gradients need; see `context.recorder`."""
+    """Runs kernels with tangents, and keeps what their gradients need; see `context.Recorder`."""
 
     def __init__(self) -> None:
         self.launches: list[_Launch] = []
+        self.events: list[Callable[[], None]] = []  # their reverse
         self.chain = Chain("grad")
 
     def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
@@ -135,11 +138,33 @@ class _Recorder(context.Recorder):
         second = specialization.derivatives.get("second")
         if second is None:
             second = specialization.derivatives["second"] = _Second(session, kernel, specialization)
-        self._refuse(specialization, first, second)
+        self._refuse(second)
         self.chain.follow(first, packer)
-        self._follow(second, packer)
-        self.launches.append(_Launch(second, packer))
-        return first.plan.launch(packer.scalars, packer.arrays, first.trees)
+        for write in second.derivative.writes:
+            self._write(memory_key(write.ref, packer), _index(write.first, packer), write.ref.name, second.label, write.loc)
+        values = first.plan.main.launch(packer.scalars, packer.arrays, first.trees)
+        number = first.plan.main.last_number
+        self.launches.append(_Launch(second, packer, number))
+        self.events.append(lambda: second.launch(packer, None, number))
+        return values
+
+    def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any) -> None:
+        """Numbers have no derivatives. See `context.Recorder`."""
+        if partners.is_partner(memory):
+            return
+        if source is not None and source.has_grad():
+            raise SpirogradRuntimeError(
+                render("`copy_from` inside of `hvp` has no derivative, and copies from memory with a gradient", None, "copy in a kernel")
+            )
+        name = object_key(memory)
+        first = key[0] if isinstance(key, tuple) and key else key
+        self._write(name, first if isinstance(first, int) else None, getattr(memory, "name", "the array"), "the host", None)
+        if memory.has_grad():
+            memory.make_duals()
+            clear("dual")
+            self.events += [lambda: clear("grad"), lambda: clear("grad_dual")]
+        elif key is None:
+            self.chain.forget(name)
 
     def _make_duals(self, session: Any, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> None:
         """Have tangents in all memory with gradients."""
@@ -153,40 +178,35 @@ class _Recorder(context.Recorder):
             elif getattr(array, "requires_grad", False):
                 raise SpirogradTypeError("`hvp` works on fields and ndarrays, not on torch tensors that require a gradient")
 
-    def _refuse(self, specialization: Any, first: _Tangents, second: _Second) -> None:
+    def _refuse(self, second: _Second) -> None:
         label = second.label
         if second.returned:
             raise SpirogradRuntimeError(
                 render(f"{label} returns a value that depends on memory with gradients, which ends there", None, "store it to a field")
             )
-        if any(op.code is ops.seed for op in specialization.kernel.walk()):
-            raise SpirogradRuntimeError(f"{label} draws random numbers, which its gradient would draw again: `hvp` does not replay them")
-        for need in second.derivative.needs:
-            if need.when == "before" and need.overwritten is not None:
+        logging = second.derivative.logging
+        for need in (*second.derivative.needs, *(logging.loads if logging is not None else ())):
+            if logging is not None or (need.when == "before" and need.overwritten is not None):
                 problem = (
                     f"the gradient of {label} needs `{need.ref.name}` as it was before the kernel, which overwrites it ({need.overwritten})"
                 )
                 raise SpirogradRuntimeError(render(problem, need.loc, f"{_HINT}: `hvp` saves nothing"))
 
-    def _follow(self, second: _Second, packer: Any) -> None:
-        """Raise if a launch overwrites what the gradients of earlier ones need."""
-        for write in second.derivative.writes:
-            key = memory_key(write.ref, packer)
-            for earlier in self.launches:
-                for need in earlier.second.derivative.needs:
-                    if memory_key(need.ref, earlier.packer) != key:
-                        continue
-                    at, there = _index(write.first, packer), _index(need.first, earlier.packer)
-                    if at is None or there is None or at == there:
-                        problem = (
-                            f"{second.label} overwrites `{write.ref.name}`, which the gradient of an earlier {earlier.second.label} needs"
-                        )
-                        raise SpirogradRuntimeError(render(problem, write.loc, f"{_HINT}: `hvp` saves nothing"))
+    def _write(self, key: Any, index: int | None, name: str, writer: str, loc: Any) -> None:
+        """Raise if a write overwrites what the gradients of earlier launches need. ``index``: the first one, if it is known."""
+        for launch in self.launches:
+            for need in launch.second.derivative.needs:
+                if memory_key(need.ref, launch.packer) != key:
+                    continue
+                there = _index(need.first, launch.packer)
+                if index is None or there is None or index == there:
+                    problem = f"{writer} overwrites `{name}`, which the gradient of an earlier {launch.second.label} needs"
+                    raise SpirogradRuntimeError(render(problem, loc, f"{_HINT}: `hvp` saves nothing"))
 
     def reverse(self) -> None:
         """The gradients with their tangents, last kernel first."""
-        for launch in reversed(self.launches):
-            launch.second.launch(launch.packer, None, None)
+        for event in reversed(self.events):
+            event()
 
 
 def _index(first: Any, packer: Any) -> int | None:

@@ -69,9 +69,9 @@ class Recorder:
         """Launch a kernel, in place of its plan; returns what that returns. ``packer``: the flat arguments of ``args``."""
         raise NotImplementedError
 
-    def host_write(self, memory: Any, key: Any, clear: Callable[[], None], source: Any) -> None:
+    def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any) -> None:
         """The host is about to write to a field or ndarray: to the element at ``key``, or (None) to all. ``clear`` sets the gradient of
-        what it writes to zero. ``source``: the field or ndarray that is copied, None for numbers."""
+        what it writes (of a role: "dual", "grad_dual") to zero. ``source``: the field or ndarray that is copied, None for numbers."""
 
 
 def recorder() -> Recorder | None:

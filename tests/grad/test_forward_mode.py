@@ -382,3 +382,62 @@ def test_a_chain_through_an_array_without_dual():
         double(other, y)
         with pytest.raises(sg.SpirogradRuntimeError, match="`a` has no dual"):
             double(between, y)
+
+
+def test_what_the_host_writes():
+    x, y, loss = fields("x", "y", "loss")
+    between = sg.field(sg.f32, shape=N, name="between")
+
+    @sg.kernel
+    def total():
+        for i in x:
+            loss[None] += y[i] * x[i]
+
+    @sg.kernel
+    def square():
+        for i in x:
+            y[i] = x[i] * x[i]
+
+    v = vector(2)
+    with sg.ad.FwdMode(loss=loss, param=x, seed=v):
+        x.from_numpy(vector(1))  # the point; its tangent stays
+        square()
+        loss[None] = 5.0
+        total()
+        loss[None] = 0.0
+        y[3] = 0.25
+        total()
+
+    def reference(x):
+        return (torch.where(torch.arange(N) == 3, 0.25, x * x) * x).sum()
+
+    value, tangent = tangent_of(reference, vector(1), v)
+    close(loss[None], value)
+    close(loss.dual[None], tangent)
+    with sg.ad.FwdMode(loss=loss, param=x, seed=v):
+        y.copy_from(x)
+        loss.fill(0.0)
+        total()
+        close(y.dual.to_numpy(), v)
+        between.copy_from(x)
+        with pytest.raises(sg.SpirogradRuntimeError, match="`between` has no dual"):
+            y.copy_from(between)
+        between.fill(1.0)
+        y.copy_from(between)
+    close(loss.dual[None], 2 * vector(1) @ v)
+    assert (y.dual.to_numpy() == 0).all()
+
+
+def test_a_kernel_that_returns_a_value(caplog):
+    x, loss = fields("x", "loss")
+
+    @sg.kernel
+    def run() -> sg.f32:
+        loss[None] = x[1] * x[1]
+        return x[1] + 1.0
+
+    x.fill(3.0)
+    with sg.ad.FwdMode(loss=loss, param=x, seed=[1.0] * N):
+        assert run() == 4.0
+    assert loss.dual[None] == 6.0
+    assert "its tangent is lost" in caplog.text

@@ -28,11 +28,12 @@ def host_write(memory: Any, key: Any = None, component: int | None = None, sourc
     if recorder is None:
         return
 
-    def clear() -> None:
+    def clear(role: str = "grad") -> None:
+        partner = memory.dual if role == "dual" else memory.grad if role == "grad" else memory.grad.dual
         if key is None:
-            memory.grad.fill(0.0)
+            partner.fill(0.0)
         else:
-            memory.grad.clear_element(key, component)
+            partner.clear_element(key, component)
 
     recorder.host_write(memory, key, clear, source)
 
