@@ -1,4 +1,4 @@
-"""Functions of the family that only advise its compiler, or whose subject (sparse trees, derivatives) is absent."""
+"""Functions of the family that only advise its compiler, or whose subject (sparse trees) is absent; and `stop_grad`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import enum
 from typing import Any, TypeVar
 
 from spirograd.base.errors import SpirogradTypeError
-from spirograd.lang import ops
-from spirograd.lang.matrix import Matrix
+from spirograd.ir import ops as ir
+from spirograd.lang import ops, scalar
+from spirograd.lang.context import current_trace
+from spirograd.lang.matrix import Matrix, make
+from spirograd.lang.scalar import Value
+from spirograd.lang.struct import Struct
 
 T = TypeVar("T")
 
@@ -53,7 +57,16 @@ def deactivate_all_snodes() -> None:
 
 
 def stop_grad(x: T) -> T:
-    """Stop derivatives at a value: the value itself."""
+    """The value itself; in kernels that are differentiated, derivatives end there. Of vectors, matrices and structs: in every entry."""
+    if current_trace() is None:
+        return x
+    if isinstance(x, Value):
+        return scalar.emit(ir.stop_grad, x)  # type: ignore[return-value]
+    if isinstance(x, Matrix):
+        return make([stop_grad(entry) for entry in x.entries], x.shape)  # type: ignore[return-value]
+    if isinstance(x, Struct):
+        for name, member in x.entries.items():
+            x = x.with_member(name, stop_grad(member))  # type: ignore[assignment]
     return x
 
 
