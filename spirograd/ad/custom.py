@@ -44,8 +44,10 @@ def _aside(function: F, replaced: bool) -> F:
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         recorder = context.recorder()
-        if not isinstance(recorder, Tape):
+        if recorder is None:
             return function(*args, **kwargs)
+        if not isinstance(recorder, Tape):
+            return recorder.aside(functools.partial(function, *args, **kwargs), replaced)
         reverse = None
         if replaced:
             gradient = wrapper.grad  # type: ignore[attr-defined]

@@ -42,6 +42,7 @@ class FwdMode(context.Recorder):
         self.seed = _seed(param, seed)
         self.clear_gradients = clear_gradients
         self._chain = Chain()
+        self._mode = "forward"
         self._before: Any = None
 
     def __enter__(self) -> FwdMode:
@@ -57,6 +58,14 @@ class FwdMode(context.Recorder):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         context.set_recorder(self._before)
         self.param.dual.fill(0.0)
+
+    def aside(self, function: Callable[[], Any], replaced: bool) -> Any:
+        """What is left out of differentiation gives values without tangents; a gradient for reverse mode means nothing here."""
+        before, self._mode = self._mode, self._mode if replaced else "constant"
+        try:
+            return function()
+        finally:
+            self._mode = before
 
     def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any) -> None:
         """Numbers have no tangent; copies have that of their source. See `context.Recorder`."""
@@ -76,9 +85,10 @@ class FwdMode(context.Recorder):
 
     def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
         """Launch a kernel in its forward mode; see `context.recorder`."""
-        made = specialization.derivatives.get("forward")
+        mode = self._mode
+        made = specialization.derivatives.get(mode)
         if made is None:
-            made = specialization.derivatives["forward"] = Differentiated(context.session(), kernel, specialization, "forward")
+            made = specialization.derivatives[mode] = Differentiated(context.session(), kernel, specialization, mode)
             for warning in made.derivative.warnings:
                 logger.warning(warning)
         self._chain.follow(made, packer)

@@ -148,6 +148,10 @@ class _Recorder(context.Recorder):
         self.events.append(lambda: second.launch(packer, None, number))
         return values
 
+    def aside(self, function: Callable[[], Any], replaced: bool) -> Any:
+        what = "has a gradient of its own, which gives no second derivatives" if replaced else "is left out of differentiation"
+        raise SpirogradRuntimeError(f"`hvp` does not run `{getattr(function, 'func', function).__name__}`, which {what}")
+
     def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any) -> None:
         """Numbers have no derivatives. See `context.Recorder`."""
         if partners.is_partner(memory):

@@ -29,13 +29,14 @@ _ROUNDED = (ops.add, ops.sub, ops.mul, ops.div)
 _CHANGED = "%changed"
 
 
-def forward(kernel: Kernel, partner: Partner, ctx: PassContext) -> Derivative:
+def forward(kernel: Kernel, partner: Partner, ctx: PassContext, constant: bool = False) -> Derivative:
     """The forward derivative of ``kernel``, which is kernel IR before `offload`: it runs in place of the primal, with the same arguments.
 
-    ``partner``: the dual of outer memory, None if it has none; temporaries and tapes get duals of their own. The tangent of a value that
-    the kernel returns is lost: that is a warning. Raises SpirogradUnsupportedError, with the line, for what has no derivative.
+    ``partner``: the dual of outer memory, None if it has none; temporaries and tapes get duals of their own. ``constant``: no value has a
+    tangent, and what is written loses its own. The tangent of a value that the kernel returns is lost: that is a warning.
+    Raises SpirogradUnsupportedError, with the line, for what has no derivative.
     """
-    found = activity(kernel, partner)
+    found = Activity() if constant else activity(kernel, partner)
     made = _Forward(kernel, partner, found).run()
     new = simplify(made, ctx)
     _refuse_changed(new)
@@ -197,7 +198,9 @@ class _Forward:
             self.atomic_parallel(op, kind, ref, dual)
             return
         at = self.args(op)[:-1]
-        before = self.tangents[op] = self.b.load(dual, *at)
+        before = self.b.load(dual, *at)
+        if self.active(op):
+            self.tangents[op] = before
         old = self.clone(op)
         self.b.store(dual, *at, _SERIAL[kind](self, op, old, before, self.b.load(ref, *at)))
 

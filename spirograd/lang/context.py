@@ -69,6 +69,10 @@ class Recorder:
         """Launch a kernel, in place of its plan; returns what that returns. ``packer``: the flat arguments of ``args``."""
         raise NotImplementedError
 
+    def aside(self, function: Callable[[], Any], replaced: bool) -> Any:
+        """Run Python code that launches kernels, which is left out of differentiation, or (``replaced``) has a gradient of its own."""
+        return function()
+
     def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any) -> None:
         """The host is about to write to a field or ndarray: to the element at ``key``, or (None) to all. ``clear`` sets the gradient of
         what it writes (of a role: "dual", "grad_dual") to zero. ``source``: the field or ndarray that is copied, None for numbers."""

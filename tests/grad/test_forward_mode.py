@@ -441,3 +441,33 @@ def test_a_kernel_that_returns_a_value(caplog):
         assert run() == 4.0
     assert loss.dual[None] == 6.0
     assert "its tangent is lost" in caplog.text
+
+
+def test_functions_without_gradients():
+    x, y, loss = fields("x", "y", "loss")
+
+    @sg.kernel
+    def square():
+        for i in x:
+            y[i] = x[i] * x[i]
+
+    @sg.kernel
+    def add():
+        for i in x:
+            loss[None] += y[i] * x[i]
+
+    @sg.ad.no_grad
+    def constant():
+        square()
+
+    @sg.ad.grad_replaced
+    def replaced():
+        square()
+
+    x.from_numpy(vector(1))
+    for function, factor in ((constant, 1.0), (replaced, 3.0), (constant, 1.0)):
+        with sg.ad.FwdMode(loss=loss, param=x, seed=vector(2)):
+            square()
+            function()
+            add()
+        close(loss.dual[None], factor * vector(1) ** 2 @ vector(2))

@@ -310,4 +310,16 @@ def test_mistakes():
     for to, by, v in ((x, x, vector(1)), (3.0, x, vector(1)), (loss, [x], [])):
         with pytest.raises(sg.SpirogradTypeError):
             sg.ad.hvp(back, to, by, v)
+    for decorate, pattern in (
+        (sg.ad.no_grad, "`back`, which is left out"),
+        (sg.ad.grad_replaced, "`back`, which has a gradient of its own"),
+    ):
+
+        @decorate
+        def wrapped():
+            back()
+
+        wrapped.__wrapped__.__name__ = "back"
+        with pytest.raises(sg.SpirogradRuntimeError, match=pattern):
+            sg.ad.hvp(wrapped, loss, x, vector(1))
     assert sg.lang.context.recorder() is None
