@@ -6,5 +6,6 @@ from spirograd.ad.custom import clear_all_gradients, grad_for, grad_replaced, no
 from spirograd.ad.forward_mode import FwdMode
 from spirograd.ad.second_order import hvp
 from spirograd.ad.tape import Tape
+from spirograd.ad.torch import torch_function
 
-__all__ = ["FwdMode", "Tape", "clear_all_gradients", "grad_for", "grad_replaced", "hvp", "no_grad"]
+__all__ = ["FwdMode", "Tape", "clear_all_gradients", "grad_for", "grad_replaced", "hvp", "no_grad", "torch_function"]

@@ -120,7 +120,7 @@ class Tape(context.Recorder):
         self._events.append(event)
         derivative = made.derivative
         reverses = bool(derivative.sinks)
-        for need in derivative.needs if reverses else ():
+        for need in made.needs if reverses else ():
             if need.when == "before":
                 self._need(need, launch, event)
         for write in derivative.writes:
@@ -130,8 +130,8 @@ class Tape(context.Recorder):
             event.copies += [(f"log of `{made.label}`", log.allocation.nbytes) for log in launch.logs]
         else:
             values = specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
-            launch.number = getattr(specialization.plan, "last_number", None)
-        for need in derivative.needs if reverses else ():
+            launch.number = specialization.plan.last_number
+        for need in made.needs if reverses else ():
             if need.when == "after":
                 self._need(need, launch, event)
         if reverses:

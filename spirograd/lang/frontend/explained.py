@@ -26,7 +26,11 @@ def _lines(derivative: Any) -> Iterator[str]:
     yield from _section("records", records, "nothing")
     again = [f"{counted(count, 'operation')}{_of_loop(loop)}" for loop, count in derivative.recomputed]
     yield from _section("runs again", again)
-    yield from _section("reads", [_need(need) for need in derivative.needs])
+    logging = derivative.logging
+    logs = logging.logs if logging is not None else ()
+    yield from _section("reads", [_need(need) for need in derivative.needs if need.ref not in logs])
+    if logging is not None:
+        yield from _section("has the kernel note, under a tape", [_need(need) for need in logging.loads])
     yield from _section("gradients end at", [f"{name_of(p.ref)}{_at(p.loc)}, which has no gradient" for p in derivative.gaps])
     yield from _section("takes no gradients back to", [f"{name_of(p.ref)}{_at(p.loc)}, which has none" for p in derivative.gapped])
 

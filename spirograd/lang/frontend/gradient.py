@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from spirograd.lang.frontend.kernel import Kernel, Specialization
     from spirograd.lang.frontend.signature import Packer
 
-_ROLES = {"reverse": "grad", "forward": "dual"}
+_ROLES = {"reverse": "grad", "forward": "dual", "constant": "dual"}
 TAPE_HINT = "record the launches with `with sg.ad.Tape(loss):`, which saves what is overwritten"
 
 logger = logging.getLogger("spirograd")
@@ -41,6 +41,8 @@ class Differentiated:
         self.trees = {field.tree.id: field.tree.allocation for field in self.fields.values()}
         logs = self.derivative.logging.logs if self.derivative.logging is not None else ()
         self.returned = self.derivative.kernel.args[len(specialization.kernel.args) + len(logs) :]
+        # What the derivative reads of memory that others see.
+        self.needs = tuple(need for need in self.derivative.needs if need.ref not in logs)
         self._checked = self._warned = False
         self._logging: Any = None  # the plans of the primal that notes what it reads, and of that which counts it
 
@@ -74,7 +76,7 @@ class Differentiated:
         derivative = self.derivative
         if not derivative.sinks and not self.returned:
             self._refuse_without_sink()
-        for need in (*derivative.needs, *(derivative.logging.loads if derivative.logging is not None else ())):
+        for need in (*self.needs, *(derivative.logging.loads if derivative.logging is not None else ())):
             if need.when == "before" and need.overwritten is not None:
                 raise SpirogradCompilationError(
                     f"the gradient of {self.label} needs {name_of(need.ref)} as it was before the kernel, which overwrites it "
@@ -105,7 +107,8 @@ class Differentiated:
         raise SpirogradCompilationError(f"{self.label} has no gradient: it writes {name_of(place.ref)}, which has none", place.loc, hint)
 
     def launch(self, packer: Packer, returned: Any, number: int | None) -> None:
-        """Run it on packed arguments (`Kernel.pack` with gradients). ``returned``: the adjoint of what the kernel returns."""
+        """Run it on packed arguments (`Kernel.pack` with gradients). ``returned``: the adjoint of what the kernel returns. ``number``: of
+        the launch whose random numbers it draws again."""
         self._put_returned(packer, returned)
         self.plan.launch(packer.scalars, packer.arrays, self.trees, number)
         if packer.transfers is not None:
@@ -121,13 +124,17 @@ class Differentiated:
             self._logging = [None if kernel is None else session.prepare(kernel) for kernel in (logging.kernel, logging.counting)]
         plan, counting = self._logging
         scalars, arrays = list(packer.scalars), list(packer.arrays)
-        counts = iter(() if counting is None else counting.launch(scalars, arrays, self.primal.trees))
+        number = None
+        counts: Iterator[int] = iter(())
+        if counting is not None:
+            counts = iter(counting.launch(scalars, arrays, self.primal.trees))
+            number = counting.last_number
         logs = []
         for ref, sizes in zip(logging.logs, logging.sizes):
             shape = [next(counts) if size is None else evaluate(size, scalars.__getitem__, _extent_of(arrays)) for size in sizes]
             logs.append(session.scratch(ref.dtype, tuple(max(int(n), 0) for n in shape)))
-        values = plan.launch([*scalars, *(0 for _ in logs)], [*arrays, *logs], self.primal.trees)
-        return values, getattr(plan, "last_number", None), logs
+        values = plan.launch([*scalars, *(0 for _ in logs)], [*arrays, *logs], self.primal.trees, drawn=number)
+        return values, plan.last_number if number is None else number, logs
 
     def _put_returned(self, packer: Packer, returned: Any) -> None:
         if returned is None:
@@ -189,7 +196,7 @@ class Gradient(Staged):
         session, specialization, bound = self.kernel.specialized(args, kwargs)
         made = self.of(session, specialization)
         made.check_bare()
-        made.launch(self.kernel.pack(session, specialization, bound, gradients=True), returned, None)
+        made.launch(self.kernel.pack(session, specialization, bound, gradients=True), returned, specialization.plan.last_number)
 
     def of(self, session: Any, specialization: Specialization) -> Differentiated:
         """The derivative of what the kernel is compiled to; differentiated once."""

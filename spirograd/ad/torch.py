@@ -1,0 +1,149 @@
+"""Kernels as differentiable functions of torch tensors."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from spirograd.ad.entries import memory_of
+from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
+from spirograd.ir.nodes import ArrayRef
+from spirograd.lang import context
+from spirograd.lang.frontend.kernel import BoundKernel, Kernel
+
+
+def torch_function(kernel: Any, outputs: Mapping[str, Any] | Sequence[str] = ()) -> Callable[..., Any]:
+    """``kernel`` as a function that torch differentiates: ``f = torch_function(kernel, {"y": "x"}); y = f(x)``.
+
+    ``outputs``: the parameters of the kernel that it writes. Each is allocated, as zeros, by what stands there: the name of the parameter
+    that it is like, a shape, or a function that takes the arguments and returns either a shape or a tensor to be filled. The other
+    parameters are the arguments of the function, by position or by name; an output can be passed too, by name: it is then overwritten, as
+    torch does in place. In a sequence of names all outputs are passed. The function returns the outputs, one or a tuple; without any, what
+    the kernel returns, as a tensor.
+
+    Gradients come from ``kernel.grad``. Raises SpirogradTypeError for what is no kernel, or no parameter of it; SpirogradRuntimeError where
+    the kernel writes to a tensor that is not among the outputs. Needs torch.
+    """
+    if not isinstance(kernel, (Kernel, BoundKernel)):
+        raise SpirogradTypeError("`torch_function` takes a kernel")
+    specs = dict(outputs) if isinstance(outputs, Mapping) else dict.fromkeys(outputs)
+    function = _TorchFunction(kernel, specs)
+    return functools.wraps(function.kernel.function)(lambda *args, **kwargs: function(args, kwargs))
+
+
+class _TorchFunction:
+    def __init__(self, kernel: Any, outputs: dict[str, Any]) -> None:
+        self.kernel: Kernel = kernel.kernel if isinstance(kernel, BoundKernel) else kernel
+        self.bound = (kernel.instance,) if isinstance(kernel, BoundKernel) else ()
+        self.outputs = outputs
+        names = list(inspect.signature(self.kernel.function).parameters)
+        unknown = [name for name in outputs if name not in names]
+        if unknown:
+            raise SpirogradTypeError(f"kernel `{self.kernel.function.__name__}` has no parameter `{unknown[0]}`")
+        self.names = names
+        self.inputs = [name for name in names[len(self.bound) :] if name not in outputs]
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if len(args) > len(self.inputs):
+            raise SpirogradTypeError(f"`{self.kernel.function.__name__}` takes {len(self.inputs)} arguments, got {len(args)}")
+        given = {**dict(zip(self.inputs, args)), **kwargs}
+        for name, spec in self.outputs.items():
+            if name not in given:
+                given[name] = self._allocated(name, spec, given)
+        names = list(given)
+        results = _function_class().apply(self, names, *given.values())
+        return results[0] if len(results) == 1 else results
+
+    def _allocated(self, name: str, spec: Any, given: dict[str, Any]) -> Any:
+        import torch
+
+        if spec is None:
+            raise SpirogradRuntimeError(f"output `{name}` of `{self.kernel.function.__name__}` is neither passed nor described")
+        tensors = [value for value in given.values() if isinstance(value, torch.Tensor)]
+        if isinstance(spec, str):
+            return torch.zeros_like(given[spec], requires_grad=False)
+        found = spec(**{key: given[key] for key in self.inputs if key in given}) if callable(spec) else spec
+        if isinstance(found, torch.Tensor):
+            return found.detach()
+        like = next((t for t in tensors if t.is_floating_point()), None)
+        return torch.zeros(tuple(found), dtype=None if like is None else like.dtype, device=None if like is None else like.device)
+
+    def check_writes(self, specialization: Any) -> None:
+        """Raise if the kernel writes to a tensor that torch does not know to change."""
+        allowed = set(self.outputs)
+        for ref in memory_of(specialization.kernel, ("write", "atomic")):
+            if isinstance(ref, ArrayRef) and ref.name not in allowed:
+                label = f"kernel `{self.kernel.function.__name__}` writes to `{ref.name}`, which is not among the outputs"
+                raise SpirogradRuntimeError(render(label, None, f"name it: `outputs=[{ref.name!r}, ...]`"))
+
+    def run(self, values: dict[str, Any]) -> tuple[Any, Any, Any]:
+        """Launch the kernel on detached tensors: its result, what it was compiled to, and its plan's number of the launch."""
+        _, specialization, args = self.kernel.specialized(self.bound, values)
+        self.check_writes(specialization)
+        if context.recorder() is not None:
+            raise SpirogradRuntimeError("a `torch_function` has its gradient from torch: call it outside of tapes")
+        result = self.kernel(*args)
+        return result, specialization, specialization.plan.last_number
+
+    def gradient(self, values: dict[str, Any], returned: Any, number: Any) -> None:
+        """Launch the gradient on the same tensors, whose ``grad`` it uses."""
+        session, specialization, args = self.kernel.specialized(self.bound, values)
+        made = self.kernel.grad.of(session, specialization)
+        made.check_bare()
+        made.launch(self.kernel.pack(session, specialization, args, gradients=True), returned if made.returned else None, number)
+
+
+def _traced(value: Any, needed: bool) -> Any:
+    """A tensor that shares the memory of ``value`` and has a gradient of its own; other values as they are."""
+    detached = value.detach()
+    return detached.requires_grad_() if needed and detached.is_floating_point() else detached
+
+
+@functools.cache
+def _function_class() -> Any:
+    """The class of torch's own functions that runs kernels. Made at the first use: torch takes a second to import."""
+    import torch
+
+    class KernelFunction(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, function: _TorchFunction, names: list[str], *values: Any) -> Any:
+            is_tensor = [isinstance(v, torch.Tensor) for v in values]
+            floats = [t and v.is_floating_point() for t, v in zip(is_tensor, values)]
+            wanted = [f and (need or name in function.outputs) for f, name, need in zip(floats, names, ctx.needs_input_grad[2:])]
+            arguments = {n: _traced(v, w) if t else v for n, v, t, w in zip(names, values, is_tensor, wanted)}
+            result, _, number = function.run(arguments)
+            ctx.function, ctx.names, ctx.number, ctx.wanted, ctx.is_tensor = function, names, number, wanted, is_tensor
+            ctx.plain = [None if t else v for t, v in zip(is_tensor, values)]
+            outputs = [v for n, v in zip(names, values) if n in function.outputs]
+            ctx.mark_dirty(*outputs)
+            ctx.save_for_backward(*(v for v, t in zip(values, is_tensor) if t))
+            if outputs:
+                return tuple(outputs)
+            floating = next((v for v, f in zip(values, floats) if f), None)
+            return (torch.tensor(result, dtype=None if floating is None else floating.dtype),)
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            function, names = ctx.function, ctx.names
+            saved = iter(ctx.saved_tensors)
+            values = [_traced(next(saved), w) if t else v for v, t, w in zip(ctx.plain, ctx.is_tensor, ctx.wanted)]
+            arguments = dict(zip(names, values))
+            returned = None
+            if function.outputs:
+                for name, gradient in zip([n for n in names if n in function.outputs], gradients):
+                    if arguments[name].requires_grad:
+                        arguments[name].grad = gradient.clone(memory_format=torch.contiguous_format)
+            else:
+                returned = gradients[0].item()
+            function.gradient(arguments, returned, ctx.number)
+            found = [v.grad if w else None for v, w in zip(values, ctx.wanted)]
+            needed = ctx.needs_input_grad[2:]
+            return (None, None, *(g if need else None for g, need in zip(found, needed)))
+
+    return KernelFunction
+
+
+__all__ = ["torch_function"]
