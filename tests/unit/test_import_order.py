@@ -28,7 +28,8 @@ ALLOWED = {
     "dumps": {"base"},
     "errors": {"base"},
     "ad": {"base", "ir", "lang"},
-    "session": {"base", "ir", "autodiff", "compiler", "config", "dumps", "lang", "runtime"},
+    "derivative_plan": {"base", "autodiff", "runtime"},
+    "session": {"base", "ir", "autodiff", "derivative_plan", "compiler", "config", "dumps", "lang", "runtime"},
     "report": {"base", "ir", "compiler", "dumps", "spirvgen", "llvmgen"},
     "api": {"base", "config", "lang", "runtime", "session"},
     "types": {"base", "lang"},
@@ -40,6 +41,8 @@ TOP = {"", "cli", "commands", "compat", "demo", "__main__", "simt"}
 # Single modules that may import more than their part. The CPU device runs what LLVM makes, and LLVM comes as a library of functions:
 # its pool of workers and its calls are compiled by it too. Text of LLVM IR that a user put in place of the compiler's is compiled again.
 MODULE_ALLOWED = {
+    # Checks derivatives by running the very IR that is differentiated in f64, next to it.
+    "spirograd.ad.gradcheck": {"analysis", "autodiff"},
     "spirograd.runtime.devices.cpu": {"llvmgen"},
     "spirograd.runtime.devices.cpu_call": {"llvmgen"},
     "spirograd.runtime.devices.cpu_pool": {"llvmgen"},
@@ -60,7 +63,7 @@ THIRD_PARTY = {
     "llvmlite": {"llvmgen", "runtime"},
     "vulkan": {"runtime"},
     "wgpu": {"runtime"},
-    "torch": {"lang"},
+    "torch": {"ad", "lang"},
     "rich": {"commands", "demo"},
     "matplotlib": {"demo"},
 }
