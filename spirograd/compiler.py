@@ -118,14 +118,15 @@ def differentiate(
 ) -> Derivative:
     """The derivative of ``kernel`` (kernel IR, before `offload`) as a kernel, to be compiled like any other.
 
-    ``mode``: "reverse" or "forward". ``partner``: the memory of the gradient (the dual) of outer memory, None if it has none.
+    ``mode``: "reverse", "forward", or "constant": forward as if nothing had a tangent. ``partner``: the memory of the gradient (the dual)
+    of outer memory, None if it has none.
     Raises SpirogradUnsupportedError, with the line, for what has no derivative.
     """
     ctx = PassContext(caps, replace(options, optimize=True))
     with _gc_paused():
         primal = simplify(kernel, ctx)
-        if mode == "forward":
-            derivative = forward(primal, partner, ctx)
+        if mode in ("forward", "constant"):
+            derivative = forward(primal, partner, ctx, mode == "constant")
             if options.verify:
                 verify(derivative.kernel, "kernel")
             return derivative
@@ -147,8 +148,8 @@ def differentiate(
         main, counting, capacities = sizing(gradient, ctx)
         if options.verify:
             verify(main, "kernel")
-            if counting is not None:
-                verify(counting, "kernel")
+            for stage in counting:
+                verify(stage.kernel, "kernel")
         return Derivative(
             main,
             counting,
@@ -211,7 +212,9 @@ class _Pipeline:
         returns = tuple((ref.dtype, offsets[ref]) for ref in kernel.returns)
         caps, found = self.ctx.caps, effects(kernel)
         tasks = _task_infos(kernel, caps, self.ctx.options)
-        artifact = CompiledKernel(kernel.name, caps.profile, key, block, tasks, (), size, returns, faults, prints, found, self.stages)
+        artifact = CompiledKernel(
+            kernel.name, caps.profile, key, block, tasks, (), size, returns, faults, prints, found, stages=self.stages
+        )
         artifact.stage_locs = self.stage_locs
         artifact.tapes = tuple(tapes_of(kernel).values())
         return artifact

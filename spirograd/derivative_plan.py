@@ -12,13 +12,14 @@ from spirograd.runtime.memory import Allocation
 
 
 class DerivativePlan:
-    """A derivative ready to launch. ``main`` is its launch plan, ``sizing`` that of the kernel that counts iterations, None if the host knows
-    them all. The interpreter's tapes grow as they are written: nothing is sized for it."""
+    """A derivative ready to launch. ``main`` is its launch plan, ``sizing`` those of the kernels that count iterations, none if the host
+    knows them all, or tapes grow as they are written."""
 
-    def __init__(self, derivative: Derivative, main: LaunchPlan, sizing: LaunchPlan | None) -> None:
+    def __init__(self, derivative: Derivative, main: LaunchPlan, sizing: Sequence[LaunchPlan]) -> None:
         self.compiled = main.compiled
         self.main = main
-        self.sizing = sizing
+        self.sizing = tuple(sizing)
+        self._numbers = tuple([counting.numbers for counting in derivative.sizing])
         self._sizes = derivative.capacities
         self.capacities: tuple[int, ...] = ()  # of the last launch, by number
 
@@ -32,22 +33,18 @@ class DerivativePlan:
         """How each capacity is found: "host" (from arguments and shapes), "counted" (by a kernel that runs first)."""
         return tuple(["counted" if size is None else "host" for size in self._sizes])
 
-    def launch(
-        self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None = None
-    ) -> None:
+    def launch(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None = None) -> None:
         """Run it. Arguments as of `LaunchPlan.launch`; waits if iterations have to be counted."""
         if self._sizes and self.compiled.tapes:
             self.capacities = self._find(scalars, arrays, trees, drawn)
         self.main.launch(scalars, arrays, trees, self.capacities, drawn)
 
-    def _find(
-        self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None
-    ) -> tuple[int, ...]:
-        counted = iter(())  # type: ignore[var-annotated]
-        if self.sizing is not None:
-            counted = iter(self.sizing.launch(scalars, arrays, trees, drawn=drawn) or ())
-
+    def _find(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None) -> tuple[int, ...]:
         def known(size: Size) -> int:
             return evaluate(size, lambda k: int(scalars[k]), lambda k, axis: int(arrays[k].shape[axis]))
 
-        return tuple([int(next(counted)) if size is None else known(size) for size in self._sizes])
+        found = [0 if size is None else known(size) for size in self._sizes]
+        for plan, numbers in zip(self.sizing, self._numbers):
+            for k, count in zip(numbers, plan.launch(scalars, arrays, trees, found, drawn) or ()):
+                found[k] = int(count)
+        return tuple(found)

@@ -99,7 +99,8 @@ class Session:
 
     def prepare_derivative(self, derivative: Derivative) -> DerivativePlan:
         """Compile a derivative, and what sizes its tapes."""
-        sizing = None if derivative.sizing is None or self.arch == "interpreter" else self.prepare(derivative.sizing)
+        # The interpreter's tapes grow as they are written.
+        sizing = [] if self.arch == "interpreter" else [self.prepare(counting.kernel) for counting in derivative.sizing]
         return DerivativePlan(derivative, self.prepare(derivative.kernel), sizing)
 
     def stages(self, kernel: nodes.Kernel) -> dict[str, Any]:

@@ -74,12 +74,21 @@ class Place:
     loc: Loc | None
 
 
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """A kernel with the arguments of a derivative that returns capacities of its tapes, in i32: those of ``numbers``. It may use tapes
+    itself, whose capacities are found before."""
+
+    kernel: Kernel
+    numbers: tuple[int, ...]
+
+
 @dataclass(slots=True, eq=False)
 class Derivative:
     """A derivative as a kernel with the arguments of its primal.
 
     ``capacities``: by number (`TapeRef.capacity`), the iterations that a tape must hold: a size expression where the host can know it at
-    launch, None where it is the next value that ``sizing`` returns: a kernel with the same arguments, of i32 results, to run right before.
+    launch, None where one of ``sizing`` counts it, to run right before, in this order.
     ``logging``: set if the derivative needs values that the primal has to note, which only a Tape lets it do.
     ``needs``: primal memory that ``kernel`` and ``sizing`` read; ``writes``: what the primal writes. ``sinks``: memory whose gradient flows into ``kernel``, ``sources``: whose
     gradient it adds to. ``gaps``: memory without gradient that the primal gives values which depend on its sources; ``gapped``: memory
@@ -88,7 +97,7 @@ class Derivative:
     """
 
     kernel: Kernel
-    sizing: Kernel | None = None
+    sizing: tuple[Counting, ...] = ()
     capacities: tuple[Size | None, ...] = ()
     logging: Logging | None = None
     needs: tuple[Need, ...] = ()

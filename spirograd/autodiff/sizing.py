@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from spirograd.analysis.sizes import size_of
+from spirograd.autodiff.derivative import Counting
 from spirograd.autodiff.sweep import CAPACITY
 from spirograd.base.dtypes import i32
 from spirograd.base.sizes import Size
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import Kernel, Op, Region, TempRef, ref_of
+from spirograd.ir.nodes import Kernel, Op, Ref, Region, TapeRef, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.simplify import simplify
 
-_LOOPS = frozenset((ops.for_, ops.while_))
 
+def sizing(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[Counting, ...], tuple[Size | None, ...]]:
+    """Split a gradient kernel, in which loops note how often they run: the kernel without that, kernels that count what the host cannot
+    know, and the capacities: expressions, or None where one of those kernels counts.
 
-def sizing(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, Kernel | None, tuple[Size | None, ...]]:
-    """Split a gradient kernel, in which loops note how often they run: the kernel without that, a kernel that returns what the host cannot
-    know (None if it can know all), and the capacities: expressions, or None where they are the next value returned.
-
-    A count that does not change in the loops around it is taken outside of them, so that they need not run to be counted: the count may then
-    be of a loop that is not reached, which only makes the tape larger.
+    A count that does not change in the loops around it is taken outside of them, so that they need not run to be counted: the count may
+    then be of a loop that is not reached, which only makes the tape larger.
     """
     counts = [op for op in kernel.walk() if _capacity(op) is not None]
     if not counts:
-        return kernel, None, ()
+        return kernel, (), ()
     sizes: dict[int, Size | None] = {}
     for op in counts:
         k, size = _capacity(op), size_of(op.args[-1])
@@ -35,8 +34,7 @@ def sizing(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, Kernel | None, tup
         sizes[k] = size if k not in sizes else None
     capacities = tuple([sizes[k] for k in range(len(sizes))])
     main = _Without().kernel(kernel)
-    counted = [k for k, size in enumerate(capacities) if size is None]
-    return main, _counting(kernel, counted, ctx) if counted else None, capacities
+    return main, _countings(kernel, [k for k, size in enumerate(capacities) if size is None], ctx), capacities
 
 
 def _capacity(op: Op) -> int | None:
@@ -55,9 +53,39 @@ class _Without(Rewriter):
         self.handlers = {ops.atomic: lambda op: self.copy(op) if _capacity(op) is None else None}
 
 
-def _counting(kernel: Kernel, wanted: list[int], ctx: PassContext) -> Kernel:
-    """The kernel that counts: nothing of ``kernel`` but what the counts ``wanted`` depend on, and temporaries."""
-    bare = simplify(_Bare(set(wanted)).kernel(kernel), ctx)
+def _countings(kernel: Kernel, wanted: list[int], ctx: PassContext) -> tuple[Counting, ...]:
+    """Kernels that count ``wanted``, one as a rule. A count that changes with what an outer loop carries takes that loop's tapes, and
+    so a kernel of its own, after the one that counts for these."""
+    if not wanted:
+        return ()
+    made = _counting(kernel, wanted, ctx)
+    if not _tapes_read(made):
+        return (Counting(made, tuple(wanted)),)
+    needed = {k: _tapes_read(_counting(kernel, [k], ctx)) & set(wanted) for k in wanted}
+    stages = []
+    while needed:
+        ready = [k for k, others in needed.items() if not others & needed.keys()]
+        if not ready:
+            raise AssertionError(f"the capacities {sorted(needed)} of {kernel.name} wait for each other")
+        stages.append(Counting(_counting(kernel, ready, ctx), tuple(ready)))
+        for k in ready:
+            del needed[k]
+    return tuple(stages)
+
+
+def _tapes_read(kernel: Kernel) -> set[int]:
+    return {op.attr.capacity for op in kernel.walk() if op.code is ops.load and isinstance(op.attr, TapeRef)}
+
+
+def _counting(kernel: Kernel, wanted: Sequence[int], ctx: PassContext) -> Kernel:
+    """The kernel that counts: nothing of ``kernel`` but what the counts ``wanted`` depend on."""
+    kept: set[Ref] = set()
+    while True:
+        bare = simplify(_Bare(frozenset(wanted), kept).kernel(kernel), ctx)
+        read = {op.attr for op in bare.walk() if op.code is ops.load and isinstance(op.attr, (TempRef, TapeRef))}
+        if read <= kept:
+            break
+        kept |= read
     hoisted = _Hoist(bare).kernel(bare)
     refs = tuple([TempRef(f"{CAPACITY}{k}", i32) for k in wanted])
     b = Builder()
@@ -70,12 +98,14 @@ def _counting(kernel: Kernel, wanted: list[int], ctx: PassContext) -> Kernel:
 
 
 class _Bare(Rewriter):
-    """Leaves out all effects on memory, but those on temporaries; and the notes of capacities that nobody wants."""
+    """Leaves out all effects but those on the memories ``kept``, private to a launch, and the notes of the capacities ``wanted``."""
 
-    def __init__(self, wanted: set[int]) -> None:
+    def __init__(self, wanted: frozenset[int], kept: set[Ref]) -> None:
         super().__init__()
         self.wanted = wanted
-        self.handlers = {ops.store: self._write, ops.atomic: self._write, ops.cas: self._write, ops.check: self._drop, ops.print_: self._drop}
+        self.kept = kept
+        self.handlers = dict.fromkeys((ops.store, ops.atomic, ops.cas), self._write)
+        self.handlers |= dict.fromkeys((ops.check, ops.print_), self._drop)
 
     def _drop(self, op: Op) -> None:
         return None
@@ -84,36 +114,46 @@ class _Bare(Rewriter):
         capacity = _capacity(op)
         if capacity is not None:
             return self.copy(op) if capacity in self.wanted else None
-        ref = ref_of(op)
-        if isinstance(ref, TempRef):
+        if ref_of(op) in self.kept:
             return self.copy(op)
         # What an atomic would have returned is gone with it. A gradient kernel computes only adjoints from that, never a count.
         return None if op.code is ops.store else self.b.const(0, op.type)  # type: ignore[arg-type]
 
 
 class _Hoist(Rewriter):
-    """Moves each note of a capacity out of the loops and branches that do not change it."""
+    """Moves each note of a capacity out of the loops and branches that do not change it, with the pure operations that it takes."""
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__()
-        self.depth: dict[Op, int] = {}
+        self.level: dict[Op, int] = {}  # value -> how many operations must be around it
         self.moved: dict[Op, list[Op]] = {}  # operation -> notes that go in front of it
         self.gone: set[Op] = set()
         for op, around in _nested(kernel.body, ()):
-            self.depth[op] = len(around)
             for region in op.regions:
-                self.depth.update((p, len(around) + 1) for p in region.params)
-            if _capacity(op) is not None:
-                level = max([self.depth[a] for a in op.args])
-                if level < len(around):
-                    self.moved.setdefault(around[level], []).append(op)
-                    self.gone.add(op)
+                self.level.update((p, len(around) + 1) for p in region.params)
+            inner = max([self.level[a] for a in op.args], default=0)
+            movable = op.code.effect == "pure" and op.code is not ops.result
+            self.level[op] = inner if movable else len(around)
+            if _capacity(op) is not None and inner < len(around):
+                self.moved.setdefault(around[inner], []).append(op)
+                self.gone.add(op)
 
     def visit(self, op: Op) -> None:
         for note in self.moved.get(op, ()):
-            self.b.append(Op(note.code, note.type, self.args(note), note.attr, (), note.loc))
+            copies: dict[Op, Op] = {}
+            args = tuple([self._outside(a, copies) for a in note.args])
+            self.b.append(Op(note.code, note.type, args, note.attr, (), note.loc))
         if op not in self.gone:
             super().visit(op)
+
+    def _outside(self, value: Op, copies: dict[Op, Op]) -> Op:
+        """``value``, made anew of what is known out here."""
+        if value.code.effect != "pure" or value.code in (ops.result, ops.param):
+            return self.value(value)
+        if value not in copies:
+            args = tuple([self._outside(a, copies) for a in value.args])
+            copies[value] = self.b.append(Op(value.code, value.type, args, value.attr, (), value.loc))
+        return copies[value]
 
 
 def _nested(region: Region, around: tuple[Op, ...]) -> Iterator[tuple[Op, tuple[Op, ...]]]:
