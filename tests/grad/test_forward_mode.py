@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -471,3 +474,14 @@ def test_functions_without_gradients():
             function()
             add()
         close(loss.dual[None], factor * vector(1) ** 2 @ vector(2))
+
+
+def test_copies_of_arrays_keep_their_duals():
+    a = sg.ndarray(sg.f32, 3, needs_dual=True)
+    a.fill(1.0)
+    a.dual.fill(2.0)
+    for copied in (copy.deepcopy(a), pickle.loads(pickle.dumps(a))):
+        assert (copied.to_numpy() == 1.0).all() and (copied.dual.to_numpy() == 2.0).all()
+    with pytest.raises(sg.SpirogradRuntimeError, match="only arrays of floats"):
+        sg.ndarray(sg.i32, 3, needs_dual=True)
+    assert sg.ndarray(sg.f32, 3).dual is None

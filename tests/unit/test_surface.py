@@ -78,7 +78,7 @@ def test_sparse_nodes_come_later() -> None:
 def test_unknown_names() -> None:
     with pytest.raises(AttributeError, match="feild"):
         sg.feild  # noqa: B018
-    assert not hasattr(sg.ad, "tape")
+    assert not hasattr(sg.ad, "Tapes")
 
 
 @pytest.mark.parametrize("arch", ["cpu", "interpreter"])
