@@ -123,11 +123,10 @@ class ComponentField(ScalarField):
     def place_in(self, node: SNode, origin: tuple[int, ...]) -> None:
         self.whole.place_components([self.component], node, origin)
 
-    @property
-    def addresses(self) -> Layout:
+    def _find_addresses(self) -> Layout:
         self._origin = self.whole.origin
         self._places = [p for p in self.whole._places if p.component == self.component]
-        return super().addresses
+        return super()._find_addresses()
 
     def _of(self, whole: ScalarField | None, role: str) -> ComponentField | None:
         if not isinstance(whole, MatrixField):

@@ -160,6 +160,7 @@ class ScalarField(Field):
         self._dual: ScalarField | None = None
         self._ref: FieldRef | None = None
         self._view: HostView | None = None
+        self._addresses_found: Layout | None = None
 
     def _partner(self, role: str) -> ScalarField:
         return type(self)(self.dtype, role=role, primal=self)
@@ -235,6 +236,11 @@ class ScalarField(Field):
     @property
     def addresses(self) -> Layout:
         """Where the elements lie in the buffer of the tree; closes the tree."""
+        if self._addresses_found is None:
+            self._addresses_found = self._find_addresses()
+        return self._addresses_found
+
+    def _find_addresses(self) -> Layout:
         above = self.snode.above
         assert above is not None
         self.tree.close()
@@ -257,8 +263,7 @@ class ScalarField(Field):
                 raise SpirogradRuntimeError(f"field `{self.name}` has no {role}: declare it with `needs_{role}=True`")
             return partner.refs()
         if self._ref is None:
-            layout = self.addresses
-            self._ref = FieldRef(self.name, self.tree.id, self.key, self.dtype, self.shape, self.element_shape, layout, self.role)
+            self._ref = FieldRef(self.name, self.tree.id, self.key, self.dtype, self.shape, self.element_shape, self.addresses, self.role)
         return self._ref
 
     # --- gradients ---
@@ -302,11 +307,11 @@ class ScalarField(Field):
     def view(self) -> HostView:
         """The host's view of the memory."""
         if self._view is None:
-            self._view = transfer.view_of(self.dtype, self.shape, self.element_shape, self.refs().layout)
+            self._view = transfer.view_of(self.dtype, self.shape, self.element_shape, self.addresses)
         return self._view
 
     def _addresses(self, key: Any) -> list[int]:
-        layout = self.refs().layout
+        layout = self.addresses
         index = element_index(key, self.shape, self._origin, f"field `{self.name}`")
         base = sum((index[t.axis] // t.div % t.mod if t.mod else index[t.axis] // t.div) * t.stride for t in layout.terms)
         return [base + c for c in layout.components]
