@@ -1,0 +1,644 @@
+"""What other systems get wrong without a word: here the gradient is right, or the kernel is refused at the line, with a hint.
+
+Cases with ``tape=True`` overwrite what their gradients need: a bare `.grad()` is refused at the line marked ``# NEEDED``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+from grad.check import Program, check
+
+import spirograd as sg
+
+pytestmark = pytest.mark.usefixtures("session")
+N = 7
+Refused = sg.SpirogradCompilationError
+
+
+def xy(t: Any, n: int = N) -> tuple[Any, Any]:
+    return sg.field(t, shape=n, needs_grad=True), sg.field(t, shape=n, needs_grad=True)
+
+
+def line_of(case: Any, mark: str) -> int:
+    """The number of the line of a function that has a mark."""
+    lines, first = inspect.getsourcelines(case)
+    return first + next(k for k, line in enumerate(lines) if f"# {mark}" in line)
+
+
+def refused(call: Any, case: Any, mark: str, *words: str) -> None:
+    """The call must raise, at the line that is marked, with all words in the message and a hint."""
+    with pytest.raises(Refused) as info:
+        call()
+    text = str(info.value)
+    assert info.value.loc is not None and info.value.loc.line == line_of(case, mark), text
+    assert "hint" in text.lower(), text
+    for word in words:
+        assert word in text, text
+
+
+# --- memory that the kernel overwrites ----------------------------------------------------------------------------------------------
+
+
+def read_then_write(t: Any) -> Program:
+    x, y = xy(t)
+
+    @sg.kernel
+    def run():
+        for i in x:
+            y[i] = sg.sin(y[i]) * x[i]  # NEEDED
+
+    return Program(run, [x, y], tape=True)
+
+
+def in_place_step(t: Any) -> Program:
+    """Time steps of an oscillator in one kernel, in place."""
+    at, speed = xy(t)
+
+    @sg.kernel
+    def run(n: sg.i32):
+        for i in at:
+            for step in range(n):
+                speed[i] -= sg.sin(at[i]) * t(0.1)  # NEEDED
+                at[i] += speed[i] * speed[i] * t(0.1)
+
+    return Program(run, [at, speed], [5], tape=True)
+
+
+def scan(t: Any) -> Program:
+    x, y = xy(t)
+
+    @sg.kernel
+    def run():
+        for once in range(1):
+            for i in range(1, N):
+                y[i] = y[i - 1] * x[i] + sg.sin(y[i])  # NEEDED
+
+    return Program(run, [x, y], tape=True)
+
+
+def scan_in_serial_code(t: Any) -> Program:
+    x, _ = xy(t)
+
+    @sg.kernel
+    def run(n: sg.i32):
+        sg.loop_config(serialize=True)
+        for i in range(1, n):
+            x[i] += x[i - 1] * x[i - 1] * t(0.7)  # NEEDED
+
+    return Program(run, [x], [N], tape=True)
+
+
+def scan_into_another_array(t: Any) -> Program:
+    """The prefix product: a need of ``y`` as it becomes, which is not proved, so that a tape notes what is read."""
+    x, y = xy(t)
+
+    @sg.kernel
+    def run():
+        for once in range(1):
+            y[0] = x[0]
+            for i in range(1, N):
+                y[i] = y[i - 1] * x[i]  # NEEDED
+
+    return Program(run, [x, y], tape=True)
+
+
+def swap(t: Any) -> Program:
+    x, y = xy(t)
+
+    @sg.kernel
+    def run():
+        for i in x:
+            a = x[i]  # NEEDED
+            x[i] = y[i] * a
+            y[i] = sg.exp(a)
+
+    return Program(run, [x, y], tape=True)
+
+
+def two_tasks_in_place(t: Any) -> Program:
+    x, y = xy(t)
+
+    @sg.kernel
+    def run():
+        for i in x:
+            y[i] = x[i] * x[i]  # NEEDED
+        for i in x:
+            x[i] = y[(i + 1) % N] * y[i]
+
+    return Program(run, [x, y], tape=True)
+
+
+def element_through_a_loop(t: Any) -> Program:
+    """An accumulator in memory, multiplied."""
+    x, y = xy(t)
+
+    @sg.kernel
+    def run():
+        for i in x:
+            for j in range(5):
+                y[i] = y[i] * x[j] + t(0.2)  # NEEDED
+
+    return Program(run, [x, y], tape=True)
+
+
+def rows_of_a_matrix(t: Any) -> Program:
+    """Elimination in place."""
+    a = sg.field(t, shape=(3, 3), needs_grad=True)
+
+    @sg.kernel
+    def run():
+        for once in range(1):
+            for k in range(3):
+                for i in range(k + 1, 3):
+                    f = a[i, k] / (a[k, k] + t(3.0))  # NEEDED
+                    for j in range(k, 3):
+                        a[i, j] -= f * a[k, j]
+
+    return Program(run, [a], tape=True)
+
+
+def bounds_that_the_kernel_overwrites(t: Any) -> Program:
+    x, y = xy(t)
+    n = sg.field(sg.i32, shape=N)
+
+    @sg.kernel
+    def run():
+        for i in x:
+            v = x[i]
+            for j in range(n[i]):  # NEEDED
+                v = sg.sin(v) * x[j]
+            n[i] = 1
+            y[i] = v
+
+    return Program(run, [x, y], prepare=lambda turn: n.from_numpy(np.arange(N, dtype=np.int32)), tape=True)
+
+
+def branch_on_what_is_overwritten(t: Any) -> Program:
+    x, y = xy(t)
+    flag = sg.field(sg.i32, shape=N)
+
+    @sg.kernel
+    def run():
+        for i in x:
+            if flag[i] == 1:  # NEEDED
+                y[i] += x[i] * x[i]
+            flag[i] = 1 - flag[i]
+
+    return Program(run, [x, y], prepare=lambda turn: flag.from_numpy(np.arange(N, dtype=np.int32) % 2), tape=True)
+
+
+OVERWRITING = [
+    read_then_write,
+    in_place_step,
+    scan,
+    scan_in_serial_code,
+    scan_into_another_array,
+    swap,
+    two_tasks_in_place,
+    element_through_a_loop,
+    rows_of_a_matrix,
+    bounds_that_the_kernel_overwrites,
+    branch_on_what_is_overwritten,
+]
+
+
+@pytest.mark.parametrize("case", OVERWRITING, ids=lambda case: case.__name__)
+def test_overwritten_memory_is_saved_by_a_tape(case: Any) -> None:
+    check(case, sg.f32)
+
+
+@pytest.mark.parametrize("case", OVERWRITING, ids=lambda case: case.__name__)
+def test_overwritten_memory_is_refused_without_a_tape(case: Any) -> None:
+    program = case(sg.f32)
+    program.run(program.values(0), 0)
+    refused(lambda: program.kernel.grad(*program.args), case, "NEEDED", "overwrites", "sg.ad.Tape")
+
+
+def test_a_later_kernel_overwrites_what_an_earlier_one_needs() -> None:
+    x, y = xy(sg.f32)
+    loss = sg.field(sg.f32, shape=(), needs_grad=True)
+
+    @sg.kernel
+    def square():
+        for i in x:
+            y[i] = x[i] * x[i]
+
+    @sg.kernel
+    def change():
+        for i in x:
+            x[i] = sg.sin(x[i]) + y[i]
+
+    @sg.kernel
+    def total():
+        for i in x:
+            loss[None] += x[i] * x[i] * y[i]
+
+    values = np.linspace(0.3, 1.1, N).astype(np.float32)
+    for _ in range(2):
+        x.from_numpy(values)
+        y.fill(0)
+        loss.fill(0)
+        with sg.ad.Tape(loss=loss):
+            square()
+            change()
+            square()
+            change()
+            total()
+        torch = pytest.importorskip("torch")
+        a = torch.tensor(values, dtype=torch.float64, requires_grad=True)
+        b = a * a
+        c = torch.sin(a) + b
+        d = c * c
+        e = torch.sin(c) + d
+        (e * e * d).sum().backward()
+        np.testing.assert_allclose(x.grad.to_numpy(), a.grad.numpy(), rtol=1e-3)
+
+
+def test_the_host_overwrites_what_a_kernel_needs() -> None:
+    x, y = xy(sg.f32)
+    loss = sg.field(sg.f32, shape=(), needs_grad=True)
+
+    @sg.kernel
+    def add():
+        for i in x:
+            loss[None] += x[i] * x[i]
+
+    x.fill(3.0)
+    with sg.ad.Tape(loss=loss):
+        add()
+        x.fill(100.0)
+        x[1] = 50.0
+    np.testing.assert_allclose(x.grad.to_numpy(), 6.0)  # by x as it was when the tape began
+
+    x.fill(3.0)
+    loss.fill(0)
+    with sg.ad.Tape(loss=loss):
+        add()
+        add()
+    np.testing.assert_allclose(x.grad.to_numpy(), 12.0)
+
+
+# --- atomics ------------------------------------------------------------------------------------------------------------------------
+
+
+def atomic_minmax(t: Any) -> Program:
+    x, y = xy(t)
+    z = sg.field(t, shape=3, needs_grad=True)
+
+    @sg.kernel
+    def run():
+        for i, j in sg.ndrange(N, 3):
+            sg.atomic_max(y[(i * j) % 3], x[i] * x[i])
+            sg.atomic_min(z[(i + j) % 3], sg.sin(x[i]) * t(0.6))
+
+    return Program(run, [x, y, z])
+
+
+def atomic_max_of_all(t: Any) -> Program:
+    x, _ = xy(t)
+    top = sg.field(t, shape=(), needs_grad=True)
+
+    @sg.kernel
+    def run():
+        for i in x:
+            sg.atomic_max(top[None], x[i] * x[(i + 1) % N])
+
+    return Program(run, [x, top], data={1: lambda rng, shape: np.full(shape, 0.1)})
+
+
+def local_max(t: Any) -> Program:
+    x, _ = xy(t)
+    out = sg.field(t, shape=(), needs_grad=True)
+
+    @sg.kernel
+    def run():
+        top = t(-1e9)
+        for i in x:
+            sg.atomic_max(top, x[i])
+        total = t(0.0)
+        for i in x:
+            total += sg.exp(x[i] - top)
+        out[None] = top + sg.log(total)
+
+    return Program(run, [x, out])
+
+
+@pytest.mark.parametrize("case", [atomic_minmax, atomic_max_of_all, local_max], ids=lambda case: case.__name__)
+def test_atomic_min_and_max(case: Any) -> None:
+    check(case, sg.f32)
+
+
+def test_a_tie_of_atomic_max_gives_the_adjoint_away_once() -> None:
+    """Each unit of adjoint arrives once in all, whoever gets it."""
+    x, _ = xy(sg.f32)
+    top = sg.field(sg.f32, shape=(), needs_grad=True)
+
+    @sg.kernel
+    def run():
+        for i in x:
+            sg.atomic_max(top[None], x[i])
+
+    x.fill(2.0)
+    run()
+    top.grad.fill(1.0)
+    run.grad()
+    assert x.grad.to_numpy().sum() + top.grad[None] == pytest.approx(1.0)
+
+
+def atomic_mul(t: Any) -> Program:
+    x, y = xy(t)
+
+    @sg.kernel
+    def run():
+        for i in x:
+            sg.atomic_mul(y[i // 4], x[i])  # REFUSED
+
+    return Program(run, [x, y], tape=True)
+
+
+def atomic_mul_of_own_elements(t: Any) -> Program:
+    x, y = xy(t)
+
+    @sg.kernel
+    def run():
+        for i in x:
+            y[i] *= sg.sin(x[i])
+
+    return Program(run, [x, y], tape=True)
+
+
+def atomic_old_value(t: Any) -> Program:
+    """What an addition returns is a value like others."""
+    x, y = xy(t)
+
+    @sg.kernel
+    def run():
+        for i in x:
+            old = sg.atomic_add(y[i], x[i])
+            x[i] = old * old
+
+    return Program(run, [x, y], tape=True)
+
+
+def test_atomic_products_of_several_iterations_are_refused_or_right() -> None:
+    program = atomic_mul(sg.f32)
+    program.run(program.values(0), 0)
+    refused(lambda: program.kernel.grad(*program.args), atomic_mul, "REFUSED", "mul")
+
+
+@pytest.mark.parametrize("case", [atomic_mul_of_own_elements, atomic_old_value], ids=lambda case: case.__name__)
+def test_atomics_of_own_elements(case: Any) -> None:
+    check(case, sg.f32)
+
+
+def test_the_result_of_an_atomic_as_an_index() -> None:
+    """Compaction: which iteration gets which place is known only while it runs."""
+    x, y = xy(sg.f32)
+    count = sg.field(sg.i32, shape=())
+    source = sg.field(sg.i32, shape=N)
+
+    @sg.kernel
+    def compact():
+        for i in x:
+            if x[i] > 0.5:
+                at = sg.atomic_add(count[None], 1)
+                y[at] = x[i] * x[i]
+                source[at] = i
+
+    values = np.array([0.9, 0.1, 0.7, 0.2, 0.3, 1.5, 0.6], np.float32)
+    x.from_numpy(values)
+    with sg.ad.Tape() as tape:
+        compact()
+    n, order = count[None], source.to_numpy()
+    assert n == 4
+    weights = np.arange(1, N + 1).astype(np.float32)
+    y.grad.from_numpy(weights)
+    tape.grad()
+    wanted = np.zeros(N)
+    for k in range(n):
+        wanted[order[k]] = 2 * values[order[k]] * weights[k]
+    np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=1e-6)
+    with pytest.raises(Refused, match="Tape"):
+        compact.grad()
+
+
+# --- values returned ------------------------------------------------------------------------------------------------------------------
+
+
+def returned_sum(x: Any) -> Any:
+    @sg.kernel
+    def energy() -> sg.f32:
+        e = 0.0
+        for i in x:
+            e += x[i] * x[i] * x[i]
+        return e
+
+    return energy
+
+
+def test_returned_values() -> None:
+    x, _ = xy(sg.f32)
+    values = np.linspace(0.2, 1.4, N).astype(np.float32)
+    x.from_numpy(values)
+    energy = returned_sum(x)
+    energy()
+    energy.grad(returned=2.0)
+    np.testing.assert_allclose(x.grad.to_numpy(), 6 * values**2, rtol=1e-5)
+    with pytest.raises(sg.SpirogradRuntimeError, match="returned=1"):
+        energy.grad()
+    loss = sg.field(sg.f32, shape=(), needs_grad=True)
+
+    def recorded() -> None:
+        with sg.ad.Tape(loss=loss):
+            loss[None] = energy()
+
+    with pytest.raises(Refused, match="returns a value"):
+        recorded()
+
+
+def test_returned_vectors() -> None:
+    x, _ = xy(sg.f32)
+
+    @sg.kernel
+    def pair() -> sg.types.vector(2, sg.f32):
+        return sg.Vector([x[0] * x[1], sg.sin(x[2])])
+
+    x.fill(0.5)
+    x[1] = 3.0
+    pair()
+    pair.grad(returned=[2.0, 10.0])
+    np.testing.assert_allclose(x.grad.to_numpy()[:3], [6.0, 1.0, 10 * np.cos(0.5)], rtol=1e-5)
+
+
+# --- chains that break ------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_field_without_gradient_in_the_middle() -> None:
+    x, y = xy(sg.f32)
+    middle = sg.field(sg.f32, shape=N)
+
+    @sg.kernel
+    def first():
+        for i in x:
+            middle[i] = x[i] * 2.0
+
+    @sg.kernel
+    def second():
+        for i in x:
+            y[i] = middle[i] * 3.0  # MIDDLE
+
+    loss = sg.field(sg.f32, shape=(), needs_grad=True)
+
+    def recorded() -> None:
+        with sg.ad.Tape(loss=loss):
+            first()
+            second()
+
+    refused(recorded, test_a_field_without_gradient_in_the_middle, "MIDDLE", "middle", "needs_grad=True")
+
+
+def test_a_field_without_gradient_in_the_middle_of_one_kernel() -> None:
+    x, y = xy(sg.f32)
+    middle = sg.field(sg.f32, shape=N)
+
+    @sg.kernel
+    def both():
+        for i in x:
+            middle[i] = x[i] * 2.0
+        for i in x:
+            y[i] = middle[i] * 3.0  # MIDDLE
+
+    def recorded() -> None:
+        with sg.ad.Tape():
+            both()
+
+    here = test_a_field_without_gradient_in_the_middle_of_one_kernel
+    refused(recorded, here, "MIDDLE", "middle", "needs_grad=True")
+    both()
+    refused(both.grad, here, "MIDDLE", "middle", "needs_grad=True")
+
+
+def test_a_field_without_gradient_that_was_written_before_the_tape_is_a_constant() -> None:
+    x, y = xy(sg.f32)
+    weights = sg.field(sg.f32, shape=N)
+    weights.fill(5.0)
+
+    @sg.kernel
+    def second():
+        for i in x:
+            y[i] += weights[i] * x[i]
+
+    second()
+    y.grad.fill(1.0)
+    second.grad()
+    np.testing.assert_array_equal(x.grad.to_numpy(), 5.0)
+
+
+def test_a_kernel_that_writes_nothing_with_a_gradient() -> None:
+    x = sg.field(sg.f32, shape=N, needs_grad=True)
+    out = sg.field(sg.f32, shape=N)
+
+    @sg.kernel
+    def copy():
+        for i in x:
+            out[i] = x[i] * 2.0  # WRITE
+
+    copy()
+    refused(copy.grad, test_a_kernel_that_writes_nothing_with_a_gradient, "WRITE", "out", "needs_grad=True")
+
+
+# --- integers ---------------------------------------------------------------------------------------------------------------------------
+
+
+def casts(t: Any) -> Program:
+    """A cast to integers has the derivative 0; what flows around it counts."""
+    x, y = xy(t)
+
+    @sg.kernel
+    def run():
+        for i in x:
+            k = int(x[i] * t(3.3))
+            y[i] = x[i] * t(k) + t(sg.i64(x[i] * t(7.1)) if False else k) * x[i]
+
+    return Program(run, [x, y])
+
+
+def test_casts_to_integers_have_no_derivative() -> None:
+    check(casts, sg.f32)
+
+
+def test_a_chain_that_goes_through_integers_only_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    x, y = xy(sg.f32)
+
+    @sg.kernel
+    def run():
+        for i in x:
+            y[i] = sg.f32(int(x[i] * 3.0))  # CAST
+
+    x.fill(0.5)
+    run()
+    y.grad.fill(1.0)
+    with caplog.at_level(logging.WARNING, logger="spirograd"):
+        run.grad()
+    assert (x.grad.to_numpy() == 0).all()
+    here = f"{line_of(test_a_chain_that_goes_through_integers_only_is_warned_about, 'CAST')}"
+    assert any("integer" in r.getMessage() and here in r.getMessage() for r in caplog.records), caplog.text
+
+
+# --- points without derivative -----------------------------------------------------------------------------------------------------------
+
+
+def test_roots_at_zero_do_not_poison_what_does_not_need_them() -> None:
+    x, y = xy(sg.f32)
+
+    @sg.kernel
+    def run():
+        for i in x:
+            v = sg.Vector([x[i], 0.0])
+            y[i] = sg.sqrt(x[i]) * 0.0 + x[i] * 2.0
+            if i > 2:
+                y[i] += v.norm() * 0.0
+
+    x.fill(0.0)
+    run()
+    y.grad.fill(1.0)
+    run.grad()
+    np.testing.assert_array_equal(x.grad.to_numpy(), 2.0)
+
+
+def test_abs_at_zero_has_the_derivative_zero() -> None:
+    x, y = xy(sg.f32)
+
+    @sg.kernel
+    def run():
+        for i in x:
+            y[i] = sg.abs(x[i]) * 3.0
+
+    x.fill(0.0)
+    run()
+    y.grad.fill(1.0)
+    run.grad()
+    np.testing.assert_array_equal(x.grad.to_numpy(), 0.0)
+
+
+def test_branches_not_taken_do_not_poison() -> None:
+    x, y = xy(sg.f32)
+
+    @sg.kernel
+    def run():
+        for i in x:
+            v = 1.0
+            if x[i] > 0:
+                v = sg.log(x[i]) / x[i]
+            y[i] = v + x[i]
+
+    x.from_numpy(np.array([0, 1, 0, 1, 0, 1, 0], np.float32))
+    run()
+    y.grad.fill(1.0)
+    run.grad()
+    np.testing.assert_allclose(x.grad.to_numpy(), [1, 2, 1, 2, 1, 2, 1], rtol=1e-6)
