@@ -119,22 +119,21 @@ class Tape(context.Recorder):
         event = Event()
         self._events.append(event)
         derivative = made.derivative
-        reverses = bool(derivative.sinks)
-        for need in made.needs if reverses else ():
+        for need in made.needs if made.acts else ():
             if need.when == "before":
                 self._need(need, launch, event)
         for write in derivative.writes:
             self._write(write.ref, write.first, launch, event)
-        if derivative.logging is not None and reverses:
+        if derivative.logging is not None and made.acts:
             values, launch.number, launch.logs = made.launch_logging(packer)
             event.copies += [(f"log of `{made.label}`", log.allocation.nbytes) for log in launch.logs]
         else:
             values = specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
             launch.number = specialization.plan.last_number
-        for need in made.needs if reverses else ():
+        for need in made.needs if made.acts else ():
             if need.when == "after":
                 self._need(need, launch, event)
-        if reverses:
+        if made.acts:
             self._sinks.update(launch.key(place.ref) for place in derivative.sinks)
             event.launched = True
             event.reverse = lambda: made.launch(launch.again(), None, launch.number)

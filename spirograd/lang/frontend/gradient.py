@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradSyntaxError, render
 from spirograd.base.sizes import evaluate
-from spirograd.ir.nodes import ArrayRef, FieldRef, ScalarArg
+from spirograd.ir.nodes import ArrayRef, FieldRef, ScalarArg, ref_of
 from spirograd.ir.nodes import Kernel as KernelIR
 from spirograd.lang import context
 from spirograd.lang.frontend.explained import explained, name_of
@@ -43,6 +43,8 @@ class Differentiated:
         self.returned = self.derivative.kernel.args[len(specialization.kernel.args) + len(logs) :]
         # What the derivative reads of memory that others see.
         self.needs = tuple(need for need in self.derivative.needs if need.ref not in logs)
+        # Whether it does anything: kernels that store numbers only have it set gradients to zero.
+        self.acts = any(op.code.effect in ("write", "atomic") and _role(op) == self.role for op in self.derivative.kernel.walk())
         self._checked = self._warned = False
         self._logging: Any = None  # the plans of the primal that notes what it reads, and of that which counts it
 
@@ -74,7 +76,7 @@ class Differentiated:
             return
         self.warn()
         derivative = self.derivative
-        if not derivative.sinks and not self.returned:
+        if not self.acts and not self.returned:
             self._refuse_without_sink()
         for need in (*self.needs, *(derivative.logging.loads if derivative.logging is not None else ())):
             if need.when == "before" and need.overwritten is not None:
@@ -154,6 +156,12 @@ class Differentiated:
         values = _leaves(self.primal.returns, returned, self.label)
         for arg in self.returned:
             packer.put_scalar(values[int(arg.name.removeprefix("returned"))])
+
+
+def _role(op: Any) -> str:
+    """The role of the outer memory that an operation names."""
+    ref = ref_of(op)
+    return ref.role if isinstance(ref, (FieldRef, ArrayRef)) else ""
 
 
 def _extent_of(arrays: Sequence[Any]) -> Callable[[int, int], int]:

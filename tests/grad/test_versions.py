@@ -1,0 +1,354 @@
+"""What a tape saves of memory that is overwritten: what gradients need, once, and nothing else; and all is put back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import spirograd as sg
+
+torch = pytest.importorskip("torch")
+
+N, STEPS = 6, 4
+START = np.linspace(0.2, 1.4, N)
+BYTES = 4 * N
+
+
+def torch_gradient(function: Any, start: Any = START) -> np.ndarray:
+    x = torch.tensor(start, dtype=torch.float64, requires_grad=True)
+    function(x).sum().backward()
+    return x.grad.numpy()
+
+
+def close(found: Any, wanted: Any, rtol: float = 5e-5) -> None:
+    np.testing.assert_allclose(np.asarray(found), wanted, rtol=rtol, atol=1e-6)
+
+
+def repeated(function: Any, times: int = STEPS) -> Any:
+    def run(x: Any) -> Any:
+        for _ in range(times):
+            x = function(x)
+        return x**2
+
+    return run
+
+
+def logistic(x: Any) -> Any:
+    return 1.7 * x * (1.5 - x)
+
+
+LOGISTIC = torch_gradient(repeated(logistic))
+
+
+def final() -> np.ndarray:
+    x = START
+    for _ in range(STEPS):
+        x = logistic(x)
+    return x
+
+
+@sg.func
+def logistic_of(x: sg.f32):
+    return 1.7 * x * (1.5 - x)
+
+
+@sg.kernel
+def in_place(x: sg.template()):
+    for i in x:
+        x[i] = logistic_of(x[i])
+
+
+@sg.kernel
+def total(x: sg.template(), loss: sg.template()):
+    for i in x:
+        loss[None] += x[i] ** 2
+
+
+def dense() -> Any:
+    return sg.field(sg.f32, N, needs_grad=True, name="x")
+
+
+def interleaved() -> Any:
+    """A field that shares its cells with its gradient and with another field."""
+    x, other = sg.field(sg.f32, name="x"), sg.field(sg.f32, name="other")
+    sg.root.dense(sg.i, N).place(x, other)
+    sg.root.lazy_grad()
+    return x
+
+
+def blocked() -> Any:
+    """A field of two levels."""
+    x = sg.field(sg.f32, name="x", needs_grad=True)
+    for f in (x, x.grad):
+        sg.root.dense(sg.i, 3).dense(sg.i, 2).place(f)
+    return x
+
+
+def array() -> Any:
+    return sg.ndarray(sg.f32, N, needs_grad=True)
+
+
+def shifted() -> Any:
+    return sg.field(sg.f32, N, needs_grad=True, offset=-3)
+
+
+@pytest.mark.parametrize("make", [dense, interleaved, blocked, array, shifted])
+def test_in_place(session: Any, make: Any) -> None:
+    x, loss = make(), sg.field(sg.f32, (), needs_grad=True)
+    x.from_numpy(START)
+    with sg.ad.Tape(loss) as tape:
+        for _ in range(STEPS):
+            in_place(x)
+        total(x, loss)
+    close(x.grad.to_numpy(), LOGISTIC)
+    close(x.to_numpy(), final())  # what it was after the last launch
+    assert tape.memory_report().total == STEPS * BYTES
+
+
+def test_neighbours_are_left_alone(session: Any) -> None:
+    x, other = sg.field(sg.f32, name="x"), sg.field(sg.f32, name="other")
+    sg.root.dense(sg.i, N).place(x, other)
+    sg.root.lazy_grad()
+    loss = sg.field(sg.f32, (), needs_grad=True)
+    x.from_numpy(START)
+
+    @sg.kernel
+    def both():
+        for i in x:
+            x[i] = logistic_of(x[i])
+            other[i] += 1.0
+
+    with sg.ad.Tape(loss):
+        for _ in range(STEPS):
+            both()
+        total(x, loss)
+    close(x.grad.to_numpy(), LOGISTIC)
+    assert (other.to_numpy() == STEPS).all()
+    close(x.to_numpy(), final())
+
+
+@pytest.mark.parametrize("kind", ["field", "ndarray"])
+def test_steps_in_memory_of_their_own_save_nothing(session: Any, kind: str) -> None:
+    shape = (STEPS + 1, N)
+    x = sg.field(sg.f32, shape, needs_grad=True) if kind == "field" else sg.ndarray(sg.f32, shape, needs_grad=True)
+    loss = sg.field(sg.f32, (), needs_grad=True)
+
+    @sg.kernel
+    def step(x: sg.template(), t: sg.i32):
+        for i in range(N):
+            x[t + 1, i] = logistic_of(x[t, i])
+
+    @sg.kernel
+    def last(x: sg.template()):
+        for i in range(N):
+            loss[None] += x[STEPS, i] ** 2
+
+    start = np.zeros(shape, np.float32)
+    start[0] = START
+    x.from_numpy(start)
+    with sg.ad.Tape(loss) as tape:
+        for t in range(STEPS):
+            step(x, t)
+        last(x)
+    close(x.grad.to_numpy()[0], LOGISTIC)
+    assert tape.memory_report().total == 0
+
+
+def test_two_buffers_in_turn(session: Any) -> None:
+    """x[t % 2]: only what the next step overwrites is saved, one row a step, not the array."""
+    x = sg.field(sg.f32, (2, N), needs_grad=True, name="x")
+    loss = sg.field(sg.f32, (), needs_grad=True)
+
+    @sg.kernel
+    def step(a: sg.i32, b: sg.i32):
+        for i in range(N):
+            x[b, i] = logistic_of(x[a, i])
+
+    @sg.kernel
+    def last(a: sg.i32):
+        for i in range(N):
+            loss[None] += x[a, i] ** 2
+
+    x.from_numpy(np.stack([START, START]))
+    with sg.ad.Tape(loss) as tape:
+        for t in range(STEPS):
+            step(t % 2, (t + 1) % 2)
+        last(STEPS % 2)
+    close(x.grad.to_numpy()[0], LOGISTIC)
+    assert tape.memory_report().nbytes == {"x": (STEPS - 1) * BYTES}
+
+
+def test_saved_once(session: Any) -> None:
+    """What nobody needs any more may be overwritten freely."""
+    x, y, loss = dense(), dense(), sg.field(sg.f32, (), needs_grad=True)
+    x.from_numpy(START)
+
+    @sg.kernel
+    def square():
+        for i in x:
+            y[i] = x[i] ** 2
+
+    @sg.kernel
+    def count(k: sg.f32):
+        for i in x:
+            x[i] = k
+
+    @sg.kernel
+    def add():
+        for i in y:
+            loss[None] += y[i]
+
+    with sg.ad.Tape(loss) as tape:
+        square()
+        square()
+        add()
+        for k in range(5):
+            count(k)
+    close(y.to_numpy(), START**2)
+    close(x.to_numpy(), np.full(N, 4.0))
+    assert tape.memory_report().nbytes == {"x": BYTES}
+    close(x.grad.to_numpy(), 2 * START)  # the first squares were overwritten
+
+
+def test_gradient_before_an_overwrite(session: Any) -> None:
+    x, y, loss = dense(), dense(), sg.field(sg.f32, (), needs_grad=True)
+    x.from_numpy(START)
+
+    @sg.kernel
+    def square():
+        for i in x:
+            y[i] = x[i] ** 2
+
+    @sg.kernel
+    def clear():
+        for i in y:
+            y[i] = 3.0
+
+    with sg.ad.Tape(loss):
+        square()
+        total(y, loss)
+        clear()
+        total(y, loss)
+    close(x.grad.to_numpy(), 4 * START**3)
+    assert loss[None] == pytest.approx((START**4).sum() + 9 * N, rel=1e-5)
+
+
+WRITES = {
+    "element": (lambda x: x.__setitem__(2, 5.0), [2]),
+    "fill": (lambda x: x.fill(5.0), range(N)),
+    "numpy": (lambda x: x.from_numpy(np.full(N, 5.0)), range(N)),
+    "copy": (lambda x: x.copy_from(constants(x)), range(N)),
+    "torch": (lambda x: x.from_torch(torch.full((N,), 5.0)), range(N)),
+}
+
+
+def constants(x: Any) -> Any:
+    new = sg.ndarray(sg.f32, N)
+    new.from_numpy(np.full(N, 5.0))
+    return new
+
+
+@pytest.mark.parametrize("kind", [dense, interleaved, array])
+@pytest.mark.parametrize("write", WRITES)
+def test_writes_by_the_host(session: Any, write: str, kind: Any) -> None:
+    """They count as writes: what was there is saved, and its gradient does not come from what came later."""
+    x, loss = kind(), sg.field(sg.f32, (), needs_grad=True)
+    x.from_numpy(START)
+    run, where = WRITES[write]
+    with sg.ad.Tape(loss):
+        total(x, loss)
+        run(x)
+        total(x, loss)
+    wanted = 2 * START
+    before = np.array([0.0 if i in where else v for i, v in enumerate(2 * START)])
+    close(x.grad.to_numpy(), wanted + before)
+    after = START.copy()
+    after[list(where)] = 5.0
+    close(x.to_numpy(), after)
+
+
+def test_components_written_by_the_host(session: Any) -> None:
+    x = sg.Vector.field(2, sg.f32, 3, needs_grad=True)
+    loss = sg.field(sg.f32, (), needs_grad=True)
+    start = np.arange(1.0, 7.0).reshape(3, 2)
+
+    @sg.kernel
+    def norm():
+        for i in x:
+            loss[None] += x[i].norm_sqr()
+
+    x.from_numpy(start)
+    with sg.ad.Tape(loss):
+        norm()
+        x[1][0] = 7.0
+        x[2] = [8.0, 9.0]
+        norm()
+    wanted = 4 * start
+    wanted[1, 0] /= 2
+    wanted[2] /= 2
+    close(x.grad.to_numpy(), wanted)
+    assert x[1][0] == 7.0
+    assert x[2][1] == 9.0
+
+
+def test_an_exception_in_the_reverse_puts_memory_back(session: Any) -> None:
+    x, loss = dense(), sg.field(sg.f32, (), needs_grad=True)
+    x.from_numpy(START)
+
+    @sg.ad.grad_replaced
+    def nothing() -> None:
+        pass
+
+    @sg.ad.grad_for(nothing)
+    def fails() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), sg.ad.Tape(loss):
+        in_place(x)
+        nothing()
+        in_place(x)
+        in_place(x)
+        total(x, loss)
+    x_now = START
+    for _ in range(3):
+        x_now = logistic(x_now)
+    close(x.to_numpy(), x_now)
+
+
+def test_the_report(session: Any) -> None:
+    x, loss = dense(), sg.field(sg.f32, (), needs_grad=True)
+    with sg.ad.Tape(loss) as tape:
+        in_place(x)
+        assert tape.memory_report().total == BYTES
+        in_place(x)
+        total(x, loss)
+    assert str(tape.memory_report()) == f"tape of 3 launches: {2 * BYTES} bytes saved\n  x            {2 * BYTES} bytes in 2 copies"
+
+
+def test_half_precision_rows(session: Any) -> None:
+    """Rows of three halves are no whole words."""
+    if not session.device.caps.float16:
+        pytest.skip("no f16 here")
+    x = sg.field(sg.f16, (3, 3), needs_grad=True)
+    loss = sg.field(sg.f32, (), needs_grad=True)
+
+    @sg.kernel
+    def row(t: sg.i32):
+        for i in range(3):
+            x[t, i] = x[t, i] * x[t, i]
+
+    @sg.kernel
+    def add():
+        for i, j in x:
+            loss[None] += sg.cast(x[i, j], sg.f32)
+
+    start = np.arange(1, 10).reshape(3, 3) / 4
+    x.from_numpy(start)
+    with sg.ad.Tape(loss) as tape:
+        row(1)
+        row(2)
+        add()
+    close(x.grad.to_numpy(), [[1] * 3, 2 * start[1], 2 * start[2]])
+    assert tape.memory_report().total == 12
