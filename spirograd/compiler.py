@@ -48,6 +48,7 @@ from spirograd.transforms.dce import dce
 from spirograd.transforms.demote_atomics import demote_atomics
 from spirograd.transforms.diagnostics import diagnostics
 from spirograd.transforms.drop_stop_grad import drop_stop_grad
+from spirograd.transforms.exact_extrema import exact_extrema
 from spirograd.transforms.expand_math import expand_math
 from spirograd.transforms.layout import arg_block, layout
 from spirograd.transforms.legalize import legalize
@@ -85,6 +86,7 @@ def compile_kernel(
             verify(kernel, "kernel")
         run.record("kernel.ir", kernel)
         kernel = run.apply(drop_stop_grad, kernel, "kernel")
+        kernel = run.apply(exact_extrema, kernel, "kernel")
         if options.check_overflow:
             kernel = run.apply(check_overflow, kernel, "kernel")
         if options.check_bounds:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from spirograd.autodiff import rules
 from spirograd.autodiff.activity import FIXED, Activity, Partner, activity, is_float
 from spirograd.autodiff.derivative import Place
@@ -248,14 +250,20 @@ class _Reverse:
             self.accumulate(op.args[-1], self.b.load(grad, *self._at(op, 1)))
 
     def atomic_extremum(self, op: Op, grad: Ref) -> None:
-        """The gradient goes to a value that equals the final one: the first such iteration claims it, and leaves 0 to the others."""
+        """The gradient goes to a value that equals the final one: the first such iteration claims it, and leaves 0 to the others.
+
+        Equal but for the last digits: the value is computed anew, with functions that may round otherwise than in the primal's code.
+        """
         b, at, value = self.b, self._at(op, 1), op.args[-1]
         ref = op.attr[1]
         if not self.active(value):
             return
         self._note(self.sinks, ref, op)
         final = b.load(ref, *at)
-        wins = b.emit(ops.eq, self.sweep.env[value], final)
+        there, t = self.sweep.env[value], ref.dtype
+        apart = b.emit(ops.abs_, b.emit(ops.sub, there, final))
+        near = b.emit(ops.le, apart, b.emit(ops.mul, b.emit(ops.abs_, final), b.const(_SAME * float(np.finfo(t.np).eps), t)))
+        wins = b.emit(ops.or_, near, b.emit(ops.eq, there, final))
         b.begin()
         claimed = b.atomic("exchange", grad, *at, b.const(0.0, ref.dtype))
         then = b.end([claimed])
@@ -477,6 +485,8 @@ def _relevant(kernel: Kernel, matters: Callable[[Op], bool]) -> set[Op]:
     return found
 
 
+# How many units in the last place the value of an extremum may be off when it is computed again.
+_SAME = 16
 _NAMES = {"mul": "multiplication"}
 _ATOMICS: dict[str, Callable[[_Reverse, Op, Ref], None]] = {
     "add": _Reverse.atomic_add,

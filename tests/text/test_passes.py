@@ -35,6 +35,7 @@ from spirograd.transforms.cse import cse
 from spirograd.transforms.dce import dce
 from spirograd.transforms.demote_atomics import demote_atomics
 from spirograd.transforms.diagnostics import diagnostics
+from spirograd.transforms.exact_extrema import exact_extrema
 from spirograd.transforms.fold import fold
 from spirograd.transforms.layout import arg_block, layout
 from spirograd.transforms.legalize import legalize
@@ -48,7 +49,7 @@ from spirograd.transforms.simplify import simplify, simplify_lowered
 from spirograd.transforms.widen_integers import widen_integers
 
 _FUNCTIONS: tuple[Callable[[Kernel, PassContext], Kernel], ...] = (
-    check_bounds, check_capabilities, check_loops, check_overflow, cse, dce, demote_atomics, diagnostics, fold, forward_stores,
+    check_bounds, check_capabilities, check_loops, check_overflow, cse, dce, demote_atomics, diagnostics, exact_extrema, fold, forward_stores,
     hoist_temps, induction, layout, legalize, licm, lower_atomics, lower_remainder,
     offload, promote, reassociate, reductions, serial_products, simplify, simplify_lowered, single_trips, widen_integers,
 )  # fmt: skip
