@@ -1,9 +1,9 @@
 """THE table of derivatives: for each operation its local partial derivatives, from which both directions follow.
 
-At points where there is no derivative: `abs` at 0 has 0; `min` and `max` have that of the operand they take, of equal operands the first, of
-NaN and a number the number; rounding has 0. Where a partial derivative is infinite or undefined at an edge of the domain (`sqrt` at 0,
-division by 0, `log` at 0 ...), nothing flows if nothing comes: an adjoint (or tangent) of 0 gives 0 there and not NaN, so that a branch
-that was not taken, or a `norm` of zero weight, does not poison sums.
+At points where there is no derivative: `abs` at 0 has 0; `min` and `max` have that of the operand they take, of equal operands the first,
+of NaN and a number the number; rounding has 0; a power of 0 does not depend on the exponent. Where a partial derivative is infinite or
+undefined at an edge of the domain (`sqrt` at 0, division by 0, `log` at 0 ...), nothing flows if nothing comes: an adjoint (or tangent) of
+0 gives 0 there and not NaN, so that a branch that was not taken, or a `norm` of zero weight, does not poison sums.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _angle(k: int) -> Partial:
         u, v = b.emit(ops.div, x[0], size), b.emit(ops.div, x[1], size)
         square = b.emit(ops.add, _square(b, u), _square(b, v))
         side = v if k == 0 else b.emit(ops.neg, u)
-        return _mul(b, flow, b.emit(ops.div, b.emit(ops.div, side, square), size))
+        return _mul(b, b.emit(ops.div, flow, size), b.emit(ops.div, side, square))
 
     return partial
 
@@ -142,10 +142,11 @@ def _power_by_base(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
 
 
 def _power_by_exponent(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
-    """x^y * log x; 0 where x^y is 0."""
+    """x^y * log x; 0 where x or x^y is 0."""
     slope = _mul(b, r, b.emit(ops.log, x[0]))
     zero = _f(b, 0.0, r)
-    return _mul(b, flow, b.emit(ops.select, b.emit(ops.eq, r, zero), zero, slope))
+    flat = b.emit(ops.or_, b.emit(ops.eq, r, zero), b.emit(ops.eq, x[0], zero))
+    return _mul(b, flow, b.emit(ops.select, flat, zero, slope))
 
 
 def _convert(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
@@ -181,7 +182,9 @@ RULES: dict[OpCode, Rule | NoGradient | Structural] = {
     ops.tan: Rule((_scaled(lambda b, x, r: b.emit(ops.add, _f(b, 1.0, r), _square(b, r))),), "1 + tan(a)^2"),
     ops.asin: Rule((_over(lambda b, x, r: b.emit(ops.sqrt, _one_minus_square(b, x[0]))),), "1/sqrt(1 - a^2)", True),
     ops.acos: Rule(
-        (lambda b, x, r, flow: b.emit(ops.neg, b.emit(ops.div, flow, b.emit(ops.sqrt, _one_minus_square(b, x[0])))),), "-1/sqrt(1 - a^2)", True
+        (lambda b, x, r, flow: b.emit(ops.neg, b.emit(ops.div, flow, b.emit(ops.sqrt, _one_minus_square(b, x[0])))),),
+        "-1/sqrt(1 - a^2)",
+        True,
     ),
     ops.atan2: Rule((_angle(0), _angle(1)), "b/(a^2 + b^2), -a/(a^2 + b^2)", True),
     ops.tanh: Rule((_scaled(lambda b, x, r: _one_minus_square(b, r)),), "1 - tanh(a)^2"),
@@ -190,7 +193,7 @@ RULES: dict[OpCode, Rule | NoGradient | Structural] = {
     **dict.fromkeys((ops.floor, ops.ceil, ops.trunc, ops.round_), _ROUNDING),
     ops.stop_grad: NoGradient("that is what it is for"),
     ops.recall: Rule((_nothing, _same), "0, 1"),
-    **dict.fromkeys((ops.const, ops.arg, ops.shape, ops.seed, ops.slot), _LEAF),
+    **dict.fromkeys((ops.const, ops.arg, ops.shape, ops.seed, ops.row, ops.slot), _LEAF),
     **dict.fromkeys((ops.idiv, ops.irem, ops.floordiv, ops.floormod, ops.and_, ops.or_, ops.xor, ops.not_, ops.shl, ops.shr), _INTEGER),
     **dict.fromkeys((ops.popcnt, ops.clz, ops.ctz, ops.eq, ops.ne, ops.lt, ops.le, ops.gt, ops.ge, ops.isnan, ops.isinf), _INTEGER),
     ops.bitcast: NoGradient("bits are not numbers"),
@@ -216,7 +219,9 @@ def pullback(b: Builder, op: Op, args: tuple[Op, ...], result: Op, adjoint: Op) 
         t = args[0].type
         return (b.cast(adjoint, t) if isinstance(t, DType) and t.is_float else None,)
     nothing = b.emit(ops.eq, adjoint, _f(b, 0.0, adjoint)) if rule.guarded else None
-    return tuple([None if a.code is ops.const else _share(b, partial, args, result, adjoint, nothing) for a, partial in zip(args, rule.partials)])
+    return tuple(
+        [None if a.code is ops.const else _share(b, partial, args, result, adjoint, nothing) for a, partial in zip(args, rule.partials)]
+    )
 
 
 def pushforward(b: Builder, op: Op, args: tuple[Op, ...], result: Op, tangents: tuple[Op | None, ...]) -> Op | None:
