@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -127,13 +127,14 @@ class Differentiated:
         plan, counting = self._logging
         scalars, arrays = list(packer.scalars), list(packer.arrays)
         number = None
-        counts: Iterator[int] = iter(())
-        if counting is not None:
-            counts = iter(counting.launch(scalars, arrays, self.primal.trees))
+        counts: Sequence[int] = ()
+        if any(None in sizes for sizes in logging.sizes):
+            counts = counting.launch(scalars, arrays, self.primal.trees)
             number = counting.last_number
         logs = []
-        for ref, sizes in zip(logging.logs, logging.sizes):
-            shape = [next(counts) if size is None else evaluate(size, scalars.__getitem__, _extent_of(arrays)) for size in sizes]
+        for k, (ref, sizes) in enumerate(zip(logging.logs, logging.sizes)):
+            counted = counts[2 * k : 2 * k + 2] or (0, 0)
+            shape = [n if size is None else evaluate(size, scalars.__getitem__, _extent_of(arrays)) for n, size in zip(counted, sizes)]
             logs.append(session.scratch(ref.dtype, tuple(max(int(n), 0) for n in shape)))
         values = plan.launch([*scalars, *(0 for _ in logs)], [*arrays, *logs], self.primal.trees, drawn=number)
         return values, plan.last_number if number is None else number, logs
