@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
-from spirograd.ad.entries import Launch, memory_of
+from spirograd.ad.guard import run_guarded
 from spirograd.ad.tape import Tape
-from spirograd.ad.versions import Saved, Stored, field_memory
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError
-from spirograd.ir.nodes import FieldRef
 from spirograd.lang import context
 from spirograd.lang.data import partners
-from spirograd.lang.data.ndarray import Ndarray
-from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.function import Func
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -56,7 +52,7 @@ def _aside(function: F, replaced: bool) -> F:
                 raise SpirogradRuntimeError(
                     f"`{name}` is `grad_replaced`, but has no gradient: write one and decorate it with `grad_for({name})`"
                 )
-            reverse = lambda: _run_gradient(lambda: gradient(*args, **kwargs))  # noqa: E731
+            reverse = lambda: run_guarded(lambda: gradient(*args, **kwargs))  # noqa: E731
         return recorder.run_aside(lambda: function(*args, **kwargs), reverse, wrapper.saves)  # type: ignore[attr-defined]
 
     wrapper.grad = None  # type: ignore[attr-defined]
@@ -86,41 +82,3 @@ def grad_for(primal: Any, saves: bool = True) -> Callable[[F], F]:
 def clear_all_gradients() -> None:
     """Set the gradients of all fields and ndarrays to zero."""
     partners.clear("grad")
-
-
-def _run_gradient(run: Callable[[], None]) -> None:
-    """Run a gradient function, and put back what it writes to memory that is no gradient."""
-    guard = _Guard()
-    before = context.set_recorder(guard)
-    try:
-        run()
-    finally:
-        context.set_recorder(before)
-        for saved in guard.saved.values():
-            saved.swap()
-
-
-class _Guard(context.Recorder):
-    """Saves all memory that is written, once."""
-
-    def __init__(self) -> None:
-        self.saved: dict[Any, Saved] = {}
-
-    def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
-        launch = Launch(context.session(), kernel, specialization, packer, args)
-        for ref in memory_of(specialization.kernel, ("write", "atomic")):
-            if isinstance(ref, FieldRef):
-                self._save(specialization.fields[ref])
-            elif isinstance(launch.arguments.arrays[ref.arg], Ndarray):
-                self._save(launch.arguments.arrays[ref.arg])
-        return specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
-
-    def host_write(self, memory: Any, key: Any, clear: Callable[[], None], source: Any) -> None:
-        self._save(memory)
-
-    def _save(self, memory: Any) -> None:
-        if partners.is_partner(memory) or (isinstance(memory, ScalarField) and memory.role != "primal"):
-            return
-        key, whole = (id(memory), memory) if isinstance(memory, Ndarray) else field_memory(memory)
-        if key not in self.saved:
-            self.saved[key] = Saved(Stored("", whole), None)

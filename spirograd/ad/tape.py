@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from spirograd.ad.entries import Event, Launch, memory_of
+from spirograd.ad.guard import Guard
 from spirograd.ad.report import MemoryReport
 from spirograd.ad.versions import Saved, Versions, field_memory
 from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradTypeError, render
@@ -44,13 +45,19 @@ class Tape(context.Recorder):
         self._versions = Versions()
         self._events: list[Event] = []
         self._gaps: dict[Any, tuple[str, Any]] = {}  # memory without gradient that has values which depend on sources -> where from
+        self._outer: Guard | None = None  # of the gradient function that this tape is in
         self._paused: list[set[Any]] | None = None  # inside of functions that are not recorded: what their kernels use
         self._sinks: set[Any] = set()
         self._released: MemoryReport | None = None
 
     def __enter__(self) -> Tape:
-        if context.recorder() is not None:
+        outer = context.recorder()
+        if outer is not None and not isinstance(outer, Guard):
             raise SpirogradRuntimeError("a tape cannot be opened inside of another one, or of a `FwdMode`")
+        if outer is not None and self.clear_gradients:
+            hint = "`Tape(clear_gradients=False)` adds to what there is"
+            raise SpirogradRuntimeError(render("a tape in a gradient function would clear the gradients that it continues", None, hint))
+        self._outer = outer
         if self._events or self._released is not None:
             raise SpirogradRuntimeError("a tape records once: make a new one")
         if self.clear_gradients:
@@ -59,7 +66,7 @@ class Tape(context.Recorder):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        context.set_recorder(None)
+        context.set_recorder(self._outer)
         if kind is None and self.loss is not None:
             self.grad()
         if kind is not None or self.loss is not None:
@@ -111,6 +118,8 @@ class Tape(context.Recorder):
         """Launch a kernel and note it; see `context.Recorder`."""
         session = context.session()
         launch = Launch(session, kernel, specialization, packer, args)
+        if self._outer is not None:
+            self._outer.writes(launch)
         if self._paused is not None:
             return self._launch_aside(launch, packer)
         made = kernel.grad.of(session, specialization)
@@ -194,6 +203,8 @@ class Tape(context.Recorder):
         """The host is about to write to memory; see `context.Recorder`."""
         if isinstance(memory, ScalarField) and memory.role != "primal":
             return
+        if self._outer is not None:
+            self._outer.save(memory)
         event = Event()
         name, whole = _memory(memory)
         self._versions.stored(name, getattr(whole, "name", "ndarray"), whole)

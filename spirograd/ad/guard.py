@@ -1,0 +1,62 @@
+"""Gradient functions of the user's own: whatever they write to memory that is no gradient is put back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from spirograd.ad.entries import Launch, memory_of
+from spirograd.ad.versions import Saved, Stored, field_memory
+from spirograd.ir.nodes import FieldRef
+from spirograd.lang import context
+from spirograd.lang.data import partners
+from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.scalar_field import ScalarField
+
+
+class Guard(context.Recorder):
+    """Saves all memory that is written, once."""
+
+    def __init__(self) -> None:
+        self._saved: dict[Any, Saved] = {}
+
+    def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
+        """Launch a kernel; see `context.Recorder`."""
+        self.writes(Launch(context.session(), kernel, specialization, packer, args))
+        return specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
+
+    def writes(self, launch: Launch) -> None:
+        """Save what a launch is about to write."""
+        for ref in memory_of(launch.specialization.kernel, ("write", "atomic")):
+            if isinstance(ref, FieldRef):
+                self.save(launch.specialization.fields[ref])
+            elif isinstance(launch.arguments.arrays[ref.arg], Ndarray):
+                self.save(launch.arguments.arrays[ref.arg])
+
+    def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any) -> None:
+        """The host is about to write; see `context.Recorder`."""
+        self.save(memory)
+
+    def save(self, memory: Any) -> None:
+        """Save memory, unless it is a gradient."""
+        if partners.is_partner(memory) or (isinstance(memory, ScalarField) and memory.role != "primal"):
+            return
+        key, whole = (id(memory), memory) if isinstance(memory, Ndarray) else field_memory(memory)
+        if key not in self._saved:
+            self._saved[key] = Saved(Stored("", whole), None)
+
+    def restore(self) -> None:
+        """Put everything back."""
+        for saved in self._saved.values():
+            saved.swap()
+
+
+def run_guarded(run: Callable[[], None]) -> None:
+    """Run a gradient function, and put back what it writes to memory that is no gradient."""
+    guard = Guard()
+    before = context.set_recorder(guard)
+    try:
+        run()
+    finally:
+        context.set_recorder(before)
+        guard.restore()
