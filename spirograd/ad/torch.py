@@ -85,7 +85,7 @@ class _TorchFunction:
         if context.recorder() is not None:
             raise SpirogradRuntimeError("a `torch_function` has its gradient from torch: call it outside of tapes")
         result = self.kernel(*args)
-        return result, specialization, specialization.plan.last_number
+        return result, specialization, specialization.last_number
 
     def gradient(self, values: dict[str, Any], returned: Any, number: Any) -> None:
         """Launch the gradient on the same tensors, whose ``grad`` it uses."""

@@ -205,7 +205,7 @@ class Gradient(Staged):
         session, specialization, bound = self.kernel.specialized(args, kwargs)
         made = self.of(session, specialization)
         made.check_bare()
-        made.launch(self.kernel.pack(session, specialization, bound, gradients=True), returned, specialization.plan.last_number)
+        made.launch(self.kernel.pack(session, specialization, bound, gradients=True), returned, specialization.last_number)
 
     def of(self, session: Any, specialization: Specialization) -> Differentiated:
         """The derivative of what the kernel is compiled to; differentiated once."""

@@ -80,12 +80,12 @@ class KernelTracer(Tracer):
 
 
 class Specialization:
-    """A kernel compiled for one signature. ``guards``: attributes of template arguments that were constants of the compilation."""
+    """A kernel traced for one signature, and compiled when it is first launched (`prepare` gives its launch plan): of one whose derivative
+    alone is wanted, that is never. ``guards``: attributes of template arguments that were constants of the compilation."""
 
-    def __init__(self, kernel: nodes.Kernel, tracer: KernelTracer, plan: Any, returns: Any) -> None:
+    def __init__(self, kernel: nodes.Kernel, tracer: KernelTracer, prepare: Callable[[nodes.Kernel], Any], returns: Any) -> None:
         self.kernel = kernel
-        self.plan = plan
-        self.reports = bool(plan.compiled.prints or plan.compiled.faults)
+        self._prepare = prepare
         self.returns = returns
         self.fields = dict(tracer.fields)
         self.trees = {field.tree.id: field.tree.allocation for field in self.fields.values()}
@@ -94,7 +94,27 @@ class Specialization:
         self.guards = guards(tracer.guards)
         self.signatures = [(path.getter(), array_signature(array)) for array, path in tracer.captures if path is not None]
         self.constant = not self.guards and not self.signatures
-        self.writes = {index for kind, index in plan.compiled.effects.writes if kind == "array"}
+
+    @functools.cached_property
+    def plan(self) -> Any:
+        with _frames_hidden():
+            return self._prepare(self.kernel)
+
+    @functools.cached_property
+    def reports(self) -> bool:
+        """Whether launches may print or fail."""
+        return bool(self.plan.compiled.prints or self.plan.compiled.faults)
+
+    @functools.cached_property
+    def writes(self) -> set[int]:
+        """The numbers of the array arguments that are written."""
+        return {index for kind, index in self.plan.compiled.effects.writes if kind == "array"}
+
+    @property
+    def last_number(self) -> int | None:
+        """That of the last launch, if there was one; see `LaunchPlan`."""
+        number: int | None = self.plan.last_number if "plan" in self.__dict__ else None
+        return number
 
     def holds(self, args: Sequence[Any]) -> bool:
         """Whether what was constant when this was compiled still is what it was."""
@@ -230,8 +250,7 @@ class Kernel(Staged):
             for dead in [key for key in self._specializations if is_dead(key)]:
                 del self._specializations[dead]
             kernel, tracer, returns = self.trace(session, args)
-            plan = session.prepare(kernel)
-            made = Specialization(kernel, tracer, plan, returns)
+            made = Specialization(kernel, tracer, session.prepare, returns)
             self._specializations.setdefault(key, []).append(made)
             self._last = made
             return made
@@ -292,7 +311,7 @@ class Kernel(Staged):
         bound = self._bind(args, kwargs)
         with _frames_hidden():
             kernel, tracer, returns = self.trace(session, bound)
-            made = Specialization(kernel, tracer, session.prepare(kernel, on_op), returns)
+            made = Specialization(kernel, tracer, lambda kernel: session.prepare(kernel, on_op), returns)
         return self._launch(session, made, bound)
 
     # --- seeing ----------------------------------------------------------------------------------------------------------
