@@ -39,6 +39,7 @@ ref a_b = FieldRef("a.b", 0, 7, i32, (4, 8), (), Layout((Term(0, 1, 0, 32), Term
 ref class_2 = FieldRef("class", 1, 8, u1, (4,), (), Layout((Term(0, 1, 0, 1),)))
 ref i32_2 = TempRef("i32", i32)
 ref t = TempRef("t", u64, shape=(4,))
+ref notes = TapeRef("notes", f32, 2, 0)
 return i32_2
 {
   %i = arg[0]() : i32
@@ -56,6 +57,8 @@ return i32_2
   %was = cas[t](%one, %u, %old) : u64
   %flag = load[class_2](%one) : u1
   store[class_2](%one, %flag)
+  store[notes](%zero, %one, %f)
+  %noted = load[notes](%zero, %one) : f32
   check[FaultSite("assert", "n is {0}", (i32,))](%c, %i)
   print[PrintSite(("n = ", (0, ""), "\\n"), (i32,))](%i)
   for[LoopAttr(parallel=True, name="loop", group_size=64)](%zero, %i) : () { (%k: i32)
@@ -113,6 +116,7 @@ ref temps = BufferRef("temps", Slot("temps", offset=8), u32)
     %e = slot[Slot("scalar", dtype=i32, offset=16)]() : i32
     yield(%b, %e)
   } { (%k: i32, %sum: f32, %most: i32)
+    %row = row() : i32
     %value = load[x](%k) : f32
     %more = add["reassoc"](%sum, %value) : f32
     %most2 = max["reassoc"](%most, %k) : i32

@@ -22,6 +22,7 @@ ref x = ArrayRef("x", 1, f32, 1)
 ref two = ArrayRef("x", 1, f32, 2)
 ref t = TempRef("t", i32)
 ref flag = TempRef("flag", u1)
+ref notes = TapeRef("notes", f32, 2, 0)
 ref bad = FieldRef("bad", 0, 0, f32, (4,), (), Layout((Term(0, 1, 0, 3),)))
 ref axis = FieldRef("axis", 0, 0, f32, (4,), (), Layout((Term(1, 1, 0, 4),)))
 ref parts = FieldRef("parts", 0, 0, f32, (4,), (2,), Layout((Term(0, 1, 0, 8),)))
@@ -75,6 +76,8 @@ NEGATIVE = [
     ("%r = shape[(1, 0)]() : i64", "an extent is i32"),
     ("%r = seed() : i32", "is u32"),
     ("%r = load[x]() : f32", "takes 1 indices"),
+    ("%r = load[notes](%i) : f32", "takes 2 indices"),
+    ("%r = load[notes](%i, %i) : i32", "the memory holds f32"),
     ("%r = load[x](%f) : f32", "an index is i32 or i64"),
     ("%r = load[x](%i) : i32", "the memory holds f32"),
     ("%r = load[two](%i, %i) : f32", "does not fit the argument"),
@@ -105,6 +108,8 @@ NEGATIVE = [
     ("%s = for[LoopAttr(parallel=True)](%i, %i, %f) : (f32) { (%k: i32, %g: f32)\n yield(%g)\n}", "carries nothing"),
     ("%s = while(%i) : (i32) { (%a: i32)\n yield(%a)\n} { (%b: i32)\n yield(%b)\n}", "its region yields"),
     ("%r = slot[Slot(\"scalar\")]() : i32", "is no operation of kernel IR"),
+    ("%r = row() : i32", "is no operation of kernel IR"),
+    ("%r = recall(%f, %i) : f32", "different types"),
     ("%r = neg(%i) : i32 {\n yield()\n}", "control operations have regions"),
     ('task[TaskAttr("serial", "a")]() {\n yield()\n}', "stands beside tasks"),
 ]
@@ -126,6 +131,10 @@ def test_mistakes_are_found(text: str, rule: str) -> None:
         ("%r = load[bu1](%i) : u1", "no u1 in device IR"),
         ("%r = load[bs](%i) : f32", "is no buffer"),
         ("%r = cas[b](%i, %f, %f) : f32", "32-bit and 64-bit integers"),
+        ("%r = row() : u32", "is i32"),
+        ("%r = load[notes](%i, %i) : f32", "does not access memory through TapeRef"),
+        ("%r = stop_grad(%f) : f32", "is no operation of device IR"),
+        ('%r = slot[Slot("tape_base")]() : u32', "that slot is"),
         ('%r = slot[Slot("array")]() : u64', "a Slot that is no buffer"),
         ('%r = slot[Slot("scalar", dtype=f32)]() : i32', "that slot is f32"),
         ("for[LoopAttr(parallel=True)](%i, %i) : () { (%k: i32)\n yield()\n}", "before offload"),

@@ -151,7 +151,7 @@ def test_portable_sleeping() -> None:
     functions = cpu_pool.build("pthread")
     device = cpu.open(max_threads=3)
     device._pool = cpu_pool.WorkerPool(3, functions)
-    device._imports = {"sg_pool_run": functions.run_address}
+    device._imports = functions.entries
     x = np.zeros(20_000, np.float32)
     run = _launcher(device, _counter(20_000), x)
     for k in range(2000):

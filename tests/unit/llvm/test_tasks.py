@@ -9,11 +9,12 @@ import pytest
 from llvm_programs import Program
 
 from spirograd.base import dtypes as dt
+from spirograd.base.artifact import Slot
 from spirograd.base.dtypes import DType, f32, f64, i32, i64, u32, u64
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import Op, Reduction
+from spirograd.ir.nodes import BufferRef, Op, Reduction
 from spirograd.llvmgen.toolchain import host_caps
 from spirograd.runtime.devices import cpu
 
@@ -154,6 +155,30 @@ def test_atomics_from_many_threads(kind: str, t: DType, device: cpu.CpuDevice) -
     p.run(device, data, got)
     for c in range(cells):
         assert got[c] == _UFUNCS[kind].reduce(data[c::cells], initial=start[c], dtype=t.np)
+
+
+def test_threads_have_rows_of_their_own(device: cpu.CpuDevice) -> None:
+    """Updates that are not atomic, of one cell per row in the memory of tapes: none may be lost, as no two threads are in the same row, and
+    the iterations of one thread take turns there."""
+    n, rows = 1_000_000, 4
+    p = Program("rows")
+    seen = p.buffer(i32)
+    p.slots.append(Slot("tapes", offset=p.offset))
+    p.offset += 8
+    counts = BufferRef("counts", p.slots[-1], i32)
+
+    def body(b: Builder, i: Op) -> None:
+        row = b.emit(ops.row, type=i32)
+        b.store(seen, i, row)
+        b.store(counts, row, b.emit(ops.add, b.load(counts, row), b.const(1)))
+
+    p.range_for(0, n, body)
+    for _ in range(10):
+        got, where = np.zeros(rows, np.int32), np.full(n, -1, np.int32)
+        p.run(device, where, got)
+        assert where.min() >= 0 and where.max() < rows
+        np.testing.assert_array_equal(got, np.bincount(where, minlength=rows))
+        assert got.sum() == n
 
 
 def test_exchange_and_cas(device: cpu.CpuDevice) -> None:
