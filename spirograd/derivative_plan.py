@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from spirograd.autodiff.derivative import Derivative
+from spirograd.base.dtypes import DType, storage
 from spirograd.base.sizes import Size, evaluate
 from spirograd.runtime.launcher import LaunchPlan
 from spirograd.runtime.memory import Allocation
@@ -40,8 +44,17 @@ class DerivativePlan:
         self.main.launch(scalars, arrays, trees, self.capacities, drawn)
 
     def _find(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None) -> tuple[int, ...]:
+        def memory(kind: str, number: int, offset: int, dtype: DType) -> int:
+            raw = np.zeros(1, storage(dtype).np)
+            out = memoryview(raw).cast("B")
+            if kind == "tree":
+                trees[number].read_into(offset, out)
+            elif offset + raw.nbytes <= raw.nbytes * math.prod(arrays[number].shape):  # else the loop is not reached, as a rule
+                arrays[number].read_into(offset, out)
+            return int(raw[0])
+
         def known(size: Size) -> int:
-            return evaluate(size, lambda k: int(scalars[k]), lambda k, axis: int(arrays[k].shape[axis]))
+            return evaluate(size, lambda k: int(scalars[k]), lambda k, axis: int(arrays[k].shape[axis]), memory)
 
         found = [0 if size is None else known(size) for size in self._sizes]
         for plan, numbers in zip(self.sizing, self._numbers):

@@ -60,18 +60,21 @@ class Session:
 
     # --- compiling -------------------------------------------------------------------------------------------------------
 
-    def prepare(self, kernel: nodes.Kernel, on_op: Callable[[Any, Any], None] | None = None) -> LaunchPlan:
-        """Compile a kernel, or take it from the offline cache, and load it. ``on_op``: see `Kernel.step`."""
+    def prepare(
+        self, kernel: nodes.Kernel, on_op: Callable[[Any, Any], None] | None = None, opt_level: int | None = None
+    ) -> LaunchPlan:
+        """Compile a kernel, or take it from the offline cache, and load it. ``on_op``: see `Kernel.step`. ``opt_level``: another than the
+        session's, for code that is small and not run often."""
         if on_op is not None:
             return self.launcher.prepare(compile_kernel(kernel, self.device.caps, self.compile_options, on_op=on_op))
-        compiled = self._compile(kernel)
+        options = self.compile_options if opt_level is None else replace(self.compile_options, opt_level=opt_level)
+        compiled = self._compile(kernel, options)
         folder = knobs.get("SG_OVERRIDE")
         if folder:
             compiled = with_overrides(compiled, Path(folder), self.device.caps, self.compile_options)
         return self.launcher.prepare(compiled)
 
-    def _compile(self, kernel: nodes.Kernel) -> CompiledKernel:
-        options = self.compile_options
+    def _compile(self, kernel: nodes.Kernel, options: CompileOptions) -> CompiledKernel:
         dump = knobs.get("SG_DUMP")
         shown = bool(dump or self.cfg.print_ir or listeners)
         if shown or self.cache is None or self.arch == "interpreter":
@@ -100,7 +103,7 @@ class Session:
     def prepare_derivative(self, derivative: Derivative) -> DerivativePlan:
         """Compile a derivative, and what sizes its tapes."""
         # The interpreter's tapes grow as they are written.
-        sizing = [] if self.arch == "interpreter" else [self.prepare(counting.kernel) for counting in derivative.sizing]
+        sizing = [] if self.arch == "interpreter" else [self.prepare(c.kernel, opt_level=1) for c in derivative.sizing]
         return DerivativePlan(derivative, self.prepare(derivative.kernel), sizing)
 
     def stages(self, kernel: nodes.Kernel) -> dict[str, Any]:

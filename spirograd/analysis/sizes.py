@@ -21,8 +21,11 @@ _BINARY: dict[OpCode, str] = {
 }
 
 
-def size_of(value: Op) -> Size | None:
-    """``value``, an integer of kernel IR, as a size expression; None if only the device can know it.
+Leaf = Callable[[Op], "Size | None"]
+
+
+def size_of(value: Op, load: Leaf | None = None) -> Size | None:
+    """``value``, an integer of kernel IR, as a size expression; None if only the device can know it. ``load``: of loads.
 
     Made of constants, scalar arguments, array extents and their arithmetic. Sizes do not wrap: a bound whose computation overflows
     its type is undefined.
@@ -35,38 +38,40 @@ def size_of(value: Op) -> Size | None:
         return ("arg", value.attr)
     if value.code is ops.shape:
         return ("shape", *value.attr)
+    if value.code is ops.load:
+        return load(value) if load is not None else None
     kind = _BINARY.get(value.code)
     if kind is not None:
-        a, b = size_of(value.args[0]), size_of(value.args[1])
+        a, b = size_of(value.args[0], load), size_of(value.args[1], load)
         return None if a is None or b is None else (kind, a, b)
     special = _SPECIAL.get(value.code)
-    return special(value) if special is not None else None
+    return special(value, load) if special is not None else None
 
 
-def _cast(value: Op) -> Size | None:
+def _cast(value: Op, load: Leaf | None) -> Size | None:
     """A conversion between integer types that keeps every value."""
     source, target = value.args[0].type, value.type
     if not isinstance(source, DType) or not isinstance(target, DType) or not source.is_int:
         return None
     same_sign = source.is_signed == target.is_signed and target.bits >= source.bits
     widening = target.bits > source.bits and target.is_signed
-    return size_of(value.args[0]) if same_sign or widening else None
+    return size_of(value.args[0], load) if same_sign or widening else None
 
 
-def _shift(kind: str) -> Callable[[Op], Size | None]:
+def _shift(kind: str) -> Callable[[Op, Leaf | None], Size | None]:
     """A shift by a constant is a multiplication or a division by a power of two."""
 
-    def convert(value: Op) -> Size | None:
+    def convert(value: Op, load: Leaf | None) -> Size | None:
         number, count = value.args
         if count.code is not ops.const or not isinstance(value.type, DType):
             return None
-        a = size_of(number)
+        a = size_of(number, load)
         return None if a is None else (kind, a, 1 << int(count.attr) % value.type.bits)
 
     return convert
 
 
-_SPECIAL: dict[OpCode, Callable[[Op], Size | None]] = {
+_SPECIAL: dict[OpCode, Callable[[Op, Leaf | None], Size | None]] = {
     ops.cast: _cast,
     ops.shl: _shift("mul"),
     ops.shr: _shift("floordiv"),

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from spirograd.analysis.sizes import size_of
 from spirograd.autodiff.derivative import Counting
 from spirograd.autodiff.sweep import CAPACITY
-from spirograd.base.dtypes import i32
+from spirograd.base.dtypes import i32, storage
 from spirograd.base.sizes import Size
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import Kernel, Op, Ref, Region, TapeRef, TempRef, ref_of
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, Region, TapeRef, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.simplify import simplify
@@ -29,12 +29,34 @@ def sizing(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[Counting, ..
         return kernel, (), ()
     sizes: dict[int, Size | None] = {}
     for op in counts:
-        k, size = _capacity(op), size_of(op.args[-1])
+        k, size = _capacity(op), size_of(op.args[-1], known_element)
         assert k is not None
         sizes[k] = size if k not in sizes else None
     capacities = tuple([sizes[k] for k in range(len(sizes))])
     main = _Without().kernel(kernel)
     return main, _countings(kernel, [k for k, size in enumerate(capacities) if size is None], ctx), capacities
+
+
+def known_element(load: Op) -> Size | None:
+    """A load at constant indices: the host reads that element. A gradient kernel writes no primal memory, so it stays what it is."""
+    ref = ref_of(load)
+    if not isinstance(ref, (FieldRef, ArrayRef)) or ref.role != "primal" or any(a.code is not ops.const for a in load.args):
+        return None
+    indices, size = [int(a.attr) for a in load.args], storage(ref.dtype).size
+    if isinstance(ref, ArrayRef):
+        # Of more than one axis the address depends on the extents.
+        if len(indices) > 1 and any(indices) or any(i < 0 for i in indices):
+            return None
+        return ("memory", "array", ref.arg, size * sum(indices), ref.dtype)
+    axes, layout = len(ref.shape), ref.layout
+    index = [i - o for i, o in zip(indices, layout.origin or (0,) * axes)]
+    if any(not 0 <= i < n for i, n in zip((*index, *indices[axes:]), (*ref.shape, *ref.element_shape))):
+        return None
+    component = 0
+    for i, n in zip(indices[axes:], ref.element_shape):
+        component = component * n + i
+    base = sum((index[t.axis] // t.div % t.mod if t.mod else index[t.axis] // t.div) * t.stride for t in layout.terms)
+    return ("memory", "tree", ref.tree, base + layout.components[component], ref.dtype)
 
 
 def _capacity(op: Op) -> int | None:

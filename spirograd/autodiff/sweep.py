@@ -150,10 +150,10 @@ class Sweep:
             self.note(recording.tapes, values, iteration)
         elif recording.tapes:
             assert isinstance(iteration.type, DType)
-            size = b.const(recording.segment, iteration.type)
-            first = b.emit(ops.eq, b.emit(ops.irem, iteration, size), b.const(0, iteration.type))
+            within = b.emit(ops.and_, iteration, b.const(recording.segment - 1, iteration.type))
+            first = b.emit(ops.eq, within, b.const(0, iteration.type))
             b.begin()
-            self.note(recording.tapes, values, b.emit(ops.idiv, iteration, size))
+            self.note(recording.tapes, values, b.emit(ops.shr, iteration, b.const(recording.segment.bit_length() - 1, iteration.type)))
             then = b.end()
             b.begin()
             b.if_(first, then, b.end())
@@ -203,11 +203,12 @@ class Sweep:
 
 
 def segments(b: Builder, count: Op, length: int) -> Op:
-    """How many segments ``count`` iterations make."""
+    """How many segments ``count`` iterations make. ``length`` is a power of two."""
     assert isinstance(count.type, DType)
     if length == 1:
         return count
-    return b.emit(ops.idiv, b.emit(ops.add, count, b.const(length - 1, count.type), attr="nsw"), b.const(length, count.type))
+    rounded = b.emit(ops.add, count, b.const(length - 1, count.type), attr="nsw")
+    return b.emit(ops.shr, rounded, b.const(length.bit_length() - 1, count.type))
 
 
 def noted_type(t: Type) -> DType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import struct
 import threading
@@ -49,6 +50,13 @@ class ArrayBinding:
         self.dual_address = dual_address
         self.grad_dual_address = grad_dual_address
         self.allocation = allocation
+
+    def read_into(self, offset: int, out: memoryview) -> None:
+        """Copy the bytes from ``offset`` on into ``out``, after earlier launches. Without an allocation the address is one of the host."""
+        if self.allocation is not None:
+            self.allocation.read_into(offset, out)
+        else:
+            ctypes.memmove((ctypes.c_char * out.nbytes).from_buffer(out), self.address + offset, out.nbytes)
 
 
 class Launcher:
