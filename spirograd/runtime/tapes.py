@@ -16,6 +16,8 @@ _ROWS = 65536
 _CPU_ROWS = 4096
 # Added to the distance between entries, in elements: at large powers of two they would share few cache lines.
 _PADDING = 32
+# With fewer rows than this a task that lacks memory is refused.
+_LEAST_ROWS = 256
 _ALIGNMENT = 256
 _LARGEST_INDEX = 2**31 - 1
 
@@ -42,12 +44,28 @@ class TapeHeap:
 
         Raises OutOfDeviceMemory, with kernel, tape and bytes, if they do not fit, or have more elements than indices reach.
         """
+        most = min(self.device.caps.max_allocation, _LARGEST_INDEX * 4)
+        limit = 0
+        while True:
+            cut, rows = self._placed(kernel, counts, capacities, limit)
+            if cut.nbytes <= most or rows <= _LEAST_ROWS or kernel.profile == "cpu":
+                return Cut((self._address(kernel, cut.nbytes), *cut.words), cut.counts, cut.nbytes)
+            limit = rows // 2  # fewer invocations at a time, each with more iterations
+
+    def _placed(
+        self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int], limit: int
+    ) -> tuple[Cut, int]:
+        """Places for the tapes, with at most ``limit`` invocations of a task (0: as many as are good), and the most rows of a task.
+
+        The words lack the address.
+        """
         rows_of = dict.fromkeys([t.task for t in kernel.tapes], 1)
         together = kernel.profile == "cpu"
         limited = list(counts)
         for k, (task, count) in enumerate(zip(kernel.tasks, counts)):
             if task.name in rows_of:
-                rows_of[task.name], limited[k] = self._rows(task, count, [t for t in kernel.tapes if t.task == task.name], capacities)
+                own = [t for t in kernel.tapes if t.task == task.name]
+                rows_of[task.name], limited[k] = self._rows(task, count, own, capacities, limit)
         words: list[int] = []
         end = 0
         for tape in kernel.tapes:
@@ -55,31 +73,31 @@ class TapeHeap:
             pitch = entries if together else rows + _PADDING if rows > _PADDING else rows
             end = -(-end // _ALIGNMENT) * _ALIGNMENT
             words += (end // tape.dtype.size, pitch)
-            elements = rows * pitch if together else entries * pitch
-            end += elements * tape.dtype.size
-            if end // tape.dtype.size > _LARGEST_INDEX:
+            end += (rows if together else entries) * pitch * tape.dtype.size
+            if end // tape.dtype.size > _LARGEST_INDEX and (together or max(rows_of.values()) <= _LEAST_ROWS):
                 raise OutOfDeviceMemory(_too_large(kernel, tape, rows, entries, end))
-        return Cut((self._address(kernel, end), *words), tuple(limited), end)
+        return Cut(tuple(words), tuple(limited), end), max(rows_of.values())
 
     def _rows(
-        self, task: TaskInfo, count: int | None, tapes: Sequence[TapeInfo], capacities: Sequence[int]
+        self, task: TaskInfo, count: int | None, tapes: Sequence[TapeInfo], capacities: Sequence[int], limit: int
     ) -> tuple[int, int | None]:
         """How many rows a task needs, and how many invocations to ask the device for."""
         threads = getattr(self.device, "threads", 0)
         if threads:
             return threads, count
-        limit = _ROWS
-        if self.device.caps.loop_limit:
-            limit = _CPU_ROWS
-            # A nest runs at most the product of its trip counts, some times over.
-            work = 4
-            for capacity in {t.capacity for t in tapes}:
-                work *= max(capacities[capacity], 1)
-            if count is not None:
-                limit = max(limit, -(-count * work // self.device.caps.loop_limit))
-        asked = limit if count is None else min(count, limit)
+        most = limit or self._good_rows(count, tapes, capacities)
+        asked = most if count is None else min(count, most)
         size = max(task.group_size, 1)
         return -(-asked // size) * size, asked
+
+    def _good_rows(self, count: int | None, tapes: Sequence[TapeInfo], capacities: Sequence[int]) -> int:
+        if not self.device.caps.loop_limit:
+            return _ROWS
+        # A nest runs at most the product of its trip counts, some times over.
+        work = 4
+        for capacity in {t.capacity for t in tapes}:
+            work *= max(capacities[capacity], 1)
+        return _CPU_ROWS if count is None else max(_CPU_ROWS, -(-count * work // self.device.caps.loop_limit))
 
     def _address(self, kernel: CompiledKernel, nbytes: int) -> int:
         if self._heap is None or self._heap.nbytes < nbytes:
