@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from spirograd.ad.memories import Collector
-from spirograd.ad.versions import Saved, Versions, field_memory
+from spirograd.ad.versions import Saved, field_memory
+from spirograd.base.loc import Loc
 from spirograd.base.sizes import Size, evaluate
-from spirograd.ir.nodes import ArrayRef, FieldRef, ref_of
+from spirograd.ir.nodes import ArrayArg, ArrayRef, FieldRef, ref_of
 from spirograd.lang.data import transfer
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.signature import Packer
+
+_WRITES = ("write", "atomic")
+_ALL = ("read", "write", "atomic")
 
 
 @dataclass
@@ -31,6 +36,68 @@ class Event:
     launched: bool = False
 
 
+class Access:
+    """Memory that a kernel uses. Of a field ``key`` and ``whole`` say which; of an array argument its number ``arg`` does, at a launch.
+
+    ``first``: the first index of the access, where the host can know it.
+    """
+
+    __slots__ = ("arg", "first", "key", "loc", "name", "whole")
+
+    def __init__(self, ref: Any, fields: dict[FieldRef, Any], loc: Loc | None = None, first: Size | None = None) -> None:
+        self.name = ref.name
+        self.loc = loc
+        self.first = first
+        self.arg: int | None = ref.arg if isinstance(ref, ArrayRef) else None
+        self.key: Any = None
+        self.whole: Any = None
+        if self.arg is None:
+            self.key, self.whole = field_memory(fields[ref])
+
+
+class Footprint:
+    """The memory that a compiled kernel uses. ``arrays``: whether it takes any."""
+
+    def __init__(self, specialization: Any) -> None:
+        kernel = specialization.kernel
+        self.arrays = any(isinstance(arg, ArrayArg) for arg in kernel.args)
+        self.used = [Access(ref, specialization.fields) for ref in memory_of(kernel, _ALL)]
+        self.written = [Access(ref, specialization.fields) for ref in memory_of(kernel, _WRITES)]
+
+
+class DerivativeFootprint:
+    """The memory of a kernel that its derivative is about. ``needs``: with when ("before" or "after") and whether the kernel itself
+    overwrites what is needed."""
+
+    def __init__(self, made: Any) -> None:
+        derivative, fields = made.derivative, made.primal.fields
+        needs = made.needs if made.acts else ()
+        self.needs = [(Access(n.ref, fields, n.loc, n.first), n.when, n.when == "before" and n.overwritten is not None) for n in needs]
+        self.writes = [Access(write.ref, fields, write.loc, write.first) for write in derivative.writes]
+        self.sinks, self.gaps, self.gapped = (
+            [Access(place.ref, fields, place.loc) for place in places] for places in (derivative.sinks, derivative.gaps, derivative.gapped)
+        )
+
+
+_footprints: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+
+def footprint_of(specialization: Any) -> Footprint:
+    """The `Footprint` of what a kernel is compiled to, found once."""
+    found: Footprint | None = _footprints.get(specialization)
+    if found is None:
+        found = _footprints[specialization] = Footprint(specialization)
+    return found
+
+
+def derivative_footprint_of(made: Any) -> DerivativeFootprint:
+    """The `DerivativeFootprint` of a derivative, found once."""
+    found: DerivativeFootprint | None = _footprints.get(made)
+    if found is None:
+        found = _footprints[made] = DerivativeFootprint(made)
+    return found
+
+
 class Arguments(Collector):
     """The arguments of a launch as objects: ndarrays, and arrays of NumPy and torch with what binding them takes."""
 
@@ -44,62 +111,60 @@ class Arguments(Collector):
 
 
 class Launch:
-    """One launch of a kernel, as far as its memory goes. ``packer``: its flat arguments."""
+    """One launch of a kernel, as far as its memory goes. ``packer``: its flat arguments; ``arrays``: those that are, as objects."""
+
+    __slots__ = ("arrays", "external", "logs", "number", "packer", "session", "snapshots", "specialization")
 
     def __init__(self, session: Any, kernel: Any, specialization: Any, packer: Packer, args: Any) -> None:
         self.session = session
         self.specialization = specialization
-        self.scalars = list(packer.scalars)
-        self.bindings = list(packer.arrays)
-        self.arguments = Arguments(kernel, specialization, args)
+        self.packer = packer
+        self.arrays: list[Any] = []
+        self.external: dict[int, tuple[Any, tuple[int, ...], str]] = {}
+        if footprint_of(specialization).arrays:
+            arguments = Arguments(kernel, specialization, args)
+            self.arrays, self.external = arguments.arrays, arguments.external
         self.snapshots: dict[int, Any] = {}
         self.logs: list[Any] = []
         self.number: int | None = None
 
-    def key(self, ref: Any) -> Any:
-        """What tells the memory of ``ref`` apart in different launches."""
-        if isinstance(ref, FieldRef):
-            return field_memory(self.specialization.fields[ref])[0]
-        array = self.arguments.arrays[ref.arg]
+    def memory(self, access: Access) -> tuple[Any, Any]:
+        """What tells memory apart in different launches, and the field or ndarray; None for arrays of the host."""
+        if access.arg is None:
+            return access.key, access.whole
+        array = self.arrays[access.arg]
         if isinstance(array, Ndarray):
-            return ("ndarray", id(array))
-        return ("host", array.ctypes.data if isinstance(array, np.ndarray) else array.data_ptr())
-
-    def tracked(self, ref: Any, versions: Versions) -> Any:
-        """The key of memory whose versions are tracked; None for arrays of the host."""
-        key = self.key(ref)
-        if key[0] == "host":
-            return None
-        whole = field_memory(self.specialization.fields[ref])[1] if isinstance(ref, FieldRef) else self.arguments.arrays[ref.arg]
-        versions.stored(key, ref.name, whole)
-        return key
+            return ("ndarray", id(array)), array
+        return ("host", array.ctypes.data if isinstance(array, np.ndarray) else array.data_ptr()), None
 
     def first(self, size: Size | None) -> int | None:
         """The value of a first index at this launch."""
         if size is None:
             return None
-        return evaluate(size, lambda k: int(self.scalars[k]), lambda k, axis: int(self.bindings[k].shape[axis]))
+        scalars, arrays = self.packer.scalars, self.packer.arrays
+        return evaluate(size, lambda k: int(scalars[k]), lambda k, axis: int(arrays[k].shape[axis]))
 
-    def snapshot(self, ref: ArrayRef) -> tuple[str, int] | None:
-        """Keep a copy of an array of the host as it is now; its name and bytes, None if there is one."""
-        if ref.arg in self.snapshots:
-            return None
-        array = self.arguments.external[ref.arg][0]
-        binding = self.bindings[ref.arg]
-        host = np.ascontiguousarray(array if isinstance(array, np.ndarray) else array.detach().cpu().numpy())
-        copy = self.session.memory.allocate(max(host.nbytes, 1))
-        if host.nbytes and binding.allocation is not None:
-            copy.copy_from(binding.allocation, host.nbytes)
-        elif host.nbytes:
+    def snapshot(self, access: Access) -> Iterator[tuple[str, int]]:
+        """Keep a copy of an array of the host as it is now, unless there is one; gives its name and bytes."""
+        assert access.arg is not None
+        if access.arg in self.snapshots:
+            return
+        array, binding = self.external[access.arg][0], self.packer.arrays[access.arg]
+        nbytes = array.nbytes if isinstance(array, np.ndarray) else array.numel() * array.element_size()
+        copy = self.session.memory.allocate(max(nbytes, 1))
+        if nbytes and binding.allocation is not None:
+            copy.copy_from(binding.allocation, nbytes)
+        elif nbytes:  # the device works on it in place
+            host = np.ascontiguousarray(array if isinstance(array, np.ndarray) else array.detach().numpy())
             copy.write(0, transfer.bytes_of(host.reshape(-1)))
-        self.snapshots[ref.arg] = copy
-        return (ref.name, host.nbytes)
+        self.snapshots[access.arg] = copy
+        yield access.name, nbytes
 
     def again(self) -> Packer:
         """The arguments of its derivative."""
         packer = Packer(self.session, gradients=True)
-        for k, (scalar, binding) in enumerate(zip(self.scalars, self.bindings)):
-            external = self.arguments.external.get(k)
+        for k, (scalar, binding) in enumerate(zip(self.packer.scalars, self.packer.arrays)):
+            external = self.external.get(k)
             if external is not None:
                 packer.put_external(*external)
                 if k in self.snapshots:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from spirograd.ad.entries import Launch, memory_of
+from spirograd.ad.entries import Launch, footprint_of
 from spirograd.ad.versions import Saved, Stored, field_memory
-from spirograd.ir.nodes import FieldRef
 from spirograd.lang import context
 from spirograd.lang.data import partners
 from spirograd.lang.data.ndarray import Ndarray
@@ -27,11 +26,10 @@ class Guard(context.Recorder):
 
     def writes(self, launch: Launch) -> None:
         """Save what a launch is about to write."""
-        for ref in memory_of(launch.specialization.kernel, ("write", "atomic")):
-            if isinstance(ref, FieldRef):
-                self.save(launch.specialization.fields[ref])
-            elif isinstance(launch.arguments.arrays[ref.arg], Ndarray):
-                self.save(launch.arguments.arrays[ref.arg])
+        for access in footprint_of(launch.specialization).written:
+            whole = launch.memory(access)[1]
+            if whole is not None:
+                self.save(whole)
 
     def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any) -> None:
         """The host is about to write; see `context.Recorder`."""

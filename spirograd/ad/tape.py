@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from spirograd.ad.entries import Event, Launch, memory_of
+from spirograd.ad.entries import Access, DerivativeFootprint, Event, Launch, derivative_footprint_of, footprint_of
 from spirograd.ad.guard import Guard
 from spirograd.ad.report import MemoryReport
 from spirograd.ad.versions import Saved, Versions, field_memory
@@ -18,12 +19,9 @@ from spirograd.lang import context
 from spirograd.lang.data import partners
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
-from spirograd.lang.frontend.explained import name_of
 from spirograd.lang.scalar import describe
 
 logger = logging.getLogger("spirograd")
-_WRITES = ("write", "atomic")
-_ALL = ("read", "write", "atomic")
 
 
 class Tape(context.Recorder):
@@ -124,26 +122,25 @@ class Tape(context.Recorder):
             return self._launch_aside(launch, packer)
         made = kernel.grad.of(session, specialization)
         made.warn()
-        self._follow(made, launch)
+        memory = derivative_footprint_of(made)
+        self._follow(made, memory, launch)
         event = Event()
         self._events.append(event)
-        derivative = made.derivative
-        for need in made.needs if made.acts else ():
-            if need.when == "before":
-                self._need(need, launch, event)
-        for write in derivative.writes:
-            self._write(write.ref, write.first, launch, event)
-        if derivative.logging is not None and made.acts:
+        for access, when, overwritten in memory.needs:
+            if when == "before":
+                self._need(access, launch, event, overwritten)
+        self._save(memory.writes, launch, event)
+        if made.derivative.logging is not None and made.acts:
             values, launch.number, launch.logs = made.launch_logging(packer)
-            event.copies += [(f"log of `{made.label}`", log.allocation.nbytes) for log in launch.logs]
+            event.copies += [(f"log of {made.label}", log.allocation.nbytes) for log in launch.logs]
         else:
             values = specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
             launch.number = specialization.plan.last_number
-        for need in made.needs if made.acts else ():
-            if need.when == "after":
-                self._need(need, launch, event)
+        for access, when, _ in memory.needs:
+            if when == "after":
+                self._need(access, launch, event, False)
         if made.acts:
-            self._sinks.update(launch.key(place.ref) for place in derivative.sinks)
+            self._sinks.update(launch.memory(access)[0] for access in memory.sinks)
             event.launched = True
             event.reverse = lambda: made.launch(launch.again(), None, launch.number)
         return values
@@ -152,50 +149,50 @@ class Tape(context.Recorder):
         """The launch of a kernel that is not recorded. What it overwrites is saved all the same."""
         event = Event()
         self._events.append(event)
-        kernel = launch.specialization.kernel
-        for ref in memory_of(kernel, _WRITES):
-            self._write(ref, None, launch, event)
+        memory = footprint_of(launch.specialization)
+        self._save(memory.written, launch, event)
         assert self._paused is not None
-        for ref in memory_of(kernel, _ALL):
-            key = launch.tracked(ref, self._versions)
-            if key is not None:
+        for access in memory.used:
+            key, whole = launch.memory(access)
+            if whole is not None:
+                self._versions.stored(key, access.name, whole)
                 self._paused[-1].add(key)
         return launch.specialization.plan.launch(packer.scalars, packer.arrays, launch.specialization.trees)
 
-    def _need(self, need: Any, launch: Launch, event: Event) -> None:
-        key = launch.tracked(need.ref, self._versions)
-        if key is None:
-            event.copies += filter(None, [launch.snapshot(need.ref)])
+    def _need(self, access: Access, launch: Launch, event: Event, overwritten: bool) -> None:
+        key, whole = launch.memory(access)
+        if whole is None:
+            event.copies += launch.snapshot(access)
             return
-        self._versions.need(key, launch.first(need.first))
-        if need.when == "before" and need.overwritten is not None:
+        self._versions.stored(key, access.name, whole)
+        self._versions.need(key, launch.first(access.first))
+        if overwritten:
             event.before.add(key)
 
-    def _write(self, ref: Any, first: Any, launch: Launch, event: Event) -> None:
-        key = launch.tracked(ref, self._versions)
-        if key is not None:
-            event.saved += [(key, saved) for saved in self._versions.write(key, launch.first(first))]
+    def _save(self, writes: Sequence[Access], launch: Launch, event: Event) -> None:
+        """Save what a launch is about to overwrite."""
+        for access in writes:
+            event.saved += self._versions.write(launch.memory(access)[0], functools.partial(launch.first, access.first))
 
-    def _follow(self, made: Any, launch: Launch) -> None:
+    def _follow(self, made: Any, memory: DerivativeFootprint, launch: Launch) -> None:
         """Refuse what would break the chain of gradients silently."""
-        derivative = made.derivative
         if made.returned:
             raise SpirogradCompilationError(
                 f"{made.label} returns a value that depends on memory with gradients: a tape cannot follow what Python does with it",
                 made.primal.kernel.loc,
                 "store the value to a field with `needs_grad=True`, or return `sg.stop_grad(value)`",
             )
-        for place in derivative.gapped:
-            found = self._gaps.get(launch.key(place.ref))
+        for access in memory.gapped:
+            found = self._gaps.get(launch.memory(access)[0])
             if found is not None:
                 raise SpirogradCompilationError(
-                    f"gradients end at {name_of(place.ref)}, which has none: {made.label} reads it, and {found[0]} gave it values "
+                    f"gradients end at `{access.name}`, which has none: {made.label} reads it, and {found[0]} gave it values "
                     f"that depend on memory with gradients{_at(found[1])}",
-                    place.loc,
+                    access.loc,
                     "declare it with `needs_grad=True`, or say that this is meant: `sg.stop_grad(value)`",
                 )
-        for place in derivative.gaps:
-            self._gaps.setdefault(launch.key(place.ref), (made.label, place.loc))
+        for access in memory.gaps:
+            self._gaps.setdefault(launch.memory(access)[0], (made.label, access.loc))
 
     # --- the host ----------------------------------------------------------------------------------------------------------
 
@@ -206,10 +203,9 @@ class Tape(context.Recorder):
         if self._outer is not None:
             self._outer.save(memory)
         event = Event()
-        name, whole = _memory(memory)
-        self._versions.stored(name, getattr(whole, "name", "ndarray"), whole)
+        name = _memory(memory)[0]
         first = key[0] if isinstance(key, tuple) and key else key
-        event.saved += [(name, saved) for saved in self._versions.write(name, first if isinstance(first, int) else None)]
+        event.saved += self._versions.write(name, lambda: first if isinstance(first, int) else None)
         self._events.append(event)
         if source is not None:
             self._refuse_copy(memory, name, source)

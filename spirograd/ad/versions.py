@@ -9,7 +9,7 @@ again. Exchanging once more, in the other order, puts the final contents back.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +29,7 @@ class Stored:
         self.name = name
         self.whole = whole
         shape = whole.shape
+        self.has_axes = bool(shape)
         self.parts: int = shape[0] if shape else 1
         self.origin: int = 0 if isinstance(whole, Ndarray) or not whole.origin else whole.origin[0]
 
@@ -38,7 +39,7 @@ class Stored:
 
     def part(self, first: int | None) -> int | None:
         """The number of the part at first index ``first``; None, any part, if there is none of that number."""
-        if first is None or not self.whole.shape or not 0 <= first - self.origin < self.parts:
+        if first is None or not self.has_axes or not 0 <= first - self.origin < self.parts:
             return None
         return first - self.origin
 
@@ -148,11 +149,14 @@ class Versions:
         """The contents are needed as they are now, those at first index ``first`` or (None) all."""
         self._wanted[key].add(self._stored[key].part(first))
 
-    def write(self, key: Any, first: int | None) -> Iterable[Saved]:
-        """Save what is needed before it is overwritten."""
+    def write(self, key: Any, first: Callable[[], int | None]) -> Iterable[tuple[Any, Saved]]:
+        """Save what is needed before it is overwritten, at the index that ``first`` gives or (None) all over; what was saved, by key."""
+        wanted = self._wanted.get(key)
+        if wanted is None or not (wanted.all or wanted.parts):
+            return
         memory = self._stored[key]
-        for part in self._wanted[key].take(memory.part(first)):
-            yield Saved(memory, part)
+        for part in wanted.take(memory.part(first())):
+            yield key, Saved(memory, part)
 
 
 def field_memory(field: Any) -> tuple[Any, Any]:
