@@ -260,7 +260,7 @@ def test_a_later_kernel_overwrites_what_an_earlier_one_needs() -> None:
 
 
 def test_the_host_overwrites_what_a_kernel_needs() -> None:
-    x, y = xy(sg.f32)
+    x, _ = xy(sg.f32)
     loss = sg.field(sg.f32, shape=(), needs_grad=True)
 
     @sg.kernel

@@ -313,7 +313,7 @@ def singular_values(t: Any) -> Program:
     def run():
         for i in a:
             u, s, v = sg.svd(a[i] + sg.Matrix([[t(1.0), t(0.0)], [t(0.5), t(3.0)]]), t)
-            out[i] = s[0, 0] * s[1, 1] + s[0, 0] * t(2.0)
+            out[i] = s[0, 0] * s[1, 1] + s[0, 0] * t(2.0) + u[0, 0] * v[1, 0]
 
     return Program(run, [a, out])
 
