@@ -25,7 +25,7 @@ from spirograd.autodiff.logs import log_loads
 from spirograd.autodiff.memory import memory_needs, memory_writes, old_values, settle_temps
 from spirograd.autodiff.needs import Conflict
 from spirograd.autodiff.prepared import prepared
-from spirograd.autodiff.report import gapped, gaps, logging_of, records, refuse_lost
+from spirograd.autodiff.report import gapped, gaps, logging_of, recomputed, records, refuse_lost
 from spirograd.autodiff.reverse import Reversed, reverse
 from spirograd.autodiff.sizing import sizing
 from spirograd.base.artifact import CompiledKernel, TaskInfo
@@ -115,9 +115,7 @@ def compile_kernel(
         return finish(kernel, artifact, run)
 
 
-def differentiate(
-    kernel: Kernel, mode: str, partner: Partner, caps: Capabilities, options: CompileOptions
-) -> Derivative:
+def differentiate(kernel: Kernel, mode: str, partner: Partner, caps: Capabilities, options: CompileOptions) -> Derivative:
     """The derivative of ``kernel`` (kernel IR, before `offload`) as a kernel, to be compiled like any other.
 
     ``mode``: "reverse", "forward", or "constant": forward as if nothing had a tangent. ``partner``: the memory of the gradient (the dual)
@@ -165,6 +163,7 @@ def differentiate(
             gaps=gaps(primal, made.found, partner),
             gapped=gapped(primal, made.found, partner),
             warnings=int_cast_warnings(primal, made.found, partner),
+            recomputed=recomputed(primal, gradient),
         )
 
 

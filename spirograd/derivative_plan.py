@@ -46,7 +46,7 @@ class DerivativePlan:
     def _find(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None) -> tuple[int, ...]:
         def memory(kind: str, number: int, offset: int, dtype: DType) -> int:
             raw = np.zeros(1, storage(dtype).np)
-            out = memoryview(raw).cast("B")
+            out = raw.data.cast("B")
             if kind == "tree":
                 trees[number].read_into(offset, out)
             elif offset + raw.nbytes <= raw.nbytes * math.prod(arrays[number].shape):  # else the loop is not reached, as a rule

@@ -164,7 +164,8 @@ class _Check:
         wide = {k: v.astype(np.float64) if v.dtype.kind == "f" else v for k, v in values.items()}
         size = wide[key].size
         chosen = np.arange(size) if size <= entries else np.sort(self.rng.choice(size, entries, replace=False))
-        worst, first_wrong = (-1.0, (), 0.0, 0.0), None
+        worst: tuple[float, tuple[int, ...], float, float] = (-1.0, (), 0.0, 0.0)
+        first_wrong: tuple[int, ...] | None = None
         for flat in chosen:
             at = tuple(int(k) for k in np.unravel_index(flat, wide[key].shape))
             x = wide[key][at]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from spirograd.autodiff.sweep import CAPACITY
@@ -27,7 +28,7 @@ def clean(kernel: Kernel, ctx: PassContext) -> Kernel:
 class _Tapes(Rewriter):
     """Keeps the given tapes, and numbers their capacities anew."""
 
-    def __init__(self, kept: set[Ref], numbers: dict[int, int]) -> None:
+    def __init__(self, kept: Collection[Ref], numbers: dict[int, int]) -> None:
         super().__init__()
         self.kept = kept
         self.numbers = numbers

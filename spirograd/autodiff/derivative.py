@@ -90,10 +90,10 @@ class Derivative:
     ``capacities``: by number (`TapeRef.capacity`), the iterations that a tape must hold: a size expression where the host can know it at
     launch, None where one of ``sizing`` counts it, to run right before, in this order.
     ``logging``: set if the derivative needs values that the primal has to note, which only a Tape lets it do.
-    ``needs``: primal memory that ``kernel`` and ``sizing`` read; ``writes``: what the primal writes. ``sinks``: memory whose gradient flows into ``kernel``, ``sources``: whose
-    gradient it adds to. ``gaps``: memory without gradient that the primal gives values which depend on its sources; ``gapped``: memory
-    without gradient that the primal's sinks depend on.
-    ``recomputed``: operations of the primal that run again for the reverse, by loop.
+    ``needs``: primal memory that ``kernel`` and ``sizing`` read; ``writes``: what the primal writes. ``sinks``: memory whose gradient flows
+    into ``kernel``, ``sources``: whose gradient it adds to. ``gaps``: memory without gradient that the primal gives values which depend on
+    its sources; ``gapped``: memory without gradient that the primal's sinks depend on. ``recomputed``: how many operations on floats of the
+    primal run again, by the line of the loop around them (None: of no serial loop).
     """
 
     kernel: Kernel

@@ -69,7 +69,7 @@ class _InF64:
 
     def ref(self, ref: Ref) -> Ref:
         if not isinstance(ref, FieldRef):
-            return replace(ref, dtype=_wide(ref.dtype))  # type: ignore[type-var]
+            return replace(ref, dtype=_wide(ref.dtype))
         if ref not in self.fields:
             self.fields[ref] = _dense(ref, len(self.fields))
         return self.fields[ref]

@@ -50,7 +50,9 @@ def old_values(primal: Kernel, gradient: Kernel) -> tuple[Conflict, ...]:
 def settle_temps(primal: Kernel, gradient: Kernel) -> tuple[Kernel, tuple[Conflict, ...]]:
     """``gradient`` with the temporaries of ``primal`` that it reads late under their own names, and the reads that come too late: what the
     temporary held in the primal was replaced afterwards."""
-    late = {(op.attr, op.loc) for op in gradient.walk() if op.code is ops.load and isinstance(op.attr, TempRef) and op.attr.name.endswith(LATE)}
+    late = {
+        (op.attr, op.loc) for op in gradient.walk() if op.code is ops.load and isinstance(op.attr, TempRef) and op.attr.name.endswith(LATE)
+    }
     if not late:
         return gradient, ()
     reads = {(replace(ref, name=ref.name[: -len(LATE)]), loc) for ref, loc in late}
@@ -93,9 +95,9 @@ def _replayed(primal: Kernel, gradient: Kernel) -> list[Op]:
     read = {(op.attr, op.loc) for op in gradient.walk() if op.code is ops.load and isinstance(op.attr, _OUTER) and op.attr.role == "primal"}
     found = []
     for op in primal.walk():
-        if op.code is ops.load or (op.code is ops.atomic and op.attr[0] in _EXTREMA):
-            if (ref_of(op), op.loc) in read:
-                found.append(op)
+        reads = op.code is ops.load or (op.code is ops.atomic and op.attr[0] in _EXTREMA)
+        if reads and (ref_of(op), op.loc) in read:
+            found.append(op)
     return found
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from spirograd.autodiff.activity import Activity, Partner
+from spirograd.autodiff.activity import Activity, Partner, is_float
 from spirograd.autodiff.derivative import Logging, Need, Place, Record
 from spirograd.autodiff.logs import Logged
 from spirograd.autodiff.needs import Conflict
 from spirograd.autodiff.sweep import Sweep
 from spirograd.base.dtypes import Vec
 from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.base.loc import Loc
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, TapeRef, ref_of
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Region, TapeRef, ref_of
 
 
 def records(gradient: Kernel, sweep: Sweep) -> tuple[Record, ...]:
@@ -58,13 +59,25 @@ def _places(kernel: Kernel, partner: Partner, wanted: Callable[[Op], bool]) -> t
     return tuple(places)
 
 
-def recomputed(gradient: Kernel) -> tuple[tuple[object, int], ...]:
-    """How many operations each loop of a gradient kernel has, by the line of the loop."""
-    counts: dict[object, int] = {}
-    for op in gradient.walk():
-        if op.code in (ops.for_, ops.while_):
-            counts[op.loc] = counts.get(op.loc, 0) + sum(inner.code.effect == "pure" for region in op.regions for inner in region.walk())
+def recomputed(primal: Kernel, gradient: Kernel) -> tuple[tuple[Loc | None, int], ...]:
+    """How many operations on floats of ``primal`` its gradient kernel runs again, by the line of the serial loop around them."""
+    own = {(op.code, op.loc) for op in primal.walk() if _computes(op)}
+    counts: dict[Loc | None, int] = {}
+
+    def look(region: Region, loop: Loc | None) -> None:
+        for op in region.ops:
+            if _computes(op) and (op.code, op.loc) in own:
+                counts[loop] = counts.get(loop, 0) + 1
+            serial = op.code is ops.while_ or (op.code is ops.for_ and not op.attr.parallel)
+            for inner in op.regions:
+                look(inner, op.loc if serial else loop)
+
+    look(gradient.body, None)
     return tuple(counts.items())
+
+
+def _computes(op: Op) -> bool:
+    return op.code.effect == "pure" and bool(op.args) and op.code is not ops.result and is_float(op.type)
 
 
 def refuse_lost(lost: Sequence[Conflict], logged: bool = False) -> None:
@@ -76,7 +89,8 @@ def refuse_lost(lost: Sequence[Conflict], logged: bool = False) -> None:
         if conflict.loggable and not logged:
             continue
         raise SpirogradUnsupportedError(
-            f"the gradient needs `{conflict.ref.name}` as it is read here, and the kernel changes it ({conflict.write_loc}) before and after",
+            f"the gradient needs `{conflict.ref.name}` as it is read here, and the kernel changes it before and after "
+            f"({conflict.write_loc})",
             conflict.load_loc,
             "split the kernel, give each step an element of its own (another index), or carry the value in a local variable",
         )

@@ -381,7 +381,7 @@ class _Reverse:
         self.indices[-1:] = [number]
 
     def _iteration(self, body: _Body, number: Op, values: Sequence[Op], adjoints: Sequence[Op]) -> list[Op]:
-        """One iteration forwards, then backwards: the adjoints of what it begins with, and of captured values, from those that follow it."""
+        """One iteration forwards, then backwards: adjoints of what it begins with, and of captured values, from those that follow it."""
         self.indices.append(number)
         self._enter(body, number, values)
         self.adjoints = dict(zip(body.captured, adjoints[len(body.carried) :]))
@@ -391,9 +391,7 @@ class _Reverse:
         self.indices.pop()
         return [*[self._taken(body.params[k]) for k in body.carried], *[self._taken(v) for v in body.captured]]
 
-    def _segment(
-        self, body: _Body, entry: Op, count: Op, length: int, values: Sequence[Op], adjoints: Sequence[Op]
-    ) -> list[Op]:
+    def _segment(self, body: _Body, entry: Op, count: Op, length: int, values: Sequence[Op], adjoints: Sequence[Op]) -> list[Op]:
         """The iterations of a segment forwards, for the values that each begins with; then each backwards, the last one first."""
         b = self.b
         assert isinstance(count.type, DType)

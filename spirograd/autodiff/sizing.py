@@ -45,7 +45,7 @@ def known_element(load: Op) -> Size | None:
     indices, size = [int(a.attr) for a in load.args], storage(ref.dtype).size
     if isinstance(ref, ArrayRef):
         # Of more than one axis the address depends on the extents.
-        if len(indices) > 1 and any(indices) or any(i < 0 for i in indices):
+        if (len(indices) > 1 and any(indices)) or any(i < 0 for i in indices):
             return None
         return ("memory", "array", ref.arg, size * sum(indices), ref.dtype)
     axes, layout = len(ref.shape), ref.layout

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from spirograd.autodiff.values import element, entries, whole
 from spirograd.base.dtypes import DType, Type, Vec, f32, i32, i64
 from spirograd.base.loc import Loc
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import LoopAttr, Op, Region, TapeRef, TempRef, ref_of
-from spirograd.autodiff.activity import FIXED
-from spirograd.autodiff.values import entries, whole
 
 # Temporaries that stand for old values of atomics, which cannot be had again; see `reverse`.
 OLD_VALUE = "%old"
@@ -197,9 +196,8 @@ class Sweep:
     def recall(self, tape: TapeRef, iteration: Op) -> Op:
         """The value that was noted in an iteration."""
         b, t = self.b, self.tapes[tape].type
-        element = t.elem if isinstance(t, Vec) else t
         parts = [b.load(tape, iteration, b.const(k)) for k in range(tape.width)]
-        return whole(b, t, [recalled(b, part, element) for part in parts])
+        return whole(b, t, [recalled(b, part, element(t)) for part in parts])
 
 
 def segments(b: Builder, count: Op, length: int) -> Op:
@@ -213,10 +211,10 @@ def segments(b: Builder, count: Op, length: int) -> Op:
 
 def noted_type(t: Type) -> DType:
     """The type of a tape for values of type ``t``: all devices have memory of 32 and 64 bits."""
-    element = t.elem if isinstance(t, Vec) else t
-    if element.is_float:
-        return element if element.bits >= 32 else f32
-    return i64 if element.bits == 64 else i32
+    scalar = element(t)
+    if scalar.is_float:
+        return scalar if scalar.bits >= 32 else f32
+    return i64 if scalar.bits == 64 else i32
 
 
 def noted(b: Builder, value: Op) -> Op:

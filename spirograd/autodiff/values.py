@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from spirograd.base.dtypes import Type, Vec
+from spirograd.base.dtypes import DType, Type, Vec
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Op, TempRef
 
 
+def element(t: object) -> DType:
+    """The type of the scalars of values of type ``t``, a scalar or a vector."""
+    found = t.elem if isinstance(t, Vec) else t
+    assert isinstance(found, DType), t
+    return found
+
+
 def zero(b: Builder, t: Type) -> Op:
     """0 of type ``t``."""
     if isinstance(t, Vec):
-        element = b.const(0.0, t.elem)
-        return b.emit(ops.vec, *[element] * t.n)
-    return b.const(0.0, t)
+        return b.emit(ops.vec, *[b.const(0.0, t.elem)] * t.n)
+    return b.const(0.0, element(t))
 
 
 def entries(b: Builder, value: Op) -> list[Op]:
@@ -37,7 +43,7 @@ def total(b: Builder, x: Op, y: Op) -> Op:
 
 def temp_of(name: str, t: Type) -> TempRef:
     """A temporary that holds a value of type ``t``."""
-    return TempRef(name, t.elem, (t.n,)) if isinstance(t, Vec) else TempRef(name, t)
+    return TempRef(name, element(t), (t.n,) if isinstance(t, Vec) else ())
 
 
 def places(b: Builder, ref: TempRef) -> list[tuple[Op, ...]]:

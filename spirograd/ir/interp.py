@@ -185,6 +185,7 @@ class _Compiler:
         elif isinstance(ref, TempRef):
             slot, start, shape = self.buffer("temps"), self.temps[ref], ref.shape
         else:
+            assert isinstance(ref, ArrayRef), ref
             slot = self.buffer("array", ref.arg, ref.role)
             axes = tuple([self.block.get(("shape", ref.arg, k, "primal")) for k in range(ref.ndim)])
             if any(axis is None for axis in axes[1:]):

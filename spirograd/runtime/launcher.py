@@ -272,7 +272,7 @@ def _missing(index: int, role: str) -> int:
 def _build_packer(
     compiled: CompiledKernel, addresses: Mapping[str, int], launcher: Launcher
 ) -> Callable[..., tuple[bytes, tuple[int | None, ...]]]:
-    """A function (scalars, arrays, trees, number of the launch, number for random seeds, words of `TapeHeap.cut`) -> (argument block, counts).
+    """A function (scalars, arrays, trees, number of the launch, number for seeds, words of `TapeHeap.cut`) -> (argument block, counts).
 
     Built as one Python expression: a launch then runs a single frame without loops, which is 3 times as fast as a loop over
     slots. The text is made of this module's own templates and of integers only.

@@ -52,9 +52,7 @@ class TapeHeap:
                 return Cut((self._address(kernel, cut.nbytes), *cut.words), cut.counts, cut.nbytes)
             limit = rows // 2  # fewer invocations at a time, each with more iterations
 
-    def _placed(
-        self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int], limit: int
-    ) -> tuple[Cut, int]:
+    def _placed(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int], limit: int) -> tuple[Cut, int]:
         """Places for the tapes, with at most ``limit`` invocations of a task (0: as many as are good), and the most rows of a task.
 
         The words lack the address.

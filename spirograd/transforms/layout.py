@@ -35,9 +35,9 @@ def entry_type(t: DType) -> DType:
 def arg_block(kernel: Kernel, ctx: PassContext) -> ArgBlock:
     """The argument block of a kernel at kernel level, with an entry for all that it uses and nothing else.
 
-    Order: addresses (trees, arrays, temporaries, tapes, fault record, print ring, locks), then 64-bit scalars, then 32-bit entries (scalars,
-    extents, bases and pitches of tapes, seed, launch number). Narrower scalars are widened (`entry_type`), ``dtype`` of their slot says to what. The size is a
-    multiple of 8.
+    Order: addresses (trees, arrays, temporaries, tapes, fault record, print ring, locks), then 64-bit scalars, then 32-bit entries
+    (scalars, extents, bases and pitches of tapes, seed, launch number). Narrower scalars are widened (`entry_type`), ``dtype`` of their
+    slot says to what. The size is a multiple of 8.
     """
     found: set[Slot] = set()
     for op in kernel.walk():

@@ -80,7 +80,7 @@ class CpuDevice:
         self.threads = threads
         self._limit = memory_limit if memory_limit is not None else caps.max_allocation
         self._pool = cpu_pool.shared(threads)
-        self._imports = {abi.POOL_RUN: cpu_pool.code().run_address}
+        self._imports = cpu_pool.code().entries
         self._lock = threading.Lock()
         self._allocated = 0
         self._closed = False

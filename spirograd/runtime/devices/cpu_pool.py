@@ -25,10 +25,10 @@ _JOIN_SECONDS = 1.0
 
 @dataclass(slots=True, eq=False)
 class PoolCode:
-    """The pool's functions in this process. ``kind``: how threads sleep (see `sleeping`)."""
+    """The pool's functions in this process. ``kind``: how threads sleep (see `sleeping`). ``entries``: the addresses of what kernels call."""
 
     kind: str
-    run_address: int
+    entries: dict[str, int]
     worker_main: Any
     stop: Any
     library: Library
@@ -39,10 +39,12 @@ def build(kind: str) -> PoolCode:
     caps = host_caps()
     code = compile_module(pool_module(platform.machine(), kind), caps, CompileOptions(opt_level=1))
     imports = _windows_imports() if kind == "windows" else {}
-    library = link(code.object, (abi.POOL_RUN, abi.WORKER_MAIN, abi.POOL_STOP), imports)
+    called = (abi.POOL_RUN, abi.POOL_UPDATE)
+    library = link(code.object, (*called, abi.WORKER_MAIN, abi.POOL_STOP), imports)
     prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
     addresses = library.addresses
-    return PoolCode(kind, addresses[abi.POOL_RUN], prototype(addresses[abi.WORKER_MAIN]), prototype(addresses[abi.POOL_STOP]), library)
+    entries = {name: addresses[name] for name in called}
+    return PoolCode(kind, entries, prototype(addresses[abi.WORKER_MAIN]), prototype(addresses[abi.POOL_STOP]), library)
 
 
 def _windows_imports() -> dict[str, int]:
