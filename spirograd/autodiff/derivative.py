@@ -38,12 +38,14 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A tape of a gradient kernel, in words: which loop, what is in it, why. ``bytes``: of one iteration."""
+    """A tape of a gradient kernel, in words: which loop, what is in it, why. ``bytes``: of an entry; ``every``: so many
+    iterations have one."""
 
     tape: TapeRef
     loop: Loc | None
     what: str
     why: str
+    every: int = 1
 
     @property
     def bytes(self) -> int:

@@ -15,16 +15,18 @@ from spirograd.base.loc import Loc
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Region, TapeRef, ref_of
 
+_PLUMBING = frozenset((ops.vec, ops.extract, ops.insert, ops.select, ops.cast, ops.result))
+
 
 def records(gradient: Kernel, sweep: Sweep) -> tuple[Record, ...]:
     """The tapes that are left in a gradient kernel, in order of appearance."""
     by_name = {tape.name: (value, sweep.loops[tape.capacity]) for tape, value in sweep.tapes.items()}
+    segment = {tape.name: recording.segment for recording in sweep.recordings.values() for tape in recording.tapes}
     left = dict.fromkeys(op.attr for op in gradient.walk() if isinstance(op.attr, TapeRef))
     found = []
     for tape in left:
         value, loop = by_name[tape.name]
-        users = _users(gradient, tape)
-        found.append(Record(tape, loop, _what(value), f"needed for the derivative of {users}" if users else "needed by what follows"))
+        found.append(Record(tape, loop, _what(value), _why(gradient, tape), segment.get(tape.name, 1)))
     return tuple(found)
 
 
@@ -33,11 +35,21 @@ def _what(value: Op) -> str:
     return f"a carried vector of {t.n} {t.elem}" if isinstance(t, Vec) else f"a carried {t}"
 
 
-def _users(gradient: Kernel, tape: TapeRef) -> str:
-    """The operations that the recorded value goes into, by name."""
+def _why(gradient: Kernel, tape: TapeRef) -> str:
+    """What the recorded value goes into."""
     loads = {op for op in gradient.walk() if op.code is ops.load and op.attr == tape}
-    names = dict.fromkeys(op.code.name for op in gradient.walk() if any(a in loads for a in op.args))
-    return ", ".join(list(names)[:4])
+    users = [op for op in gradient.walk() if any(a in loads for a in op.args)]
+    reasons = []
+    names = dict.fromkeys(op.code.name for op in users if op.code.effect == "pure" and op.code not in _PLUMBING)
+    if names:
+        reasons.append(f"for {', '.join(list(names)[:4])}")
+    if any(op.code in (ops.for_, ops.while_) for op in users):
+        reasons.append("to run the loop inside again")
+    if any(op.code is ops.if_ for op in users):
+        reasons.append("to take the same branch")
+    if any(op.code.effect in ("read", "write", "atomic") for op in users):
+        reasons.append("as an index")
+    return "needed " + " and ".join(reasons or ["by what follows"])
 
 
 def gaps(kernel: Kernel, found: Activity, partner: Partner) -> tuple[Place, ...]:

@@ -22,8 +22,7 @@ def explained(label: str, loc: Loc | None, derivative: Any) -> str:
 def _lines(derivative: Any) -> Iterator[str]:
     yield from _section("takes the gradients of", [f"{name_of(p.ref)}{_at(p.loc)}" for p in derivative.sinks], "nothing")
     yield from _section("adds to the gradients of", [f"{name_of(p.ref)}{_at(p.loc)}" for p in derivative.sources], "nothing")
-    records = [f"{r.what}{_of_loop(r.loop)}: {counted(r.bytes, 'byte')} an iteration, {r.why}" for r in derivative.records]
-    yield from _section("records", records, "nothing")
+    yield from _section("records", [_record(r) for r in derivative.records], "nothing")
     again = [f"{counted(count, 'operation')}{_of_loop(loop)}" for loop, count in derivative.recomputed]
     yield from _section("runs again", again)
     logging = derivative.logging
@@ -40,6 +39,11 @@ def _section(title: str, items: Iterable[str], empty: str | None = None) -> Iter
     if found or empty is not None:
         yield f"{title}: {'' if found else empty}".rstrip()
         yield from (f"  {item}" for item in found)
+
+
+def _record(record: Any) -> str:
+    how_often = "an iteration" if record.every == 1 else f"for each {record.every} iterations"
+    return f"{record.what}{_of_loop(record.loop)}: {counted(record.bytes, 'byte')} {how_often}, {record.why}"
 
 
 def _need(need: Any) -> str:
