@@ -19,6 +19,7 @@ from spirograd.lang import context
 from spirograd.lang.data import partners
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.frontend.gradient import GAP_HINT
 from spirograd.lang.scalar import describe
 
 logger = logging.getLogger("spirograd")
@@ -189,7 +190,7 @@ class Tape(context.Recorder):
                     f"gradients end at `{access.name}`, which has none: {made.label} reads it, and {found[0]} gave it values "
                     f"that depend on memory with gradients{_at(found[1])}",
                     access.loc,
-                    "declare it with `needs_grad=True`, or say that this is meant: `sg.stop_grad(value)`",
+                    GAP_HINT,
                 )
         for access in memory.gaps:
             self._gaps.setdefault(launch.memory(access)[0], (made.label, access.loc))

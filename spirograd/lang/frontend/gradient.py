@@ -13,6 +13,7 @@ from spirograd.ir.nodes import ArrayRef, FieldRef, ScalarArg, ref_of
 from spirograd.ir.nodes import Kernel as KernelIR
 from spirograd.lang import context
 from spirograd.lang.frontend.explained import explained, name_of
+from spirograd.lang.frontend.gaps import broken_chain
 from spirograd.lang.frontend.stages import Staged
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.scalar import describe
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _ROLES = {"reverse": "grad", "forward": "dual", "constant": "dual"}
 TAPE_HINT = "record the launches with `with sg.ad.Tape(loss):`, which saves what is overwritten"
+
+GAP_HINT = "declare it with `needs_grad=True`, or say that this is meant: `sg.stop_grad(value)`"
 
 logger = logging.getLogger("spirograd")
 
@@ -88,11 +91,20 @@ class Differentiated:
                 )
         for place in derivative.gaps:
             text = f"no gradient flows through {name_of(place.ref)}, which {self.label} gives values that depend on others with gradients"
-            logger.warning(render(text, place.loc, "declare it with `needs_grad=True`, or say that this is meant: `sg.stop_grad(value)`"))
+            logger.warning(render(text, place.loc, GAP_HINT))
         self._checked = True
 
     def warn(self) -> None:
-        """Tell the user, once, what the derivative has to say."""
+        """Tell the user, once, what the derivative has to say. Raises, with the line, where a chain breaks inside of the kernel."""
+        broken = None if self._warned else broken_chain(self.primal.kernel, self.derivative.gaps, self.derivative.gapped)
+        if broken is not None:
+            written, read = broken
+            raise SpirogradCompilationError(
+                f"gradients end at {name_of(read.ref)}, which has none: {self.label} reads it after giving it values that depend on memory "
+                f"with gradients{f' ({written.loc})' if written.loc is not None else ''}",
+                read.loc,
+                GAP_HINT,
+            )
         for text in () if self._warned else self.derivative.warnings:
             logger.warning(text)
         self._warned = True
