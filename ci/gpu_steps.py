@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # Folders of tests that use a device.
-TESTS = [f"tests/{name}" for name in ("backend", "unit/runtime", "spirv", "compat", "errors", "fuzz", "examples")]
+TESTS = [f"tests/{name}" for name in ("backend", "grad", "unit/runtime", "spirv", "compat", "errors", "fuzz", "examples")]
 LAYERED = ["tests/unit/runtime", "tests/backend/test_types.py"]  # the part that also runs under the validation layer
 SHOWN = 40  # lines of the log of a step that failed
 # Benchmarks that the report puts on top.
