@@ -348,7 +348,8 @@ class _Reverse:
         region, initial = op.regions[-1], op.args[FIXED[op.code] :]
         params = region.params[len(region.params) - len(initial) :]
         seeds = self.results.pop(op, {})
-        carried = [k for k, p in enumerate(params) if self.active(p)]
+        # A value that the body sets and never reads has a parameter that nothing depends on, and yet a result that counts.
+        carried = [k for k, p in enumerate(params) if k in seeds or self.active(p)]
         captured = self.captured(op)
         start = [seeds[k] if k in seeds else zero(b, params[k].type) for k in carried]
         start += [self._taken(v) for v in captured]
