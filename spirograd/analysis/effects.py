@@ -73,8 +73,8 @@ def place(ref: Ref) -> tuple[str, int]:
 def may_alias(a: Ref, b: Ref) -> bool:
     """Whether an access to ``a`` and one to ``b`` may touch the same bytes.
 
-    Two fields never do, nor two temporaries or tapes. Arrays come from outside: the same memory may be passed twice, or be the exported memory
-    of a field, so an array may alias anything but temporaries. Device references to one tree may alias each other.
+    Two fields never do, nor two temporaries or tapes. Arrays come from outside: the same memory may be passed twice, or be the exported
+    memory of a field, so an array may alias anything but temporaries. Device references to one tree may alias each other.
     """
     if a == b:
         return True

@@ -445,8 +445,8 @@ def _print(v: _Verifier, op: Op) -> None:
 _SPECIAL: dict[OpCode, Rule] = {
     ops.const: _const, ops.result: _result, ops.yield_: _yield, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
     ops.select: _select, ops.cast: _cast, ops.bitcast: _bitcast, ops.vec: _vec, ops.extract: _extract, ops.insert: _insert,
-    ops.arg: _arg, ops.shape: _shape, ops.seed: _seed, ops.row: _row, ops.slot: _slot, ops.load: _load, ops.store: _store, ops.atomic: _atomic,
-    ops.cas: _cas, ops.barrier: _barrier, ops.check: _check, ops.print_: _print,
+    ops.arg: _arg, ops.shape: _shape, ops.seed: _seed, ops.row: _row, ops.slot: _slot, ops.load: _load, ops.store: _store,
+    ops.atomic: _atomic, ops.cas: _cas, ops.barrier: _barrier, ops.check: _check, ops.print_: _print,
 }  # fmt: skip
 _BY_RULE: dict[str, Rule] = {"same": _same, "compare": _compare}
 

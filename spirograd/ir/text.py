@@ -37,8 +37,8 @@ from spirograd.ir.nodes import (
 
 # Everything that an attribute may be made of, besides numbers, strings, tuples and dtypes.
 _CLASSES = (
-    ArrayArg, ArrayRef, BufferRef, FaultSite, FieldRef, Layout, Loc, LoopAttr, PrintSite, Reduction, ScalarArg, Slot, TapeRef, TaskAttr, TempRef,
-    Term, Vec,
+    ArrayArg, ArrayRef, BufferRef, FaultSite, FieldRef, Layout, Loc, LoopAttr, PrintSite, Reduction, ScalarArg, Slot, TapeRef, TaskAttr,
+    TempRef, Term, Vec,
 )  # fmt: skip
 _CLASS_BY_NAME: dict[str, Any] = {cls.__name__: cls for cls in _CLASSES}
 _REFS = (FieldRef, ArrayRef, TempRef, TapeRef, BufferRef)

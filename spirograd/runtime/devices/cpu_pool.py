@@ -25,7 +25,7 @@ _JOIN_SECONDS = 1.0
 
 @dataclass(slots=True, eq=False)
 class PoolCode:
-    """The pool's functions in this process. ``kind``: how threads sleep (see `sleeping`). ``entries``: the addresses of what kernels call."""
+    """The pool's functions in this process. ``kind``: how threads sleep (see `sleeping`). ``entries``: addresses of what kernels call."""
 
     kind: str
     entries: dict[str, int]

@@ -94,8 +94,7 @@ class Instance:
         if self.validation:
             if not has_validation_layer():
                 raise SpirogradRuntimeError(
-                    f"the Vulkan validation layer was asked for (SG_VALIDATION=1), but {_VALIDATION_LAYER} is not installed "
-                    f"({LAYER_HINT})"
+                    f"the Vulkan validation layer was asked for (SG_VALIDATION=1), but {_VALIDATION_LAYER} is not installed ({LAYER_HINT})"
                 )
             layers.append(_VALIDATION_LAYER)
             wanted.append(_DEBUG_UTILS)

@@ -91,9 +91,7 @@ class Stream:
 
     def _create_slot(self) -> Slot:
         commands = ffi.new("VkCommandBuffer*")
-        info = struct(
-            "VkCommandBufferAllocateInfo", commandPool=self._pool, level=vk.VK_COMMAND_BUFFER_LEVEL_PRIMARY, commandBufferCount=1
-        )
+        info = struct("VkCommandBufferAllocateInfo", commandPool=self._pool, level=vk.VK_COMMAND_BUFFER_LEVEL_PRIMARY, commandBufferCount=1)
         check(self.fn.AllocateCommandBuffers(self.device, info, commands), "allocate a command buffer")
         submit = struct(
             "VkSubmitInfo",
