@@ -14,6 +14,7 @@ from spirograd.ir.nodes import Kernel as KernelIR
 from spirograd.lang import context
 from spirograd.lang.frontend.explained import explained, name_of
 from spirograd.lang.frontend.gaps import broken_chain
+from spirograd.lang.frontend.shared_arrays import refuse_shared
 from spirograd.lang.frontend.stages import Staged
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.scalar import describe
@@ -49,6 +50,8 @@ class Differentiated:
         # Whether it does anything: kernels that store numbers only have it set gradients to zero.
         self.acts = any(op.code.effect in ("write", "atomic") and _role(op) == self.role for op in self.derivative.kernel.walk())
         self._checked = self._warned = False
+        written = [w for w in self.derivative.writes if isinstance(w.ref, ArrayRef)] if mode == "reverse" else []
+        self._written = {w.ref.arg: w.loc for w in written}
         self._logging: Any = None  # the plans of the primal that notes what it reads, and of that which counts it
 
     def partner(self, ref: Any) -> FieldRef | ArrayRef | None:
@@ -123,6 +126,7 @@ class Differentiated:
     def launch(self, packer: Packer, returned: Any, number: int | None) -> None:
         """Run it on packed arguments (`Kernel.pack` with gradients). ``returned``: the adjoint of what the kernel returns. ``number``: of
         the launch whose random numbers it draws again."""
+        refuse_shared(self.label, self.primal.kernel.args, packer.arrays, self._written)
         self._put_returned(packer, returned)
         self.plan.launch(packer.scalars, packer.arrays, self.trees, number)
         if packer.transfers is not None:
@@ -132,6 +136,7 @@ class Differentiated:
 
     def launch_logging(self, packer: Packer) -> tuple[Any, int | None, list[Any]]:
         """Launch the primal such that it notes what no memory keeps: what the launch returns, its number, and its logs."""
+        refuse_shared(self.label, self.primal.kernel.args, packer.arrays, self._written)
         logging = self.derivative.logging
         session = self._session
         if self._logging is None:

@@ -1,0 +1,35 @@
+"""Array arguments that lie in the same memory: reverse mode takes them apart, so it must be told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+from spirograd.base.dtypes import storage
+from spirograd.base.errors import SpirogradRuntimeError, render
+from spirograd.base.loc import Loc
+from spirograd.ir.nodes import ArrayArg, ScalarArg
+
+
+def refuse_shared(label: str, args: Sequence[ScalarArg | ArrayArg], arrays: Sequence[Any], written: Mapping[int, Loc | None]) -> None:
+    """Raise SpirogradRuntimeError if an array argument that the kernel writes shares memory with another one.
+
+    ``arrays``: bindings by argument, ``written``: where the kernel writes to which argument.
+    """
+    if not written:
+        return
+    spans = []
+    for k, (arg, binding) in enumerate(zip(args, arrays)):
+        if isinstance(arg, ArrayArg) and binding is not None:
+            nbytes = storage(arg.dtype).size * prod(binding.shape) * prod(arg.element_shape)
+            spans.append((k, binding.address, binding.address + nbytes))
+    for k, loc in written.items():
+        own = next((span for span in spans if span[0] == k), None)
+        for other, start, end in spans:
+            if own is not None and other != k and start < own[2] and own[1] < end:
+                problem = (
+                    f"{label}: arguments `{args[k].name}` and `{args[other].name}` share memory, which the kernel writes; its gradient would "
+                    "mix them up"
+                )
+                raise SpirogradRuntimeError(render(problem, loc, "pass a copy of one of them, or write a kernel that takes the array once"))
