@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import spirograd as sg
+from spirograd.ad.versions import Wanted
 
 torch = pytest.importorskip("torch")
 
@@ -352,3 +353,49 @@ def test_half_precision_rows(session: Any) -> None:
         add()
     close(x.grad.to_numpy(), [[1] * 3, 2 * start[1], 2 * start[2]])
     assert tape.memory_report().total == 12
+
+
+def test_parts_that_are_wanted() -> None:
+    """Against sets of ten parts. Once all are wanted, a write to all takes the whole."""
+    rng = np.random.default_rng(0)
+    everything = set(range(10))
+    for _ in range(200):
+        wanted, model, whole = Wanted(), set(), False
+        for _ in range(12):
+            part = None if rng.random() < 0.25 else int(rng.integers(10))
+            touched = everything if part is None else {part}
+            if rng.random() < 0.5:
+                wanted.add(part)
+                model |= touched
+                whole = whole or part is None
+                continue
+            taken = wanted.take(part)
+            found = everything if None in taken else set(taken)
+            assert found >= model & touched
+            if None in taken:
+                assert whole
+            else:
+                assert found == model & touched
+            model -= touched
+            whole = whole and part is not None
+
+
+def test_only_the_needed_row_is_saved(session: Any) -> None:
+    x = sg.field(sg.f32, (5, N), needs_grad=True, name="x")
+    loss = sg.field(sg.f32, (), needs_grad=True)
+
+    @sg.kernel
+    def add(t: sg.i32):
+        for i in range(N):
+            loss[None] += x[t, i] ** 2
+
+    x.fill(3.0)
+    with sg.ad.Tape(loss) as tape:
+        add(3)
+        x.fill(1.0)
+        x.fill(2.0)
+    assert tape.memory_report().nbytes == {"x": BYTES}
+    wanted = np.zeros((5, N))
+    wanted[3] = 6.0
+    close(x.grad.to_numpy(), wanted)
+    assert (x.to_numpy() == 2.0).all()

@@ -12,7 +12,7 @@ _LOOPS = (ops.for_, ops.while_)
 
 
 def broken_chain(kernel: Kernel, gaps: Iterable[Any], gapped: Iterable[Any]) -> tuple[Any, Any] | None:
-    """The first of ``gapped`` that reads what one of ``gaps`` may have written before, in one launch: (writing, reading). None if none does."""
+    """The first of ``gapped`` that reads what one of ``gaps`` wrote before, in one launch: (writing, reading). None if none does."""
     writers = {(memory_key(place.ref), place.loc): place for place in gaps}
     readers = {(memory_key(place.ref), place.loc): place for place in gapped}
     if not {key for key, _ in writers} & {key for key, _ in readers}:
