@@ -1,24 +1,36 @@
-"""What the examples share: the command line and the picture file."""
+"""What the examples share: the command line, the picture file, and gradient descent with a progress bar."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 import matplotlib
+import numpy as np
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import spirograd as sg
 
 matplotlib.use("Agg")
+Evaluate = Callable[[], tuple[float, np.ndarray]]
 
 
-def start(doc: str) -> argparse.Namespace:
-    """Read the command line and start spirograd on the back end that it names."""
+def start(doc: str, iterations: tuple[int, int] | None = None) -> argparse.Namespace:
+    """Read the command line and start spirograd on the back end that it names.
+
+    ``iterations``: of an example that learns, how many by default, and with --quick; adds the options --iterations and --save.
+    """
     parser = argparse.ArgumentParser(description=doc.strip().splitlines()[0])
     parser.add_argument("--arch", default="cpu", help="cpu, vulkan or interpreter (slow)")
     parser.add_argument("--out", type=Path, default=Path("pictures"), help="folder of the picture")
     parser.add_argument("--quick", action="store_true", help="small and short")
+    if iterations is not None:
+        parser.add_argument("--iterations", type=int, help=f"steps of gradient descent (default: {iterations[0]}, quick: {iterations[1]})")
+        parser.add_argument("--save", type=Path, help="file of the picture, instead of one in --out")
     args = parser.parse_args()
+    if iterations is not None and args.iterations is None:
+        args.iterations = iterations[args.quick]
     args.out.mkdir(parents=True, exist_ok=True)
     sg.init(arch=args.arch)
     return args
@@ -28,3 +40,25 @@ def finish(path: Path) -> None:
     """Say where the picture is, and end the session."""
     print(f"wrote {path}")
     sg.reset()
+
+
+def descend(iterations: int, evaluate: Evaluate, change: Callable[[np.ndarray], None], rate: float) -> list[float]:
+    """Gradient descent with Adam: the losses of all iterations.
+
+    ``evaluate`` gives the loss and its gradient, ``change`` adds to what is learned. ``rate``: about how far an iteration goes at first;
+    a tenth of that at the end.
+    """
+    mean, square, losses = 0.0, 0.0, []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns) as progress:
+        bar = progress.add_task("loss", total=iterations)
+        for k in range(1, iterations + 1):
+            loss, gradient = evaluate()
+            losses.append(loss)
+            mean = 0.9 * mean + 0.1 * gradient
+            square = 0.99 * square + 0.01 * gradient**2
+            step = rate * 10 ** (-k / iterations)
+            change(-step * (mean / (1 - 0.9**k)) / (np.sqrt(square / (1 - 0.99**k)) + 1e-12))
+            progress.update(bar, advance=1, description=f"loss {loss:.3g}")
+    print(f"loss {losses[0]:.4g} -> {losses[-1]:.4g}")
+    return losses

@@ -1,8 +1,9 @@
-"""Every example runs on every back end and writes its picture, which is not blank."""
+"""Every example runs on every back end and writes its picture, which is not blank; those that learn do learn."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,10 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if path.name != "common.py"]
 
 # The interpreter is left out: it runs a small picture operation by operation for minutes.
-pytestmark = [pytest.mark.archs("cpu", "vulkan"), pytest.mark.needs("matplotlib")]
+pytestmark = [pytest.mark.archs("cpu", "vulkan"), pytest.mark.needs("matplotlib", "rich")]
+
+# By which factor the loss falls at least in few iterations on a small problem.
+LEARN = {"throw": (12, 6.0), "walker": (8, 10.0), "reaction_diffusion": (12, 10.0)}
 
 
 def environment() -> dict[str, str]:
@@ -32,6 +36,19 @@ def test_example(path, arch, tmp_path):
     pixels = image.imread(picture)[..., :3]
     assert pixels.shape[0] >= 64 and pixels.shape[1] >= 64
     assert pixels.std() > 0.01, "the picture is blank"
+
+
+@pytest.mark.parametrize("name", LEARN)
+def test_loss_falls(name, arch, tmp_path):
+    iterations, factor = LEARN[name]
+    picture = tmp_path / "plot.png"
+    options = ["--arch", arch, "--quick", "--out", str(tmp_path), "--iterations", str(iterations), "--save", str(picture)]
+    command = [sys.executable, str(ROOT / "examples" / f"{name}.py"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment(), check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, last = map(float, re.search(r"^loss (\S+) -> (\S+)$", done.stdout, re.MULTILINE).groups())
+    assert last * factor < first
+    assert picture.exists()
 
 
 def test_readme_lists_every_example():

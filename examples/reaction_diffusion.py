@@ -1,0 +1,100 @@
+"""Finding out what a pattern was made with: feed, kill and diffusion of the Gray-Scott model are fitted to a picture of its state.
+
+Two substances: u is fed, v eats it (u + 2v -> 3v) and is killed. The four numbers are learned from the last state alone.
+"""
+
+import numpy as np
+from common import descend, finish, start
+from matplotlib import pyplot
+
+import spirograd as sg
+
+NAMES = ("feed", "kill", "diffusion of u", "diffusion of v")
+TRUE = np.array([0.055, 0.062, 0.16, 0.08], np.float32)
+GUESS = np.array([0.045, 0.058, 0.19, 0.095], np.float32)
+
+
+@sg.data_oriented
+class GrayScott:
+    """``n`` x ``n`` cells that repeat at the edges, run for ``steps`` steps of time 1."""
+
+    def __init__(self, n, steps):
+        self.n, self.steps = n, steps
+        self.now, self.then = (sg.Vector.field(2, sg.f32, (n, n), needs_grad=True) for _ in range(2))
+        self.numbers = sg.field(sg.f32, 4, needs_grad=True)
+        self.picture = sg.Vector.field(2, sg.f32, (n, n))
+        self.loss = sg.field(sg.f32, (), needs_grad=True)
+        self.first = np.stack([np.ones((n, n)), np.zeros((n, n))], axis=-1).astype(np.float32)
+        for x, y in np.random.default_rng(1).integers(0, n - 8, (max(3, n // 10), 2)):
+            self.first[x : x + 6, y : y + 6] = (0.5, 0.5)
+
+    @sg.kernel
+    def react(self, now: sg.template(), then: sg.template()):
+        for i, j in now:
+            n = self.n
+            around = now[(i + 1) % n, j] + now[(i + n - 1) % n, j] + now[i, (j + 1) % n] + now[i, (j + n - 1) % n] - 4.0 * now[i, j]
+            u, v = now[i, j].x, now[i, j].y
+            eaten = u * v * v
+            feed, kill = self.numbers[0], self.numbers[1]
+            then[i, j].x = u + self.numbers[2] * around.x - eaten + feed * (1.0 - u)
+            then[i, j].y = v + self.numbers[3] * around.y + eaten - (feed + kill) * v
+
+    @sg.kernel
+    def compare(self):
+        for i, j in self.picture:
+            self.loss[None] += (self.now[i, j] - self.picture[i, j]).norm_sqr() / self.n**2
+
+    def run(self):
+        for _ in range(self.steps // 2):
+            self.react(self.now, self.then)
+            self.react(self.then, self.now)
+        self.compare()
+
+    def begin(self):
+        self.now.from_numpy(self.first)
+        self.loss[None] = 0.0
+
+    def pattern(self, numbers):
+        """The amounts of u and v at the end, for four numbers."""
+        self.numbers.from_numpy(numbers)
+        self.begin()
+        self.run()
+        return self.now.to_numpy()
+
+
+def main():
+    args = start(__doc__, iterations=(80, 25))
+    model = GrayScott(*((32, 60) if args.quick else (64, 200)))
+    wanted = model.pattern(TRUE)
+    before = model.pattern(GUESS)
+    model.picture.from_numpy(wanted)
+    scale = 0.25 * GUESS  # the numbers differ in size, so each is learned in units of its own
+
+    def evaluate():
+        model.begin()
+        with sg.ad.Tape(model.loss):
+            model.run()
+        return model.loss[None], model.numbers.grad.to_numpy() * scale
+
+    def change(by):
+        model.numbers.from_numpy((model.numbers.to_numpy() + by * scale).astype(np.float32))
+
+    losses = descend(args.iterations, evaluate, change, 0.1)
+    found = model.numbers.to_numpy()
+    for name, true, guess, value in zip(NAMES, TRUE, GUESS, found):
+        print(f"{name:15} guess {guess:.4f}  found {value:.4f}  true {true:.4f}")
+    draw((before, model.pattern(found), wanted), losses, args.save or args.out / "reaction_diffusion.png")
+
+
+def draw(patterns, losses, path):
+    figure, axes = pyplot.subplots(1, 4, figsize=(10, 2.6), layout="constrained")
+    for at, image, title in zip(axes, patterns, ("guess", "found", "wanted")):
+        at.imshow(image[..., 1], cmap="magma", vmin=0, vmax=0.4)
+        at.set(title=title, xticks=[], yticks=[])
+    axes[3].semilogy(losses)
+    axes[3].set(title="loss", xlabel="iteration")
+    figure.savefig(path, dpi=80, bbox_inches="tight")
+    finish(path)
+
+
+main()
