@@ -43,7 +43,8 @@ class Tape(context.Recorder):
         self.clear_gradients = clear_gradients
         self._versions = Versions()
         self._events: list[Event] = []
-        self._gaps: dict[Any, tuple[str, Any]] = {}  # memory without gradient that has values which depend on sources -> where from
+        # Memory without gradient that has values which depend on sources -> who wrote it, where, and what keeps it alive.
+        self._gaps: dict[Any, tuple[str, Any, Launch]] = {}
         self._outer: Guard | None = None  # of the gradient function that this tape is in
         self._paused: list[set[Any]] | None = None  # inside of functions that are not recorded: what their kernels use
         self._sinks: set[Any] = set()
@@ -193,7 +194,7 @@ class Tape(context.Recorder):
                     GAP_HINT,
                 )
         for access in memory.gaps:
-            self._gaps.setdefault(launch.memory(access)[0], (made.label, access.loc))
+            self._gaps.setdefault(launch.memory(access)[0], (made.label, access.loc, launch))
 
     # --- the host ----------------------------------------------------------------------------------------------------------
 
