@@ -159,7 +159,9 @@ class Writer:
     def matrix(self, depth: int) -> str:
         m = self.pick("m")
         if m and depth and self.r.random() < 0.6:
-            return self.r.choice(("({0} @ {1})", "({0} + {1})", "({0}.transpose() @ {1})", "({0} * 0.5 - {1})")).format(m, self.matrix(depth - 1))
+            return self.r.choice(("({0} @ {1})", "({0} + {1})", "({0}.transpose() @ {1})", "({0} * 0.5 - {1})")).format(
+                m, self.matrix(depth - 1)
+            )
         return f"sg.Matrix([[{self.float(0)}, {self.float(0)}], [{self.float(0)}, {self.float(0)}]])"
 
     def condition(self, depth: int = 1) -> str:
@@ -373,7 +375,10 @@ def ordered(source: str) -> bool:
 def _ordered(loop: ast.For) -> bool:
     added = {id(node.target) for node in ast.walk(loop) if isinstance(node, ast.AugAssign)}
     assigned = {node.id for node in ast.walk(loop) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    if "i" in assigned - {ast.unparse(loop.target)} or sum(isinstance(n, ast.Name) and n.id == "i" and isinstance(n.ctx, ast.Store) for n in ast.walk(loop)) > 1:
+    if (
+        "i" in assigned - {ast.unparse(loop.target)}
+        or sum(isinstance(n, ast.Name) and n.id == "i" and isinstance(n.ctx, ast.Store) for n in ast.walk(loop)) > 1
+    ):
         return False
     for node in ast.walk(loop):
         if not isinstance(node, ast.Subscript):

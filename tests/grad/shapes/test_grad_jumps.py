@@ -395,7 +395,28 @@ def short_circuits(t: Any) -> Program:
     return Program(run, [x, y])
 
 
+def assigned_in_loops(t: Any) -> Program:
+    """Values that loops set and never read: the last iteration counts, or what was before where there is none."""
+    x, y = xy(t)
+
+    @sg.kernel
+    def run():
+        for i in x:
+            a, b, c = y[i], x[i], t(0.5)
+            while True:
+                a = x[i] * x[0]
+                break
+            for j in range(i):
+                b = x[j] * a
+                for k in range(j % 2):
+                    c = x[k] * b
+            y[i] = a * b + c
+
+    return Program(run, [x, y], tape=True)
+
+
 CASES = [
+    assigned_in_loops,
     while_counted,
     while_on_values,
     while_true_with_break,
