@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from spirograd.analysis.sizes import size_of
 from spirograd.autodiff.derivative import Need, Write
 from spirograd.autodiff.needs import Conflict, needs, too_late
 from spirograd.autodiff.prepare.elements import same_memory
-from spirograd.autodiff.sweep import LATE, OLD_VALUE
+from spirograd.autodiff.sweep import OLD_VALUE, STATE
+from spirograd.base.loc import Loc
 from spirograd.base.sizes import Size
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, TempRef, ref_of
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
 
 _OUTER = (FieldRef, ArrayRef)
@@ -47,17 +49,15 @@ def old_values(primal: Kernel, gradient: Kernel) -> tuple[Conflict, ...]:
     return tuple([Conflict(ref_of(op), op, op.loc, op.loc) for op in found])  # type: ignore[arg-type]
 
 
-def settle_temps(primal: Kernel, gradient: Kernel) -> tuple[Kernel, tuple[Conflict, ...]]:
-    """``gradient`` with the temporaries of ``primal`` that it reads late under their own names, and the reads that come too late: what the
-    temporary held in the primal was replaced afterwards."""
-    late = {
-        (op.attr, op.loc) for op in gradient.walk() if op.code is ops.load and isinstance(op.attr, TempRef) and op.attr.name.endswith(LATE)
-    }
-    if not late:
-        return gradient, ()
-    reads = {(replace(ref, name=ref.name[: -len(LATE)]), loc) for ref, loc in late}
-    conflicts = too_late(primal, [op for op in primal.walk() if op.code is ops.load and (op.attr, op.loc) in reads])
-    return _OwnNames().kernel(gradient), conflicts
+def late_temps(primal: Kernel, gradient: Kernel) -> tuple[Conflict, ...]:
+    """Reads of temporaries that come too late in ``gradient``: what the temporary held in the primal was replaced afterwards."""
+    read = _read(gradient, (TempRef,))
+    return too_late(primal, [op for op in primal.walk() if op.code is ops.load and (op.attr, op.loc) in read])
+
+
+def own_names(gradient: Kernel) -> Kernel:
+    """``gradient`` with memory under its own name, whatever the state in which it is read."""
+    return _OwnNames().kernel(gradient)
 
 
 class _OwnNames(Rewriter):
@@ -66,10 +66,25 @@ class _OwnNames(Rewriter):
         self.handlers = {ops.load: self._load}
 
     def _load(self, op: Op) -> Op:
-        ref = op.attr
-        if not isinstance(ref, TempRef) or not ref.name.endswith(LATE):
-            return self.copy(op)
-        return self.b.load(replace(ref, name=ref.name[: -len(LATE)]), *self.args(op))
+        ref, state = _named(op.attr)
+        return self.b.load(ref, *self.args(op)) if state else self.copy(op)
+
+
+def _named(ref: Any) -> tuple[Any, str]:
+    """Memory under its own name, and the state in which it is read."""
+    name, _, state = ref.name.partition(STATE)
+    return (replace(ref, name=name), state) if name and state else (ref, "")
+
+
+def _read(gradient: Kernel, kinds: tuple[type, ...]) -> set[tuple[Ref, Loc | None]]:
+    """The primal memory that ``gradient`` reads in a certain state, and where the source reads it."""
+    found = set()
+    for op in gradient.walk():
+        if op.code is ops.load and isinstance(op.attr, kinds):
+            ref, state = _named(op.attr)
+            if state or not isinstance(ref, TempRef):
+                found.add((ref, op.loc))
+    return found
 
 
 def memory_writes(primal: Kernel) -> tuple[Write, ...]:
@@ -92,7 +107,7 @@ def first_index(op: Op) -> Size | None:
 
 def _replayed(primal: Kernel, gradient: Kernel) -> list[Op]:
     """The accesses of ``primal`` whose values ``gradient`` reads again: those at the places in the source that its loads come from."""
-    read = {(op.attr, op.loc) for op in gradient.walk() if op.code is ops.load and isinstance(op.attr, _OUTER) and op.attr.role == "primal"}
+    read = _read(gradient, _OUTER)
     found = []
     for op in primal.walk():
         reads = op.code is ops.load or (op.code is ops.atomic and op.attr[0] in _EXTREMA)

@@ -9,7 +9,7 @@ from spirograd.autodiff.derivative import Need, Outer
 from spirograd.autodiff.prepare.elements import Memory, Numbers, accesses, contents, fixes, indices_of, memory_of, same_memory
 from spirograd.base.loc import Loc
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Region
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Region, TempRef
 
 _BOTH = frozenset(("before", "after"))
 
@@ -59,6 +59,19 @@ def needs(primal: Kernel, loads: Iterable[Op]) -> tuple[tuple[Need, ...], tuple[
         found.append(need)
         conflicts += [d.conflict() for d in refused]
     return tuple(found), tuple(conflicts)
+
+
+def states(primal: Kernel) -> dict[Op, str]:
+    """For each load of primal memory or a temporary, which state of it serves: "before" or "after" the kernel, "" if both do, and for
+    those that neither does a name of its own. Loads of one element and one state give the same value."""
+    order = _Order(primal)
+    found: dict[Op, str] = {}
+    for load, ref in accesses((primal.body,)):
+        if load.code is not ops.load or (not isinstance(ref, TempRef) and ref.role != "primal"):
+            continue
+        allowed = order.demand(load, ref).allowed
+        found[load] = "" if allowed == _BOTH else next(iter(allowed)) if allowed else f"lost{len(found)}"
+    return found
 
 
 def too_late(primal: Kernel, loads: Iterable[Op]) -> tuple[Conflict, ...]:

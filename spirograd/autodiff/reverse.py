@@ -9,15 +9,16 @@ nest, and inner tapes are used again in each iteration of the outer loop: memory
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from spirograd.autodiff import rules
 from spirograd.autodiff.activity import FIXED, Activity, Partner, activity, is_float
 from spirograd.autodiff.derivative import Place
+from spirograd.autodiff.needs import states
 from spirograd.autodiff.segments import segment_length
-from spirograd.autodiff.sweep import Recording, Sweep, segments
+from spirograd.autodiff.sweep import STATE, Recording, Sweep, segments
 from spirograd.autodiff.values import add_temp, load_temp, store_temp, temp_of, total, zero
 from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import VOID, DType
@@ -56,7 +57,7 @@ class _Reverse:
         self.partner = partner
         self.found = activity(kernel, partner)
         self.b = Builder()
-        self.sweep = Sweep(self.b, kernel.returns, segment_length if segmented else lambda loop: 1)
+        self.sweep = Sweep(self.b, kernel.returns, segment_length if segmented else lambda loop: 1, states(kernel))
         self.adjoints: dict[Op, Op] = {}  # of values whose definition the reverse sweep has not reached yet
         self.results: dict[Op, dict[int, Op]] = {}  # control operation -> adjoints of its results
         self.temps: dict[TempRef, TempRef] = {}
@@ -259,7 +260,7 @@ class _Reverse:
         if not self.active(value):
             return
         self._note(self.sinks, ref, op)
-        final = b.load(ref, *at)
+        final = b.load(replace(ref, name=f"{ref.name}{STATE}after"), *at)
         there, t = self.sweep.env[value], ref.dtype
         apart = b.emit(ops.abs_, b.emit(ops.sub, there, final))
         near = b.emit(ops.le, apart, b.emit(ops.mul, b.emit(ops.abs_, final), b.const(_SAME * float(np.finfo(t.np).eps), t)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spirograd.autodiff.values import element, entries, whole
@@ -15,8 +15,9 @@ from spirograd.ir.nodes import LoopAttr, Op, Region, TapeRef, TempRef, ref_of
 # Temporaries that stand for old values of atomics, which cannot be had again; see `reverse`.
 OLD_VALUE = "%old"
 CAPACITY = "capacity"
-# Added to the name of a temporary that is read after the first sweep, when it may hold something else; see `memory`.
-LATE = "%late"
+# Added to the name of memory that is read again: the state that it must be in for that. Memory in different states has different names
+# until it is settled what can be had (see `memory`), so that no pass takes one value for the other.
+STATE = "%"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,9 @@ class Sweep:
     are private to a launch, but must not be done twice.
     """
 
-    def __init__(self, b: Builder, returns: Sequence[TempRef], segment_length: Callable[[Op], int]) -> None:
+    def __init__(self, b: Builder, returns: Sequence[TempRef], segment_length: Callable[[Op], int], states: Mapping[Op, str]) -> None:
         self.b = b
+        self.states = states
         self.segment_length = segment_length
         self.env: dict[Op, Op] = {}
         self.recordings: dict[Op, Recording] = {}
@@ -67,9 +69,11 @@ class Sweep:
                 self.clone(op)
 
     def load(self, op: Op, record: bool) -> None:
-        ref = op.attr
-        if isinstance(ref, TempRef) and not self.fresh:
-            self.env[op] = self.b.load(replace(ref, name=ref.name + LATE), *self.args(op))
+        ref, state = op.attr, self.states.get(op, "")
+        if isinstance(ref, TempRef):
+            state = "" if self.fresh else state or "late"
+        if state:
+            self.env[op] = self.b.load(replace(ref, name=f"{ref.name}{STATE}{state}"), *self.args(op))
         else:
             self.clone(op)
 
