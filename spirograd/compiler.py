@@ -22,7 +22,7 @@ from spirograd.autodiff.derivative import Derivative, Need
 from spirograd.autodiff.forward import forward
 from spirograd.autodiff.int_casts import int_cast_warnings
 from spirograd.autodiff.logs import log_loads
-from spirograd.autodiff.memory import memory_needs, memory_writes, old_values, settle_temps
+from spirograd.autodiff.memory import late_temps, memory_needs, memory_writes, old_values, own_names
 from spirograd.autodiff.needs import Conflict
 from spirograd.autodiff.prepared import prepared
 from spirograd.autodiff.report import gapped, gaps, logging_of, recomputed, records, refuse_lost
@@ -175,9 +175,9 @@ def _reversed(primal: Kernel, partner: Partner, ctx: PassContext) -> tuple[Rever
     gradient = clean(made.kernel, ctx)
     if ctx.options.verify:
         verify(gradient, "kernel")
-    gradient, late = settle_temps(primal, gradient)
     needs, conflicts = memory_needs(primal, gradient)
-    return made, gradient, needs, (*old_values(primal, gradient), *late, *conflicts)
+    lost = (*old_values(primal, gradient), *late_temps(primal, gradient), *conflicts)
+    return made, own_names(gradient), needs, lost
 
 
 class _Pipeline:
