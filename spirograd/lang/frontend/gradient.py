@@ -114,6 +114,8 @@ class Differentiated:
 
     def _refuse_without_sink(self) -> None:
         derivative = self.derivative
+        if any(self.partner(w.ref) is not None for w in derivative.writes):
+            return  # what it writes has gradients, and depends on nothing that has
         hint = "declare it with `needs_grad=True`"
         place = next(iter(derivative.gaps), None) or next((w for w in derivative.writes if w.ref.dtype.is_float), None)
         if place is None:
