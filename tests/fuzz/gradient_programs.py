@@ -105,7 +105,7 @@ class Writer:
         return self.index()
 
     def read(self) -> str:
-        names = ["x", "w", "q", "u", *(["y"] if True else [])]
+        names = ["x", "w", "q", "u", "y"]
         if not self.parallel:
             names.append("z")
         name = self.r.choice(names)
@@ -373,20 +373,15 @@ def ordered(source: str) -> bool:
 
 
 def _ordered(loop: ast.For) -> bool:
-    added = {id(node.target) for node in ast.walk(loop) if isinstance(node, ast.AugAssign)}
-    assigned = {node.id for node in ast.walk(loop) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    if (
-        "i" in assigned - {ast.unparse(loop.target)}
-        or sum(isinstance(n, ast.Name) and n.id == "i" and isinstance(n.ctx, ast.Store) for n in ast.walk(loop)) > 1
-    ):
+    nodes = list(ast.walk(loop))
+    added = {id(node.target) for node in nodes if isinstance(node, ast.AugAssign)}
+    if sum(isinstance(node, ast.Name) and node.id == "i" and isinstance(node.ctx, ast.Store) for node in nodes) > 1:
         return False
-    for node in ast.walk(loop):
+    for node in nodes:
         if not isinstance(node, ast.Subscript):
             continue
         name, own = ast.unparse(node.value), ast.unparse(node.slice) == "i"
-        if name == "y" and not own:
-            return False
-        if name == "z" and id(node) not in added:
+        if (name == "y" and not own) or (name == "z" and id(node) not in added):
             return False
         if name in ("x", "w", "q", "u", "idx") and isinstance(node.ctx, ast.Store):
             return False
