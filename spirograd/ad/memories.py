@@ -95,4 +95,4 @@ def _write(whole: Any, values: Any) -> None:
     elif hasattr(whole, "data_ptr"):
         whole.detach().copy_(type(whole.detach()).new_tensor(whole.detach(), values))
     else:
-        whole.from_numpy(np.ascontiguousarray(values))
+        whole.from_numpy(np.asarray(values, order="C"))

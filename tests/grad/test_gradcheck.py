@@ -109,3 +109,16 @@ def test_what_cannot_be_checked(session: object) -> None:
         sg.ad.gradcheck(copy)
     with pytest.raises(sg.SpirogradTypeError, match="takes a kernel"):
         sg.ad.gradcheck(lambda: None)
+
+
+def test_single_elements(session: object) -> None:
+    """Fields without dimensions, as inputs and as results."""
+    a, b = sg.field(sg.f32, (), needs_grad=True), sg.field(sg.f32, (), needs_grad=True)
+    a[None] = 0.7
+
+    @sg.kernel
+    def square():
+        b[None] = a[None] * a[None]
+
+    assert sg.ad.gradcheck(square)
+    assert a[None] == np.float32(0.7)
