@@ -29,7 +29,7 @@ def refuse_shared(label: str, args: Sequence[ScalarArg | ArrayArg], arrays: Sequ
         for other, start, end in spans:
             if own is not None and other != k and start < own[2] and own[1] < end:
                 problem = (
-                    f"{label}: arguments `{args[k].name}` and `{args[other].name}` share memory, which the kernel writes; its gradient would "
-                    "mix them up"
+                    f"{label}: arguments `{args[k].name}` and `{args[other].name}` share memory, which the kernel writes; its gradient "
+                    "would mix them up"
                 )
                 raise SpirogradRuntimeError(render(problem, loc, "pass a copy of one of them, or write a kernel that takes the array once"))
