@@ -4,10 +4,13 @@ from __future__ import annotations
 
 # `void sg_kernel(ptr block, ptr pool)`: runs all tasks of a kernel in order. One per module.
 DRIVER = "sg_kernel"
-# `void sg_pool_run(ptr pool, ptr task, ptr block, i64 begin, i64 end, i64 cost)`: calls `task(block, lo, hi, row)` over [begin, end) and waits;
-# ``row`` (i32) tells the threads that do so apart: 0 is the caller.
+# `void sg_pool_run(ptr pool, ptr task, ptr block, i64 begin, i64 end, i64 cost)`: calls `task(block, lo, hi, row)` over [begin, end) and
+# waits; ``row`` (i32) tells the threads that do so apart: 0 is the caller.
 # ``cost`` is the work of one iteration in units of roughly one scalar instruction.
 POOL_RUN = "sg_pool_run"
+# `void sg_pool_update(ptr pool, ptr task, ptr alone, ptr block, i64 begin, i64 end, i64 cost, i64 alone_cost)`: the same for tasks with
+# atomics. ``alone`` (or null) does what ``task`` does without atomics: for one thread, while no other launch is in this function.
+POOL_UPDATE = "sg_pool_update"
 # `void sg_worker_main(ptr pool)`: the body of a worker thread; returns once the pool is told to stop.
 WORKER_MAIN = "sg_worker_main"
 # `void sg_pool_stop(ptr pool)`: tells the workers to return.
@@ -31,6 +34,8 @@ POOL_BUSY = 320  # i32: a caller owns the pool
 POOL_WORKERS = 324  # i32: worker threads started
 POOL_SPINS = 328  # i32: pauses before a worker sleeps
 POOL_NUMBERS = 332  # i32: numbers given to worker threads, from 1
+POOL_UPDATERS = 336  # i32: launches that update memory by atomics; -1: one that does so without
+POOL_WAITING = 340  # i32: launches that wait for the one without
 POOL_JOB = 384  # ptr task, ptr block, i64 begin, i64 end, i64 chunk, i32 chunks
 POOL_MUTEX = 512  # pthread_mutex_t, where there is no futex
 POOL_CONDITION = 640  # pthread_cond_t

@@ -10,9 +10,12 @@ _WEIGHTS = {
     **dict.fromkeys((ops.const, ops.result, ops.row, ops.slot, ops.bitcast), 0),
     **dict.fromkeys((ops.div, ops.idiv, ops.irem, ops.sqrt, ops.rsqrt), 6),
     **dict.fromkeys((ops.exp, ops.log, ops.sin, ops.cos, ops.tan, ops.asin, ops.acos, ops.atan2, ops.tanh, ops.pow_), 25),
-    **dict.fromkeys((ops.atomic, ops.cas, ops.barrier), 20),
+    **dict.fromkeys((ops.atomic, ops.cas), 80),  # 20 cycles in which nothing else goes on
+    ops.barrier: 20,
     **dict.fromkeys((ops.extract, ops.insert), 3),
 }
+# An atomic as a load, an operation and a store.
+_UPDATE = 10
 # Iterations assumed of a loop whose bounds are not constants: rather many, because waking workers for nothing costs microseconds, leaving
 # them asleep may cost any amount.
 _UNKNOWN_TRIPS = 256
@@ -27,14 +30,14 @@ def _trips(op: Op) -> int:
     return _UNKNOWN_TRIPS
 
 
-def cost_of(region: Region) -> int:
-    """Units of work of running ``region`` once (at least 1); both branches of an `if` count."""
+def cost_of(region: Region, alone: bool = False) -> int:
+    """Units of work of running ``region`` once (at least 1); both branches of an `if` count. ``alone``: as if no update were atomic."""
     total = 0
     for op in region.ops[:-1]:
-        work = sum(cost_of(r) for r in op.regions)
+        work = sum(cost_of(r, alone) for r in op.regions)
         if op.code is ops.for_:
             work *= _trips(op)
         elif op.code is ops.while_:
             work *= _UNKNOWN_TRIPS
-        total += work + _WEIGHTS.get(op.code, 1)
+        total += work + (_UPDATE if alone and op.code is ops.atomic else _WEIGHTS.get(op.code, 1))
     return min(max(total, 1), _LIMIT)

@@ -8,8 +8,9 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
-from spirograd.ir.nodes import BufferRef, Kernel, Op, TaskAttr, ref_of
+from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, TaskAttr, ref_of
 from spirograd.llvmgen import abi, half
+from spirograd.llvmgen.alone import alone_body, updates_memory
 from spirograd.llvmgen.cost import cost_of
 from spirograd.llvmgen.function import FunctionEmitter
 from spirograd.llvmgen.module import ModuleText, literal, symbol
@@ -31,19 +32,29 @@ def entry_names(kernel: Kernel) -> tuple[str, ...]:
 
 
 def emit_kernel(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions) -> str:
-    """The module of ``kernel`` (device IR): a function `void task(ptr block[, i64 begin, i64 end, i32 row])` per task, and the driver `sg_kernel`.
+    """The module of ``kernel`` (device IR): functions `void task(ptr block[, i64 begin, i64 end, i32 row])` for the tasks, and the driver
+    `sg_kernel`.
 
     Raises TypeError for an operation that device IR does not have, ValueError for a slot that is not in ``block``.
     """
     _check_slots(kernel, block)
     module = ModuleText(caps, options)
     module.declare(abi.POOL_RUN, "void", "ptr, ptr, ptr, i64, i64, i64", " nounwind")
+    module.declare(abi.POOL_UPDATE, "void", "ptr, ptr, ptr, ptr, i64, i64, i64, i64", " nounwind")
     tasks = kernel.body.ops[:-1]
     names = entry_names(kernel)
+    alones: dict[Op, str] = {}
     for op, name in zip(tasks, names):
         assert op.code is ops.task and isinstance(op.attr, TaskAttr), op
-        module.functions.append(_range_task(module, op, name) if op.attr.kind == "range_for" else _serial_task(module, op, name))
-    module.functions.append(_driver(module, tasks, names))
+        if op.attr.kind != "range_for":
+            module.functions.append(_serial_task(module, op, name))
+            continue
+        module.functions.append(_range_task(module, op, name, op.regions[1]))
+        alone = alone_body(op.regions[1])
+        if alone is not None:
+            alones[op] = f"{name}.alone"
+            module.functions.append(_range_task(module, op, alones[op], alone, independent=False))
+    module.functions.append(_driver(module, tasks, names, alones))
     _add_half(module)
     return f"; kernel {kernel.name}\n{module.text()}"
 
@@ -69,18 +80,23 @@ def _serial_task(module: ModuleText, op: Op, name: str) -> str:
     return _function(name, "internal ", _BLOCK, emitter)
 
 
-def _range_task(module: ModuleText, op: Op, name: str) -> str:
-    """The loop over [begin, end) of one chunk, then `finish` on what it accumulated."""
-    bounds, body, finish = op.regions
+def _range_task(module: ModuleText, op: Op, name: str, body: Region, independent: bool = True) -> str:
+    """The loop over [begin, end) of one chunk, then `finish` on what it accumulated. ``body``: that of ``op``, or the same without atomics,
+    whose iterations are not ``independent``."""
+    bounds, _, finish = op.regions
     rows = find_rows(bounds, body)
     body = body if rows is None else rows.body
     outer = () if rows is None else (rows.row, rows.first)
-    # Iterations of a parallel loop are independent by definition: LLVM need not prove it.
-    group = module.node("distinct !{}")
-    accesses = module.node(f'!{{!"llvm.loop.parallel_accesses", {group}}}')
-    extra = f", {module.node(_NOT_VECTORISED)}" if prefers_scalar_iterations(body, outer) else ""
-    loop = module.node(f"distinct !{{{{self}}, {accesses}{extra}}}")
-    emitter = FunctionEmitter(module, f", !llvm.access.group {group}")
+    memory_suffix, about = "", []
+    if independent:
+        # Iterations of a parallel loop are independent by definition: LLVM need not prove it.
+        group = module.node("distinct !{}")
+        about.append(module.node(f'!{{!"llvm.loop.parallel_accesses", {group}}}'))
+        memory_suffix = f", !llvm.access.group {group}"
+    if not independent or prefers_scalar_iterations(body, outer):
+        about.append(module.node(_NOT_VECTORISED))
+    loop = module.node(f"distinct !{{{', '.join(['{self}', *about])}}}")
+    emitter = FunctionEmitter(module, memory_suffix)
     emitter.at(op.loc)
     emitter.last_uses.scan(body)
     emitter.last_uses.scan(finish)
@@ -108,7 +124,8 @@ def _resized_bounds(emitter: FunctionEmitter, index: DType) -> tuple[str, str]:
     return emitter.convert("trunc", "%begin", dt.i64, index), emitter.convert("trunc", "%end", dt.i64, index)
 
 
-def _driver(module: ModuleText, tasks: tuple[Op, ...], names: tuple[str, ...]) -> str:
+def _driver(module: ModuleText, tasks: tuple[Op, ...], names: tuple[str, ...], alones: dict[Op, str]) -> str:
+    """``alones``: the functions that do what a task does, without atomics."""
     emitter = FunctionEmitter(module)
     for op, name in zip(tasks, names):
         if op.attr.kind != "range_for":
@@ -120,7 +137,12 @@ def _driver(module: ModuleText, tasks: tuple[Op, ...], names: tuple[str, ...]) -
         for value, text in zip(bounds.results, texts):
             assert isinstance(value.type, DType)
             wide.append(emitter.resize(text, value.type, dt.i64))
-        emitter.line(f"call void @{abi.POOL_RUN}(ptr %pool, ptr @{name}, ptr %block, i64 {wide[0]}, i64 {wide[1]}, i64 {cost_of(body)})")
+        job = f"ptr %block, i64 {wide[0]}, i64 {wide[1]}, i64 {cost_of(body)}"
+        if updates_memory(op):
+            alone = f"@{alones[op]}" if op in alones else "null"
+            emitter.line(f"call void @{abi.POOL_UPDATE}(ptr %pool, ptr @{name}, ptr {alone}, {job}, i64 {cost_of(body, alone=True)})")
+        else:
+            emitter.line(f"call void @{abi.POOL_RUN}(ptr %pool, ptr @{name}, {job})")
     # Plain pointers here: the pool holds on to the block while the call lasts.
     return _function(abi.DRIVER, "", "ptr nonnull align 8 %block, ptr %pool", emitter)
 

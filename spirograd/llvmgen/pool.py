@@ -88,6 +88,8 @@ _WORDS = {
     "workers": abi.POOL_WORKERS,
     "spins": abi.POOL_SPINS,
     "numbers": abi.POOL_NUMBERS,
+    "updaters": abi.POOL_UPDATERS,
+    "waiting": abi.POOL_WAITING,
     **{entry.split()[1]: abi.POOL_JOB + 8 * k for k, entry in enumerate(_JOB)},
 }
 _JOB_NAMES = " ".join(entry.split()[1] for entry in _JOB)
@@ -299,6 +301,75 @@ out:
 """
 
 
+def _update_alone() -> str:
+    """Update without atomics where one thread does so as fast as all of them with; not while others update, who then wait for it."""
+    return f"""define void @{abi.POOL_UPDATE}(
+    ptr %pool, ptr %task, ptr %alone, ptr %block, i64 %begin, i64 %end, i64 %cost, i64 %alone_cost) nounwind {{
+entry:
+{_fields("workers updaters waiting")}
+  %n = sub i64 %end, %begin
+  %none = icmp eq ptr %alone, null
+  br i1 %none, label %look, label %weigh
+weigh:
+  %some = icmp slt i64 %begin, %end
+  br i1 %some, label %compare, label %out
+compare:
+  %counted = call i64 @llvm.umin.i64(i64 %n, i64 4294967296)
+  %work = mul i64 %counted, %alone_cost
+  %little = icmp ult i64 %work, {abi.INLINE_WORK}
+  %workers = load i32, ptr %workers.at
+  %threads32 = add i32 %workers, 1
+  %threads = zext i32 %threads32 to i64
+  %all = mul i64 %threads, %alone_cost
+  %cheap = icmp ule i64 %all, %cost
+  %worth = or i1 %little, %cheap
+  br i1 %worth, label %claim, label %look
+claim:
+  %claimed = cmpxchg ptr %updaters.at, i32 0, i32 -1 acquire monotonic
+  %mine = extractvalue {{ i32, i1 }} %claimed, 1
+  br i1 %mine, label %self, label %look
+self:
+  call void %alone(ptr %block, i64 %begin, i64 %end, i32 0)
+  store atomic i32 0, ptr %updaters.at seq_cst, align 4
+  %w = load atomic i32, ptr %waiting.at seq_cst, align 4
+  %any = icmp ne i32 %w, 0
+  br i1 %any, label %ring, label %out
+ring:
+  call void @wake(ptr %pool, ptr %updaters.at, i32 2147483647)
+  ret void
+"""
+
+
+def _update_together() -> str:
+    """Wait for an update without atomics, then run on the pool."""
+    return f"""look:
+  %first = load atomic i32, ptr %updaters.at monotonic, align 4
+  br label %try
+try:
+  %seen = phi i32 [ %first, %look ], [ %other, %enter ]
+  %closed = icmp slt i32 %seen, 0
+  br i1 %closed, label %sleep, label %enter
+sleep:
+  %up = atomicrmw add ptr %waiting.at, i32 1 seq_cst
+  call void @wait(ptr %pool, ptr %updaters.at, i32 -1)
+  %down = atomicrmw sub ptr %waiting.at, i32 1 seq_cst
+  br label %look
+enter:
+  %more = add i32 %seen, 1
+  %swap = cmpxchg ptr %updaters.at, i32 %seen, i32 %more acquire monotonic
+  %other = extractvalue {{ i32, i1 }} %swap, 0
+  %in = extractvalue {{ i32, i1 }} %swap, 1
+  br i1 %in, label %together, label %try
+together:
+  call void @{abi.POOL_RUN}(ptr %pool, ptr %task, ptr %block, i64 %begin, i64 %end, i64 %cost)
+  %left = atomicrmw sub ptr %updaters.at, i32 1 release
+  br label %out
+out:
+  ret void
+}}
+"""
+
+
 def sleeping(system: str, machine: str) -> str:
     """How threads sleep on this system: "futex", "pthread" or "windows" (`platform.system()`, `platform.machine()`)."""
     if system == "Windows":
@@ -313,4 +384,5 @@ def pool_module(machine: str, kind: str) -> str:
         sleep = sleep.replace("NUMBER", str(_FUTEX_NUMBERS[machine]))
     declaration, pause = _PAUSES.get(machine, ("", ""))
     intrinsics = "".join(f"declare i64 @llvm.{name}.i64(i64, i64)\n" for name in ("smin", "umin"))
-    return declaration + intrinsics + sleep + _drain() + _worker(pause) + _decide() + _publish() + _help_and_wait(pause)
+    run = _decide() + _publish() + _help_and_wait(pause)
+    return declaration + intrinsics + sleep + _drain() + _worker(pause) + run + _update_alone() + _update_together()

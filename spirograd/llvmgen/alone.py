@@ -1,0 +1,43 @@
+"""Parallel loops whose atomics dominate, run by one thread: then nothing needs to be atomic, and an update costs a tenth."""
+
+from __future__ import annotations
+
+from spirograd.ir import ops
+from spirograd.ir.nodes import Op, Region
+from spirograd.ir.rewrite import Rewriter
+from spirograd.llvmgen.cost import cost_of
+
+# The estimated gain from which on a second version of a task is worth its compile time.
+_GAIN = 2
+
+
+def updates_memory(task: Op) -> bool:
+    """Whether a range task has atomics, so that no other launch may update memory without them at the same time."""
+    return any(op.code.effect == "atomic" for region in task.regions[1:] for op in region.walk())
+
+
+def alone_body(body: Region) -> Region | None:
+    """The body of a loop without atomics, for one thread. None if they are not worth it, or do more than to update.
+
+    What an atomic returns may tell an iteration what another one did: one that waits for that needs several threads.
+    """
+    everything = list(body.walk())
+    atomics = {op for op in everything if op.code.effect == "atomic"}
+    if any(op.code is ops.cas for op in atomics) or any(a in atomics for op in everything for a in op.args):
+        return None
+    if cost_of(body, alone=True) * _GAIN > cost_of(body):
+        return None
+    return _Alone().region(body)
+
+
+class _Alone(Rewriter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.handlers[ops.atomic] = self._atomic
+
+    def _atomic(self, op: Op) -> Op:
+        kind, ref = op.attr
+        index, value = self.args(op)
+        if kind != "exchange":
+            value = self.b.emit(ops.COMBINE[kind], self.b.load(ref, index), value)
+        return self.b.store(ref, index, value)

@@ -1,0 +1,165 @@
+"""Tasks whose atomics dominate: run by one thread without atomics, or by all with them; launches of several host threads at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from llvm_programs import Program
+
+from spirograd.base.dtypes import DType, f32, f64, i32, i64, u32, u64
+from spirograd.base.options import CompileOptions
+from spirograd.ir import ops
+from spirograd.ir.builder import Builder
+from spirograd.ir.nodes import BufferRef, Op
+from spirograd.runtime.devices import cpu
+
+_UFUNCS = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+_BINS = 64
+Body = Callable[[Builder, Op, BufferRef, Op], Any]
+
+
+def _scatter(kind: str, t: DType, n: int, body: Body | None = None) -> Program:
+    """Each of n iterations updates the bin where[i] with x[i]; `body` may do something else."""
+    p = Program("scatter")
+    where, x, bins = p.buffer(i32), p.buffer(t), p.buffer(t)
+
+    def update(b: Builder, i: Op) -> None:
+        at, value = b.load(where, i), b.load(x, i)
+        if body is None:
+            b.atomic(kind, bins, at, value)
+        else:
+            body(b, at, bins, value)
+
+    p.range_for(0, n, update)
+    p.compile(CompileOptions())
+    return p
+
+
+def _data(t: DType, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Indices, and numbers whose sums are exact in any order."""
+    rng = np.random.default_rng(n)
+    low = -50 if t.is_signed else 0
+    return rng.integers(0, _BINS, n).astype(np.int32), rng.integers(low, 50, n).astype(t.np)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 20])
+@pytest.mark.parametrize("n", [0, 1, 7, 1000, 50_000])
+def test_every_kind(n: int, threads: int) -> None:
+    """Few and many threads, small and large loops. With 20 threads the larger ones keep their atomics."""
+    device = cpu.open(max_threads=threads)
+    for t in (f32, f64, i32, i64, u32, u64):
+        where, x = _data(t, n)
+        for kind, ufunc in _UFUNCS.items():
+            if t.is_float and kind in ("and", "or", "xor"):
+                continue
+            p = _scatter(kind, t, n)
+            assert "@scatter.loop.alone(" in p.text
+            got = np.full(_BINS, 3, t.np)
+            want = got.copy()
+            ufunc.at(want, where, x)
+            p.run(device, where, x, got)
+            assert np.array_equal(got, want), (kind, t)
+
+
+def test_one_thread_adds_in_order() -> None:
+    """Then the rounding is that of a loop in NumPy, infinite and undefined numbers included."""
+    n = 20_000
+    rng = np.random.default_rng(1)
+    where, x = rng.integers(0, _BINS, n).astype(np.int32), rng.standard_normal(n).astype(np.float32)
+    x[where == 5] *= np.float32(1e38)
+    x[np.flatnonzero(where == 6)[3]] = np.nan
+    x[np.flatnonzero(where == 7)[:2]] = np.inf, -np.inf
+    want, got = np.zeros(_BINS, np.float32), np.zeros(_BINS, np.float32)
+    with np.errstate(all="ignore"):
+        np.add.at(want, where, x)
+    _scatter("add", f32, n).run(cpu.open(max_threads=1), where, x, got)
+    assert np.isnan(want[6:8]).all() and not np.isfinite(want[5])
+    assert np.array_equal(got, want, equal_nan=True)
+
+
+def test_what_an_update_finds_is_current() -> None:
+    """Loads of the same memory in the same iteration, before and after: one thread sees all of its own updates."""
+    n = 3000
+
+    def body(b: Builder, at: Op, bins: BufferRef, value: Op) -> None:
+        before = b.load(bins, at)
+        b.atomic("add", bins, at, value)
+        b.atomic("add", bins, b.const(0), b.emit(ops.sub, b.load(bins, at), before))
+
+    where, x = _data(i32, n)
+    where = where % (_BINS - 1) + 1
+    got, want = np.zeros(_BINS, np.int32), np.zeros(_BINS, np.int32)
+    np.add.at(want, where, x)
+    want[0] = x.sum()
+    p = _scatter("add", i32, n, body)
+    assert ".alone(" in p.text
+    p.run(cpu.open(max_threads=1), where, x, got)
+    assert np.array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda b, at, bins, value: b.atomic("add", bins, b.atomic("add", bins, at, value), value),
+        lambda b, at, bins, value: b.emit(ops.cas, at, value, value, attr=bins, type=i32),
+        lambda b, at, bins, value: b.atomic("add", bins, at, _long(b, value)),
+    ],
+    ids=["returned value", "compare-and-swap", "little of the work"],
+)
+def test_only_updates_that_dominate(body: Body) -> None:
+    """An iteration may wait for another one by what an atomic returns, and a large loop gains nothing by its one atomic."""
+    p = _scatter("add", i32, 100, body)
+    assert ".alone(" not in p.text and "@sg_pool_update(ptr %pool, ptr @scatter.loop, ptr null" in p.text
+
+
+def _long(b: Builder, value: Op) -> Op:
+    for _ in range(200):
+        value = b.emit(ops.mul, value, value)
+    return value
+
+
+def test_tasks_without_atomics() -> None:
+    p = _scatter("add", i32, 100, lambda b, at, bins, value: b.store(bins, at, value))
+    assert ".alone(" not in p.text and "call void @sg_pool_run(" in p.text
+
+
+def test_exchange_keeps_one_of_the_values() -> None:
+    n = 30_000
+    where = np.zeros(n, np.int32)
+    for threads in (1, 2):
+        got = np.zeros(_BINS, np.int32)
+        _scatter("exchange", i32, n).run(cpu.open(max_threads=threads), where, np.arange(1, n + 1, dtype=np.int32), got)
+        assert got[0] == n if threads == 1 else 1 <= got[0] <= n
+        assert not got[1:].any()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_launches_at_once(threads: int) -> None:
+    """Host threads update the same bins, some with atomics and some without: nothing is lost, and nobody waits for ever."""
+    device = cpu.open(max_threads=threads)
+    n, launches = 100_000, 40
+    where = np.zeros(n, np.int32)
+    ones, got = np.ones(n, np.int64), np.zeros(_BINS, np.int64)
+    alone, small = _scatter("add", i64, n), _scatter("add", i64, 100)
+
+    def twice(b: Builder, at: Op, bins: BufferRef, value: Op) -> None:
+        old = b.atomic("add", bins, at, value)
+        b.atomic("add", bins, b.emit(ops.mul, old, b.const(0, i64)), value)
+
+    shared = _scatter("add", i64, n, twice)
+    assert ".alone(" not in shared.text
+
+    def work(p: Program) -> None:
+        for _ in range(launches):
+            p.run(device, where, ones, got)
+
+    workers = [threading.Thread(target=work, args=(p,)) for p in (alone, alone, shared, small)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(120)
+    assert got[0] == launches * (4 * n + 100) and not got[1:].any()
