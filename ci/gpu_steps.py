@@ -22,7 +22,7 @@ TESTS = [f"tests/{name}" for name in ("backend", "grad", "unit/runtime", "spirv"
 LAYERED = ["tests/unit/runtime", "tests/backend/test_types.py"]  # the part that also runs under the validation layer
 SHOWN = 40  # lines of the log of a step that failed
 # Benchmarks that the report puts on top.
-HEADLINES = ("launch: 2 ndarrays, scalar", "mpm88 step")
+HEADLINES = ("launch: 2 ndarrays, scalar", "mpm88 step", "chain 1M x 64", "chain 1M x 64, gradient", "mpm88 64 steps, gradient")
 
 
 @dataclass
