@@ -32,7 +32,8 @@ def records(gradient: Kernel, sweep: Sweep) -> tuple[Record, ...]:
 
 def _what(value: Op) -> str:
     t = value.type
-    return f"a carried vector of {t.n} {t.elem}" if isinstance(t, Vec) else f"a carried {t}"
+    kind = f"vector of {t.n} {t.elem}" if isinstance(t, Vec) else str(t)
+    return f"`{value.attr}`, a carried {kind}," if value.attr else f"a carried {kind}"
 
 
 def _why(gradient: Kernel, tape: TapeRef) -> str:

@@ -161,7 +161,7 @@ _M = _math
 # --- structure -----------------------------------------------------------------------------------------------------------
 
 const = _op("const", 0, "pure", "A constant; attr is a Python bool, int or float.")
-param = _op("param", 0, "structure", "A parameter of a region; listed in Region.params, never in Region.ops.")
+param = _op("param", 0, "structure", "A parameter of a region; listed in Region.params, never in Region.ops; attr: its name in the source, or None.")
 result = _op("result", 1, "pure", "Result number `attr` of a `for`, `while` or `if` (its operand, whose type is a tuple).")
 yield_ = _op("yield", None, "structure", "Ends a region with its results.")
 if_ = _op("if", 1, "control", "args (u1,); regions (then, else), without parameters, both yielding the results.")

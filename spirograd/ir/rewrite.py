@@ -57,7 +57,7 @@ class Rewriter:
         """Rewrite a nested region; the same object if nothing changed. Its parameters stay the same objects, except in a clone."""
         params = region.params
         if self.cloning:
-            params = tuple(Op(param, p.type, loc=p.loc) for p in params)
+            params = tuple(Op(param, p.type, attr=p.attr, loc=p.loc) for p in params)
             self.env.update(zip(region.params, params))
         self.b.begin()
         for op in region.ops[:-1]:

@@ -195,11 +195,11 @@ class Control(Calls):
         models = {name: before[name] for name in carried}
         initial = self.values_of(carried)
         types = [op.type for op in initial]
-        self.bind(carried, models, self.b.begin(*types))
+        self.bind(carried, models, self.b.begin(*types, names=_names(carried, models)))
         test = condition()
         test_region = self.b.end([test.op])
         self.frame.vars = dict(before)
-        self.bind(carried, models, self.b.begin(*types))
+        self.bind(carried, models, self.b.begin(*types, names=_names(carried, models)))
         self._in_loop(body)
         body_region = self.b.end(self._final(carried, models))
         self.leave_loop(before)
@@ -212,7 +212,7 @@ class Control(Calls):
         before, loc = dict(self.frame.vars), self.b.loc
         models = {name: before[name] for name in carried}
         initial = self.values_of(carried)
-        index, *params = self.b.begin(begin.type, *[op.type for op in initial])
+        index, *params = self.b.begin(begin.type, *[op.type for op in initial], names=_names(carried, models))
         self.bind(carried, models, params)
         self._in_loop(lambda: body(Value(index)))
         region = self.b.end(self._final(carried, models))
@@ -316,3 +316,13 @@ def _falls_through_regularly(statements: Sequence[ast.stmt]) -> bool:
             for side, jumped in ((node.body, body_jumps), (node.orelse, else_jumps))
         )
     return True
+
+
+def _names(carried: Sequence[str], models: dict[str, Any]) -> list[str | None]:
+    """What the source calls each carried scalar; None for what only the compiler has."""
+    names: list[str | None] = []
+    for name in carried:
+        parts = leaves(models[name])
+        for k in range(len(parts)):
+            names.append(None if name.startswith("%") else name if len(parts) == 1 else f"{name}[{k}]")
+    return names
