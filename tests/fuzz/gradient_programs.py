@@ -338,8 +338,10 @@ class Writer:
             self.parallel = False
             self.vars.append(("f", name))
         else:
+            functions, self.functions = self.functions, []  # their loops would be parallel here, and returns before those are refused
             self.line(f"{self.fresh('f')} = {self.float(2)}")
             self.vars.append(("f", f"f{self.numbers}"))
+            self.functions = functions
 
     def locals_only(self, shared: list[tuple[str, str]]) -> None:
         """The body of a parallel loop, in which the variables of the kernel are read, never written."""
