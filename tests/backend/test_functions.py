@@ -531,3 +531,26 @@ def test_calls_with_wrong_arguments(arch: str) -> None:
         wrong()
     with pytest.raises(sg.SpirogradRuntimeTypeError):
         wrong("a")
+
+
+@sg.func
+def settle(v: sg.f32) -> sg.f32:
+    if v > 1.0:
+        return v
+    sg.loop_config(serialize=True)
+    for _ in range(3):
+        v += 1.0
+    return v
+
+
+def test_a_return_before_a_serialized_loop_at_the_top_of_a_kernel(session):
+    x = sg.field(sg.f32, 2)
+
+    @sg.kernel
+    def run():
+        x[0] = settle(x[0])
+        x[1] = settle(x[1])
+
+    x.from_numpy(np.array([0.5, 2.0], np.float32))
+    run()
+    np.testing.assert_array_equal(x.to_numpy(), [3.5, 2.0])

@@ -86,10 +86,14 @@ class Control(Calls):
             self.unless(sorted(syntax.jumps([node])), rest)
 
     def no_parallel_loops(self, node: ast.If, rest: Sequence[ast.stmt]) -> None:
-        loops = [s for s in rest if isinstance(s, ast.For) and not self.only_unrolled(s)]
+        pairs = zip([None, *rest], rest)
+        loops = [s for before, s in pairs if isinstance(s, ast.For) and not self.only_unrolled(s) and not _serializes(before)]
         if self.at_top_level() and loops:
             raise self.syntax_error(
-                "a kernel cannot return under a run-time condition before a parallel loop", node, "let the loop test the condition instead"
+                f"{self._returning()} cannot return under a run-time condition before a parallel loop",
+                node,
+                "let the loop test the condition instead"
+                + ("" if self.frame.is_kernel else ", or put `sg.loop_config(serialize=True)` before it: at the top of a kernel it is parallel"),
             )
 
     def only_unrolled(self, node: ast.For) -> bool:
@@ -235,6 +239,10 @@ class Control(Calls):
         self.forget(before, _LOOP_LOCAL)
         self.frame.vars = dict(before)
 
+    def _returning(self) -> str:
+        """What a `return` here leaves."""
+        return "a kernel" if self.frame.is_kernel else f"function `{self.frame.source.name}`, called at the top of a kernel,"
+
     # --- functions -------------------------------------------------------------------------------------------------------
 
     def function_body(self, statements: list[ast.stmt]) -> None:
@@ -316,6 +324,13 @@ def _falls_through_regularly(statements: Sequence[ast.stmt]) -> bool:
             for side, jumped in ((node.body, body_jumps), (node.orelse, else_jumps))
         )
     return True
+
+
+def _serializes(statement: ast.stmt | None) -> bool:
+    """Whether a statement is `loop_config(serialize=True)`."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    options = call.keywords if isinstance(call, ast.Call) else []
+    return any(o.arg == "serialize" and isinstance(o.value, ast.Constant) and bool(o.value.value) for o in options)
 
 
 def _names(carried: Sequence[str], models: dict[str, Any]) -> list[str | None]:
