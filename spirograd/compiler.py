@@ -235,7 +235,7 @@ def _interpreted(kernel: Kernel, key: str, run: _Pipeline, on_op: OnOp | None) -
 
 def _native(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKernel:
     """LLVM, for the CPU. Imported here because llvmlite is large and other profiles do without it."""
-    from spirograd.llvmgen.emit import emit_kernel, entry_names
+    from spirograd.llvmgen.emit import emit_kernel, entry_names, tape_lanes
     from spirograd.llvmgen.toolchain import compile_module
 
     text = emit_kernel(kernel, artifact.args, run.ctx.caps, run.ctx.options)
@@ -244,7 +244,8 @@ def _native(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> Compile
     tasks = tuple(replace(info, entry=entry, binary=0) for info, entry in zip(infos, entry_names(kernel)))
     if run.ctx.options.keep_stages:
         run.stages |= {"kernel.ll": text, "kernel.opt.ll": code.optimized_ir, "kernel.s": code.assembly}
-    return replace(artifact, tasks=tasks, binaries=(code.object,))
+    lanes = tape_lanes(kernel, run.ctx.caps, run.ctx.options)
+    return replace(artifact, tasks=tasks, binaries=(code.object,), tape_lanes=lanes)
 
 
 def _spirv(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKernel:

@@ -123,6 +123,7 @@ class CompiledKernel:
 
     ``binaries``: SPIR-V modules, or one native object, one per ``TaskInfo.binary`` index. ``returns``: (dtype, byte offset in
     temps) of each scalar returned. ``stages``: name -> text or bytes of every stage, for dumps and ``kernel.ir()`` ...
+    ``tape_lanes``: places for each element of a tape: one for each iteration that a thread runs in lockstep with others.
     ``stage_locs``: for stages of IR, the location of each line. ``run``: the interpreter's callable, ``run(block: bytes, memory)``.
     """
 
@@ -138,6 +139,7 @@ class CompiledKernel:
     prints: tuple[PrintSite, ...] = ()
     effects: Effects = field(default_factory=Effects)
     tapes: tuple[TapeInfo, ...] = ()
+    tape_lanes: int = 1
     stages: dict[str, Any] = field(default_factory=dict)
     run: Callable[..., None] | None = None
     stage_locs: dict[str, tuple[Loc | None, ...]] = field(default_factory=dict)

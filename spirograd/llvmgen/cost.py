@@ -23,7 +23,8 @@ _UNKNOWN_TRIPS = 256
 _LIMIT = 1 << 24
 
 
-def _trips(op: Op) -> int:
+def trips(op: Op) -> int:
+    """The turns of the counted loop ``op``, or a guess."""
     begin, end = op.args[:2]
     if begin.code is ops.const and end.code is ops.const:
         return max(int(end.attr) - int(begin.attr), 0)
@@ -36,7 +37,7 @@ def cost_of(region: Region, alone: bool = False) -> int:
     for op in region.ops[:-1]:
         work = sum(cost_of(r, alone) for r in op.regions)
         if op.code is ops.for_:
-            work *= _trips(op)
+            work *= trips(op)
         elif op.code is ops.while_:
             work *= _UNKNOWN_TRIPS
         total += work + (_UPDATE if alone and op.code is ops.atomic else _WEIGHTS.get(op.code, 1))

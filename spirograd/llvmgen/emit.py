@@ -13,9 +13,11 @@ from spirograd.llvmgen import abi, half
 from spirograd.llvmgen.alone import alone_body, updates_memory
 from spirograd.llvmgen.cost import cost_of
 from spirograd.llvmgen.function import FunctionEmitter
+from spirograd.llvmgen.lanes import LaneEmitter, lane_count
 from spirograd.llvmgen.module import ModuleText, literal, symbol
 from spirograd.llvmgen.rows import find_rows, row_loop
 from spirograd.llvmgen.strides import prefers_scalar_iterations
+from spirograd.llvmgen.uniform import is_tape, lockstep
 
 _NOT_VECTORISED = '!{!"llvm.loop.vectorize.enable", i1 false}'
 # The argument block is the caller's private copy: no kernel can write it.
@@ -38,7 +40,7 @@ def emit_kernel(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: Co
     Raises TypeError for an operation that device IR does not have, ValueError for a slot that is not in ``block``.
     """
     _check_slots(kernel, block)
-    module = ModuleText(caps, options)
+    module = ModuleText(caps, options, tape_lanes=tape_lanes(kernel, caps, options))
     module.declare(abi.POOL_RUN, "void", "ptr, ptr, ptr, i64, i64, i64", " nounwind")
     module.declare(abi.POOL_UPDATE, "void", "ptr, ptr, ptr, ptr, i64, i64, i64, i64", " nounwind")
     tasks = kernel.body.ops[:-1]
@@ -57,6 +59,15 @@ def emit_kernel(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: Co
     module.functions.append(_driver(module, tasks, names, alones))
     _add_half(module)
     return f"; kernel {kernel.name}\n{module.text()}"
+
+
+def tape_lanes(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> int:
+    """Places that each element of a tape of ``kernel`` (device IR) needs."""
+    tasks = [op for op in kernel.body.ops[:-1] if op.attr.kind == "range_for"]
+    tasks = [op for op in tasks if any(map(is_tape, op.regions[1].walk()))]
+    rows = [find_rows(*op.regions[:2]) for op in tasks]
+    bodies = [op.regions[1] if found is None else found.body for op, found in zip(tasks, rows)]
+    return lane_count(caps) if any(lockstep(body, options) for body in bodies) else 1
 
 
 def _check_slots(kernel: Kernel, block: ArgBlock) -> None:
@@ -96,7 +107,8 @@ def _range_task(module: ModuleText, op: Op, name: str, body: Region, independent
     if not independent or prefers_scalar_iterations(body, outer):
         about.append(module.node(_NOT_VECTORISED))
     loop = module.node(f"distinct !{{{', '.join(['{self}', *about])}}}")
-    emitter = FunctionEmitter(module, memory_suffix)
+    found = lockstep(body, module.options) if independent else None
+    emitter = FunctionEmitter(module, memory_suffix) if found is None else LaneEmitter(module, found, op.attr.reductions)
     emitter.at(op.loc)
     emitter.last_uses.scan(body)
     emitter.last_uses.scan(finish)
@@ -107,7 +119,7 @@ def _range_task(module: ModuleText, op: Op, name: str, body: Region, independent
     initial = [literal(ops.identity(r.kind, r.dtype), r.dtype) for r in reductions]
     types, suffix = [r.dtype for r in reductions], f", !llvm.loop {loop}"
     if rows is None:
-        values = emitter.counted_loop(index, begin, end, types, initial, body, suffix)
+        values = emitter.iterations(index, begin, end, types, initial, body, suffix)
     else:
         values = row_loop(emitter, rows, begin, end, types, initial, suffix)
     if reductions:

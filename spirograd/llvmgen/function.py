@@ -19,6 +19,7 @@ from spirograd.llvmgen.op_map import ATOMIC_MAP, OP_MAP, Compare, Emitted, Instr
 
 _NO_EFFECT = "nounwind willreturn memory(none)"
 _ZEROS = frozenset(literal(0, t) for t in dt.ALL)
+_OVERLOADS = {dt.f16: "f16", dt.f32: "f32", dt.f64: "f64"}
 
 
 def _pick(spelling: Instr | Compare | Intrinsic, t: Type) -> str:
@@ -76,8 +77,29 @@ class FunctionEmitter:
     def goto(self, label: str) -> None:
         self.line(f"br label %{label}")
 
+    # How plain operations write types, operands and constants; different where they work on several lanes.
+
+    def type_text(self, t: Type) -> str:
+        return type_name(t)
+
+    def overload(self, t: DType) -> str:
+        """The type in the name of an intrinsic."""
+        return _OVERLOADS.get(t) or type_name(t)
+
+    def operand(self, op: Op) -> str:
+        text: str = self.env[op]
+        return text
+
+    def literal(self, value: float, t: DType) -> str:
+        return literal(value, t)
+
     def typed(self, op: Op) -> str:
-        return f"{type_name(op.type)} {self.env[op]}"
+        return f"{self.type_text(op.type)} {self.operand(op)}"
+
+    def result_types(self, op: Op) -> Sequence[Type]:
+        """Types of the results of a control operation."""
+        assert isinstance(op.type, tuple)
+        return op.type
 
     def set(self, op: Op, text: str) -> None:
         """Append an instruction whose result is ``op``."""
@@ -118,10 +140,9 @@ class FunctionEmitter:
             self.goto(done)
         self.start(done)
         (l0, v0, _), (l1, v1, _) = arms
-        assert isinstance(op.type, tuple)
         self.env[op] = [
             self._merge_arrays(op, k, t, arms) if is_array(t) else self.value(f"phi {type_name(t)} [ {a}, %{l0} ], [ {b}, %{l1} ]")
-            for k, (t, a, b) in enumerate(zip(op.type, v0, v1))
+            for k, (t, a, b) in enumerate(zip(self.result_types(op), v0, v1))
         ]
 
     def _merge_arrays(self, op: Op, number: int, t: Type, arms: Sequence[tuple[str, list[str], int]]) -> str:
@@ -136,12 +157,11 @@ class FunctionEmitter:
         return target
 
     def for_(self, op: Op) -> None:
-        assert isinstance(op.type, tuple)
         begin, end = (self.env[a] for a in op.args[:2])
-        initial = self._initial(op, op.args[2:])
-        self.env[op] = self.counted_loop(op.args[0].type, begin, end, op.type, initial, op.regions[0])
+        initial = self.initial(op, op.args[2:])
+        self.env[op] = self.counted_loop(op.args[0].type, begin, end, self.result_types(op), initial, op.regions[0])
 
-    def _initial(self, op: Op, args: Sequence[Op]) -> list[str]:
+    def initial(self, op: Op, args: Sequence[Op]) -> list[str]:
         """The initial values of a loop; arrays are copied unless nobody needs them any more, for the loop will overwrite them."""
         kept = [not is_array(a.type) or self.last_uses.is_last(op, a) for a in args]
         return [self.env[a] if keep else self.copied_array(self.env[a], a.type) for a, keep in zip(args, kept)]
@@ -154,11 +174,20 @@ class FunctionEmitter:
         self.lines += [self.copy_text(p, v, t) for p, v, t in moves]
 
     def counted_loop(
-        self, index: Type, begin: str, end: str, types: Sequence[Type], initial: Sequence[str], body: Region, suffix: str = ""
+        self,
+        index: Type,
+        begin: str,
+        end: str,
+        types: Sequence[Type],
+        initial: Sequence[str],
+        body: Region,
+        suffix: str = "",
+        stride: int = 1,
     ) -> list[str]:
         """A loop in rotated form (tested before, then after each iteration); returns the final carried values.
 
-        ``suffix`` is the metadata of the branch back. Carried arrays stay where ``initial`` has them.
+        ``suffix`` is the metadata of the branch back; ``stride`` divides the distance from ``begin`` to ``end``.
+        Carried arrays stay where ``initial`` has them.
         """
         assert isinstance(index, DType)
         it = type_name(index)
@@ -177,7 +206,7 @@ class FunctionEmitter:
         values = self.region(body)
         self.at(loc)
         self._next(types, carried, values)
-        following = self.value(f"{step} {it} {counter}, 1")
+        following = self.value(f"{step} {it} {counter}, {stride}")
         again = self.value(f"icmp {less} {it} {following}, {end}")
         back = self.label
         self.line(f"br i1 {again}, label %{loop}, label %{done}{suffix}")
@@ -189,6 +218,12 @@ class FunctionEmitter:
             for t, a, b in zip(types, initial, values)
         ]
 
+    def iterations(
+        self, index: Type, begin: str, end: str, types: Sequence[Type], initial: Sequence[str], body: Region, suffix: str
+    ) -> list[str]:
+        """The iterations of a parallel loop from ``begin`` to ``end``: as `counted_loop`."""
+        return self.counted_loop(index, begin, end, types, initial, body, suffix)
+
     def _fill_phis(
         self, hole: int, types: Sequence[Type], names: Sequence[str], initial: Sequence[str], values: Sequence[str], before: str, back: str
     ) -> None:
@@ -199,7 +234,7 @@ class FunctionEmitter:
     def while_(self, op: Op) -> None:
         assert isinstance(op.type, tuple)
         head, body, done = self.new_labels("while", "do", "done")
-        initial = self._initial(op, op.args)
+        initial = self.initial(op, op.args)
         before = self.label
         self.goto(head)
         self.start(head)
@@ -241,28 +276,27 @@ class FunctionEmitter:
         spelling = OP_MAP[op.code]
         assert isinstance(spelling, Instr)
         a, b = op.args
-        self.set(op, f"{_pick(spelling, op.type)} {self.flags(op)}{type_name(op.type)} {self.env[a]}, {self.env[b]}")
+        self.set(op, f"{_pick(spelling, op.type)} {self.flags(op)}{self.typed(a)}, {self.operand(b)}")
 
     def compare(self, op: Op) -> None:
         spelling = OP_MAP[op.code]
         assert isinstance(spelling, Compare)
         a, b = op.args
         assert isinstance(a.type, DType)
-        self.set(op, f"{'fcmp' if a.type.is_float else 'icmp'} {_pick(spelling, a.type)} {type_name(a.type)} {self.env[a]}, {self.env[b]}")
+        self.set(op, f"{'fcmp' if a.type.is_float else 'icmp'} {_pick(spelling, a.type)} {self.typed(a)}, {self.operand(b)}")
 
     def call_intrinsic(self, name: str, t: DType, args: Sequence[str], flags: str = "", tail: str = "") -> str:
         """Call `llvm.<name>.<t>` on operands of type ``t``, which is its result's type too."""
-        tn = type_name(t)
-        short = {"half": "f16", "float": "f32", "double": "f64"}.get(tn, tn)
+        tn = self.type_text(t)
         params = ", ".join([tn] * len(args)) + (", i1" if tail else "")
-        target = self.module.declare(f"llvm.{name}.{short}", tn, params)
+        target = self.module.declare(f"llvm.{name}.{self.overload(t)}", tn, params)
         return self.value(f"call {flags}{tn} {target}({', '.join(f'{tn} {a}' for a in args)}{tail})")
 
     def intrinsic(self, op: Op) -> None:
         spelling = OP_MAP[op.code]
         assert isinstance(spelling, Intrinsic) and isinstance(op.type, DType)
         tail = ", i1 false" if spelling.flag else ""
-        self.env[op] = self.call_intrinsic(_pick(spelling, op.type), op.type, [self.env[a] for a in op.args], self.flags(op), tail)
+        self.env[op] = self.call_intrinsic(_pick(spelling, op.type), op.type, [self.operand(a) for a in op.args], self.flags(op), tail)
 
     def math(self, op: Op) -> None:
         spelling = OP_MAP[op.code]
@@ -283,12 +317,12 @@ class FunctionEmitter:
 
     def neg(self, op: Op) -> None:
         assert isinstance(op.type, DType)
-        operand = self.env[op.args[0]]
-        self.set(op, f"fneg {type_name(op.type)} {operand}" if op.type.is_float else f"sub {type_name(op.type)} 0, {operand}")
+        t, operand = self.type_text(op.type), self.operand(op.args[0])
+        self.set(op, f"fneg {t} {operand}" if op.type.is_float else f"sub {t} {self.literal(0, op.type)}, {operand}")
 
     def abs_(self, op: Op) -> None:
         assert isinstance(op.type, DType)
-        operand = self.env[op.args[0]]
+        operand = self.operand(op.args[0])
         if op.type.is_float:
             self.env[op] = self.call_intrinsic("fabs", op.type, [operand])
         elif op.type.is_signed:
@@ -298,50 +332,51 @@ class FunctionEmitter:
 
     def fma(self, op: Op) -> None:
         assert isinstance(op.type, DType)
-        a, b, c = [self.env[x] for x in op.args]
+        a, b, c = [self.operand(x) for x in op.args]
         if self._has_fma and op.type is not dt.f16:
             self.env[op] = self.call_intrinsic("fma", op.type, [a, b, c])
             return
-        t = type_name(op.type)
+        t = self.type_text(op.type)
         product = self.value(f"fmul {t} {a}, {b}")
         self.set(op, f"fadd {t} {product}, {c}")
 
     def not_(self, op: Op) -> None:
-        self.set(op, f"xor {self.typed(op.args[0])}, {'true' if op.type is dt.u1 else '-1'}")
+        assert isinstance(op.type, DType)
+        self.set(op, f"xor {self.typed(op.args[0])}, {self.literal(-1, op.type)}")
 
     def rsqrt(self, op: Op) -> None:
         assert isinstance(op.type, DType)
-        root = self.call_intrinsic("sqrt", op.type, [self.env[op.args[0]]])
-        self.set(op, f"fdiv {type_name(op.type)} {literal(1.0, op.type)}, {root}")
+        root = self.call_intrinsic("sqrt", op.type, [self.operand(op.args[0])])
+        self.set(op, f"fdiv {self.type_text(op.type)} {self.literal(1.0, op.type)}, {root}")
 
     def isnan(self, op: Op) -> None:
         a = op.args[0]
-        self.set(op, f"fcmp uno {self.typed(a)}, {self.env[a]}")
+        self.set(op, f"fcmp uno {self.typed(a)}, {self.operand(a)}")
 
     def isinf(self, op: Op) -> None:
         t = op.args[0].type
         assert isinstance(t, DType)
-        size = self.call_intrinsic("fabs", t, [self.env[op.args[0]]])
-        self.set(op, f"fcmp oeq {type_name(t)} {size}, {literal(float('inf'), t)}")
+        size = self.call_intrinsic("fabs", t, [self.operand(op.args[0])])
+        self.set(op, f"fcmp oeq {self.type_text(t)} {size}, {self.literal(float('inf'), t)}")
 
     def select(self, op: Op) -> None:
         condition, a, b = op.args
         if is_array(op.type):
             self.env[op] = self.copied_array(self.value(f"select i1 {self.env[condition]}, ptr {self.env[a]}, ptr {self.env[b]}"), op.type)
             return
-        self.set(op, f"select i1 {self.env[condition]}, {self.typed(a)}, {self.typed(b)}")
+        self.set(op, f"select {self.typed(condition)}, {self.typed(a)}, {self.typed(b)}")
 
     # --- conversions ---
 
     def cast(self, op: Op) -> None:
         source, target = op.args[0].type, op.type
         assert isinstance(source, DType) and isinstance(target, DType)
-        value = self.env[op.args[0]]
+        value = self.operand(op.args[0])
         if source is target:
             self.env[op] = value
         elif target is dt.u1:
-            zero = literal(0, source)
-            self.set(op, f"{'fcmp une' if source.is_float else 'icmp ne'} {type_name(source)} {value}, {zero}")
+            zero = self.literal(0, source)
+            self.set(op, f"{'fcmp une' if source.is_float else 'icmp ne'} {self.type_text(source)} {value}, {zero}")
         elif source.is_float:
             self.env[op] = self._float_to_float(value, source, target) if target.is_float else self._float_to_int(value, source, target)
         elif target.is_float:
@@ -350,7 +385,7 @@ class FunctionEmitter:
             self.env[op] = self.resize(value, source, target)
 
     def convert(self, kind: str, value: str, source: DType, target: DType) -> str:
-        return self.value(f"{kind} {type_name(source)} {value} to {type_name(target)}")
+        return self.value(f"{kind} {self.type_text(source)} {value} to {self.type_text(target)}")
 
     def resize(self, value: str, source: DType, target: DType) -> str:
         if source.bits == target.bits:
@@ -369,9 +404,9 @@ class FunctionEmitter:
     def _float_to_int(self, value: str, source: DType, target: DType) -> str:
         if source is dt.f16:
             value, source = self.convert("fpext", value, dt.f16, dt.f32), dt.f32
-        tn, sn = type_name(target), type_name(source)
+        tn, sn = self.type_text(target), self.type_text(source)
         kind = "fptosi" if target.is_signed else "fptoui"
-        callee = self.module.declare(f"llvm.{kind}.sat.{tn}.f{source.bits}", tn, sn)
+        callee = self.module.declare(f"llvm.{kind}.sat.{self.overload(target)}.{self.overload(source)}", tn, sn)
         return self.value(f"call {tn} {callee}({sn} {value})")
 
     def _int_to_float(self, value: str, source: DType, target: DType) -> str:
@@ -383,8 +418,8 @@ class FunctionEmitter:
 
     def bitcast(self, op: Op) -> None:
         source = op.args[0]
-        same = type_name(source.type) == type_name(op.type)
-        self.env[op] = self.env[source] if same else self.value(f"bitcast {self.typed(source)} to {type_name(op.type)}")
+        same = self.type_text(source.type) == self.type_text(op.type)
+        self.env[op] = self.env[source] if same else self.value(f"bitcast {self.typed(source)} to {self.type_text(op.type)}")
 
     # --- vectors ---
 
@@ -490,7 +525,10 @@ class FunctionEmitter:
         value, it = self.env[index], index.type
         if not it.is_signed:  # indices are read as signed, so an unsigned one needs its zeros
             value, it = self.resize(value, it, dt.u64), dt.u64
-        return "ptr " + self.value(f"getelementptr inbounds {type_name(ref.dtype)}, ptr {base}, {type_name(it)} {value}")
+        element = type_name(ref.dtype)
+        if ref.slot.kind == "tapes" and self.module.tape_lanes > 1:
+            element = f"[{self.module.tape_lanes} x {element}]"
+        return "ptr " + self.value(f"getelementptr inbounds {element}, ptr {base}, {type_name(it)} {value}")
 
     def load(self, op: Op) -> None:
         pointer = self.address(op.attr, op.args[0])

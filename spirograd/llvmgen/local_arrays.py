@@ -13,6 +13,7 @@ from typing import Any
 from spirograd.base.dtypes import Type, Vec
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Region
+from spirograd.llvmgen.module import Lanes
 
 # Longer ones are five times as fast on the stack: LLVM spills a whole register for every run-time index. Where indices turn out
 # constant, it takes arrays apart into scalars again.
@@ -23,7 +24,7 @@ Key = Any
 
 def is_array(t: Type) -> bool:
     """Whether values of this type live in stack memory."""
-    return isinstance(t, Vec) and t.n > LARGEST_REGISTER
+    return isinstance(t, Vec) and t.n > LARGEST_REGISTER and not isinstance(t, Lanes)
 
 
 def key_of(op: Op) -> Key:

@@ -28,6 +28,11 @@ LLVM_TYPES: dict[DType, str] = {
 }
 
 
+@dataclass(frozen=True)
+class Lanes(Vec):
+    """The values of several iterations that run in lockstep, in registers."""
+
+
 def type_name(t: Type) -> str:
     """The LLVM type of a value."""
     if isinstance(t, DType):
@@ -69,6 +74,7 @@ class ModuleText:
     used: dict[str, None] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     uses_double_to_half: bool = False
+    tape_lanes: int = 1  # places for each element of a tape: of an iteration, or of several that run in lockstep
 
     def declare(self, name: str, result: str, params: str, attributes: str = "") -> str:
         """Declare function ``name`` once; returns it as an operand of `call`."""

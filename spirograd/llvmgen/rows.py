@@ -110,7 +110,7 @@ def row_loop(
     steps = emitter.call_intrinsic("umin", index, [left, room])
     stop = emitter.value(f"add {it} {start}, {steps}")
     emitter.bind([rows.row, rows.first], [row, first])
-    values = emitter.counted_loop(index, start, stop, types, carried, rows.body, suffix)
+    values = emitter.iterations(index, start, stop, types, carried, rows.body, suffix)
     again = emitter.value(f"icmp {less} {it} {stop}, {end}")
     back = emitter.label
     emitter.line(f"br i1 {again}, label %{head}, label %{done}")

@@ -74,7 +74,7 @@ class TapeHeap:
             end += (rows if together else entries) * pitch * tape.dtype.size
             if end // tape.dtype.size > _LARGEST_INDEX and (together or max(rows_of.values()) <= _LEAST_ROWS):
                 raise OutOfDeviceMemory(_too_large(kernel, tape, rows, entries, end))
-        return Cut(tuple(words), tuple(limited), end), max(rows_of.values())
+        return Cut(tuple(words), tuple(limited), end * kernel.tape_lanes), max(rows_of.values())
 
     def _rows(
         self, task: TaskInfo, count: int | None, tapes: Sequence[TapeInfo], capacities: Sequence[int], limit: int

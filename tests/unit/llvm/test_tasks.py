@@ -68,6 +68,7 @@ def test_ranges(index: DType, device: cpu.CpuDevice) -> None:
     """Bounds that are neither zero nor constant, empty and reversed ranges, and chunks that do not divide evenly."""
     p = Program("range")
     out, begin, end = p.buffer(f64), p.scalar(index), p.scalar(index)
+
     def body(b: Builder, i: Op) -> None:
         b.store(out, i, b.emit(ops.add, b.load(out, i), b.const(1.0, f64)))
 
@@ -170,7 +171,8 @@ def test_threads_have_rows_of_their_own(device: cpu.CpuDevice) -> None:
     def body(b: Builder, i: Op) -> None:
         row = b.emit(ops.row, type=i32)
         b.store(seen, i, row)
-        first, end = b.const(0), b.const(steps)
+        # A bound that may differ between iterations: else those of one thread might run in lockstep.
+        first, end = b.const(0), b.emit(ops.add, b.const(steps), b.emit(ops.and_, i, b.const(0)))
         start = b.cast(b.load(counts, row), f64)
         _, x = b.begin(i32, f64)
         b.store(counts, row, b.emit(ops.add, b.load(counts, row), b.const(1)))

@@ -1,0 +1,210 @@
+"""Parallel loops around serial ones: the CPU runs several iterations in lockstep, as lanes of vectors, and what is left one by one."""
+
+import numpy as np
+import pytest
+
+import spirograd as sg
+from spirograd.base.dtypes import DType
+
+pytestmark = pytest.mark.usefixtures("session")
+SIZES = [1, 15, 16, 37, 200]
+TURNS = 20
+vec = sg.types.ndarray(sg.f32, 1)
+ints = sg.types.ndarray(sg.i32, 1)
+
+
+def chained(v: np.ndarray, turns: int = TURNS) -> np.ndarray:
+    v = v.astype(np.float64)
+    for _ in range(turns):
+        v = np.sin(v) * 0.8 + 0.1
+    return v
+
+
+def numbers(n: int) -> np.ndarray:
+    return np.linspace(-2, 2, n).astype(np.float32)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_chain(n: int) -> None:
+    @sg.kernel
+    def run(x: vec, y: vec, turns: sg.i32):
+        for i in range(x.shape[0]):
+            v = x[i]
+            for _ in range(turns):
+                v = sg.sin(v) * 0.8 + 0.1
+            y[i] = v
+
+    x, y = numbers(n), np.zeros(n, np.float32)
+    for turns in (0, 1, TURNS):
+        run(x, y, turns)
+        np.testing.assert_allclose(y, chained(x, turns), rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_branches(n: int) -> None:
+    """One that all iterations take alike, with effects; one that differs; choices of integers, and a loop in a branch."""
+
+    @sg.kernel
+    def run(x: vec, y: vec, k: ints, turns: sg.i32, deep: sg.i32):
+        for i in range(x.shape[0]):
+            v = x[i]
+            c = i
+            for t in range(turns):
+                if v > 0.5:
+                    v = v * 0.5 - 0.25
+                    c += 1
+                else:
+                    v = v + 0.3
+                    c = c * 3 % 1000
+                if t == 4:
+                    y[i] = v
+                    if deep > 0:
+                        for _ in range(deep):
+                            v = v * v - 0.1
+            x[i] = v
+            k[i] = c
+
+    x, y, k = numbers(n), np.zeros(n, np.float32), np.zeros(n, np.int32)
+    want, c, middle = x.astype(np.float32), np.arange(n), np.zeros(n)
+    for t in range(TURNS):
+        high = want > np.float32(0.5)
+        c = np.where(high, c + 1, c * 3 % 1000)
+        want = np.where(high, want * np.float32(0.5) - np.float32(0.25), want + np.float32(0.3))
+        if t == 4:
+            middle = want.copy()
+            for _ in range(3):
+                want = want * want - np.float32(0.1)
+    run(x, y, k, TURNS, 3)
+    np.testing.assert_allclose(y, middle, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(x, want, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(k, c)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_memory(n: int) -> None:
+    """Elements that lie next to each other, apart, or where another array says; atomics, and what they return."""
+
+    @sg.kernel
+    def run(x: vec, where: ints, out: vec, places: ints, total: ints):
+        for i in range(where.shape[0]):
+            v = x[where[i]] + x[2 * i] + x[i + 3]
+            for t in range(TURNS):
+                v = v * 0.5 + x[t] + x[i + t]
+            out[2 * i + 1] = v
+            places[sg.atomic_add(total[0], 1)] = i
+            sg.atomic_max(total[1], where[i])
+
+    rng = np.random.default_rng(n)
+    x = rng.uniform(-1, 1, 2 * n + TURNS + 3).astype(np.float32)
+    where = rng.permutation(n).astype(np.int32)
+    out, places, total = np.zeros(2 * n, np.float32), np.full(n, -1, np.int32), np.zeros(2, np.int32)
+    i = np.arange(n)
+    want = x[where] + x[2 * i] + x[i + 3].astype(np.float64)
+    for t in range(TURNS):
+        want = want * 0.5 + x[t] + x[i + t]
+    run(x, where, out, places, total)
+    np.testing.assert_allclose(out[1::2], want, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(out[::2], 0)
+    np.testing.assert_array_equal(np.sort(places), i)
+    np.testing.assert_array_equal(total, [n, n - 1])
+
+
+@pytest.mark.parametrize("t", [sg.i32, sg.f32], ids=str)
+@pytest.mark.parametrize("n", SIZES)
+def test_sums_of_all(n: int, t: DType) -> None:
+    @sg.kernel
+    def run(x: sg.types.ndarray(t, 1), total: sg.types.ndarray(t, 1)):
+        for i in range(x.shape[0]):
+            v = x[i]
+            for k in range(TURNS):
+                v = v * 3 - sg.cast(k, t)
+                v = v - sg.cast(sg.floor(sg.cast(v, sg.f32) / 7), t) * 7
+            sg.atomic_add(total[0], v)
+            sg.atomic_max(total[1], v)
+            sg.atomic_min(total[2], v)
+
+    x = (np.arange(n) * 5 % 7).astype(t.np)
+    want = x.astype(np.int64)
+    for k in range(TURNS):
+        want = (want * 3 - k) % 7
+    total = np.array([2, -9, 9], t.np)
+    run(x, total)
+    np.testing.assert_array_equal(total, [2 + want.sum(), want.max(), want.min()])
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (4, 16), (7, 50), (2, 3, 33)], ids=str)
+def test_index_spaces(shape: tuple[int, ...]) -> None:
+    x, y = sg.field(sg.f32, shape), sg.field(sg.f32, shape)
+
+    @sg.kernel
+    def run():
+        for i in sg.grouped(x):
+            v = x[i]
+            for _ in range(TURNS):
+                v = sg.sin(v) * 0.8 + 0.1
+            y[i] = v
+
+    start = numbers(int(np.prod(shape))).reshape(shape)
+    x.from_numpy(start)
+    run()
+    np.testing.assert_allclose(y.to_numpy(), chained(start), rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("t", [sg.f32, sg.f64], ids=str)
+def test_operations(t: DType) -> None:
+    """One function after the other, each many times over."""
+
+    @sg.kernel
+    def run(x: sg.types.ndarray(t, 2), turns: sg.i32):
+        for i in range(x.shape[1]):
+            a, b, c, d, e, f = x[0, i], x[1, i], x[2, i], x[3, i], x[4, i], x[5, i]
+            for _ in range(turns):
+                a = sg.exp(-a * a)
+                b = sg.log(sg.abs(b) + 1.5) - 0.5
+                c = sg.sqrt(c * c + 0.1) - 0.7
+                d = sg.rsqrt(d * d + 0.7) - sg.floor(d)
+                e = sg.min(sg.max(-e, -0.8), 0.6) * 0.9
+                f = sg.cast(sg.cast(f * 8, sg.i32), t) / 16 - 0.3
+            x[0, i], x[1, i], x[2, i], x[3, i], x[4, i], x[5, i] = a, b, c, d, e, f
+
+    x = np.stack([((np.arange(40) - 20) / 16 + 1 / 64).astype(t.np)] * 6)
+    a, b, c, d, e, f = x.astype(np.float64)
+    for _ in range(4):
+        a, b, c = np.exp(-a * a), np.log(np.abs(b) + 1.5) - 0.5, np.sqrt(c * c + 0.1) - 0.7
+        d, e, f = 1 / np.sqrt(d * d + 0.7) - np.floor(d), np.clip(-e, -0.8, 0.6) * 0.9, np.trunc(f * 8) / 16 - 0.3
+    run(x, 4)
+    np.testing.assert_allclose(x, np.stack([a, b, c, d, e, f]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_gradient(n: int) -> None:
+    """Each lane has its own tapes; the slope of a number that all share is summed up."""
+    x, y = (sg.field(sg.f32, n, needs_grad=True) for _ in range(2))
+    scale = sg.field(sg.f32, (), needs_grad=True)
+
+    @sg.kernel
+    def run(turns: sg.i32):
+        for i in x:
+            v = x[i]
+            for _ in range(turns):
+                w = v
+                for _ in range(3):
+                    w = sg.sin(w) * scale[None]
+                v = v * 0.5 + w
+            y[i] = v
+
+    start = numbers(n)
+    x.from_numpy(start)
+    scale[None] = 0.9
+    run(TURNS // 2)
+    y.grad.fill(1.0)
+    run.grad(TURNS // 2)
+    v, dv, ds = start.astype(np.float64), np.ones(n), np.zeros(n)
+    for _ in range(TURNS // 2):
+        w, dw, es = v, dv, ds
+        for _ in range(3):
+            w, dw, es = np.sin(w) * 0.9, np.cos(w) * dw * 0.9, np.cos(w) * es * 0.9 + np.sin(w)
+        v, dv, ds = v * 0.5 + w, dv * 0.5 + dw, ds * 0.5 + es
+    np.testing.assert_allclose(y.to_numpy(), v, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(x.grad.to_numpy(), dv, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(scale.grad[None], ds.sum(), rtol=1e-3, atol=1e-4)
