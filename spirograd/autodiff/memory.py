@@ -8,7 +8,7 @@ from typing import Any
 
 from spirograd.analysis.sizes import size_of
 from spirograd.autodiff.derivative import Need, Write
-from spirograd.autodiff.needs import Conflict, needs, too_late
+from spirograd.autodiff.needs import Conflict, needs, not_final, too_late
 from spirograd.autodiff.prepare.elements import same_memory
 from spirograd.autodiff.sweep import OLD_VALUE, STATE
 from spirograd.base.loc import Loc
@@ -26,7 +26,7 @@ def memory_needs(primal: Kernel, gradient: Kernel) -> tuple[tuple[Need, ...], tu
     loads = _replayed(primal, gradient)
     found, conflicts = needs(primal, [op for op in loads if op.code is ops.load])
     finals = [op for op in loads if op.code is not ops.load]
-    conflicts += tuple(c for op in finals for c in _after_all(primal, op))
+    conflicts += not_final(primal, finals)
     by_memory = {(need.ref if isinstance(need.ref, ArrayRef) else need.ref.key): need for need in found}
     out: dict[Need, None] = {}
     for op in loads:
@@ -52,7 +52,8 @@ def old_values(primal: Kernel, gradient: Kernel) -> tuple[Conflict, ...]:
 def late_temps(primal: Kernel, gradient: Kernel) -> tuple[Conflict, ...]:
     """Reads of temporaries that come too late in ``gradient``: what the temporary held in the primal was replaced afterwards."""
     read = _read(gradient, (TempRef,))
-    return too_late(primal, [op for op in primal.walk() if op.code is ops.load and (op.attr, op.loc) in read])
+    loads = [op for op in primal.walk() if op.code is ops.load and (op.attr, op.loc) in read]
+    return (*too_late(primal, loads), *not_final(primal, [op for op in primal.walk() if _is_extremum(op) and (ref_of(op), op.loc) in read]))
 
 
 def own_names(gradient: Kernel) -> Kernel:
@@ -110,23 +111,14 @@ def _replayed(primal: Kernel, gradient: Kernel) -> list[Op]:
     read = _read(gradient, _OUTER)
     found = []
     for op in primal.walk():
-        reads = op.code is ops.load or (op.code is ops.atomic and op.attr[0] in _EXTREMA)
+        reads = op.code is ops.load or _is_extremum(op)
         if reads and (ref_of(op), op.loc) in read:
             found.append(op)
     return found
 
 
-def _after_all(primal: Kernel, extremum: Op) -> Iterable[Conflict]:
-    """Writes of other kinds that may change what all minima (or maxima) together left."""
-    kind, ref = extremum.attr
-    seen = False
-    for op in primal.walk():
-        seen = seen or op is extremum
-        target = ref_of(op)
-        if not seen or op is extremum or op.code.effect not in ("write", "atomic") or target is None or not same_memory(ref, target):
-            continue
-        if op.code is not ops.atomic or op.attr[0] != kind:
-            yield Conflict(ref, extremum, extremum.loc, op.loc, False)
+def _is_extremum(op: Op) -> bool:
+    return op.code is ops.atomic and op.attr[0] in _EXTREMA
 
 
 def _mixed(found: Iterable[Need], loads: Iterable[Op]) -> Iterable[Conflict]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from spirograd.autodiff.derivative import Need, Outer
@@ -87,6 +87,17 @@ def too_late(primal: Kernel, loads: Iterable[Op]) -> tuple[Conflict, ...]:
     return tuple(conflicts)
 
 
+def not_final(primal: Kernel, extrema: Iterable[Op]) -> tuple[Conflict, ...]:
+    """Those of ``extrema``, atomic minima or maxima of ``primal``, whose winner cannot be told from what memory holds after all of it.
+
+    Other writes may change the winning value; or more of the same kind follow a read, which got the winner of those before it.
+    """
+    order = _Order(primal)
+    used = {a for op in primal.walk() for a in op.args}
+    reads = [(op, ref) for op, ref in accesses((primal.body,)) if op.code is ops.load or op in used]
+    return tuple([Conflict(ref, op, op.loc, write.loc, False) for op in extrema for ref, write in order.overtaken(op, reads)])
+
+
 @dataclass(slots=True)
 class _Demand:
     """Which states of memory serve ``load``. ``earlier``, ``later``: a write that may come before it, after it."""
@@ -148,6 +159,20 @@ class _Order:
             if later:
                 out.later.append(write)
         return out
+
+    def overtaken(self, extremum: Op, reads: Sequence[tuple[Op, Memory]]) -> Iterator[tuple[Memory, Op]]:
+        """The writes behind which the winner of ``extremum`` may hide; see `not_final`. ``reads``: of all memory."""
+        kind, ref = extremum.attr
+        between = [(op, target) for op, target in reads if same_memory(ref, target) and self._relation(op, extremum, target == ref)[0]]
+        for write, target in self.writes:
+            if not same_memory(ref, target):
+                continue
+            if write.code is ops.atomic and write.attr[0] == kind:
+                hides = any(self._relation(op, write, read == target)[1] for op, read in between)
+            else:
+                hides = self._relation(extremum, write, target == ref)[1]
+            if hides:
+                yield ref, write
 
     def _relation(self, load: Op, write: Op, same: bool) -> tuple[bool, bool]:
         """Whether ``write`` may change what ``load`` reads, before it and after it. ``same``: they name the memory alike."""

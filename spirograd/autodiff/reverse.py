@@ -17,6 +17,7 @@ from spirograd.autodiff import rules
 from spirograd.autodiff.activity import FIXED, Activity, Partner, activity, is_float
 from spirograd.autodiff.derivative import Place
 from spirograd.autodiff.needs import states
+from spirograd.autodiff.prepare.elements import Numbers, indices_of, owned
 from spirograd.autodiff.segments import segment_length
 from spirograd.autodiff.sweep import STATE, Recording, Sweep, segments
 from spirograd.autodiff.values import add_temp, load_temp, store_temp, temp_of, total, zero
@@ -65,6 +66,8 @@ class _Reverse:
         self.sinks: dict[tuple[object, object], Place] = {}
         self.sources: dict[tuple[object, object], Place] = {}
         self.accumulators = 0
+        self.extrema: dict[Op, int] = {}  # numbered, for no two may share the load of what they left: `memory` looks at each
+        self.parallel_loop: Op | None = None  # the primal loop whose iteration is being reversed
 
     def run(self) -> Reversed:
         b, old = self.b, self.old
@@ -241,9 +244,24 @@ class _Reverse:
                 f"let each iteration update elements of its own, or accumulate with `+=`; `sg.stop_grad`, or memory without a gradient, "
                 f"leaves `{ref.name}` out",
             )
-        handler(self, op, grad)
         if adjoint is not None:  # the old value is a load
+            self._refuse_shared_old(op)
+        handler(self, op, grad)
+        if adjoint is not None:
             self.b.atomic("add", grad, *self._at(op, 1), adjoint)
+
+    def _refuse_shared_old(self, op: Op) -> None:
+        """Raise if the old value, which has an adjoint, depends on the order of the iterations of a parallel loop."""
+        if self.parallel_loop is None:
+            return
+        ref = op.attr[1]
+        if not owned(ref, indices_of(op), self.parallel_loop, Numbers()):
+            raise SpirogradUnsupportedError(
+                "the value that an atomic operation in a parallel loop returns has no derivative: it depends on the order of iterations",
+                op.loc,
+                f"let each iteration update elements of its own, or make the loop serial; `sg.stop_grad`, or memory without a gradient, "
+                f"leaves `{ref.name}` out",
+            )
 
     def atomic_add(self, op: Op, grad: Ref) -> None:
         if self.active(op.args[-1]):
@@ -260,7 +278,8 @@ class _Reverse:
         if not self.active(value):
             return
         self._note(self.sinks, ref, op)
-        final = b.load(replace(ref, name=f"{ref.name}{STATE}after"), *at)
+        number = self.extrema.setdefault(op, len(self.extrema))
+        final = b.load(replace(ref, name=f"{ref.name}{STATE}final{number}"), *at)
         there, t = self.sweep.env[value], ref.dtype
         apart = b.emit(ops.abs_, b.emit(ops.sub, there, final))
         near = b.emit(ops.le, apart, b.emit(ops.mul, b.emit(ops.abs_, final), b.const(_SAME * float(np.finfo(t.np).eps), t)))
@@ -433,7 +452,9 @@ class _Reverse:
         (index,) = b.begin(begin.type)
         self.sweep.env[region.params[0]] = index
         self.indices.append(index)
+        self.parallel_loop = op
         self._both(region)
+        self.parallel_loop = None
         self.indices.pop()
         for value, temp in zip(captured, temps):
             if value in self.adjoints:

@@ -126,6 +126,19 @@ class Numbers:
         return False
 
 
+def owned(ref: Memory, indices: Sequence[Op], loop: Op, numbers: Numbers) -> bool:
+    """Whether nobody but one iteration of the parallel ``loop`` changes the element of ``ref`` at ``indices`` (entries of it included)."""
+    inner = len(ref.element_shape) if isinstance(ref, (FieldRef, ArrayRef)) else 0
+    count = rank(ref) - inner
+    where = numbers.all(indices[:count])
+    for op, other in accesses(loop.regions):
+        if op.code is ops.load or not same_memory(other, ref):
+            continue
+        if other != ref or numbers.all(indices_of(op)[:count]) != where:
+            return False
+    return fixes(indices[:count], loop)
+
+
 def in_range(ref: Memory, indices: Sequence[Op]) -> bool:
     """Whether an access is surely to an element that there is."""
     shape = ref.shape + ref.element_shape if isinstance(ref, FieldRef) else ref.shape if isinstance(ref, TempRef) else None

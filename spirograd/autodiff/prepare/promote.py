@@ -10,17 +10,17 @@ from spirograd.autodiff.prepare.elements import (
     Numbers,
     accesses,
     contents,
-    fixes,
     in_range,
     indices_of,
     invariant,
     memory_of,
+    owned,
     same_memory,
 )
 from spirograd.autodiff.threaded import LOOPS, Cell, Threaded
 from spirograd.base.dtypes import u1
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Region, rank
+from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.transforms.context import PassContext
 
 # Atomics whose derivative depends on what is in memory.
@@ -145,16 +145,7 @@ class _Promote(Threaded):
         """Whether atomics at the element need not be atomic."""
         if self.parallel is None or not any(op.code is ops.atomic for op in element.accesses):
             return True
-        loop = self.parallel
-        inner = len(element.ref.element_shape) if isinstance(element.ref, (FieldRef, ArrayRef)) else 0
-        count = rank(element.ref) - inner
-        where = self.numbers.all(element.indices[:count])
-        for op, ref in accesses(loop.regions):
-            if op.code is ops.load or not same_memory(ref, element.ref):
-                continue
-            if ref != element.ref or self.numbers.all(indices_of(op)[:count]) != where:
-                return False
-        return fixes(element.indices[:count], loop)
+        return owned(element.ref, element.indices, self.parallel, self.numbers)
 
     def _entered(self, loop: Op, element: _Element) -> bool:
         """Whether it is known when the element may be loaded; sets ``always``."""
