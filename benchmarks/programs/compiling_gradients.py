@@ -1,4 +1,7 @@
-"""The first call of a gradient: tracing, differentiating, compiling. Each measurement compiles a new kernel, with a random constant, which no cache knows."""
+"""The first call of a gradient: tracing, differentiating, compiling.
+
+Each measurement compiles a new kernel, with a random constant, which no cache knows.
+"""
 
 import random
 
