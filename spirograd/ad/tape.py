@@ -246,6 +246,7 @@ class Tape(context.Recorder):
         if reverse is not None:
             for key in used if saves else ():
                 self._versions.need(key, None)
+            self._sinks.update(used)
             self._events.append(Event(reverse=reverse))
         return result
 

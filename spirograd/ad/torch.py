@@ -78,10 +78,19 @@ class _TorchFunction:
                 label = f"kernel `{self.kernel.function.__name__}` writes to `{ref.name}`, which is not among the outputs"
                 raise SpirogradRuntimeError(render(label, None, f"name it: `outputs=[{ref.name!r}, ...]`"))
 
+    def _check_copied(self, values: dict[str, Any]) -> None:
+        """Raise if torch wants the derivative by a number: those are copied into the launch, and gradients do not flow back to them."""
+        for name in self.kernel.copied():
+            if getattr(values.get(name), "requires_grad", False):
+                label = f"kernel `{self.kernel.function.__name__}`: `{name}` is a tensor that requires a gradient, but not an array there"
+                hint = f"declare `{name}: sg.types.ndarray()`, and pass a tensor of one element; or `{name}.detach()`"
+                raise SpirogradRuntimeError(render(label, None, hint))
+
     def run(self, values: dict[str, Any]) -> tuple[Any, Any, Any]:
         """Launch the kernel on detached tensors: its result, what it was compiled to, and its plan's number of the launch."""
         _, specialization, args = self.kernel.specialized(self.bound, values)
         self.check_writes(specialization)
+        self._check_copied(values)
         if context.recorder() is not None:
             raise SpirogradRuntimeError("a `torch_function` has its gradient from torch: call it outside of tapes")
         result = self.kernel(*args)

@@ -94,6 +94,21 @@ def test_replaced_methods(memory: Memory) -> None:
     close(memory.x.grad, 200.0 * 2 * 2 * START)
 
 
+def test_replaced_function_that_writes_the_loss(memory: Memory, caplog: pytest.LogCaptureFixture) -> None:
+    @sg.ad.grad_replaced
+    def run() -> None:
+        total(memory.x, memory.loss)
+
+    @sg.ad.grad_for(run)
+    def run_gradient() -> None:
+        memory.x.grad.fill(7.0)
+
+    with caplog.at_level("WARNING", "spirograd"), sg.ad.Tape(memory.loss):
+        run()
+    close(memory.x.grad, 7.0)
+    assert not caplog.text
+
+
 def test_no_grad(memory: Memory) -> None:
     @sg.ad.no_grad
     def run() -> int:

@@ -31,6 +31,13 @@ _keys = itertools.count(1)
 UNPLACED = "<field without a place: declare it with `shape=`, or put it into a tree with `.place`>"
 # Role of memory -> that of its tangents.
 _DUALS = {"primal": "dual", "grad": "grad_dual"}
+# How a field gets a place, by its role.
+_REMEDIES = {
+    "primal": "declare it with `shape=`, or put it into a tree with `.place`",
+    "grad": "declare the field with `needs_grad=True`, or call `sg.root.lazy_grad()`",
+    "dual": "declare the field with `needs_dual=True`, or call `sg.root.lazy_dual()`",
+    "grad_dual": "declare the field with `needs_dual=True`, or call `sg.root.lazy_dual()`",
+}
 BuildElement = Callable[[Sequence[Any], tuple[int, ...], Callable[[int, Any], None]], Any]
 
 
@@ -196,9 +203,7 @@ class ScalarField(Field):
     @property
     def snode(self) -> SNode:
         if not self.placed:
-            raise SpirogradRuntimeError(
-                f"field `{self.name}` has no place yet: declare it with `shape=`, or put it into a tree with `.place`"
-            )
+            raise SpirogradRuntimeError(f"field `{self.name}` has no place yet: {_REMEDIES[self.role]}")
         return self._places[0]
 
     @property

@@ -28,7 +28,16 @@ from spirograd.lang.frontend.gradient import BoundGradient, Differentiated, Grad
 from spirograd.lang.frontend.guards import Path, guards, is_dead, is_guardable
 from spirograd.lang.frontend.memory import ArrayProxy, array_decl
 from spirograd.lang.frontend.names import RESULT, RNG
-from spirograd.lang.frontend.signature import Declarations, Packer, Parameter, TemplateParameter, array_signature, make_parameter
+from spirograd.lang.frontend.signature import (
+    AggregateParameter,
+    Declarations,
+    Packer,
+    Parameter,
+    ScalarParameter,
+    TemplateParameter,
+    array_signature,
+    make_parameter,
+)
 from spirograd.lang.frontend.stages import Staged
 from spirograd.lang.frontend.state import Frame
 from spirograd.lang.frontend.state import leaves as scalars_of
@@ -217,6 +226,10 @@ class Kernel(Staged):
             raise SpirogradRuntimeTypeError(f"kernel `{self.function.__name__}`: {error}") from None
         bound.apply_defaults()
         return tuple(bound.arguments.values())
+
+    def copied(self) -> list[str]:
+        """The parameters whose values are copied into a launch. Known once the kernel was specialized."""
+        return [p.name for p in self._parameters if isinstance(p, (ScalarParameter, AggregateParameter))]
 
     def pack(self, session: Any, specialization: Specialization, args: Sequence[Any], gradients: bool = False) -> Packer:
         """The flat arguments of a launch. ``gradients``: of a derivative, which works on the gradients of torch tensors."""
