@@ -419,14 +419,19 @@ class _Reverse:
         first = b.emit(ops.mul, entry, b.const(length, count.type), attr="nsw")
         last = b.emit(ops.sub, count, b.const(1, count.type), attr="nsw")
         numbers, begins = [], [tuple(values)]
+        loads = any(op.code is ops.load for op in body.region.ops)
         self.indices.append(first)
         for k in range(length):
             number = b.emit(ops.add, first, b.const(k, count.type), attr="nsw")
             numbers.append(number)
-            if k + 1 < length:  # past the end of the loop the last iteration is done again: its loads are in bounds
+            if k + 1 < length:  # past the end of the loop the last iteration is done again, from the same values: its loads are in bounds
                 self._enter(body, b.emit(ops.min_, number, last), begins[-1])
                 self.sweep.run(body.region.ops[:-1], False)
-                begins.append(tuple([self.sweep.env[v] for v in body.region.results]))
+                following = [self.sweep.env[v] for v in body.region.results]
+                if loads:
+                    goes_on = b.emit(ops.lt, number, last)
+                    following = [b.emit(ops.select, goes_on, new, old) for new, old in zip(following, begins[-1])]
+                begins.append(tuple(following))
         self.indices.pop()
         results = list(adjoints)
         for number, begin in zip(reversed(numbers), reversed(begins)):

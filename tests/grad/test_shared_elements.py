@@ -9,7 +9,7 @@ import pytest
 from grad.check import Program, check
 
 import spirograd as sg
-from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.base.errors import SpirogradCompilationError, SpirogradUnsupportedError
 
 N = 7
 pytestmark = pytest.mark.usefixtures("session")
@@ -207,6 +207,20 @@ REFUSED = [
     maximum_reset_in_a_loop,
     local_maximum_read_on_the_way,
 ]
+
+
+def test_a_running_sum_in_memory_without_gradient() -> None:
+    x, y, _, _ = fields(sg.f32)
+    total = sg.field(sg.f32, shape=())
+
+    @sg.kernel
+    def run():
+        for i in x:
+            before = sg.atomic_add(total[None], x[i])
+            y[i] = before * before
+
+    with pytest.raises(SpirogradCompilationError, match="gradients end"), sg.ad.Tape():
+        run()
 
 
 @pytest.mark.parametrize("make", REFUSED, ids=lambda make: make.__name__)

@@ -24,10 +24,13 @@ def broken_chain(kernel: Kernel, gaps: Iterable[Any], gapped: Iterable[Any]) -> 
         if not isinstance(ref, (FieldRef, ArrayRef)) or ref.role != "primal":
             continue
         here = (memory_key(ref), op.loc)
+        serial = tuple([loop for loop in loops if not _is_parallel(loop)])
+        if op.code.effect == "atomic" and here in readers and here in writers and len(serial) < len(loops):
+            return writers[here], readers[here]  # iterations of a parallel loop meet there: what it gives depends on what it adds
         if here in readers and op.code.effect in ("read", "atomic"):
-            read.append((len(written), readers[here], loops))
+            read.append((len(written), readers[here], serial))
         if here in writers and op.code.effect in ("write", "atomic"):
-            written.append((writers[here], loops))
+            written.append((writers[here], serial))
     for before, reader, inside in read:
         for number, (writer, around) in enumerate(written):
             if memory_key(writer.ref) == memory_key(reader.ref) and (number < before or set(inside) & set(around)):
@@ -40,10 +43,13 @@ def memory_key(ref: FieldRef | ArrayRef) -> Any:
     return ref.arg if isinstance(ref, ArrayRef) else (ref.tree, ref.key)
 
 
+def _is_parallel(loop: Op) -> bool:
+    return loop.code is ops.for_ and bool(loop.attr.parallel)
+
+
 def _walk(region: Region, loops: tuple[Op, ...]) -> Iterable[tuple[Op, tuple[Op, ...]]]:
-    """All operations in order, with the serial loops around each."""
+    """All operations in order, with the loops around each."""
     for op in region.ops:
         yield op, loops
-        serial = op.code in _LOOPS and not (op.code is ops.for_ and op.attr.parallel)
         for inner in op.regions:
-            yield from _walk(inner, (*loops, op) if serial else loops)
+            yield from _walk(inner, (*loops, op) if op.code in _LOOPS else loops)

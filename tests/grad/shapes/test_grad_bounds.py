@@ -317,3 +317,40 @@ TURNS = {"empty_and_single": 4, "parallel_bound_of_field": 3}
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_bounds(session: Any, case: Any, t: Any) -> None:
     check(case, t, TURNS.get(case.__name__, 2))
+
+
+def test_an_index_that_leaves_its_range_after_the_last_iteration(arch: str) -> None:
+    """Where a segment is run again, nothing is read past the end of the loop."""
+    sg.init(arch=arch, debug=True, offline_cache=False)
+    n = 18
+    x, y = xy(sg.f32, n)
+    following = sg.field(sg.i32, shape=n)
+    following.from_numpy(np.array([*range(1, n), 10**6], np.int32))
+
+    @sg.kernel
+    def run():
+        for i in range(n):
+            v, j = x[i], 0
+            for _ in range(i + 1):
+                v = sg.sin(v) + x[j]
+                j = following[j]
+            y[i] = v
+
+    x.fill(0.5)
+    run()
+    y.grad.fill(1.0)
+    run.grad()
+    sg.sync()
+    v, last = 0.5, n - 1
+    for _ in range(n):
+        v = np.sin(v) + 0.5
+    assert y[last] == pytest.approx(v, rel=1e-5)
+    assert x.grad[last] == pytest.approx(1.0 + _slope_of_the_start(n), rel=1e-4)
+
+
+def _slope_of_the_start(steps: int) -> float:
+    """Of v = sin(v) + 0.5, done so often from 0.5."""
+    v, slope = 0.5, 1.0
+    for _ in range(steps):
+        v, slope = np.sin(v) + 0.5, slope * np.cos(v)
+    return float(slope)
