@@ -65,9 +65,20 @@ def tape_lanes(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> i
     """Places that each element of a tape of ``kernel`` (device IR) needs."""
     tasks = [op for op in kernel.body.ops[:-1] if op.attr.kind == "range_for"]
     tasks = [op for op in tasks if any(map(is_tape, op.regions[1].walk()))]
-    rows = [find_rows(*op.regions[:2]) for op in tasks]
-    bodies = [op.regions[1] if found is None else found.body for op, found in zip(tasks, rows)]
-    return lane_count(caps) if any(lockstep(body, options) for body in bodies) else 1
+    return lane_count(caps) if any(lockstep(_body(op), options) for op in tasks) else 1
+
+
+def is_vectorised(kernel: Kernel, options: CompileOptions) -> bool:
+    """Whether the code of ``kernel`` (device IR) is vectors already, so that LLVM need not look for any: all its parallel loops run in
+    lockstep."""
+    tasks = [op for op in kernel.body.ops[:-1] if op.attr.kind == "range_for"]
+    return bool(tasks) and all(lockstep(_body(op), options) for op in tasks)
+
+
+def _body(task: Op) -> Region:
+    """The body of a range task, by rows if it has rows."""
+    rows = find_rows(*task.regions[:2])
+    return task.regions[1] if rows is None else rows.body
 
 
 def _check_slots(kernel: Kernel, block: ArgBlock) -> None:

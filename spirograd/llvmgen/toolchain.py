@@ -112,12 +112,13 @@ def _instructions(text: str) -> int:
     return text.count("\n  ")
 
 
-def compile_module(text: str, caps: Capabilities, options: CompileOptions) -> NativeCode:
-    """Optimise and compile a module for the CPU that ``caps`` describes.
+def compile_module(text: str, caps: Capabilities, options: CompileOptions, vectorised: bool = False) -> NativeCode:
+    """Optimise and compile a module for the CPU that ``caps`` describes. ``vectorised``: it is vectors already, for which the first level
+    of optimisation gives the same code in half the time.
 
     Raises SpirogradRuntimeError with LLVM's message if the text is no valid module: a defect of the emitter.
     """
-    level = min(max(options.opt_level, 0), 3) if options.optimize else 0
+    level = min(max(options.opt_level, 0), 1 if vectorised else 3) if options.optimize else 0
     machine = _target_machine(caps.cpu_name, caps.cpu_features, level)
     try:
         module = llvm.parse_assembly(text, llvm.create_context())
