@@ -17,7 +17,7 @@ from spirograd.runtime.memory import Allocation
 
 class DerivativePlan:
     """A derivative ready to launch. ``main`` is its launch plan, ``sizing`` those of the kernels that count iterations, none if the host
-    knows them all, or tapes grow as they are written."""
+    knows them all."""
 
     def __init__(self, derivative: Derivative, main: LaunchPlan, sizing: Sequence[LaunchPlan]) -> None:
         self.compiled = main.compiled
@@ -31,11 +31,6 @@ class DerivativePlan:
     def tape_bytes(self) -> int:
         """The memory for tapes that the last launch asked for, in bytes."""
         return self.main.tape_bytes
-
-    @property
-    def found_by(self) -> tuple[str, ...]:
-        """How each capacity is found: "host" (from arguments and shapes), "counted" (by a kernel that runs first)."""
-        return tuple(["counted" if size is None else "host" for size in self._sizes])
 
     def launch(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None = None) -> None:
         """Run it. Arguments as of `LaunchPlan.launch`; waits if iterations have to be counted."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from spirograd.analysis.sizes import size_of
 from spirograd.autodiff.derivative import Need, Write
-from spirograd.autodiff.needs import Conflict, needs, not_final, too_late
+from spirograd.autodiff.needs import Conflict, needs, not_final, outer_key, too_late
 from spirograd.autodiff.prepare.elements import same_memory
 from spirograd.autodiff.sweep import OLD_VALUE, STATE
 from spirograd.base.loc import Loc
@@ -27,7 +27,7 @@ def memory_needs(primal: Kernel, gradient: Kernel) -> tuple[tuple[Need, ...], tu
     found, conflicts = needs(primal, [op for op in loads if op.code is ops.load])
     finals = [op for op in loads if op.code is not ops.load]
     conflicts += not_final(primal, finals)
-    by_memory = {(need.ref if isinstance(need.ref, ArrayRef) else need.ref.key): need for need in found}
+    by_memory = {outer_key(need.ref): need for need in found}
     out: dict[Need, None] = {}
     for op in loads:
         ref = ref_of(op)
@@ -35,7 +35,7 @@ def memory_needs(primal: Kernel, gradient: Kernel) -> tuple[tuple[Need, ...], tu
         if op.code is not ops.load:
             out[Need(ref, "after", op.loc, first=first_index(op))] = None
             continue
-        need = by_memory.get(ref if isinstance(ref, ArrayRef) else ref.key)
+        need = by_memory.get(outer_key(ref))
         if need is not None:
             out[replace(need, ref=ref, first=first_index(op))] = None
     mixed = tuple(_mixed(out, loads))

@@ -50,7 +50,7 @@ def needs(primal: Kernel, loads: Iterable[Op]) -> tuple[tuple[Need, ...], tuple[
             continue
         demand = order.demand(load, ref)
         if demand.allowed:
-            demands.setdefault(_memory(ref), (ref, []))[1].append(demand)
+            demands.setdefault(outer_key(ref), (ref, []))[1].append(demand)
         else:
             conflicts.append(demand.conflict())
     found = []
@@ -115,7 +115,8 @@ class _Demand:
         return Conflict(self.ref, self.load, self.load.loc, (self.later or self.earlier)[0].loc)
 
 
-def _memory(ref: Outer) -> tuple[str, int]:
+def outer_key(ref: Outer) -> tuple[str, int]:
+    """What references to one field or argument have in common."""
     return ("field", ref.key) if isinstance(ref, FieldRef) else ("array", ref.arg)
 
 
