@@ -13,6 +13,9 @@ from spirograd.ir.nodes import ArrayRef
 from spirograd.lang import context
 from spirograd.lang.frontend.kernel import BoundKernel, Kernel
 
+# Tapes save what a kernel overwrites, but torch's own graph takes their place.
+_COPY_HINT = "have the kernel write to another array than it reads: torch then keeps the one that it reads"
+
 
 def torch_function(kernel: Any, outputs: Mapping[str, Any] | Sequence[str] = ()) -> Callable[..., Any]:
     """``kernel`` as a function that torch differentiates: ``f = torch_function(kernel, {"y": "x"}); y = f(x)``.
@@ -100,7 +103,7 @@ class _TorchFunction:
         """Launch the gradient on the same tensors, whose ``grad`` it uses."""
         session, specialization, args = self.kernel.specialized(self.bound, values)
         made = self.kernel.grad.of(session, specialization)
-        made.check_bare()
+        made.check_bare(_COPY_HINT)
         made.launch(self.kernel.pack(session, specialization, args, gradients=True), returned if made.returned else None, number)
 
 

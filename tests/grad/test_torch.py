@@ -208,6 +208,19 @@ def test_mistakes(session: Any) -> None:
         y.sum().backward()
 
 
+def test_overwritten_inputs(session: Any) -> None:
+    @sg.kernel
+    def squared(x: sg.types.ndarray()):
+        for i in x:
+            x[i] = x[i] * x[i]
+
+    y = sg.ad.torch_function(squared, ["x"])(x=leaf(1) * 1.0)
+    with pytest.raises(sg.SpirogradCompilationError, match="needs `x` as it was before the kernel") as error:
+        y.sum().backward()
+    assert "another array than it reads" in str(error.value)
+    assert "Tape" not in str(error.value)
+
+
 def test_torch_is_imported_when_used() -> None:
     code = "import sys, spirograd as sg; sg.ad.torch_function; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

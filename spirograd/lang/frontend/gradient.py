@@ -76,8 +76,8 @@ class Differentiated:
             self._plan = self._session.prepare_derivative(self.derivative)
         return self._plan
 
-    def check_bare(self) -> None:
-        """Raise, with the line, unless this can run by itself, right after the kernel. Warns once of gradients that end."""
+    def check_bare(self, hint: str = TAPE_HINT) -> None:
+        """Raise, with the line and ``hint``, unless this can run by itself, right after the kernel. Warns once of gradients that end."""
         if self._checked:
             return
         self.warn()
@@ -90,7 +90,7 @@ class Differentiated:
                     f"the gradient of {self.label} needs {name_of(need.ref)} as it was before the kernel, which overwrites it "
                     f"({need.overwritten})",
                     need.loc,
-                    TAPE_HINT,
+                    hint,
                 )
         for place in derivative.gaps:
             text = f"no gradient flows through {name_of(place.ref)}, which {self.label} gives values that depend on others with gradients"
