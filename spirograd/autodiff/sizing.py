@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from spirograd.analysis.sizes import size_of
 from spirograd.autodiff.derivative import Counting
@@ -14,6 +15,7 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, Region, TapeRef, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
+from spirograd.transforms.exact_extrema import exact, is_rounded
 from spirograd.transforms.simplify import simplify
 
 
@@ -34,7 +36,20 @@ def sizing(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[Counting, ..
         sizes[k] = size if k not in sizes else None
     capacities = tuple([sizes[k] for k in range(len(sizes))])
     main = _Without().kernel(kernel)
-    return main, _countings(kernel, [k for k, size in enumerate(capacities) if size is None], ctx), capacities
+    return *_agreeing(main, _countings(kernel, [k for k, size in enumerate(capacities) if size is None], ctx)), capacities
+
+
+def _agreeing(main: Kernel, stages: tuple[Counting, ...]) -> tuple[Kernel, tuple[Counting, ...]]:
+    """Kernels that round alike what counts depend on: compiled apart, they could fuse other operations, and a loop that stops at a value
+    of floats would run once more than was counted."""
+    sites = {(op.code, op.loc) for stage in stages for op in stage.kernel.walk() if is_rounded(op)}
+    if not sites:
+        return main, stages
+
+    def marked(kernel: Kernel) -> Kernel:
+        return exact(kernel, {op for op in kernel.walk() if (op.code, op.loc) in sites})
+
+    return marked(main), tuple([replace(stage, kernel=marked(stage.kernel)) for stage in stages])
 
 
 def known_element(load: Op) -> Size | None:

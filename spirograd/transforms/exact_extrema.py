@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from spirograd.base.dtypes import DType
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Region, ref_of
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 
@@ -20,7 +22,20 @@ def exact_extrema(kernel: Kernel, ctx: PassContext) -> Kernel:
     """
     if not any(_is_extremum(op) for op in kernel.walk()):
         return kernel
-    return _Exact(kernel.body).kernel(kernel)
+    loops = [op for op in kernel.body.ops if op.regions and any(_is_extremum(inner) for r in op.regions for inner in r.walk())]
+    # Code at the top may feed any of them.
+    top = {op for op in kernel.body.ops if not op.regions}
+    return exact(kernel, top | {x for loop in loops for r in loop.regions for x in r.walk()})
+
+
+def exact(kernel: Kernel, marked: Collection[Op]) -> Kernel:
+    """``kernel`` with the float arithmetic among ``marked`` never fused."""
+    return _Exact(marked).kernel(kernel)
+
+
+def is_rounded(op: Op) -> bool:
+    """Whether ``op`` is float arithmetic that a compiler may fuse with other arithmetic."""
+    return op.code in _ROUNDED and isinstance(op.type, DType) and op.type.is_float
 
 
 def _is_extremum(op: Op) -> bool:
@@ -29,14 +44,12 @@ def _is_extremum(op: Op) -> bool:
 
 
 class _Exact(Rewriter):
-    def __init__(self, body: Region) -> None:
+    def __init__(self, marked: Collection[Op]) -> None:
         super().__init__()
-        loops = [op for op in body.ops if op.regions and any(_is_extremum(inner) for r in op.regions for inner in r.walk())]
-        # Code at the top may feed any of them.
-        self.marked = {op for op in body.ops if not op.regions} | {x for loop in loops for r in loop.regions for x in r.walk()}
+        self.marked = marked
         self.handlers = dict.fromkeys(_ROUNDED, self._arithmetic)
 
     def _arithmetic(self, op: Op) -> Op:
-        if op.attr is not None or op not in self.marked or not isinstance(op.type, DType) or not op.type.is_float:
+        if op.attr is not None or op not in self.marked or not is_rounded(op):
             return self.copy(op)
         return self.b.append(Op(op.code, op.type, self.args(op), "exact", (), op.loc))

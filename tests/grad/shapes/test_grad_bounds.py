@@ -354,3 +354,40 @@ def _slope_of_the_start(steps: int) -> float:
     for _ in range(steps):
         v, slope = np.sin(v) + 0.5, slope * np.cos(v)
     return float(slope)
+
+
+def test_iterations_that_depend_on_the_last_digit_are_counted_as_they_run(session: Any) -> None:
+    """The kernel that counts and the gradient round alike, though the gradient uses the product twice: neither fuses it into the sum."""
+    n, steps = 8, 40
+    scale, offset = np.float32(1.03), np.float32(0.0107)
+    rng = np.random.default_rng(1)
+    starts, ends = [], []
+    while len(starts) < n:
+        start = fused = rounded = np.float32(rng.uniform(0.5, 1.0))
+        for _ in range(steps):
+            rounded = np.float32(np.float32(rounded * scale) + offset)
+            fused = np.float32(np.float64(fused) * np.float64(scale) + np.float64(offset))
+        if rounded < fused:  # fused, the loop stops here; else it runs once more
+            starts.append(start)
+            ends.append(fused)
+    x, y = xy(sg.f32, n)
+    end = sg.field(sg.f32, shape=n)
+
+    @sg.kernel
+    def run():
+        for i in x:
+            v, total = x[i], 0.0
+            while v < end[i]:
+                p = v * 1.03
+                v = p + 0.0107
+                total += sg.sin(p) * total + sg.cos(p) * p
+            y[i] = v + total
+
+    x.from_numpy(np.array(starts))
+    end.from_numpy(np.array(ends))
+    run()
+    y.grad.fill(1.0)
+    run.grad()
+    capacities = run.grad._last.plan.capacities
+    assert session.device.caps.profile != "cpu" or capacities == (steps + 1,)
+    assert np.isfinite(x.grad.to_numpy()).all()
