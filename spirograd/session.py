@@ -60,9 +60,7 @@ class Session:
 
     # --- compiling -------------------------------------------------------------------------------------------------------
 
-    def prepare(
-        self, kernel: nodes.Kernel, on_op: Callable[[Any, Any], None] | None = None, opt_level: int | None = None
-    ) -> LaunchPlan:
+    def prepare(self, kernel: nodes.Kernel, on_op: Callable[[Any, Any], None] | None = None, opt_level: int | None = None) -> LaunchPlan:
         """Compile a kernel, or take it from the offline cache, and load it. ``on_op``: see `Kernel.step`. ``opt_level``: another than the
         session's, for code that is small and not run often."""
         if on_op is not None:

@@ -89,12 +89,11 @@ class Control(Calls):
         pairs = zip([None, *rest], rest)
         loops = [s for before, s in pairs if isinstance(s, ast.For) and not self.only_unrolled(s) and not _serializes(before)]
         if self.at_top_level() and loops:
-            raise self.syntax_error(
-                f"{self._returning()} cannot return under a run-time condition before a parallel loop",
-                node,
-                "let the loop test the condition instead"
-                + ("" if self.frame.is_kernel else ", or put `sg.loop_config(serialize=True)` before it: at the top of a kernel it is parallel"),
-            )
+            hint = "let the loop test the condition instead"
+            if not self.frame.is_kernel:
+                hint += ", or put `sg.loop_config(serialize=True)` before it: at the top of a kernel it is parallel"
+            problem = f"{self._returning()} cannot return under a run-time condition before a parallel loop"
+            raise self.syntax_error(problem, node, hint)
 
     def only_unrolled(self, node: ast.For) -> bool:
         """Whether a loop and those in it are unrolled."""
