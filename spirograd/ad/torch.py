@@ -7,10 +7,13 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from spirograd.ad.entries import memory_of
+from spirograd.ad.entries import derivative_footprint_of, memory_of
+from spirograd.ad.memories import Collector
+from spirograd.ad.versions import Saved, Stored
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.ir.nodes import ArrayRef
 from spirograd.lang import context
+from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.kernel import BoundKernel, Kernel
 
 # Tapes save what a kernel overwrites, but torch's own graph takes their place.
@@ -89,22 +92,39 @@ class _TorchFunction:
                 hint = f"declare `{name}: sg.types.ndarray()`, and pass a tensor of one element; or `{name}.detach()`"
                 raise SpirogradRuntimeError(render(label, None, hint))
 
-    def run(self, values: dict[str, Any]) -> tuple[Any, Any, Any]:
-        """Launch the kernel on detached tensors: its result, what it was compiled to, and its plan's number of the launch."""
+    def run(self, values: dict[str, Any], wanted: bool) -> tuple[Any, Any, list[Saved]]:
+        """Launch the kernel on detached tensors: its result, its plan's number of the launch, and copies of the fields and ndarrays that
+        the gradient reads, if that is ``wanted``: torch keeps its tensors only."""
         _, specialization, args = self.kernel.specialized(self.bound, values)
         self.check_writes(specialization)
         self._check_copied(values)
         if context.recorder() is not None:
             raise SpirogradRuntimeError("a `torch_function` has its gradient from torch: call it outside of tapes")
         result = self.kernel(*args)
-        return result, specialization, specialization.last_number
+        return result, specialization.last_number, self._saved(specialization, args) if wanted else []
 
-    def gradient(self, values: dict[str, Any], returned: Any, number: Any) -> None:
-        """Launch the gradient on the same tensors, whose ``grad`` it uses."""
+    def _saved(self, specialization: Any, args: Any) -> list[Saved]:
+        made = self.kernel.grad.of(context.session(), specialization)
+        arrays = Collector(self.kernel, specialization, args).arrays
+        found: dict[int, Saved] = {}
+        for access, _, _ in derivative_footprint_of(made).needs:
+            whole = access.whole if access.arg is None else arrays[access.arg]
+            if id(whole) not in found and (access.arg is None or isinstance(whole, Ndarray)):
+                found[id(whole)] = Saved(Stored(access.name, whole), None)
+        return list(found.values())
+
+    def gradient(self, values: dict[str, Any], returned: Any, number: Any, saved: list[Saved]) -> None:
+        """Launch the gradient on the same tensors, whose ``grad`` it uses, and on memory as it was ``saved``."""
         session, specialization, args = self.kernel.specialized(self.bound, values)
         made = self.kernel.grad.of(session, specialization)
         made.check_bare(_COPY_HINT)
-        made.launch(self.kernel.pack(session, specialization, args, gradients=True), returned if made.returned else None, number)
+        try:
+            for memory in saved:
+                memory.swap()
+            made.launch(self.kernel.pack(session, specialization, args, gradients=True), returned if made.returned else None, number)
+        finally:
+            for memory in saved:
+                memory.swap()
 
 
 def _traced(value: Any, needed: bool) -> Any:
@@ -125,7 +145,7 @@ def _function_class() -> Any:
             floats = [t and v.is_floating_point() for t, v in zip(is_tensor, values)]
             wanted = [f and (need or name in function.outputs) for f, name, need in zip(floats, names, ctx.needs_input_grad[2:])]
             arguments = {n: _traced(v, w) if t else v for n, v, t, w in zip(names, values, is_tensor, wanted)}
-            result, _, number = function.run(arguments)
+            result, number, ctx.saved = function.run(arguments, any(ctx.needs_input_grad[2:]))
             ctx.function, ctx.names, ctx.number, ctx.wanted, ctx.is_tensor = function, names, number, wanted, is_tensor
             ctx.plain = [None if t else v for t, v in zip(is_tensor, values)]
             outputs = [v for n, v in zip(names, values) if n in function.outputs]
@@ -150,7 +170,7 @@ def _function_class() -> Any:
                         arguments[name].grad = gradient.clone(memory_format=torch.contiguous_format)
             else:
                 returned = gradients[0].item()
-            function.gradient(arguments, returned, ctx.number)
+            function.gradient(arguments, returned, ctx.number, ctx.saved)
             found = [v.grad if w else None for v, w in zip(values, ctx.wanted)]
             needed = ctx.needs_input_grad[2:]
             return (None, None, *(g if need else None for g, need in zip(found, needed)))

@@ -228,3 +228,21 @@ def test_torch_is_imported_when_used() -> None:
 
 def test_names_stay(session: Any) -> None:
     assert sg.ad.torch_function(product, {"y": "x"}).__name__ == "product"
+
+
+@sg.kernel
+def scaled(u: sg.types.ndarray(), n: sg.types.ndarray(), w: sg.template(), o: sg.types.ndarray()):
+    for i in u:
+        o[i] = u[i] * w[None] * n[0]
+
+
+def test_memory_that_changes_before_the_gradient(session: Any) -> None:
+    w = sg.field(sg.f32, (), needs_grad=True)
+    n = sg.ndarray(sg.f32, 1, needs_grad=True)
+    w[None], n[0] = 2.0, 3.0
+    u = torch.ones(3, requires_grad=True)
+    out = sg.ad.torch_function(scaled, {"o": "u"})(u, n, w)
+    w[None], n[0] = 5.0, 7.0
+    out.sum().backward()
+    np.testing.assert_allclose(u.grad.numpy(), [6.0, 6.0, 6.0])
+    assert (w[None], n[0]) == (5.0, 7.0)
