@@ -36,7 +36,12 @@ class DerivativePlan:
         """Run it. Arguments as of `LaunchPlan.launch`; waits if iterations have to be counted."""
         if self._sizes and self.compiled.tapes:
             self.capacities = self._find(scalars, arrays, trees, drawn)
-        self.main.launch(scalars, arrays, trees, self.capacities, drawn)
+        self.main.launch(scalars, arrays, trees, self._with_room(self.capacities), drawn)
+
+    def _with_room(self, capacities: Sequence[int]) -> tuple[int, ...]:
+        """Capacities with room to spare where they were counted: a `while` may take a few turns more in another kernel, whose functions
+        round otherwise."""
+        return tuple([n if size is not None else n + n // 4 + 16 for n, size in zip(capacities, self._sizes)])
 
     def _find(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None) -> tuple[int, ...]:
         def memory(kind: str, number: int, offset: int, dtype: DType) -> int:
@@ -53,6 +58,6 @@ class DerivativePlan:
 
         found = [0 if size is None else known(size) for size in self._sizes]
         for plan, numbers in zip(self.sizing, self._numbers):
-            for k, count in zip(numbers, plan.launch(scalars, arrays, trees, found, drawn) or ()):
+            for k, count in zip(numbers, plan.launch(scalars, arrays, trees, self._with_room(found), drawn) or ()):
                 found[k] = int(count)
         return tuple(found)

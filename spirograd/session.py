@@ -163,6 +163,9 @@ class Transfers:
         if self.gradients:
             if not getattr(value, "requires_grad", False):
                 return binding
+            if not value.is_leaf:
+                problem = f"{label}: this tensor is computed by torch from others, to which no gradient would flow back"
+                raise SpirogradRuntimeTypeError(render(problem, None, "use `sg.ad.torch_function(kernel, ...)`, or pass `t.detach()`"))
             if value.grad is None:
                 value.grad = value.detach().new_zeros(value.shape)
             gradient, write_back = self._bind(value.grad, element_shape, label)

@@ -282,7 +282,7 @@ class _Reverse:
         final = b.load(replace(ref, name=f"{ref.name}{STATE}final{number}"), *at)
         there, t = self.sweep.env[value], ref.dtype
         apart = b.emit(ops.abs_, b.emit(ops.sub, there, final))
-        near = b.emit(ops.le, apart, b.emit(ops.mul, b.emit(ops.abs_, final), b.const(_SAME * float(np.finfo(t.np).eps), t)))
+        near = b.emit(ops.le, apart, b.emit(ops.mul, b.emit(ops.abs_, final), b.const(_SAME[t.bits] * float(np.finfo(t.np).eps), t)))
         wins = b.emit(ops.or_, near, b.emit(ops.eq, there, final))
         b.begin()
         claimed = b.atomic("exchange", grad, *at, b.const(0.0, ref.dtype))
@@ -511,8 +511,8 @@ def _relevant(kernel: Kernel, matters: Callable[[Op], bool]) -> set[Op]:
     return found
 
 
-# How many units in the last place the value of an extremum may be off when it is computed again.
-_SAME = 16
+# How many units in the last place the value of an extremum may be off when it is computed again, by the bits of its type.
+_SAME = {16: 2, 32: 16, 64: 16}
 _NAMES = {"mul": "multiplication"}
 _ATOMICS: dict[str, Callable[[_Reverse, Op, Ref], None]] = {
     "add": _Reverse.atomic_add,
