@@ -10,7 +10,7 @@ from __future__ import annotations
 from spirograd.base.dtypes import DType, Vec, f16, i32
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
-from spirograd.ir.nodes import BufferRef, Op, Region
+from spirograd.ir.nodes import BufferRef, Op, Region, ref_of
 from spirograd.llvmgen.cost import trips
 
 # An access that is not contiguous costs about as much as vectorising this many arithmetic operations gains.
@@ -57,7 +57,7 @@ class Uniformity:
             if op.args[0] in self.varying:
                 raise _Diverges
             return True
-        return op.code is ops.atomic or any(a in self.varying for a in op.args)
+        return (op.code is ops.atomic and not is_report(op)) or any(a in self.varying for a in op.args)
 
     def _for(self, op: Op) -> None:
         if any(a in self.varying for a in op.args[:2]):
@@ -101,6 +101,12 @@ def is_tape(op: Op) -> bool:
     return op.code in (ops.load, ops.store) and isinstance(ref, BufferRef) and ref.slot.kind == "tapes"
 
 
+def is_report(op: Op) -> bool:
+    """Whether ``op`` accesses the fault record: where all lanes fail together, one of them tells."""
+    ref = ref_of(op)
+    return isinstance(ref, BufferRef) and ref.slot.kind == "fault"
+
+
 def _speculable(op: Op) -> bool:
     """Whether ``op`` may run though its branch is not taken."""
     return op.code.effect == "pure" and not op.regions and op.code not in (ops.idiv, ops.irem)
@@ -136,6 +142,8 @@ class _Work:
                 self.add(inner, turns)
             if op.code is ops.for_:
                 self.chain |= turns >= _SHORTEST and self._is_chain(op.regions[0])
+            elif is_report(op):
+                continue
             elif op.code is ops.atomic or (op.code in (ops.load, ops.store) and not is_tape(op)):
                 alone = op.code is not ops.load or op in self.found.varying
                 self.scattered += times * (alone and (op.code is ops.atomic or not self.found.contiguous(op.args[0])))
