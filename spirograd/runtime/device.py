@@ -9,6 +9,9 @@ from typing import Any, Protocol
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
 
+# Bytes of one `Device.fetch`: it is for a few numbers that the host wants to know some time, not for data.
+FETCH_LIMIT = 1 << 16
+
 
 @dataclass(slots=True, eq=False)
 class Buffer:
@@ -29,14 +32,36 @@ class DeviceInfo:
     detail: tuple[tuple[str, str], ...] = ()
 
 
+class Fetch(Protocol):
+    """Bytes of device memory that were asked for, as they were after all work recorded before: see `Device.fetch`.
+
+    Calls may come from any thread. Whoever drops a fetch need not take it. Both methods raise SpirogradRuntimeError if the device was
+    lost, or closed before the bytes were taken.
+    """
+
+    def take(self) -> bytes | None:
+        """The bytes, or None as long as they are not there. Never waits, submits nothing; once it gave the bytes, it always does.
+
+        They come some time after the work was submitted: by later launches, which go in batches, or by whoever waits for the device.
+        """
+
+    def wait(self) -> bytes:
+        """Submit what is recorded up to the fetch, wait for it, and give the bytes; counts as a wait, even if they were there."""
+
+
 class Device(Protocol):
     """One device. Calls may come from any thread; work is done in the order of the calls.
 
     Memory is zero when allocated. `download` waits for earlier launches, `launch` and `fill` may return before they are done.
+
+    ``waits`` counts how often the host has waited for results since the device was opened: each `synchronize`, `download` and
+    `Fetch.wait`, whether it blocked or not (and, on wgpu, writes and copies that begin or end within a word, which must read first).
+    What else may block is not counted: room for commands or memory that earlier work still uses.
     """
 
     info: DeviceInfo
     caps: Capabilities
+    waits: int
 
     def allocate(self, nbytes: int) -> Buffer:
         """``nbytes`` (rounded up, at least 16) of zeroed memory, 256-byte aligned; raises OutOfDeviceMemory."""
@@ -49,6 +74,12 @@ class Device(Protocol):
 
     def download(self, buffer: Buffer, offset: int, out: memoryview) -> None:
         """Wait for earlier work, then copy ``len(out)`` bytes from ``offset`` into ``out``."""
+
+    def fetch(self, buffer: Buffer, offset: int, nbytes: int) -> Fetch:
+        """Ask for a copy of ``nbytes`` (at most FETCH_LIMIT) from ``offset`` on, both multiples of 4, in order with launches.
+
+        Does not wait, and submits nothing by itself. Raises ValueError for a range that cannot be fetched.
+        """
 
     def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
         """Fill with a 32-bit pattern; offset and nbytes are multiples of 4."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
-from spirograd.runtime.device import Buffer, Device
+from spirograd.runtime.device import Buffer, Device, Fetch
 
 # One clock for all allocations: taking the next tick is atomic, so that two threads can never write the same generation.
 _clock = itertools.count(1)
@@ -53,6 +53,11 @@ class Allocation:
             return
         self.device.synchronize()
         out.cast("B")[:] = view[offset : offset + count]
+
+    def fetch(self, offset: int, nbytes: int) -> Fetch:
+        """Ask for a copy of the bytes as they are after earlier launches, without waiting: see `Device.fetch`."""
+        self._check(offset, nbytes, "fetch")
+        return self.device.fetch(self.buffer, offset, nbytes)
 
     def write(self, offset: int, data: memoryview) -> None:
         """Copy ``data`` (contiguous) to ``offset``, in order with launches; ``data`` may be reused on return."""

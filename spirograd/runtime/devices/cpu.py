@@ -20,6 +20,7 @@ from spirograd.llvmgen import abi
 from spirograd.llvmgen.toolchain import Library, host_caps, link, version
 from spirograd.runtime.device import Buffer, DeviceInfo
 from spirograd.runtime.devices import cpu_call, cpu_pool
+from spirograd.runtime.devices.fetching import ReadyFetch, check_range
 
 _ALIGNMENT = 256
 # From this size on memory comes in pages of its own, zeroed as it is touched and given back when freed.
@@ -84,6 +85,7 @@ class CpuDevice:
         self._lock = threading.Lock()
         self._allocated = 0
         self._closed = False
+        self.waits = 0
 
     # --- memory ---
 
@@ -118,8 +120,13 @@ class CpuDevice:
         self._view(buffer, offset, source.nbytes)[:] = source
 
     def download(self, buffer: Buffer, offset: int, out: memoryview) -> None:
+        self._count_wait()
         target = out.cast("B")
         target[:] = self._view(buffer, offset, target.nbytes)
+
+    def fetch(self, buffer: Buffer, offset: int, nbytes: int) -> ReadyFetch:
+        check_range(buffer, offset, nbytes)
+        return ReadyFetch(bytes(self._view(buffer, offset, nbytes)), self._count_wait)
 
     def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
         np.frombuffer(self._view(buffer, offset, nbytes), np.uint32)[:] = word
@@ -161,6 +168,11 @@ class CpuDevice:
 
     def synchronize(self) -> None:
         """Nothing to wait for."""
+        self._count_wait()
+
+    def _count_wait(self) -> None:
+        with self._lock:
+            self.waits += 1
 
     def close(self) -> None:
         """No more launches; memory goes with its buffers, and the worker threads are shared with later devices."""

@@ -19,6 +19,7 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.base.wording import over_limit
 from spirograd.runtime.device import Buffer, Device, DeviceInfo
+from spirograd.runtime.devices.fetching import ReadyFetch, check_range
 
 _ALIGNMENT = 256
 _FIRST_ADDRESS = 1 << 32
@@ -55,6 +56,7 @@ class InterpreterDevice:
         self._starts: list[int] = []
         self._arrays: dict[int, np.ndarray[Any, Any]] = {}
         self._lock = threading.RLock()
+        self.waits = 0
 
     # Memory
 
@@ -99,7 +101,13 @@ class InterpreterDevice:
     def download(self, buffer: Buffer, offset: int, out: memoryview) -> None:
         target = np.frombuffer(out, np.uint8)
         with self._lock:
+            self.waits += 1
             target[:] = self._range(buffer, offset, len(target))
+
+    def fetch(self, buffer: Buffer, offset: int, nbytes: int) -> ReadyFetch:
+        check_range(buffer, offset, nbytes)
+        with self._lock:
+            return ReadyFetch(self._range(buffer, offset, nbytes).tobytes(), self.synchronize)
 
     def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
         with self._lock:
@@ -137,7 +145,9 @@ class InterpreterDevice:
             executable(bytes(block), self)
 
     def synchronize(self) -> None:
-        """Nothing to wait for."""
+        """Nothing to wait for, but a launch in another thread."""
+        with self._lock:
+            self.waits += 1
 
     def close(self) -> None:
         with self._lock:

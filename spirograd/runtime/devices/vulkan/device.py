@@ -13,12 +13,14 @@ import vulkan as vk
 
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
-from spirograd.runtime.device import Buffer
+from spirograd.runtime.device import Buffer, Fetch
+from spirograd.runtime.devices.fetching import ReadyFetch, check_range
 from spirograd.runtime.devices.grid import extent
 from spirograd.runtime.devices.open_devices import OpenDevices
 from spirograd.runtime.devices.vulkan import transfer
 from spirograd.runtime.devices.vulkan.api import NULL, device_functions
 from spirograd.runtime.devices.vulkan.features import create_device, query
+from spirograd.runtime.devices.vulkan.fetching import Cell, Cells
 from spirograd.runtime.devices.vulkan.instance import Instance, choose
 from spirograd.runtime.devices.vulkan.memory import Allocator, MemoryTypes, Range, clear_host
 from spirograd.runtime.devices.vulkan.pipelines import Pipelines
@@ -42,6 +44,60 @@ class Executable:
         self.tasks = tasks
 
 
+class VulkanFetch:
+    """A `Fetch`: a cell of staging memory until the bytes are taken, whose contents are there when the timeline has passed ``value``."""
+
+    __slots__ = ("_cell", "_data", "_device", "_nbytes", "_value")
+
+    def __init__(self, device: VulkanDevice, cell: Cell, value: int, nbytes: int) -> None:
+        self._device = device
+        self._cell: Cell | None = cell
+        self._value = value
+        self._nbytes = nbytes
+        self._data = b""
+
+    def take(self) -> bytes | None:
+        """See `Fetch.take`. While another thread is inside of the device, which may take long, the answer is None too."""
+        if self._cell is None:
+            return self._data
+        device = self._device
+        if not device._lock.acquire(blocking=False):
+            return None
+        try:
+            if self._cell is not None:
+                device._check()
+                if device._stream.completed < self._value and device._guard(device._stream.poll) < self._value:
+                    return None
+                self._settle(self._cell)
+            return self._data
+        finally:
+            device._lock.release()
+
+    def wait(self) -> bytes:
+        """See `Fetch.wait`."""
+        device = self._device
+        with device._lock:
+            device.waits += 1
+            if self._cell is not None:
+                device._check()
+                if device._stream.submitted < self._value:
+                    device._guard(device._stream.flush)
+                device._guard(device._stream.wait, self._value)
+                self._settle(self._cell)
+                device._check()
+            return self._data
+
+    def _settle(self, cell: Cell) -> None:
+        """The bytes are there: keep them, and give the cell back."""
+        self._data = cell.view[: self._nbytes]
+        self._cell = None
+        cell.home.append(cell)
+
+    def __del__(self) -> None:
+        if self._cell is not None:
+            self._cell.home.append(self._cell)
+
+
 class VulkanDevice:
     """One Vulkan device. See `spirograd.runtime.device.Device` for the methods.
 
@@ -54,6 +110,7 @@ class VulkanDevice:
         self._instance = Instance(validation)
         self._messages = self._instance.messages
         self._lock = threading.RLock()
+        self.waits = 0
         self._trouble = ""  # why the device cannot be used any more
         self._trash: deque[tuple[str, Any]] = deque()  # appended to by finalizers, which may run anywhere: no lock there
         self._waiting: deque[tuple[int, str, Any]] = deque()  # (timeline value after which it may go, kind, what)
@@ -67,6 +124,7 @@ class VulkanDevice:
             types = MemoryTypes(self._features.physical, self._features.kind, mappable)
             self._allocator = Allocator(self._device, self._fn, types, self._features.max_allocation, cap)
             self._stream = Stream(self._device, self._fn, family, self._allocator)
+            self._cells = Cells(self._allocator)
             self._push_limit = self.caps.max_push_constants
             self._pipelines = Pipelines(self._device, self._fn, self._push_limit, self._features.cache_identity, cache_folder)
         except BaseException:
@@ -110,8 +168,26 @@ class VulkanDevice:
         """See `Device.download`."""
         with self._lock:
             self._check()
+            self.waits += 1
             self._guard(transfer.download, self._stream, buffer.handle, offset, out)
             self._check()
+
+    def fetch(self, buffer: Buffer, offset: int, nbytes: int) -> Fetch:
+        """See `Device.fetch`."""
+        check_range(buffer, offset, nbytes)
+        with self._lock:
+            if self._trouble or self._messages:
+                self._check()
+            part = buffer.handle
+            if part.view is not None and self._guard(lambda: self._stream.idle):
+                return ReadyFetch(bytes(part.view[offset : offset + nbytes]), self._count_wait)
+            cell = self._cells.take(nbytes)
+            try:
+                self._guard(self._stream.copy, part.block.buffer, part.offset + offset, cell.buffer, cell.offset, nbytes)
+            except BaseException:
+                cell.home.append(cell)
+                raise
+            return VulkanFetch(self, cell, self._stream.pending_value, nbytes)
 
     def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
         """See `Device.fill`."""
@@ -200,8 +276,13 @@ class VulkanDevice:
         """See `Device.synchronize`. Raises what the validation layer has reported, and a lost device."""
         with self._lock:
             self._check()
+            self.waits += 1
             self._finish()
             self._check()
+
+    def _count_wait(self) -> None:
+        with self._lock:
+            self.waits += 1
 
     # --- life and trouble ---
 
@@ -267,7 +348,7 @@ class VulkanDevice:
 
     def _device_destroy(self) -> None:
         """Destroy what exists; also after a constructor that failed half-way."""
-        for part in ("_pipelines", "_stream", "_allocator"):
+        for part in ("_pipelines", "_cells", "_stream", "_allocator"):
             if hasattr(self, part):
                 getattr(self, part).close()
         device, self._device = self._device, None

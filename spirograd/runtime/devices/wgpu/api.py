@@ -6,6 +6,7 @@ Everything here that begins with an underscore in wgpu is used here and in no ot
 from __future__ import annotations
 
 import gc
+import itertools
 import logging
 import os
 import threading
@@ -23,6 +24,7 @@ from spirograd.base.errors import OutOfDeviceMemory, SpirogradError, SpirogradRu
 
 __all__ = [
     "DeviceLost",
+    "Mapping",
     "abandon",
     "check_version",
     "ffi",
@@ -176,12 +178,47 @@ def trusted_module(device: Any, code: bytes, label: str) -> Any:
     return GPUShaderModule(label, lib.wgpuDeviceCreateShaderModuleTrusted(handle(device), descriptor, 0), device)
 
 
-def _note_status(status: int, message: Any, first: Any, second: Any) -> None:
-    """Leaves the status where `read_staging` looks for it."""
-    ffi.cast("int *", first)[0] = status
+class Mapping:
+    """The wish to see the first ``nbytes`` of a buffer with usage MAP_READ, told to wgpu after the last submission that writes them.
+
+    wgpu fulfils it while it is polled; no submission may use the buffer until `end`.
+    """
+
+    __slots__ = ("_buffer", "_nbytes", "_number", "status")
+
+    def __init__(self, buffer: Any, nbytes: int) -> None:
+        self._buffer, self._nbytes = buffer, nbytes
+        self.status = 0  # 0 as long as wgpu has not answered
+        self._number = next(_numbers)
+        _mappings[self._number] = self
+        callback = ffi.new("WGPUBufferMapCallbackInfo *")
+        callback.mode = lib.WGPUCallbackMode_AllowProcessEvents
+        callback.callback, callback.userdata1 = _answered, ffi.cast("void *", self._number)
+        lib.wgpuBufferMapAsync(handle(buffer), lib.WGPUMapMode_Read, 0, nbytes, callback[0])
+
+    def read(self) -> Any:
+        """The bytes, as cffi sees them, until `end`. Raises SpirogradRuntimeError if wgpu could not map the buffer."""
+        if self.status != lib.WGPUMapAsyncStatus_Success:
+            raise SpirogradRuntimeError(f"wgpu cannot map memory to read it (status {self.status}): {lost_reason() or 'no reason given'}")
+        return ffi.buffer(lib.wgpuBufferGetConstMappedRange(handle(self._buffer), 0, self._nbytes), self._nbytes)
+
+    def end(self) -> None:
+        """Let submissions use the buffer again."""
+        lib.wgpuBufferUnmap(handle(self._buffer))
 
 
-_mapped = ffi.callback("void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)", _note_status)
+# Those that wgpu has not answered yet: it may answer long after everybody else has forgotten them.
+_mappings: dict[int, Mapping] = {}
+_numbers = itertools.count(1)
+
+
+def _note_status(status: int, message: Any, number: Any, unused: Any) -> None:
+    mapping = _mappings.pop(int(ffi.cast("uintptr_t", number)), None)
+    if mapping is not None:
+        mapping.status = status
+
+
+_answered = ffi.callback("void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)", _note_status)
 
 
 def read_staging(device: Any, buffer: Any, out: memoryview) -> None:
@@ -189,16 +226,10 @@ def read_staging(device: Any, buffer: Any, out: memoryview) -> None:
 
     As `GPUBuffer.map_sync` and `read_mapped`, without the thread that these poll with: 20 us instead of 600.
     """
-    status = ffi.new("int *", 0)
-    callback = ffi.new("WGPUBufferMapCallbackInfo *")
-    callback.mode = lib.WGPUCallbackMode_AllowProcessEvents
-    callback.callback, callback.userdata1 = _mapped, status
-    lib.wgpuBufferMapAsync(handle(buffer), lib.WGPUMapMode_Read, 0, len(out), callback[0])
+    mapping = Mapping(buffer, len(out))
     lib.wgpuDevicePoll(handle(device), True, ffi.NULL)
-    if status[0] != lib.WGPUMapAsyncStatus_Success:
-        raise SpirogradRuntimeError(f"wgpu cannot map memory to read it (status {status[0]}): {lost_reason() or 'no reason given'}")
-    ffi.memmove(ffi.from_buffer(out), lib.wgpuBufferGetConstMappedRange(handle(buffer), 0, len(out)), len(out))
-    lib.wgpuBufferUnmap(handle(buffer))
+    out[:] = mapping.read()
+    mapping.end()
 
 
 def subgroup_sizes(adapter: Any) -> tuple[int, int]:

@@ -12,10 +12,12 @@ from typing import Any, NoReturn
 from spirograd.base.artifact import CompiledKernel, TaskInfo
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.runtime.device import Buffer
+from spirograd.runtime.devices.fetching import check_range
 from spirograd.runtime.devices.grid import extent
 from spirograd.runtime.devices.open_devices import OpenDevices
 from spirograd.runtime.devices.wgpu.api import DeviceLost, abandon, ffi, handle, lib, losses, lost_reason, probe, telling
 from spirograd.runtime.devices.wgpu.features import Features, create_device
+from spirograd.runtime.devices.wgpu.fetching import Landing
 from spirograd.runtime.devices.wgpu.memory import Allocator, GroupCache, Place
 from spirograd.runtime.devices.wgpu.pipelines import Pipelines
 from spirograd.runtime.devices.wgpu.stream import ARGUMENT_BYTES, BATCH, Stream
@@ -82,6 +84,56 @@ class _Turn:
             self.lock.release()
 
 
+class WgpuFetch:
+    """A `Fetch`: where its submission lands until the bytes are taken."""
+
+    __slots__ = ("_at", "_data", "_device", "_landing", "_nbytes")
+
+    def __init__(self, device: WgpuDevice, landing: Landing, at: int, nbytes: int) -> None:
+        self._device = device
+        self._landing: Landing | None = landing
+        self._at = at
+        self._nbytes = nbytes
+        self._data = b""
+
+    def take(self) -> bytes | None:
+        """See `Fetch.take`. While another thread is inside of the device, which may take long, the answer is None too."""
+        if self._landing is None:
+            return self._data
+        turn = self._device._turn
+        if not turn.lock.acquire(blocking=False):
+            return None
+        try:
+            with turn:
+                landing = self._landing
+                if landing is not None:
+                    if landing.mapping is not None:
+                        self._device._stream.poll()
+                    self._settle(landing)
+                return self._data if self._landing is None else None
+        finally:
+            turn.lock.release()
+
+    def wait(self) -> bytes:
+        """See `Fetch.wait`."""
+        with self._device._turn:
+            self._device.waits += 1
+            landing = self._landing
+            if landing is not None:
+                self._device._stream.wait_for(landing)
+                self._device._check()
+                self._settle(landing)
+            return self._data
+
+    def _settle(self, landing: Landing) -> None:
+        """Keep the bytes if they are there. Raises the landing's problem."""
+        if landing.problem is not None:
+            raise landing.problem
+        if landing.data is not None:
+            self._data = landing.data[self._at : self._at + self._nbytes]
+            self._landing = None
+
+
 class WgpuDevice:
     """One adapter of wgpu. See `spirograd.runtime.device.Device` for the methods.
 
@@ -90,6 +142,7 @@ class WgpuDevice:
 
     def __init__(self, features: Features, checked: bool, cap: int | None) -> None:
         self._turn = _Turn(self)
+        self.waits = 0
         self._trouble = ""  # why the device cannot be used any more
         self._trash: deque[Place] = deque()  # appended to by finalizers, which may run anywhere: no lock there
         self._features = features
@@ -134,6 +187,7 @@ class WgpuDevice:
         first, last = offset // 4 * 4, -(-end // 4) * 4
         if (first, last) != (offset, end):
             whole = bytearray(last - first)
+            self.waits += 1
             edges = {(first, first + 4), (last - 4, last)}
             for begin, stop in edges:
                 self._stream.read(place.buffer, place.at(begin, 4), memoryview(whole)[begin - first : stop - first])
@@ -148,7 +202,16 @@ class WgpuDevice:
             self._download(buffer.handle, offset, out)
             self._check()
 
+    def fetch(self, buffer: Buffer, offset: int, nbytes: int) -> WgpuFetch:
+        """See `Device.fetch`."""
+        check_range(buffer, offset, nbytes)
+        with self._turn:
+            place = buffer.handle
+            landing, at = self._stream.fetch(place.buffer, place.at(offset, nbytes), nbytes)
+            return WgpuFetch(self, landing, at, nbytes)
+
     def _download(self, place: Place, offset: int, out: memoryview) -> None:
+        self.waits += 1
         end = offset + len(out)
         first, last = offset // 4 * 4, -(-end // 4) * 4
         if (first, last) == (offset, end):
@@ -269,6 +332,7 @@ class WgpuDevice:
     def synchronize(self) -> None:
         """See `Device.synchronize`. Raises what wgpu has reported, and a lost device."""
         with self._turn:
+            self.waits += 1
             self._stream.finish()
             self._collect()
             self._check()

@@ -6,6 +6,7 @@ from collections import deque
 from typing import Any
 
 from spirograd.runtime.devices.wgpu.api import ffi, handle, lib, read_staging, telling, wgpu
+from spirograd.runtime.devices.wgpu.fetching import Landing, Landings
 
 # Dispatches that are recorded before they are submitted: enough to hide the cost of a submission, few enough to keep the device busy.
 BATCH = 256
@@ -31,6 +32,7 @@ class Stream:
         self._arguments = bytearray()
         self.ring = device.create_buffer(size=ARGUMENT_BYTES, usage=wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST)
         self._staging: Any = None
+        self.landings = Landings(device)
         self._pattern: tuple[int, Any] | None = None  # a word, and a buffer full of it
         self._submitted: deque[int] = deque()
         self._index = ffi.new("WGPUSubmissionIndex *")
@@ -84,9 +86,9 @@ class Stream:
             if arguments:
                 # What was submitted before has read the ring by then: the queue keeps the order.
                 self._device.queue.write_buffer(self.ring, 0, arguments)
-            self._submitted.append(
-                lib.wgpuQueueSubmitForIndex(handle(self._device.queue), 1, ffi.new("WGPUCommandBuffer *", handle(commands)))
-            )
+            index = lib.wgpuQueueSubmitForIndex(handle(self._device.queue), 1, ffi.new("WGPUCommandBuffer *", handle(commands)))
+            self._submitted.append(index)
+            self.landings.submitted(index)
         if len(self._submitted) > _UNDER_WAY:
             self._index[0] = self._submitted.popleft()
             self._wait(self._index)
@@ -94,6 +96,7 @@ class Stream:
     def _wait(self, submission: Any) -> None:
         with telling("wait for work through wgpu"):
             lib.wgpuDevicePoll(handle(self._device), True, submission)
+            self.landings.collect()
 
     def finish(self) -> None:
         """Submit, and wait until everything is done."""
@@ -118,6 +121,30 @@ class Stream:
                 self.commands().copy_buffer_to_buffer(buffer, offset + start, staging, 0, len(piece))
                 self.flush()
                 read_staging(self._device, staging, piece)
+
+    def fetch(self, buffer: Any, offset: int, nbytes: int) -> tuple[Landing, int]:
+        """Record a copy to where the host finds it when the landing has data: landing and offset there."""
+        with telling("read device memory through wgpu"):
+            encoder = self.commands()
+            landing, at = self.landings.room(nbytes)
+            encoder.copy_buffer_to_buffer(buffer, offset, landing.buffer, at, nbytes)
+            return landing, at
+
+    def poll(self) -> None:
+        """Take what has come, without waiting."""
+        with telling("look for finished work through wgpu"):
+            lib.wgpuDevicePoll(handle(self._device), False, ffi.NULL)
+            self.landings.collect()
+
+    def wait_for(self, landing: Landing) -> None:
+        """Submit if need be, and wait until the landing has data, or a problem."""
+        if not landing.submission:
+            self.flush()
+        if landing.mapping is not None:
+            self._index[0] = landing.submission
+            self._wait(self._index)
+        if landing.mapping is not None:
+            self._wait(ffi.NULL)
 
     def _staging_of(self, nbytes: int) -> Any:
         if self._staging is None or self._staging.size < nbytes:

@@ -1,0 +1,55 @@
+"""Where fetches of the Vulkan device land: small cells of mapped staging memory, used again and again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from spirograd.runtime.devices.vulkan.api import ffi
+from spirograd.runtime.devices.vulkan.memory import Allocator, Block
+
+_SMALLEST_CELL = 64
+_BLOCK_BYTES = 1 << 16
+
+
+@dataclass(slots=True, eq=False)
+class Cell:
+    """A piece of staging memory: ``view`` is what the host sees of it, ``home`` the list that it lies in while nobody uses it."""
+
+    buffer: Any
+    offset: int
+    view: Any
+    home: list[Cell]
+
+
+class Cells:
+    """Cells by size, powers of two. Blocks of them are kept until `close`: as many as were in use at a time.
+
+    The device's lock guards `take`. Giving a cell back is ``cell.home.append(cell)``, which finalizers may do anywhere without the lock.
+    """
+
+    def __init__(self, allocator: Allocator) -> None:
+        self._allocator = allocator
+        self._free: dict[int, list[Cell]] = {}
+        self.blocks: list[Block] = []
+
+    def take(self, nbytes: int) -> Cell:
+        """A cell for ``nbytes``. A copy into it that nobody wants any more may still be to come: later copies come after it."""
+        size = max(_SMALLEST_CELL, 1 << (nbytes - 1).bit_length())
+        home = self._free.setdefault(size, [])
+        if not home:
+            self._grow(size, home)
+        return home.pop()
+
+    def _grow(self, size: int, home: list[Cell]) -> None:
+        block = self._allocator.create_block(max(size, _BLOCK_BYTES), staging=True)
+        self.blocks.append(block)
+        for offset in range(0, block.size, size):
+            home.append(Cell(block.buffer, offset, ffi.buffer(ffi.cast("char*", block.host + offset), size), home))
+
+    def close(self) -> None:
+        """Give all blocks back; nothing may be pending."""
+        for block in self.blocks:
+            self._allocator.destroy_block(block)
+        self.blocks.clear()
+        self._free.clear()
