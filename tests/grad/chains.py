@@ -1,0 +1,60 @@
+"""Chains ``v = v + 0.75 + sin(v) / 4``, as many turns as a bound says: their gradient needs every value on the way, and neither vanishes nor
+grows however many turns there are (a diffeomorphism of the circle). So each slot of a tape that holds anything else shows. The reference is
+NumPy in f64; results are amplified by 200.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import spirograd as sg
+
+AMPLIFIED = 200.0
+
+
+@sg.func
+def turn(v):
+    """One turn, in the type of ``v``: the constants are exact in any."""
+    return v + 0.75 + 0.25 * sg.sin(v)
+
+
+def turned(x: Any, turns: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The value after so many turns from each ``x``, and its derivative by ``x``."""
+    v, turns = np.broadcast_arrays(np.asarray(x, np.float64), np.asarray(turns))
+    v, slope = v.copy(), np.ones(v.shape)
+    for step in range(int(turns.max(initial=0))):
+        on = step < turns
+        slope = np.where(on, slope * (1 + 0.25 * np.cos(v)), slope)
+        v = np.where(on, v + 0.75 + 0.25 * np.sin(v), v)
+    return v, slope
+
+
+def starts(n: int, dtype: Any = np.float32) -> np.ndarray:
+    return np.random.default_rng(n).uniform(-1, 1, n).astype(dtype)
+
+
+def chains(n: int, t: Any = sg.f32) -> tuple[Any, Any]:
+    """Fields of starts and of results, with gradients."""
+    return sg.field(t, shape=n, needs_grad=True), sg.field(t, shape=n, needs_grad=True)
+
+
+def launch(kernel: Any, args: Sequence[Any], x: Any, y: Any) -> np.ndarray:
+    """Set ``x`` and the gradients of ``y``, and queue the kernel and its gradient. Returns the gradients of ``y``."""
+    seeds = np.random.default_rng(7).uniform(0.5, 2.0, y.shape[0]).astype(x.to_numpy().dtype)
+    x.from_numpy(starts(x.shape[0], seeds.dtype))
+    x.grad.fill(0.0)
+    y.grad.from_numpy(seeds)
+    kernel(*args)
+    kernel.grad(*args)
+    return seeds
+
+
+def compare(kernel: Any, args: Sequence[Any], x: Any, y: Any, turns: Any, rtol: float = 3e-3) -> None:
+    """Run a kernel ``y[i] = 200 * turns[i] turns of x[i]`` and its gradient, and check both."""
+    seeds = launch(kernel, args, x, y)
+    v, slope = turned(starts(x.shape[0], seeds.dtype), turns)
+    np.testing.assert_allclose(y.to_numpy(), AMPLIFIED * v, rtol=rtol, atol=1e-3)
+    np.testing.assert_allclose(x.grad.to_numpy(), AMPLIFIED * slope * seeds, rtol=rtol, atol=1e-3)
