@@ -98,6 +98,15 @@ def _tapes(worker: Worker, name: str) -> float:
         return float("inf")
 
 
+def _time(worker: Worker, case: str) -> float:
+    """Seconds per call; infinite if it fails, which some failures do only after the first run."""
+    try:
+        return float(worker.ask(run=case))
+    except RuntimeError as error:
+        print(f"{case}: {error}", file=sys.stderr)
+        return float("inf")
+
+
 def _measure(workers: list[Worker], path: Path, rounds: int) -> Measured:
     able, about = _load(workers, path)
     found = Measured({case: [float("inf")] * len(workers) for case in able})
@@ -105,7 +114,7 @@ def _measure(workers: list[Worker], path: Path, rounds: int) -> Measured:
         for _ in range(rounds):
             for k, worker in enumerate(workers):
                 if worker in able[case]:
-                    best[k] = min(best[k], worker.ask(run=case))
+                    best[k] = min(best[k], _time(worker, case))
     found.tapes = {name: [_tapes(worker, name) for worker in workers] for name in about["tapes"]}
     for name, (upper, lower) in about["ratios"].items():
         pairs = zip(found.times[upper], found.times[lower])
