@@ -1,4 +1,4 @@
-"""Chains ``v = v + 0.75 + sin(v) / 4``, as many turns as a bound says: their gradient needs every value on the way, and neither vanishes nor
+"""Chains ``v = v + 0.75 + sin(v) / 4``, as many turns as a bound says: the gradient needs every value on the way and neither vanishes nor
 grows however many turns there are (a diffeomorphism of the circle). So each slot of a tape that holds anything else shows. The reference is
 NumPy in f64; results are amplified by 200.
 """
