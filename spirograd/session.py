@@ -116,8 +116,10 @@ class Session:
         if binding is None or not array.is_of(self):
             allocation = array.allocation
             roles = (array.grad, array.dual, array.grad.dual if array.grad is not None else None)
-            grad, dual, grad_dual = [0 if part is None else part.allocation.address for part in roles]
+            parts = [None if part is None else part.allocation for part in roles]
+            grad, dual, grad_dual = [0 if part is None else part.address for part in parts]
             binding = array._sg_binding = ArrayBinding(allocation.address, array.shape, grad, dual, allocation, grad_dual)
+            binding.grad_allocation, binding.dual_allocation, binding.grad_dual_allocation = parts
         return binding  # type: ignore[no-any-return]
 
     def scratch(self, dtype: DType, shape: tuple[int, ...]) -> ArrayBinding:
@@ -169,7 +171,7 @@ class Transfers:
             if value.grad is None:
                 value.grad = value.detach().new_zeros(value.shape)
             gradient, write_back = self._bind(value.grad, element_shape, label)
-            binding.grad_address = gradient.address
+            binding.grad_address, binding.grad_allocation = gradient.address, gradient.allocation
         if write_back is not None:
             self.pending.append((index, write_back))
         return binding

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spirograd.base.artifact import Effects
+from spirograd.base.artifact import Effects, part_name
 from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, TapeRef, TempRef, ref_of
 
 _READING = frozenset(("read", "atomic"))
@@ -88,18 +88,29 @@ def may_alias(a: Ref, b: Ref) -> bool:
     return place(a) == place(b) and (isinstance(a, BufferRef) or isinstance(b, BufferRef))
 
 
+def part(ref: Ref) -> str:
+    """What of `place` ``ref`` is, as the runtime names it: a field, the role of an array; "" if it may be anything there."""
+    if isinstance(ref, FieldRef):
+        return part_name(ref.key, ref.role)
+    if isinstance(ref, ArrayRef):
+        return ref.role
+    return ref.slot.role if isinstance(ref, BufferRef) and ref.slot.kind == "array" else ""
+
+
 def effects(kernel: Kernel) -> Effects:
-    """Which field trees and array arguments ``kernel`` may read and write (grad and dual count as their array)."""
-    found: dict[bool, set[tuple[str, int]]] = {False: set(), True: set()}
+    """Which field trees and array arguments ``kernel`` may read and write (grad and dual count as their array), and which parts."""
+    read: set[tuple[str, int, str]] = set()
+    written: set[tuple[str, int, str]] = set()
     for op in kernel.walk():
         ref = ref_of(op)
-        if ref is None:
-            continue
-        where = place(ref)
-        if where[0] not in ("tree", "array"):
+        if ref is None or place(ref)[0] not in ("tree", "array"):
             continue
         if op.code.effect in _READING:
-            found[False].add(where)
+            read.add((*place(ref), part(ref)))
         if op.code.effect in _WRITING:
-            found[True].add(where)
-    return Effects(frozenset(found[False]), frozenset(found[True]))
+            written.add((*place(ref), part(ref)))
+    return Effects(_wholes(read), _wholes(written), frozenset(read), frozenset(written))
+
+
+def _wholes(parts: set[tuple[str, int, str]]) -> frozenset[tuple[str, int]]:
+    return frozenset([(kind, index) for kind, index, _ in parts])

@@ -108,13 +108,45 @@ class TapeInfo:
     capacity: int
     task: str | None
 
+    @property
+    def slab(self) -> str:
+        """The kind of its numbers: tapes of floats ("F") and of integers ("I") lie apart."""
+        return "F" if self.dtype.is_float else "I"
+
+    @property
+    def words(self) -> int:
+        """32-bit words of an entry."""
+        return self.width * self.dtype.size // 4
+
+
+def part_name(key: int, role: str) -> str:
+    """What a field (`FieldRef.key`) goes by among the parts of its tree: "7", "7.grad". The same in all processes that share a cache,
+    because keys are part of what is looked up there."""
+    return str(key) if role == "primal" else f"{key}.{role}"
+
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """Which memory a kernel may read and write: ``("tree", id)``, ``("array", argument)``. The runtime bumps generations by it."""
+    """Which memory a kernel may read and write: ``("tree", id)``, ``("array", argument)``; and which parts of it, with the `part_name` of a
+    field or the role of an array. The runtime bumps generations by it. Memory without parts is read or written anywhere."""
 
     reads: frozenset[tuple[str, int]] = frozenset()
     writes: frozenset[tuple[str, int]] = frozenset()
+    parts_read: frozenset[tuple[str, int, str]] = frozenset()
+    parts_written: frozenset[tuple[str, int, str]] = frozenset()
+
+    def all_read(self) -> list[tuple[str, int, str]]:
+        """What is read, in order, with "" for parts that are not known."""
+        return _with_parts(self.reads, self.parts_read)
+
+    def all_written(self) -> list[tuple[str, int, str]]:
+        """What is written, in order, with "" for parts that are not known."""
+        return _with_parts(self.writes, self.parts_written)
+
+
+def _with_parts(memory: frozenset[tuple[str, int]], parts: frozenset[tuple[str, int, str]]) -> list[tuple[str, int, str]]:
+    named = {(kind, index) for kind, index, _ in parts}
+    return sorted(parts | {(kind, index, "") for kind, index in memory - named})
 
 
 @dataclass(slots=True, eq=False)

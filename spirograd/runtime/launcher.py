@@ -7,6 +7,7 @@ import itertools
 import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Union
 
 import numpy as np
@@ -17,7 +18,7 @@ from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeErr
 from spirograd.base.sizes import Size, evaluate
 from spirograd.runtime.device import Device
 from spirograd.runtime.diagnostics import Diagnostics
-from spirograd.runtime.memory import Allocation, Memory
+from spirograd.runtime.memory import Allocation, Memory, tick
 from spirograd.runtime.tapes import TapeHeap
 
 Scalar = Union[int, float, bool]
@@ -31,9 +32,13 @@ _BINARY_TEXT |= {"floordiv": "floordiv({}, {})", "mod": "mod({}, {})"}
 
 
 class ArrayBinding:
-    """An array argument as a launch sees it: device addresses, extents, and the allocation whose generation writes bump."""
+    """An array argument as a launch sees it: device addresses, extents, and the allocations whose generations writes bump: None where the
+    memory is not ours, which whoever makes the binding says of those of other roles than "primal", too."""
 
-    __slots__ = ("address", "allocation", "dual_address", "grad_address", "grad_dual_address", "shape")
+    __slots__ = (
+        "address", "allocation", "dual_address", "dual_allocation", "grad_address", "grad_allocation", "grad_dual_address",
+        "grad_dual_allocation", "shape",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -50,6 +55,9 @@ class ArrayBinding:
         self.dual_address = dual_address
         self.grad_dual_address = grad_dual_address
         self.allocation = allocation
+        self.grad_allocation: Allocation | None = None
+        self.dual_allocation: Allocation | None = None
+        self.grad_dual_allocation: Allocation | None = None
 
     def read_into(self, offset: int, out: memoryview) -> None:
         """Copy the bytes from ``offset`` on into ``out``, after earlier launches. Without an allocation the address is one of the host."""
@@ -57,6 +65,11 @@ class ArrayBinding:
             self.allocation.read_into(offset, out)
         else:
             ctypes.memmove((ctypes.c_char * out.nbytes).from_buffer(out), self.address + offset, out.nbytes)
+
+
+# Role of an array -> how to get the allocations of a binding that it may lie in, "" standing for all.
+_ROLE_ALLOCATIONS = {role: attrgetter(name.replace("address", "allocation")) for role, name in _ROLE_ATTRIBUTES.items()}
+ALLOCATIONS_OF = {"": tuple(_ROLE_ALLOCATIONS.values()), **{role: (get,) for role, get in _ROLE_ALLOCATIONS.items()}}
 
 
 class Launcher:
@@ -131,9 +144,9 @@ class LaunchPlan:
         self._executable = launcher.device.load(compiled)
         self._temps = launcher.memory.allocate(compiled.temps_size) if compiled.temps_size else None
         self._exclusive = threading.RLock()
-        writes = sorted(compiled.effects.writes)
-        self._trees_written = tuple(index for kind, index in writes if kind == "tree")
-        self._arrays_written = tuple(index for kind, index in writes if kind == "array")
+        writes = compiled.effects.all_written()
+        self._trees_written = tuple([(index, part) for kind, index, part in writes if kind == "tree"])
+        self._arrays_written = tuple([(index, get) for kind, index, part in writes if kind == "array" for get in ALLOCATIONS_OF[part]])
         kinds = {slot.kind for slot in compiled.args.slots}
         self._diagnosed = bool(kinds & {"fault", "print"} or compiled.faults or compiled.prints)
         self._reports = self._diagnosed or bool(compiled.returns)
@@ -208,13 +221,15 @@ class LaunchPlan:
                 block, counts = self._pack(scalars, arrays, trees, number, drawn, words)
             except (struct.error, OverflowError) as error:
                 raise SpirogradRuntimeTypeError(f"an argument of {self.compiled.name} does not fit its type: {error}") from error
-        self._launch(self._executable, block, counts if tape_counts is None else tape_counts)
-        for index in self._trees_written:
-            trees[index].bump()
-        for index in self._arrays_written:
-            allocation = arrays[index].allocation
-            if allocation is not None:
-                allocation.bump()
+        try:
+            self._launch(self._executable, block, counts if tape_counts is None else tape_counts)
+        finally:  # a launch that fails may have written
+            for index, part in self._trees_written:
+                trees[index].generations[part] = tick()
+            for index, allocation_of in self._arrays_written:
+                allocation = allocation_of(arrays[index])
+                if allocation is not None:
+                    allocation.generations[""] = tick()
 
     def _launch_reporting(
         self,

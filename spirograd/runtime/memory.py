@@ -13,24 +13,31 @@ from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.runtime.device import Buffer, Device, Fetch
 
 # One clock for all allocations: taking the next tick is atomic, so that two threads can never write the same generation.
-_clock = itertools.count(1)
+tick = itertools.count(1).__next__
+_numbers = itertools.count(1)
 
 
 class Allocation:
     """A range of device memory that lives as long as this object (or until `free`).
 
-    ``address`` is what kernels use, ``nbytes`` what was asked for. ``generation`` is 0 for fresh memory (all zeros) and grows
-    with every write: whatever is cached about the contents is keyed on it. Offsets and lengths are bytes.
+    ``address`` is what kernels use, ``nbytes`` what was asked for. Offsets and lengths are bytes. ``number`` belongs to this object alone,
+    for ever: an address or an `id` may come again.
+
+    Fields that share an allocation are its parts, named by `artifact.part_name`. ``generations``: part -> the tick of its last write, under
+    "" that of the last write which may have been anywhere. What is cached about the contents of a part is fresh while both are the same,
+    unless something else than this object and launches may write to it, unseen: ``shared`` names such parts, "" stands for all of them.
     """
 
-    __slots__ = ("__weakref__", "_finalizer", "address", "buffer", "device", "generation", "keep", "nbytes")
+    __slots__ = ("__weakref__", "_finalizer", "address", "buffer", "device", "generations", "keep", "nbytes", "number", "shared")
 
     def __init__(self, device: Device, buffer: Buffer, nbytes: int, keep: Any = None) -> None:
         self.device = device
         self.buffer = buffer
         self.address = buffer.address
         self.nbytes = nbytes
-        self.generation = 0
+        self.number = next(_numbers)
+        self.generations = {"": 0}
+        self.shared: frozenset[str] = frozenset()
         self.keep = keep
         self._finalizer = weakref.finalize(self, device.free, buffer)
         self._finalizer.atexit = False  # closing the device releases everything at once
@@ -38,9 +45,18 @@ class Allocation:
     def __repr__(self) -> str:
         return f"Allocation({self.nbytes} bytes at {self.address:#x}, generation {self.generation})"
 
-    def bump(self) -> None:
-        """Note that the contents (may) have changed."""
-        self.generation = next(_clock)
+    @property
+    def generation(self) -> int:
+        """The tick of the last write to any part; 0 for fresh memory, which is all zeros."""
+        return max(tuple(self.generations.values()))
+
+    def bump(self, part: str = "") -> None:
+        """Note that the contents of a part, or anything, (may) have changed."""
+        self.generations[part] = tick()
+
+    def share(self, part: str = "") -> None:
+        """Note that from now on a part, or anything, may change without a `bump`: somebody got hold of the memory itself."""
+        self.shared |= {part}
 
     def read_into(self, offset: int, out: memoryview) -> None:
         """Wait for earlier launches and copy the bytes from ``offset`` on into ``out`` (contiguous, writable)."""
@@ -59,39 +75,45 @@ class Allocation:
         self._check(offset, nbytes, "fetch")
         return self.device.fetch(self.buffer, offset, nbytes)
 
-    def write(self, offset: int, data: memoryview) -> None:
-        """Copy ``data`` (contiguous) to ``offset``, in order with launches; ``data`` may be reused on return."""
+    def write(self, offset: int, data: memoryview, part: str = "") -> None:
+        """Copy ``data`` (contiguous) to ``offset``, in order with launches; ``data`` may be reused on return. ``part``: all that changes."""
         if self._check(offset, data.nbytes, "write"):
             self.device.upload(self.buffer, offset, data.cast("B"))
-        self.generation = next(_clock)
+        self.generations[part] = tick()
 
-    def fill(self, offset: int, nbytes: int, word: int) -> None:
-        """Fill with a 32-bit pattern, in order with launches; ``offset`` and ``nbytes`` are multiples of 4."""
+    def fill(self, offset: int, nbytes: int, word: int, part: str = "") -> None:
+        """Fill with a 32-bit pattern, in order with launches; ``offset`` and ``nbytes`` are multiples of 4. ``part``: all that changes."""
         if offset % 4 or nbytes % 4:
             raise ValueError(f"fill works on whole 32-bit words, not on {nbytes} bytes from {offset}")
         # The buffer is rounded up to whole words, so a fill may cover the padding of a last odd-sized element.
         if self._check(offset, min(nbytes, max(self.nbytes - offset, 0)), "fill"):
             self.device.fill(self.buffer, offset, nbytes, word & 0xFFFFFFFF)
-        self.generation = next(_clock)
+        self.generations[part] = tick()
 
-    def copy_from(self, source: Allocation, nbytes: int, offset: int = 0, source_offset: int = 0) -> None:
-        """Copy ``nbytes`` from another allocation of the same device, in order with launches."""
+    def copy_from(self, source: Allocation, nbytes: int, offset: int = 0, source_offset: int = 0, part: str = "") -> None:
+        """Copy ``nbytes`` from another allocation of the same device, in order with launches. ``part``: all that changes."""
         source._check(source_offset, nbytes, "copy")
         if self._check(offset, nbytes, "copy"):
             self.device.copy(self.buffer, offset, source.buffer, source_offset, nbytes)
-        self.generation = next(_clock)
+        self.generations[part] = tick()
 
     def free(self) -> None:
         """Give the memory back now; later reads and writes raise. Freeing twice does nothing."""
         self._finalizer()
         self.keep = None
         self.address = -1  # fits no argument block: launches with it fail
+        self.bump()
 
     @property
     def host_address(self) -> int | None:
-        """Where the host can reach the bytes (``address`` is where kernels do), or None. Wait for launches before using it."""
+        """Where the host can reach the bytes (``address`` is where kernels do), or None. Wait for launches before using it.
+
+        Who asks may write there: from then on all parts are ``shared``."""
         view = None if self.freed else self.device.host_view(self.buffer)
-        return None if view is None else int(np.frombuffer(view, np.uint8).ctypes.data)
+        if view is None:
+            return None
+        self.share()
+        return int(np.frombuffer(view, np.uint8).ctypes.data)
 
     @property
     def freed(self) -> bool:
@@ -127,6 +149,10 @@ class Memory:
         return Allocation(self.device, buffer, nbytes)
 
     def wrap(self, address: int, nbytes: int, keep: Any) -> Allocation | None:
-        """An allocation over host memory that ``keep`` owns (zero copy), or None where the device cannot."""
+        """An allocation over host memory that ``keep`` owns (zero copy), and so shares; None where the device cannot."""
         buffer = self.device.wrap(address, nbytes)
-        return None if buffer is None else Allocation(self.device, buffer, nbytes, keep)
+        if buffer is None:
+            return None
+        allocation = Allocation(self.device, buffer, nbytes, keep)
+        allocation.share()
+        return allocation

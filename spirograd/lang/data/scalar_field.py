@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from spirograd.base.artifact import part_name
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import (
     SpirogradIndexError,
@@ -312,7 +313,8 @@ class ScalarField(Field):
     def view(self) -> HostView:
         """The host's view of the memory."""
         if self._view is None:
-            self._view = transfer.view_of(self.dtype, self.shape, self.element_shape, self.addresses)
+            part = part_name(self.key, self.role)
+            self._view = transfer.view_of(self.dtype, self.shape, self.element_shape, self.addresses, part)
         return self._view
 
     def _addresses(self, key: Any) -> list[int]:
@@ -329,7 +331,7 @@ class ScalarField(Field):
     def _write(self, address: int, value: Any) -> None:
         with np.errstate(all="ignore"):
             data = np.asarray([value]).astype(self.dtype.np)
-        self.tree.allocation.write(address, transfer.bytes_of(data))
+        self.tree.allocation.write(address, transfer.bytes_of(data), self.view.part)
 
     def __getitem__(self, key: Any) -> Any:
         return self._read(self._addresses(key)[0])

@@ -29,12 +29,13 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class HostView:
-    """How a field or array of ``shape`` + ``element_shape`` lies in an allocation."""
+    """How a field or array of ``shape`` + ``element_shape`` lies in an allocation. ``part``: which of the allocation's parts it is."""
 
     dtype: DType
     shape: tuple[int, ...]
     element_shape: tuple[int, ...]
     blocks: tuple[Block, ...]
+    part: str = ""
 
     @property
     def full_shape(self) -> tuple[int, ...]:
@@ -50,7 +51,7 @@ def _block(offset: int, dims: Sequence[int], strides: Sequence[int], size: int, 
     return Block(offset, tuple(dims), tuple(strides), span, part)
 
 
-def view_of(dtype: DType, shape: tuple[int, ...], element_shape: tuple[int, ...], layout: Layout) -> HostView:
+def view_of(dtype: DType, shape: tuple[int, ...], element_shape: tuple[int, ...], layout: Layout, part: str = "") -> HostView:
     """The host's view of memory laid out by ``layout``."""
     dims: list[int] = []
     strides: list[int] = []
@@ -71,7 +72,7 @@ def view_of(dtype: DType, shape: tuple[int, ...], element_shape: tuple[int, ...]
         blocks = [_block(parts[0], [*dims, len(parts)], [*strides, step], size, None)]
     else:
         blocks = [_block(p, dims, strides, size, k) for k, p in enumerate(parts)]
-    return HostView(dtype, shape, element_shape, tuple(blocks))
+    return HostView(dtype, shape, element_shape, tuple(blocks), part)
 
 
 def dense_view(dtype: DType, shape: tuple[int, ...], element_shape: tuple[int, ...] = ()) -> HostView:
@@ -126,23 +127,24 @@ def write(allocation: Any, view: HostView, data: Array) -> None:
     with np.errstate(all="ignore"):
         data = np.broadcast_to(data, view.full_shape).astype(view.dtype.np, copy=False)
     if len(view.blocks) == 1:
-        _write_block(allocation, view.blocks[0], view.dtype, data)
+        _write_block(allocation, view.blocks[0], view, data)
         return
     columns = data.reshape(-1, len(view.blocks))
     for k, block in enumerate(view.blocks):
-        _write_block(allocation, block, view.dtype, columns[:, k])
+        _write_block(allocation, block, view, columns[:, k])
 
 
-def _write_block(allocation: Any, block: Block, dtype: DType, data: Array) -> None:
+def _write_block(allocation: Any, block: Block, view: HostView, data: Array) -> None:
+    dtype = view.dtype
     if _is_row_major(block, dtype.size) and data.flags.c_contiguous:
-        allocation.write(block.offset, bytes_of(data.reshape(-1)))
+        allocation.write(block.offset, bytes_of(data.reshape(-1)), view.part)
         return
     buffer = np.empty(block.span, np.uint8)
     if not _is_dense(block, dtype.size):
         allocation.read_into(block.offset, bytes_of(buffer))
     target = np.ndarray(block.dims, dtype.np, buffer, 0, block.strides)
     target[...] = data.reshape(block.dims)
-    allocation.write(block.offset, bytes_of(buffer))
+    allocation.write(block.offset, bytes_of(buffer), view.part)  # what lies between stays what it is
 
 
 def fill(allocation: Any, view: HostView, value: Any) -> None:
@@ -154,7 +156,7 @@ def fill(allocation: Any, view: HostView, value: Any) -> None:
     word = _repeated_word(element)
     if word is not None and all(_fillable(b, view.dtype.size) for b in view.blocks):
         for block in view.blocks:
-            allocation.fill(block.offset, block.span, word)
+            allocation.fill(block.offset, block.span, word, view.part)
         return
     write(allocation, view, element)
 
@@ -181,7 +183,7 @@ def copy(target: Any, target_view: HostView, source: Any, source_view: HostView)
     if same_bytes(target_view, source_view):
         for t, s in zip(target_view.blocks, source_view.blocks):
             if target is not source or t.offset != s.offset:
-                target.copy_from(source, t.span, t.offset, s.offset)
+                target.copy_from(source, t.span, t.offset, s.offset, target_view.part)
         return
     write(target, target_view, read(source, source_view))
 
@@ -203,7 +205,9 @@ class _HostMemory:
 
 
 def shared(allocation: Any, view: HostView) -> Array | None:
-    """An array over the very memory, after waiting for launches; None where the host cannot address it or the view is not regular."""
+    """An array over the very memory, after waiting for launches; None where the host cannot address it or the view is not regular.
+
+    Who holds it can write unseen, so that part counts as shared from now on; where other parts lie in between, all of them do."""
     if len(view.blocks) != 1 or view.count == 0:
         return None
     whole = allocation.device.host_view(allocation.buffer)
@@ -212,7 +216,10 @@ def shared(allocation: Any, view: HostView) -> Array | None:
     allocation.device.synchronize()
     flat = np.asarray(_HostMemory(allocation, whole, view.blocks[0], view.dtype))
     out: Array = flat.reshape(view.full_shape)
-    return out if np.may_share_memory(out, flat) else None
+    if not np.may_share_memory(out, flat):
+        return None
+    allocation.share(view.part if _is_dense(view.blocks[0], view.dtype.size) else "")
+    return out
 
 
 def to_torch(array: Array, device: Any) -> Any:

@@ -79,12 +79,14 @@ def loops(kernel: Kernel) -> list[Op]:
 
 def test_effects(kernel: Kernel) -> None:
     reading = frozenset({("array", 0), ("tree", 3), ("tree", 4)})
-    assert effects(kernel) == Effects(reading, frozenset({("array", 0), ("tree", 4)}))
+    parts_read = frozenset({("array", 0, "primal"), ("tree", 3, "0"), ("tree", 4, "1")})
+    parts_written = frozenset({("array", 0, "grad"), ("tree", 4, "1")})
+    assert effects(kernel) == Effects(reading, frozenset({("array", 0), ("tree", 4)}), parts_read, parts_written)
     slot = Slot("array", index=1)
     device = parse('kernel "d"\nref b = BufferRef("b", Slot("array", index=1), f32)\nref t = BufferRef("t", Slot("temps"), f32)\n{\n'
                    '  task[TaskAttr("serial", "a")]() {\n    %i = const[0]() : i32\n    %v = load[b](%i) : f32\n    store[t](%i, %v)\n'
                    "    yield()\n  }\n  yield()\n}\n")
-    assert slot.is_buffer and effects(device) == Effects(frozenset({("array", 1)}), frozenset())
+    assert slot.is_buffer and effects(device) == Effects(frozenset({("array", 1)}), frozenset(), frozenset({("array", 1, "primal")}))
 
 
 def test_purity(kernel: Kernel) -> None:

@@ -27,26 +27,30 @@ class HostAllocation:
         self.buffer = HostBuffer(nbytes)
         self.address = 0x1000  # no address of the host
         self.transfers = 0
+        self.shared = set()
 
     def read_into(self, offset, out):
         assert offset >= 0 and offset + out.nbytes <= self.nbytes
         self.transfers += 1
         out.cast("B")[:] = memoryview(self.buffer.bytes)[offset : offset + out.nbytes]
 
-    def write(self, offset, data):
+    def write(self, offset, data, part=""):
         assert offset >= 0 and offset + data.nbytes <= self.nbytes
         self.transfers += 1
         self.generation += 1
         memoryview(self.buffer.bytes)[offset : offset + data.nbytes] = data.cast("B")
 
-    def fill(self, offset, nbytes, word):
+    def fill(self, offset, nbytes, word, part=""):
         assert offset % 4 == 0 and nbytes % 4 == 0 and offset + nbytes <= self.nbytes
         self.generation += 1
         self.buffer.bytes[offset : offset + nbytes].view(np.uint32)[:] = word
 
-    def copy_from(self, source, nbytes, offset=0, source_offset=0):
+    def copy_from(self, source, nbytes, offset=0, source_offset=0, part=""):
         self.generation += 1
         self.buffer.bytes[offset : offset + nbytes] = source.buffer.bytes[source_offset : source_offset + nbytes]
+
+    def share(self, part=""):
+        self.shared.add(part)
 
     def free(self):
         self.nbytes = 0
