@@ -178,16 +178,20 @@ class VulkanDevice:
         with self._lock:
             if self._trouble or self._messages:
                 self._check()
-            part = buffer.handle
-            if part.view is not None and self._guard(lambda: self._stream.idle):
-                return ReadyFetch(bytes(part.view[offset : offset + nbytes]), self._count_wait)
-            cell = self._cells.take(nbytes)
-            try:
-                self._guard(self._stream.copy, part.block.buffer, part.offset + offset, cell.buffer, cell.offset, nbytes)
-            except BaseException:
-                cell.home.append(cell)
-                raise
-            return VulkanFetch(self, cell, self._stream.pending_value, nbytes)
+            fetch: Fetch = self._guard(self._fetch, buffer.handle, offset, nbytes)
+            return fetch
+
+    def _fetch(self, part: Range, offset: int, nbytes: int) -> Fetch:
+        stream = self._stream
+        if part.view is not None and stream.idle:
+            return ReadyFetch(bytes(part.view[offset : offset + nbytes]), self._count_wait)
+        cell = self._cells.take(nbytes)
+        try:
+            stream.copy(part.block.buffer, part.offset + offset, cell.buffer, cell.offset, nbytes)
+        except BaseException:
+            cell.home.append(cell)
+            raise
+        return VulkanFetch(self, cell, stream.pending_value, nbytes)
 
     def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
         """See `Device.fill`."""

@@ -9,7 +9,8 @@ from spirograd.runtime.devices.vulkan.api import ffi
 from spirograd.runtime.devices.vulkan.memory import Allocator, Block
 
 _SMALLEST_CELL = 64
-_BLOCK_BYTES = 1 << 16
+_FIRST_BLOCK = 1 << 14
+_DOUBLINGS = 6  # of later blocks
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +43,7 @@ class Cells:
         return home.pop()
 
     def _grow(self, size: int, home: list[Cell]) -> None:
-        block = self._allocator.create_block(max(size, _BLOCK_BYTES), staging=True)
+        block = self._allocator.create_block(max(size, _FIRST_BLOCK << min(len(self.blocks), _DOUBLINGS)), staging=True)
         self.blocks.append(block)
         for offset in range(0, block.size, size):
             home.append(Cell(block.buffer, offset, ffi.buffer(ffi.cast("char*", block.host + offset), size), home))

@@ -116,13 +116,15 @@ class WgpuFetch:
 
     def wait(self) -> bytes:
         """See `Fetch.wait`."""
-        with self._device._turn:
+        turn = self._device._turn
+        with turn.lock:
             self._device.waits += 1
             landing = self._landing
             if landing is not None:
-                self._device._stream.wait_for(landing)
-                self._device._check()
-                self._settle(landing)
+                with turn:
+                    self._device._stream.wait_for(landing)
+                    self._device._check()
+                    self._settle(landing)
             return self._data
 
     def _settle(self, landing: Landing) -> None:

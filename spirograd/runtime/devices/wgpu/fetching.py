@@ -54,13 +54,17 @@ class Landings:
         self.buffers += 1
         return self._device.create_buffer(size=FETCH_LIMIT, usage=_USAGE)
 
-    def submitted(self, submission: int) -> None:
-        """What was recorded is now submitted: ask wgpu to map it when it is done."""
-        for landing in self._recorded:
+    def leave(self) -> list[Landing]:
+        """Those of the commands recorded so far, which are about to be submitted."""
+        landings, self._recorded = self._recorded, []
+        return landings
+
+    def submitted(self, landings: list[Landing], submission: int) -> None:
+        """These are submitted: ask wgpu to map them when that is done."""
+        for landing in landings:
             landing.submission = submission
             landing.mapping = Mapping(landing.buffer, landing.used)
-        self._under_way.extend(self._recorded)
-        self._recorded.clear()
+        self._under_way.extend(landings)
 
     def collect(self) -> None:
         """Read what has been mapped, and use its buffers again."""

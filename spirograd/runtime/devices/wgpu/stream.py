@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.runtime.devices.wgpu.api import ffi, handle, lib, read_staging, telling, wgpu
 from spirograd.runtime.devices.wgpu.fetching import Landing, Landings
 
@@ -79,16 +80,22 @@ class Stream:
         last, self._pass, self.compute, self.bound = self._pass, None, None, None
         arguments, self._arguments = self._arguments, bytearray()
         self.recorded = 0
-        with telling("submit work through wgpu"):
-            if last is not None:
-                last.end()
-            commands = encoder.finish()
-            if arguments:
-                # What was submitted before has read the ring by then: the queue keeps the order.
-                self._device.queue.write_buffer(self.ring, 0, arguments)
-            index = lib.wgpuQueueSubmitForIndex(handle(self._device.queue), 1, ffi.new("WGPUCommandBuffer *", handle(commands)))
-            self._submitted.append(index)
-            self.landings.submitted(index)
+        landings = self.landings.leave()
+        try:
+            with telling("submit work through wgpu"):
+                if last is not None:
+                    last.end()
+                commands = encoder.finish()
+                if arguments:
+                    # What was submitted before has read the ring by then: the queue keeps the order.
+                    self._device.queue.write_buffer(self.ring, 0, arguments)
+                index = lib.wgpuQueueSubmitForIndex(handle(self._device.queue), 1, ffi.new("WGPUCommandBuffer *", handle(commands)))
+                self._submitted.append(index)
+                self.landings.submitted(landings, index)
+        except SpirogradRuntimeError as error:
+            for landing in landings:
+                landing.problem = error
+            raise
         if len(self._submitted) > _UNDER_WAY:
             self._index[0] = self._submitted.popleft()
             self._wait(self._index)
