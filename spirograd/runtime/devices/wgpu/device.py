@@ -378,6 +378,7 @@ class WgpuDevice:
                 self._trouble = self._trouble or "this device of wgpu was closed"
                 self._trash.clear()
                 self._allocator.close()
+                self._stream.close()
                 device, self._device = self._device, None
                 del self._stream, self._pipelines, self._allocator
                 device.destroy()

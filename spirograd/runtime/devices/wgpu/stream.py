@@ -26,8 +26,7 @@ class Stream:
     def __init__(self, device: Any) -> None:
         self._device = device
         self._encoder: Any = None
-        self._pass: Any = None
-        self.compute: Any = None  # the C handle of the open compute pass
+        self.compute: Any = None  # the open compute pass
         self.bound: Any = None  # the pipeline that is set in it
         self.recorded = 0
         self._arguments = bytearray()
@@ -41,17 +40,20 @@ class Stream:
     # --- recording ---
 
     def open_pass(self) -> Any:
-        """The C handle of the compute pass, opened if there is none. Dispatches in it run one after the other."""
+        """The C handle of the compute pass, opened if there is none. Dispatches in it run one after the other.
+
+        Programs that read now and then open a pass for each launch: through the package that would take as long as the launch itself.
+        """
         if self._encoder is None:
             self._encoder = self._device.create_command_encoder()
-        self._pass = self._encoder.begin_compute_pass()
-        self.compute = handle(self._pass)
+        self.compute = lib.wgpuCommandEncoderBeginComputePass(handle(self._encoder), ffi.NULL)
         return self.compute
 
     def _end_pass(self) -> None:
-        if self._pass is not None:
-            self._pass.end()
-            self._pass = self.compute = self.bound = None
+        if self.compute is not None:
+            compute, self.compute, self.bound = self.compute, None, None
+            lib.wgpuComputePassEncoderEnd(compute)
+            lib.wgpuComputePassEncoderRelease(compute)
 
     def commands(self) -> Any:
         """The encoder, outside of a pass: for one copy."""
@@ -77,14 +79,12 @@ class Stream:
         if self._encoder is None:
             return
         encoder, self._encoder = self._encoder, None
-        last, self._pass, self.compute, self.bound = self._pass, None, None, None
         arguments, self._arguments = self._arguments, bytearray()
         self.recorded = 0
         landings = self.landings.leave()
         try:
             with telling("submit work through wgpu"):
-                if last is not None:
-                    last.end()
+                self._end_pass()
                 commands = encoder.finish()
                 if arguments:
                     # What was submitted before has read the ring by then: the queue keeps the order.
@@ -111,6 +111,12 @@ class Stream:
         self._wait(ffi.NULL)
         self._submitted.clear()
 
+    def close(self) -> None:
+        """Let go of what was recorded and cannot be submitted any more."""
+        if self.compute is not None:
+            compute, self.compute = self.compute, None
+            lib.wgpuComputePassEncoderRelease(compute)
+
     # --- transfers: offsets and lengths are multiples of 4 ---
 
     def write(self, buffer: Any, offset: int, data: memoryview) -> None:
@@ -132,9 +138,9 @@ class Stream:
     def fetch(self, buffer: Any, offset: int, nbytes: int) -> tuple[Landing, int]:
         """Record a copy to where the host finds it when the landing has data: landing and offset there."""
         with telling("read device memory through wgpu"):
-            encoder = self.commands()
+            encoder = handle(self.commands())  # first: it may submit, and then the landing is another
             landing, at = self.landings.room(nbytes)
-            encoder.copy_buffer_to_buffer(buffer, offset, landing.buffer, at, nbytes)
+            lib.wgpuCommandEncoderCopyBufferToBuffer(encoder, handle(buffer), offset, handle(landing.buffer), at, nbytes)
             return landing, at
 
     def poll(self) -> None:
