@@ -1,12 +1,16 @@
-"""What launches cost in training: 100 substeps of 1,024 elements, forward and then backward, each with an inner loop that needs tapes."""
+"""What launches cost in training: 100 substeps of 1,024 elements, forward and then backward, each with an inner loop that needs tapes.
+
+The loops take 4 turns, where launches are what counts, or 16. Gradients are launched one by one, or by a tape.
+"""
 
 import numpy as np
 
 import spirograd as sg
 
-N, SUBSTEPS, TURNS = 1024, 100, 4
+N, SUBSTEPS, TURNS, MANY = 1024, 100, 4, 16
 x = sg.field(sg.f32, (SUBSTEPS + 1, N), needs_grad=True)
-turns = sg.field(sg.i32, ())
+loss = sg.field(sg.f32, (), needs_grad=True)
+turns, many = sg.field(sg.i32, ()), sg.field(sg.i32, ())
 
 
 @sg.kernel
@@ -14,6 +18,15 @@ def by_field(t: sg.i32):
     for i in range(N):
         v = x[t, i]
         for _ in range(turns[None]):
+            v = sg.sin(v) * 1.1 + 0.1
+        x[t + 1, i] = v
+
+
+@sg.kernel
+def longer(t: sg.i32):
+    for i in range(N):
+        v = x[t, i]
+        for _ in range(many[None]):
             v = sg.sin(v) * 1.1 + 0.1
         x[t + 1, i] = v
 
@@ -27,32 +40,46 @@ def by_argument(t: sg.i32, n: sg.i32):
         x[t + 1, i] = v
 
 
+@sg.kernel
+def measure():
+    for i in range(N):
+        loss[None] += x[SUBSTEPS, i]
+
+
+def both(kernel, *args):
+    """All substeps, and back."""
+
+    def run():
+        for t in range(SUBSTEPS):
+            kernel(t, *args)
+        for t in range(SUBSTEPS - 1, -1, -1):
+            kernel.grad(t, *args)
+
+    return run
+
+
 def forward():
     for t in range(SUBSTEPS):
         by_field(t)
 
 
-def both_by_field():
-    for t in range(SUBSTEPS):
-        by_field(t)
-    for t in range(SUBSTEPS - 1, -1, -1):
-        by_field.grad(t)
-
-
-def both_by_argument():
-    for t in range(SUBSTEPS):
-        by_argument(t, TURNS)
-    for t in range(SUBSTEPS - 1, -1, -1):
-        by_argument.grad(t, TURNS)
+def on_a_tape():
+    with sg.ad.Tape(loss):
+        for t in range(SUBSTEPS):
+            by_field(t)
+        measure()
 
 
 turns[None] = TURNS
+many[None] = MANY
 start = np.zeros((SUBSTEPS + 1, N), np.float32)
 start[0] = np.linspace(0, 1, N)
 x.from_numpy(start)
 x.grad.fill(1e-3)
 CASES = {
     "100 substeps": (forward, 5),
-    "100 + 100 grad, field": (both_by_field, 5),
-    "100 + 100 grad, argument": (both_by_argument, 5),
+    "100 + 100 grad, field": (both(by_field), 5),
+    "100 + 100 grad, 16 turns": (both(longer), 5),
+    "100 + 100 grad, argument": (both(by_argument, TURNS), 5),
+    "100 + 100 on a tape": (on_a_tape, 5),
 }

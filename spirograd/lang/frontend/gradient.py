@@ -44,7 +44,8 @@ class Differentiated:
         self._plan: Any = None
         self.trees = {field.tree.id: field.tree.allocation for field in self.fields.values()}
         logs = self.derivative.logging.logs if self.derivative.logging is not None else ()
-        self.returned = self.derivative.kernel.args[len(specialization.kernel.args) + len(logs) :]
+        own = self.derivative.kernel.args[len(specialization.kernel.args) + len(logs) :]
+        self.returned = [arg for arg in own if isinstance(arg, ScalarArg)]
         # What the derivative reads of memory that others see.
         self.needs = tuple(need for need in self.derivative.needs if need.ref not in logs)
         # Whether it does anything: kernels that store numbers only have it set gradients to zero.
@@ -128,12 +129,15 @@ class Differentiated:
     def launch(self, packer: Packer, returned: Any, number: int | None) -> None:
         """Run it on packed arguments (`Kernel.pack` with gradients). ``returned``: the adjoint of what the kernel returns. ``number``: of
         the launch whose random numbers it draws again."""
-        refuse_shared(self.label, self.primal.kernel.args, packer.arrays, self._written)
-        self._put_returned(packer, returned)
-        self.plan.launch(packer.scalars, packer.arrays, self.trees, number)
+        if self._written:
+            refuse_shared(self.label, self.primal.kernel.args, packer.arrays, self._written)
+        if returned is not None or self.returned:
+            self._put_returned(packer, returned)
+        plan = self._plan or self.plan
+        plan.launch(packer.scalars, packer.arrays, self.trees, number)
         if packer.transfers is not None:
-            packer.transfers.finish({index for kind, index in self.plan.compiled.effects.writes if kind == "array"})
-        if self.plan.compiled.prints or self.plan.compiled.faults:
+            packer.transfers.finish({index for kind, index in plan.compiled.effects.writes if kind == "array"})
+        if plan.compiled.faults or plan.compiled.prints:
             self._session.launched()
 
     def launch_logging(self, packer: Packer) -> tuple[Any, int | None, list[Any]]:

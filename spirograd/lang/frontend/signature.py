@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,9 @@ class ScalarParameter(Parameter):
     def __init__(self, name: str, kernel: str, t: DType) -> None:
         super().__init__(name, kernel)
         self.t = t
+        # Values of this type between these are packed as they are.
+        self._plain: type = float if t.is_float else bool if t.kind == "bool" else int
+        self._least, self._most = (-math.inf, math.inf) if t.is_float else (t.min, t.max)
 
     def key(self, value: Any) -> Any:
         return None
@@ -128,7 +132,8 @@ class ScalarParameter(Parameter):
         return to.scalar(self.name, self.t)
 
     def pack(self, value: Any, into: Packer) -> None:
-        into.put_scalar(self.convert(value))
+        of_type = type(value) is self._plain
+        into.put_scalar(value if of_type and self._least <= value <= self._most else self.convert(value))
 
     def convert(self, value: Any) -> Any:
         kind = type(value)
