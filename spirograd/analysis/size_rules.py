@@ -23,6 +23,11 @@ def simplify(size: Size) -> Size:
     return _Simplifier({}).simplified(size)
 
 
+def limits_of(size: Size) -> Limits:
+    """Between which numbers ``size`` lies, so far as its form tells: integers, or infinite."""
+    return _Simplifier({}).limits(size)
+
+
 class _Simplifier:
     """``ranges``: what is known of bound variables."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from spirograd.analysis.size_rules import limits_of
 from spirograd.base.dtypes import DType
 from spirograd.base.sizes import Size
 from spirograd.ir import ops
@@ -21,11 +22,12 @@ _BINARY: dict[OpCode, str] = {
 }
 
 
+# What the caller knows of a load, or of a parameter of a loop.
 Leaf = Callable[[Op], "Size | None"]
 
 
-def size_of(value: Op, load: Leaf | None = None) -> Size | None:
-    """``value``, an integer of kernel IR, as a size expression; None if only the device can know it. ``load``: of loads.
+def size_of(value: Op, leaf: Leaf | None = None) -> Size | None:
+    """``value``, an integer of kernel IR, as a size expression; None if only the device can know it. ``leaf``: of loads and parameters.
 
     Made of constants, scalar arguments, array extents and their arithmetic. Sizes do not wrap: a bound whose computation overflows
     its type is undefined.
@@ -38,41 +40,61 @@ def size_of(value: Op, load: Leaf | None = None) -> Size | None:
         return ("arg", value.attr)
     if value.code is ops.shape:
         return ("shape", *value.attr)
-    if value.code is ops.load:
-        return load(value) if load is not None else None
+    if value.code in (ops.load, ops.param):
+        return leaf(value) if leaf is not None else None
     kind = _BINARY.get(value.code)
     if kind is not None:
-        a, b = size_of(value.args[0], load), size_of(value.args[1], load)
+        a, b = size_of(value.args[0], leaf), size_of(value.args[1], leaf)
         return None if a is None or b is None else (kind, a, b)
     special = _SPECIAL.get(value.code)
-    return special(value, load) if special is not None else None
+    return special(value, leaf) if special is not None else None
 
 
-def _cast(value: Op, load: Leaf | None) -> Size | None:
-    """A conversion between integer types that keeps every value."""
+def _cast(value: Op, leaf: Leaf | None) -> Size | None:
+    """A conversion between integer types that keeps every value, or keeps all that there are."""
     source, target = value.args[0].type, value.type
     if not isinstance(source, DType) or not isinstance(target, DType) or not source.is_int:
         return None
+    size = size_of(value.args[0], leaf)
     same_sign = source.is_signed == target.is_signed and target.bits >= source.bits
     widening = target.bits > source.bits and target.is_signed
-    return size_of(value.args[0], load) if same_sign or widening else None
+    if size is None or same_sign or widening:
+        return size
+    low, high = limits_of(size)
+    return size if low >= target.min and high <= target.max else None
 
 
 def _shift(kind: str) -> Callable[[Op, Leaf | None], Size | None]:
     """A shift by a constant is a multiplication or a division by a power of two."""
 
-    def convert(value: Op, load: Leaf | None) -> Size | None:
+    def convert(value: Op, leaf: Leaf | None) -> Size | None:
         number, count = value.args
         if count.code is not ops.const or not isinstance(value.type, DType):
             return None
-        a = size_of(number, load)
+        a = size_of(number, leaf)
         return None if a is None else (kind, a, 1 << int(count.attr) % value.type.bits)
 
     return convert
+
+
+def _mask(value: Op, leaf: Leaf | None) -> Size | None:
+    """The lowest bits are a remainder."""
+    for number, mask in (value.args, value.args[::-1]):
+        if mask.code is ops.const and int(mask.attr) >= 0 and not int(mask.attr) & int(mask.attr) + 1:
+            a = size_of(number, leaf)
+            return None if a is None else ("mod", a, int(mask.attr) + 1)
+    return None
+
+
+def _neg(value: Op, leaf: Leaf | None) -> Size | None:
+    a = size_of(value.args[0], leaf)
+    return None if a is None else ("sub", 0, a)
 
 
 _SPECIAL: dict[OpCode, Callable[[Op, Leaf | None], Size | None]] = {
     ops.cast: _cast,
     ops.shl: _shift("mul"),
     ops.shr: _shift("floordiv"),
+    ops.and_: _mask,
+    ops.neg: _neg,
 }

@@ -1,0 +1,167 @@
+"""The largest value of something inside of loops, as a size that is known before they run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spirograd.analysis.size_rules import simplify
+from spirograd.analysis.sizes import size_of
+from spirograd.base.dtypes import storage
+from spirograd.base.sizes import Size, needs_memory, variables
+from spirograd.ir import ops
+from spirograd.ir.nodes import ArrayRef, FieldRef, Op, ref_of
+
+
+def extent_of(note: Op, around: Sequence[Op]) -> Size | None:
+    """The largest of 0 and what the last operand of ``note`` is in one run of the loops and branches ``around`` it (outer before inner), at
+    least: the same or more where some of them are not reached. None if only running them tells.
+
+    The kernel must not write the primal memory that it reads.
+
+    A loop or branch around it that does not change the operand is left out, but not if iterations of an outer loop are told apart by it,
+    nor if it guards a read at a computed place: what lies where nothing is read could be any number.
+    """
+    return _Extent(around).of(note)
+
+
+class _Extent:
+    """Variable k of the size is the index of ``around[k]``."""
+
+    def __init__(self, around: Sequence[Op]) -> None:
+        self.around = around
+        self.indices = {op.regions[0].params[0]: ("bound", k) for k, op in enumerate(around) if op.code is ops.for_}
+        self.computed: list[Op] = []  # loads of places that loops or memory tell
+
+    def of(self, note: Op) -> Size | None:
+        size = self.size(note.args[-1])
+        inner = note
+        for k in reversed(range(len(self.around))):
+            if size is None:
+                return None
+            op = self.around[k]
+            if k in variables(size):
+                begin, end = self.size(op.args[0]), self.size(op.args[1])
+                size = None if begin is None or end is None else ("max_over", k, begin, end, size)
+            elif variables(size) or any(_holds(op, load) for load in self.computed):
+                size = self.if_reached(op, inner, size)
+            inner = op
+        return None if size is None else simplify(("max", size, 0))
+
+    def size(self, value: Op) -> Size | None:
+        return size_of(value, self.leaf)
+
+    def leaf(self, op: Op) -> Size | None:
+        if op.code is not ops.load:
+            return self.indices.get(op)
+        indices = [self.size(a) for a in op.args]
+        found = None if None in indices else element_of(op, [i for i in indices if i is not None])
+        if found is not None and (variables(found) or needs_memory(found[3])):  # type: ignore[index]
+            self.computed.append(op)
+        return found
+
+    def if_reached(self, op: Op, inner: Op, size: Size) -> Size | None:
+        """``size`` if ``op`` gets to ``inner``, which it is around, else 0."""
+        if op.code is ops.for_:
+            begin, end = self.size(op.args[0]), self.size(op.args[1])
+            return None if begin is None or end is None else ("if_less", begin, end, size)
+        if op.code is ops.if_:
+            return self.if_true(op.args[0], inner in op.regions[0].ops, size)
+        return None
+
+    def if_true(self, condition: Op, wanted: bool, size: Size) -> Size | None:
+        """``size`` where ``condition`` is as ``wanted``, else 0."""
+        code, args = condition.code, condition.args
+        if code is ops.const:
+            return size if bool(condition.attr) is wanted else 0
+        if code is ops.not_:
+            return self.if_true(args[0], not wanted, size)
+        if code in (ops.and_, ops.or_):
+            if (code is ops.and_) is wanted:
+                first = self.if_true(args[0], wanted, size)
+                return None if first is None else self.if_true(args[1], wanted, first)
+            either = [self.if_true(a, wanted, size) for a in args]
+            return None if None in either else ("max", *either)
+        kind = _COMPARISONS.get((code, wanted))
+        a, b = (self.size(x) for x in args) if kind is not None else (None, None)
+        if a is None or b is None:
+            return None
+        below, above = ("if_less", a, b, size), ("if_less", b, a, size)
+        up_to: Size = ("if_less", a, ("add", b, 1), size)
+        forms: dict[str | None, Size] = {
+            "<": below,
+            ">": above,
+            "<=": up_to,
+            ">=": ("if_less", b, ("add", a, 1), size),
+            "==": ("if_less", b, ("add", a, 1), up_to),
+            "!=": ("max", below, above),
+        }
+        return forms[kind]
+
+
+_COMPARISONS = {
+    (ops.lt, True): "<",
+    (ops.lt, False): ">=",
+    (ops.le, True): "<=",
+    (ops.le, False): ">",
+    (ops.gt, True): ">",
+    (ops.gt, False): "<=",
+    (ops.ge, True): ">=",
+    (ops.ge, False): "<",
+    (ops.eq, True): "==",
+    (ops.eq, False): "!=",
+    (ops.ne, True): "!=",
+    (ops.ne, False): "==",
+}
+
+
+def _holds(outer: Op, op: Op) -> bool:
+    return any(inner is op for region in outer.regions for inner in region.walk())
+
+
+# --- memory --------------------------------------------------------------------------------------------------------------
+
+
+def known_element(load: Op) -> Size | None:
+    """What ``load`` reads, of primal memory that its kernel does not write, at a place that depends on constants, scalar arguments, extents
+    and such memory; None for others."""
+    return _Extent(()).leaf(load)
+
+
+def element_of(load: Op, indices: Sequence[Size]) -> Size | None:
+    """What ``load`` reads at ``indices``; None unless it is an integer of primal memory that exists."""
+    ref = ref_of(load)
+    if not isinstance(ref, (FieldRef, ArrayRef)) or ref.role != "primal" or not ref.dtype.is_int:
+        return None
+    offset = _array_offset(ref, indices) if isinstance(ref, ArrayRef) else _field_offset(ref, indices)
+    if offset is None:
+        return None
+    kind, number, key = ("array", ref.arg, 0) if isinstance(ref, ArrayRef) else ("tree", ref.tree, ref.key)
+    return ("memory", kind, number, simplify(offset), ref.dtype, key, tuple([simplify(i) for i in indices]))
+
+
+def _array_offset(ref: ArrayRef, indices: Sequence[Size]) -> Size | None:
+    """Row-major, the extents of elements innermost."""
+    if any(isinstance(i, int) and i < 0 for i in indices):
+        return None
+    extents: list[Size] = [("shape", ref.arg, axis) for axis in range(ref.ndim)]
+    element: Size = 0
+    for index, extent in zip(indices, (*extents, *ref.element_shape)):
+        element = ("add", ("mul", element, extent), index)
+    return ("mul", element, storage(ref.dtype).size)
+
+
+def _field_offset(ref: FieldRef, indices: Sequence[Size]) -> Size | None:
+    axes, layout = len(ref.shape), ref.layout
+    index: list[Size] = [simplify(("sub", i, o)) for i, o in zip(indices, layout.origin or (0,) * axes)]
+    component = 0
+    for i, n in zip(indices[axes:], ref.element_shape):
+        if not isinstance(i, int) or not 0 <= i < n:
+            return None
+        component = component * n + i
+    if any(isinstance(i, int) and not 0 <= i < n for i, n in zip(index, ref.shape)):
+        return None
+    offset: Size = layout.components[component]
+    for term in layout.terms:
+        part: Size = ("floordiv", index[term.axis], term.div)
+        offset = ("add", offset, ("mul", ("mod", part, term.mod) if term.mod else part, term.stride))
+    return offset
