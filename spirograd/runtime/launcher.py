@@ -67,9 +67,9 @@ class ArrayBinding:
             ctypes.memmove((ctypes.c_char * out.nbytes).from_buffer(out), self.address + offset, out.nbytes)
 
 
-# Role of an array -> how to get the allocations of a binding that it may lie in, "" standing for all.
-_ROLE_ALLOCATIONS = {role: attrgetter(name.replace("address", "allocation")) for role, name in _ROLE_ATTRIBUTES.items()}
-ALLOCATIONS_OF = {"": tuple(_ROLE_ALLOCATIONS.values()), **{role: (get,) for role, get in _ROLE_ALLOCATIONS.items()}}
+# Role of an array -> the attributes of a binding with the allocations that it may lie in, "" standing for all.
+_ROLE_ALLOCATIONS = {role: name.replace("address", "allocation") for role, name in _ROLE_ATTRIBUTES.items()}
+ALLOCATION_NAMES = {"": tuple(_ROLE_ALLOCATIONS.values()), **{role: (name,) for role, name in _ROLE_ALLOCATIONS.items()}}
 
 
 class Launcher:
@@ -146,7 +146,8 @@ class LaunchPlan:
         self._exclusive = threading.RLock()
         writes = compiled.effects.all_written()
         self._trees_written = tuple([(index, part) for kind, index, part in writes if kind == "tree"])
-        self._arrays_written = tuple([(index, get) for kind, index, part in writes if kind == "array" for get in ALLOCATIONS_OF[part]])
+        arrays = [(index, name) for kind, index, part in writes if kind == "array" for name in ALLOCATION_NAMES[part]]
+        self._arrays_written = tuple([(index, attrgetter(name)) for index, name in arrays])
         kinds = {slot.kind for slot in compiled.args.slots}
         self._diagnosed = bool(kinds & {"fault", "print"} or compiled.faults or compiled.prints)
         self._reports = self._diagnosed or bool(compiled.returns)

@@ -76,7 +76,7 @@ class Allocation:
         return self.device.fetch(self.buffer, offset, nbytes)
 
     def write(self, offset: int, data: memoryview, part: str = "") -> None:
-        """Copy ``data`` (contiguous) to ``offset``, in order with launches; ``data`` may be reused on return. ``part``: all that changes."""
+        """Copy ``data`` (contiguous) to ``offset``, in order with launches; it may be reused on return. ``part``: all that changes."""
         if self._check(offset, data.nbytes, "write"):
             self.device.upload(self.buffer, offset, data.cast("B"))
         self.generations[part] = tick()

@@ -1,0 +1,119 @@
+"""Whether what was found out for one launch, from its arguments and memory, holds for another: by generations, without reading memory."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from spirograd.base.artifact import CompiledKernel, part_name
+from spirograd.base.sizes import Size, leaves
+from spirograd.runtime.launcher import ALLOCATION_NAMES
+from spirograd.runtime.memory import Allocation
+
+Key = tuple[Any, ...]
+
+
+class Freshness:
+    """What the results of ``compiled`` and the values of ``sizes`` depend on: all that they name, whether or not a run gets there.
+
+    ``sizes`` may hold None, which depends on nothing. Array arguments that ``compiled`` write hold their results, which count for nothing.
+    """
+
+    def __init__(self, compiled: Sequence[CompiledKernel], sizes: Sequence[Size | None]) -> None:
+        found = _Inputs()
+        for kernel in compiled:
+            found.add_kernel(kernel)
+        for size in sizes:
+            found.add_size(size)
+        self._key = _build(found)
+
+    def key(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None = None) -> Key | None:
+        """A key for these arguments, as of `LaunchPlan.launch`: launches with equal keys, of one `Freshness`, have equal results.
+
+        None if that cannot be known: something that is read may be written unseen (arrays of NumPy and torch that are used in place, memory
+        that was handed out: `Allocation.shared`), or random numbers would be new ones. Take it before the results are found: what happens
+        to memory meanwhile then makes a difference to the next key. As long as the expressions, not as the data.
+        """
+        try:
+            return self._key(scalars, arrays, trees, drawn)
+        except (struct.error, TypeError, OverflowError):  # a scalar that is no number: the launch says so, in better words
+            return None
+
+
+class _Inputs:
+    """What is read. Dictionaries keep it in order and each thing once."""
+
+    def __init__(self) -> None:
+        self.floats: dict[int, None] = {}  # numbers of scalar arguments
+        self.scalars: dict[int, None] = {}
+        self.extents: dict[tuple[int, int], None] = {}  # array argument, axis
+        self.fields: dict[int, dict[str, None]] = {}  # tree -> parts
+        self.arrays: dict[tuple[int, str], None] = {}  # array argument, role
+        self.draws = False
+
+    def add_kernel(self, kernel: CompiledKernel) -> None:
+        for slot in kernel.args.slots:
+            if slot.kind == "scalar":
+                is_float = slot.dtype is not None and slot.dtype.is_float
+                (self.floats if is_float else self.scalars)[slot.index] = None
+            elif slot.kind == "shape":
+                self.extents[slot.index, slot.axis] = None
+            elif slot.kind == "seed":
+                self.draws = True
+        written = kernel.effects.all_written()
+        for kind, index, part in kernel.effects.all_read():
+            if kind == "tree":
+                self.fields.setdefault(index, {})[part] = None
+            elif (kind, index, part) not in written:
+                self.arrays[index, part] = None
+
+    def add_size(self, size: Size | None) -> None:
+        for leaf in () if size is None else leaves(size):
+            assert isinstance(leaf, tuple)
+            if leaf[0] == "arg":
+                self.scalars[leaf[1]] = None
+            elif leaf[0] == "shape":
+                self.extents[leaf[1], leaf[2]] = None
+            else:
+                _, kind, index, _, _, field, _ = leaf
+                if kind == "tree":
+                    self.fields.setdefault(index, {})[part_name(field, "primal")] = None
+                else:
+                    self.arrays[index, "primal"] = None
+
+    @property
+    def is_vague(self) -> bool:
+        """Whether it is not known which parts of something are read."""
+        return any("" in parts for parts in self.fields.values()) or any(role == "" for _, role in self.arrays)
+
+
+def _build(found: _Inputs) -> Callable[..., Key | None]:
+    """A function (scalars, arrays, trees, drawn) -> key, built as one Python expression like `launcher._build_packer`, from templates and
+    integers only."""
+    if found.is_vague:
+        return lambda s, a, t, drawn: None
+    names: dict[str, Any] = {"pack": struct.Struct(f"<{len(found.floats)}d").pack}
+    unseen: list[str] = ["drawn is None"] if found.draws else []
+    values: list[str] = ["drawn"] if found.draws else []
+    if found.floats:  # as bytes: 0.0 equals -0.0, and NaN not itself
+        values.append(f"pack({', '.join(f's[{int(k)}]' for k in found.floats)})")
+    values += [f"s[{int(k)}]" for k in found.scalars if k not in found.floats]
+    wholes = {index for index, _ in found.arrays}  # whose reads may depend on all extents: nothing is read outside of the memory
+    values += [f"a[{int(k)}].shape[{int(axis)}]" for k, axis in found.extents if k not in wholes]
+    values += [f"a[{int(k)}].shape" for k in sorted(wholes)]
+    for n, (k, role) in enumerate(found.arrays):
+        (name,) = ALLOCATION_NAMES[role]
+        unseen.append(f"(m{n} := a[{int(k)}].{name}) is None or m{n}.shared")
+        values += [f"m{n}.number", f"m{n}.generations['']"]
+    for n, (tree, parts) in enumerate(found.fields.items()):
+        names[f"parts{n}"] = frozenset(("", *parts))
+        unseen.append(f"(f{n} := t[{int(tree)}]).shared and not f{n}.shared.isdisjoint(parts{n})")
+        values += [f"f{n}.number", f"(g{n} := f{n}.generations)['']"]
+        for part in parts:
+            names[f"name{len(names)}"] = part
+            values.append(f"g{n}.get(name{len(names) - 1}, 0)")
+    key = f"({''.join(value + ', ' for value in values)})"
+    text = f"lambda s, a, t, drawn: None if {' or '.join(unseen)} else {key}" if unseen else f"lambda s, a, t, drawn: {key}"
+    built: Callable[..., Key | None] = eval(text, {"__builtins__": {}, **names})
+    return built
