@@ -55,6 +55,7 @@ from spirograd.transforms.legalize import legalize
 from spirograd.transforms.lower_atomics import lower_atomics
 from spirograd.transforms.lower_remainder import lower_remainder
 from spirograd.transforms.offload import offload
+from spirograd.transforms.place_tapes import PLACING, place_tapes
 from spirograd.transforms.reassociate import reassociate
 from spirograd.transforms.reductions import reductions
 from spirograd.transforms.simplify import simplify, simplify_lowered
@@ -100,6 +101,7 @@ def compile_kernel(
         kernel = run.apply(reassociate, kernel, "kernel")
         kernel = run.apply(check_loops, kernel, "kernel")
         kernel = run.apply(dce, kernel, "kernel")
+        kernel = run.apply(place_tapes, kernel, "kernel")
         run.record("offload.ir", kernel)
         artifact = run.describe(kernel, key)
         kernel = run.apply(layout, kernel, None)
@@ -282,9 +284,9 @@ def _task_infos(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> 
         if op.code is not ops.task:
             continue
         if op.attr.kind == "serial":
-            infos.append(TaskInfo(op.attr.name, "serial", op.attr.name, 0))
+            infos.append(TaskInfo(op.attr.name, "serial", op.attr.name, 0, places=op.attr.name == PLACING))
             continue
-        begin, end = (size_of(value) for value in op.regions[0].results)
+        begin, end = (size_of(value) for value in op.regions[0].results[:2])
         most = _REDUCTION_GROUPS if op.attr.reductions else 0
         size = max(1, min(op.attr.group_size or options.group_size or _DEFAULT_GROUP_SIZE, caps.max_group_size))
         loops = any(inner.code in (ops.for_, ops.while_) for inner in op.regions[1].walk())

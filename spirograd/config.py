@@ -40,6 +40,7 @@ class Config:
     default_gpu_block_dim: int = 0
     enable_fallback: bool = False
     device_memory_GB: float = 0.0
+    ad_memory_GB: float = 0.0
     device_memory_fraction: float = 0.0
     print_full_traceback: bool = False
     short_circuit_operators: bool = True

@@ -1,8 +1,9 @@
-"""Launching derivatives: first their tapes are sized."""
+"""Launching derivatives: first their tapes are sized, on the host where it knows how, else by kernels."""
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,21 +12,41 @@ import numpy as np
 from spirograd.autodiff.derivative import Derivative
 from spirograd.base.dtypes import DType, storage
 from spirograd.base.sizes import Size, evaluate
-from spirograd.runtime.launcher import LaunchPlan
+from spirograd.runtime.device import Fetch
+from spirograd.runtime.freshness import Freshness
+from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
 from spirograd.runtime.memory import Allocation
+
+# Copies of sizes that are under way from the device; more of them tell nothing new.
+_MOST_FETCHES = 4
 
 
 class DerivativePlan:
     """A derivative ready to launch. ``main`` is its launch plan, ``sizing`` those of the kernels that count iterations, none if the host
-    knows them all."""
+    knows them all.
 
-    def __init__(self, derivative: Derivative, main: LaunchPlan, sizing: Sequence[LaunchPlan]) -> None:
+    Sizes that nothing has changed are used again: see `Freshness`. Devices that run on their own keep what they count to themselves, so
+    that launches do not wait; the host hears of it later, and gives the next launch as much memory. Only the first launch waits, and those
+    that could find too little memory because one row takes a large part of it.
+    """
+
+    def __init__(self, launcher: Launcher, derivative: Derivative, main: LaunchPlan, sizing: Sequence[LaunchPlan]) -> None:
         self.compiled = main.compiled
         self.main = main
         self.sizing = tuple(sizing)
+        self.capacities: tuple[int, ...] = ()  # by number: of the last launch, as far as the host knows
+        self._launcher = launcher
         self._numbers = tuple([counting.numbers for counting in derivative.sizing])
         self._sizes = derivative.capacities
-        self.capacities: tuple[int, ...] = ()  # of the last launch, by number
+        self._freshness = Freshness([plan.compiled for plan in sizing], [size for size in self._sizes if size is not None])
+        self._found: tuple[Any, ...] | None = None  # the state of what sizes depend on when they were found
+        self._there: ArrayBinding | None = None  # where kernels leave sizes for each other
+        if any(task.places for task in main.compiled.tasks):
+            nbytes = 4 * len(self._sizes)
+            allocation = launcher.memory.allocate(nbytes)
+            self._there = ArrayBinding(allocation.address, (len(self._sizes),), 0, 0, allocation)
+        self._epoch = 0
+        self._fetches: deque[Fetch] = deque()
 
     @property
     def tape_bytes(self) -> int:
@@ -33,9 +54,36 @@ class DerivativePlan:
         return self.main.tape_bytes
 
     def launch(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None = None) -> None:
-        """Run it. Arguments as of `LaunchPlan.launch`; waits if iterations have to be counted."""
-        if self._sizes and self.compiled.tapes:
+        """Run it. Arguments as of `LaunchPlan.launch`. Waits if iterations have to be counted on the host, else once."""
+        if not self._sizes or not self.compiled.tapes:
+            self.main.launch(scalars, arrays, trees, drawn=drawn)
+            return
+        with self._launcher.lock:  # what a launch finds must not be that of another one
+            if self._epoch != self._launcher.tapes.epoch:
+                self._forget()
+            state = self._freshness.key(scalars, arrays, trees, drawn)
+            resized = state is None or state != self._found
+            self._found = None  # should anything fail
+            if self._there is None:
+                self._launch_known(scalars, arrays, trees, drawn, resized)
+            else:
+                self._launch_counted([*scalars, 0], [*arrays, self._there], trees, drawn, resized)
+            self._found = state
+
+    def _forget(self) -> None:
+        self._epoch = self._launcher.tapes.epoch
+        self._found = None
+        self.capacities = ()
+        self._fetches.clear()
+
+    # --- sizes that the host finds -----------------------------------------------------------------------------------------
+
+    def _launch_known(
+        self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None, resized: bool
+    ) -> None:
+        if resized:
             self.capacities = self._find(scalars, arrays, trees, drawn)
+        self._launcher.tapes.sized["reused" if not resized else "counted" if self.sizing else "known"] += 1
         self.main.launch(scalars, arrays, trees, self._with_room(self.capacities), drawn)
 
     def _with_room(self, capacities: Sequence[int]) -> tuple[int, ...]:
@@ -61,3 +109,44 @@ class DerivativePlan:
             for k, count in zip(numbers, plan.launch(scalars, arrays, trees, self._with_room(found), drawn) or ()):
                 found[k] = int(count)
         return tuple(found)
+
+    # --- sizes that the device finds ---------------------------------------------------------------------------------------
+
+    def _launch_counted(
+        self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None, resized: bool
+    ) -> None:
+        """The device counts, if ``resized``, and places the tapes."""
+        heap, first = self._launcher.tapes, not self.capacities
+        self._listen()
+        heap.sized["counted" if resized else "reused"] += 1
+        for plan in (*self.sizing, self.main) if resized else ():
+            if plan.compiled.tapes and (first or not heap.spares(plan.last_cut)):
+                self._learn()
+            if plan is not self.main:
+                plan.launch(scalars, arrays, trees, self.capacities, drawn)
+        if resized and len(self._fetches) < _MOST_FETCHES:
+            self._fetches.append(self._fetch())
+        self.main.launch(scalars, arrays, trees, self.capacities, drawn, resized)
+
+    def _fetch(self) -> Fetch:
+        assert self._there is not None
+        assert self._there.allocation is not None
+        return self._there.allocation.fetch(0, 4 * len(self._sizes))
+
+    def _learn(self) -> None:
+        """Wait for the sizes."""
+        self._launcher.tapes.sized["waited"] += 1
+        self._fetches.clear()
+        self._hear(self._fetch().wait())
+
+    def _listen(self) -> None:
+        """Take what has come from the device by now."""
+        while self._fetches:
+            raw = self._fetches[0].take()
+            if raw is None:
+                return
+            self._fetches.popleft()
+            self._hear(raw)
+
+    def _hear(self, raw: bytes) -> None:
+        self.capacities = tuple(np.frombuffer(raw, np.int32).tolist())

@@ -40,7 +40,8 @@ class Session:
         self.device = open_device(config.arch, debug=config.debug, max_threads=config.cpu_max_num_threads, device_memory_bytes=limit)
         self.memory = Memory(self.device)
         seed = config.random_seed if config.random_seed >= 0 else random.SystemRandom().getrandbits(32)
-        self.launcher = Launcher(self.device, self.memory, seed=seed)
+        budget = int(config.ad_memory_GB * 2**30) if config.ad_memory_GB else None
+        self.launcher = Launcher(self.device, self.memory, seed=seed, tape_budget=budget)
         self.language = LanguageOptions(
             config.default_fp, config.default_ip, config.debug, config.short_circuit_operators, config.unrolling_limit
         )
@@ -102,7 +103,7 @@ class Session:
         """Compile a derivative, and what sizes its tapes."""
         # The interpreter's tapes grow as they are written.
         sizing = [] if self.arch == "interpreter" else [self.prepare(c.kernel, opt_level=1) for c in derivative.sizing]
-        return DerivativePlan(derivative, self.prepare(derivative.kernel), sizing)
+        return DerivativePlan(self.launcher, derivative, self.prepare(derivative.kernel), sizing)
 
     def stages(self, kernel: nodes.Kernel) -> dict[str, Any]:
         """All stages of compiling ``kernel`` for this device."""

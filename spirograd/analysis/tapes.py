@@ -1,10 +1,14 @@
-"""The tapes of a kernel, by number, and which task each belongs to."""
+"""The tapes of a kernel, by number, which task each belongs to, and where it learns their sizes."""
 
 from __future__ import annotations
 
 from spirograd.base.artifact import TapeInfo
+from spirograd.base.dtypes import i32
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, TapeRef
+from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, TapeRef
+
+# The array argument (i32) with the capacities of tapes by number, of kernels that find or use them on the device.
+SIZES = ArrayArg("%sizes", i32, 1)
 
 
 def tapes_of(kernel: Kernel) -> dict[TapeRef, TapeInfo]:
@@ -20,3 +24,14 @@ def tapes_of(kernel: Kernel) -> dict[TapeRef, TapeInfo]:
                 if isinstance(ref, TapeRef) and ref not in found:
                     found[ref] = TapeInfo(ref.name, ref.dtype, ref.width, ref.capacity, owner)
     return found
+
+
+def sizes_of(kernel: Kernel) -> ArrayRef | None:
+    """The argument `SIZES` of ``kernel``, None if it has none: then the host knows the sizes."""
+    return next((ArrayRef(a.name, k, i32, 1) for k, a in enumerate(kernel.args) if a == SIZES), None)
+
+
+def guarded(kernel: Kernel) -> frozenset[int]:
+    """The numbers of the capacities that loops of ``kernel`` may exceed, as far as the compiler can tell: those that it checks."""
+    words = [op.attr for op in kernel.walk() if op.code is ops.tape_word]
+    return frozenset([number for kind, number in words if kind == "tape_capacity"])

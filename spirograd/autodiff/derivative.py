@@ -78,8 +78,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """A kernel with the arguments of a derivative that returns capacities of its tapes, in i32: those of ``numbers``. It may use tapes
-    itself, whose capacities are found before."""
+    """A kernel with the arguments of a derivative that returns capacities of its tapes, in i32: those of ``numbers``; or stores them, by
+    number, to the argument `analysis.tapes.SIZES` if it has that. It may use tapes itself, whose capacities are found before."""
 
     kernel: Kernel
     numbers: tuple[int, ...]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from spirograd.analysis.sizes import size_of
+from spirograd.analysis.tapes import SIZES, sizes_of
 from spirograd.autodiff.derivative import Counting
 from spirograd.autodiff.sweep import CAPACITY
-from spirograd.base.dtypes import i32, storage
+from spirograd.base.artifact import FaultSite
+from spirograd.base.dtypes import VOID, i32, storage
 from spirograd.base.sizes import Size
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
@@ -20,8 +22,11 @@ from spirograd.transforms.simplify import simplify
 
 
 def sizing(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[Counting, ...], tuple[Size | None, ...]]:
-    """Split a gradient kernel, in which loops note how often they run: the kernel without that, kernels that count what the host cannot
-    know, and the capacities: expressions, or None where one of those kernels counts.
+    """Split a gradient kernel, in which loops note how often they run: the kernel, which checks instead that they do not run more often;
+    kernels that count what the host cannot know; and the capacities: expressions, or None where one of those kernels counts.
+
+    The host does not read memory of devices that run on their own, which would take a wait. If a capacity depends on memory there, all
+    are counted on the device, and handed over in an array: see `tapes.SIZES`.
 
     A count that does not change in the loops around it is taken outside of them, so that they need not run to be counted: the count may
     then be of a loop that is not reached, which only makes the tape larger.
@@ -29,14 +34,37 @@ def sizing(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[Counting, ..
     counts = [op for op in kernel.walk() if _capacity(op) is not None]
     if not counts:
         return kernel, (), ()
+    asynchronous = ctx.caps.profile in ("vulkan", "wgpu")
+    closed, sizes = _sizes(counts, None), _sizes(counts, None if asynchronous else known_element)
+    main = _Checked({k for k, size in enumerate(closed) if size is None}).kernel(kernel)
+    if asynchronous and None in sizes:
+        sizes = (None,) * len(sizes)
+        stages = tuple([replace(c, kernel=_handing_over(c)) for c in _countings(kernel, list(range(len(sizes))), ctx)])
+        return *_agreeing(replace(main, args=(*main.args, SIZES)), stages), sizes
+    return *_agreeing(main, _countings(kernel, [k for k, size in enumerate(sizes) if size is None], ctx)), sizes
+
+
+def _sizes(counts: Sequence[Op], load: Callable[[Op], Size | None] | None) -> tuple[Size | None, ...]:
+    """The capacities that ``counts`` note, by number; ``load``: as of `size_of`."""
     sizes: dict[int, Size | None] = {}
     for op in counts:
-        k, size = _capacity(op), size_of(op.args[-1], known_element)
+        k, size = _capacity(op), size_of(op.args[-1], load)
         assert k is not None
         sizes[k] = size if k not in sizes else None
-    capacities = tuple([sizes[k] for k in range(len(sizes))])
-    main = _Without().kernel(kernel)
-    return *_agreeing(main, _countings(kernel, [k for k, size in enumerate(capacities) if size is None], ctx)), capacities
+    return tuple([sizes[k] for k in range(len(sizes))])
+
+
+def _handing_over(counting: Counting) -> Kernel:
+    """A kernel that puts what it counts into `SIZES`, for kernels that run after it."""
+    kernel = counting.kernel
+    handed = replace(kernel, args=(*kernel.args, SIZES), returns=())
+    target = sizes_of(handed)
+    assert target is not None
+    b = Builder()
+    b.begin()
+    for k, ref in zip(counting.numbers, kernel.returns):
+        b.store(target, b.const(k), b.load(ref))
+    return handed.with_body(Region((), (*kernel.body.ops[:-1], *b.end().ops)))
 
 
 def _agreeing(main: Kernel, stages: tuple[Counting, ...]) -> tuple[Kernel, tuple[Counting, ...]]:
@@ -62,7 +90,7 @@ def known_element(load: Op) -> Size | None:
         # Of more than one axis the address depends on the extents.
         if (len(indices) > 1 and any(indices)) or any(i < 0 for i in indices):
             return None
-        return ("memory", "array", ref.arg, size * sum(indices), ref.dtype)
+        return ("memory", "array", ref.arg, size * sum(indices), ref.dtype, 0, tuple(indices))
     axes, layout = len(ref.shape), ref.layout
     index = [i - o for i, o in zip(indices, layout.origin or (0,) * axes)]
     if any(not 0 <= i < n for i, n in zip((*index, *indices[axes:]), (*ref.shape, *ref.element_shape))):
@@ -71,7 +99,7 @@ def known_element(load: Op) -> Size | None:
     for i, n in zip(indices[axes:], ref.element_shape):
         component = component * n + i
     base = sum((index[t.axis] // t.div % t.mod if t.mod else index[t.axis] // t.div) * t.stride for t in layout.terms)
-    return ("memory", "tree", ref.tree, base + layout.components[component], ref.dtype)
+    return ("memory", "tree", ref.tree, base + layout.components[component], ref.dtype, ref.key, tuple(indices))
 
 
 def _capacity(op: Op) -> int | None:
@@ -82,12 +110,30 @@ def _capacity(op: Op) -> int | None:
     return int(ref.name[len(CAPACITY) :])
 
 
-class _Without(Rewriter):
-    """Leaves out all notes of capacities."""
+class _Checked(Rewriter):
+    """Puts a check that there is room in the place of each note of a capacity that is among ``unsure``; of others the expression that
+    gives the room is that which is noted."""
 
-    def __init__(self) -> None:
+    def __init__(self, unsure: set[int]) -> None:
         super().__init__()
-        self.handlers = {ops.atomic: lambda op: self.copy(op) if _capacity(op) is None else None}
+        self.unsure = unsure
+        self.handlers = {ops.atomic: self._atomic}
+
+    def kernel(self, kernel: Kernel) -> Kernel:
+        self.name = kernel.name
+        return super().kernel(kernel)
+
+    def _atomic(self, op: Op) -> Op | None:
+        number = _capacity(op)
+        if number is None:
+            return self.copy(op)
+        if number in self.unsure:
+            b, demand = self.b, self.args(op)[-1]
+            room = b.emit(ops.tape_word, attr=("tape_capacity", number), type=i32)
+            message = f"{self.name}: this loop fills {{0}} entries of its tapes, and the launch was sized for {{1}}"
+            site = FaultSite("tape", message, (i32, i32), op.loc)
+            b.emit(ops.check, b.emit(ops.le, demand, room), demand, room, attr=site, type=VOID)
+        return None
 
 
 def _countings(kernel: Kernel, wanted: list[int], ctx: PassContext) -> tuple[Counting, ...]:
@@ -128,7 +174,7 @@ def _counting(kernel: Kernel, wanted: Sequence[int], ctx: PassContext) -> Kernel
     b = Builder()
     b.begin()
     for ref in refs:
-        b.store(ref, b.const(0))
+        b.store(ref, b.const(1))
     start = b.end()
     body = Region((), (*start.ops[:-1], *hoisted.body.ops))
     return simplify(Kernel(f"{kernel.name}_sizes", kernel.args, body, refs, kernel.loc), ctx)

@@ -10,6 +10,11 @@ from spirograd.base.dtypes import DType
 from spirograd.base.loc import Loc
 from spirograd.base.sizes import Size
 
+# Added to the distance between entries of tapes, in elements: at large powers of two they would share few cache lines.
+TAPE_PADDING = 32
+# Kinds of `Slot` that say where tapes lie; each is an i32.
+TAPE_WORDS = ("tape_base", "tape_pitch", "tape_capacity", "tape_room", "tape_rows")
+
 
 @dataclass(frozen=True, slots=True)
 class Slot:
@@ -26,6 +31,9 @@ class Slot:
     ``"tapes"``  address (u64) of the memory of tapes
     ``"tape_base"`` where tape ``index`` begins in it, in elements (i32)
     ``"tape_pitch"`` elements (i32) from one entry of tape ``index`` to the next, or, where rows lie one after the other, from row to row
+    ``"tape_capacity"`` entries (i32, at least 1) of the tapes with capacity number ``index``
+    ``"tape_room"`` 32-bit words (i32) of the memory of tapes, for launches that place their tapes on the device
+    ``"tape_rows"`` invocations (i32) of task number ``index``, for the same
     ``"seed"``   random seed of this launch (u32)            ``"launch"`` number of this launch (u32), for prints and faults
     ``offset`` is the byte offset in the block (naturally aligned: 8-byte entries first).
     """
@@ -55,6 +63,7 @@ class ArgBlock:
 class TaskInfo:
     """One dispatch. ``begin``/``end`` are None where only the device can know them: then it strides over its own bounds.
 
+    ``places``: it only places the tapes of the tasks after it, which stay where they are while their sizes do.
     ``max_groups``: dispatch at most so many workgroups (0: as many as the device takes). ``loops``: whether an iteration has loops inside.
     ``bindings`` (profiles without addresses): for each storage buffer of descriptor set 0, the offsets in the argument block of the
     addresses of what it holds. One: that allocation alone, from its first byte on. Several: one buffer that holds them all, bound from its
@@ -70,6 +79,7 @@ class TaskInfo:
     group_size: int = 1
     max_groups: int = 0
     loops: bool = False
+    places: bool = False
     bindings: tuple[tuple[int, ...], ...] = ()
 
 

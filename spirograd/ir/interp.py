@@ -439,6 +439,11 @@ def _same(value: Any) -> Any:
     return value
 
 
+def _tape_word(c: _Compiler, op: Op) -> Step:
+    """Tapes grow as they are written here."""
+    return _apply(lambda: np.int32(2**31 - 1), c.slot(op), [])
+
+
 def _recall(c: _Compiler, op: Op) -> Step:
     tape, out, (iteration, part) = c.tape(op.attr), c.slot(op), c.args(op)
 
@@ -571,7 +576,8 @@ def _print(c: _Compiler, op: Op) -> Step:
 
 _MAKERS: dict[OpCode, Callable[[_Compiler, Op], Step | None]] = {
     ops.const: _const, ops.result: _result, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
-    ops.arg: _block_entry, ops.shape: _block_entry, ops.seed: _block_entry, ops.slot: _block_entry, ops.row: _row,
+    ops.arg: _block_entry, ops.shape: _block_entry, ops.seed: _block_entry, ops.slot: _block_entry,
+    ops.row: _row, ops.tape_word: _tape_word,
     ops.load: _load, ops.store: _store, ops.atomic: _atomic, ops.cas: _cas, ops.barrier: _barrier, ops.check: _check,
     ops.print_: _print,
 }  # fmt: skip

@@ -182,7 +182,8 @@ class TaskAttr:
     """Attributes of ``task``, one dispatch.
 
     ``serial``: regions (body,), no parameters, run once by one invocation.
-    ``range_for``: regions (bounds, body, finish). bounds yields (begin, end), of the index type. body takes the index and one accumulator
+    ``range_for``: regions (bounds, body, finish). bounds yields (begin, end), of the index type, and where only so
+    many invocations may take part, as tapes have rows, their number (i32). body takes the index and one accumulator
     per entry of ``reductions`` and yields the next accumulators. finish takes the accumulators of some iterations combined (of a thread,
     workgroup or chunk) and adds them to memory; it may run any number of times, and never runs with an accumulator counted twice.
     Accumulators start at the identity.

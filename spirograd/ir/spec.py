@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from spirograd.base.artifact import FaultSite, PrintSite, Slot
+from spirograd.base.artifact import TAPE_WORDS, FaultSite, PrintSite, Slot
 from spirograd.base.dtypes import VOID, DType, Type, Vec, i32, i64, u1, u32
 from spirograd.ir import ops
 from spirograd.ir.nodes import (
@@ -298,7 +298,8 @@ def _task(v: _Verifier, op: Op) -> None:
     index = body.params[0].type if body.params else VOID
     v.need(index in (i32, i64), op, f"the index of a task is i32 or i64, not {index}")
     accumulators = tuple([r.dtype for r in attr.reductions])
-    v.shape_of(op, bounds, (), (index, index))
+    rows = (i32,) if len(bounds.results) == 3 else ()
+    v.shape_of(op, bounds, (), (index, index, *rows))
     v.shape_of(op, body, (index, *accumulators), accumulators)
     v.shape_of(op, finish, accumulators, ())
 
@@ -330,6 +331,11 @@ def _row(v: _Verifier, op: Op) -> None:
     v.need(op.type is i32 and op.attr is None, op, "is i32, without attribute")
 
 
+def _tape_word(v: _Verifier, op: Op) -> None:
+    v.need(isinstance(op.attr, tuple) and len(op.attr) == 2 and op.attr[0] in TAPE_WORDS, op, "takes (kind of slot, number)")
+    v.need(op.type is i32, op, "is i32")
+
+
 def _seed(v: _Verifier, op: Op) -> None:
     v.need(op.type is u32 and op.attr is None, op, "is u32, without attribute")
 
@@ -337,7 +343,7 @@ def _seed(v: _Verifier, op: Op) -> None:
 def _slot(v: _Verifier, op: Op) -> None:
     v.need(isinstance(op.attr, Slot) and not op.attr.is_buffer, op, "takes a Slot that is no buffer")
     v.need(isinstance(op.type, DType), op, "is a scalar")
-    known = {"shape": i32, "tape_base": i32, "tape_pitch": i32, "seed": u32, "launch": u32, "scalar": op.attr.dtype}
+    known = {"seed": u32, "launch": u32, "scalar": op.attr.dtype, **dict.fromkeys(("shape", *TAPE_WORDS), i32)}
     v.need(op.attr.kind in known and known[op.attr.kind] in (None, op.type), op, f"that slot is {known.get(op.attr.kind)}")
 
 
@@ -445,7 +451,8 @@ def _print(v: _Verifier, op: Op) -> None:
 _SPECIAL: dict[OpCode, Rule] = {
     ops.const: _const, ops.result: _result, ops.yield_: _yield, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
     ops.select: _select, ops.cast: _cast, ops.bitcast: _bitcast, ops.vec: _vec, ops.extract: _extract, ops.insert: _insert,
-    ops.arg: _arg, ops.shape: _shape, ops.seed: _seed, ops.row: _row, ops.slot: _slot, ops.load: _load, ops.store: _store,
+    ops.arg: _arg, ops.shape: _shape, ops.seed: _seed, ops.tape_word: _tape_word, ops.row: _row, ops.slot: _slot, ops.load: _load,
+    ops.store: _store,
     ops.atomic: _atomic, ops.cas: _cas, ops.barrier: _barrier, ops.check: _check, ops.print_: _print,
 }  # fmt: skip
 _BY_RULE: dict[str, Rule] = {"same": _same, "compare": _compare}

@@ -135,6 +135,7 @@ OP_MAP: dict[OpCode, Spelling] = {
     ops.arg: _KERNEL_LEVEL,
     ops.shape: _KERNEL_LEVEL,
     ops.seed: _KERNEL_LEVEL,
+    ops.tape_word: _KERNEL_LEVEL,
     ops.row: Emitted("row"),
     ops.slot: Emitted("slot"),
     # memory

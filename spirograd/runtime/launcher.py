@@ -14,19 +14,17 @@ import numpy as np
 
 from spirograd.base.artifact import LOCK_WORDS, CompiledKernel, Slot, TaskInfo
 from spirograd.base.dtypes import storage
-from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError
+from spirograd.base.errors import AdStackOverflow, SpirogradRuntimeError, SpirogradRuntimeTypeError
 from spirograd.base.sizes import Size, evaluate
 from spirograd.runtime.device import Device
 from spirograd.runtime.diagnostics import Diagnostics
 from spirograd.runtime.memory import Allocation, Memory, tick
-from spirograd.runtime.tapes import TapeHeap
+from spirograd.runtime.tapes import Cut, TapeHeap
 
 Scalar = Union[int, float, bool]
 _ROLE_ATTRIBUTES = {"primal": "address", "grad": "grad_address", "dual": "dual_address", "grad_dual": "grad_dual_address"}
 # Weyl sequence with the golden ratio: seeds of successive launches differ in many bits, and never repeat within 2^32 launches.
 _SEED_STEP = 0x9E3779B9
-# Where in the words of `TapeHeap.cut` the entries of tape 0 stand.
-_TAPE_WORDS = {"tapes": 0, "tape_base": 1, "tape_pitch": 2}
 _BINARY_TEXT = {"add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "min": "min({}, {})", "max": "max({}, {})"}
 _BINARY_TEXT |= {"floordiv": "floordiv({}, {})", "mod": "mod({}, {})"}
 
@@ -79,7 +77,9 @@ class Launcher:
     ``sys.stdout``. ``seed`` is the base of the random seeds: set it to make a run repeatable.
     """
 
-    def __init__(self, device: Device, memory: Memory, on_print: Callable[[str], None] | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, device: Device, memory: Memory, on_print: Callable[[str], None] | None = None, seed: int = 0, tape_budget: int | None = None
+    ) -> None:
         self.device = device
         self.memory = memory
         self.seed = seed
@@ -87,7 +87,7 @@ class Launcher:
         self.next_number = itertools.count().__next__  # atomic: launch numbers are unique across threads
         self.lock = threading.RLock()
         self._locks: Allocation | None = None
-        self.tapes = TapeHeap(device, memory)
+        self.tapes = TapeHeap(device, memory, tape_budget)
 
     def prepare(self, compiled: CompiledKernel) -> LaunchPlan:
         """Load ``compiled`` on the device and build its launch plan. Raises what the device raises on a bad module."""
@@ -110,6 +110,8 @@ class Launcher:
             self.device.synchronize()
             fault = self.diagnostics.drain()
         if fault is not None:
+            if isinstance(fault, AdStackOverflow):
+                self.tapes.epoch += 1
             raise fault
 
 
@@ -119,6 +121,7 @@ class LaunchPlan:
     __slots__ = (
         "_arrays_written",
         "_count",
+        "_cut",
         "_diagnosed",
         "_exclusive",
         "_executable",
@@ -127,6 +130,8 @@ class LaunchPlan:
         "_launcher",
         "_next",
         "_pack",
+        "_placement",
+        "_places",
         "_reports",
         "_results",
         "_temps",
@@ -155,6 +160,9 @@ class LaunchPlan:
         self._results = _record(compiled, self._first_result)
         self._pack = _build_packer(compiled, self._buffer_addresses(kinds), launcher)
         self._count = _build_counter(compiled) if compiled.tapes else None
+        self._places = next((k for k, task in enumerate(compiled.tasks) if task.places), None)
+        self._placement: tuple[int, ...] | None = None  # what the tapes were placed by
+        self._cut: tuple[Any, Cut] | None = None  # the last one, and what it was for
         self.tape_bytes = 0  # of the last launch
         self.last_number: int | None = None  # of the last launch: another one with this number draws the same random numbers
 
@@ -174,22 +182,24 @@ class LaunchPlan:
         trees: Mapping[int, Allocation],
         capacities: Sequence[int] = (),
         drawn: int | None = None,
+        resized: bool = True,
     ) -> tuple[Scalar, ...] | None:
         """Run the kernel; returns at once, except where the kernel returns values: then waits and gives them.
 
         ``scalars[i]`` and ``arrays[i]`` belong to the kernel's flat argument ``i``; entries of the other kind are ignored.
         ``trees`` maps the id of each field tree that the kernel uses to its allocation. ``capacities``: for how many iterations of each
-        loop its tapes have room. ``drawn``: the `last_number` of a launch whose random numbers this one is to draw again.
+        loop its tapes have room (a hint, if the kernel places its tapes itself: then ``resized`` says whether their sizes on the device may
+        be others than at the last launch). ``drawn``: the `last_number` of a launch whose random numbers this one is to draw again.
         Raises SpirogradRuntimeTypeError for a scalar that its type cannot hold, OutOfDeviceMemory if there is no room for the tapes.
         """
         if self._reports:
-            return self._launch_reporting(scalars, arrays, trees, capacities, drawn)
+            return self._launch_reporting(scalars, arrays, trees, capacities, drawn, resized)
         number = self._next()
         if drawn is None:
             drawn = self.last_number = number
         if self._count is not None:
             with self._launcher.lock:  # the tapes of a launch lie where those of another were
-                self._send(number, drawn, scalars, arrays, trees, capacities)
+                self._send(number, drawn, scalars, arrays, trees, capacities, resized)
             return None
         if self._temps is None:
             self._send(number, drawn, scalars, arrays, trees)
@@ -206,12 +216,17 @@ class LaunchPlan:
         arrays: Sequence[Any],
         trees: Mapping[int, Allocation],
         capacities: Sequence[int] = (),
+        resized: bool = True,
     ) -> None:
         words: Sequence[int] = ()
         tape_counts = None
         if self._count is not None:
-            cut = self._launcher.tapes.cut(self.compiled, self._count(scalars, arrays), capacities)
+            cut = self._cut_for(self._count(scalars, arrays), tuple(capacities))
             words, tape_counts, self.tape_bytes = cut.words, cut.counts, cut.nbytes
+            if self._places is not None:
+                if not resized and words == self._placement:
+                    tape_counts = (*tape_counts[: self._places], 0, *tape_counts[self._places + 1 :])
+                self._placement = tuple(words)
         try:
             block, counts = self._pack(scalars, arrays, trees, number, drawn, words)
         except (struct.error, OverflowError):
@@ -232,6 +247,21 @@ class LaunchPlan:
                 if allocation is not None:
                     allocation.generations[""] = tick()
 
+    @property
+    def last_cut(self) -> Cut | None:
+        """How the last launch used the heap of tapes."""
+        return None if self._cut is None else self._cut[1]
+
+    def _cut_for(self, counts: tuple[int | None, ...], capacities: tuple[int, ...]) -> Cut:
+        """The share of the heap of a launch; that of the last one if it was alike."""
+        heap = self._launcher.tapes
+        alike = (counts, capacities, heap.address)
+        if self._cut is None or self._cut[0] != alike or heap.telling:
+            make = heap.cut if self._places is None else heap.offer
+            cut = make(self.compiled, counts, capacities)
+            self._cut = (counts, capacities, heap.address), cut
+        return self._cut[1]
+
     def _launch_reporting(
         self,
         scalars: Sequence[Scalar],
@@ -239,6 +269,7 @@ class LaunchPlan:
         trees: Mapping[int, Allocation],
         capacities: Sequence[int],
         drawn: int | None,
+        resized: bool,
     ) -> tuple[Scalar, ...] | None:
         """Launch of a kernel that prints, can fail, or returns values: numbers are noted in order, results read back."""
         launcher = self._launcher
@@ -250,7 +281,7 @@ class LaunchPlan:
                 drawn = self.last_number = number
             if self._diagnosed:
                 launcher.diagnostics.note(number, self.compiled)
-            self._send(number, drawn, scalars, arrays, trees, capacities)
+            self._send(number, drawn, scalars, arrays, trees, capacities, resized)
             if not self.compiled.returns:
                 return None
             values = self._read_returns()  # waits, too, and in one submission with the launch
@@ -299,7 +330,8 @@ def _build_packer(
         raise SpirogradRuntimeError(f"kernel {compiled.name}: format {block.format!r} does not fit a block of {block.size} bytes")
     if packer.size < block.size:
         packer = struct.Struct(f"{block.format}{block.size - packer.size}x")
-    values = ", ".join(_slot_text(slot, addresses) for slot in block.slots)
+    tapes = _tape_words(compiled)
+    values = ", ".join(tapes.get((slot.kind, slot.index)) or _slot_text(slot, addresses) for slot in block.slots)
     counts = "".join(_count_text(task) + ", " for task in compiled.tasks)
     text = f"lambda s, a, t, number, drawn, tapes: (pack({values}), ({counts}))"
     names = {"pack": packer.pack, "floordiv": _floordiv, "mod": _mod, "missing": _missing, "min": min, "max": max, "launcher": launcher}
@@ -328,9 +360,18 @@ def _slot_text(slot: Slot, addresses: Mapping[str, int]) -> str:
         return f"s[{index}]"
     if slot.kind == "shape":
         return f"a[{index}].shape[{int(slot.axis)}]"
-    if slot.kind in _TAPE_WORDS:
-        return f"tapes[{_TAPE_WORDS[slot.kind] + 2 * index}]"
     return {"seed": f"launcher.seed + drawn * {_SEED_STEP} & 0xFFFFFFFF", "launch": "number & 0xFFFFFFFF"}[slot.kind]
+
+
+def _tape_words(compiled: CompiledKernel) -> dict[tuple[str, int], str]:
+    """The texts of the slots about tapes: where they stand among the words of a `Cut`."""
+    kinds = [("tapes", 0)]
+    if any(task.places for task in compiled.tasks):
+        kinds += [("tape_room", 0), *(("tape_rows", k) for k in range(len(compiled.tasks)))]
+    else:
+        kinds += [(kind, k) for k in range(len(compiled.tapes)) for kind in ("tape_base", "tape_pitch")]
+        kinds += [("tape_capacity", k) for k in range(max([tape.capacity + 1 for tape in compiled.tapes], default=0))]
+    return {kind: f"tapes[{n}]" for n, kind in enumerate(kinds)}
 
 
 def _count_text(task: TaskInfo) -> str:

@@ -1,12 +1,25 @@
-"""The memory of tapes: one heap for all launches, cut anew for each."""
+"""The memory of tapes: one heap for all launches, cut anew for each.
+
+A row is what one invocation of a task needs at a time: its tapes of floats, then its tapes of integers, and in both what has 64 bits
+first. On GPUs rows lie side by side: an entry of all rows, then the next entry, so that neighbouring invocations touch neighbouring words;
+all tapes of a task share one distance between entries, its pitch. On the CPU a row is what one worker needs; all floats of a task lie in
+one slab, row after row, and all integers in another. Serial tasks share one row, which comes first. Tasks run one after the other, so all
+others begin behind it.
+
+Where only the device knows the sizes, it does the same: see transforms/place_tapes.py.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spirograd.base.artifact import CompiledKernel, TapeInfo, TaskInfo
+from spirograd.base import knobs
+from spirograd.base.artifact import TAPE_PADDING, CompiledKernel, TapeInfo, TaskInfo
 from spirograd.base.errors import OutOfDeviceMemory
+from spirograd.base.wording import counted
 from spirograd.runtime.device import Device
 from spirograd.runtime.memory import Allocation, Memory
 
@@ -14,104 +27,232 @@ from spirograd.runtime.memory import Allocation, Memory
 _ROWS = 65536
 # Fewer where the driver is a CPU, for its caches; and rows enough that an invocation stays below the driver's limit of loop iterations.
 _CPU_ROWS = 4096
-# Added to the distance between entries, in elements: at large powers of two they would share few cache lines.
-_PADDING = 32
-# With fewer rows than this a task that lacks memory is refused.
-_LEAST_ROWS = 256
-_ALIGNMENT = 256
-_LARGEST_INDEX = 2**31 - 1
+# As many where the host cannot tell how long the loops are.
+_CPU_MOST_ROWS = 1 << 18
+# With fewer rows than this a task that lacks memory is refused, unless it has fewer iterations.
+_LEAST_ROWS = 64
+# Words of the heap, so that sums of two numbers of words are indices of 31 bits.
+_MOST_WORDS = 2**30 - 4096
+# How many times larger than a row the heap must be for launches whose sizes the host learns later: bounds may grow that much at once.
+_ROWS_TO_SPARE = 16
+_LEAST_HEAP = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a task (None: all serial ones) has of the heap. Lengths are words of 32 bits; ``lanes``: places for each word."""
+
+    task: str | None
+    rows: int
+    floats: int
+    integers: int
+    pitch: int
+    lanes: int = 1
+
+    @property
+    def nbytes(self) -> int:
+        """Of all its rows."""
+        return 4 * self.lanes * self.pitch * (self.floats + self.integers)
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How a launch uses the heap: ``words`` are address, then base and pitch of each tape; ``counts`` the invocations of each task."""
+    """How a launch uses the heap: ``words`` for the argument block (see `Launcher`), ``counts`` the invocations of each task."""
 
     words: tuple[int, ...]
     counts: tuple[int | None, ...]
+    shares: tuple[Share, ...]
     nbytes: int
 
 
 class TapeHeap:
-    """Grows to what the largest launch needs. Launches that share it must run one after the other, as they do on one queue."""
+    """Grows to what the largest launch needs. Launches that share it must run one after the other, as they do on one queue.
 
-    def __init__(self, device: Device, memory: Memory) -> None:
+    ``budget``: bytes that it may have, as far as that is up to the user. ``sized``: how many launches found their sizes in which way.
+    ``epoch`` changes when a launch has turned out to be sized wrongly: what was found before is not to be used again.
+    """
+
+    def __init__(self, device: Device, memory: Memory, budget: int | None = None) -> None:
         self.device = device
         self.memory = memory
+        self.most = min(device.caps.max_allocation, 4 * _MOST_WORDS, budget or 1 << 62)
+        self.sized: Counter[str] = Counter()
+        self.epoch = 0
+        self.telling = knobs.flag("SG_DEBUG_ADSTACK") or knobs.flag("QD_DEBUG_ADSTACK")  # each launch says how it uses the heap
         self._heap: Allocation | None = None
 
-    def cut(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int]) -> Cut:
-        """Give each tape of a launch its place. ``counts``: iterations of each task, None where only the device knows.
+    @property
+    def nbytes(self) -> int:
+        """The size of the heap, in bytes."""
+        return 0 if self._heap is None else self._heap.nbytes
 
-        Raises OutOfDeviceMemory, with kernel, tape and bytes, if they do not fit, or have more elements than indices reach.
+    @property
+    def room(self) -> int:
+        """The words of the heap that tapes may use."""
+        return min(self.nbytes // 4, _MOST_WORDS)
+
+    @property
+    def address(self) -> int:
+        """Where the heap begins; 0 before the first launch with tapes."""
+        return 0 if self._heap is None else self._heap.address
+
+    # --- sizes that the host knows -----------------------------------------------------------------------------------------
+
+    def cut(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int]) -> Cut:
+        """Give each tape of a launch its place. ``counts``: iterations of each task, None where only the device knows; ``capacities``:
+        entries of tapes, by number.
+
+        Raises OutOfDeviceMemory, with kernel, tapes and bytes, if not even few rows fit.
         """
-        most = min(self.device.caps.max_allocation, _LARGEST_INDEX * 4)
-        limit = 0
+        cut = self.plan(kernel, counts, capacities)
+        self._grow(cut.nbytes)
+        self._tell(kernel, cut, "host")
+        return Cut((self.address, *cut.words), cut.counts, cut.shares, cut.nbytes)
+
+    def plan(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int], limit: int = 0) -> Cut:
+        """As `cut`, without touching the heap: the words lack its address. ``limit``: rows of a task at most; 0: as many as are good."""
+        entries = [max(n, 1) for n in capacities]
         while True:
-            cut, rows = self._placed(kernel, counts, capacities, limit)
-            if cut.nbytes <= most or rows <= _LEAST_ROWS or kernel.profile == "cpu":
-                return Cut((self._address(kernel, cut.nbytes), *cut.words), cut.counts, cut.nbytes)
+            cut = self._placed(kernel, counts, entries, limit)
+            if cut.nbytes <= self.most:
+                return cut
+            rows = max([share.rows for share in cut.shares if share.task is not None], default=0)
+            if rows <= _LEAST_ROWS or kernel.profile == "cpu":
+                raise OutOfDeviceMemory(self._too_large(kernel, cut, entries))
             limit = rows // 2  # fewer invocations at a time, each with more iterations
 
-    def _placed(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int], limit: int) -> tuple[Cut, int]:
-        """Places for the tapes, with at most ``limit`` invocations of a task (0: as many as are good), and the most rows of a task.
-
-        The words lack the address.
-        """
-        rows_of = dict.fromkeys([t.task for t in kernel.tapes], 1)
+    def _placed(self, kernel: CompiledKernel, counts: Sequence[int | None], entries: Sequence[int], limit: int) -> Cut:
+        """Places with at most ``limit`` rows of a task."""
         together = kernel.profile == "cpu"
         limited = list(counts)
-        for k, (task, count) in enumerate(zip(kernel.tasks, counts)):
-            if task.name in rows_of:
-                own = [t for t in kernel.tapes if t.task == task.name]
-                rows_of[task.name], limited[k] = self._rows(task, count, own, capacities, limit)
-        words: list[int] = []
-        end = 0
-        for tape in kernel.tapes:
-            rows, entries = rows_of[tape.task], max(capacities[tape.capacity], 0) * tape.width
-            pitch = entries if together else rows + _PADDING if rows > _PADDING else rows
-            end = -(-end // _ALIGNMENT) * _ALIGNMENT
-            words += (end // tape.dtype.size, pitch)
-            end += (rows if together else entries) * pitch * tape.dtype.size
-            if end // tape.dtype.size > _LARGEST_INDEX and (together or max(rows_of.values()) <= _LEAST_ROWS):
-                raise OutOfDeviceMemory(_too_large(kernel, tape, rows, entries, end))
-        return Cut(tuple(words), tuple(limited), end * kernel.tape_lanes), max(rows_of.values())
+        bases, pitches = [0] * len(kernel.tapes), [0] * len(kernel.tapes)
+        shares, first, end = [], 0, 0
+        tasks: list[tuple[int, TaskInfo | None]] = [(-1, None), *enumerate(kernel.tasks)]
+        for k, task in tasks:
+            own = [(n, tape) for n, tape in enumerate(kernel.tapes) if tape.task == (task.name if task is not None else None)]
+            if not own:
+                continue
+            rows = 1
+            if task is not None:
+                rows, limited[k] = self._rows(task, counts[k], [entries[tape.capacity] for _, tape in own], limit)
+            single = together or task is None
+            offsets, floats, integers = _offsets(own, entries, even=single)
+            pitch = rows if single else _pitch(rows)
+            share = Share(task.name if task is not None else None, rows, floats, integers, pitch, kernel.tape_lanes)
+            shares.append(share)
+            for n, tape in own:
+                # In elements of the tape; all of these numbers of words are even where it has 64 bits.
+                scale = tape.dtype.size // 4
+                bases[n] = (first + (_in_slab(share, tape, offsets[n]) if single else pitch * offsets[n])) // scale
+                pitches[n] = (floats if tape.slab == "F" else integers) // scale if single else pitch
+            last = first + pitch * (floats + integers)
+            first = last if task is None else first
+            end = max(end, last)
+        words = [word for pair in zip(bases, pitches) for word in pair]
+        return Cut((*words, *entries), tuple(limited), tuple(shares), 4 * end * kernel.tape_lanes)
 
-    def _rows(
-        self, task: TaskInfo, count: int | None, tapes: Sequence[TapeInfo], capacities: Sequence[int], limit: int
-    ) -> tuple[int, int | None]:
+    def _rows(self, task: TaskInfo, count: int | None, entries: Sequence[int], limit: int) -> tuple[int, int | None]:
         """How many rows a task needs, and how many invocations to ask the device for."""
         threads = getattr(self.device, "threads", 0)
         if threads:
             return threads, count
-        most = limit or self._good_rows(count, tapes, capacities)
+        most = limit or self._good_rows(count, entries)
         asked = most if count is None else min(count, most)
-        size = max(task.group_size, 1)
-        return -(-asked // size) * size, asked
+        return _whole_groups(asked, task), asked
 
-    def _good_rows(self, count: int | None, tapes: Sequence[TapeInfo], capacities: Sequence[int]) -> int:
+    def _good_rows(self, count: int | None, entries: Sequence[int]) -> int:
         if not self.device.caps.loop_limit:
             return _ROWS
         # A nest runs at most the product of its trip counts, some times over.
         work = 4
-        for capacity in {t.capacity for t in tapes}:
-            work *= max(capacities[capacity], 1)
+        for n in entries:
+            work *= n
         return _CPU_ROWS if count is None else max(_CPU_ROWS, -(-count * work // self.device.caps.loop_limit))
 
-    def _address(self, kernel: CompiledKernel, nbytes: int) -> int:
+    # --- sizes that only the device knows ----------------------------------------------------------------------------------
+
+    def offer(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int]) -> Cut:
+        """Room for a launch that places its tapes itself. ``capacities``: those of an earlier launch, by number, as a hint.
+
+        Raises OutOfDeviceMemory, with kernel, tapes and bytes, if the device cannot have so much that few rows of such capacities fit.
+        """
+        most = _CPU_MOST_ROWS if self.device.caps.loop_limit else _ROWS
+        owners = {tape.task for tape in kernel.tapes}
+        asked = tuple([(most if n is None else min(n, most)) if task.name in owners else n for n, task in zip(counts, kernel.tasks)])
+        plan = self.plan(kernel, asked, capacities, most)
+        self._grow(max(plan.nbytes, min(_ROWS_TO_SPARE * _row_bytes(plan), self.most // 4)))
+        self._tell(kernel, plan, "device")
+        rows = [0 if count is None else _whole_groups(count, task) for count, task in zip(asked, kernel.tasks)]
+        return Cut((self.address, self.room, *rows), asked, plan.shares, plan.nbytes)
+
+    def spares(self, cut: Cut | None) -> bool:
+        """Whether bounds may grow well beyond those of ``cut``, an earlier launch, before not even a row fits."""
+        return cut is not None and self.nbytes >= _ROWS_TO_SPARE * _row_bytes(cut)
+
+    # --- the heap ----------------------------------------------------------------------------------------------------------
+
+    def _grow(self, nbytes: int) -> None:
         if self._heap is None or self._heap.nbytes < nbytes:
-            if nbytes > self.device.caps.max_allocation:
-                raise OutOfDeviceMemory(
-                    f"the gradient of {kernel.name} needs {nbytes:,} bytes of tapes; this device allocates at most "
-                    f"{self.device.caps.max_allocation:,} at once"
-                )
-            grown = 0 if self._heap is None else min(2 * self._heap.nbytes, self.device.caps.max_allocation)
+            wanted = max(nbytes, min(2 * self.nbytes, self.most), min(_LEAST_HEAP, self.most))
             self._heap = None
-            self._heap = self.memory.allocate(max(nbytes, grown, 1))
-        return self._heap.address
+            try:
+                self._heap = self.memory.allocate(wanted)
+            except OutOfDeviceMemory:
+                self._heap = self.memory.allocate(nbytes)
+
+    def _tell(self, kernel: CompiledKernel, cut: Cut, source: str) -> None:
+        """One line for each slab of each task, if asked for."""
+        if not self.telling:
+            return
+        for share in cut.shares:
+            for kind, stride in (("F", share.floats), ("I", share.integers)):
+                if stride:
+                    nbytes = 4 * share.lanes * share.pitch * stride
+                    print(
+                        f"[adstack_heap] arch={kernel.profile} task='{share.task or kernel.name}' kind={kind} src={source} "
+                        f"rows={share.rows * share.lanes} stride={4 * stride} required_bytes={nbytes}",
+                        file=sys.stderr,
+                    )
+
+    def _too_large(self, kernel: CompiledKernel, cut: Cut, entries: Sequence[int]) -> str:
+        tape = max(kernel.tapes, key=lambda tape: entries[tape.capacity] * tape.words)
+        held = f"{counted(entries[tape.capacity], 'entry', 'entries')} of {counted(4 * tape.words, 'byte')}"
+        rows = counted(max(share.rows for share in cut.shares), "row")
+        return (
+            f"the tapes of {kernel.name} need {cut.nbytes:,} bytes or more, and may have {self.most:,}: {tape.name} alone has {held} in "
+            f"each of {rows}; run fewer iterations of the loop, or of the loop around it, in one launch"
+        )
 
 
-def _too_large(kernel: CompiledKernel, tape: TapeInfo, rows: int, entries: int, nbytes: int) -> str:
-    return (
-        f"the tapes of {kernel.name} need {nbytes:,} bytes or more: {tape.name} alone has {rows:,} rows of {entries:,} {tape.dtype}, which "
-        "is more than indices of 32 bits reach; run fewer iterations of the loop, or of the loop around it, in one launch"
-    )
+def _offsets(tapes: Sequence[tuple[int, TapeInfo]], entries: Sequence[int], even: bool) -> tuple[dict[int, int], int, int]:
+    """Where in a row each tape begins, and how long its floats and its integers are. ``even``: both lengths."""
+    offsets, lengths, end = {}, [], 0
+    for slab in "FI":
+        start = end
+        for n, tape in sorted(tapes, key=lambda item: -item[1].dtype.size):
+            if tape.slab == slab:
+                offsets[n] = end
+                end += entries[tape.capacity] * tape.words
+        end += end % 2 if even else 0
+        lengths.append(end - start)
+    return offsets, lengths[0], lengths[1]
+
+
+def _in_slab(share: Share, tape: TapeInfo, offset: int) -> int:
+    """Where the first row of a tape begins, if all rows of floats come before all of integers."""
+    return offset if tape.slab == "F" else share.rows * share.floats + offset - share.floats
+
+
+def _pitch(rows: int) -> int:
+    """The distance of entries for so many rows: even, so that every tape begins at an even word."""
+    return (rows + TAPE_PADDING if rows > TAPE_PADDING else rows) + 1 & -2
+
+
+def _whole_groups(count: int, task: TaskInfo) -> int:
+    size = max(task.group_size, 1)
+    return -(-count // size) * size
+
+
+def _row_bytes(cut: Cut) -> int:
+    """Of one row of each share."""
+    return sum([4 * (share.floats + share.integers) for share in cut.shares])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spirograd.base.dtypes import DType, u32, unsigned
+from spirograd.base.dtypes import DType, i32, u32, unsigned
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Reduction, TaskAttr
 from spirograd.spirvgen.buffers import builtin_x
@@ -45,9 +45,10 @@ def emit_serial(e: Emitter, task: Op) -> None:
 
 
 class RangeLoop:
-    """The grid-stride loop of a range task: iteration ``k`` (unsigned, from 0) of ``count``, by the number of invocations."""
+    """The grid-stride loop of a range task: iteration ``k`` (unsigned, from 0) of ``count``, by the number of invocations, of which only
+    the first ``rows`` (i32) take part if that is given."""
 
-    def __init__(self, e: Emitter, begin: int, end: int, t: DType, group_size: int) -> None:
+    def __init__(self, e: Emitter, begin: int, end: int, t: DType, group_size: int, rows: int | None = None) -> None:
         self._e = e
         self._t = t
         self.wide = unsigned(t)
@@ -60,6 +61,12 @@ class RangeLoop:
         self._first = self._widened(builtin_x(e, "GlobalInvocationId"))
         groups = self._widened(builtin_x(e, "NumWorkgroups"))
         self._stride = e.f.value("IMul", word, groups, e.const(group_size, self.wide))
+        if rows is not None:
+            wanted = self._widened(e.bitcast(rows, i32, u32))
+            fewer = e.f.value("ULessThan", e.m.type_bool, wanted, self._stride)
+            self._stride = e.f.value("Select", word, fewer, wanted, self._stride)
+            active = e.f.value("ULessThan", e.m.type_bool, self._first, self._stride)
+            self._count = e.f.value("Select", word, active, self._count, e.const(0, self.wide))
 
     def _widened(self, value: int) -> int:
         return value if self.wide.bits == 32 else self._e.f.value("UConvert", self._word, value)
@@ -100,9 +107,9 @@ def emit_range(e: Emitter, task: Op, group_size: int) -> None:
     bounds = task.regions[0]
     e.at(task.loc)
     e.run(bounds)
-    begin, end = bounds.results
+    begin, end, *rows = bounds.results
     assert isinstance(begin.type, DType)
-    loop = RangeLoop(e, e.ids[begin], e.ids[end], begin.type, group_size)
+    loop = RangeLoop(e, e.ids[begin], e.ids[end], begin.type, group_size, *[e.ids[r] for r in rows])
     accumulators = [_accumulator(e, r, k) for k, r in enumerate(attr.reductions)]
     loop.emit(task, accumulators)
     if accumulators:

@@ -129,6 +129,7 @@ MAP: dict[OpCode, Entry] = {
     ops.arg: _KERNEL_ONLY,
     ops.shape: _KERNEL_ONLY,
     ops.seed: _KERNEL_ONLY,
+    ops.tape_word: _KERNEL_ONLY,
     ops.row: COMPOSED("buffers"),
     ops.slot: COMPOSED("buffers"),
     ops.load: COMPOSED("buffers"),

@@ -15,8 +15,8 @@ _LEAVES = frozenset((ops.const, ops.arg, ops.shape, ops.seed))
 def demote_atomics(kernel: Kernel, ctx: PassContext) -> Kernel:
     """In serial tasks all atomics; in parallel ones those at an element that belongs to its iteration alone.
 
-    An element does if the indices determine the iteration (`analysis.injectivity`), and every other write of the task to that memory has
-    the same indices (those of the vector's entries aside).
+    An element does if the indices determine the iteration (`analysis.injectivity`; those of a vector's entries count for nothing), and for
+    every other write of the task to that memory those indices do that are the same in both: steps from ``x[t, i]`` to ``x[t + 1, i]``.
     """
     return _Demote().kernel(kernel)
 
@@ -57,8 +57,7 @@ def _private(bounds: Region, body: Region, atomics: list[Op]) -> set[Op]:
         ref = ref_of(op)
         assert ref is not None
         rivals = [w for w in writes if may_alias(ref, _ref(w))]
-        where = _element(op)
-        if all(_ref(w) == ref and _element(w) == where for w in rivals) and determines(where, index, invariant, natural):
+        if all(_ref(w) == ref and determines(_common(op, w), index, invariant, natural) for w in rivals):
             out.add(op)
     return out
 
@@ -74,6 +73,11 @@ def _element(op: Op) -> tuple[Op, ...]:
     ref = _ref(op)
     inner = len(ref.element_shape) if isinstance(ref, (FieldRef, ArrayRef)) else 0
     return op.args[: rank(ref) - inner]
+
+
+def _common(a: Op, b: Op) -> list[Op]:
+    """The indices, each along its axis, in which two accesses of one memory agree."""
+    return [x for x, y in zip(_element(a), _element(b)) if x is y]
 
 
 def _invariant(body: Region) -> set[Op]:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from spirograd.analysis.tapes import tapes_of
+from spirograd.analysis.tapes import guarded, tapes_of
 from spirograd.analysis.temps import temp_offsets
-from spirograd.base.artifact import ArgBlock, Slot
+from spirograd.base.artifact import TAPE_WORDS, ArgBlock, Slot
 from spirograd.base.dtypes import DType, f16, f32, i32, i64, storage, u1, u32
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayArg, ArrayRef, BufferRef, FieldRef, Kernel, Op, ScalarArg, TapeRef, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.atomic_ways import needs_locks, unfinished_sites
 from spirograd.transforms.context import PassContext
+from spirograd.transforms.place_tapes import is_placed, word
 
 _STRUCT_CODES = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "d"}
 _ROLES = ("primal", "grad", "dual", "grad_dual")
 _INDEX_LIMIT = 2**31
+# What the task that places tapes finds out, where there is one; see `place_tapes`.
+_PLACED = ("tape_base", "tape_pitch", "tape_capacity")
 
 
 # --- the argument block ------------------------------------------------------------------------------------------------
@@ -42,8 +45,12 @@ def arg_block(kernel: Kernel, ctx: PassContext) -> ArgBlock:
     found: set[Slot] = set()
     for op in kernel.walk():
         found.update(_slots_of(op, kernel))
-    for k in range(len(tapes_of(kernel))):
-        found |= {Slot("tapes"), Slot("tape_base", k, dtype=i32), Slot("tape_pitch", k, dtype=i32)}
+    tapes = tapes_of(kernel)
+    if tapes:
+        found.add(Slot("tapes"))
+        found |= {Slot(kind, k, dtype=i32) for k in range(len(tapes)) for kind in _PLACED[:2]}
+    if is_placed(kernel):
+        found = {s for s in found if s.kind not in _PLACED}
     if kernel.returns:
         found.add(Slot("temps"))
     if needs_locks(kernel, ctx.caps):
@@ -78,7 +85,7 @@ def _array_rank(kernel: Kernel, index: int) -> int:
 
 
 _KIND_ORDER = (
-    "tree", "array", "temps", "tapes", "fault", "print", "locks", "scalar", "shape", "tape_base", "tape_pitch", "seed", "launch",
+    "tree", "array", "temps", "tapes", "fault", "print", "locks", "scalar", "shape", *TAPE_WORDS, "seed", "launch",
 )  # fmt: skip
 
 
@@ -98,6 +105,9 @@ def _slots_of(op: Op, kernel: Kernel) -> list[Slot]:
         return [Slot("shape", op.attr[0], op.attr[1], dtype=i32)]
     if op.code is ops.seed:
         return [Slot("seed", dtype=u32)]
+    if op.code is ops.tape_word:
+        kind, number = op.attr
+        return [Slot(kind, number, dtype=i32)]
     if op.code is ops.check:
         return [Slot("fault"), Slot("launch", dtype=u32)]
     if op.code is ops.print_:
@@ -135,6 +145,9 @@ class _Layout(Rewriter):
         self.args_of = kernel.args
         self.rows_together = rows_together
         self.tapes = {ref: (k, info) for k, (ref, info) in enumerate(tapes_of(kernel).items())}
+        self.guarded = guarded(kernel)
+        self.placed = is_placed(kernel)
+        self.words: dict[tuple[str, int], Op] = {}  # of tapes, as the current task has loaded them
         self.offsets, _ = temp_offsets(kernel)
         # By the slot without its offset, which is how `_slots_of` names it.
         self.slots = {Slot(s.kind, s.index, s.axis, s.role, s.dtype): s for s in block.slots}
@@ -143,6 +156,7 @@ class _Layout(Rewriter):
             ops.arg: self._arg,
             ops.shape: lambda op: self._slot(Slot("shape", op.attr[0], op.attr[1], dtype=i32)),
             ops.seed: lambda op: self._slot(Slot("seed", dtype=u32)),
+            ops.tape_word: self._tape_word,
             ops.load: self._load,
             ops.store: self._store,
             ops.atomic: self._atomic,
@@ -273,13 +287,28 @@ class _Layout(Rewriter):
     def _tape_index(self, ref: TapeRef, indices: Sequence[Op]) -> Op:
         number, info = self.tapes[ref]
         iteration, entry = [self.b.cast(i, i32) for i in indices]
+        if ref.capacity in self.guarded:
+            # Past the end it is the last entry: the check that comes with these loops tells.
+            last = self._sub(self._word("tape_capacity", ref.capacity), 1)
+            iteration = self.b.emit(ops.min_, iteration, last)
         at = self._add(self._mul(iteration, ref.width), entry)
-        base, pitch = (self._slot(Slot(kind, number, dtype=i32)) for kind in ("tape_base", "tape_pitch"))
+        base, pitch = self._word("tape_base", number), self._word("tape_pitch", number)
         if info.task is None:
             return self._add(at, base)
         row = self.b.emit(ops.row, type=i32)
         slow, fast = (row, at) if self.rows_together else (at, row)
         return self._add(self._add(self.b.emit(ops.mul, slow, pitch, attr="nsw"), fast), base)
+
+    def _tape_word(self, op: Op) -> Op:
+        kind, number = op.attr
+        if self.placed and kind in _PLACED:
+            ref = word(kind, number)
+            self.words[op.attr] = self.b.load(self._buffer(ref, Slot("temps")), self._temp_index(ref, ()))
+        return self._word(kind, number)
+
+    def _word(self, kind: str, number: int) -> Op:
+        """What the launch says of its tapes. Tasks whose tapes are placed on the device begin with `tape_word` for all that they need."""
+        return self.words[kind, number] if self.placed and kind in _PLACED else self._slot(Slot(kind, number, dtype=i32))
 
     def _horner(self, values: Sequence[Op], extents: Sequence[int]) -> Op:
         """The row-major number of an element."""

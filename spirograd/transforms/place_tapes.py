@@ -1,0 +1,174 @@
+"""Tapes whose sizes only the device knows: a task that gives each its place, before the tasks that use them.
+
+The host does the same for sizes that it knows: see `runtime.tapes`, where the layout is described.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spirograd.analysis.tapes import guarded, sizes_of, tapes_of
+from spirograd.base.artifact import TAPE_PADDING, FaultSite, TapeInfo
+from spirograd.base.dtypes import VOID, i32
+from spirograd.ir import ops
+from spirograd.ir.builder import Builder
+from spirograd.ir.nodes import ArrayRef, Kernel, Op, Region, TapeRef, TaskAttr, TempRef
+from spirograd.transforms.context import PassContext
+
+# The name of the task; those of users have no such sign.
+PLACING = "%place"
+
+
+def place_tapes(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """Put the task that places tapes in front of ``kernel``, a list of tasks, if the argument `SIZES` says how large they are.
+
+    It leaves base, pitch and capacity of each tape in temporaries. The tasks begin with operations `tape_word` that ask for those of their
+    tapes, and the bounds of range tasks with tapes yield a third value, how many invocations have a row.
+    """
+    sizes, tapes = sizes_of(kernel), tapes_of(kernel)
+    if sizes is None or not tapes:
+        return kernel
+    place = _Place(kernel, tapes, sizes)
+    b = Builder()
+    b.loc = kernel.loc
+    b.begin()
+    b.emit(ops.task, attr=TaskAttr("serial", PLACING), type=VOID, regions=(place.body(),))
+    first = b.end().ops[:-1]
+    checked = guarded(kernel)
+    *tasks, end = kernel.body.ops
+    asking = [_asking(op, k, tapes, checked) for k, op in enumerate(tasks, 1)]
+    return kernel.with_body(Region((), (*first, *asking, end)))
+
+
+def word(kind: str, number: int) -> TempRef:
+    """Where the task leaves a word of a tape, or the rows of a task."""
+    return TempRef(f"{kind}%{number}", i32)
+
+
+def is_placed(kernel: Kernel) -> bool:
+    """Whether ``kernel``, a list of tasks, places its tapes itself."""
+    return any(op.code is ops.task and op.attr.name == PLACING for op in kernel.body.ops)
+
+
+class _Place:
+    """Builds the task. All numbers are 32-bit words of the heap, of which it has less than 2^30: sums of two do not wrap."""
+
+    def __init__(self, kernel: Kernel, tapes: dict[TapeRef, TapeInfo], sizes: ArrayRef) -> None:
+        self.b = Builder()
+        self.tapes = list(enumerate(tapes.values()))
+        self.sizes = sizes
+        self.kernel = kernel
+        # The task that places comes first.
+        self.tasks = {op.attr.name: k for k, op in enumerate(kernel.body.ops[:-1], 1) if op.attr.kind == "range_for"}
+
+    def body(self) -> Region:
+        b = self.b
+        b.begin()
+        self.room = b.emit(ops.tape_word, attr=("tape_room", 0), type=i32)
+        self.capacities = {k: b.load(self.sizes, b.const(k)) for k in sorted({tape.capacity for _, tape in self.tapes})}
+        serial = self._serial([(k, tape) for k, tape in self.tapes if tape.task is None])
+        left = b.emit(ops.sub, self.room, serial, attr="nsw")
+        for name in dict.fromkeys(tape.task for _, tape in self.tapes if tape.task is not None):
+            self._range(name, [(k, tape) for k, tape in self.tapes if tape.task == name], serial, left)
+        for k in guarded(self.kernel):
+            b.store(word("tape_capacity", k), self.capacities[k])
+        return b.end()
+
+    def _serial(self, tapes: Sequence[tuple[int, TapeInfo]]) -> Op:
+        """One row, from the first word on; gives its length. If it does not fit, its tapes share their first entry: the launch fails."""
+        b = self.b
+        offsets, stride = self._offsets(tapes)
+        fits = self._check(stride, self.room, [tape for _, tape in tapes])
+        for k, tape in tapes:
+            b.store(word("tape_base", k), self._elements(self._choose(fits, offsets[k], b.const(0)), tape))
+            b.store(word("tape_pitch", k), b.const(0))
+            self.capacities[tape.capacity] = self._choose(fits, self.capacities[tape.capacity], b.const(1))
+        even = b.emit(ops.and_, b.emit(ops.add, stride, b.const(1), attr="nsw"), b.const(-2))
+        return self._choose(fits, even, b.const(0))
+
+    def _range(self, name: str, tapes: Sequence[tuple[int, TapeInfo]], first: Op, left: Op) -> None:
+        """Rows side by side, as many as there is room for, from the word ``first`` on."""
+        b, number = self.b, self.tasks[name]
+        offsets, stride = self._offsets(tapes)
+        fits = self._check(stride, left, [tape for _, tape in tapes])
+        asked = b.emit(ops.tape_word, attr=("tape_rows", number), type=i32)
+        padded = b.emit(ops.add, asked, b.const(TAPE_PADDING), attr="nsw")
+        offered = b.emit(ops.idiv, left, b.emit(ops.max_, stride, b.const(1)))
+        # An even number: then every tape begins at an even word, as elements of 64 bits must.
+        pitch = b.emit(ops.and_, b.emit(ops.min_, padded, offered), b.const(-2))
+        many = b.emit(ops.gt, pitch, b.const(2 * TAPE_PADDING))
+        rows = self._choose(many, b.emit(ops.sub, pitch, b.const(TAPE_PADDING), attr="nsw"), pitch)
+        b.store(word("tape_rows", number), self._choose(fits, b.emit(ops.min_, rows, asked), b.const(0)))
+        for k, tape in tapes:
+            begin = b.emit(ops.add, first, b.emit(ops.mul, offsets[k], pitch, attr="nsw"), attr="nsw")
+            b.store(word("tape_base", k), self._elements(begin, tape))
+            b.store(word("tape_pitch", k), pitch)
+
+    def _offsets(self, tapes: Sequence[tuple[int, TapeInfo]]) -> tuple[dict[int, Op], Op]:
+        """Where in a row each tape begins, and the length of a row (if that is more than there is room for: some number above that).
+
+        Floats come before integers, and in both what has 64 bits first: so that it begins at an even word.
+        """
+        b, zero = self.b, self.b.const(0)
+        offsets, end = {}, zero
+        most = b.emit(ops.add, self.room, b.const(2), attr="nsw")
+        for k, tape in sorted(tapes, key=lambda item: (item[1].slab, -item[1].dtype.size)):
+            offsets[k] = end
+            # More entries than this do not fit anyway.
+            entries = b.emit(ops.add, b.emit(ops.idiv, self.room, b.const(tape.words)), b.const(1), attr="nsw")
+            entries = b.emit(ops.min_, self.capacities[tape.capacity], entries)
+            end = b.emit(ops.min_, b.emit(ops.add, end, b.emit(ops.mul, entries, b.const(tape.words), attr="nsw"), attr="nsw"), most)
+            if tape.dtype.size == 4 and tape.slab == "F":
+                end = b.emit(ops.and_, b.emit(ops.add, end, b.const(1), attr="nsw"), b.const(-2))
+        return offsets, end
+
+    def _check(self, stride: Op, room: Op, tapes: Sequence[TapeInfo]) -> Op:
+        """Whether a row of ``stride`` words fits; reports it if not."""
+        b = self.b
+        # Two rows, because there is an even number.
+        fits = b.emit(ops.le, b.emit(ops.add, stride, stride, attr="nsw"), room)
+        if tapes:
+            names = ", ".join(tape.name for tape in tapes)
+            message = (
+                f"{self.kernel.name}: one row of its tapes ({names}) takes {{0}} words of 32 bits, and earlier launches have left room for "
+                "{1} in all; the next launch will have room"
+            )
+            b.emit(ops.check, fits, stride, room, attr=FaultSite("tape", message, (i32, i32), self.kernel.loc), type=VOID)
+        return fits
+
+    def _choose(self, condition: Op, a: Op, b: Op) -> Op:
+        return self.b.emit(ops.select, condition, a, b)
+
+    def _elements(self, words: Op, tape: TapeInfo) -> Op:
+        return words if tape.dtype.size == 4 else self.b.emit(ops.shr, words, self.b.const(1))
+
+
+def _asking(task: Op, number: int, tapes: dict[TapeRef, TapeInfo], checked: frozenset[int]) -> Op:
+    """``task``, number ``number``, with what it needs to know of its tapes."""
+    body = 0 if task.attr.kind == "serial" else 1
+    region = task.regions[body]
+    used = {op.attr for op in region.walk() if isinstance(op.attr, TapeRef)}
+    if not used:
+        return task
+    b = Builder()
+    b.begin()
+    for k, ref in enumerate(tapes):
+        if ref in used:
+            b.emit(ops.tape_word, attr=("tape_base", k), type=i32)
+            b.emit(ops.tape_word, attr=("tape_pitch", k), type=i32)
+    for k in sorted({ref.capacity for ref in used} & checked):
+        b.emit(ops.tape_word, attr=("tape_capacity", k), type=i32)
+    regions = list(task.regions)
+    regions[body] = Region(region.params, (*b.end().ops[:-1], *region.ops))
+    if body:
+        b.begin()
+        bounds = regions[0]
+        rows = b.load(word("tape_rows", number))
+        regions[0] = Region((), (*bounds.ops[:-1], rows, *_yielding(*bounds.results, rows)))
+    return Op(task.code, task.type, task.args, task.attr, tuple(regions), task.loc)
+
+
+def _yielding(*values: Op) -> tuple[Op, ...]:
+    b = Builder()
+    b.begin()
+    return b.end(values).ops
