@@ -88,7 +88,7 @@ def _mask(value: Op, leaf: Leaf | None) -> Size | None:
 
 def _neg(value: Op, leaf: Leaf | None) -> Size | None:
     a = size_of(value.args[0], leaf)
-    return None if a is None else ("sub", 0, a)
+    return None if a is None or not isinstance(value.type, DType) or not value.type.is_signed else ("sub", 0, a)
 
 
 _SPECIAL: dict[OpCode, Callable[[Op, Leaf | None], Size | None]] = {
