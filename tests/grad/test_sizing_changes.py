@@ -31,7 +31,7 @@ def trips(b: np.ndarray) -> np.ndarray:
     return b[0] + b
 
 
-def of_field(b: Any) -> tuple[Any, Any, Any]:
+def of_field(b: Any) -> tuple[Any, tuple[Any, ...], Any, Any]:
     x, y = chains(N)
 
     @sg.kernel
@@ -44,7 +44,7 @@ def of_field(b: Any) -> tuple[Any, Any, Any]:
                 v = turn(v)
             y[i] = AMPLIFIED * v
 
-    return run, x, y
+    return run, (), x, y
 
 
 def of_array() -> tuple[Any, Any, Any]:
@@ -119,45 +119,48 @@ COPIES = [by_elements, by_from_numpy, by_from_torch, by_copy_from, by_fill, by_k
 SHARED = [by_numpy_view, by_torch_view, by_dlpack]
 
 
-@pytest.mark.parametrize("write", COPIES, ids=lambda write: write.__name__)
-def test_fields(write: Write) -> None:
+def change(run: Any, args: tuple[Any, ...], x: Any, y: Any, memory: Any, ways: list[Write], sequence: tuple[int, ...] = SEQUENCE) -> None:
+    """Give the bounds in ``memory`` all sizes of the sequence, in each of the ways, and compare after each change."""
+    for write in ways:
+        for k in sequence:
+            b = bounds(k)
+            write(memory, b)
+            compare(run, args, x, y, trips(b), f"{write.__name__}, {k}")
+
+
+def test_fields() -> None:
     memory = sg.field(sg.i32, N)
-    run, x, y = of_field(memory)
-    for k in SEQUENCE:
-        b = bounds(k)
-        write(memory, b)
-        compare(run, (), x, y, trips(b))
+    change(*of_field(memory), memory, COPIES)
 
 
-@pytest.mark.parametrize("write", COPIES, ids=lambda write: write.__name__)
-def test_arrays(write: Write) -> None:
-    run, x, y = of_array()
+def test_arrays() -> None:
     memory = sg.ndarray(sg.i32, N)
-    for k in SEQUENCE:
-        b = bounds(k)
-        write(memory, b)
-        compare(run, (memory,), x, y, trips(b))
+    run, x, y = of_array()
+    change(run, (memory,), x, y, memory, COPIES)
+
+
+def test_ways_to_write_in_turn() -> None:
+    """One after another, so that each follows a launch that found what another way wrote."""
+    memory = sg.field(sg.i32, N)
+    run, args, x, y = of_field(memory)
+    for k in (1, 20, 0, 50, 3):
+        change(run, args, x, y, memory, COPIES, (k,))
 
 
 @pytest.mark.archs("interpreter", "cpu")  # elsewhere memory is not shared with the host
 @pytest.mark.parametrize("kind", ["field", "array"])
 @pytest.mark.parametrize("write", SHARED, ids=lambda write: write.__name__)
 def test_memory_that_is_shared(write: Write, kind: str) -> None:
-    """Written through views that were made long before, and of which the package sees nothing."""
+    """Written through views of which the package sees nothing."""
+    memory: Any = sg.field(sg.i32, N) if kind == "field" else sg.ndarray(sg.i32, N)
+    args: tuple[Any, ...] = (memory,)
     if kind == "field":
-        memory: Any = sg.field(sg.i32, N)
-        run, x, y = of_field(memory)
-        args: tuple[Any, ...] = ()
+        run, args, x, y = of_field(memory)
     else:
         run, x, y = of_array()
-        memory = sg.ndarray(sg.i32, N)
-        args = (memory,)
     memory.fill(2)
     compare(run, args, x, y, trips(np.full(N, 2)))
-    for k in SEQUENCE:
-        b = bounds(k)
-        write(memory, b)
-        compare(run, args, x, y, trips(b))
+    change(run, args, x, y, memory, [write])
 
 
 @pytest.mark.archs("interpreter", "cpu")  # elsewhere memory is not shared with the host
@@ -206,15 +209,12 @@ def by_other_storage(t: Any, b: np.ndarray) -> None:
 TENSORS = [in_place, by_added, by_data, by_numpy_of_tensor, by_view_of_tensor, by_kernel_and_view, by_other_storage]
 
 
-@pytest.mark.parametrize("write", TENSORS, ids=lambda write: write.__name__)
-def test_torch_tensors(write: Write) -> None:
+def test_torch_tensors() -> None:
     run, x, y = of_array()
-    tensor = torch.full((N,), 2, dtype=torch.int32)
-    compare(run, (tensor,), x, y, trips(np.full(N, 2)))
-    for k in SEQUENCE:
-        b = bounds(k)
-        write(tensor, b)
-        compare(run, (tensor,), x, y, trips(b))
+    for write in TENSORS:
+        tensor = torch.full((N,), 2, dtype=torch.int32)
+        compare(run, (tensor,), x, y, trips(np.full(N, 2)))
+        change(run, (tensor,), x, y, tensor, [write])
 
 
 def test_numpy_arrays() -> None:
