@@ -37,7 +37,7 @@ class Allocation:
         self.nbytes = nbytes
         self.number = next(_numbers)
         self.generations = {"": 0}
-        self.shared: frozenset[str] = frozenset()
+        self.shared: set[str] = set()
         self.keep = keep
         self._finalizer = weakref.finalize(self, device.free, buffer)
         self._finalizer.atexit = False  # closing the device releases everything at once
@@ -56,7 +56,7 @@ class Allocation:
 
     def share(self, part: str = "") -> None:
         """Note that from now on a part, or anything, may change without a `bump`: somebody got hold of the memory itself."""
-        self.shared |= {part}
+        self.shared.add(part)
 
     def read_into(self, offset: int, out: memoryview) -> None:
         """Wait for earlier launches and copy the bytes from ``offset`` on into ``out`` (contiguous, writable)."""
