@@ -58,7 +58,8 @@ def arg_block(kernel: Kernel, ctx: PassContext) -> ArgBlock:
     if unfinished_sites(kernel, ctx.caps):
         found |= {Slot("fault"), Slot("launch", dtype=u32)}
     if ctx.caps.profile == "interpreter":
-        # It checks every access itself, which takes the fault record and all extents.
+        # It checks every access itself, which takes the fault record and all extents. Its tapes grow as they are written.
+        found = {s for s in found if s.kind not in TAPE_WORDS}
         found |= {Slot("fault"), Slot("launch", dtype=u32)}
         arrays = {s.index for s in found if s.kind == "array"}
         found |= {Slot("shape", n, axis, dtype=i32) for n in arrays for axis in range(_array_rank(kernel, n))}
