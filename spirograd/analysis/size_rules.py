@@ -142,7 +142,11 @@ class _Simplifier:
         low, high = self.difference(a, b)
         if high < 0 or x == 0:
             return x
-        return 0 if low >= 0 else ("if_less", a, b, x)
+        if low >= 0:
+            return 0
+        if not isinstance(x, int) and x[0] == "max" and x[2] == 0 and self.is_positive(x[1], self.sum([(b, 1), (a, -1)])):
+            x = x[1]
+        return "if_less", a, b, x
 
     def memory(self, *leaf: object) -> Size:
         return 0 if isinstance(leaf[2], int) and leaf[2] < 0 else ("memory", *leaf)
@@ -155,17 +159,17 @@ class _Simplifier:
             return 0
         inner = self.within(v, begin, end)
         parts = [x for x in _operands("max", inner.simplified(body)) if inner.limits(x)[1] > 0]
-        found: Size = 0
+        found: list[Size] = []  # none of which is negative
         left: list[Size] = []
         for part in parts:
             new = self.one_over(v, begin, end, part)
             if new == ("max_over", v, begin, end, part):
                 left.append(part)
             else:
-                found = self.extreme("max", found, new)
+                found.append(new)
         if left:
-            found = self.extreme("max", found, ("max_over", v, begin, end, functools.reduce(lambda x, y: ("max", x, y), left)))
-        return found
+            found.append(("max_over", v, begin, end, functools.reduce(lambda x, y: ("max", x, y), left)))
+        return functools.reduce(lambda x, y: self.extreme("max", x, y), found) if found else 0
 
     def one_over(self, v: int, begin: Size, end: Size, body: Size) -> Size:
         """The same of a body that is simplified and no maximum."""
@@ -229,13 +233,21 @@ class _Simplifier:
             return self.at_most(size[3], most, length) or self.at_most(self.sum([(size[2], 1), (size[1], -1)]), 0, length)
         if kind == "max_over":
             return self.at_most(self.sum([(size[3], 1), (size[2], -1)]), 0, length)
-        terms, _ = _linear(length)
-        own, _ = _linear(size)
-        for term, n in terms.items():
-            times, left = divmod(own.get(term, 0), n)
-            if times > 0 and not left:
-                return bool(self.limits(self.sum([(size, 1), (length, -times)]))[1] <= most)
-        return False
+        times = _times_in(size, length)
+        return times > 0 and bool(self.limits(self.sum([(size, 1), (length, -times)]))[1] <= most)
+
+    def is_positive(self, size: Size, length: Size) -> bool:
+        """Whether ``size`` is 0 or more where ``length`` is 1 or more, so far as is easy to see."""
+        if self.limits(size)[0] >= 0:
+            return True
+        if isinstance(size, int):
+            return False
+        if size[0] in ("min", "max"):
+            return {"min": all, "max": any}[size[0]](self.is_positive(x, length) for x in size[1:])
+        if size[0] in ("mul", "floordiv") and all(self.is_positive(x, length) for x in size[1:]):
+            return True
+        times = _times_in(size, length)
+        return times > 0 and bool(self.limits(self.sum([(size, 1), (length, -times)]))[0] + times >= 0)
 
     # --- monotony --------------------------------------------------------------------------------------------------------
 
@@ -385,6 +397,15 @@ def _factored(size: Size) -> tuple[Size, int]:
     if len(terms) != 1 or number:
         return size, 1
     return next(iter(terms.items()))
+
+
+def _times_in(size: Size, part: Size) -> int:
+    """How often ``part`` is in the sum ``size``; 0 if it is not a number of times."""
+    own, _ = _linear(size)
+    for term, n in _linear(part)[0].items():
+        times, left = divmod(own.get(term, 0), n)
+        return 0 if left else times
+    return 0
 
 
 def _folded(kind: str, a: Size, b: Size) -> Size:

@@ -38,8 +38,8 @@ class _Values:
     @property
     def data(self) -> Array:
         if self._data is None:
-            dtype: Any = np.int64 if _fits(self.low, self.high + self.step) else object
-            self._data = np.arange(self.low, self.high + 1, self.step, dtype=dtype)
+            steps: Array = np.arange(self.size)
+            self._data = (steps if _fits(self.low, self.high) else steps.astype(object)) * self.step + self.low
         return self._data
 
     @property
