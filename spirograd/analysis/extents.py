@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from spirograd.analysis.size_rules import simplify
 from spirograd.analysis.sizes import size_of
 from spirograd.base.dtypes import storage
 from spirograd.base.sizes import Size, needs_memory, variables
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, FieldRef, Op, ref_of
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Region, TempRef, ref_of
 
 
 def extent_of(note: Op, around: Sequence[Op]) -> Size | None:
@@ -22,6 +22,26 @@ def extent_of(note: Op, around: Sequence[Op]) -> Size | None:
     nor if it guards a read at a computed place: what lies where nothing is read could be any number.
     """
     return _Extent(around).of(note)
+
+
+def extents(kernel: Kernel, prefix: str) -> tuple[Size | None, ...]:
+    """`extent_of` all that ``kernel`` notes by an atomic maximum in temporaries named ``prefix`` and a number: by number."""
+    found: dict[int, Size | None] = {}
+    for op, around in nested(kernel.body):
+        ref = ref_of(op)
+        if op.code is ops.atomic and isinstance(ref, TempRef) and ref.name.startswith(prefix):
+            number, size = int(ref.name[len(prefix) :]), extent_of(op, around)
+            before = found.get(number, 0)
+            found[number] = None if size is None or before is None else simplify(("max", before, size))
+    return tuple([found.get(k) for k in range(max(found, default=-1) + 1)])
+
+
+def nested(region: Region, around: tuple[Op, ...] = ()) -> Iterator[tuple[Op, tuple[Op, ...]]]:
+    """Every operation, outer before inner, with the control operations around it."""
+    for op in region.ops[:-1]:
+        yield op, around
+        for inner in op.regions:
+            yield from nested(inner, (*around, op))
 
 
 class _Extent:

@@ -39,13 +39,14 @@ class Write:
 @dataclass(frozen=True, slots=True)
 class Record:
     """A tape of a gradient kernel, in words: which loop, what is in it, why. ``bytes``: of an entry; ``every``: so many
-    iterations have one."""
+    iterations have one. ``entries``: how many it must hold, where an expression says that, wherever it is evaluated."""
 
     tape: TapeRef
     loop: Loc | None
     what: str
     why: str
     every: int = 1
+    entries: Size | None = None
 
     @property
     def bytes(self) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from spirograd.analysis.extents import extents
 from spirograd.autodiff.activity import Activity, Partner, is_float
 from spirograd.autodiff.derivative import Logging, Need, Place, Record
 from spirograd.autodiff.logs import Logged
 from spirograd.autodiff.needs import Conflict
-from spirograd.autodiff.sweep import Sweep
+from spirograd.autodiff.sweep import CAPACITY, Sweep
 from spirograd.base.dtypes import Vec
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.loc import Loc
@@ -22,11 +23,12 @@ def records(gradient: Kernel, sweep: Sweep) -> tuple[Record, ...]:
     """The tapes that are left in a gradient kernel, in order of appearance."""
     by_name = {tape.name: (value, sweep.loops[tape.capacity]) for tape, value in sweep.tapes.items()}
     segment = {tape.name: recording.segment for recording in sweep.recordings.values() for tape in recording.tapes}
+    rooms = extents(gradient, CAPACITY)
     left = dict.fromkeys(op.attr for op in gradient.walk() if isinstance(op.attr, TapeRef))
     found = []
     for tape in left:
         value, loop = by_name[tape.name]
-        found.append(Record(tape, loop, _what(value), _why(gradient, tape), segment.get(tape.name, 1)))
+        found.append(Record(tape, loop, _what(value), _why(gradient, tape), segment.get(tape.name, 1), rooms[tape.capacity]))
     return tuple(found)
 
 

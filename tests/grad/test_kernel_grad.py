@@ -235,6 +235,42 @@ def test_explained(session: Any) -> None:
     assert f"a carried f32, of the loop at {__file__}:{line + 4}: 4 bytes an iteration" in text
 
 
+@pytest.mark.archs("cpu", "interpreter")
+def test_room_explained(session: Any) -> None:
+    x = sg.field(sg.f32, N, needs_grad=True, name="x")
+    turns = sg.field(sg.i32, N, name="turns")
+    most = sg.field(sg.i32, (), name="most")
+    y = sg.ndarray(sg.f32, 3, needs_grad=True)
+
+    @sg.kernel
+    def powers(n: sg.i32, y: sg.types.ndarray()):
+        for i in x:
+            p = 1.0
+            for _ in range(n):
+                p = p * sg.sin(p + x[i])
+            for _ in range(y.shape[0] - 1):
+                p = p * sg.sin(p + x[i])
+            for _ in range(turns[i]):
+                p = p * sg.sin(p + x[i])
+            for _ in range(most[None]):
+                p = p * sg.sin(p + x[i])
+            while p < 5.0:
+                p = p + sg.sin(p + x[i]) + 2.0
+            y[0] += p
+
+    text = powers.grad.explain(4, y)
+    rooms = [line.split("; ")[1] for line in text.split("records:")[1].splitlines() if ";" in line]
+    assert [room.split(",")[0] for room in rooms] == [
+        "iterations: n",
+        "iterations: (shape of y",
+        "iterations: max over i in [0",
+        "iterations: most[None]",
+        "iterations are counted before the launch",
+    ]
+    assert rooms[0].endswith("known from the arguments") and rooms[1].endswith("axis 0) - 1, known from the arguments")
+    assert f"[0, {N}) of turns[i], " in rooms[2]
+
+
 def test_stages(session: Any) -> None:
     x = sg.ndarray(sg.f32, N, needs_grad=True)
 

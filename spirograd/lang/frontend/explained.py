@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from spirograd.base.loc import Loc
+from spirograd.base.size_words import in_words
+from spirograd.base.sizes import needs_memory
 from spirograd.base.wording import counted
+from spirograd.ir.nodes import FieldRef
+from spirograd.ir.size_names import size_names
 
 
 def name_of(ref: Any) -> str:
@@ -22,7 +26,8 @@ def explained(label: str, loc: Loc | None, derivative: Any) -> str:
 def _lines(derivative: Any) -> Iterator[str]:
     yield from _section("takes the gradients of", [f"{name_of(p.ref)}{_at(p.loc)}" for p in derivative.sinks], "nothing")
     yield from _section("adds to the gradients of", [f"{name_of(p.ref)}{_at(p.loc)}" for p in derivative.sources], "nothing")
-    yield from _section("records", [_record(r) for r in derivative.records], "nothing")
+    names = _names(derivative)
+    yield from _section("records", [f"{_record(r)}; {_room(r, derivative, names)}" for r in derivative.records], "nothing")
     again = [f"{counted(count, 'operation')}{_of_loop(loop)}" for loop, count in derivative.recomputed]
     yield from _section("runs again", again)
     logging = derivative.logging
@@ -44,6 +49,22 @@ def _section(title: str, items: Iterable[str], empty: str | None = None) -> Iter
 def _record(record: Any) -> str:
     how_often = "an iteration" if record.every == 1 else f"for each {record.every} iterations"
     return f"{record.what}{_of_loop(record.loop)}: {counted(record.bytes, 'byte')} {how_often}, {record.why}"
+
+
+def _room(record: Any, derivative: Any, names: Mapping[tuple[str, int], str]) -> str:
+    """How many iterations have room, and how that is found."""
+    size, capacity = record.entries, derivative.capacities[record.tape.capacity]
+    what = "iterations" if record.every == 1 else "entries"
+    if capacity is None:
+        return f"{what} are counted before the launch" if size is None else f"{what}: {in_words(size, names)}, counted before the launch"
+    source = "arguments and memory" if needs_memory(capacity) else "the arguments"
+    return f"{what}: {in_words(capacity, names)}, known from {source}"
+
+
+def _names(derivative: Any) -> dict[tuple[str, int], str]:
+    """What sizes call memory and arguments."""
+    read = {("field", need.ref.key): need.ref.name for need in derivative.needs if isinstance(need.ref, FieldRef)}
+    return {**read, **size_names(derivative.kernel, *[counting.kernel for counting in derivative.sizing])}
 
 
 def _need(need: Any) -> str:
