@@ -168,7 +168,8 @@ class Launch:
             if external is not None:
                 packer.put_external(*external)
                 if k in self.snapshots:
-                    packer.arrays[k].address = self.snapshots[k].address
+                    binding, copy = packer.arrays[k], self.snapshots[k]
+                    binding.address, binding.allocation = copy.address, copy
                 continue
             packer.scalars.append(scalar)
             packer.arrays.append(binding)

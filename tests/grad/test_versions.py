@@ -399,3 +399,36 @@ def test_only_the_needed_row_is_saved(session: Any) -> None:
     wanted[3] = 6.0
     close(x.grad.to_numpy(), wanted)
     assert (x.to_numpy() == 2.0).all()
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_bounds_in_arrays_of_numpy_that_are_overwritten(session: Any, step: int) -> None:
+    """Tapes are sized by what was saved: an array that does not lie dense is copied for each launch, as it is by then."""
+    x = sg.field(sg.f32, N, needs_grad=True)
+    loss = sg.field(sg.f32, (), needs_grad=True)
+
+    @sg.kernel
+    def add(n: sg.types.ndarray(sg.i32, 1)):
+        for i in x:
+            v = x[i]
+            for _ in range(n[1]):
+                v = sg.sin(v) * 1.1
+            loss[None] += v
+
+    @sg.kernel
+    def overwrite(n: sg.types.ndarray(sg.i32, 1)):
+        for i in n:
+            n[i] = 3
+
+    def expected(x: Any) -> Any:
+        for _ in range(20):
+            x = torch.sin(x) * 1.1
+        return x
+
+    x.from_numpy(START)
+    bounds = np.full(4 * step, 20, np.int32)[::step]
+    with sg.ad.Tape(loss):
+        add(bounds)
+        overwrite(bounds)
+    close(x.grad.to_numpy(), torch_gradient(expected))
+    assert bounds.tolist() == [3] * 4
