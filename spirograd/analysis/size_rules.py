@@ -207,14 +207,16 @@ class _Simplifier:
             return self.max_over(v, begin, self.extreme("min", end, self.sum([(rest, -1)])), x)
         return self.max_over(v, self.extreme("max", begin, self.sum([(rest, 1), (1, 1)])), end, x)
 
-    def spread(self, size: Size) -> Size:
-        """A sum with a minimum or maximum among its terms as the minimum or maximum of sums."""
+    def spread(self, size: Size, most: int = 4) -> Size:
+        """A sum with a minimum or maximum among its terms as the minimum or maximum of sums; ``most``: of those in one another."""
+        if not most:
+            return size
         terms, number = _linear(size)
         for term, n in terms.items():
             if abs(n) == 1 and not isinstance(term, int) and term[0] in ("min", "max") and len(terms) > 1:
                 rest = _built({t: m for t, m in terms.items() if t != term}, number)
                 kind = term[0] if n == 1 else _OTHER[term[0]]
-                a, b = (self.spread(self.sum([(rest, 1), (x, n)])) for x in term[1:])
+                a, b = (self.spread(self.sum([(rest, 1), (x, n)]), most - 1) for x in term[1:])
                 return self.extreme(kind, a, b)
         return size
 

@@ -22,6 +22,9 @@ _BINARY: dict[OpCode, str] = {
 }
 
 
+# Written out, what is used several times is there as often. Longer expressions take long and say nothing to people.
+_MOST_OPERATIONS = 200
+
 # What the caller knows of a load, or of a parameter of a loop.
 Leaf = Callable[[Op], "Size | None"]
 
@@ -29,9 +32,23 @@ Leaf = Callable[[Op], "Size | None"]
 def size_of(value: Op, leaf: Leaf | None = None) -> Size | None:
     """``value``, an integer of kernel IR, as a size expression; None if only the device can know it. ``leaf``: of loads and parameters.
 
-    Made of constants, scalar arguments, array extents and their arithmetic. Sizes do not wrap: a bound whose computation overflows
-    its type is undefined.
+    Made of constants, scalar arguments, array extents and their arithmetic, not too much of it. Sizes do not wrap: a bound whose
+    computation overflows its type is undefined.
     """
+    return _size(value, leaf) if _room_for(value, _MOST_OPERATIONS) >= 0 else None
+
+
+def _room_for(value: Op, most: int) -> int:
+    """How many of ``most`` operations are left, written out as an expression; less than 0 if they do not do."""
+    most -= 1
+    for operand in value.args:
+        if most < 0:
+            break
+        most = _room_for(operand, most)
+    return most
+
+
+def _size(value: Op, leaf: Leaf | None) -> Size | None:
     if not isinstance(value.type, DType) or not value.type.is_int:
         return None
     if value.code is ops.const:
@@ -44,7 +61,7 @@ def size_of(value: Op, leaf: Leaf | None = None) -> Size | None:
         return leaf(value) if leaf is not None else None
     kind = _BINARY.get(value.code)
     if kind is not None:
-        a, b = size_of(value.args[0], leaf), size_of(value.args[1], leaf)
+        a, b = _size(value.args[0], leaf), _size(value.args[1], leaf)
         return None if a is None or b is None else (kind, a, b)
     special = _SPECIAL.get(value.code)
     return special(value, leaf) if special is not None else None
@@ -55,7 +72,7 @@ def _cast(value: Op, leaf: Leaf | None) -> Size | None:
     source, target = value.args[0].type, value.type
     if not isinstance(source, DType) or not isinstance(target, DType) or not source.is_int:
         return None
-    size = size_of(value.args[0], leaf)
+    size = _size(value.args[0], leaf)
     same_sign = source.is_signed == target.is_signed and target.bits >= source.bits
     widening = target.bits > source.bits and target.is_signed
     if size is None or same_sign or widening:
@@ -71,7 +88,7 @@ def _shift(kind: str) -> Callable[[Op, Leaf | None], Size | None]:
         number, count = value.args
         if count.code is not ops.const or not isinstance(value.type, DType):
             return None
-        a = size_of(number, leaf)
+        a = _size(number, leaf)
         return None if a is None else (kind, a, 1 << int(count.attr) % value.type.bits)
 
     return convert
@@ -81,13 +98,13 @@ def _mask(value: Op, leaf: Leaf | None) -> Size | None:
     """The lowest bits are a remainder."""
     for number, mask in (value.args, value.args[::-1]):
         if mask.code is ops.const and int(mask.attr) >= 0 and not int(mask.attr) & int(mask.attr) + 1:
-            a = size_of(number, leaf)
+            a = _size(number, leaf)
             return None if a is None else ("mod", a, int(mask.attr) + 1)
     return None
 
 
 def _neg(value: Op, leaf: Leaf | None) -> Size | None:
-    a = size_of(value.args[0], leaf)
+    a = _size(value.args[0], leaf)
     return None if a is None or not isinstance(value.type, DType) or not value.type.is_signed else ("sub", 0, a)
 
 

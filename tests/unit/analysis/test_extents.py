@@ -319,3 +319,13 @@ def test_origin():
     size = known_element(b.load(field, b.const(-1)))
     assert size[3] == 4
     assert known_element(b.load(field, b.const(2))) is None
+
+
+def test_expressions_that_grow():
+    """Each step uses the one before twice: written out, there would be a million operations."""
+    nest = Nest()
+    value = nest.n
+    for _ in range(20):
+        value = nest.op(ops.add, nest.op(ops.floordiv, value, nest.m), value)
+    nest.note(value)
+    assert extent(nest.kernel()) is None
