@@ -237,11 +237,11 @@ def _interpreted(kernel: Kernel, key: str, run: _Pipeline, on_op: OnOp | None) -
 
 def _native(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKernel:
     """LLVM, for the CPU. Imported here because llvmlite is large and other profiles do without it."""
-    from spirograd.llvmgen.emit import emit_kernel, entry_names, is_vectorised, tape_lanes
+    from spirograd.llvmgen.emit import emit_kernel, entry_names, optimisation_need, tape_lanes
     from spirograd.llvmgen.toolchain import compile_module
 
     text = emit_kernel(kernel, artifact.args, run.ctx.caps, run.ctx.options)
-    code = compile_module(text, run.ctx.caps, run.ctx.options, is_vectorised(kernel, run.ctx.options))
+    code = compile_module(text, run.ctx.caps, run.ctx.options, optimisation_need(kernel, run.ctx.options))
     infos = _by_task(kernel, artifact)
     tasks = tuple(replace(info, entry=entry, binary=0) for info, entry in zip(infos, entry_names(kernel)))
     if run.ctx.options.keep_stages:

@@ -68,11 +68,18 @@ def tape_lanes(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> i
     return lane_count(caps) if any(lockstep(_body(op), options) for op in tasks) else 1
 
 
-def is_vectorised(kernel: Kernel, options: CompileOptions) -> bool:
-    """Whether the code of ``kernel`` (device IR) is vectors already, so that LLVM need not look for any: all its parallel loops run in
-    lockstep."""
+def optimisation_need(kernel: Kernel, options: CompileOptions) -> int:
+    """How far LLVM must optimise the code of ``kernel`` (device IR), as a level.
+
+    If all its parallel loops run in lockstep, the code is vectors already: then 1, which gives the same code as 3. Nothing but them and
+    code that runs once needs 0: without other loops, passes over IR that was simplified before cost much and gain nothing.
+    """
     tasks = [op for op in kernel.body.ops[:-1] if op.attr.kind == "range_for"]
-    return bool(tasks) and all(lockstep(_body(op), options) for op in tasks)
+    if not tasks or not all(lockstep(_body(op), options) for op in tasks):
+        return 3
+    once = [region for op in kernel.body.ops[:-1] for region in (op.regions if op.attr.kind != "range_for" else op.regions[::2])]
+    loops = any(op.code in (ops.for_, ops.while_) for region in once for op in region.walk())
+    return 1 if loops or any(alone_body(op.regions[1]) for op in tasks) else 0
 
 
 def _body(task: Op) -> Region:

@@ -519,7 +519,10 @@ class FunctionEmitter:
         return "" if ref.slot.kind == "tapes" else self.memory_suffix
 
     def address(self, ref: Any, index: Op) -> str:
-        """A pointer to an element, as an operand with its type, and its alignment."""
+        """A pointer to an element, as an operand with its type."""
+        return f"ptr {self.pointer(ref, index)}"
+
+    def pointer(self, ref: Any, index: Op) -> str:
         assert isinstance(ref, BufferRef) and isinstance(index.type, DType)
         base = self.slot_value(ref.slot, "ptr", 8)
         value, it = self.env[index], index.type
@@ -528,7 +531,7 @@ class FunctionEmitter:
         element = type_name(ref.dtype)
         if ref.slot.kind == "tapes" and self.module.tape_lanes > 1:
             element = f"[{self.module.tape_lanes} x {element}]"
-        return "ptr " + self.value(f"getelementptr inbounds {element}, ptr {base}, {type_name(it)} {value}")
+        return self.value(f"getelementptr inbounds {element}, ptr {base}, {self.type_text(it)} {value}")
 
     def load(self, op: Op) -> None:
         pointer = self.address(op.attr, op.args[0])

@@ -1,7 +1,8 @@
-"""A parallel loop whose iterations run in lockstep, several at once, as lanes of vectors; the rest of them one by one.
+"""A parallel loop whose iterations run in lockstep, several at once, as lanes of vectors.
 
-Values that are the same in all lanes stay scalars. What has no vector form (atomics, libm, accesses that are not contiguous) is done lane
-by lane.
+Values that are the same in all lanes stay scalars. What has no vector form (atomics, libm, stores that are not contiguous) is done lane by
+lane. The last block of iterations may have lanes to spare: those repeat what its first lane computes, and have no effects. So one copy of
+the body does, which halves the time that LLVM takes. CPUs without masked loads and stores run the last iterations one by one.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spirograd.base.caps import Capabilities
-from spirograd.base.dtypes import DType, Type, u1
+from spirograd.base.dtypes import DType, Type, i8, i32, i64, u1, u64
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Reduction, Region
 from spirograd.llvmgen.function import HANDLERS, FunctionEmitter
@@ -18,6 +19,8 @@ from spirograd.llvmgen.op_map import OP_MAP, Math
 from spirograd.llvmgen.uniform import Uniformity, is_tape
 
 _LANE_BY_LANE = frozenset((ops.atomic, ops.load, ops.store))
+_COUNTING = frozenset((ops.add, ops.sub, ops.cast))
+_NOT_UNROLLED = '!{!"llvm.loop.unroll.disable"}'
 
 
 def lane_count(caps: Capabilities) -> int:
@@ -33,6 +36,12 @@ class LaneEmitter(FunctionEmitter):
         self.found = found
         self.reductions = reductions
         self.lanes = lane_count(module.caps)
+        self._has_masks = "+avx2" in module.caps.cpu_features
+        self._end = ""  # of the iterations, as i64
+        self._mask = ""  # of the lanes that have an iteration; empty if all have
+        self._active = str(self.lanes)  # how many those are, an i64
+        self._first: dict[Op, str] = {}  # contiguous indices in the first lane
+        self._lane_loop = ""  # metadata of a loop over the lanes
         self._lockstep = False  # whether operations are emitted for all lanes
         self._vector = False  # whether the one being emitted differs between them
 
@@ -40,18 +49,28 @@ class LaneEmitter(FunctionEmitter):
         self, index: Type, begin: str, end: str, types: Sequence[Type], initial: Sequence[str], body: Region, suffix: str
     ) -> list[str]:
         it = type_name(index)
+        wide = [Lanes(self.lanes, r.dtype) for r in self.reductions]
+        neutral = [f"splat ({type_name(r.dtype)} {literal(ops.identity(r.kind, r.dtype), r.dtype)})" for r in self.reductions]
+        if self._has_masks:
+            assert index is i32
+            # In 64 bits, where counting in blocks cannot overflow.
+            first, self._end = (self.resize(bound, i32, i64) for bound in (begin, end))
+            self._lockstep = True
+            values = self.counted_loop(i64, first, self._end, wide, neutral, body, stride=self.lanes)
+            self._lockstep = False
+            return self._totals(values, initial)
         some = self.value(f"icmp slt {it} {begin}, {end}")
         left = self.value(f"sub {it} {end}, {begin}")
         blocks = self.value(f"and {it} {left}, {-self.lanes}")
         steps = self.value(f"select i1 {some}, {it} {blocks}, {it} 0")
         middle = self.value(f"add {it} {begin}, {steps}")
-        wide = [Lanes(self.lanes, r.dtype) for r in self.reductions]
-        neutral = [f"splat ({type_name(r.dtype)} {literal(ops.identity(r.kind, r.dtype), r.dtype)})" for r in self.reductions]
         self._lockstep = True
         values = self.counted_loop(index, begin, middle, wide, neutral, body, stride=self.lanes)
         self._lockstep = False
-        totals = [self._combined(r.dtype, r.kind, v, first) for r, v, first in zip(self.reductions, values, initial)]
-        return self.counted_loop(index, middle, end, types, totals, body)
+        return self.counted_loop(index, middle, end, types, self._totals(values, initial), body)
+
+    def _totals(self, vectors: Sequence[str], initial: Sequence[str]) -> list[str]:
+        return [self._combined(r.dtype, r.kind, v, first) for r, v, first in zip(self.reductions, vectors, initial)]
 
     def _combined(self, t: DType, kind: str, vector: str, total: str) -> str:
         args = Op(ops.param, t), Op(ops.param, t)
@@ -113,14 +132,34 @@ class LaneEmitter(FunctionEmitter):
         for op in region.ops[:-1]:
             self.at(op.loc)
             self._emit(op)
-        return [self._as_vector(v) if mixed else self.env[v] for v, mixed in zip(region.results, self.found.yields[region])]
+        values = [self._as_vector(v) if mixed else self.env[v] for v, mixed in zip(region.results, self.found.yields[region])]
+        if self.found.index in region.params and self._mask:
+            return [self._where_active(v, self.env[p], p.type) for v, p in zip(values, region.params[1:])]
+        return values
 
     def _number_lanes(self) -> None:
-        """The indices of the lanes, from that of the first."""
+        """The indices of the lanes, from that of the first; which lanes are active."""
         index = self.found.index
-        vector, it = self._vector_type(index.type), type_name(index.type)
-        first = self._spread(self.env[index], index.type)
-        self.env[index] = self.value(f"add nsw {vector} {first}, <{', '.join(f'{it} {k}' for k in range(self.lanes))}>")
+        vector, first = self._vector_type(index.type), self.env[index]
+        numbers = f"<{', '.join(f'{type_name(index.type)} {k}' for k in range(self.lanes))}>"
+        if self._has_masks:
+            left = self.value(f"sub i64 {self._end}, {first}")
+            self._active = self.call_intrinsic("umin", u64, [left, str(self.lanes)])
+            active = self._spread(self.resize(self._active, i64, i32), i32)
+            self._mask = self.value(f"icmp ult {vector} {numbers}, {active}")
+            numbers = self.value(f"select {self._mask_type} {self._mask}, {vector} {numbers}, {vector} zeroinitializer")
+            first = self.resize(first, i64, i32)
+        self._first = {index: first}
+        self.env[index] = self.value(f"add nsw {vector} {self._spread(first, index.type)}, {numbers}")
+
+    @property
+    def _mask_type(self) -> str:
+        return self._vector_type(u1)
+
+    def _where_active(self, vector: str, other: str, t: Type) -> str:
+        """``vector`` in the lanes that have an iteration, ``other`` in the rest."""
+        vt = self._vector_type(t)
+        return self.value(f"select {self._mask_type} {self._mask}, {vt} {vector}, {vt} {other}")
 
     def _as_vector(self, op: Op) -> str:
         self._vector = True
@@ -135,12 +174,24 @@ class LaneEmitter(FunctionEmitter):
             HANDLERS[op.code](self, op)
         elif is_tape(op) or (op.code in (ops.load, ops.store) and self.found.contiguous(op.args[0]) and op.attr.dtype is not u1):
             self._access(op)
+        elif op.code is ops.load and op.attr.dtype is not u1:
+            self._gather(op)
         elif op.code in _LANE_BY_LANE or isinstance(OP_MAP[op.code], Math):
             self._lane_by_lane(op)
         else:
             self._vector = True
             HANDLERS[op.code](self, op)
             self._vector = False
+            if op.code in _COUNTING and self.found.contiguous(op):
+                self._count_apart(op)
+
+    def _count_apart(self, op: Op) -> None:
+        """Compute a contiguous index in the first lane apart, for addresses: taken out of the vector, it would wait for the others."""
+        vectors = {a: self.env[a] for a in (*op.args, op)}
+        self.env.update({a: self._first[a] for a in op.args if a in self._first})
+        HANDLERS[op.code](self, op)
+        self._first[op] = self.env[op]
+        self.env.update(vectors)
 
     def _both_arms(self, op: Op) -> None:
         """Both branches, one after the other: they have no effects."""
@@ -153,24 +204,102 @@ class LaneEmitter(FunctionEmitter):
         """Neighbouring elements: the address of that of the first lane."""
         index = op.args[0]
         indices = self.env[index]
-        if self.found.varies(index):
-            self.env[index] = self._lane(indices, index.type, 0)
+        self.env[index] = self._first.get(index, indices)
         pointer = self.address(op.attr, index)
         self.env[index] = indices
         vector, align = self._vector_type(op.attr.dtype), op.attr.dtype.size
-        if op.code is ops.load:
+        if self._mask and not is_tape(op):
+            self._masked_access(op, pointer)
+        elif op.code is ops.load:
             self.set(op, f"load {vector}, {pointer}, align {align}")
         else:
             self.line(f"store {vector} {self._as_vector(op.args[1])}, {pointer}, align {align}")
 
+    def _masked_access(self, op: Op, pointer: str) -> None:
+        """Neighbouring elements, of the lanes that have an iteration: no memory may follow the last one's."""
+        t = op.attr.dtype
+        vector, suffix = self._vector_type(t), f"v{self.lanes}{FunctionEmitter.overload(self, t)}.p0"
+        mask = f"{self._mask_type} {self._mask}"
+        if op.code is ops.store:
+            callee = self.module.declare(f"llvm.masked.store.{suffix}", "void", f"{vector}, ptr, i32, {self._mask_type}")
+            self.line(f"call void {callee}({vector} {self._as_vector(op.args[1])}, {pointer}, i32 {t.size}, {mask})")
+            return
+        others = self._spread(self.value(f"load {type_name(t)}, {pointer}, align {t.size}"), t)
+        callee = self.module.declare(f"llvm.masked.load.{suffix}", vector, f"ptr, i32, {self._mask_type}, {vector}")
+        self.set(op, f"call {vector} {callee}({pointer}, i32 {t.size}, {mask}, {vector} {others})")
+
+    def _gather(self, op: Op) -> None:
+        """Elements anywhere, one for each lane. Those of lanes without an iteration are where that of the first is: no mask is needed."""
+        t = op.attr.dtype
+        self._vector = True
+        pointers = self.pointer(op.attr, op.args[0])
+        self._vector = False
+        vector, addresses = self._vector_type(t), f"<{self.lanes} x ptr>"
+        name = f"llvm.masked.gather.v{self.lanes}{FunctionEmitter.overload(self, t)}.v{self.lanes}p0"
+        callee = self.module.declare(name, vector, f"{addresses}, i32, {self._mask_type}, {vector}")
+        self.set(op, f"call {vector} {callee}({addresses} {pointers}, i32 {t.size}, {self._mask_type} splat (i1 true), {vector} poison)")
+
+    # --- lane by lane ---
+
     def _lane_by_lane(self, op: Op) -> None:
+        """``op`` in a loop over the lanes that have an iteration, whose operands and results pass through memory."""
         varying = {a: self.env[a] for a in op.args if self.found.varies(a)}
-        result = "poison"
-        for k in range(self.lanes):
-            for a, vector in varying.items():
-                self.env[a] = self._lane(vector, a.type, k)
-            HANDLERS[op.code](self, op)
-            if isinstance(op.type, DType):
-                result = self.value(f"insertelement {self._vector_type(op.type)} {result}, {self.typed(op)}, i32 {k}")
+        arrays = {a: self._in_memory(a.type, vector) for a, vector in varying.items()}
+        result = self._in_memory(op.type) if op in self.found.used else ""
+        loop, done = self.new_labels("lane", "enal")
+        before = self.label
+        self.goto(loop)
+        self.start(loop)
+        lane, hole = self.name(), len(self.lines)
+        self.lines.append("")
+        for a, array in arrays.items():
+            self.env[a] = self._element(array, a.type, lane)
+        HANDLERS[op.code](self, op)
+        if result:
+            self._set_element(result, op, lane)
+        following = self.value(f"add nuw i64 {lane}, 1")
+        again = self.value(f"icmp ult i64 {following}, {self._active}")
+        self.line(f"br i1 {again}, label %{loop}, label %{done}{self._loop_metadata()}")
+        self.lines[hole] = f"  {lane} = phi i64 [ 0, %{before} ], [ {following}, %{self.label} ]"
+        self.start(done)
         self.env.update(varying)
-        self.env[op] = result
+        if result:
+            self.env[op] = self._from_memory(result, op.type)
+
+    def _loop_metadata(self) -> str:
+        if not self._lane_loop:
+            self._lane_loop = f", !llvm.loop {self.module.node(f'distinct !{{{{self}}, {self.module.node(_NOT_UNROLLED)}}}')}"
+        return self._lane_loop
+
+    def _in_memory(self, t: Type, vector: str = "") -> str:
+        """Stack memory for a value of each lane, with ``vector`` in it. A byte for each u1."""
+        name, stored = self.name(), i8 if t is u1 else t
+        self.entry.append(f"  {name} = alloca {self._vector_type(stored)}, align 64")
+        if vector:
+            if t is u1:
+                vector = self.value(f"zext {self._mask_type} {vector} to {self._vector_type(i8)}")
+            self.line(f"store {self._vector_type(stored)} {vector}, ptr {name}")
+        return name
+
+    def _element(self, array: str, t: Type, lane: str) -> str:
+        """The value of one lane."""
+        if t is u1:
+            return self.value(f"trunc i8 {self._element(array, i8, lane)} to i1")
+        return self.value(f"load {type_name(t)}, ptr {self._place(array, t, lane)}")
+
+    def _set_element(self, array: str, op: Op, lane: str) -> None:
+        t, text = op.type, self.typed(op)
+        if t is u1:
+            t, text = i8, f"i8 {self.value(f'zext {text} to i8')}"
+        self.line(f"store {text}, ptr {self._place(array, t, lane)}")
+
+    def _place(self, array: str, t: Type, lane: str) -> str:
+        assert isinstance(t, DType)
+        return self.element(array, Lanes(self.lanes, t), f"i64 {lane}")
+
+    def _from_memory(self, array: str, t: Type) -> str:
+        """The values of the lanes; lanes without an iteration get that of the first."""
+        vector = self.value(f"load {self._vector_type(i8 if t is u1 else t)}, ptr {array}")
+        if t is u1:
+            vector = self.value(f"trunc {self._vector_type(i8)} {vector} to {self._mask_type}")
+        return self._where_active(vector, self._spread(self._lane(vector, t, 0), t), t) if self._mask else vector

@@ -22,6 +22,8 @@ from spirograd.llvmgen import vector_math
 
 # The SLP vectoriser takes nine tenths of the optimiser's time on large functions (460 ms at 8,000 instructions), and pays on small ones.
 SLP_LIMIT = 1500
+# Lanes that load from anywhere: one load each is a tenth faster on CPUs that gather slowly for the sake of security.
+_NO_GATHER = ",+prefer-no-gather"
 _link_lock = threading.Lock()
 _link_numbers = itertools.count()
 
@@ -112,25 +114,30 @@ def _instructions(text: str) -> int:
     return text.count("\n  ")
 
 
-def compile_module(text: str, caps: Capabilities, options: CompileOptions, vectorised: bool = False) -> NativeCode:
-    """Optimise and compile a module for the CPU that ``caps`` describes. ``vectorised``: it is vectors already, for which the first level
-    of optimisation gives the same code in half the time.
+def compile_module(text: str, caps: Capabilities, options: CompileOptions, need: int = 3) -> NativeCode:
+    """Optimise and compile a module for the CPU that ``caps`` describes, as far as it ``need``s it and ``options`` let it: 3, or 1 if it is
+    vectors already, or 0 if the emitter left nothing to improve but instructions and registers.
 
     Raises SpirogradRuntimeError with LLVM's message if the text is no valid module: a defect of the emitter.
     """
-    level = min(max(options.opt_level, 0), 1 if vectorised else 3) if options.optimize else 0
-    machine = _target_machine(caps.cpu_name, caps.cpu_features, level)
+    allowed = max(options.opt_level, 0) if options.optimize else 0
+    level = min(allowed, need)
+    features = caps.cpu_features
+    if need <= 1 and "+avx2" in features:
+        features += _NO_GATHER
+    machine = _target_machine(caps.cpu_name, features, min(allowed, max(need, 1)))
     try:
         module = llvm.parse_assembly(text, llvm.create_context())
     except RuntimeError as error:
         raise SpirogradRuntimeError(f"LLVM rejects the generated code: {error}") from error
     module.triple = machine.triple
     module.data_layout = str(machine.target_data)
-    tuning = llvm.create_pipeline_tuning_options(speed_level=level)
-    tuning.loop_vectorization = level > 1
-    tuning.slp_vectorization = level > 1 and _instructions(text) < SLP_LIMIT
-    builder = llvm.create_pass_builder(machine, tuning)
-    builder.getModulePassManager().run(module, builder)
+    if need > 0:
+        tuning = llvm.create_pipeline_tuning_options(speed_level=level)
+        tuning.loop_vectorization = level > 1
+        tuning.slp_vectorization = level > 1 and _instructions(text) < SLP_LIMIT
+        builder = llvm.create_pass_builder(machine, tuning)
+        builder.getModulePassManager().run(module, builder)
     if not options.keep_stages:
         return NativeCode(machine.emit_object(module))
     # Emitting changes the module, so the text comes from a clone.

@@ -31,6 +31,7 @@ class Uniformity:
     def __init__(self, body: Region) -> None:
         self.index = body.params[0]
         self.varying: set[Op] = set(body.params)
+        self.used: set[Op] = set()
         self.mixed: dict[Op, list[bool]] = {}  # control operation -> which results vary
         self.yields: dict[Region, list[bool]] = {body: [True] * len(body.results)}  # the same, by its regions
         self._region(body)
@@ -39,6 +40,7 @@ class Uniformity:
         return op in self.varying
 
     def _region(self, region: Region) -> list[bool]:
+        self.used.update(*[op.args for op in region.ops])
         for op in region.ops[:-1]:
             if op.code in _REFUSED or isinstance(op.type, Vec) or op.type is f16:
                 raise _Diverges
