@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,19 @@ from spirograd.runtime.device import Fetch
 from spirograd.runtime.freshness import Freshness
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
 from spirograd.runtime.memory import Allocation
+from spirograd.runtime.tapes import Cut
 
-# Copies of sizes that are under way from the device; more of them tell nothing new.
-_MOST_FETCHES = 4
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """How a launch would use the heap of tapes. ``entries`` of the tapes of each capacity, by number, and in which way they were found
+    ("known" to the host, "counted", "reused"); ``heap``: the bytes that it has by now, ``budget``: that it may have."""
+
+    cut: Cut
+    entries: tuple[int, ...]
+    ways: tuple[str, ...]
+    heap: int
+    budget: int
 
 
 class DerivativePlan:
@@ -42,11 +52,9 @@ class DerivativePlan:
         self._found: tuple[Any, ...] | None = None  # the state of what sizes depend on when they were found
         self._there: ArrayBinding | None = None  # where kernels leave sizes for each other
         if any(task.places for task in main.compiled.tasks):
-            nbytes = 4 * len(self._sizes)
-            allocation = launcher.memory.allocate(nbytes)
-            self._there = ArrayBinding(allocation.address, (len(self._sizes),), 0, 0, allocation)
+            self._there = self._place_for_sizes()
         self._epoch = 0
-        self._fetches: deque[Fetch] = deque()
+        self._fetched: Fetch | None = None  # sizes under way from the device
 
     @property
     def tape_bytes(self) -> int:
@@ -70,11 +78,30 @@ class DerivativePlan:
                 self._launch_counted([*scalars, 0], [*arrays, self._there], trees, drawn, resized)
             self._found = state
 
+    def plan(
+        self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None = None
+    ) -> Forecast | None:
+        """What a launch with these arguments would need for its tapes, found in the same way but without launching it; None if it has
+        none. Waits if iterations have to be counted. Raises OutOfDeviceMemory if there is no room for the tapes."""
+        if not self._sizes or not self.compiled.tapes:
+            return None
+        with self._launcher.lock:
+            heap = self._launcher.tapes
+            state = self._freshness.key(scalars, arrays, trees, drawn)
+            reused = state is not None and state == self._found and self._epoch == heap.epoch
+            if self._there is not None:
+                entries = self._read(self._there) if reused else self._counted_aside(scalars, arrays, trees, drawn)
+                scalars, arrays = [*scalars, 0], [*arrays, self._there]
+            else:
+                entries = self._with_room(self.capacities if reused else self._find(scalars, arrays, trees, drawn))
+            ways = tuple(["reused" if reused else "known" if size is not None else "counted" for size in self._sizes])
+            return Forecast(self.main.plan_tapes(scalars, arrays, entries), entries, ways, heap.nbytes, heap.most)
+
     def _forget(self) -> None:
         self._epoch = self._launcher.tapes.epoch
         self._found = None
         self.capacities = ()
-        self._fetches.clear()
+        self._fetched = None
 
     # --- sizes that the host finds -----------------------------------------------------------------------------------------
 
@@ -124,9 +151,30 @@ class DerivativePlan:
                 self._learn()
             if plan is not self.main:
                 plan.launch(scalars, arrays, trees, self.capacities, drawn)
-        if resized and len(self._fetches) < _MOST_FETCHES:
-            self._fetches.append(self._fetch())
+        if resized and self._fetched is None:  # one at a time: more would cost more, and tell little more
+            self._fetched = self._fetch()
         self.main.launch(scalars, arrays, trees, self.capacities, drawn, resized)
+
+    def _counted_aside(
+        self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None
+    ) -> tuple[int, ...]:
+        """Have the device count, for the host only: what launches go by stays as it is."""
+        there = self._place_for_sizes()
+        entries: tuple[int, ...] = ()
+        for plan in self.sizing:
+            plan.launch([*scalars, 0], [*arrays, there], trees, entries, drawn)
+            entries = self._read(there)
+        return entries
+
+    def _place_for_sizes(self) -> ArrayBinding:
+        allocation = self._launcher.memory.allocate(4 * len(self._sizes))
+        return ArrayBinding(allocation.address, (len(self._sizes),), 0, 0, allocation)
+
+    def _read(self, there: ArrayBinding) -> tuple[int, ...]:
+        """The sizes that kernels left there; waits for them."""
+        raw = np.zeros(len(self._sizes), np.int32)
+        there.read_into(0, raw.data.cast("B"))
+        return tuple(raw.tolist())
 
     def _fetch(self) -> Fetch:
         assert self._there is not None
@@ -136,16 +184,14 @@ class DerivativePlan:
     def _learn(self) -> None:
         """Wait for the sizes."""
         self._launcher.tapes.sized["waited"] += 1
-        self._fetches.clear()
+        self._fetched = None
         self._hear(self._fetch().wait())
 
     def _listen(self) -> None:
         """Take what has come from the device by now."""
-        while self._fetches:
-            raw = self._fetches[0].take()
-            if raw is None:
-                return
-            self._fetches.popleft()
+        raw = None if self._fetched is None else self._fetched.take()
+        if raw is not None:
+            self._fetched = None
             self._hear(raw)
 
     def _hear(self, raw: bytes) -> None:

@@ -247,6 +247,14 @@ class LaunchPlan:
                 if allocation is not None:
                     allocation.generations[""] = tick()
 
+    def plan_tapes(self, scalars: Sequence[Scalar], arrays: Sequence[ArrayBinding], capacities: Sequence[int]) -> Cut:
+        """How a launch of a kernel with tapes would use their heap, without touching it. Arguments as of `launch`. Raises
+        OutOfDeviceMemory if there is no room for the tapes."""
+        assert self._count is not None, self.compiled.name
+        heap = self._launcher.tapes
+        plan = heap.plan if self._places is None else heap.plan_offer
+        return plan(self.compiled, self._count(scalars, arrays), capacities)
+
     @property
     def last_cut(self) -> Cut | None:
         """How the last launch used the heap of tapes."""

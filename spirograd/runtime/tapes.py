@@ -52,7 +52,11 @@ class Share:
     @property
     def nbytes(self) -> int:
         """Of all its rows."""
-        return 4 * self.lanes * self.pitch * (self.floats + self.integers)
+        return self.slab_bytes(self.floats + self.integers)
+
+    def slab_bytes(self, words: int) -> int:
+        """Of so many words in each of its rows."""
+        return 4 * self.lanes * self.pitch * words
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +121,10 @@ class TapeHeap:
             if cut.nbytes <= self.most:
                 return cut
             rows = max([share.rows for share in cut.shares if share.task is not None], default=0)
-            if rows <= _LEAST_ROWS or kernel.profile == "cpu":
+            limit = min(limit or rows, rows)  # there may be more rows than that: workgroups are whole
+            if limit <= _LEAST_ROWS or kernel.profile == "cpu":
                 raise OutOfDeviceMemory(self._too_large(kernel, cut, entries))
-            limit = rows // 2  # fewer invocations at a time, each with more iterations
+            limit //= 2  # fewer invocations at a time, each with more iterations
 
     def _placed(self, kernel: CompiledKernel, counts: Sequence[int | None], entries: Sequence[int], limit: int) -> Cut:
         """Places with at most ``limit`` rows of a task."""
@@ -176,14 +181,22 @@ class TapeHeap:
 
         Raises OutOfDeviceMemory, with kernel, tapes and bytes, if the device cannot have so much that few rows of such capacities fit.
         """
-        most = _CPU_MOST_ROWS if self.device.caps.loop_limit else _ROWS
-        owners = {tape.task for tape in kernel.tapes}
-        asked = tuple([(most if n is None else min(n, most)) if task.name in owners else n for n, task in zip(counts, kernel.tasks)])
-        plan = self.plan(kernel, asked, capacities, most)
+        asked, plan = self._asked(kernel, counts, capacities)
         self._grow(max(plan.nbytes, min(_ROWS_TO_SPARE * _row_bytes(plan), self.most // 4)))
         self._tell(kernel, plan, "device")
         rows = [0 if count is None else _whole_groups(count, task) for count, task in zip(asked, kernel.tasks)]
         return Cut((self.address, self.room, *rows), asked, plan.shares, plan.nbytes)
+
+    def plan_offer(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int]) -> Cut:
+        """What `offer` would have in mind, without touching the heap."""
+        return self._asked(kernel, counts, capacities)[1]
+
+    def _asked(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int]) -> tuple[tuple[int | None, ...], Cut]:
+        """How many invocations of each task to ask for, and what these take."""
+        most = _CPU_MOST_ROWS if self.device.caps.loop_limit else _ROWS
+        owners = {tape.task for tape in kernel.tapes}
+        asked = tuple([(most if n is None else min(n, most)) if task.name in owners else n for n, task in zip(counts, kernel.tasks)])
+        return asked, self.plan(kernel, asked, capacities, most)
 
     def spares(self, cut: Cut | None) -> bool:
         """Whether bounds may grow well beyond those of ``cut``, an earlier launch, before not even a row fits."""
@@ -207,10 +220,9 @@ class TapeHeap:
         for share in cut.shares:
             for kind, stride in (("F", share.floats), ("I", share.integers)):
                 if stride:
-                    nbytes = 4 * share.lanes * share.pitch * stride
                     print(
                         f"[adstack_heap] arch={kernel.profile} task='{share.task or kernel.name}' kind={kind} src={source} "
-                        f"rows={share.rows * share.lanes} stride={4 * stride} required_bytes={nbytes}",
+                        f"rows={share.rows * share.lanes} stride={4 * stride} required_bytes={share.slab_bytes(stride)}",
                         file=sys.stderr,
                     )
 

@@ -14,6 +14,7 @@ from spirograd.ir.nodes import Kernel as KernelIR
 from spirograd.lang import context
 from spirograd.lang.frontend.explained import explained, name_of
 from spirograd.lang.frontend.gaps import broken_chain
+from spirograd.lang.frontend.memory_plan import MemoryPlan, memory_plan
 from spirograd.lang.frontend.shared_arrays import refuse_shared
 from spirograd.lang.frontend.stages import Staged
 from spirograd.lang.leaves import AggregateType
@@ -140,6 +141,15 @@ class Differentiated:
         if plan.compiled.faults or plan.compiled.prints:
             self._session.launched()
 
+    def memory_plan(self, packer: Packer, number: int | None) -> MemoryPlan:
+        """What a launch would need for its tapes. Arguments as of `launch`."""
+        if self.derivative.logging is not None:
+            self.check_bare()
+        for _ in self.returned:
+            packer.put_scalar(0.0)  # no loop depends on the adjoint
+        forecast = self.plan.plan(packer.scalars, packer.arrays, self.trees, number)
+        return memory_plan(self.label, self.derivative, self.plan, forecast)
+
     def launch_logging(self, packer: Packer) -> tuple[Any, int | None, list[Any]]:
         """Launch the primal such that it notes what no memory keeps: what the launch returns, its number, and its logs."""
         refuse_shared(self.label, self.primal.kernel.args, packer.arrays, self._written)
@@ -205,7 +215,8 @@ class Gradient(Staged):
     """The derivative of a kernel in reverse mode: ``kernel.grad(*args)``, with the arguments of the kernel, after the kernel.
 
     It adds to the gradients of what the kernel reads, from the gradients of what it writes (which it takes away, where the kernel
-    overwrites). ``explain()`` says in words what it does; `ir`, `spirv` ... show the stages of what was compiled last.
+    overwrites). ``explain()`` says in words what it does; ``memory_plan(*args)`` what a launch needs; `ir`, `spirv` ... show the
+    stages of what was compiled last.
     """
 
     __sg_is_kernel__ = True
@@ -249,6 +260,18 @@ class Gradient(Staged):
         assert self._last is not None
         return explained(self._last.label, self._last.primal.kernel.loc, self._last.derivative)
 
+    def memory_plan(self, *args: Any, **kwargs: Any) -> MemoryPlan:
+        """What a launch with these arguments, now, would need of memory for the tapes of its loops: for each how many entries, and how that
+        was found, bytes and rows; and what the heap of tapes has and may have. Printable. The gradient does not run, at most kernels that
+        count iterations, which takes a wait.
+
+        Raises what a launch would: SpirogradCompilationError, with the line, for what has no derivative, OutOfDeviceMemory if the tapes
+        have no room.
+        """
+        session, specialization, bound = self.kernel.specialized(args, kwargs)
+        packer = self.kernel.pack(session, specialization, bound, gradients=True)
+        return self.of(session, specialization).memory_plan(packer, specialization.last_number)
+
     @property
     def tape_bytes(self) -> int:
         """Bytes of the tapes in which its last launch kept values of loops; 0 before the first launch, and where it needs none."""
@@ -278,6 +301,10 @@ class BoundGradient:
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """As of `Gradient`."""
         return self.gradient.explain(self.instance, *args, **kwargs)
+
+    def memory_plan(self, *args: Any, **kwargs: Any) -> MemoryPlan:
+        """As of `Gradient`."""
+        return self.gradient.memory_plan(self.instance, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.gradient, name)

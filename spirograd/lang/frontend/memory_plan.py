@@ -1,0 +1,135 @@
+"""What `kernel.grad.memory_plan(...)` gives: the memory that a launch of a gradient needs for the tapes of its loops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spirograd.base.loc import Loc
+from spirograd.base.size_words import in_words
+from spirograd.base.wording import counted
+from spirograd.ir.size_names import size_names
+
+# How the number of entries was found.
+_WAYS = {"known": "known before the launch", "counted": "counted by a kernel", "reused": "still as at the last launch"}
+
+
+@dataclass(frozen=True, slots=True)
+class TapePlan:
+    """A tape. ``what`` is recorded, of the loop at ``loop``; ``every``: so many of its iterations have one entry. ``entries`` in each row:
+    ``way`` says how they were found ("known", "counted", "reused"), ``formula`` from what, where the host evaluates that. Sizes are bytes:
+    of an entry, of the entries of a row, and of all rows."""
+
+    what: str
+    loop: Loc | None
+    every: int
+    entries: int
+    way: str
+    formula: str | None
+    entry_bytes: int
+    row_bytes: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlabPlan:
+    """All tapes of floats (``kind`` "F") or of integers ("I") of a task: ``stride`` bytes a row, ``nbytes`` with what lies between rows."""
+
+    kind: str
+    stride: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlan:
+    """A task with tapes; ``task`` None: all serial ones, which share a row. ``rows``: one for each invocation that runs at a time (on the
+    CPU: for each worker, times the iterations that it runs in lockstep)."""
+
+    task: str | None
+    rows: int
+    tapes: tuple[TapePlan, ...]
+    slabs: tuple[SlabPlan, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its slabs."""
+        return sum(slab.nbytes for slab in self.slabs)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """What the tapes of one launch need; printable. ``nbytes``: of all tasks, which take the same memory one after the other. ``heap``:
+    bytes that are there for tapes by now, ``budget``: bytes that they may have. ``note``: why there is no task."""
+
+    label: str
+    tasks: tuple[TaskPlan, ...] = ()
+    nbytes: int = 0
+    heap: int = 0
+    budget: int = 0
+    note: str = ""
+
+    @property
+    def tapes(self) -> tuple[TapePlan, ...]:
+        """Those of all tasks."""
+        return tuple([tape for task in self.tasks for tape in task.tapes])
+
+    @property
+    def rows(self) -> int:
+        """Of the task that has most."""
+        return max([task.rows for task in self.tasks], default=0)
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        if not self.tasks:
+            yield f"memory plan of the gradient of {self.label}: {self.note}"
+            return
+        yield f"memory plan of the gradient of {self.label}: {_bytes(self.nbytes)} for tapes"
+        for task in self.tasks:
+            yield f"{'serial tasks' if task.task is None else f'task {task.task}'}: {counted(task.rows, 'row')}"
+            for tape in task.tapes:
+                yield from _tape_lines(tape)
+            for slab in task.slabs:
+                numbers = "floats" if slab.kind == "F" else "integers"
+                yield f"  slab {slab.kind} ({numbers}): {_bytes(slab.stride)} a row, {_bytes(slab.nbytes)} in all"
+        yield f"heap: {_bytes(self.heap)} so far, {self.budget:,} at most"
+
+
+def _bytes(n: int) -> str:
+    return f"{n:,} byte{'' if n == 1 else 's'}"
+
+
+def _tape_lines(tape: TapePlan) -> Iterator[str]:
+    yield f"  {tape.what.rstrip(',')}{f', of the loop at {tape.loop}' if tape.loop is not None else ''}"
+    each = "" if tape.every == 1 else f", one for each {tape.every} iterations"
+    formula = "" if tape.formula is None else f"{tape.formula}, "
+    yield f"    {counted(tape.entries, 'entry', 'entries')}{each}: {formula}{_WAYS[tape.way]}"
+    yield f"    {_bytes(tape.entry_bytes)} an entry, {_bytes(tape.row_bytes)} a row, {_bytes(tape.nbytes)} in all"
+
+
+def memory_plan(label: str, derivative: Any, plan: Any, forecast: Any) -> MemoryPlan:
+    """From what differentiating gave, and a `Forecast` for a launch of ``plan`` (None: it has no tapes)."""
+    if forecast is None:
+        grows = bool(derivative.capacities) and not plan.compiled.tapes
+        note = "the interpreter's tapes grow as they are written" if grows else "no loop records anything"
+        return MemoryPlan(label, note=note)
+    names = size_names(derivative.kernel)
+    formulas = [None if size is None else in_words(size, names) for size in derivative.capacities]
+    records = {record.tape.name: record for record in derivative.records}
+    tasks = [_task(share, plan.compiled.tapes, records, formulas, forecast) for share in forecast.cut.shares]
+    return MemoryPlan(label, tuple(tasks), forecast.cut.nbytes, forecast.heap, forecast.budget)
+
+
+def _task(share: Any, tapes: Sequence[Any], records: Mapping[str, Any], formulas: Sequence[str | None], forecast: Any) -> TaskPlan:
+    rows = share.rows * share.lanes
+    plans = []
+    for tape in tapes:
+        if tape.task == share.task:
+            record, k, entry = records[tape.name], tape.capacity, 4 * tape.words
+            entries = max(forecast.entries[k], 1)
+            row = entry * entries
+            plans.append(TapePlan(record.what, record.loop, record.every, entries, forecast.ways[k], formulas[k], entry, row, rows * row))
+    slabs = [SlabPlan(kind, 4 * words, share.slab_bytes(words)) for kind, words in (("F", share.floats), ("I", share.integers)) if words]
+    return TaskPlan(share.task, rows, tuple(plans), tuple(slabs))

@@ -1,0 +1,196 @@
+"""`kernel.grad.memory_plan(...)`: what a launch will take for its tapes, told before, by what the launch takes then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from grad.chains import chains, launch, turn
+
+import spirograd as sg
+from spirograd.lang import context
+
+pytestmark = pytest.mark.usefixtures("session")
+
+N = 300
+LAUNCHING = ("cpu", "vulkan", "wgpu")  # the interpreter has no heap
+
+
+def of_argument() -> tuple[Any, Any, Any]:
+    x, y = chains(N)
+
+    @sg.kernel
+    def run(k: sg.i32):
+        for i in x:
+            v, m = x[i], i
+            for _ in range(k * 2):
+                m = (m * 7 + 1) % 1009
+                if m % 2 == 0:
+                    v = turn(v)
+            y[i] = v
+
+    return run, x, y
+
+
+def of_field() -> tuple[Any, Any, Any, Any]:
+    x, y = chains(N)
+    count = sg.field(sg.i32, N)
+
+    @sg.kernel
+    def run():
+        for i in x:
+            v = x[i]
+            for _ in range(count[i]):
+                v = turn(v)
+            y[i] = v
+
+    return run, x, y, count
+
+
+def check(plan: Any) -> None:
+    """The numbers fit each other, and are in the text."""
+    text = str(plan)
+    for task in plan.tasks:
+        assert sum(slab.stride for slab in task.slabs) <= sum(tape.row_bytes for tape in task.tapes) + 16
+        assert task.nbytes <= plan.nbytes
+        for tape in task.tapes:
+            assert tape.row_bytes == tape.entries * tape.entry_bytes
+            assert tape.nbytes == tape.row_bytes * task.rows
+            assert f"{tape.entries} entr" in text
+            assert f"{tape.row_bytes:,} bytes a row" in text
+            assert f"test_memory_plan.py:{tape.loop.line}" in text
+        for slab in task.slabs:
+            assert slab.stride * task.rows <= slab.nbytes <= slab.stride * task.rows * 1.2 + 4096
+    assert f"{plan.nbytes:,} bytes for tapes" in text
+    assert plan.rows == max(task.rows for task in plan.tasks)
+
+
+@pytest.mark.archs(*LAUNCHING)
+def test_known_before_the_launch() -> None:
+    run, x, y = of_argument()
+    heap = context.session().launcher.tapes
+    for k in (40, 7, 300):
+        before = heap.nbytes
+        plan = run.grad.memory_plan(k)
+        assert heap.nbytes == plan.heap == before, "planning took memory"
+        check(plan)
+        floats, integers = [[tape for tape in plan.tapes if kind in tape.what] for kind in ("f32", "i32")]
+        assert [tape.entries * tape.every for tape in floats] == [2 * k] * len(floats)
+        assert floats
+        assert integers
+        assert {(tape.way, tape.formula) for tape in plan.tapes} == {("known", "k * 2")}
+        assert [slab.kind for task in plan.tasks for slab in task.slabs] == ["F", "I"]
+        assert "k * 2, known before the launch" in str(plan)
+        launch(run, (k,), x, y)
+        assert run.grad.tape_bytes == plan.nbytes
+    again = run.grad.memory_plan(300)
+    assert {tape.way for tape in again.tapes} == {"reused"}
+    assert again.nbytes == run.grad.tape_bytes
+    assert "k * 2, still as at the last launch" in str(again)
+
+
+@pytest.mark.archs(*LAUNCHING)
+def test_counted_or_read_from_memory() -> None:
+    """By a kernel, but not by the gradient; and nothing that a launch goes by changes."""
+    run, x, y, count = of_field()
+    for longest in (64, 8, 320):
+        counts = np.arange(N, dtype=np.int32) % 5
+        counts[longest % N] = longest
+        count.from_numpy(counts)
+        x.grad.fill(0.25)
+        sizings = context.session().launcher.tapes.sized.copy()
+        plan = run.grad.memory_plan()
+        assert context.session().launcher.tapes.sized == sizings
+        assert (x.grad.to_numpy() == 0.25).all(), "the gradient ran"
+        check(plan)
+        (tape,) = plan.tapes
+        assert tape.way in ("known", "counted")
+        assert longest <= tape.entries * tape.every <= longest + longest // 4 + 16 * tape.every
+        for _ in range(2):  # a device tells what it needs after a launch
+            launch(run, (), x, y)
+            sg.sync()
+        assert run.grad.tape_bytes == plan.nbytes
+        again = run.grad.memory_plan()
+        assert [tape.way for tape in again.tapes] == ["reused"]
+        assert again.nbytes == plan.nbytes
+        count[1] = 4  # a write, whatever it writes
+        assert [tape.way for tape in run.grad.memory_plan().tapes] == [tape.way]
+
+
+@pytest.mark.archs(*LAUNCHING)
+def test_serial_tasks_methods_and_results() -> None:
+    """Tapes of serial tasks have one row; a method's plan knows its object; and the adjoint of a result changes nothing."""
+
+    @sg.data_oriented
+    class Chain:
+        def __init__(self, turns: int) -> None:
+            self.turns = turns
+            self.x = sg.field(sg.f32, (), needs_grad=True)
+
+        @sg.kernel
+        def run(self) -> sg.f32:
+            v = self.x[None]
+            for _ in range(self.turns):
+                v = turn(v)
+            return v
+
+    for turns in (24, 80):
+        chain = Chain(turns)
+        plan = chain.run.grad.memory_plan()
+        (task,) = plan.tasks
+        assert task.task is None
+        assert task.rows == 1
+        assert "serial tasks: 1 row" in str(plan)
+        assert [tape.entries * tape.every for tape in task.tapes] == [turns]
+        chain.run()
+        chain.run.grad(returned=1.0)
+        assert chain.run.grad.tape_bytes == plan.nbytes
+
+
+def test_nothing_to_record() -> None:
+    x, y = chains(4)
+
+    @sg.kernel
+    def run():
+        for i in x:
+            y[i] = x[i] * x[i]
+
+    plan = run.grad.memory_plan()
+    assert (plan.tasks, plan.tapes, plan.rows, plan.nbytes) == ((), (), 0, 0)
+    assert str(plan) == "memory plan of the gradient of kernel `run`: no loop records anything"
+
+
+@pytest.mark.archs("interpreter")
+def test_interpreter() -> None:
+    run, _, _ = of_argument()
+    assert str(run.grad.memory_plan(3)) == "memory plan of the gradient of kernel `run`: the interpreter's tapes grow as they are written"
+
+
+@pytest.mark.archs(*LAUNCHING)
+def test_what_has_no_room() -> None:
+    run, _, _ = of_argument()
+    with pytest.raises(sg.OutOfDeviceMemory, match="tape"):
+        run.grad.memory_plan(2**30 - 1)
+
+
+def test_values_that_only_a_tape_notes() -> None:
+    """Bounds may depend on them, so there is no plan without; as there is no launch."""
+    x, y = chains(5)
+    count = sg.field(sg.i32, 5)
+
+    @sg.kernel
+    def run():
+        for i in x:
+            v = x[i]
+            for _ in range(count[i]):
+                v = turn(v)
+            count[i] += 1
+            for _ in range(count[i]):
+                v = turn(v)
+            y[i] = v
+        for i in x:
+            count[i] = count[i] * 2 + i
+
+    with pytest.raises(sg.SpirogradCompilationError, match="overwrites"):
+        run.grad.memory_plan()
