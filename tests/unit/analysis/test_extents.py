@@ -278,6 +278,24 @@ def test_branch_of_which_nothing_is_known(number, loads_outside, expected):
     assert extent(nest.kernel()) == expected
 
 
+@pytest.mark.parametrize("then", [True, False])
+@pytest.mark.parametrize("code", [ops.lt, ops.le, ops.gt, ops.ge, ops.eq, ops.ne], ids=str)
+def test_conditions(code, then):
+    """Which iterations get to the note."""
+    nest = Nest()
+
+    def body(i):
+        nest.branch(nest.op(code, nest.op(ops.sub, i, nest.n), nest.m), lambda: nest.note(nest.op(ops.sub, nest.c(9), i)), then)
+
+    nest.loop(nest.c(0), nest.c(6), body, parallel=True)
+    kernel = nest.kernel()
+    size = extent_of(*found_in(kernel))
+    for n in range(-2, 8):
+        for m in (-2, 0, 1):
+            memory = Memory([0] * 5, [0] * 8, [0] * 24, n, m)
+            assert memory.value(size) == memory.reached(kernel)[0], (n, m)
+
+
 def test_garbage_that_nothing_reads():
     """Elements that no iteration gets to may be anything."""
     nest = Nest()

@@ -9,9 +9,10 @@ import tracemalloc
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from random_sizes import expressions, worlds
+from random_sizes import World, expressions, worlds
 
 from spirograd.analysis.size_rules import simplify
+from spirograd.base import size_ranges
 from spirograd.base.artifact import ArgBlock, CompiledKernel, TaskInfo
 from spirograd.base.dtypes import i32, i64, u64
 from spirograd.base.size_words import in_words
@@ -93,6 +94,43 @@ def test_forms(size, simple):
     found = simplify(size)
     assert found == simple
     assert simplify(found) == found
+
+
+FAMILIES = [
+    over(N, ("if_less", M, I, ("sub", 9, I))),
+    over(N, ("if_less", I, M, ("add", I, 4)), begin=-2),
+    over(N, ("if_less", ("sub", M, I), 2, ("min", I, 3))),
+    over(N, ("sub", M, ("mul", I, M)), begin=-2),
+    over(N, ("floordiv", ("sub", M, I), 2), begin=M),
+    over(N, over(("add", I, M), ("sub", J, I), v=1), begin=-1),
+    over(M, over(N, ("mul", ("sub", 3, J), ("add", I, 2)), begin=I, v=1)),
+]
+
+
+@pytest.mark.parametrize("size", FAMILIES, ids=str)
+def test_families(size):
+    """With all small arguments: ranges that are empty, that end before they begin, that hold one number ..."""
+    simple = simplify(size)
+    for n in range(-4, 7):
+        for m in range(-4, 7):
+            world = World([n, m], [], {})
+            assert world.value(simple) == world.value(size) == world.worth(size), (n, m, simple)
+
+
+@pytest.mark.parametrize("piece", [1, 5, 64])
+def test_pieces(piece, monkeypatch):
+    """Rows of all lengths, none among them, cut anywhere; what is found in a row goes to that row."""
+    monkeypatch.setattr(size_ranges, "_PIECE", piece)
+    lengths = np.array([0, 3, 0, 0, 1, 9, 0, 2, 5, 0, 1, 1, 0], np.int32)
+    row = over(element(I), ("add", ("mul", J, 3), ("mod", I, 5)), v=1)
+    for other in (0, 1):
+        for k in range(lengths.size):
+            # The row k alone, from either side.
+            size = over(ROWS, ("if_less", ("sub", I, k), 1, ("if_less", ("sub", k, I), 1, ("add", row, other))))
+            mine = max([0, *[3 * j + k % 5 for j in range(lengths[k])]])
+            assert evaluate(size, **numbered(lengths)) == mine + other
+            weighted = over(ROWS, ("sub", row, ("mul", 100, ("max", ("sub", I, k), ("sub", k, I)))))
+            assert evaluate(weighted, **numbered(lengths)) == mine
 
 
 def numbered(data, **kwargs):
