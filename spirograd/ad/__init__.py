@@ -6,7 +6,20 @@ from spirograd.ad.custom import clear_all_gradients, grad_for, grad_replaced, no
 from spirograd.ad.forward_mode import FwdMode
 from spirograd.ad.gradcheck import gradcheck
 from spirograd.ad.second_order import hvp
+from spirograd.ad.sizings import Sizings, sizings
 from spirograd.ad.tape import Tape
 from spirograd.ad.torch import torch_function
 
-__all__ = ["FwdMode", "Tape", "clear_all_gradients", "grad_for", "grad_replaced", "gradcheck", "hvp", "no_grad", "torch_function"]
+__all__ = [
+    "FwdMode",
+    "Sizings",
+    "Tape",
+    "clear_all_gradients",
+    "grad_for",
+    "grad_replaced",
+    "gradcheck",
+    "hvp",
+    "no_grad",
+    "sizings",
+    "torch_function",
+]

@@ -1,0 +1,37 @@
+"""How launches of gradients found out how large their tapes must be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spirograd.lang import context
+
+
+@dataclass(frozen=True, slots=True)
+class Sizings:
+    """Launches of gradients with tapes, by how the sizes of these were found.
+
+    ``known``: computed by the host, from constants, arguments, shapes and (on the CPU) memory, without running anything. ``reused``:
+    nothing that the sizes depend on has changed since the last launch of that kernel. ``counted``: kernels counted iterations. On devices
+    that run on their own they leave the counts there, for the gradient right after; ``waited`` is how often the host waited for such
+    counts, because it knew too little to set memory aside: mostly at the first launch, which is among those counted, too.
+    """
+
+    known: int
+    reused: int
+    counted: int
+    waited: int
+
+
+def sizings(reset: bool = False) -> Sizings:
+    """The counts since `init`, or since the last call with ``reset=True``, which sets them to 0 after they were read.
+
+    Plans (`kernel.grad.memory_plan`) and gradients without tapes do not count, nor do those of the interpreter, whose tapes grow.
+    """
+    launcher = context.session().launcher
+    with launcher.lock:
+        sized = launcher.tapes.sized
+        found = Sizings(sized["known"], sized["reused"], sized["counted"], sized["waited"])
+        if reset:
+            sized.clear()
+    return found
