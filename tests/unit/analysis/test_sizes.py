@@ -196,6 +196,8 @@ def test_each_read_of_the_host_once():
         reads.clear()
         evaluate(size, lambda k, n=n: (n, 6)[k], lambda k, axis: 0, memory)
         assert reads == [24] * times
+    reads.clear()
+    assert evaluate(element(M), lambda k: -1, lambda k, axis: 0, memory) == 0 and not reads
     assert not needs_whole(size) and needs_memory(size)
     assert needs_whole(over(N, element(I)))
 
