@@ -55,6 +55,7 @@ def launch(kernel: Any, args: Sequence[Any], x: Any, y: Any) -> np.ndarray:
 def compare(kernel: Any, args: Sequence[Any], x: Any, y: Any, turns: Any, what: str = "") -> None:
     """Run a kernel ``y[i] = 200 * turns[i] turns of x[i]`` and its gradient, and check both. ``what`` stands in the message."""
     seeds = launch(kernel, args, x, y)
+    sg.sync()
     v, slope = turned(starts(x.shape[0], seeds.dtype), turns)
     np.testing.assert_allclose(y.to_numpy(), AMPLIFIED * v, rtol=3e-3, atol=1e-3, err_msg=what)
     np.testing.assert_allclose(x.grad.to_numpy(), AMPLIFIED * slope * seeds, rtol=3e-3, atol=1e-3, err_msg=what)

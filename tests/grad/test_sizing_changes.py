@@ -437,6 +437,43 @@ def test_launches_that_nobody_waits_for() -> None:
     np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3)
 
 
+@pytest.mark.archs("cpu", "vulkan", "wgpu")  # minutes on the interpreter
+@pytest.mark.parametrize("n,counts", [(20_000, (1, 900, 2)), (3_000, (0, 3_000, 1, 3_000)), (5, (1, 20_000, 3))], ids=str)
+def test_bounds_that_grow_by_far(n: int, counts: tuple[int, ...]) -> None:
+    """Nobody waits, so the memory that there is was for tapes of one slot; a float and an integer are on them."""
+    x, y = chains(n)
+    b = sg.field(sg.i32, n)
+
+    @sg.kernel
+    def write(k: sg.i32):
+        for i in b:
+            b[i] = k
+
+    @sg.kernel
+    def run():
+        for i in x:
+            v, k = x[i], i % 5
+            for _ in range(b[i]):
+                k = (k * 7 + 1) % 1009
+                if k % 2 == 0:
+                    v = turn(v)
+            y[i] += AMPLIFIED * v
+
+    x.fill(0.5)
+    y.grad.fill(1.0)
+    wanted = np.zeros(5)
+    for count in counts:
+        write(count)
+        run.grad()
+        turns, k = np.zeros(5, np.int32), np.arange(5)
+        for _ in range(count):
+            k = (k * 7 + 1) % 1009
+            turns += k % 2 == 0
+        wanted += AMPLIFIED * turned(0.5, turns)[1]
+    sg.sync()
+    np.testing.assert_allclose(x.grad.to_numpy(), wanted[np.arange(n) % 5], rtol=1e-2)
+
+
 @pytest.mark.parametrize("kind", ["numpy", "torch", "array"])
 def test_arguments_that_are_changed_after_the_launch(kind: str) -> None:
     """The launch took them; that they are garbage since then is its own affair no more."""
