@@ -1,0 +1,136 @@
+"""SG_DEBUG_ADSTACK: launches of gradients say how they use the heap of tapes, a line for each slab of each task."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from grad.chains import chains, turn
+
+import spirograd as sg
+from spirograd.lang import context
+
+pytestmark = pytest.mark.archs("cpu", "vulkan", "wgpu")  # the interpreter has no heap
+
+LINE = re.compile(r"\[adstack_heap\] arch=(\w+) task='(\w+)' kind=([FI]) src=(host|device) rows=(\d+) stride=(\d+) required_bytes=(\d+)")
+N = 500
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, ...]]:
+    found = []
+    for line in capsys.readouterr().err.splitlines():
+        match = LINE.fullmatch(line)
+        assert match, line
+        found.append(match.groups())
+    return found
+
+
+def two_kinds() -> Any:
+    """Two f32 and one i64 for each turn: the integer is as it was in each of them, so nothing of it is left out."""
+    x, y = chains(N)
+
+    @sg.kernel
+    def run(k: sg.i32):
+        for i in x:
+            v, u, m = x[i], x[i], sg.cast(i, sg.i64)
+            for _ in range(k):
+                m = (m * 7 + 1) % 1009
+                if m % 2 == 0:
+                    v = turn(v) * sg.sin(u)
+                else:
+                    u = turn(u) * sg.sin(v)
+            y[i] = v + u
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["SG_DEBUG_ADSTACK", "QD_DEBUG_ADSTACK"])
+def test_known_sizes(arch: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv(name, "1")
+    sg.init(arch=arch)
+    run = two_kinds()
+    device: Any = context.session().device
+    for k in (24, 24, 96):
+        capsys.readouterr()
+        run.grad(k)
+        (plan,) = run.grad.memory_plan(k).tasks
+        slabs = {slab.kind: slab for slab in plan.slabs}
+        found = lines(capsys)
+        assert [line[2] for line in found] == ["F", "I"], "one line for each slab, at each launch"
+        for profile, task, kind, source, *numbers in found:
+            rows, stride, required = map(int, numbers)
+            assert (profile, task, source) == (arch, plan.task, "host")
+            assert rows == plan.rows
+            assert rows == (device.threads * max(1, rows // device.threads) if arch == "cpu" else -(-N // 256) * 256)
+            assert stride == slabs[kind].stride
+            assert rows * stride <= required == slabs[kind].nbytes
+        each = [tape for tape in plan.tapes if tape.entry_bytes == 4]
+        assert slabs["F"].stride == sum(4 * -(-k // tape.every) for tape in each)
+        assert slabs["I"].stride == sum(tape.row_bytes for tape in plan.tapes if tape.entry_bytes == 8)
+        assert slabs["I"].stride % (8 * k) == 0
+        assert run.grad.tape_bytes == sum(slab.nbytes for slab in slabs.values())
+
+
+def test_counted_sizes(arch: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Devices place tapes themselves: the lines tell what the host knew at the launch."""
+    monkeypatch.setenv("SG_DEBUG_ADSTACK", "1")
+    sg.init(arch=arch)
+    x, y = chains(N)
+    count = sg.field(sg.i32, N)
+
+    @sg.kernel
+    def run():
+        for i in x:
+            v = x[i]
+            for _ in range(count[i]):
+                v = turn(v)
+            y[i] = v
+
+    for longest in (40, 8):
+        count[N - 1] = longest
+        run.grad()
+        sg.sync()
+        run.grad()  # by now the host knows
+        ((profile, task, kind, source, rows, stride, required),) = lines(capsys)[-1:]
+        (slab,) = run.grad.memory_plan().tasks[0].slabs
+        assert (profile, kind, source) == (arch, "F", "host" if arch == "cpu" else "device")
+        assert task == run.grad.memory_plan().tasks[0].task
+        assert (int(stride), int(required)) == (slab.stride, slab.nbytes)
+        assert int(stride) == 4 * run.grad.memory_plan().tapes[0].entries
+        assert int(rows) * int(stride) <= int(required)
+
+
+def test_serial_tasks_go_by_the_name_of_the_kernel(arch: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("SG_DEBUG_ADSTACK", "1")
+    sg.init(arch=arch)
+    x, y = chains(3)
+
+    @sg.kernel
+    def run(k: sg.i32):
+        v = x[0]
+        sg.loop_config(serialize=True)
+        for _ in range(k):
+            v = turn(v)
+        y[0] = v
+
+    run.grad(48)
+    ((profile, task, kind, source, rows, stride, required),) = lines(capsys)
+    (tape,) = run.grad.memory_plan(48).tapes
+    assert (profile, task, kind, source, rows) == (arch, "run_grad", "F", "host", "1")
+    assert int(stride) == int(required) == tape.row_bytes
+
+
+def test_costs_nothing_when_off(arch: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """No line, and launches that are alike do not even get near to the place that would print it."""
+    monkeypatch.setenv("SG_DEBUG_ADSTACK", "0")
+    sg.init(arch=arch)
+    run = two_kinds()
+    run.grad(24)
+    heap = context.session().launcher.tapes
+    for name in ("_tell", "cut", "offer", "plan"):
+        monkeypatch.setattr(heap, name, None)
+    for _ in range(3):
+        run.grad(24)
+    sg.sync()
+    assert capsys.readouterr().err == ""
