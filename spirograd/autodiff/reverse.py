@@ -40,25 +40,25 @@ class Reversed:
     sources: list[Place] = field(default_factory=list)
 
 
-def reverse(kernel: Kernel, partner: Partner, *, locate_nan: bool = False, segmented: bool = False) -> Reversed:
+def reverse(kernel: Kernel, partner: Partner, *, locate_nan: bool = False, longest_segment: int = 1) -> Reversed:
     """The gradient kernel of ``kernel``, which is kernel IR before `offload`.
 
     ``partner``: the gradient of outer memory, None if it has none. Arguments stay the same; for each float that the kernel returns a scalar
     argument follows, the adjoint of that value. ``locate_nan``: check each step for NaN that come up there.
-    ``segmented``: see `segments`. Raises SpirogradUnsupportedError, with the line, for what has no derivative.
+    ``longest_segment``: see `segments`. Raises SpirogradUnsupportedError, with the line, for what has no derivative.
     """
-    return _Reverse(kernel, partner, locate_nan, segmented).run()
+    return _Reverse(kernel, partner, locate_nan, longest_segment).run()
 
 
 class _Reverse:
-    def __init__(self, kernel: Kernel, partner: Partner, locate_nan: bool, segmented: bool) -> None:
+    def __init__(self, kernel: Kernel, partner: Partner, locate_nan: bool, longest_segment: int) -> None:
         self.old = kernel
         self.locate_nan = locate_nan
         self.indices: list[Op] = []  # of the loops around, outermost first
         self.partner = partner
         self.found = activity(kernel, partner)
         self.b = Builder()
-        self.sweep = Sweep(self.b, kernel.returns, segment_length if segmented else lambda loop: 1, states(kernel))
+        self.sweep = Sweep(self.b, kernel.returns, lambda loop: segment_length(loop, longest_segment), states(kernel))
         self.adjoints: dict[Op, Op] = {}  # of values whose definition the reverse sweep has not reached yet
         self.results: dict[Op, dict[int, Op]] = {}  # control operation -> adjoints of its results
         self.temps: dict[TempRef, TempRef] = {}
