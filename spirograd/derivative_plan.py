@@ -123,8 +123,9 @@ class DerivativePlan:
             raw = np.zeros(1, storage(dtype).np)
             out = raw.data.cast("B")
             if kind == "tree":
-                trees[number].read_into(offset, out)
-            elif offset + raw.nbytes <= raw.nbytes * math.prod(arrays[number].shape):  # else the loop is not reached, as a rule
+                if offset + raw.nbytes <= trees[number].nbytes:  # else the loop is not reached
+                    trees[number].read_into(offset, out)
+            elif offset + raw.nbytes <= raw.nbytes * math.prod(arrays[number].shape):
                 arrays[number].read_into(offset, out)
             return int(raw[0])
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from spirograd.analysis.extents import extents, nested
 from spirograd.analysis.sizes import size_of
-from spirograd.analysis.tapes import SIZES, sizes_of
+from spirograd.analysis.tapes import SIZES, counter, passing_of, sizes_of
 from spirograd.autodiff.derivative import Counting
+from spirograd.autodiff.gates import PASSING, Gate, gates, noting
 from spirograd.autodiff.sweep import CAPACITY
 from spirograd.base.artifact import FaultSite
-from spirograd.base.dtypes import VOID, i32, storage
-from spirograd.base.sizes import Size
+from spirograd.base.dtypes import VOID, i32
+from spirograd.base.sizes import Size, needs_memory, walk
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, Region, TapeRef, TempRef, ref_of
+from spirograd.ir.nodes import Kernel, Op, Ref, Region, TapeRef, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.exact_extrema import exact, is_rounded
@@ -26,7 +28,8 @@ def sizing(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[Counting, ..
     kernels that count what the host cannot know; and the capacities: expressions, or None where one of those kernels counts.
 
     The host does not read memory of devices that run on their own, which would take a wait. If a capacity depends on memory there, all
-    are counted on the device, and handed over in an array: see `tapes.SIZES`.
+    are counted on the device, and handed over in an array: see `tapes.SIZES`. So they are if there are `gates`, on such devices; how many
+    iterations pass these are sizes, too, with the numbers that follow those of capacities.
 
     A count that does not change in the loops around it is taken outside of them, so that they need not run to be counted: the count may
     then be of a loop that is not reached, which only makes the tape larger.
@@ -35,23 +38,33 @@ def sizing(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[Counting, ..
     if not counts:
         return kernel, (), ()
     asynchronous = ctx.caps.profile in ("vulkan", "wgpu")
-    closed, sizes = _sizes(counts, None), _sizes(counts, None if asynchronous else known_element)
-    main = _Checked({k for k, size in enumerate(closed) if size is None}).kernel(kernel)
-    if asynchronous and None in sizes:
-        sizes = (None,) * len(sizes)
-        stages = tuple([replace(c, kernel=_handing_over(c)) for c in _countings(kernel, list(range(len(sizes))), ctx)])
+    known = extents(kernel, CAPACITY)
+    sizes = tuple([size if _is_quick(size, asynchronous) else None for size in known])
+    gated = dict(enumerate(gates(kernel, known), len(sizes))) if asynchronous else {}
+    kernel = noting(kernel, gated)
+    main = _Checked(_unsure(counts)).kernel(kernel)
+    if asynchronous and (gated or None in sizes):
+        sizes = (None,) * (len(sizes) + len(gated))
+        stages = tuple([replace(c, kernel=_handing_over(c)) for c in _countings(kernel, list(range(len(sizes))), gated, ctx)])
         return *_agreeing(replace(main, args=(*main.args, SIZES)), stages), sizes
-    return *_agreeing(main, _countings(kernel, [k for k, size in enumerate(sizes) if size is None], ctx)), sizes
+    return *_agreeing(main, _countings(kernel, [k for k, size in enumerate(sizes) if size is None], {}, ctx)), sizes
 
 
-def _sizes(counts: Sequence[Op], load: Callable[[Op], Size | None] | None) -> tuple[Size | None, ...]:
-    """The capacities that ``counts`` note, by number; ``load``: as of `size_of`."""
-    sizes: dict[int, Size | None] = {}
+def _is_quick(size: Size | None, asynchronous: bool) -> bool:
+    """Whether the host is to evaluate ``size``: without a wait for the device, and without going over a range, which kernels do faster."""
+    if size is None or (asynchronous and needs_memory(size)):
+        return False
+    return not any(isinstance(part, tuple) and part[0] == "max_over" for part in walk(size))
+
+
+def _unsure(counts: Sequence[Op]) -> set[int]:
+    """The capacities, by number, that are not just what the one loop with this number notes, from what cannot change."""
+    sure: dict[int, bool] = {}
     for op in counts:
-        k, size = _capacity(op), size_of(op.args[-1], load)
-        assert k is not None
-        sizes[k] = size if k not in sizes else None
-    return tuple([sizes[k] for k in range(len(sizes))])
+        number = _capacity(op)
+        assert number is not None
+        sure[number] = number not in sure and size_of(op.args[-1]) is not None
+    return {number for number, known in sure.items() if not known}
 
 
 def _handing_over(counting: Counting) -> Kernel:
@@ -80,39 +93,21 @@ def _agreeing(main: Kernel, stages: tuple[Counting, ...]) -> tuple[Kernel, tuple
     return marked(main), tuple([replace(stage, kernel=marked(stage.kernel)) for stage in stages])
 
 
-def known_element(load: Op) -> Size | None:
-    """A load at constant indices: the host reads that element. A gradient kernel writes no primal memory, so it stays what it is."""
-    ref = ref_of(load)
-    if not isinstance(ref, (FieldRef, ArrayRef)) or ref.role != "primal" or any(a.code is not ops.const for a in load.args):
-        return None
-    indices, size = [int(a.attr) for a in load.args], storage(ref.dtype).size
-    if isinstance(ref, ArrayRef):
-        # Of more than one axis the address depends on the extents.
-        if (len(indices) > 1 and any(indices)) or any(i < 0 for i in indices):
-            return None
-        return ("memory", "array", ref.arg, size * sum(indices), ref.dtype, 0, tuple(indices))
-    axes, layout = len(ref.shape), ref.layout
-    index = [i - o for i, o in zip(indices, layout.origin or (0,) * axes)]
-    if any(not 0 <= i < n for i, n in zip((*index, *indices[axes:]), (*ref.shape, *ref.element_shape))):
-        return None
-    component = 0
-    for i, n in zip(indices[axes:], ref.element_shape):
-        component = component * n + i
-    base = sum((index[t.axis] // t.div % t.mod if t.mod else index[t.axis] // t.div) * t.stride for t in layout.terms)
-    return ("memory", "tree", ref.tree, base + layout.components[component], ref.dtype, ref.key, tuple(indices))
-
-
 def _capacity(op: Op) -> int | None:
     """The number of the capacity that ``op`` notes; None if it is something else."""
+    return _noted(op, CAPACITY)
+
+
+def _noted(op: Op, what: str) -> int | None:
     ref = ref_of(op)
-    if op.code is not ops.atomic or not isinstance(ref, TempRef) or not ref.name.startswith(CAPACITY):
+    if op.code is not ops.atomic or not isinstance(ref, TempRef) or not ref.name.startswith(what):
         return None
-    return int(ref.name[len(CAPACITY) :])
+    return int(ref.name[len(what) :])
 
 
 class _Checked(Rewriter):
     """Puts a check that there is room in the place of each note of a capacity that is among ``unsure``; of others the expression that
-    gives the room is that which is noted."""
+    gives the room is that which is noted. What passes a gate claims a row."""
 
     def __init__(self, unsure: set[int]) -> None:
         super().__init__()
@@ -124,7 +119,9 @@ class _Checked(Rewriter):
         return super().kernel(kernel)
 
     def _atomic(self, op: Op) -> Op | None:
-        number = _capacity(op)
+        number, passing = _capacity(op), _noted(op, PASSING)
+        if passing is not None:
+            return self.b.emit(ops.claim, attr=counter(passing), type=i32)
         if number is None:
             return self.copy(op)
         if number in self.unsure:
@@ -136,56 +133,60 @@ class _Checked(Rewriter):
         return None
 
 
-def _countings(kernel: Kernel, wanted: list[int], ctx: PassContext) -> tuple[Counting, ...]:
+def _countings(kernel: Kernel, wanted: list[int], gated: Mapping[int, Gate], ctx: PassContext) -> tuple[Counting, ...]:
     """Kernels that count ``wanted``, one as a rule. A count that changes with what an outer loop carries takes that loop's tapes, and
-    so a kernel of its own, after the one that counts for these."""
+    so a kernel of its own, after the one that counts for these. ``gated``: the gates of the kernel, by number."""
     if not wanted:
         return ()
-    made = _counting(kernel, wanted, ctx)
-    if not _tapes_read(made):
+    made = _counting(kernel, wanted, gated, ctx)
+    if not _sizes_used(made):
         return (Counting(made, tuple(wanted)),)
-    needed = {k: _tapes_read(_counting(kernel, [k], ctx)) & set(wanted) for k in wanted}
+    needed = {k: _sizes_used(_counting(kernel, [k], gated, ctx)) & set(wanted) for k in wanted}
     stages = []
     while needed:
         ready = [k for k, others in needed.items() if not others & needed.keys()]
         if not ready:
             raise AssertionError(f"the capacities {sorted(needed)} of {kernel.name} wait for each other")
-        stages.append(Counting(_counting(kernel, ready, ctx), tuple(ready)))
+        stages.append(Counting(_counting(kernel, ready, gated, ctx), tuple(ready)))
         for k in ready:
             del needed[k]
     return tuple(stages)
 
 
-def _tapes_read(kernel: Kernel) -> set[int]:
-    return {op.attr.capacity for op in kernel.walk() if op.code is ops.load and isinstance(op.attr, TapeRef)}
+def _sizes_used(kernel: Kernel) -> set[int]:
+    """The numbers of the sizes that the tapes of ``kernel`` are placed by."""
+    capacities = {op.attr.capacity for op in kernel.walk() if op.code is ops.load and isinstance(op.attr, TapeRef)}
+    return capacities | {passing_of(op) for op in kernel.walk() if op.code is ops.claim}
 
 
-def _counting(kernel: Kernel, wanted: Sequence[int], ctx: PassContext) -> Kernel:
+def _counting(kernel: Kernel, wanted: Sequence[int], gated: Mapping[int, Gate], ctx: PassContext) -> Kernel:
     """The kernel that counts: nothing of ``kernel`` but what the counts ``wanted`` depend on."""
     kept: set[Ref] = set()
     while True:
-        bare = simplify(_Bare(frozenset(wanted), kept).kernel(kernel), ctx)
+        bare = simplify(_Bare(frozenset(wanted), gated, kept).kernel(kernel), ctx)
         read = {op.attr for op in bare.walk() if op.code is ops.load and isinstance(op.attr, (TempRef, TapeRef))}
         if read <= kept:
             break
         kept |= read
     hoisted = _Hoist(bare).kernel(bare)
-    refs = tuple([TempRef(f"{CAPACITY}{k}", i32) for k in wanted])
+    refs = tuple([TempRef(f"{PASSING if k in gated else CAPACITY}{k}", i32) for k in wanted])
     b = Builder()
     b.begin()
-    for ref in refs:
-        b.store(ref, b.const(1))
+    for k, ref in zip(wanted, refs):
+        b.store(ref, b.const(0 if k in gated else 1))
     start = b.end()
     body = Region((), (*start.ops[:-1], *hoisted.body.ops))
     return simplify(Kernel(f"{kernel.name}_sizes", kernel.args, body, refs, kernel.loc), ctx)
 
 
 class _Bare(Rewriter):
-    """Leaves out all effects but those on the memories ``kept``, private to a launch, and the notes of the capacities ``wanted``."""
+    """Leaves out all effects but those on the memories ``kept``, private to a launch, and the notes of the sizes ``wanted``. What passes
+    a gate to tapes that are kept claims a row."""
 
-    def __init__(self, wanted: frozenset[int], kept: set[Ref]) -> None:
+    def __init__(self, wanted: frozenset[int], gated: Mapping[int, Gate], kept: set[Ref]) -> None:
         super().__init__()
         self.wanted = wanted
+        self.gated = gated
         self.kept = kept
         self.handlers = dict.fromkeys((ops.store, ops.atomic, ops.cas), self._write)
         self.handlers |= dict.fromkeys((ops.check, ops.print_), self._drop)
@@ -194,9 +195,13 @@ class _Bare(Rewriter):
         return None
 
     def _write(self, op: Op) -> Op | None:
-        capacity = _capacity(op)
-        if capacity is not None:
-            return self.copy(op) if capacity in self.wanted else None
+        capacity, passing = _capacity(op), _noted(op, PASSING)
+        if capacity in self.wanted or passing in self.wanted:
+            return self.copy(op)
+        if passing is not None and self.gated[passing].tapes & self.kept:
+            return self.b.emit(ops.claim, attr=counter(passing), type=i32)
+        if capacity is not None or passing is not None:
+            return None
         if ref_of(op) in self.kept:
             return self.copy(op)
         # What an atomic would have returned is gone with it. A gradient kernel computes only adjoints from that, never a count.
@@ -211,7 +216,7 @@ class _Hoist(Rewriter):
         self.level: dict[Op, int] = {}  # value -> how many operations must be around it
         self.moved: dict[Op, list[Op]] = {}  # operation -> notes that go in front of it
         self.gone: set[Op] = set()
-        for op, around in _nested(kernel.body, ()):
+        for op, around in nested(kernel.body, ()):
             for region in op.regions:
                 self.level.update((p, len(around) + 1) for p in region.params)
             inner = max([self.level[a] for a in op.args], default=0)
@@ -237,11 +242,3 @@ class _Hoist(Rewriter):
             args = tuple([self._outside(a, copies) for a in value.args])
             copies[value] = self.b.append(Op(value.code, value.type, args, value.attr, (), value.loc))
         return copies[value]
-
-
-def _nested(region: Region, around: tuple[Op, ...]) -> Iterator[tuple[Op, tuple[Op, ...]]]:
-    """Every operation, outer before inner, with the control operations around it."""
-    for op in region.ops[:-1]:
-        yield op, around
-        for inner in op.regions:
-            yield from _nested(inner, (*around, op))

@@ -41,7 +41,7 @@ _PARTS: dict[str, tuple[int, ...]] = {
 
 def leaves(size: Size) -> tuple[Size, ...]:
     """Every argument, extent and read of memory in ``size``, each once, in order of appearance: those that no evaluation reaches, too."""
-    return tuple(dict.fromkeys([part for part in _walk(size) if not isinstance(part, int) and part[0] in ("arg", "shape", "memory")]))
+    return tuple(dict.fromkeys([part for part in walk(size) if not isinstance(part, int) and part[0] in ("arg", "shape", "memory")]))
 
 
 def needs_memory(size: Size) -> bool:
@@ -68,10 +68,10 @@ def variables(size: Size) -> frozenset[int]:
     return found
 
 
-def _walk(size: Size) -> Iterator[Size]:
+def walk(size: Size) -> Iterator[Size]:
     yield size
     for part in parts(size):
-        yield from _walk(part)
+        yield from walk(part)
 
 
 # --- limits --------------------------------------------------------------------------------------------------------------

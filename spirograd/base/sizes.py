@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spirograd.base.size_parts import Size, leaves, needs_memory, needs_whole, parts, rebuilt, variables
+from spirograd.base.size_parts import Size, leaves, needs_memory, needs_whole, parts, rebuilt, variables, walk
 from spirograd.base.size_ranges import largest
 
-__all__ = ["BINARY_KINDS", "Bytes", "Size", "evaluate", "leaves", "needs_memory", "needs_whole", "parts", "rebuilt", "variables"]
+__all__ = ["BINARY_KINDS", "Bytes", "Size", "evaluate", "leaves", "needs_memory", "needs_whole", "parts", "rebuilt", "variables", "walk"]
 
 # The bytes of field tree ("tree") or array argument ("array") number i, as they lie in memory.
 Bytes = Callable[[str, int], NDArray[np.uint8]]

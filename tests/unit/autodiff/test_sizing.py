@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from spirograd.analysis.tapes import SIZES
 from spirograd.analysis.trial import run
 from spirograd.autodiff.sizing import sizing
 from spirograd.autodiff.sweep import CAPACITY
@@ -18,7 +19,8 @@ from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr, ScalarArg, 
 from spirograd.ir.spec import verify
 from spirograd.transforms.context import PassContext
 
-CTX = PassContext(Capabilities("vulkan"), CompileOptions())
+CTX = PassContext(Capabilities("cpu"), CompileOptions())
+ASYNCHRONOUS = PassContext(Capabilities("vulkan"), CompileOptions())
 NUMBERS = ArrayRef("numbers", 0, i32, 1)
 OUT = ArrayRef("out", 1, f32, 1)
 ARGS = (ArrayArg("numbers", i32, 1), ArrayArg("out", f32, 1), ScalarArg("n", i32))
@@ -117,13 +119,13 @@ def test_counted_from_memory():
     (stage,) = counting
     assert len(loops_of(stage.kernel)) == 1, "the loop that is counted does not run"
     assert counts(counting, [3, 9, -4, 2], 0) == {0: 9}
-    assert counts(counting, [-3], 0) == {0: 0}
+    assert counts(counting, [-3], 0) == {0: 1}
 
 
 def test_invariant_count_needs_no_loop():
     """The count is loaded once, in front of the loops around."""
     w = Writer()
-    count = w.b.load(NUMBERS, w.b.emit(ops.and_, w.n, w.b.const(0)))  # at a place that the host does not know
+    count = w.b.cast(w.b.cast(w.b.load(NUMBERS, w.b.const(0)), f32), i32)  # of floats, which the host does not follow
     w.loop(w.n, lambda i: w.loop(w.n, lambda j: w.recorded(0, w.b.emit(ops.mul, count, w.n, attr="nsw")) and None), parallel=True)
     counting, _ = split(w.kernel())
     assert loops_of(counting[0].kernel) == []
@@ -140,9 +142,32 @@ def test_host_and_device_mixed():
 
     w.loop(w.size, body, parallel=True)
     counting, capacities = split(w.kernel())
-    assert [c is None for c in capacities] == [True, False, True]
-    assert [stage.numbers for stage in counting] == [(0, 2)]
-    assert counts(counting, [1, 5, 2, 0], 8) == {0: 5, 2: 9}
+    assert [c is None for c in capacities] == [True, False, False]
+    assert [stage.numbers for stage in counting] == [(0,)]
+    assert counts(counting, [1, 5, 2, 0], 8) == {0: 5}
+    assert [evaluate(c, lambda k: 8, lambda k, axis: 4) for c in capacities[1:]] == [8, 9]
+
+
+def test_asynchronous_devices_hand_over_all_counts():
+    """If one of them needs memory: the host does not read it, and learns none of them in time."""
+    w = Writer()
+
+    def body(i):
+        w.recorded(0, w.b.load(NUMBERS, w.b.const(1)))
+        w.recorded(1, w.n)
+
+    w.loop(w.size, body, parallel=True)
+    kernel = w.kernel()
+    assert split(kernel)[0] == ()
+    main, (stage,), capacities = sizing(kernel, ASYNCHRONOUS)
+    assert capacities == (None, None)
+    assert main.args[-1] == stage.kernel.args[-1] == SIZES
+    assert not stage.kernel.returns
+    sizes = np.zeros(2, np.int32)
+    run(stage.kernel, [np.array([3, 6], np.int32), np.zeros(4, np.float32), 9, sizes], {})
+    assert sizes.tolist() == [6, 9]
+    # The compiler sees that the second one is what the loop notes.
+    assert [op.attr[1] for op in main.walk() if op.code is ops.tape_word] == [0]
 
 
 def test_temporaries_that_counts_depend_on_stay():
