@@ -5,6 +5,7 @@ What a launch found may be kept for the next one; whoever writes must be noticed
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -435,6 +436,39 @@ def test_launches_that_nobody_waits_for() -> None:
         run.grad()
         wanted += AMPLIFIED * turned(starts(N), k * np.arange(1, N + 1) % 61)[1]
     np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3)
+
+
+@pytest.mark.archs("cpu", "vulkan", "wgpu")  # takes long on the interpreter
+def test_two_threads() -> None:
+    """The sizes that one finds are not those that the other launches with. They share the heap, and nothing else."""
+    works = []
+    for seed in range(2):
+        memory = sg.field(sg.i32, N)
+        run, _, x, y = of_field(memory)
+        x.from_numpy(starts(N))
+        works.append((memory, run, x, y, np.random.default_rng(seed).integers(0, 200, 25)))
+    wrong: list[Any] = []
+
+    def work(memory: Any, run: Any, x: Any, y: Any, sequence: np.ndarray) -> None:
+        for k in sequence.tolist():
+            b = bounds(k)
+            memory.from_numpy(b)
+            x.grad.fill(0.0)
+            y.grad.fill(1.0)
+            run.grad()
+            found, wanted = x.grad.to_numpy(), AMPLIFIED * turned(starts(N), trips(b))[1]
+            if not np.allclose(found, wanted, rtol=3e-3):
+                wrong.append((k, found, wanted))
+
+    for one in works:
+        one[1]()  # compiled
+        one[1].grad()
+    threads = [threading.Thread(target=work, args=one) for one in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 @pytest.mark.archs("cpu", "vulkan", "wgpu")  # minutes on the interpreter
