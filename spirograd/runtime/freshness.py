@@ -53,15 +53,16 @@ class _Inputs:
         self.draws = False
 
     def add_kernel(self, kernel: CompiledKernel) -> None:
+        written = kernel.effects.all_written()
+        results = {index for kind, index, _ in written if kind == "array"}
         for slot in kernel.args.slots:
             if slot.kind == "scalar":
                 is_float = slot.dtype is not None and slot.dtype.is_float
                 (self.floats if is_float else self.scalars)[slot.index] = None
-            elif slot.kind == "shape":
+            elif slot.kind == "shape" and slot.index not in results:  # theirs are for checks of bounds
                 self.extents[slot.index, slot.axis] = None
             elif slot.kind == "seed":
                 self.draws = True
-        written = kernel.effects.all_written()
         for kind, index, part in kernel.effects.all_read():
             if kind == "tree":
                 self.fields.setdefault(index, {})[part] = None
