@@ -50,8 +50,8 @@ def only_the_last(run: Any, x: Any, y: Any, count: Any, last: int, turns: int) -
     assert y.grad[1] == (0.0 if turns else 1.0)
 
 
-# Hours on the interpreter; and through wgpu, on whose software drivers each takes seconds, one of them.
-@pytest.mark.parametrize("arch,n", [*((arch, n) for arch in ("cpu", "vulkan") for n in SIZES), ("wgpu", SIZES[0])], indirect=["arch"])
+# Hours on the interpreter, and seconds on drivers that run on a CPU.
+@pytest.mark.parametrize("arch,n", [("cpu", SIZES[0]), ("cpu", SIZES[1]), ("vulkan", SIZES[1]), ("wgpu", SIZES[0])], indirect=["arch"])
 def test_the_last_iteration_is_the_longest(session: Any, n: int) -> None:
     run, x, y, count = mostly_idle(sg.i32)
     x.from_numpy(starts(4))
@@ -61,7 +61,7 @@ def test_the_last_iteration_is_the_longest(session: Any, n: int) -> None:
     assert peak.grown < 300 * MEBI
 
 
-@pytest.mark.archs("cpu", "vulkan")  # hours on the interpreter; wgpu has had its large space
+@pytest.mark.archs("cpu")  # the host knows it everywhere; the gradient itself takes long elsewhere
 def test_a_bound_that_follows_from_the_index() -> None:
     """No memory, so that the host may know it without a count: at the end of the range, in its middle, and next to its begin."""
     n = SIZES[0]
@@ -129,7 +129,7 @@ def test_two_dimensions() -> None:
 
 
 @pytest.mark.archs("cpu")  # what the others run is one thread for an iteration, on a driver of two cores
-@pytest.mark.parametrize("t,n", [(sg.i32, 2**31 - 1), (sg.u32, 2**32 - 1), (sg.i64, 2**31 + 9)], ids=str)
+@pytest.mark.parametrize("t,n", [(sg.i32, 2**31 - 1), (sg.u32, 2**32 - 1), (sg.i64, 2**30 + 9)], ids=str)
 def test_as_many_iterations_as_integers_count(t: Any, n: int) -> None:
     """Sizes are found at the speed of native code, with memory that does not depend on the number of iterations."""
     run, x, y, count = mostly_idle(t)
