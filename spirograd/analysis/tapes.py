@@ -5,10 +5,11 @@ from __future__ import annotations
 from spirograd.base.artifact import TapeInfo
 from spirograd.base.dtypes import i32
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, TapeRef
+from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, Op, TapeRef, TempRef
 
 # The array argument (i32) with the capacities of tapes by number, of kernels that find or use them on the device.
 SIZES = ArrayArg("%sizes", i32, 1)
+_CLAIMS = "claims%"
 
 
 def tapes_of(kernel: Kernel) -> dict[TapeRef, TapeInfo]:
@@ -17,13 +18,28 @@ def tapes_of(kernel: Kernel) -> dict[TapeRef, TapeInfo]:
     for task in kernel.body.ops:
         if task.code is not ops.task:
             continue
-        owner = None if task.attr.kind == "serial" else task.attr.name
+        owner, passing = None if task.attr.kind == "serial" else task.attr.name, claimed_in(task)
         for region in task.regions:
             for op in region.walk():
                 ref = op.attr
                 if isinstance(ref, TapeRef) and ref not in found:
-                    found[ref] = TapeInfo(ref.name, ref.dtype, ref.width, ref.capacity, owner)
+                    found[ref] = TapeInfo(ref.name, ref.dtype, ref.width, ref.capacity, owner, passing)
     return found
+
+
+def counter(passing: int) -> TempRef:
+    """What a task whose rows are claimed counts them by; ``passing``: as of `TapeInfo`."""
+    return TempRef(f"{_CLAIMS}{passing}", i32)
+
+
+def passing_of(claim: Op) -> int:
+    """The number of the size that says how many iterations get to ``claim``."""
+    return int(claim.attr.name[len(_CLAIMS) :])
+
+
+def claimed_in(task: Op) -> int | None:
+    """`TapeInfo.passing` of the tapes of ``task``."""
+    return next((passing_of(op) for region in task.regions for op in region.walk() if op.code is ops.claim), None)
 
 
 def sizes_of(kernel: Kernel) -> ArrayRef | None:

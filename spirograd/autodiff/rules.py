@@ -198,7 +198,7 @@ RULES: dict[OpCode, Rule | NoGradient | Structural] = {
     **dict.fromkeys((ops.popcnt, ops.clz, ops.ctz, ops.eq, ops.ne, ops.lt, ops.le, ops.gt, ops.ge, ops.isnan, ops.isinf), _INTEGER),
     ops.bitcast: NoGradient("bits are not numbers"),
     **dict.fromkeys((ops.vec, ops.extract, ops.insert, ops.select), _VECTOR),
-    **dict.fromkeys((ops.load, ops.store, ops.atomic, ops.cas, ops.barrier, ops.check, ops.print_), _MEMORY),
+    **dict.fromkeys((ops.load, ops.store, ops.atomic, ops.cas, ops.claim, ops.barrier, ops.check, ops.print_), _MEMORY),
     **dict.fromkeys((ops.param, ops.result, ops.yield_, ops.if_, ops.for_, ops.while_, ops.task), _CONTROL),
 }
 

@@ -13,7 +13,7 @@ from spirograd.base.sizes import Size
 # Added to the distance between entries of tapes, in elements: at large powers of two they would share few cache lines.
 TAPE_PADDING = 32
 # Kinds of `Slot` that say where tapes lie; each is an i32.
-TAPE_WORDS = ("tape_base", "tape_pitch", "tape_capacity", "tape_room", "tape_rows")
+TAPE_WORDS = ("tape_base", "tape_pitch", "tape_capacity", "tape_claims", "tape_room", "tape_rows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +110,8 @@ class TapeInfo:
     """A tape: entries of ``width`` elements of ``dtype`` for each iteration, as many as capacity number ``capacity`` of a launch says.
 
     Each invocation of the task named ``task`` that runs at the same time has a row of its own; ``task`` None: one row, of serial tasks.
+    ``passing``: where a condition tells which iterations have tapes, the number of the size that counts these: then invocations that run
+    none need no row, and the others claim one.
     """
 
     name: str
@@ -117,6 +119,7 @@ class TapeInfo:
     width: int
     capacity: int
     task: str | None
+    passing: int | None = None
 
     @property
     def slab(self) -> str:

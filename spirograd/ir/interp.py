@@ -578,7 +578,7 @@ _MAKERS: dict[OpCode, Callable[[_Compiler, Op], Step | None]] = {
     ops.const: _const, ops.result: _result, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
     ops.arg: _block_entry, ops.shape: _block_entry, ops.seed: _block_entry, ops.slot: _block_entry,
     ops.row: _row, ops.tape_word: _tape_word,
-    ops.load: _load, ops.store: _store, ops.atomic: _atomic, ops.cas: _cas, ops.barrier: _barrier, ops.check: _check,
+    ops.load: _load, ops.store: _store, ops.atomic: _atomic, ops.cas: _cas, ops.claim: _row, ops.barrier: _barrier, ops.check: _check,
     ops.print_: _print,
 }  # fmt: skip
 

@@ -354,6 +354,13 @@ cas = _op(
     "atomic",
     "attr Ref; args (*indices, expected, desired): stores desired if the element equals expected (bit by bit); result: the old value.",
 )
+claim = _op(
+    "claim",
+    None,
+    "atomic",
+    "attr Ref of a counter (i32); args indices: how many invocations of the task claimed before this one, which does so once, whenever it "
+    "first gets to an operation with that counter.",
+)
 barrier = _op(
     "barrier",
     0,

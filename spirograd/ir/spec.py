@@ -425,6 +425,12 @@ def _cas(v: _Verifier, op: Op) -> None:
         v.need(ref.dtype.is_int and ref.dtype.bits >= 32, op, "device IR has cas on 32-bit and 64-bit integers")
 
 
+def _claim(v: _Verifier, op: Op) -> None:
+    ref = _reference(v, op, op.attr)
+    _indices(v, op, ref, 0)
+    v.need(ref.dtype is i32 and op.type is i32, op, "counts in i32")
+
+
 def _barrier(v: _Verifier, op: Op) -> None:
     v.need(op.type is VOID, op, "is void")
     _plain(v, op)
@@ -453,7 +459,7 @@ _SPECIAL: dict[OpCode, Rule] = {
     ops.select: _select, ops.cast: _cast, ops.bitcast: _bitcast, ops.vec: _vec, ops.extract: _extract, ops.insert: _insert,
     ops.arg: _arg, ops.shape: _shape, ops.seed: _seed, ops.tape_word: _tape_word, ops.row: _row, ops.slot: _slot, ops.load: _load,
     ops.store: _store,
-    ops.atomic: _atomic, ops.cas: _cas, ops.barrier: _barrier, ops.check: _check, ops.print_: _print,
+    ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.check: _check, ops.print_: _print,
 }  # fmt: skip
 _BY_RULE: dict[str, Rule] = {"same": _same, "compare": _compare}
 

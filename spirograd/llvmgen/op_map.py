@@ -143,6 +143,7 @@ OP_MAP: dict[OpCode, Spelling] = {
     ops.store: Emitted("store"),
     ops.atomic: Emitted("atomic"),
     ops.cas: Emitted("cas"),
+    ops.claim: Unsupported("for devices with very many invocations: here each worker has a row of the tapes"),
     ops.barrier: Emitted("barrier"),
     # diagnostics
     ops.check: _KERNEL_LEVEL,

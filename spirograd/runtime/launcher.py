@@ -120,6 +120,7 @@ class LaunchPlan:
 
     __slots__ = (
         "_arrays_written",
+        "_claimed",
         "_count",
         "_cut",
         "_diagnosed",
@@ -162,6 +163,7 @@ class LaunchPlan:
         self._count = _build_counter(compiled) if compiled.tapes else None
         self._places = next((k for k, task in enumerate(compiled.tasks) if task.places), None)
         self._placement: tuple[int, ...] | None = None  # what the tapes were placed by
+        self._claimed = any(tape.passing is not None for tape in compiled.tapes)  # from rows that are counted anew in each launch
         self._cut: tuple[Any, Cut] | None = None  # the last one, and what it was for
         self.tape_bytes = 0  # of the last launch
         self.last_number: int | None = None  # of the last launch: another one with this number draws the same random numbers
@@ -224,7 +226,7 @@ class LaunchPlan:
             cut = self._cut_for(self._count(scalars, arrays), tuple(capacities))
             words, tape_counts, self.tape_bytes = cut.words, cut.counts, cut.nbytes
             if self._places is not None:
-                if not resized and words == self._placement:
+                if not resized and words == self._placement and not self._claimed:
                     tape_counts = (*tape_counts[: self._places], 0, *tape_counts[self._places + 1 :])
                 self._placement = tuple(words)
         try:

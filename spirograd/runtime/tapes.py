@@ -33,6 +33,8 @@ _CPU_MOST_ROWS = 1 << 18
 _LEAST_ROWS = 64
 # Words of the heap, so that sums of two numbers of words are indices of 31 bits.
 _MOST_WORDS = 2**30 - 4096
+# Rows for those that claim one: the heap has as many in any case, so that a launch in which many more do than before is not too slow.
+_CLAIMS_TO_SPARE = 1024
 # How many times larger than a row the heap must be for launches whose sizes the host learns later: bounds may grow that much at once.
 _ROWS_TO_SPARE = 16
 _LEAST_HEAP = 1 << 20
@@ -115,7 +117,8 @@ class TapeHeap:
 
     def plan(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int], limit: int = 0) -> Cut:
         """As `cut`, without touching the heap: the words lack its address. ``limit``: rows of a task at most; 0: as many as are good."""
-        entries = [max(n, 1) for n in capacities]
+        # What counts more than 2^31 iterations that claim rows has wrapped.
+        entries = [max(n & 0xFFFFFFFF, 1) for n in capacities]
         while True:
             cut = self._placed(kernel, counts, entries, limit)
             if cut.nbytes <= self.most:
@@ -140,6 +143,8 @@ class TapeHeap:
             rows = 1
             if task is not None:
                 rows, limited[k] = self._rows(task, counts[k], [entries[tape.capacity] for _, tape in own], limit)
+                passing = own[0][1].passing
+                rows = rows if passing is None else min(rows, entries[passing])
             single = together or task is None
             offsets, floats, integers = _offsets(own, entries, even=single)
             pitch = rows if single else _pitch(rows)
@@ -182,7 +187,8 @@ class TapeHeap:
         Raises OutOfDeviceMemory, with kernel, tapes and bytes, if the device cannot have so much that few rows of such capacities fit.
         """
         asked, plan = self._asked(kernel, counts, capacities)
-        self._grow(max(plan.nbytes, min(_ROWS_TO_SPARE * _row_bytes(plan), self.most // 4)))
+        spare = _CLAIMS_TO_SPARE if any(tape.passing is not None for tape in kernel.tapes) else _ROWS_TO_SPARE
+        self._grow(max(plan.nbytes, min(spare * _row_bytes(plan), self.most // 4)))
         self._tell(kernel, plan, "device")
         rows = [0 if count is None else _whole_groups(count, task) for count, task in zip(asked, kernel.tasks)]
         return Cut((self.address, self.room, *rows), asked, plan.shares, plan.nbytes)

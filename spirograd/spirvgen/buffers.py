@@ -101,6 +101,19 @@ def emit_cas(e: Emitter, op: Op) -> None:
     e.ids[op] = e.f.value("AtomicCompareExchange", e.type(t), *operands)
 
 
+def emit_claim(e: Emitter, op: Op) -> None:
+    """A variable that lives as long as the invocation keeps the number, which is -1 until there is one."""
+    word = e.type(i32)
+    held = e.claims.get(op.attr)
+    if held is None:
+        held = e.claims[op.attr] = e.f.variable(word, op.attr.name, e.const(-1, i32))
+    with e.f.selection(e.f.value("SLessThan", e.m.type_bool, e.f.load(word, held), e.const(0, i32))):
+        pointer = e.memory.element(op.attr, i32, op.args[0])
+        scope, relaxed = e.m.constant_u32(_SCOPE_DEVICE), e.m.constant_u32(_RELAXED)
+        e.f.store(held, e.f.value("AtomicIAdd", word, pointer, scope, relaxed, e.const(1, i32)))
+    e.ids[op] = e.f.load(word, held)
+
+
 def emit_barrier(e: Emitter, op: Op) -> None:
     """Scope Device, of the memory of buffers. Left out where the driver is known to break on it, and to need none."""
     if e.caps.memory_barriers:
@@ -125,5 +138,6 @@ HANDLERS = {
     ops.store: emit_store,
     ops.atomic: emit_atomic,
     ops.cas: emit_cas,
+    ops.claim: emit_claim,
     ops.barrier: emit_barrier,
 }

@@ -86,12 +86,13 @@ class Function:
         else:
             self._extend((3 << 16 | _STORE, pointer, value))
 
-    def variable(self, type_id: int, name: str = "") -> int:
-        """A Function variable (declared at the top, without initializer)."""
+    def variable(self, type_id: int, name: str = "", initial: int | None = None) -> int:
+        """A Function variable, declared at the top; ``initial``: a constant that it begins with."""
         module = self.module
         pointer = module.pointer("Function", type_id)
         rid = module.new_id()
-        self._variables.extend((4 << 16 | OPCODES["Variable"], pointer, rid, _FUNCTION_STORAGE))
+        words = () if initial is None else (initial,)
+        self._variables.extend((4 + len(words) << 16 | OPCODES["Variable"], pointer, rid, _FUNCTION_STORAGE, *words))
         module.name(rid, name)
         return rid
 

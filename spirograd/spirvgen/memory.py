@@ -169,7 +169,7 @@ def _own(op: Op) -> DType:
     return t
 
 
-_VIEWS: dict[ops.OpCode, Any] = {ops.load: _own, ops.store: _own, ops.cas: _own, ops.atomic: atomic_view}
+_VIEWS: dict[ops.OpCode, Any] = {ops.load: _own, ops.store: _own, ops.cas: _own, ops.claim: _own, ops.atomic: atomic_view}
 
 
 def _types(views: dict[Slot, list[DType]], slots: list[Slot]) -> list[DType]:

@@ -136,6 +136,7 @@ MAP: dict[OpCode, Entry] = {
     ops.store: COMPOSED("buffers"),
     ops.atomic: COMPOSED("buffers"),
     ops.cas: COMPOSED("buffers"),
+    ops.claim: COMPOSED("buffers"),
     ops.barrier: COMPOSED("buffers"),
     # diagnostics
     ops.check: UNSUPPORTED("kernel IR only; lowered by diagnostics"),

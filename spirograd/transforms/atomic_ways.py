@@ -92,7 +92,7 @@ def _ref(op: Op) -> Ref:
 def _alone(op: Op, used: bool, caps: Capabilities) -> str:
     """The way of an atomic on memory that nothing else touches."""
     t = storage(_ref(op).dtype)
-    kind = op.attr[0] if op.code is ops.atomic else "cas"
+    kind = op.attr[0] if op.code is ops.atomic else "add" if op.code is ops.claim else "cas"
     words = t.bits == 32 or (t.bits == 64 and caps.atomic_int64)
     if kind != "cas" and (is_native(kind, t, caps) or (kind == "exchange" and words)):
         return "native"

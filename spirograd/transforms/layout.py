@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from spirograd.analysis.tapes import guarded, tapes_of
+from spirograd.analysis.tapes import guarded, passing_of, tapes_of
 from spirograd.analysis.temps import temp_offsets
 from spirograd.base.artifact import TAPE_WORDS, ArgBlock, Slot
 from spirograd.base.dtypes import DType, f16, f32, i32, i64, storage, u1, u32
@@ -20,7 +20,7 @@ _STRUCT_CODES = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f6
 _ROLES = ("primal", "grad", "dual", "grad_dual")
 _INDEX_LIMIT = 2**31
 # What the task that places tapes finds out, where there is one; see `place_tapes`.
-_PLACED = ("tape_base", "tape_pitch", "tape_capacity")
+_PLACED = ("tape_base", "tape_pitch", "tape_capacity", "tape_claims")
 
 
 # --- the argument block ------------------------------------------------------------------------------------------------
@@ -149,6 +149,7 @@ class _Layout(Rewriter):
         self.guarded = guarded(kernel)
         self.placed = is_placed(kernel)
         self.words: dict[tuple[str, int], Op] = {}  # of tapes, as the current task has loaded them
+        self.claimed: Op | None = None  # the row that the current task has claimed
         self.offsets, _ = temp_offsets(kernel)
         # By the slot without its offset, which is how `_slots_of` names it.
         self.slots = {Slot(s.kind, s.index, s.axis, s.role, s.dtype): s for s in block.slots}
@@ -162,6 +163,7 @@ class _Layout(Rewriter):
             ops.store: self._store,
             ops.atomic: self._atomic,
             ops.cas: self._cas,
+            ops.claim: self._claim,
         }
 
     def _slot(self, key: Slot) -> Op:
@@ -197,6 +199,15 @@ class _Layout(Rewriter):
         ref, index = self._place(op, indices)
         old = self.b.emit(ops.cas, index, self._pack(expected), self._pack(desired), attr=ref, type=ref.dtype)
         return self._unpack(old, op)
+
+    def _claim(self, op: Op) -> Op:
+        """The row of the tapes that follow: past the last it is the last, and without any the first. The check that comes with it tells."""
+        b = self.b
+        ref, index = self._place(op, self.args(op))
+        claimed = b.emit(ops.claim, index, attr=ref, type=ref.dtype)
+        last = b.emit(ops.max_, self._sub(self._word("tape_claims", passing_of(op)), 1), b.const(0))
+        self.claimed = b.emit(ops.min_, claimed, last)
+        return claimed
 
     # --- values in memory --------------------------------------------------------------------------------------------------
 
@@ -296,7 +307,8 @@ class _Layout(Rewriter):
         base, pitch = self._word("tape_base", number), self._word("tape_pitch", number)
         if info.task is None:
             return self._add(at, base)
-        row = self.b.emit(ops.row, type=i32)
+        row = self.b.emit(ops.row, type=i32) if info.passing is None else self.claimed
+        assert row is not None
         slow, fast = (row, at) if self.rows_together else (at, row)
         return self._add(self._add(self.b.emit(ops.mul, slow, pitch, attr="nsw"), fast), base)
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spirograd.analysis.tapes import guarded, sizes_of, tapes_of
+from spirograd.analysis.tapes import counter, guarded, passing_of, sizes_of, tapes_of
 from spirograd.base.artifact import TAPE_PADDING, FaultSite, TapeInfo
 from spirograd.base.dtypes import VOID, i32
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayRef, Kernel, Op, Region, TapeRef, TaskAttr, TempRef
+from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 
 # The name of the task; those of users have no such sign.
@@ -23,8 +24,10 @@ def place_tapes(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Put the task that places tapes in front of ``kernel``, a list of tasks, if the argument `SIZES` says how large they are.
 
     It leaves base, pitch and capacity of each tape in temporaries. The tasks begin with operations `tape_word` that ask for those of their
-    tapes, and the bounds of range tasks with tapes yield a third value, how many invocations have a row.
+    tapes, and the bounds of range tasks with tapes yield a third value, how many invocations take part: all if each finds a row, else as
+    many as there are rows. Where rows are claimed, the task sets the counter to 0, and each claim is checked.
     """
+    kernel = _Claims(kernel).kernel(kernel)
     sizes, tapes = sizes_of(kernel), tapes_of(kernel)
     if sizes is None or not tapes:
         return kernel
@@ -77,49 +80,69 @@ class _Place:
     def _serial(self, tapes: Sequence[tuple[int, TapeInfo]]) -> Op:
         """One row, from the first word on; gives its length. If it does not fit, its tapes share their first entry: the launch fails."""
         b = self.b
-        offsets, stride = self._offsets(tapes)
+        offsets, stride = self._offsets(tapes, even=True)
         fits = self._check(stride, self.room, [tape for _, tape in tapes])
         for k, tape in tapes:
             b.store(word("tape_base", k), self._elements(self._choose(fits, offsets[k], b.const(0)), tape))
             b.store(word("tape_pitch", k), b.const(0))
             self.capacities[tape.capacity] = self._choose(fits, self.capacities[tape.capacity], b.const(1))
-        even = b.emit(ops.and_, b.emit(ops.add, stride, b.const(1), attr="nsw"), b.const(-2))
-        return self._choose(fits, even, b.const(0))
+        return self._choose(fits, stride, b.const(0))
 
     def _range(self, name: str, tapes: Sequence[tuple[int, TapeInfo]], first: Op, left: Op) -> None:
         """Rows side by side, as many as there is room for, from the word ``first`` on."""
         b, number = self.b, self.tasks[name]
-        offsets, stride = self._offsets(tapes)
+        offsets, stride = self._offsets(tapes, even=False)
         fits = self._check(stride, left, [tape for _, tape in tapes])
         asked = b.emit(ops.tape_word, attr=("tape_rows", number), type=i32)
-        padded = b.emit(ops.add, asked, b.const(TAPE_PADDING), attr="nsw")
+        passing = tapes[0][1].passing
+        wanted = self._even(asked if passing is None else self._claims(passing, asked))
+        padded = b.emit(ops.add, wanted, b.const(TAPE_PADDING), attr="nsw")
         offered = b.emit(ops.idiv, left, b.emit(ops.max_, stride, b.const(1)))
         # An even number: then every tape begins at an even word, as elements of 64 bits must.
         pitch = b.emit(ops.and_, b.emit(ops.min_, padded, offered), b.const(-2))
         many = b.emit(ops.gt, pitch, b.const(2 * TAPE_PADDING))
         rows = self._choose(many, b.emit(ops.sub, pitch, b.const(TAPE_PADDING), attr="nsw"), pitch)
-        b.store(word("tape_rows", number), self._choose(fits, b.emit(ops.min_, rows, asked), b.const(0)))
+        rows = b.emit(ops.min_, rows, asked)
+        if passing is not None:
+            # A claim may take any of the places of an entry.
+            b.store(word("tape_claims", passing), self._choose(fits, pitch, b.const(0)))
+            b.store(counter(passing), b.const(0))
+            rows = self._choose(b.emit(ops.ge, pitch, wanted), asked, rows)
+        b.store(word("tape_rows", number), self._choose(fits, rows, b.const(0)))
         for k, tape in tapes:
             begin = b.emit(ops.add, first, b.emit(ops.mul, offsets[k], pitch, attr="nsw"), attr="nsw")
             b.store(word("tape_base", k), self._elements(begin, tape))
             b.store(word("tape_pitch", k), pitch)
 
-    def _offsets(self, tapes: Sequence[tuple[int, TapeInfo]]) -> tuple[dict[int, Op], Op]:
+    def _claims(self, passing: int, asked: Op) -> Op:
+        """How many of ``asked`` invocations can claim a row."""
+        b = self.b
+        count = b.load(self.sizes, b.const(passing))
+        # Of more than 2^31 iterations the number has wrapped.
+        fewer = b.emit(ops.and_, b.emit(ops.ge, count, b.const(0)), b.emit(ops.lt, count, asked))
+        return self._choose(fewer, count, asked)
+
+    def _even(self, n: Op) -> Op:
+        return self.b.emit(ops.and_, self.b.emit(ops.add, n, self.b.const(1), attr="nsw"), self.b.const(-2))
+
+    def _offsets(self, tapes: Sequence[tuple[int, TapeInfo]], even: bool) -> tuple[dict[int, Op], Op]:
         """Where in a row each tape begins, and the length of a row (if that is more than there is room for: some number above that).
 
-        Floats come before integers, and in both what has 64 bits first: so that it begins at an even word.
+        Floats come before integers, and in both what has 64 bits first. ``even``: they begin at an even word, where rows do not see to it.
         """
-        b, zero = self.b, self.b.const(0)
-        offsets, end = {}, zero
+        b = self.b
+        offsets, end = {}, b.const(0)
         most = b.emit(ops.add, self.room, b.const(2), attr="nsw")
-        for k, tape in sorted(tapes, key=lambda item: (item[1].slab, -item[1].dtype.size)):
-            offsets[k] = end
-            # More entries than this do not fit anyway.
-            entries = b.emit(ops.add, b.emit(ops.idiv, self.room, b.const(tape.words)), b.const(1), attr="nsw")
-            entries = b.emit(ops.min_, self.capacities[tape.capacity], entries)
-            end = b.emit(ops.min_, b.emit(ops.add, end, b.emit(ops.mul, entries, b.const(tape.words), attr="nsw"), attr="nsw"), most)
-            if tape.dtype.size == 4 and tape.slab == "F":
-                end = b.emit(ops.and_, b.emit(ops.add, end, b.const(1), attr="nsw"), b.const(-2))
+        for slab in "FI":
+            for k, tape in sorted(tapes, key=lambda item: -item[1].dtype.size):
+                if tape.slab == slab:
+                    offsets[k] = end
+                    # More entries than this do not fit anyway.
+                    entries = b.emit(ops.add, b.emit(ops.idiv, self.room, b.const(tape.words)), b.const(1), attr="nsw")
+                    entries = b.emit(ops.min_, self.capacities[tape.capacity], entries)
+                    words = b.emit(ops.mul, entries, b.const(tape.words), attr="nsw")
+                    end = b.emit(ops.min_, b.emit(ops.add, end, words, attr="nsw"), most)
+            end = self._even(end) if even else end
         return offsets, end
 
     def _check(self, stride: Op, room: Op, tapes: Sequence[TapeInfo]) -> Op:
@@ -166,6 +189,29 @@ def _asking(task: Op, number: int, tapes: dict[TapeRef, TapeInfo], checked: froz
         rows = b.load(word("tape_rows", number))
         regions[0] = Region((), (*bounds.ops[:-1], rows, *_yielding(*bounds.results, rows)))
     return Op(task.code, task.type, task.args, task.attr, tuple(regions), task.loc)
+
+
+class _Claims(Rewriter):
+    """Has each claim checked; leaves out those of tasks in which no tapes are left."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__()
+        self.of = kernel
+        self.used = {tape.passing for tape in tapes_of(kernel).values()}
+        self.handlers = {ops.claim: self._claim}
+
+    def _claim(self, op: Op) -> Op | None:
+        passing = passing_of(op)
+        if passing not in self.used:
+            return None
+        b = self.b
+        room = b.emit(ops.tape_word, attr=("tape_claims", passing), type=i32)
+        claimed = self.copy(op)
+        message = f"{self.of.name}: {{0}} or more iterations get to the loops with tapes here, and the launch was sized for {{1}}"
+        demand = b.emit(ops.add, claimed, b.const(1), attr="nsw")
+        site = FaultSite("tape", message, (i32, i32), op.loc)
+        b.emit(ops.check, b.emit(ops.le, demand, room), demand, room, attr=site, type=VOID)
+        return claimed
 
 
 def _yielding(*values: Op) -> tuple[Op, ...]:

@@ -46,6 +46,7 @@ return i32_2
   %c = arg[2]() : u1
   %j = shape[(1, 0)]() : i32
   %seed = seed()  : u32
+  %base = tape_word[("tape_base", 0)]() : i32
   %zero = const[0]() : i32
   %one = const[1]() : i32
   %f = load[x](%zero, %zero, %one) : f32
@@ -55,6 +56,7 @@ return i32_2
     + """  %u = const[3]() : u64
   %old = atomic[("add", t)](%zero, %u) : u64
   %was = cas[t](%one, %u, %old) : u64
+  %mine = claim[i32_2]() : i32
   %flag = load[class_2](%one) : u1
   store[class_2](%one, %flag)
   store[notes](%zero, %one, %f)

@@ -91,6 +91,8 @@ NEGATIVE = [
     ('%r = atomic[("and", x)](%i, %f) : f32', "and does not take f32"),
     ('%r = atomic[("add", flag)](%c) : u1', "add does not take u1"),
     ("%r = cas[t](%i) : i32", "takes 0 indices and 2 values"),
+    ("%r = claim[x](%i) : f32", "counts in i32"),
+    ("%r = claim[t](%i) : i32", "takes 0 indices"),
     ('check[FaultSite("assert", "", (i32,))](%c)', "the site has operands"),
     ('check[FaultSite("assert", "", ())](%i)', "the condition is u1"),
     ('print[PrintSite(("",), (f32,))](%i)', "the site has operands"),
