@@ -48,10 +48,10 @@ class Rewriter:
         """Append ``op`` with its operands and regions rewritten; ``op`` itself if that changes nothing."""
         get = self.env.get
         args = tuple([get(a, a) for a in op.args])
-        regions = tuple([self.region(r) for r in op.regions]) if op.regions else ()
-        if args == op.args and regions == op.regions and not self.cloning:
-            return self.b.append(op)
-        return self.b.append(Op(op.code, op.type, args, op.attr, regions, op.loc))
+        regions = op.regions and tuple([self.region(r) for r in op.regions])
+        if args != op.args or regions != op.regions or self.cloning:
+            op = Op(op.code, op.type, args, op.attr, regions, op.loc)
+        return self.b.append(op)
 
     def region(self, region: Region) -> Region:
         """Rewrite a nested region; the same object if nothing changed. Its parameters stay the same objects, except in a clone."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from spirograd.base import dtypes as dt
 from spirograd.base.artifact import ArgBlock
 from spirograd.base.caps import Capabilities
@@ -15,9 +17,9 @@ from spirograd.llvmgen.cost import cost_of
 from spirograd.llvmgen.function import FunctionEmitter
 from spirograd.llvmgen.lanes import LaneEmitter, lane_count
 from spirograd.llvmgen.module import ModuleText, literal, symbol
-from spirograd.llvmgen.rows import find_rows, row_loop
+from spirograd.llvmgen.rows import Rows, find_rows, row_loop
 from spirograd.llvmgen.strides import prefers_scalar_iterations
-from spirograd.llvmgen.uniform import is_tape, lockstep
+from spirograd.llvmgen.uniform import Uniformity, is_tape, lockstep
 
 _NOT_VECTORISED = '!{!"llvm.loop.vectorize.enable", i1 false}'
 # The argument block is the caller's private copy: no kernel can write it.
@@ -65,7 +67,7 @@ def tape_lanes(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> i
     """Places that each element of a tape of ``kernel`` (device IR) needs."""
     tasks = [op for op in kernel.body.ops[:-1] if op.attr.kind == "range_for"]
     tasks = [op for op in tasks if any(map(is_tape, op.regions[1].walk()))]
-    return lane_count(caps) if any(lockstep(_body(op), options) for op in tasks) else 1
+    return lane_count(caps) if any(_loop(op, options)[2] for op in tasks) else 1
 
 
 def optimisation_need(kernel: Kernel, options: CompileOptions) -> int:
@@ -75,17 +77,19 @@ def optimisation_need(kernel: Kernel, options: CompileOptions) -> int:
     code that runs once needs 0: without other loops, passes over IR that was simplified before cost much and gain nothing.
     """
     tasks = [op for op in kernel.body.ops[:-1] if op.attr.kind == "range_for"]
-    if not tasks or not all(lockstep(_body(op), options) for op in tasks):
+    if not tasks or not all(_loop(op, options)[2] for op in tasks):
         return 3
     once = [region for op in kernel.body.ops[:-1] for region in (op.regions if op.attr.kind != "range_for" else op.regions[::2])]
     loops = any(op.code in (ops.for_, ops.while_) for region in once for op in region.walk())
     return 1 if loops or any(alone_body(op.regions[1]) for op in tasks) else 0
 
 
-def _body(task: Op) -> Region:
-    """The body of a range task, by rows if it has rows."""
+@functools.lru_cache(maxsize=8)
+def _loop(task: Op, options: CompileOptions) -> tuple[Rows | None, Region, Uniformity | None]:
+    """How a range task runs: by rows if it has rows; its body then; in lockstep if it can."""
     rows = find_rows(*task.regions[:2])
-    return task.regions[1] if rows is None else rows.body
+    body = task.regions[1] if rows is None else rows.body
+    return rows, body, lockstep(body, options)
 
 
 def _check_slots(kernel: Kernel, block: ArgBlock) -> None:
@@ -113,8 +117,11 @@ def _range_task(module: ModuleText, op: Op, name: str, body: Region, independent
     """The loop over [begin, end) of one chunk, then `finish` on what it accumulated. ``body``: that of ``op``, or the same without atomics,
     whose iterations are not ``independent``."""
     bounds, _, finish = op.regions
-    rows = find_rows(bounds, body)
-    body = body if rows is None else rows.body
+    if independent:
+        rows, body, found = _loop(op, module.options)
+    else:
+        rows, found = find_rows(bounds, body), None
+        body = body if rows is None else rows.body
     outer = () if rows is None else (rows.row, rows.first)
     memory_suffix, about = "", []
     if independent:
@@ -125,7 +132,6 @@ def _range_task(module: ModuleText, op: Op, name: str, body: Region, independent
     if not independent or prefers_scalar_iterations(body, outer):
         about.append(module.node(_NOT_VECTORISED))
     loop = module.node(f"distinct !{{{', '.join(['{self}', *about])}}}")
-    found = lockstep(body, module.options) if independent else None
     emitter = FunctionEmitter(module, memory_suffix) if found is None else LaneEmitter(module, found, op.attr.reductions)
     emitter.at(op.loc)
     emitter.last_uses.scan(body)

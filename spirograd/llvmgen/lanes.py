@@ -14,6 +14,7 @@ from spirograd.base.dtypes import DType, Type, i8, i32, i64, u1, u64
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Reduction, Region
 from spirograd.llvmgen.function import HANDLERS, FunctionEmitter
+from spirograd.llvmgen.fused import fused_products
 from spirograd.llvmgen.module import Lanes, ModuleText, literal, type_name
 from spirograd.llvmgen.op_map import OP_MAP, Math
 from spirograd.llvmgen.uniform import Uniformity, is_tape
@@ -42,6 +43,9 @@ class LaneEmitter(FunctionEmitter):
         self._active = str(self.lanes)  # how many those are, an i64
         self._first: dict[Op, str] = {}  # contiguous indices in the first lane
         self._lane_loop = ""  # metadata of a loop over the lanes
+        fused = fused_products(found.body) if self._contract and self._has_fma else {}
+        self._products = {s: p for s, p in fused.items() if found.varies(p)}  # by the sum with which they are fused
+        self._fused = frozenset(self._products.values())
         self._lockstep = False  # whether operations are emitted for all lanes
         self._vector = False  # whether the one being emitted differs between them
 
@@ -176,14 +180,34 @@ class LaneEmitter(FunctionEmitter):
             self._access(op)
         elif op.code is ops.load and op.attr.dtype is not u1:
             self._gather(op)
+        elif self.found.adds_together(op):
+            self._add_once(op)
+        elif op in self._products:
+            self._multiply_add(op)
         elif op.code in _LANE_BY_LANE or isinstance(OP_MAP[op.code], Math):
             self._lane_by_lane(op)
-        else:
+        elif op not in self._fused:
             self._vector = True
             HANDLERS[op.code](self, op)
             self._vector = False
             if op.code in _COUNTING and self.found.contiguous(op):
                 self._count_apart(op)
+
+    def _multiply_add(self, op: Op) -> None:
+        """A sum or difference with one of its operands, a product."""
+        product = self._products[op]
+        a, b = op.args
+        self._vector = True
+        x, y = (self.operand(factor) for factor in product.args)
+        other = self.operand(b if product is a else a)
+        negate = f"fneg {self.type_text(op.type)} "
+        if op.code is ops.sub and product is a:
+            other = self.value(negate + other)
+        elif op.code is ops.sub:
+            x = self.value(negate + x)
+        assert isinstance(op.type, DType)
+        self.env[op] = self.call_intrinsic("fma", op.type, [x, y, other])
+        self._vector = False
 
     def _count_apart(self, op: Op) -> None:
         """Compute a contiguous index in the first lane apart, for addresses: taken out of the vector, it would wait for the others."""
@@ -238,6 +262,19 @@ class LaneEmitter(FunctionEmitter):
         name = f"llvm.masked.gather.v{self.lanes}{FunctionEmitter.overload(self, t)}.v{self.lanes}p0"
         callee = self.module.declare(name, vector, f"{addresses}, i32, {self._mask_type}, {vector}")
         self.set(op, f"call {vector} {callee}({addresses} {pointers}, i32 {t.size}, {self._mask_type} splat (i1 true), {vector} poison)")
+
+    def _add_once(self, op: Op) -> None:
+        """All lanes add to one element: their sum."""
+        index, value = op.args
+        t, kind = op.attr[1].dtype, "fadd" if op.attr[1].dtype.is_float else "add"
+        zero = literal(ops.identity("add", t), t)
+        vector, vt = self._as_vector(value), self._vector_type(t)
+        if self._mask:
+            vector = self._where_active(vector, f"splat ({type_name(t)} {zero})", t)
+        start, params, flags = (f"{type_name(t)} {zero}, ", f"{type_name(t)}, {vt}", "reassoc ") if t.is_float else ("", vt, "")
+        name = f"llvm.vector.reduce.{kind}.v{self.lanes}{FunctionEmitter.overload(self, t)}"
+        total = self.value(f"call {flags}{type_name(t)} {self.module.declare(name, type_name(t), params)}({start}{vt} {vector})")
+        self.line(f"atomicrmw {kind} {self.address(op.attr[1], index)}, {type_name(t)} {total} monotonic, align {t.size}")
 
     # --- lane by lane ---
 

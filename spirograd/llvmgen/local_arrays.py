@@ -57,9 +57,14 @@ class LastUses:
         """Whether ``value`` is dead once ``user`` has run (a `yield`: once the operation that owns its region has)."""
         return (user, key_of(value)) in self._last
 
-    def scan(self, region: Region, live: set[Key] | None = None) -> None:
-        """Note the last uses in ``region``, after which ``live`` is still needed."""
-        live = set() if live is None else set(live)
+    def scan(self, region: Region) -> None:
+        """Note the last uses in ``region``."""
+        if any(is_array(a.type) for op in region.walk() for a in op.args):
+            self._scan(region, set())
+
+    def _scan(self, region: Region, live: set[Key]) -> None:
+        """The same, if ``live`` is still needed afterwards."""
+        live = set(live)
         for op in reversed(region.ops):
             if op.regions:
                 self._control(op, live)
@@ -74,5 +79,5 @@ class LastUses:
         for number, region in enumerate(op.regions):
             # The condition of a `while` must leave the carried values as they are, for the body.
             keep = set(region.params) if op.code is ops.while_ and number == 0 else set()
-            self.scan(region, within | keep)
+            self._scan(region, within | keep)
         live |= free

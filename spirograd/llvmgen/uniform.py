@@ -29,6 +29,7 @@ class Uniformity:
     """What differs between the iterations of ``body``, whose index is its first parameter. Raises _Diverges."""
 
     def __init__(self, body: Region) -> None:
+        self.body = body
         self.index = body.params[0]
         self.varying: set[Op] = set(body.params)
         self.used: set[Op] = set()
@@ -81,6 +82,10 @@ class Uniformity:
             raise _Diverges
         self.mixed[op] = [differs or a or b for a, b in zip(*arms)]
         self.yields.update(dict.fromkeys(op.regions, self.mixed[op]))
+
+    def adds_together(self, op: Op) -> bool:
+        """Whether ``op`` adds to one and the same element in all iterations, and nobody asks what was there."""
+        return op.code is ops.atomic and op.attr[0] == "add" and op not in self.used and op.args[0] not in self.varying
 
     def contiguous(self, op: Op) -> bool:
         """Whether the integer ``op`` grows by one from lane to lane."""
@@ -148,7 +153,8 @@ class _Work:
                 continue
             elif op.code is ops.atomic or (op.code in (ops.load, ops.store) and not is_tape(op)):
                 alone = op.code is not ops.load or op in self.found.varying
-                self.scattered += times * (alone and (op.code is ops.atomic or not self.found.contiguous(op.args[0])))
+                apart = not self.found.adds_together(op) if op.code is ops.atomic else not self.found.contiguous(op.args[0])
+                self.scattered += times * (alone and apart)
             elif op.code not in _FREE and op in self.found.varying:
                 self.arithmetic += times
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from spirograd.analysis.effects import may_alias, orders
+from spirograd.analysis.effects import may_alias
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Ref, Region, ref_of
 from spirograd.ir.rewrite import Rewriter
@@ -40,7 +41,7 @@ class _Cse(Rewriter):
         self.refs: list[Ref] = []
         self.numbers: dict[int | Ref, int] = {}
         self.aliases: dict[int, list[int]] = {}
-        self.written_in: dict[Op, frozenset[int]] = {}
+        self.written_in: dict[Op, frozenset[int] | None] = {}
         self.depth_ids: list[int] = []
         self.next_region = 0
 
@@ -52,14 +53,15 @@ class _Cse(Rewriter):
             self._load(op)
         else:
             if op.code is ops.for_ or op.code is ops.while_:
-                self._forget(frozenset(range(len(self.refs))) if orders(op) else self._written(op))
+                written = self._written(op)
+                self._forget(range(len(self.refs)) if written is None else written)
             new = self.copy(op)
             if new is not op:
                 self.env[op] = new
             if effect in _WRITING:
                 self._write(op, new)
             elif effect == "barrier":
-                self._forget(frozenset(range(len(self.refs))))
+                self._forget(range(len(self.refs)))
 
     def region(self, region: Region) -> Region:
         self.known.append({})
@@ -104,23 +106,31 @@ class _Cse(Rewriter):
             self.aliases[number] = found
         return found
 
-    def _written(self, op: Op) -> frozenset[int]:
-        """The numbers of what ``op``, or anything inside, writes."""
-        found = self.written_in.get(op)
-        if found is None:
-            numbers: set[int] = set()
-            for region in op.regions:
-                for inner in region.ops:
-                    if inner.regions:
-                        numbers |= self._written(inner)
-                    elif inner.code.effect in _WRITING:
-                        ref = ref_of(inner)
-                        assert ref is not None
-                        numbers.add(self._number(ref))
-            found = self.written_in[op] = frozenset(numbers)
-        return found
+    def _written(self, op: Op) -> frozenset[int] | None:
+        """The numbers of what ``op``, or anything inside, writes. None if there is a barrier inside: anything may change there."""
+        if op not in self.written_in:
+            self.written_in[op] = self._find_written(op)
+        return self.written_in[op]
 
-    def _forget(self, numbers: frozenset[int]) -> None:
+    def _find_written(self, op: Op) -> frozenset[int] | None:
+        numbers: set[int] = set()
+        for region in op.regions:
+            for inner in region.ops:
+                effect = inner.code.effect
+                if inner.regions:
+                    within = self._written(inner)
+                    if within is None:
+                        return None
+                    numbers |= within
+                elif effect in _WRITING:
+                    ref = ref_of(inner)
+                    assert ref is not None
+                    numbers.add(self._number(ref))
+                elif effect == "barrier":
+                    return None
+        return frozenset(numbers)
+
+    def _forget(self, numbers: Iterable[int]) -> None:
         for number in numbers:
             for k in self._aliases(number):
                 self.epochs[k] += 1
@@ -141,7 +151,7 @@ class _Cse(Rewriter):
         ref = ref_of(op)
         assert ref is not None
         number = self._number(ref)
-        self._forget(frozenset((number,)))
+        self._forget((number,))
         if op.code is ops.store:
             *indices, value = new.args
             self.loaded[number, tuple(indices)] = (self.epochs[number], value, self.depth_ids[-1])

@@ -1,4 +1,4 @@
-"""Parallel loops around serial ones: the CPU runs several iterations in lockstep, as lanes of vectors, and what is left one by one."""
+"""Parallel loops around serial ones: the CPU runs several iterations in lockstep, as lanes of vectors; the last ones may be fewer."""
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ from spirograd.base.dtypes import DType
 pytestmark = pytest.mark.usefixtures("session")
 SIZES = [1, 15, 16, 37, 200]
 TURNS = 20
+FAR = 2**28
 vec = sg.types.ndarray(sg.f32, 1)
 ints = sg.types.ndarray(sg.i32, 1)
 
@@ -208,3 +209,80 @@ def test_gradient(n: int) -> None:
     np.testing.assert_allclose(y.to_numpy(), v, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(x.grad.to_numpy(), dv, rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(scale.grad[None], ds.sum(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_lanes_without_an_iteration(n: int) -> None:
+    """Behind the last element lie zeros, by which nobody may divide, and indices that are none; nothing there may change."""
+
+    @sg.kernel
+    def run(x: ints, by: ints, where: ints, far: vec, y: vec, count: sg.i32):
+        for i in range(count):
+            v = x[i] * 1.0
+            for _ in range(TURNS):
+                v = v * 0.5 + 1.0
+            y[i] = v + 1000 // by[i] + far[where[i] - FAR]
+
+    x, by, where, y = (np.zeros(n + 32, t) for t in (np.int32, np.int32, np.int32, np.float32))
+    x[:n], by[:n], where[:n] = np.arange(n), np.arange(n) % 7 + 1, np.arange(n) + FAR
+    y[n:] = 5
+    want = x[:n].astype(np.float64)
+    for _ in range(TURNS):
+        want = want * 0.5 + 1
+    run(x, by, where, numbers(n), y, n)
+    np.testing.assert_allclose(y[:n], want + 1000 // by[:n] + numbers(n), rtol=1e-5)
+    np.testing.assert_array_equal(y[n:], 5)
+
+
+@pytest.mark.parametrize("t", [sg.i32, sg.u32, sg.f32, sg.f64], ids=str)
+@pytest.mark.parametrize("n", SIZES)
+def test_sums_of_each_turn(n: int, t: DType) -> None:
+    """All iterations add to one element in each turn; and all of them add one and the same number. So much else to do that one thread
+    does not do it all without atomics."""
+
+    @sg.kernel
+    def run(x: sg.types.ndarray(t, 1), total: sg.types.ndarray(t, 1)):
+        for i in range(x.shape[0]):
+            v = x[i]
+            for k in range(TURNS):
+                v = v * 3 + sg.cast(k, t)
+                v = v - sg.cast(sg.floor(sg.cast(v, sg.f32) / 7), t) * 7
+                w = sg.cast(v, sg.f32)
+                for _ in sg.static(range(8)):
+                    w = sg.sin(w)
+                total[k] += v + sg.cast(sg.floor(w * w), t)
+                total[TURNS] += 1
+
+    v = (np.arange(n) * 5 % 7).astype(t.np)
+    total = np.zeros(TURNS + 1, t.np)
+    total[0] = 3
+    run(v, total)
+    want = []
+    v = v.astype(np.int64)
+    for k in range(TURNS):
+        v = (v * 3 + k) % 7
+        want.append(v.sum() + 3 * (k == 0))
+    np.testing.assert_array_equal(total, [*want, n * TURNS])
+
+
+def test_sums_of_products() -> None:
+    """Each product that is used once may round together with the sum; signs and order stay."""
+
+    @sg.kernel
+    def run(x: vec, y: vec, turns: sg.i32):
+        for i in range(x.shape[0]):
+            a, b = x[i], 0.5 * x[i]
+            for _ in range(turns):
+                p = a * b
+                a, b = a * 0.7 - b * 0.2, 0.3 - a * 0.6
+                a, b = p * 0.5 + a * 0.9, p - b * b * 0.4
+            y[i] = a - b
+
+    x, y = numbers(50) / 4, np.zeros(50, np.float32)
+    a, b = x.astype(np.float64), 0.5 * x.astype(np.float64)
+    for _ in range(TURNS):
+        p = a * b
+        a, b = a * 0.7 - b * 0.2, 0.3 - a * 0.6
+        a, b = p * 0.5 + a * 0.9, p - b * b * 0.4
+    run(x, y, TURNS)
+    np.testing.assert_allclose(y, a - b, rtol=1e-4, atol=1e-5)
