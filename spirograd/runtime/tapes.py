@@ -168,7 +168,7 @@ class TapeHeap:
             return threads, count
         most = limit or self._good_rows(count, entries)
         asked = most if count is None else min(count, most)
-        return _whole_groups(asked, task), asked
+        return _rows_of(asked, count, task), asked
 
     def _good_rows(self, count: int | None, entries: Sequence[int]) -> int:
         if not self.device.caps.loop_limit:
@@ -190,7 +190,7 @@ class TapeHeap:
         spare = _CLAIMS_TO_SPARE if any(tape.passing is not None for tape in kernel.tapes) else _ROWS_TO_SPARE
         self._grow(max(plan.nbytes, min(spare * _row_bytes(plan), self.most // 4)))
         self._tell(kernel, plan, "device")
-        rows = [0 if count is None else _whole_groups(count, task) for count, task in zip(asked, kernel.tasks)]
+        rows = [0 if n is None else _rows_of(n, count, task) for n, count, task in zip(asked, counts, kernel.tasks)]
         return Cut((self.address, self.room, *rows), asked, plan.shares, plan.nbytes)
 
     def plan_offer(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int]) -> Cut:
@@ -264,6 +264,12 @@ def _in_slab(share: Share, tape: TapeInfo, offset: int) -> int:
 def _pitch(rows: int) -> int:
     """The distance of entries for so many rows: even, so that every tape begins at an even word."""
     return (rows + TAPE_PADDING if rows > TAPE_PADDING else rows) + 1 & -2
+
+
+def _rows_of(asked: int, count: int | None, task: TaskInfo) -> int:
+    """The rows of ``asked`` invocations: workgroups are whole, but who has none of ``count`` iterations needs no row."""
+    rows = _whole_groups(asked, task)
+    return rows if count is None else min(rows, max(count, 1))
 
 
 def _whole_groups(count: int, task: TaskInfo) -> int:

@@ -81,7 +81,7 @@ class _Place:
         """One row, from the first word on; gives its length. If it does not fit, its tapes share their first entry: the launch fails."""
         b = self.b
         offsets, stride = self._offsets(tapes, even=True)
-        fits = self._check(stride, self.room, [tape for _, tape in tapes])
+        fits = self._check(stride, stride, self.room, [tape for _, tape in tapes])
         for k, tape in tapes:
             b.store(word("tape_base", k), self._elements(self._choose(fits, offsets[k], b.const(0)), tape))
             b.store(word("tape_pitch", k), b.const(0))
@@ -92,7 +92,8 @@ class _Place:
         """Rows side by side, as many as there is room for, from the word ``first`` on."""
         b, number = self.b, self.tasks[name]
         offsets, stride = self._offsets(tapes, even=False)
-        fits = self._check(stride, left, [tape for _, tape in tapes])
+        # Two rows, because there is an even number.
+        fits = self._check(stride, b.emit(ops.add, stride, stride, attr="nsw"), left, [tape for _, tape in tapes])
         asked = b.emit(ops.tape_word, attr=("tape_rows", number), type=i32)
         passing = tapes[0][1].passing
         wanted = self._even(asked if passing is None else self._claims(passing, asked))
@@ -145,11 +146,10 @@ class _Place:
             end = self._even(end) if even else end
         return offsets, end
 
-    def _check(self, stride: Op, room: Op, tapes: Sequence[TapeInfo]) -> Op:
-        """Whether a row of ``stride`` words fits; reports it if not."""
+    def _check(self, stride: Op, needed: Op, room: Op, tapes: Sequence[TapeInfo]) -> Op:
+        """Whether a row of ``stride`` words fits, which takes ``needed``; reports it if not."""
         b = self.b
-        # Two rows, because there is an even number.
-        fits = b.emit(ops.le, b.emit(ops.add, stride, stride, attr="nsw"), room)
+        fits = b.emit(ops.le, needed, room)
         if tapes:
             names = ", ".join(tape.name for tape in tapes)
             message = (
