@@ -1,0 +1,638 @@
+"""Tasks in which a condition tells the iterations that have tapes from those that have none.
+
+On GPUs only the invocations that meet one of the former take a row, of as many as a kernel counts before: whatever the condition is, as
+long as the task does not write what it depends on. Each test checks gradients on all back ends, and the rows where they are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from grad.chains import AMPLIFIED, chains, starts, turn, turned
+from grad.check import needs_type
+
+import spirograd as sg
+from spirograd.lang import context
+
+N = 193
+THIRD = 1 / 3
+
+
+class Data:
+    """Starts, results, the turns of each chain, and what conditions are made of."""
+
+    def __init__(self, n: int, f64: bool = False) -> None:
+        self.n = n
+        self.x, self.y = chains(n)
+        self.turns = sg.field(sg.i32, n)
+        self.a, self.b, self.at = sg.field(sg.f32, n), sg.field(sg.i32, n), sg.field(sg.i32, n)
+        self.d = sg.field(sg.f64 if f64 else sg.f32, n)
+
+    def write(self, turns: np.ndarray) -> np.ndarray:
+        """Set the starts, the turns and the gradients of results; gives the latter."""
+        seeds = np.random.default_rng(7).uniform(0.5, 2.0, self.n).astype(np.float32)
+        self.x.from_numpy(starts(self.n))
+        self.turns.from_numpy(turns.astype(np.int32))
+        self.x.grad.fill(0.0)
+        self.y.fill(0.0)
+        self.y.grad.from_numpy(seeds)
+        return seeds
+
+    def check(
+        self, run: Any, on: np.ndarray, turns: np.ndarray, off: float = 0.0, args: tuple[Any, ...] = (), rows: int | None = None
+    ) -> None:
+        """``run`` gives 200 times the end of the chain where ``on``, elsewhere ``off`` times its start. ``rows``: that its tapes have, if
+        they are counted; without it one for each that is on."""
+        seeds = self.write(turns)
+        run(*args)
+        run.grad(*args)
+        sg.sync()
+        ends, slopes = turned(starts(self.n), turns)
+        wanted = np.where(on, AMPLIFIED * ends, off * starts(self.n))
+        np.testing.assert_allclose(self.y.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
+        wanted = np.where(on, AMPLIFIED * slopes, off) * seeds
+        np.testing.assert_allclose(self.x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
+        if counts():
+            assert run.grad.memory_plan(*args).rows == max(int(on.sum()) if rows is None else rows, 1)
+
+
+def counts() -> bool:
+    return context.session().device.caps.profile in ("vulkan", "wgpu")
+
+
+def masks(n: int) -> list[np.ndarray]:
+    """Which iterations have tapes: some, none, all, one, others."""
+    rng = np.random.default_rng(n)
+    one = np.zeros(n, bool)
+    one[n - 1] = True
+    return [rng.random(n) < 0.05, np.zeros(n, bool), np.ones(n, bool), one, rng.random(n) < 0.5]
+
+
+# --- conditions ----------------------------------------------------------------------------------------------------------
+# Each gives the kernel, how to write the data so that a mask comes true, and what becomes of the other elements.
+
+Gate = tuple[Any, Callable[[np.ndarray, np.random.Generator], None], float]
+
+
+def compound(data: Data) -> Gate:
+    x, y, turns, a, b = data.x, data.y, data.turns, data.a, data.b
+
+    @sg.kernel
+    def run():
+        for i in x:
+            if (a[i] > 0.25 and b[i] % 3 == 1) or a[i] < -0.5:
+                v = x[i]
+                for _ in range(turns[i]):
+                    v = turn(v)
+                y[i] = AMPLIFIED * v
+
+    def write(on: np.ndarray, rng: np.random.Generator) -> None:
+        which = rng.integers(0, 2, data.n)
+        a.from_numpy(np.where(on, np.where(which, 0.5, -1.0), np.where(which, 0.5, 0.0)).astype(np.float32))
+        b.from_numpy(np.where(on, 3 * which + 1, np.where(which, 3, 1)).astype(np.int32))
+
+    return run, write, 0.0
+
+
+def arithmetic(data: Data) -> Gate:
+    x, y, turns, a, b = data.x, data.y, data.turns, data.a, data.b
+
+    @sg.kernel
+    def run():
+        for i in x:
+            if 3.0 * a[i] - b[i] * b[i] + sg.sqrt(a[i]) > 0.5:
+                v = x[i]
+                for _ in range(turns[i]):
+                    v = turn(v)
+                y[i] = AMPLIFIED * v
+
+    def write(on: np.ndarray, rng: np.random.Generator) -> None:
+        b.from_numpy(rng.integers(-3, 4, data.n).astype(np.int32))
+        a.from_numpy((np.where(on, 4.0, 0.0) + (b.to_numpy() ** 2 - 0.25) * on / 3).astype(np.float32))
+
+    return run, write, 0.0
+
+
+def indirect(data: Data) -> Gate:
+    x, y, turns, b, at = data.x, data.y, data.turns, data.b, data.at
+
+    @sg.kernel
+    def run():
+        for i in x:
+            if b[at[at[i]]] > 5:
+                v = x[i]
+                for _ in range(turns[i]):
+                    v = turn(v)
+                y[i] = AMPLIFIED * v
+
+    def write(on: np.ndarray, rng: np.random.Generator) -> None:
+        order = rng.permutation(data.n)
+        values = np.zeros(data.n, np.int32)
+        values[order[order]] = np.where(on, 9, 5)
+        at.from_numpy(order.astype(np.int32))
+        b.from_numpy(values)
+
+    return run, write, 0.0
+
+
+def double(data: Data) -> Gate:
+    """Numbers that are the same in f32."""
+    x, y, turns, d = data.x, data.y, data.turns, data.d
+    limit = sg.field(sg.f64, ())
+    limit[None] = THIRD
+
+    @sg.kernel
+    def run():
+        for i in x:
+            if d[i] > limit[None]:
+                v = x[i]
+                for _ in range(turns[i]):
+                    v = turn(v)
+                y[i] = AMPLIFIED * v
+
+    def write(on: np.ndarray, rng: np.random.Generator) -> None:
+        d.from_numpy(np.where(on, np.nextafter(THIRD, 1), THIRD))
+
+    return run, write, 0.0
+
+
+def nested(data: Data) -> Gate:
+    x, y, turns, a, b = data.x, data.y, data.turns, data.a, data.b
+
+    @sg.kernel
+    def run():
+        for i in x:
+            if a[i] > 0.0:
+                y[i] = AMPLIFIED * x[i]
+                if b[i] > 0:
+                    if i >= 0:
+                        v = x[i]
+                        for _ in range(turns[i]):
+                            v = turn(v)
+                        y[i] = AMPLIFIED * v
+                else:
+                    y[i] = 3.0 * x[i]
+            else:
+                y[i] = 3.0 * x[i]
+
+    def write(on: np.ndarray, rng: np.random.Generator) -> None:
+        which = rng.integers(0, 2, data.n)
+        a.from_numpy(np.where(on | (which == 1), 1.0, 0.0).astype(np.float32))
+        b.from_numpy(np.where(on, 1, -which).astype(np.int32))
+
+    return run, write, 3.0
+
+
+def otherwise(data: Data) -> Gate:
+    """In the last branch of a chain."""
+    x, y, turns, b = data.x, data.y, data.turns, data.b
+
+    @sg.kernel
+    def run():
+        for i in x:
+            if b[i] == 0:
+                y[i] = 3.0 * x[i]
+            elif b[i] == 1:
+                y[i] = x[i] + 2.0 * x[i]
+            else:
+                v = x[i]
+                for _ in range(turns[i]):
+                    v = turn(v)
+                y[i] = AMPLIFIED * v
+
+    def write(on: np.ndarray, rng: np.random.Generator) -> None:
+        b.from_numpy(np.where(on, 2, rng.integers(0, 2, data.n)).astype(np.int32))
+
+    return run, write, 3.0
+
+
+def after_other_work(data: Data) -> Gate:
+    """The condition comes from a loop, which has no tape; and there is more after it."""
+    x, y, turns, b = data.x, data.y, data.turns, data.b
+
+    @sg.kernel
+    def run():
+        for i in x:
+            total = 0
+            for k in range(4):
+                total += (b[i] >> k) & 1
+            v = 3.0 * x[i]
+            if total >= 2:
+                v = x[i]
+                for _ in range(turns[i]):
+                    v = turn(v)
+                v = 0.5 * v * AMPLIFIED
+                v *= 2.0
+            y[i] += v
+
+    def write(on: np.ndarray, rng: np.random.Generator) -> None:
+        b.from_numpy(np.where(on, rng.choice([3, 5, 14, 15], data.n), rng.choice([0, 1, 2, 8], data.n)).astype(np.int32))
+
+    return run, write, 3.0
+
+
+def skipped(data: Data) -> Gate:
+    """`continue`, in a loop over ranges that does not begin with 0."""
+    x, y, turns, b, n = data.x, data.y, data.turns, data.b, data.n
+
+    @sg.kernel
+    def run():
+        for k in range(5, n + 5):
+            i = k - 5
+            if b[i] < 1:
+                continue
+            v = x[i]
+            for _ in range(turns[i]):
+                v = turn(v)
+            y[i] = AMPLIFIED * v
+
+    def write(on: np.ndarray, rng: np.random.Generator) -> None:
+        b.from_numpy(on.astype(np.int32))
+
+    return run, write, 0.0
+
+
+GATES = [compound, arithmetic, indirect, double, nested, otherwise, after_other_work, skipped]
+
+
+@pytest.mark.usefixtures("session")
+@pytest.mark.parametrize("gate", GATES, ids=lambda gate: gate.__name__)
+def test_conditions(gate: Callable[[Data], Gate]) -> None:
+    """Some pass, none, all, one; and so on, as launch follows launch."""
+    if gate is double:
+        needs_type(sg.f64)
+    data = Data(N, f64=gate is double)
+    run, write, off = gate(data)
+    rng = np.random.default_rng(3)
+    for on in masks(N):
+        write(on, rng)
+        data.check(run, on, rng.integers(0, 9, N), off)
+    data.check(run, on, np.full(N, 30), off)
+
+
+# --- sizes ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.archs("cpu", "vulkan", "wgpu")  # minutes on the interpreter
+@pytest.mark.parametrize("n,block", [(65_700, 192), (131_072 + 4_321, 64), (300_001, 256)])
+def test_more_iterations_than_can_run_at_once(session: Any, n: int, block: int) -> None:
+    """All of them are looked at; who meets several that pass keeps the row that it has."""
+    data = Data(n)
+    x, y, turns, b = data.x, data.y, data.turns, data.b
+
+    @sg.kernel
+    def run():
+        sg.loop_config(block_dim=block)
+        for i in x:
+            if b[i] > 0:
+                v = x[i]
+                for _ in range(turns[i]):
+                    v = turn(v)
+                y[i] = AMPLIFIED * v
+
+    for on in masks(n)[:4]:
+        b.from_numpy(on.astype(np.int32))
+        data.check(run, on, np.arange(n) % 5, rows=min(int(on.sum()), 2**18))
+
+
+@pytest.mark.usefixtures("session")
+def test_bounds_that_the_host_knows() -> None:
+    """Where the length of the loop is a constant, a scalar or an extent; arrays that change their length, too."""
+    extent = sg.types.ndarray(sg.i32, 1)
+
+    @sg.kernel
+    def run(x: sg.types.ndarray(sg.f32, 1), y: sg.types.ndarray(sg.f32, 1), on: sg.types.ndarray(sg.f32, 1), long: extent, k: sg.i32):
+        for i in range(x.shape[0]):
+            if on[i] > 0.5:
+                v = x[i]
+                for _ in range(11):
+                    v = turn(v)
+                for _ in range(long.shape[0]):
+                    v = turn(v)
+                for _ in range(k):
+                    v = turn(v)
+                y[i] = AMPLIFIED * v
+
+    rng = np.random.default_rng(1)
+    for n, shape, k, part in [(40, 3, 2, 0.3), (193, 9, 0, 0.1), (7, 1, 20, 0.0), (193, 2, 2, 1.0), (193, 2, 2, 0.2)]:
+        x, y = sg.ndarray(sg.f32, n, needs_grad=True), sg.ndarray(sg.f32, n, needs_grad=True)
+        gate, long = sg.ndarray(sg.f32, n), sg.ndarray(sg.i32, shape)
+        x.from_numpy(starts(n))
+        on = rng.random(n) < part
+        gate.from_numpy(on.astype(np.float32))
+        for _ in range(2):  # the second time nothing is counted again
+            x.grad.fill(0.0)
+            y.grad.fill(1.0)
+            run.grad(x, y, gate, long, k)
+            wanted = np.where(on, AMPLIFIED * turned(starts(n), 11 + shape + k)[1], 0)
+            np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
+        if counts():
+            assert run.grad.memory_plan(x, y, gate, long, k).rows == max(int(on.sum()), 1)
+
+
+@pytest.mark.usefixtures("session")
+def test_small_tapes_are_not_counted() -> None:
+    """All that is known at compile time, and little: a row for each iteration, no kernel that counts."""
+    x, y = chains(N)
+    on = sg.field(sg.i32, N)
+
+    @sg.kernel
+    def run():
+        for i in x:
+            if on[i] > 0:
+                v = x[i]
+                for _ in range(12):
+                    v = turn(v)
+                y[i] = AMPLIFIED * v
+
+    x.from_numpy(starts(N))
+    on.from_numpy((np.arange(N) % 2).astype(np.int32))
+    sg.ad.sizings(reset=True)
+    y.grad.fill(1.0)
+    run.grad()
+    wanted = np.where(np.arange(N) % 2, AMPLIFIED * turned(starts(N), 12)[1], 0)
+    np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
+    assert sg.ad.sizings().counted == 0
+
+
+# --- tapes and tasks -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("session")
+def test_tapes_of_floats_and_of_integers() -> None:
+    """Two loops behind one condition, the second in a branch of its own; an integer that decides which way the float goes."""
+    data = Data(N)
+    x, y, turns, b = data.x, data.y, data.turns, data.b
+
+    @sg.kernel
+    def run():
+        for i in x:
+            if b[i] > 0:
+                v, k = x[i], 1 + i
+                for _ in range(turns[i]):
+                    if k % 2 == 0:
+                        v = turn(v)
+                    k = (k * 7 + 3) % 1013
+                if b[i] > 1:
+                    for _ in range(b[i]):
+                        if k % 3 != 0:
+                            v = turn(v)
+                        k = (k * k + 1) % 1009
+                y[i] = AMPLIFIED * v
+
+    rng = np.random.default_rng(5)
+    for on in masks(N):
+        given, more = rng.integers(0, 40, N), np.where(on, rng.integers(1, 9, N), 0)
+        b.from_numpy(more.astype(np.int32))
+        made = np.zeros(N, np.int32)
+        for i in np.flatnonzero(on):
+            k = 1 + i
+            for _ in range(given[i]):
+                made[i] += k % 2 == 0
+                k = (k * 7 + 3) % 1013
+            for _ in range(more[i] if more[i] > 1 else 0):
+                made[i] += k % 3 != 0
+                k = (k * k + 1) % 1009
+        seeds = data.write(given)
+        run.grad()
+        wanted = np.where(on, AMPLIFIED * turned(starts(N), made)[1], 0) * seeds
+        np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
+        if counts():
+            assert run.grad.memory_plan().rows == max(int(on.sum()), 1)
+
+
+@pytest.mark.usefixtures("session")
+def test_sparse_and_dense_tasks_in_one_kernel() -> None:
+    """Two that are sparse under conditions of their own, two that are dense, and a serial loop with tapes."""
+    n, fewer = N, 101
+    x, y = chains(4 * n + 1)
+    a, b, turns = sg.field(sg.i32, n), sg.field(sg.i32, n), sg.field(sg.i32, 3)
+
+    @sg.kernel
+    def run():
+        for i in range(n):
+            if a[i] > 0:
+                v = x[i]
+                for _ in range(turns[0]):
+                    v = turn(v)
+                y[i] = AMPLIFIED * v
+        for i in range(fewer):
+            v = x[n + i]
+            for _ in range(turns[1] + i % 3):
+                v = turn(v)
+            y[n + i] = AMPLIFIED * v
+        w = x[4 * n]
+        sg.loop_config(serialize=True)
+        for _ in range(turns[2]):
+            w = turn(w)
+        y[4 * n] = AMPLIFIED * w
+        for i in range(n):
+            if b[i] > 0:
+                v = x[2 * n + i]
+                for _ in range(turns[2]):
+                    v = turn(v)
+                y[2 * n + i] = AMPLIFIED * v
+        for i in range(n):
+            v = x[3 * n + i]
+            for _ in range(turns[0] + i % 2):
+                v = turn(v)
+            if a[i] > 0:  # not all of its tapes
+                for _ in range(turns[1]):
+                    v = turn(v)
+            y[3 * n + i] = AMPLIFIED * v
+
+    i = np.arange(n)
+    for part, (p, q, r) in zip((0.1, 0.0, 1.0, 0.5), [(3, 8, 20), (40, 1, 0), (0, 5, 9), (17, 17, 17)]):
+        rng = np.random.default_rng(p)
+        first, second = rng.random(n) < part, rng.random(n) < part / 2
+        a.from_numpy(first.astype(np.int32))
+        b.from_numpy(second.astype(np.int32))
+        turns.from_numpy(np.array([p, q, r], np.int32))
+        many = np.concatenate([np.full(n, p), q + i % 3, np.full(n, r), p + i % 2 + q * first, [r]])
+        on = np.concatenate([first, i < fewer, second, np.ones(n + 1, bool)])
+        x.from_numpy(starts(4 * n + 1))
+        x.grad.fill(0.0)
+        y.grad.fill(1.0)
+        run.grad()
+        wanted = np.where(on, AMPLIFIED * turned(starts(4 * n + 1), many)[1], 0)
+        np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
+        if counts():
+            rows = [task.rows for task in run.grad.memory_plan().tasks if task.task is not None]
+            assert rows[0] in (n, 256) and rows[2] in (fewer, 256), "as many as iterations, or invocations: they run backwards"
+            assert (rows[1], rows[3]) == (max(int(second.sum()), 1), max(int(first.sum()), 1))
+
+
+@pytest.mark.usefixtures("session")
+def test_a_loop_around_the_condition() -> None:
+    """A row lasts for a whole iteration of the task, so that the loop is what claims it; if there is nothing around that, all do."""
+    data = Data(N)
+    x, y, turns, a, b = data.x, data.y, data.turns, data.a, data.b
+
+    @sg.kernel
+    def gated():
+        for i in x:
+            if a[i] > 0.0:
+                v = x[i]
+                for k in range(3):
+                    if (b[i] >> k) & 1 == 1:
+                        for _ in range(turns[i]):
+                            v = turn(v)
+                y[i] = AMPLIFIED * v
+
+    @sg.kernel
+    def open():
+        for i in x:
+            for k in range(3):
+                if (b[i] >> k) & 1 == 1:
+                    v = x[i]
+                    for _ in range(turns[i]):
+                        v = turn(v)
+                    y[i] += AMPLIFIED * v
+
+    rng = np.random.default_rng(2)
+    for on in masks(N):
+        bits, given = rng.integers(0, 8, N), rng.integers(0, 9, N)
+        many = np.array([bin(k).count("1") for k in bits])
+        a.from_numpy(on.astype(np.float32))
+        b.from_numpy(bits.astype(np.int32))
+        seeds = data.write(given)
+        gated.grad()
+        wanted = np.where(on, AMPLIFIED * turned(starts(N), many * given)[1], 0) * seeds
+        np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
+        if counts():
+            assert gated.grad.memory_plan().rows == max(int(on.sum()), 1)
+        data.write(given)
+        open.grad()
+        wanted = AMPLIFIED * turned(starts(N), given)[1] * many * seeds
+        np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
+        if counts():
+            assert open.grad.memory_plan().rows >= N
+
+
+@pytest.mark.usefixtures("session")
+def test_a_length_that_depends_on_a_carried_value() -> None:
+    """A kernel that counts has tapes itself, behind the same condition, and claims rows as well."""
+    data = Data(N)
+    x, y, turns, b = data.x, data.y, data.turns, data.b
+
+    @sg.kernel
+    def run():
+        for i in x:
+            if b[i] > 0:
+                v, k = x[i], i
+                for _ in range(turns[i]):
+                    k = (k * 5 + 3) % 7
+                    for _ in range(k):
+                        v = turn(v)
+                y[i] = AMPLIFIED * v
+
+    rng = np.random.default_rng(4)
+    for on in masks(N):
+        b.from_numpy(on.astype(np.int32))
+        given = rng.integers(0, 6, N)
+        many = np.zeros(N, np.int32)
+        for i in range(N):
+            k = i
+            for _ in range(given[i]):
+                k = (k * 5 + 3) % 7
+                many[i] += k
+        seeds = data.write(given)
+        run.grad()
+        wanted = np.where(on, AMPLIFIED * turned(starts(N), many)[1], 0) * seeds
+        np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
+        if counts():
+            assert run.grad.memory_plan().rows == max(int(on.sum()), 1)
+
+
+# --- memory --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.archs("cpu", "vulkan", "wgpu")  # the interpreter's tapes grow
+@pytest.mark.parametrize("part", [0.05, 0.6, 1.0])
+def test_a_heap_without_room_for_all_claims(arch: str, part: float) -> None:
+    """As many invocations take part as there are rows: claims do not fail, and none shares its row."""
+    n, k = 20_000, 64
+    sg.init(arch=arch, ad_memory_GB=2**20 / 2**30)
+    data = Data(n)
+    x, y, turns, b = data.x, data.y, data.turns, data.b
+
+    @sg.kernel
+    def run():
+        for i in x:
+            if b[i] > 0:
+                v = x[i]
+                for _ in range(turns[i]):
+                    v = turn(v)
+                y[i] = AMPLIFIED * v
+
+    on = np.random.default_rng(1).random(n) < part
+    b.from_numpy(on.astype(np.int32))
+    seeds = data.write(np.full(n, k))
+    for _ in range(2):
+        x.grad.fill(0.0)
+        y.grad.from_numpy(seeds)
+        run.grad()
+        sg.sync()
+        wanted = np.where(on, AMPLIFIED * turned(starts(n), k)[1], 0) * seeds
+        np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
+    plan = run.grad.memory_plan()
+    assert plan.nbytes <= plan.budget == 2**20
+    if counts():
+        assert 0.3 * 2**20 < plan.nbytes or plan.rows == on.sum()
+        assert plan.rows <= on.sum()
+
+
+@pytest.mark.usefixtures("session")
+def test_more_pass_than_at_the_last_launch() -> None:
+    """The host hears of that later; the launch has the memory of the one before, and does with it."""
+    data = Data(N)
+    x, y, turns, b = data.x, data.y, data.turns, data.b
+
+    @sg.kernel
+    def run():
+        for i in x:
+            if b[i] > 0:
+                v = x[i]
+                for _ in range(turns[i]):
+                    v = turn(v)
+                y[i] = AMPLIFIED * v
+
+    for part in (0.02, 1.0, 0.0, 1.0):
+        on = np.random.default_rng(9).random(N) < part
+        b.from_numpy(on.astype(np.int32))
+        data.check(run, on, np.full(N, 25))
+
+
+@pytest.mark.archs("vulkan", "wgpu")
+def test_bytes_follow_what_passes(arch: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("SG_DEBUG_ADSTACK", "1")
+    sg.init(arch=arch)
+    n = 50_000
+    data = Data(n)
+    x, y, turns, b = data.x, data.y, data.turns, data.b
+
+    @sg.kernel
+    def run():
+        for i in x:
+            if b[i] > 0:
+                v = x[i]
+                for _ in range(turns[i]):
+                    v = turn(v)
+                y[i] = AMPLIFIED * v
+
+    taken = []
+    for passing in (50, 2_500, n):
+        on = np.arange(n) % (n // passing) == 0
+        b.from_numpy(on.astype(np.int32))
+        for _ in range(2):  # by the second launch the host knows
+            data.write(np.full(n, 32))
+            run.grad()
+            sg.sync()
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert f" rows={passing} " in line
+        taken.append(run.grad.tape_bytes)
+        assert f" required_bytes={taken[-1]}" in line
+    assert taken[0] < taken[1] / 25 < taken[2] / 450
