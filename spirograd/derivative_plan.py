@@ -11,12 +11,13 @@ import numpy as np
 
 from spirograd.autodiff.derivative import Derivative
 from spirograd.base.dtypes import DType, storage
+from spirograd.base.errors import OutOfDeviceMemory, render
 from spirograd.base.sizes import Size, evaluate
 from spirograd.runtime.device import Fetch
 from spirograd.runtime.freshness import Freshness
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
 from spirograd.runtime.memory import Allocation
-from spirograd.runtime.tapes import Cut
+from spirograd.runtime.tapes import Cut, TapesTooLarge
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class DerivativePlan:
         self._launcher = launcher
         self._numbers = tuple([counting.numbers for counting in derivative.sizing])
         self._sizes = derivative.capacities
+        self._loops = {record.tape.name: record.loop for record in derivative.records}
         self._freshness = Freshness([plan.compiled for plan in sizing], [size for size in self._sizes if size is not None])
         self._found: tuple[Any, ...] | None = None  # the state of what sizes depend on when they were found
         self._there: ArrayBinding | None = None  # where kernels leave sizes for each other
@@ -72,10 +74,13 @@ class DerivativePlan:
             state = self._freshness.key(scalars, arrays, trees, drawn)
             resized = state is None or state != self._found
             self._found = None  # should anything fail
-            if self._there is None:
-                self._launch_known(scalars, arrays, trees, drawn, resized)
-            else:
-                self._launch_counted([*scalars, 0], [*arrays, self._there], trees, drawn, resized)
+            try:
+                if self._there is None:
+                    self._launch_known(scalars, arrays, trees, drawn, resized)
+                else:
+                    self._launch_counted([*scalars, 0], [*arrays, self._there], trees, drawn, resized)
+            except TapesTooLarge as error:
+                raise self._located(error) from None
             self._found = state
 
     def plan(
@@ -94,8 +99,17 @@ class DerivativePlan:
                 scalars, arrays = [*scalars, 0], [*arrays, self._there]
             else:
                 entries = self._with_room(self.capacities if reused else self._find(scalars, arrays, trees, drawn))
+            try:
+                cut = self.main.plan_tapes(scalars, arrays, entries)
+            except TapesTooLarge as error:
+                raise self._located(error) from None
             ways = tuple(["reused" if reused else "known" if size is not None else "counted" for size in self._sizes])
-            return Forecast(self.main.plan_tapes(scalars, arrays, entries), entries, ways, heap.nbytes, heap.most)
+            return Forecast(cut, entries, ways, heap.nbytes, heap.most)
+
+    def _located(self, error: TapesTooLarge) -> OutOfDeviceMemory:
+        """``error`` with the line of the loop."""
+        hint = "run fewer iterations of it, or of the loop around it, in one launch"
+        return OutOfDeviceMemory(render(error.message, self._loops.get(error.tape), hint))
 
     def _forget(self) -> None:
         self._epoch = self._launcher.tapes.epoch

@@ -15,6 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from spirograd.base import knobs
 from spirograd.base.artifact import TAPE_PADDING, CompiledKernel, TapeInfo, TaskInfo
@@ -38,6 +39,15 @@ _CLAIMS_TO_SPARE = 1024
 # How many times larger than a row the heap must be for launches whose sizes the host learns later: bounds may grow that much at once.
 _ROWS_TO_SPARE = 16
 _LEAST_HEAP = 1 << 20
+
+
+class TapesTooLarge(OutOfDeviceMemory):
+    """The tapes of a launch have no room. ``message``: kernel and bytes; ``tape``: the name of the one that takes most."""
+
+    def __init__(self, message: str, tape: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.tape = tape
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +118,7 @@ class TapeHeap:
         """Give each tape of a launch its place. ``counts``: iterations of each task, None where only the device knows; ``capacities``:
         entries of tapes, by number.
 
-        Raises OutOfDeviceMemory, with kernel, tapes and bytes, if not even few rows fit.
+        Raises TapesTooLarge if not even few rows fit.
         """
         cut = self.plan(kernel, counts, capacities)
         self._grow(cut.nbytes)
@@ -126,7 +136,7 @@ class TapeHeap:
             rows = max([share.rows for share in cut.shares if share.task is not None], default=0)
             limit = min(limit or rows, rows)  # there may be more rows than that: workgroups are whole
             if limit <= _LEAST_ROWS or kernel.profile == "cpu":
-                raise OutOfDeviceMemory(self._too_large(kernel, cut, entries))
+                raise self._too_large(kernel, cut, entries)
             limit //= 2  # fewer invocations at a time, each with more iterations
 
     def _placed(self, kernel: CompiledKernel, counts: Sequence[int | None], entries: Sequence[int], limit: int) -> Cut:
@@ -184,7 +194,7 @@ class TapeHeap:
     def offer(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int]) -> Cut:
         """Room for a launch that places its tapes itself. ``capacities``: those of an earlier launch, by number, as a hint.
 
-        Raises OutOfDeviceMemory, with kernel, tapes and bytes, if the device cannot have so much that few rows of such capacities fit.
+        Raises TapesTooLarge if the device cannot have so much that few rows of such capacities fit.
         """
         asked, plan = self._asked(kernel, counts, capacities)
         spare = _CLAIMS_TO_SPARE if any(tape.passing is not None for tape in kernel.tapes) else _ROWS_TO_SPARE
@@ -232,13 +242,14 @@ class TapeHeap:
                         file=sys.stderr,
                     )
 
-    def _too_large(self, kernel: CompiledKernel, cut: Cut, entries: Sequence[int]) -> str:
-        tape = max(kernel.tapes, key=lambda tape: entries[tape.capacity] * tape.words)
+    def _too_large(self, kernel: CompiledKernel, cut: Cut, entries: Sequence[int]) -> TapesTooLarge:
+        rows = {share.task: share.rows * share.lanes for share in cut.shares}
+        nbytes, tape = max([(4 * tape.words * entries[tape.capacity] * rows[tape.task], tape) for tape in kernel.tapes], key=itemgetter(0))
         held = f"{counted(entries[tape.capacity], 'entry', 'entries')} of {counted(4 * tape.words, 'byte')}"
-        rows = counted(max(share.rows for share in cut.shares), "row")
-        return (
-            f"the tapes of {kernel.name} need {cut.nbytes:,} bytes or more, and may have {self.most:,}: {tape.name} alone has {held} in "
-            f"each of {rows}; run fewer iterations of the loop, or of the loop around it, in one launch"
+        return TapesTooLarge(
+            f"the tapes of {kernel.name} need {cut.nbytes:,} bytes or more, and may have {self.most:,}: {nbytes:,} alone for one of this "
+            f"loop, with {held} in each of {counted(rows[tape.task], 'row')}",
+            tape.name,
         )
 
 

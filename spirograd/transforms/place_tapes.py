@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from spirograd.analysis.tapes import counter, guarded, passing_of, sizes_of, tapes_of
 from spirograd.base.artifact import TAPE_PADDING, FaultSite, TapeInfo
 from spirograd.base.dtypes import VOID, i32
+from spirograd.base.loc import Loc
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayRef, Kernel, Op, Region, TapeRef, TaskAttr, TempRef
@@ -61,6 +62,7 @@ class _Place:
         self.tapes = list(enumerate(tapes.values()))
         self.sizes = sizes
         self.kernel = kernel
+        self.loops = _loops(kernel)
         # The task that places comes first.
         self.tasks = {op.attr.name: k for k, op in enumerate(kernel.body.ops[:-1], 1) if op.attr.kind == "range_for"}
 
@@ -151,12 +153,12 @@ class _Place:
         b = self.b
         fits = b.emit(ops.le, needed, room)
         if tapes:
-            names = ", ".join(tape.name for tape in tapes)
             message = (
-                f"{self.kernel.name}: one row of its tapes ({names}) takes {{0}} words of 32 bits, and earlier launches have left room for "
-                "{1} in all; the next launch will have room"
+                f"{self.kernel.name}: one row of its tapes takes {{0}} words of 32 bits, and earlier launches have left room for {{1}} in "
+                "all; the next launch will have room"
             )
-            b.emit(ops.check, fits, stride, room, attr=FaultSite("tape", message, (i32, i32), self.kernel.loc), type=VOID)
+            loc = next((self.loops[tape.capacity] for tape in tapes if tape.capacity in self.loops), self.kernel.loc)
+            b.emit(ops.check, fits, stride, room, attr=FaultSite("tape", message, (i32, i32), loc), type=VOID)
         return fits
 
     def _choose(self, condition: Op, a: Op, b: Op) -> Op:
@@ -164,6 +166,12 @@ class _Place:
 
     def _elements(self, words: Op, tape: TapeInfo) -> Op:
         return words if tape.dtype.size == 4 else self.b.emit(ops.shr, words, self.b.const(1))
+
+
+def _loops(kernel: Kernel) -> dict[int, Loc | None]:
+    """Where the loops are whose tapes have a capacity that is checked, by its number."""
+    checks = [op for op in kernel.walk() if op.code is ops.check and op.attr.code == "tape" and op.args[-1].code is ops.tape_word]
+    return {op.args[-1].attr[1]: op.attr.loc for op in checks}
 
 
 def _asking(task: Op, number: int, tapes: dict[TapeRef, TapeInfo], checked: frozenset[int]) -> Op:

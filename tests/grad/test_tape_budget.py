@@ -1,0 +1,123 @@
+"""`init(ad_memory_GB=...)`: with little memory for tapes fewer invocations run at a time; with less than that, an error says which loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from grad.chains import AMPLIFIED, chains, compare, turn
+
+import spirograd as sg
+from spirograd.lang import context
+
+N = 3000
+TURNS = 200
+DEVICES = ("vulkan", "wgpu")
+
+
+def known() -> Any:
+    x, y = chains(N)
+
+    @sg.kernel
+    def run(k: sg.i32):
+        for i in x:
+            v = x[i]
+            for _ in range(k):  # known
+                v = turn(v)
+            y[i] = AMPLIFIED * v
+
+    return run, x, y
+
+
+def from_memory(count: Any) -> Any:
+    x, y = chains(N)
+
+    @sg.kernel
+    def run():
+        for i in x:
+            v = x[i]
+            for _ in range(count[i]):  # from memory
+                v = turn(v)
+            y[i] = AMPLIFIED * v
+
+    return run, x, y
+
+
+def line_of(marker: str) -> int:
+    with open(__file__, encoding="utf-8") as file:
+        return next(n for n, line in enumerate(file, 1) if line.rstrip().endswith(f"# {marker}"))
+
+
+def start(arch: str, nbytes: int) -> Any:
+    """A session with so much memory for tapes; its heap."""
+    sg.init(arch=arch, ad_memory_GB=nbytes / 2**30)
+    heap = context.session().launcher.tapes
+    assert heap.most == nbytes
+    return heap
+
+
+@pytest.mark.archs(*DEVICES)
+@pytest.mark.parametrize("kind", ["known", "memory"])
+def test_fewer_rows(arch: str, kind: str) -> None:
+    """Enough for all, for some, for few: the same gradients."""
+    rows = []
+    for nbytes in (1 << 24, 1 << 19, 1 << 17):
+        heap = start(arch, nbytes)
+        if kind == "known":
+            run, x, y = known()
+            args: tuple[Any, ...] = (TURNS,)
+            compare(run, args, x, y, TURNS)
+        else:
+            count = sg.field(sg.i32, N)
+            counts = np.arange(N) * 7 % (TURNS + 1)
+            counts[17] = TURNS
+            count.from_numpy(counts.astype(np.int32))
+            run, x, y = from_memory(count)
+            args = ()
+            for _ in range(3):
+                compare(run, args, x, y, counts)
+        assert heap.nbytes <= nbytes
+        plan = run.grad.memory_plan(*args)
+        assert run.grad.tape_bytes == plan.nbytes <= nbytes
+        assert plan.budget == nbytes
+        rows.append(plan.rows)
+    assert rows[0] == N > rows[1] > rows[2] >= 1
+
+
+@pytest.mark.archs("cpu", *DEVICES)
+@pytest.mark.parametrize("kind", ["known", "memory"])
+def test_too_little(arch: str, kind: str) -> None:
+    """The error names the kernel, the loop, and the bytes; smaller launches go on."""
+    heap = start(arch, 1 << 14)
+    longest = 60_000
+    small = 3  # of which 256 rows fit
+    if kind == "known":
+        run, x, y = known()
+        marker, many, few = "known", (longest,), (small,)
+    else:
+        count = sg.field(sg.i32, N)
+        count[5] = longest
+        run, x, y = from_memory(count)
+        marker, many, few = "from memory", (), ()
+    for launch in (run.grad.memory_plan, run.grad):
+        with pytest.raises(sg.OutOfDeviceMemory) as caught:
+            launch(*many)
+        message = str(caught.value)
+        assert "the tapes of run_grad need " in message
+        assert "may have 16,384" in message
+        assert f"test_tape_budget.py:{line_of(marker)}" in message
+        assert isinstance(caught.value, MemoryError)
+    if kind == "memory":
+        count.fill(small)
+    compare(run, few, x, y, small)
+    assert heap.nbytes <= 1 << 14
+
+
+@pytest.mark.archs("cpu", *DEVICES)
+def test_no_budget_of_ones_own(arch: str) -> None:
+    """Then the limit is the device's."""
+    sg.init(arch=arch)
+    device, heap = context.session().device, context.session().launcher.tapes
+    assert heap.most <= device.caps.max_allocation
+    assert heap.most >= min(device.caps.max_allocation, 1 << 31)
