@@ -56,7 +56,9 @@ class DerivativePlan:
         if any(task.places for task in main.compiled.tasks):
             self._there = self._place_for_sizes()
         self._epoch = 0
+        self._certain = True  # whether ``capacities`` are those that are on the device now
         self._fetched: Fetch | None = None  # sizes under way from the device
+        self._outdated = False  # whether it has counted anew since they were asked for
 
     @property
     def tape_bytes(self) -> int:
@@ -161,14 +163,17 @@ class DerivativePlan:
         heap, first = self._launcher.tapes, not self.capacities
         self._listen()
         heap.sized["counted" if resized else "reused"] += 1
+        if resized:
+            self._certain, self._outdated = False, True
         for plan in (*self.sizing, self.main) if resized else ():
             if plan.compiled.tapes and (first or not heap.spares(plan.last_cut)):
                 self._learn()
             if plan is not self.main:
                 plan.launch(scalars, arrays, trees, self.capacities, drawn)
-        if resized and self._fetched is None:  # one at a time: more would cost more, and tell little more
+        if not self._certain and self._fetched is None:  # one at a time: more would cost more, and tell little more
             self._fetched = self._fetch()
-        self.main.launch(scalars, arrays, trees, self.capacities, drawn, resized)
+            self._outdated = False
+        self.main.launch(scalars, arrays, trees, self.capacities, drawn, resized, self._certain)
 
     def _counted_aside(
         self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None
@@ -199,7 +204,7 @@ class DerivativePlan:
     def _learn(self) -> None:
         """Wait for the sizes."""
         self._launcher.tapes.sized["waited"] += 1
-        self._fetched = None
+        self._fetched, self._outdated = None, False
         self._hear(self._fetch().wait())
 
     def _listen(self) -> None:
@@ -211,3 +216,4 @@ class DerivativePlan:
 
     def _hear(self, raw: bytes) -> None:
         self.capacities = tuple(np.frombuffer(raw, np.int32).tolist())
+        self._certain = not self._outdated

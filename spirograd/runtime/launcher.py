@@ -185,23 +185,25 @@ class LaunchPlan:
         capacities: Sequence[int] = (),
         drawn: int | None = None,
         resized: bool = True,
+        certain: bool = True,
     ) -> tuple[Scalar, ...] | None:
         """Run the kernel; returns at once, except where the kernel returns values: then waits and gives them.
 
         ``scalars[i]`` and ``arrays[i]`` belong to the kernel's flat argument ``i``; entries of the other kind are ignored.
         ``trees`` maps the id of each field tree that the kernel uses to its allocation. ``capacities``: for how many iterations of each
-        loop its tapes have room (a hint, if the kernel places its tapes itself: then ``resized`` says whether their sizes on the device may
-        be others than at the last launch). ``drawn``: the `last_number` of a launch whose random numbers this one is to draw again.
+        loop its tapes have room; a hint, if the kernel places its tapes itself: then ``resized`` says whether their sizes on the device may
+        be others than at the last launch, and ``certain`` whether ``capacities`` are those. ``drawn``: the `last_number` of a launch whose
+        random numbers this one is to draw again.
         Raises SpirogradRuntimeTypeError for a scalar that its type cannot hold, OutOfDeviceMemory if there is no room for the tapes.
         """
         if self._reports:
-            return self._launch_reporting(scalars, arrays, trees, capacities, drawn, resized)
+            return self._launch_reporting(scalars, arrays, trees, capacities, drawn, resized, certain)
         number = self._next()
         if drawn is None:
             drawn = self.last_number = number
         if self._count is not None:
             with self._launcher.lock:  # the tapes of a launch lie where those of another were
-                self._send(number, drawn, scalars, arrays, trees, capacities, resized)
+                self._send(number, drawn, scalars, arrays, trees, capacities, resized, certain)
             return None
         if self._temps is None:
             self._send(number, drawn, scalars, arrays, trees)
@@ -219,11 +221,12 @@ class LaunchPlan:
         trees: Mapping[int, Allocation],
         capacities: Sequence[int] = (),
         resized: bool = True,
+        certain: bool = True,
     ) -> None:
         words: Sequence[int] = ()
         tape_counts = None
         if self._count is not None:
-            cut = self._cut_for(self._count(scalars, arrays), tuple(capacities))
+            cut = self._cut_for(self._count(scalars, arrays), tuple(capacities), certain)
             words, tape_counts, self.tape_bytes = cut.words, cut.counts, cut.nbytes
             if self._places is not None:
                 if not resized and words == self._placement and not self._claimed:
@@ -254,22 +257,26 @@ class LaunchPlan:
         OutOfDeviceMemory if there is no room for the tapes."""
         assert self._count is not None, self.compiled.name
         heap = self._launcher.tapes
-        plan = heap.plan if self._places is None else heap.plan_offer
-        return plan(self.compiled, self._count(scalars, arrays), capacities)
+        counts = self._count(scalars, arrays)
+        if self._places is None:
+            return heap.plan(self.compiled, counts, capacities)
+        return heap.plan_offer(self.compiled, counts, capacities)
 
     @property
     def last_cut(self) -> Cut | None:
         """How the last launch used the heap of tapes."""
         return None if self._cut is None else self._cut[1]
 
-    def _cut_for(self, counts: tuple[int | None, ...], capacities: tuple[int, ...]) -> Cut:
+    def _cut_for(self, counts: tuple[int | None, ...], capacities: tuple[int, ...], certain: bool) -> Cut:
         """The share of the heap of a launch; that of the last one if it was alike."""
         heap = self._launcher.tapes
-        alike = (counts, capacities, heap.address)
+        alike = (counts, capacities, certain, heap.address)
         if self._cut is None or self._cut[0] != alike or heap.telling:
-            make = heap.cut if self._places is None else heap.offer
-            cut = make(self.compiled, counts, capacities)
-            self._cut = (counts, capacities, heap.address), cut
+            if self._places is None:
+                cut = heap.cut(self.compiled, counts, capacities)
+            else:
+                cut = heap.offer(self.compiled, counts, capacities, certain)
+            self._cut = (counts, capacities, certain, heap.address), cut
         return self._cut[1]
 
     def _launch_reporting(
@@ -280,6 +287,7 @@ class LaunchPlan:
         capacities: Sequence[int],
         drawn: int | None,
         resized: bool,
+        certain: bool,
     ) -> tuple[Scalar, ...] | None:
         """Launch of a kernel that prints, can fail, or returns values: numbers are noted in order, results read back."""
         launcher = self._launcher
@@ -291,7 +299,7 @@ class LaunchPlan:
                 drawn = self.last_number = number
             if self._diagnosed:
                 launcher.diagnostics.note(number, self.compiled)
-            self._send(number, drawn, scalars, arrays, trees, capacities, resized)
+            self._send(number, drawn, scalars, arrays, trees, capacities, resized, certain)
             if not self.compiled.returns:
                 return None
             values = self._read_returns()  # waits, too, and in one submission with the launch

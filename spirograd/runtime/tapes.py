@@ -34,11 +34,11 @@ _CPU_MOST_ROWS = 1 << 18
 _LEAST_ROWS = 64
 # Words of the heap, so that sums of two numbers of words are indices of 31 bits.
 _MOST_WORDS = 2**30 - 4096
-# Rows for those that claim one: the heap has as many in any case, so that a launch in which many more do than before is not too slow.
-_CLAIMS_TO_SPARE = 1024
 # How many times larger than a row the heap must be for launches whose sizes the host learns later: bounds may grow that much at once.
 _ROWS_TO_SPARE = 16
 _LEAST_HEAP = 1 << 20
+# The heap for such launches: after bounds have grown by far, the first of them still has rows enough to be fast.
+_LEAST_OFFER = 1 << 26
 
 
 class TapesTooLarge(OutOfDeviceMemory):
@@ -152,7 +152,7 @@ class TapeHeap:
                 continue
             rows = 1
             if task is not None:
-                rows, limited[k] = self._rows(task, counts[k], [entries[tape.capacity] for _, tape in own], limit)
+                rows, limited[k] = self._rows(task, counts[k], [entries[n] for n in {tape.capacity for _, tape in own}], limit)
                 passing = own[0][1].passing
                 rows = rows if passing is None else min(rows, entries[passing])
             single = together or task is None
@@ -191,32 +191,43 @@ class TapeHeap:
 
     # --- sizes that only the device knows ----------------------------------------------------------------------------------
 
-    def offer(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int]) -> Cut:
-        """Room for a launch that places its tapes itself. ``capacities``: those of an earlier launch, by number, as a hint.
+    def offer(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int], certain: bool) -> Cut:
+        """Room for a launch that places its tapes itself. ``capacities``: by number; unless ``certain``, those of an earlier launch.
 
         Raises TapesTooLarge if the device cannot have so much that few rows of such capacities fit.
         """
-        asked, plan = self._asked(kernel, counts, capacities)
-        spare = _CLAIMS_TO_SPARE if any(tape.passing is not None for tape in kernel.tapes) else _ROWS_TO_SPARE
-        self._grow(max(plan.nbytes, min(spare * _row_bytes(plan), self.most // 4)))
+        asked, plan = self._asked(kernel, counts, capacities, certain)
+        self._grow(max(plan.nbytes, min(max(_ROWS_TO_SPARE * self._row_bytes(plan), _LEAST_OFFER), self.most // 2)))
         self._tell(kernel, plan, "device")
         rows = [0 if n is None else _rows_of(n, count, task) for n, count, task in zip(asked, counts, kernel.tasks)]
         return Cut((self.address, self.room, *rows), asked, plan.shares, plan.nbytes)
 
     def plan_offer(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int]) -> Cut:
         """What `offer` would have in mind, without touching the heap."""
-        return self._asked(kernel, counts, capacities)[1]
+        return self._asked(kernel, counts, capacities, certain=True)[1]
 
-    def _asked(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int]) -> tuple[tuple[int | None, ...], Cut]:
+    def _asked(
+        self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int], certain: bool
+    ) -> tuple[tuple[int | None, ...], Cut]:
         """How many invocations of each task to ask for, and what these take."""
         most = _CPU_MOST_ROWS if self.device.caps.loop_limit else _ROWS
-        owners = {tape.task for tape in kernel.tapes}
-        asked = tuple([(most if n is None else min(n, most)) if task.name in owners else n for n, task in zip(counts, kernel.tasks)])
-        return asked, self.plan(kernel, asked, capacities, most)
+        asked = list(counts)
+        for k, task in enumerate(kernel.tasks):
+            own = {tape.capacity for tape in kernel.tapes if tape.task == task.name}
+            if own:
+                rows = min(most, self._good_rows(counts[k], [max(capacities[n], 1) for n in own])) if certain else most
+                asked[k] = rows if asked[k] is None else min(asked[k] or 0, rows)
+        return tuple(asked), self.plan(kernel, asked, capacities, most)
 
     def spares(self, cut: Cut | None) -> bool:
         """Whether bounds may grow well beyond those of ``cut``, an earlier launch, before not even a row fits."""
-        return cut is not None and self.nbytes >= _ROWS_TO_SPARE * _row_bytes(cut)
+        return cut is not None and self.nbytes >= _ROWS_TO_SPARE * self._row_bytes(cut)
+
+    def _row_bytes(self, cut: Cut) -> int:
+        """Of one row of each share; of as many as there are where the driver limits the iterations of an invocation."""
+        if self.device.caps.loop_limit:
+            return cut.nbytes
+        return sum([4 * (share.floats + share.integers) for share in cut.shares])
 
     # --- the heap ----------------------------------------------------------------------------------------------------------
 
@@ -286,8 +297,3 @@ def _rows_of(asked: int, count: int | None, task: TaskInfo) -> int:
 def _whole_groups(count: int, task: TaskInfo) -> int:
     size = max(task.group_size, 1)
     return -(-count // size) * size
-
-
-def _row_bytes(cut: Cut) -> int:
-    """Of one row of each share."""
-    return sum([4 * (share.floats + share.integers) for share in cut.shares])
