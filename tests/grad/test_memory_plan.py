@@ -106,6 +106,8 @@ def test_counted_or_read_from_memory() -> None:
         check(plan)
         (tape,) = plan.tapes
         assert tape.way in ("known", "counted")
+        assert "count[" in tape.formula
+        assert f": {tape.formula}, " in str(plan)
         assert longest <= tape.entries * tape.every <= longest + longest // 4 + 16 * tape.every
         for _ in range(2):  # a device tells what it needs after a launch
             launch(run, (), x, y)

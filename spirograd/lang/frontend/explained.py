@@ -26,7 +26,7 @@ def explained(label: str, loc: Loc | None, derivative: Any) -> str:
 def _lines(derivative: Any) -> Iterator[str]:
     yield from _section("takes the gradients of", [f"{name_of(p.ref)}{_at(p.loc)}" for p in derivative.sinks], "nothing")
     yield from _section("adds to the gradients of", [f"{name_of(p.ref)}{_at(p.loc)}" for p in derivative.sources], "nothing")
-    names = _names(derivative)
+    names = names_in_sizes(derivative)
     yield from _section("records", [f"{_record(r)}; {_room(r, derivative, names)}" for r in derivative.records], "nothing")
     again = [f"{counted(count, 'operation')}{_of_loop(loop)}" for loop, count in derivative.recomputed]
     yield from _section("runs again", again)
@@ -61,7 +61,7 @@ def _room(record: Any, derivative: Any, names: Mapping[tuple[str, int], str]) ->
     return f"{what}: {in_words(capacity, names)}, known from {source}"
 
 
-def _names(derivative: Any) -> dict[tuple[str, int], str]:
+def names_in_sizes(derivative: Any) -> dict[tuple[str, int], str]:
     """What sizes call memory and arguments."""
     read = {("field", need.ref.key): need.ref.name for need in derivative.needs if isinstance(need.ref, FieldRef)}
     return {**read, **size_names(derivative.kernel, *[counting.kernel for counting in derivative.sizing])}

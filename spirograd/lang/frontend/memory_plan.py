@@ -8,8 +8,9 @@ from typing import Any
 
 from spirograd.base.loc import Loc
 from spirograd.base.size_words import in_words
+from spirograd.base.sizes import Size
 from spirograd.base.wording import counted
-from spirograd.ir.size_names import size_names
+from spirograd.lang.frontend.explained import names_in_sizes
 
 # How the number of entries was found.
 _WAYS = {"known": "known before the launch", "counted": "counted by a kernel", "reused": "still as at the last launch"}
@@ -18,8 +19,8 @@ _WAYS = {"known": "known before the launch", "counted": "counted by a kernel", "
 @dataclass(frozen=True, slots=True)
 class TapePlan:
     """A tape. ``what`` is recorded, of the loop at ``loop``; ``every``: so many of its iterations have one entry. ``entries`` in each row:
-    ``way`` says how they were found ("known", "counted", "reused"), ``formula`` from what, where the host evaluates that. Sizes are bytes:
-    of an entry, of the entries of a row, and of all rows."""
+    ``way`` says how they were found ("known", "counted", "reused"), ``formula`` what they are, where an expression says that. Sizes are
+    bytes: of an entry, of the entries of a row, and of all rows."""
 
     what: str
     loop: Loc | None
@@ -115,21 +116,28 @@ def memory_plan(label: str, derivative: Any, plan: Any, forecast: Any) -> Memory
         grows = bool(derivative.capacities) and not plan.compiled.tapes
         note = "the interpreter's tapes grow as they are written" if grows else "no loop records anything"
         return MemoryPlan(label, note=note)
-    names = size_names(derivative.kernel)
-    formulas = [None if size is None else in_words(size, names) for size in derivative.capacities]
+    names = names_in_sizes(derivative)
     records = {record.tape.name: record for record in derivative.records}
-    tasks = [_task(share, plan.compiled.tapes, records, formulas, forecast) for share in forecast.cut.shares]
+    tasks = [_task(share, plan.compiled.tapes, records, derivative.capacities, names, forecast) for share in forecast.cut.shares]
     return MemoryPlan(label, tuple(tasks), forecast.cut.nbytes, forecast.heap, forecast.budget)
 
 
-def _task(share: Any, tapes: Sequence[Any], records: Mapping[str, Any], formulas: Sequence[str | None], forecast: Any) -> TaskPlan:
+def _task(
+    share: Any,
+    tapes: Sequence[Any],
+    records: Mapping[str, Any],
+    capacities: Sequence[Size | None],
+    names: Mapping[tuple[str, int], str],
+    forecast: Any,
+) -> TaskPlan:
     rows = share.rows * share.lanes
     plans = []
-    for tape in tapes:
-        if tape.task == share.task:
-            record, k, entry = records[tape.name], tape.capacity, 4 * tape.words
-            entries = max(forecast.entries[k], 1)
-            row = entry * entries
-            plans.append(TapePlan(record.what, record.loop, record.every, entries, forecast.ways[k], formulas[k], entry, row, rows * row))
+    for tape in [tape for tape in tapes if tape.task == share.task]:
+        record, k, entry = records[tape.name], tape.capacity, 4 * tape.words
+        size = record.entries if capacities[k] is None else capacities[k]
+        formula = None if size is None else in_words(size, names)
+        entries = max(forecast.entries[k], 1)
+        row = entry * entries
+        plans.append(TapePlan(record.what, record.loop, record.every, entries, forecast.ways[k], formula, entry, row, rows * row))
     slabs = [SlabPlan(kind, 4 * words, share.slab_bytes(words)) for kind, words in (("F", share.floats), ("I", share.integers)) if words]
     return TaskPlan(share.task, rows, tuple(plans), tuple(slabs))
