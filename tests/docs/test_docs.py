@@ -95,7 +95,7 @@ def test_knobs_page_is_complete():
     text = (ROOT / "docs" / "knobs.md").read_text(encoding="utf-8")
     missing = [name for name, knob in KNOBS.items() if f"| `{name}` | {knob.doc} |" not in text]
     assert not missing, "rows `| `NAME` | its documentation |` for these variables"
-    assert set(re.findall(r"^\| `(SG_\w+)`", text, re.MULTILINE)) == set(KNOBS)
+    assert set(re.findall(r"^\| `((?:SG|QD)_\w+)`", text, re.MULTILINE)) == set(KNOBS)
     options = {f.name for f in dataclasses.fields(Config)}
     assert set(re.findall(r"^\| `([a-z]\w+)` \|", text, re.MULTILINE)) == options
 
