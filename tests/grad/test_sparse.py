@@ -18,6 +18,7 @@ import spirograd as sg
 from spirograd.lang import context
 
 N = 193
+FEW = 4096  # drivers that run on a CPU run so many at a time
 THIRD = 1 / 3
 
 
@@ -41,9 +42,8 @@ class Data:
         self.y.grad.from_numpy(seeds)
         return seeds
 
-    def check(self, run: Any, on: np.ndarray, turns: np.ndarray, off: float = 0.0, rows: int | None = None) -> None:
-        """``run`` gives 200 times the end of the chain where ``on``, elsewhere ``off`` times its start. ``rows``: that its tapes have, if
-        they are counted; without it one for each that is on."""
+    def check(self, run: Any, on: np.ndarray, turns: np.ndarray, off: float = 0.0) -> None:
+        """``run`` gives 200 times the end of the chain where ``on``, elsewhere ``off`` times its start."""
         seeds = self.write(turns)
         run()
         run.grad()
@@ -53,12 +53,18 @@ class Data:
         np.testing.assert_allclose(self.y.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
         wanted = np.where(on, AMPLIFIED * slopes, off) * seeds
         np.testing.assert_allclose(self.x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
-        if counts():
-            assert run.grad.memory_plan().rows == max(int(on.sum()) if rows is None else rows, 1)
+        check_rows(run, on)
 
 
 def counts() -> bool:
     return context.session().device.caps.profile in ("vulkan", "wgpu")
+
+
+def check_rows(run: Any, on: np.ndarray, *args: Any) -> None:
+    """One for each iteration that is on; of very many the device decides how many run at a time."""
+    if counts():
+        passing, rows = int(on.sum()), run.grad.memory_plan(*args).rows
+        assert rows == max(passing, 1) if passing <= FEW else FEW <= rows <= passing
 
 
 def masks(n: int) -> list[np.ndarray]:
@@ -293,7 +299,7 @@ def test_more_iterations_than_can_run_at_once(session: Any, n: int, block: int) 
 
     for on in masks(n)[:4]:
         b.from_numpy(on.astype(np.int32))
-        data.check(run, on, np.arange(n) % 5, rows=min(int(on.sum()), 2**18))
+        data.check(run, on, np.arange(n) % 5)
 
 
 @pytest.mark.usefixtures("session")
@@ -327,8 +333,7 @@ def test_bounds_that_the_host_knows() -> None:
             run.grad(x, y, gate, long, k)
             wanted = np.where(on, AMPLIFIED * turned(starts(n), 11 + shape + k)[1], 0)
             np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
-        if counts():
-            assert run.grad.memory_plan(x, y, gate, long, k).rows == max(int(on.sum()), 1)
+        check_rows(run, on, x, y, gate, long, k)
 
 
 @pytest.mark.usefixtures("session")
@@ -398,8 +403,7 @@ def test_tapes_of_floats_and_of_integers() -> None:
         run.grad()
         wanted = np.where(on, AMPLIFIED * turned(starts(N), made)[1], 0) * seeds
         np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
-        if counts():
-            assert run.grad.memory_plan().rows == max(int(on.sum()), 1)
+        check_rows(run, on)
 
 
 @pytest.mark.usefixtures("session")
@@ -500,8 +504,7 @@ def test_a_loop_around_the_condition() -> None:
         gated.grad()
         wanted = np.where(on, AMPLIFIED * turned(starts(N), many * given)[1], 0) * seeds
         np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
-        if counts():
-            assert gated.grad.memory_plan().rows == max(int(on.sum()), 1)
+        check_rows(gated, on)
         data.write(given)
         open.grad()
         wanted = AMPLIFIED * turned(starts(N), given)[1] * many * seeds
@@ -541,19 +544,18 @@ def test_a_length_that_depends_on_a_carried_value() -> None:
         run.grad()
         wanted = np.where(on, AMPLIFIED * turned(starts(N), many)[1], 0) * seeds
         np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
-        if counts():
-            assert run.grad.memory_plan().rows == max(int(on.sum()), 1)
+        check_rows(run, on)
 
 
 # --- memory --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.archs("cpu", "vulkan", "wgpu")  # the interpreter's tapes grow
-@pytest.mark.parametrize("part", [0.05, 0.6, 1.0])
+@pytest.mark.parametrize("part", [0.02, 0.6, 1.0])
 def test_a_heap_without_room_for_all_claims(arch: str, part: float) -> None:
     """As many invocations take part as there are rows: claims do not fail, and none shares its row."""
-    n, k = 20_000, 64
-    sg.init(arch=arch, ad_memory_GB=2**20 / 2**30)
+    n, k = 4_000, 512
+    sg.init(arch=arch, ad_memory_GB=2**19 / 2**30)
     data = Data(n)
     x, y, turns, b = data.x, data.y, data.turns, data.b
 
@@ -577,10 +579,46 @@ def test_a_heap_without_room_for_all_claims(arch: str, part: float) -> None:
         wanted = np.where(on, AMPLIFIED * turned(starts(n), k)[1], 0) * seeds
         np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
     plan = run.grad.memory_plan()
-    assert plan.nbytes <= plan.budget == 2**20
+    assert plan.nbytes <= plan.budget == 2**19
     if counts():
-        assert plan.nbytes > 0.3 * 2**20 or plan.rows == on.sum()
-        assert plan.rows <= on.sum()
+        assert plan.rows == on.sum() if part < 0.1 else plan.rows < on.sum()
+
+
+@pytest.mark.archs("vulkan", "wgpu")  # where rows are claimed
+def test_more_pass_than_were_counted(session: Any) -> None:
+    """Written past all tracking: the next sync tells, and the launch after that is right."""
+    data = Data(N)
+    x, y, turns, b = data.x, data.y, data.turns, sg.ndarray(sg.i32, N)
+
+    @sg.kernel
+    def run(b: sg.types.ndarray(sg.i32, 1)):
+        for i in x:
+            if b[i] > 0:  # gate
+                v = x[i]
+                for _ in range(turns[i]):
+                    v = turn(v)
+                y[i] = AMPLIFIED * v
+
+    def gradient(on: np.ndarray) -> None:
+        seeds = data.write(np.full(N, 25))
+        run.grad(b)
+        sg.sync()
+        wanted = np.where(on, AMPLIFIED * turned(starts(N), 25)[1], 0) * seeds
+        np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
+
+    for few in (1, 6):
+        on = np.arange(N) < few
+        b.from_numpy(on.astype(np.int32))
+        turns.from_numpy(np.full(N, 25, np.int32))
+        gradient(on)
+        values = np.ones(N, np.int32)
+        b.allocation.device.upload(b.allocation.buffer, 0, memoryview(values).cast("B"))
+        x.grad.fill(0.0)
+        with pytest.raises(sg.AdStackOverflow, match="iterations get to the loops with tapes here") as caught:
+            run.grad(b)
+            sg.sync()
+        assert "test_sparse.py" in str(caught.value)
+        gradient(np.ones(N, bool))
 
 
 @pytest.mark.usefixtures("session")
@@ -608,7 +646,7 @@ def test_more_pass_than_at_the_last_launch() -> None:
 def test_bytes_follow_what_passes(arch: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("SG_DEBUG_ADSTACK", "1")
     sg.init(arch=arch)
-    n = 50_000
+    n = 4_000
     data = Data(n)
     x, y, turns, b = data.x, data.y, data.turns, data.b
 
@@ -622,7 +660,7 @@ def test_bytes_follow_what_passes(arch: str, monkeypatch: pytest.MonkeyPatch, ca
                 y[i] = AMPLIFIED * v
 
     taken = []
-    for passing in (50, 2_500, n):
+    for passing in (4, 200, n):
         on = np.arange(n) % (n // passing) == 0
         b.from_numpy(on.astype(np.int32))
         for _ in range(2):  # by the second launch the host knows
@@ -633,4 +671,4 @@ def test_bytes_follow_what_passes(arch: str, monkeypatch: pytest.MonkeyPatch, ca
         assert f" rows={passing} " in line
         taken.append(run.grad.tape_bytes)
         assert f" required_bytes={taken[-1]}" in line
-    assert taken[0] < taken[1] / 25 < taken[2] / 450
+    assert taken[0] < taken[1] / 50 < taken[2] / 850
