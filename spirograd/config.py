@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,9 +101,12 @@ def _converted(name: str, value: Any, default: Any) -> Any:
     try:
         if isinstance(default, bool):
             return _FLAGS[value.lower()] if isinstance(value, str) else _FLAGS[str(int(value))]
-        return type(default)(value)
+        converted = type(default)(value)
     except (TypeError, ValueError, KeyError):
         raise SpirogradRuntimeError(f"option `{name}` is of type {type(default).__name__}, not {value!r}") from None
+    if isinstance(converted, float) and not 0 <= converted < math.inf:  # amounts of memory
+        raise SpirogradRuntimeError(f"option `{name}` is 0 or more, not {value!r}")
+    return converted
 
 
 _FLAGS = {**dict.fromkeys(("1", "true", "on", "yes"), True), **dict.fromkeys(("", "0", "false", "off", "no"), False)}

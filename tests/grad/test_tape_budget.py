@@ -121,3 +121,19 @@ def test_no_budget_of_ones_own(arch: str) -> None:
     device, heap = context.session().device, context.session().launcher.tapes
     assert heap.most <= device.caps.max_allocation
     assert heap.most >= min(device.caps.max_allocation, 1 << 31)
+
+
+@pytest.mark.parametrize("name", ["ad_memory_GB", "device_memory_GB"])
+def test_amounts_that_are_none(name: str) -> None:
+    for value, wanted in ((-1, "0 or more"), (float("nan"), "0 or more"), (float("inf"), "0 or more"), ("much", "of type float")):
+        with pytest.raises(sg.SpirogradRuntimeError, match=f"`{name}` is {wanted}"):
+            sg.init(arch=sg.interpreter, **{name: value})
+
+
+def test_budget_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SG_AD_MEMORY_GB", "0.25")
+    sg.init(arch=sg.interpreter, ad_memory_GB=2)
+    try:
+        assert context.session().launcher.tapes.most <= 1 << 28
+    finally:
+        sg.reset()
