@@ -13,7 +13,8 @@ from pathlib import Path
 
 import spirograd as sg
 from validation.case import Case, load
-from validation.compiling import compile_case, kernels_of
+from validation.collecting import kernels_of
+from validation.compiling import compile_case
 from validation.matrix import Row, totals, write_html, write_markdown
 from validation.profiles import PROFILES
 from validation.running import run_cases

@@ -69,7 +69,7 @@ def case(
         cases = []
         for given in over:
             args = given if isinstance(given, tuple) else (given,)
-            label = "_".join([function.__name__, *[getattr(a, "name", None) or str(a) for a in args]])
+            label = "_".join([function.__name__, *[getattr(a, "name", None) or getattr(a, "__name__", str(a)) for a in args]])
             wanted = tuple(needs(*args) if callable(needs) else needs)
             limits = [limit(*args) if callable(limit) else limit for limit in (rtol, atol)]
             cases.append(Case(label, function, args, wanted, limits[0], limits[1], large, tuple(options.items())))

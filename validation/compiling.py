@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import spirograd as sg
+from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.compiler import compile_kernel
-from spirograd.dumps import Compilation, listeners, write_stages
+from spirograd.dumps import write_stages
 from spirograd.spirvgen.disasm import disassemble
 from validation.case import NEEDS, Case
+from validation.collecting import Source
 from validation.tools import CHECKS, FAILED, LIMIT, OK, Verdict, metal_text
 
 REFUSED = "refused"
@@ -22,10 +23,11 @@ _WORST = (FAILED, LIMIT, "absent", REFUSED, "n/a", OK)
 
 @dataclass(slots=True)
 class Compiled:
-    """What became of a case in one profile. ``verdicts``: by check (`tools.CHECKS`), and of "compile"; sizes in bytes."""
+    """What became of a case in one profile. ``verdicts``: by check (`tools.CHECKS`), and of "compile"; ``tasks``: kernel and task of each
+    module, "run/run_0"; sizes in bytes."""
 
     verdicts: dict[str, Verdict] = field(default_factory=dict)
-    modules: int = 0
+    tasks: list[str] = field(default_factory=list)
     nbytes: int = 0
     capabilities: set[str] = field(default_factory=set)
     limits: set[str] = field(default_factory=set)
@@ -38,53 +40,53 @@ class Compiled:
             self.verdicts[check] = verdict
 
     @property
+    def modules(self) -> int:
+        return len(self.tasks)
+
+    @property
     def failed(self) -> bool:
         return any(v.status == FAILED for v in self.verdicts.values())
 
 
-def kernels_of(case: Case) -> list[Compilation]:
-    """The kernels that a case runs, as the front end hands them to the compiler."""
-    found: list[Compilation] = []
-    listeners.append(found.append)
-    try:
-        sg.init(arch="cpu", offline_cache=False, **dict(case.options))
-        case.run(*case.args)
-    finally:
-        listeners.remove(found.append)
-        sg.reset()
-    return found
-
-
 def compile_case(
-    kernels: Iterable[Compilation], case: Case, caps: Capabilities, folder: Path, checks: Iterable[str] = tuple(CHECKS)
+    sources: Iterable[Source], case: Case, caps: Capabilities, folder: Path, checks: Iterable[str] = tuple(CHECKS)
 ) -> Compiled:
     """Compile all kernels of a case for a device with ``caps``; what fails leaves its stages in ``folder``."""
     result = Compiled()
     missing = [need for need in case.needs if not getattr(caps, NEEDS[need])]
-    for kernel in kernels:
+    for source in sources:
         try:
-            compiled = compile_kernel(kernel.kernel, caps, replace(kernel.options, verify=True, keep_stages=True))
+            for compiled in _compiled(source, caps):
+                _check(compiled, caps, checks, result, folder / case.name)
         except SpirogradUnsupportedError as error:
             message = str(error).splitlines()[0]
             result.add("compile", Verdict(REFUSED, f"needs {', '.join(missing)}") if missing else Verdict(FAILED, f"refused: {message}"))
-            continue
         except Exception as error:
             result.add("compile", Verdict(FAILED, f"{type(error).__name__}: {error}"))
-            continue
-        result.add("compile", Verdict(OK))
-        for binary in compiled.binaries:
-            result.modules += 1
-            result.nbytes += len(binary)
-            result.capabilities |= _capabilities(binary)
-            for check in checks:
-                result.add(check, CHECKS[check](binary, caps.profile))
-        if result.failed:
-            for path in write_stages(compiled, folder / case.name):
-                if path.suffix == ".spv":
-                    path.with_suffix(".metal").write_text(metal_text(path.read_bytes(), caps.profile))
     if missing and not any(v.status in (REFUSED, FAILED) for v in result.verdicts.values()):
         result.add("compile", Verdict(FAILED, f"the case says that it needs {', '.join(missing)}, but compiles without"))
     return result
+
+
+def _compiled(source: Source, caps: Capabilities) -> Iterator[CompiledKernel]:
+    options = replace(source.options, verify=True, keep_stages=True)
+    for kernel in source.kernels(caps):
+        yield compile_kernel(kernel, caps, options)
+
+
+def _check(compiled: CompiledKernel, caps: Capabilities, checks: Iterable[str], result: Compiled, folder: Path) -> None:
+    result.add("compile", Verdict(OK))
+    for task in compiled.tasks:
+        binary = compiled.binaries[task.binary]
+        result.tasks.append(f"{compiled.name}/{task.name}")
+        result.nbytes += len(binary)
+        result.capabilities |= _capabilities(binary)
+        for check in checks:
+            result.add(check, CHECKS[check](binary, caps.profile))
+    if result.failed:
+        for path in write_stages(compiled, folder):
+            if path.suffix == ".spv":
+                path.with_suffix(".metal").write_text(metal_text(path.read_bytes(), caps.profile))
 
 
 def _capabilities(module: bytes) -> set[str]:

@@ -27,7 +27,7 @@ from spirograd.spirvgen.module import ModuleError
 from spirograd.spirvgen.naga_check import check_for_naga
 from spirograd.spirvgen.validate import available, validate
 from validation.case import load
-from validation.compiling import kernels_of
+from validation.collecting import kernels_of
 from validation.mutation_kinds import BOTH, KINDS, Kind
 from validation.mutation_parts import Parts
 from validation.profiles import PROFILES
@@ -138,9 +138,11 @@ def collect(names: Iterable[str] = CASES, profiles: Sequence[str] = BOTH) -> lis
     cases = {case.name: case for case in load()}
     found: list[Module] = []
     for name in names:
-        for seen in kernels_of(cases[name]):
+        for source in kernels_of(cases[name]):
             for profile in profiles:
-                found += [Module(name, profile, binary) for binary in compile_kernel(seen.kernel, PROFILES[profile], seen.options).binaries]
+                caps = PROFILES[profile]
+                compiled = [compile_kernel(kernel, caps, source.options) for kernel in source.kernels(caps)]
+                found += [Module(name, profile, binary) for one in compiled for binary in one.binaries]
     return found
 
 

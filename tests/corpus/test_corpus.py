@@ -15,7 +15,8 @@ import pytest
 import spirograd as sg
 from validation import tools
 from validation.case import Case, case, load
-from validation.compiling import compile_case, kernels_of
+from validation.collecting import kernels_of
+from validation.compiling import compile_case
 from validation.profiles import PROFILES, VULKAN, WGPU
 from validation.running import Run, run_cases
 

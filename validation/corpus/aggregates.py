@@ -20,9 +20,7 @@ def vector_arithmetic(n) -> Results:
     out, scalars = np.zeros((12, n), np.float32), np.zeros((12, 3), np.float32)
 
     @sg.kernel
-    def run(
-        a: sg.types.ndarray(vector, 1), b: sg.types.ndarray(vector, 1), out: sg.types.ndarray(vector, 1), scalars: sg.types.ndarray()
-    ):
+    def run(a: sg.types.ndarray(vector, 1), b: sg.types.ndarray(vector, 1), out: sg.types.ndarray(vector, 1), scalars: sg.types.ndarray()):
         for i in a:
             out[i] = (a[i] + 2.0 * b[i]) * b[i] - a[i] / 4.0
             scalars[i, 0] = a[i].dot(b[i])

@@ -215,9 +215,7 @@ def casts_to_integers(t) -> Results:
     small, word, unsigned = np.zeros(len(a), np.int8), np.zeros(len(a), np.int32), np.zeros(len(a), np.uint32)
 
     @sg.kernel
-    def run(
-        a: sg.types.ndarray(t, 1), small: sg.types.ndarray(sg.i8), word: sg.types.ndarray(sg.i32), unsigned: sg.types.ndarray(sg.u32)
-    ):
+    def run(a: sg.types.ndarray(t, 1), small: sg.types.ndarray(sg.i8), word: sg.types.ndarray(sg.i32), unsigned: sg.types.ndarray(sg.u32)):
         for i in a:
             small[i] = sg.cast(a[i], sg.i8)
             word[i] = sg.cast(a[i], sg.i32)

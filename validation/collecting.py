@@ -1,0 +1,102 @@
+"""The kernels that a case runs, gathered in a session of the CPU, to be compiled for any device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+import spirograd as sg
+from spirograd.autodiff.derivative import Derivative
+from spirograd.base.caps import Capabilities
+from spirograd.base.options import CompileOptions
+from spirograd.compiler import differentiate
+from spirograd.dumps import Compilation, listeners
+from spirograd.ir.nodes import Kernel
+from spirograd.lang.context import session
+from validation.case import Case
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is compiled together: ``kernels(caps)`` are a kernel as the front end made it, which is the same for all devices, or a
+    derivative with the kernels that size its tapes, which are not. They raise what differentiating does."""
+
+    kernels: Callable[[Capabilities], list[Kernel]]
+    options: CompileOptions
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Derived:
+    """A call of `Session.differentiate`. ``first``: the one that made the kernel, if it is itself a derivative."""
+
+    kernel: Kernel
+    mode: str
+    partner: Callable[[Any], Any]
+    derivative: Derivative
+    first: _Derived | None
+
+    def again(self, caps: Capabilities, options: CompileOptions) -> Derivative:
+        """The same for another device. A derivative of a gradient kernel uses the tapes of that."""
+        if self.first is None:
+            return differentiate(self.kernel, self.mode, self.partner, caps, options)
+        first = self.first.again(caps, options)
+        return replace(first, kernel=differentiate(first.kernel, self.mode, self.partner, caps, options).kernel)
+
+
+def kernels_of(case: Case) -> list[Source]:
+    """What a case compiles, in that order."""
+    compilations: list[Compilation] = []
+    derived: list[_Derived] = []
+    listeners.append(compilations.append)
+    try:
+        sg.init(arch="cpu", offline_cache=False, **dict(case.options))
+        made_by = session().differentiate
+
+        def noting(kernel: Kernel, mode: str, partner: Callable[[Any], Any]) -> Derivative:
+            derivative = made_by(kernel, mode, partner)
+            first = next((d for d in derived if d.derivative.kernel is kernel), None)
+            derived.append(_Derived(kernel, mode, partner, derivative, first))
+            return derivative
+
+        with mock.patch.object(session(), "differentiate", noting):
+            case.run(*case.args)
+    finally:
+        listeners.remove(compilations.append)
+        sg.reset()
+    return _sources(compilations, derived)
+
+
+def _sources(compilations: list[Compilation], derived: list[_Derived]) -> list[Source]:
+    """Each kernel, and each derivative where one of its kernels was compiled."""
+    owners: dict[Kernel, _Derived] = {}
+    for one in derived:
+        owners.update(dict.fromkeys(_kernels(one.derivative), one))
+        if one.first is not None:
+            owners.update(dict.fromkeys(_kernels(one.first.derivative), one))
+    sources: list[Source] = []
+    told: list[_Derived] = []
+    for compilation in compilations:
+        owner = owners.get(compilation.kernel)
+        if owner is None:
+            sources.append(_plain(compilation))
+        elif owner not in told:
+            told.append(owner)
+            sources.append(_derivative(owner, compilation.options))
+    return sources
+
+
+def _plain(compilation: Compilation) -> Source:
+    return Source(lambda caps: [compilation.kernel], compilation.options)
+
+
+def _derivative(derived: _Derived, options: CompileOptions) -> Source:
+    return Source(lambda caps: _kernels(derived.again(caps, options)), options)
+
+
+def _kernels(derivative: Derivative) -> list[Kernel]:
+    """What has to be compiled for a derivative, in the order in which it runs."""
+    logging = derivative.logging
+    logs = [] if logging is None else [kernel for kernel in (logging.counting, logging.kernel) if kernel is not None]
+    return [*logs, *[counting.kernel for counting in derivative.sizing], derivative.kernel]
