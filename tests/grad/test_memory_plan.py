@@ -196,3 +196,38 @@ def test_values_that_only_a_tape_notes() -> None:
 
     with pytest.raises(sg.SpirogradCompilationError, match="overwrites"):
         run.grad.memory_plan()
+
+
+@pytest.mark.archs(*LAUNCHING)
+@pytest.mark.parametrize("kind", ["numpy", "torch", "array"])
+def test_bounds_in_arrays_of_others(kind: str) -> None:
+    """They are read as they are now, and left alone; while a tape records, too."""
+    x, y = chains(N)
+
+    @sg.kernel
+    def run(counts: sg.types.ndarray(sg.i32, 1)):
+        for i in x:
+            v = x[i]
+            for _ in range(counts[i % 4]):
+                v = turn(v)
+            y[i] = v
+
+    data = np.array([3, 64, 0, 8], np.int32)
+    for longest in (64, 128):
+        data[1] = longest
+        if kind == "array":
+            given: Any = sg.ndarray(sg.i32, 4)
+            given.from_numpy(data)
+        else:
+            given = data if kind == "numpy" else pytest.importorskip("torch").from_numpy(data)
+        with sg.ad.Tape() as tape:
+            plan = run.grad.memory_plan(given)
+        assert "0 launches" in str(tape.memory_report())
+        check(plan)
+        (tape_plan,) = plan.tapes
+        assert longest <= tape_plan.entries * tape_plan.every <= longest + longest // 4 + 16 * tape_plan.every
+        for _ in range(2):  # a device tells what it needs after a launch
+            launch(run, (given,), x, y)
+            sg.sync()
+        assert run.grad.tape_bytes == plan.nbytes
+        assert data[1] == longest
