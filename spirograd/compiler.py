@@ -27,7 +27,7 @@ from spirograd.autodiff.needs import Conflict
 from spirograd.autodiff.prepared import prepared
 from spirograd.autodiff.report import gapped, gaps, logging_of, recomputed, records, refuse_lost
 from spirograd.autodiff.reverse import Reversed, reverse
-from spirograd.autodiff.segments import longest_segment
+from spirograd.autodiff.segments import segments_for
 from spirograd.autodiff.sizing import sizing
 from spirograd.base.artifact import CompiledKernel, TaskInfo
 from spirograd.base.caps import Capabilities
@@ -174,7 +174,7 @@ def _reversed(primal: Kernel, partner: Partner, ctx: PassContext) -> tuple[Rever
     """The gradient kernel of a primal that is prepared; what it needs of memory; what it needs and no memory has."""
     if ctx.options.verify:
         verify(primal, "kernel")
-    made = reverse(primal, partner, locate_nan=ctx.options.locate_nan, longest_segment=longest_segment(ctx.caps))
+    made = reverse(primal, partner, locate_nan=ctx.options.locate_nan, segments=segments_for(ctx.caps))
     gradient = clean(made.kernel, ctx)
     if ctx.options.verify:
         verify(gradient, "kernel")

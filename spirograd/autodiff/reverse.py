@@ -18,7 +18,7 @@ from spirograd.autodiff.activity import FIXED, Activity, Partner, activity, is_f
 from spirograd.autodiff.derivative import Place
 from spirograd.autodiff.needs import states
 from spirograd.autodiff.prepare.elements import Numbers, indices_of, owned
-from spirograd.autodiff.segments import segment_length
+from spirograd.autodiff.segments import NO_SEGMENTS, Segments
 from spirograd.autodiff.sweep import STATE, Recording, Sweep, segments
 from spirograd.autodiff.values import add_temp, load_temp, store_temp, temp_of, total, zero
 from spirograd.base.artifact import FaultSite
@@ -40,25 +40,25 @@ class Reversed:
     sources: list[Place] = field(default_factory=list)
 
 
-def reverse(kernel: Kernel, partner: Partner, *, locate_nan: bool = False, longest_segment: int = 1) -> Reversed:
+def reverse(kernel: Kernel, partner: Partner, *, locate_nan: bool = False, segments: Segments = NO_SEGMENTS) -> Reversed:
     """The gradient kernel of ``kernel``, which is kernel IR before `offload`.
 
     ``partner``: the gradient of outer memory, None if it has none. Arguments stay the same; for each float that the kernel returns a scalar
     argument follows, the adjoint of that value. ``locate_nan``: check each step for NaN that come up there.
-    ``longest_segment``: see `segments`. Raises SpirogradUnsupportedError, with the line, for what has no derivative.
+    ``segments``: see there. Raises SpirogradUnsupportedError, with the line, for what has no derivative.
     """
-    return _Reverse(kernel, partner, locate_nan, longest_segment).run()
+    return _Reverse(kernel, partner, locate_nan, segments).run()
 
 
 class _Reverse:
-    def __init__(self, kernel: Kernel, partner: Partner, locate_nan: bool, longest_segment: int) -> None:
+    def __init__(self, kernel: Kernel, partner: Partner, locate_nan: bool, segments: Segments) -> None:
         self.old = kernel
         self.locate_nan = locate_nan
         self.indices: list[Op] = []  # of the loops around, outermost first
         self.partner = partner
         self.found = activity(kernel, partner)
         self.b = Builder()
-        self.sweep = Sweep(self.b, kernel.returns, lambda loop: segment_length(loop, longest_segment), states(kernel))
+        self.sweep = Sweep(self.b, kernel.returns, segments.of, states(kernel))
         self.adjoints: dict[Op, Op] = {}  # of values whose definition the reverse sweep has not reached yet
         self.results: dict[Op, dict[int, Op]] = {}  # control operation -> adjoints of its results
         self.temps: dict[TempRef, TempRef] = {}

@@ -18,7 +18,7 @@ from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 
 # The name of the task; those of users have no such sign.
-PLACING = "%place"
+PLACING = "place.tapes"
 
 
 def place_tapes(kernel: Kernel, ctx: PassContext) -> Kernel:
