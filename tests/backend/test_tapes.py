@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from spirograd.base.dtypes import DType, f32, f64, i32, i64, u32
-from spirograd.base.errors import OutOfDeviceMemory
 from spirograd.base.options import CompileOptions
 from spirograd.compiler import compile_kernel
 from spirograd.ir import ops
@@ -22,6 +21,7 @@ from spirograd.runtime import loader
 from spirograd.runtime.device import Device
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
 from spirograd.runtime.memory import Memory
+from spirograd.runtime.tapes import TapesTooLarge
 
 COMPILED = ("cpu", "vulkan", "wgpu")
 COUNTS = ArrayRef("counts", 0, i32, 1)
@@ -275,15 +275,15 @@ def test_threads_that_launch_at_once(machine: Machine) -> None:
 
 @pytest.mark.archs(*COMPILED)
 def test_too_large(machine: Machine) -> None:
-    """Refused with kernel and bytes before anything runs; the device stays usable."""
+    """Refused with kernel, bytes and tape before anything runs; the device stays usable."""
     code = Code()
     code.there_and_back([TapeRef("noted", f32, 1, 0)], code.b.emit(ops.shape, attr=(0, 0), type=i32))
     plan = machine.plan(code.kernel())
     counts = np.full(1000, 2, np.int32)
     arrays = [machine.bind(counts), machine.bind(np.zeros(1000, np.int32))]
-    with pytest.raises(OutOfDeviceMemory, match=r"tapes.*[\d,]{9,} bytes") as raised:
+    with pytest.raises(TapesTooLarge, match=r"tapes.*[\d,]{9,} bytes") as raised:
         plan.launch([0, 0], arrays, {}, [2**31 - 1])
-    assert "noted" in str(raised.value)
+    assert raised.value.tape == "noted"
     plan.launch([0, 0], arrays, {}, [2])
     np.testing.assert_array_equal(machine.read(arrays[1], np.empty(1000, np.int32)), expected(counts, [1]))
 
