@@ -16,7 +16,7 @@ from spirograd.base.dtypes import VOID, i32
 from spirograd.base.sizes import Size, needs_memory, walk
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import Kernel, Op, Ref, Region, TapeRef, TempRef, ref_of
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, Region, TapeRef, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.exact_extrema import exact, is_rounded
@@ -73,11 +73,26 @@ def _handing_over(counting: Counting) -> Kernel:
     handed = replace(kernel, args=(*kernel.args, SIZES), returns=())
     target = sizes_of(handed)
     assert target is not None
-    b = Builder()
-    b.begin()
-    for k, ref in zip(counting.numbers, kernel.returns):
-        b.store(target, b.const(k), b.load(ref))
-    return handed.with_body(Region((), (*kernel.body.ops[:-1], *b.end().ops)))
+    return _HandingOver(target, dict(zip(kernel.returns, counting.numbers))).kernel(handed)
+
+
+class _HandingOver(Rewriter):
+    """Puts elements of ``target`` in the place of temporaries."""
+
+    def __init__(self, target: ArrayRef, numbers: dict[TempRef, int]) -> None:
+        super().__init__()
+        self.target = target
+        self.numbers = numbers
+        self.handlers = {ops.store: self._store, ops.atomic: self._atomic}
+
+    def _store(self, op: Op) -> Op:
+        number = self.numbers.get(op.attr)
+        return self.copy(op) if number is None else self.b.store(self.target, self.b.const(number), *self.args(op))
+
+    def _atomic(self, op: Op) -> Op:
+        kind, ref = op.attr
+        number = self.numbers.get(ref)
+        return self.copy(op) if number is None else self.b.atomic(kind, self.target, self.b.const(number), *self.args(op))
 
 
 def _agreeing(main: Kernel, stages: tuple[Counting, ...]) -> tuple[Kernel, tuple[Counting, ...]]:
@@ -209,7 +224,8 @@ class _Bare(Rewriter):
 
 
 class _Hoist(Rewriter):
-    """Moves each note of a capacity out of the loops and branches that do not change it, with the pure operations that it takes."""
+    """Moves each note of a capacity out of the loops and branches that do not change it, with the operations that it takes: pure ones,
+    and loads of single elements of fields. Those stay below branches: what they load may mean nothing elsewhere."""
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__()
@@ -220,7 +236,9 @@ class _Hoist(Rewriter):
             for region in op.regions:
                 self.level.update((p, len(around) + 1) for p in region.params)
             inner = max([self.level[a] for a in op.args], default=0)
-            movable = op.code.effect == "pure" and op.code is not ops.result
+            if _is_element(op):
+                inner = max([k for k, outer in enumerate(around, 1) if outer.code is ops.if_], default=0)
+            movable = (op.code.effect == "pure" and op.code is not ops.result) or _is_element(op)
             self.level[op] = inner if movable else len(around)
             if _capacity(op) is not None and inner < len(around):
                 self.moved.setdefault(around[inner], []).append(op)
@@ -236,9 +254,14 @@ class _Hoist(Rewriter):
 
     def _outside(self, value: Op, copies: dict[Op, Op]) -> Op:
         """``value``, made anew of what is known out here."""
-        if value.code.effect != "pure" or value.code in (ops.result, ops.param):
+        if (value.code.effect != "pure" and not _is_element(value)) or value.code in (ops.result, ops.param):
             return self.value(value)
         if value not in copies:
             args = tuple([self._outside(a, copies) for a in value.args])
             copies[value] = self.b.append(Op(value.code, value.type, args, value.attr, (), value.loc))
         return copies[value]
+
+
+def _is_element(op: Op) -> bool:
+    """Whether ``op`` loads an element of a field, at constant indices: it is there, and kernels that count write no fields."""
+    return op.code is ops.load and isinstance(op.attr, FieldRef) and all(a.code is ops.const for a in op.args)
