@@ -316,7 +316,7 @@ class _Layout(Rewriter):
         kind, number = op.attr
         if self.placed and kind in _PLACED:
             ref = word(kind, number)
-            self.words[op.attr] = self.b.load(self._buffer(ref, Slot("temps")), self._temp_index(ref, ()))
+            self.words[op.attr] = self.b.load(BufferRef(ref.name, self.slots[Slot("temps")], i32), self._temp_index(ref, ()))
         return self._word(kind, number)
 
     def _word(self, kind: str, number: int) -> Op:
