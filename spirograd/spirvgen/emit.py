@@ -55,6 +55,7 @@ def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, opt
         raise SpirogradUnsupportedError(message, task.loc or kernel.loc)
     module = Module((1, 5), PROFILES[caps.profile], "GLSL450")
     module.embeds_sources = options.keep_stages
+    module.continues_sources = caps.profile != "wgpu"  # naga refuses OpSourceContinued
     function = Function(module, attr.name if attr.name.startswith(kernel.name) else f"{kernel.name}_{attr.name}".rstrip("_"))
     e = Emitter(module, function, caps, options, HANDLERS)
     e.loc = task.loc or kernel.loc

@@ -80,6 +80,8 @@ class Module:
         self.interface: list[int] = []
         # Whether files come with their text, for tools that show it: large, and of no use to drivers.
         self.embeds_sources = False
+        # Whether those that are too long for one instruction do, too.
+        self.continues_sources = True
         self._capabilities: dict[str, None] = {}
         self._extensions: dict[str, None] = {}
         self._interned: dict[tuple[object, ...], int] = {}
@@ -277,6 +279,8 @@ class Module:
         """OpSource: a file that the module comes from (the grammar has no number for Python: Unknown), if wanted with its text."""
         text = "".join(linecache.getlines(file)) if self.embeds_sources else ""
         first, *rest = [text[k : k + _SOURCE_PIECE] for k in range(0, len(text), _SOURCE_PIECE)] or [""]
+        if rest and not self.continues_sources:
+            first, rest = "", []
         self.add("string", "Source", enumerant("SourceLanguage", "Unknown"), 0, self.string(file), *(text_words(first) if first else ()))
         for piece in rest:
             self.add("string", "SourceContinued", *text_words(piece))

@@ -22,7 +22,7 @@ def _names(text: str) -> list[str]:
 
 
 _FREE = _names(
-    "ExtInstImport MemoryModel EntryPoint ExecutionMode String Source SourceContinued Line NoLine Name MemberName Decorate MemberDecorate "
+    "ExtInstImport MemoryModel EntryPoint ExecutionMode String Source Line NoLine Name MemberName Decorate MemberDecorate "
     "TypeVoid TypeBool TypeVector TypeArray TypeRuntimeArray TypeStruct TypeFunction ConstantTrue ConstantFalse ConstantNull "
     "Function FunctionEnd Label Branch BranchConditional SelectionMerge LoopMerge Return Variable AccessChain "
     "CompositeConstruct CompositeExtract CompositeInsert VectorExtractDynamic VectorInsertDynamic ControlBarrier MemoryBarrier "

@@ -94,3 +94,17 @@ def test_long_sources_go_on(kernel, monkeypatch):
     pieces += [words for opcode, words in instructions(module) if opcode == _OP_SOURCE_CONTINUED]
     assert len(pieces) > 2
     assert "".join(map(_text, pieces)) == Path(__file__).read_text(encoding="utf-8")
+
+
+def test_long_sources_stay_away_from_naga(kernel, monkeypatch):
+    """It refuses modules with text in several pieces, which ends the process."""
+    monkeypatch.setattr(module_of_generator, "_SOURCE_PIECE", 1000)
+    module = _module(kernel, kit.WGPU, keep_stages=True)
+    validate(module, "wgpu")
+    sources = [words for opcode, words in instructions(module) if opcode == _OP_SOURCE]
+    assert len(sources) == 1 and not sources[0][3:]
+    assert f'OpString "{__file__}"' in disassemble(module)
+    always = property(lambda self: True, lambda self, value: None)
+    monkeypatch.setattr(module_of_generator.Module, "continues_sources", always, raising=False)
+    with pytest.raises(module_of_generator.ModuleError, match="SourceContinued"):
+        _module(kernel, kit.WGPU, keep_stages=True)
