@@ -1,0 +1,104 @@
+"""Kernels that count for the tapes of a gradient can be looked at like any other: files of `SG_DUMP`, pages of `spirograd dump`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import spirograd as sg
+from spirograd.dumps import Compilation, listeners
+from spirograd.report.document import document
+from spirograd.transforms.place_tapes import PLACING
+
+N = 12
+PARTS = {"vulkan": ("spv", "spvasm"), "wgpu": ("spv", "spvasm")}  # of each task
+WHOLE = {"cpu": ("kernel.ll", "kernel.opt.ll", "kernel.s")}
+
+
+def gradient() -> None:
+    """A loop in a loop, in two stages: the outer one carries the bound of the inner one."""
+    x, y = (sg.field(sg.f32, shape=N, needs_grad=True) for _ in range(2))
+    count = sg.field(sg.i32, shape=N)
+    count.from_numpy(np.arange(N, dtype=np.int32) % 5)
+
+    @sg.kernel
+    def work():
+        for i in x:
+            v, k = x[i] + 0.5, i
+            for _ in range(count[i]):
+                k = (k * 7 + 3) % 11
+                for _ in range(k % 3):
+                    v = v * v
+            y[i] = v
+
+    y.grad.fill(1.0)
+    work()
+    work.grad()
+    slopes = np.ones(N)
+    for i in range(N):
+        v, k = 0.5, i
+        for _ in range(i % 5):
+            k = (k * 7 + 3) % 11
+            for _ in range(k % 3):
+                slopes[i], v = slopes[i] * 2 * v, v * v
+    np.testing.assert_allclose(x.grad.to_numpy(), slopes, rtol=1e-4)
+
+
+def stages(folder: Path, kernel: str) -> dict[str, dict[str, Path]]:
+    """The files of the kernels of a name: by the key in theirs, then by stage."""
+    found: dict[str, dict[str, Path]] = {}
+    for path in folder.glob(f"{kernel}-*"):
+        key, stage = path.name.removeprefix(f"{kernel}-").split(".", 1)
+        found.setdefault(key, {})[stage] = path
+    return found
+
+
+@pytest.mark.archs("cpu", "vulkan", "wgpu")  # tapes of the interpreter grow as they are written
+def test_files(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SG_DUMP", str(tmp_path))
+    sg.init(arch=arch)
+    gradient()
+    counting, (main,) = stages(tmp_path, "work_grad_sizes"), stages(tmp_path, "work_grad").values()
+    assert len(counting) == 2, "two stages, two keys"
+    for files in (*counting.values(), main):
+        tasks = {stage.rsplit(".", 1)[0] for stage in files if stage.endswith(".spv")}
+        assert bool(tasks) == (arch in PARTS)
+        wanted = {"kernel.ir", "offload.ir", "device.ir", *WHOLE.get(arch, ()), *(f"{t}.{p}" for t in tasks for p in PARTS[arch])}
+        assert set(files) == wanted
+        assert all(path.stat().st_size > 0 for path in files.values())
+        assert ("%sizes" in files["kernel.ir"].read_text()) == (arch in PARTS)
+    # The kernel that counts what depends on tapes places these, and so does the gradient.
+    placing = [f"{PLACING}.spv" in files for files in (*counting.values(), main)]
+    assert sorted(placing[:2]) == [False, arch in PARTS] and placing[2] == (arch in PARTS)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert all(name.isascii() and not set(name) & set('<>:"/\\|?*% ') for name in names), "files that every system and shell takes"
+
+
+@pytest.mark.archs("cpu", "vulkan", "wgpu")
+def test_pages(arch: str) -> None:
+    found: list[Compilation] = []
+    listeners.append(found.append)
+    try:
+        sg.init(arch=arch)
+        gradient()
+    finally:
+        listeners.remove(found.append)
+    shown: Any = document(found, "script.py")
+    assert json.dumps(shown).count('"work_grad_sizes"') >= 2
+
+
+@pytest.mark.archs("cpu", "vulkan", "wgpu")
+def test_files_can_replace_it(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was dumped is taken in place of what the compiler makes, for kernels that count too: a file that is none is noticed."""
+    monkeypatch.setenv("SG_DUMP", str(tmp_path))
+    sg.init(arch=arch)
+    gradient()
+    sg.reset()
+    monkeypatch.delenv("SG_DUMP")
+    monkeypatch.setenv("SG_OVERRIDE", str(tmp_path))
+    sg.init(arch=arch)
+    gradient()
