@@ -55,6 +55,7 @@ class DerivativePlan:
         self._there: ArrayBinding | None = None  # where kernels leave sizes for each other
         if any(task.places for task in main.compiled.tasks):
             self._there = self._place_for_sizes()
+        self._draws = any(slot.kind == "seed" for slot in main.compiled.args.slots)
         self._epoch = 0
         self._certain = True  # whether ``capacities`` are those that are on the device now
         self._fetched: Fetch | None = None  # sizes under way from the device
@@ -73,6 +74,8 @@ class DerivativePlan:
         with self._launcher.lock:  # what a launch finds must not be that of another one
             if self._epoch != self._launcher.tapes.epoch:
                 self._forget()
+            if drawn is None and self._draws:  # kernels that count see the numbers that the launch will
+                drawn = self.main.last_number = self._launcher.next_number()
             state = self._freshness.key(scalars, arrays, trees, drawn)
             resized = state is None or state != self._found
             self._found = None  # should anything fail

@@ -672,3 +672,37 @@ def test_bytes_follow_what_passes(arch: str, monkeypatch: pytest.MonkeyPatch, ca
         taken.append(run.grad.tape_bytes)
         assert f" required_bytes={taken[-1]}" in line
     assert taken[0] < taken[1] / 50 < taken[2] / 850
+
+
+@pytest.mark.archs("cpu", "vulkan", "wgpu")  # minutes on the interpreter
+def test_random_numbers_decide(session: Any) -> None:
+    """The kernel that counts draws the numbers that the gradient draws, whether or not the kernel itself has run before."""
+    n = 3_000
+    data = Data(n)
+    x, y, turns = data.x, data.y, data.turns
+
+    @sg.kernel
+    def run():
+        for i in x:
+            if sg.random() < 0.5:
+                v = x[i]
+                for _ in range(turns[i]):
+                    v = turn(v)
+                y[i] = AMPLIFIED * v
+
+    wanted = AMPLIFIED * turned(starts(n), 12)[1]
+    passed = set()
+    for at in range(30):
+        seeds = data.write(np.full(n, 12))
+        if at >= 25:
+            run()
+        run.grad()
+        sg.sync()
+        grad = x.grad.to_numpy()
+        on = grad != 0
+        np.testing.assert_allclose(grad, np.where(on, wanted * seeds, 0), rtol=3e-3, atol=1e-3)
+        assert 0.4 * n < on.sum() < 0.6 * n
+        if at >= 25:
+            np.testing.assert_array_equal(y.to_numpy() != 0, on)
+        passed.add(int(on.sum()))
+    assert len(passed) > 5
