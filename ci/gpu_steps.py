@@ -94,7 +94,7 @@ def steps(archs: list[str], out: Path) -> list[Step]:
     made = [Step("doctor", [python, "-m", "spirograd", "doctor"], 60)]
     for arch in archs:
         command, environment = tests(arch, TESTS, share, SG_VALIDATION="0")
-        made.append(Step(f"tests-{arch}", command, 400, environment=environment))
+        made.append(Step(f"tests-{arch}", command, 900, environment=environment))
     if "vulkan" in archs:
         command, environment = tests("vulkan", LAYERED, max(1, cores // 8), SG_VALIDATION="1")
         environment["SG_TEST_REQUIRE"] += ",validation"
@@ -102,7 +102,7 @@ def steps(archs: list[str], out: Path) -> list[Step]:
     # No profiles: the modules are the same on every machine. What counts here is what this driver makes of them.
     corpus = [python, "-m", "validation", "--profiles", "--jobs", str(max(2, cores // 4)), "--out", str(out / "validation")]
     corpus += ["--arch", *archs]
-    made.append(Step("validation", corpus, 400))
+    made.append(Step("validation", corpus, 900))
     made += [Step(f"demo-{a}", [python, "-m", "spirograd", "demo", "--arch", a, "--out", str(out / f"demo-{a}")], 45, True) for a in archs]
     compared = ["--against", archs[1]] if len(archs) > 1 else []
     figures = [python, "-m", "benchmarks", "--arch", archs[0], *compared, "--rounds", "5", "--out", str(out / "benchmarks")]
