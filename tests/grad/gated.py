@@ -1,0 +1,67 @@
+"""Tasks in which a condition tells the iterations that have tapes: their data, and checks of gradients and rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from grad.chains import AMPLIFIED, chains, starts, turned
+
+import spirograd as sg
+from spirograd.lang import context
+
+N = 193
+FEW = 4096  # drivers that run on a CPU run so many at a time
+
+
+class Data:
+    """Starts, results, the turns of each chain, and what conditions are made of."""
+
+    def __init__(self, n: int, f64: bool = False) -> None:
+        self.n = n
+        self.x, self.y = chains(n)
+        self.turns = sg.field(sg.i32, n)
+        self.a, self.b, self.at = sg.field(sg.f32, n), sg.field(sg.i32, n), sg.field(sg.i32, n)
+        self.d = sg.field(sg.f64 if f64 else sg.f32, n)
+
+    def write(self, turns: np.ndarray) -> np.ndarray:
+        """Set the starts, the turns and the gradients of results; gives the latter."""
+        seeds = np.random.default_rng(7).uniform(0.5, 2.0, self.n).astype(np.float32)
+        self.x.from_numpy(starts(self.n))
+        self.turns.from_numpy(turns.astype(np.int32))
+        self.x.grad.fill(0.0)
+        self.y.fill(0.0)
+        self.y.grad.from_numpy(seeds)
+        return seeds
+
+    def check(self, run: Any, on: np.ndarray, turns: np.ndarray, off: float = 0.0) -> None:
+        """``run`` gives 200 times the end of the chain where ``on``, elsewhere ``off`` times its start."""
+        seeds = self.write(turns)
+        run()
+        run.grad()
+        sg.sync()
+        ends, slopes = turned(starts(self.n), turns)
+        wanted = np.where(on, AMPLIFIED * ends, off * starts(self.n))
+        np.testing.assert_allclose(self.y.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
+        wanted = np.where(on, AMPLIFIED * slopes, off) * seeds
+        np.testing.assert_allclose(self.x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
+        check_rows(run, on)
+
+
+def counts() -> bool:
+    return context.session().device.caps.profile in ("vulkan", "wgpu")
+
+
+def check_rows(run: Any, on: np.ndarray, *args: Any) -> None:
+    """One for each iteration that is on; of very many the device decides how many run at a time."""
+    if counts():
+        passing, rows = int(on.sum()), run.grad.memory_plan(*args).rows
+        assert rows == max(passing, 1) if passing <= FEW else FEW <= rows <= passing
+
+
+def masks(n: int) -> list[np.ndarray]:
+    """Which iterations have tapes: some, none, all, one, others."""
+    rng = np.random.default_rng(n)
+    one = np.zeros(n, bool)
+    one[n - 1] = True
+    return [rng.random(n) < 0.05, np.zeros(n, bool), np.ones(n, bool), one, rng.random(n) < 0.5]
