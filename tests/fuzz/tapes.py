@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -207,7 +207,10 @@ def kind(text: str) -> str:
 
 def shortened(program: Program, archs: Sequence[str], seconds: float = 60.0) -> Program:
     wanted = kind(failure(program, archs))
-    fails = lambda p: kind(failure(p, archs, 10.0)) == wanted  # noqa: E731
+
+    def fails(other: Any) -> bool:
+        return kind(failure(other, archs, 10.0)) == wanted
+
     for n in (1, 5, 17, 300):
         if n < program.n and fails(replace(program, n=n)):
             program = replace(program, n=n)
@@ -216,8 +219,8 @@ def shortened(program: Program, archs: Sequence[str], seconds: float = 60.0) -> 
         shorter = replace(program, steps=program.steps[:k] + program.steps[k + 1 :])
         if fails(shorter):
             program = shorter
-    found: Program = shrunk(program, fails, seconds)  # type: ignore[type-var, arg-type]
-    return found
+    found: Any = program
+    return cast(Program, shrunk(found, fails, seconds))
 
 
 def main() -> int:
