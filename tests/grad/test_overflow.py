@@ -246,8 +246,8 @@ def overflow(made: Made, memory: Any, write: Callable[[Any, np.ndarray], bool], 
     assert "run_grad" in message
     assert "in run" in message
     demand, capacity = map(int, re.findall(r"\d+(?= entries)|(?<=sized for )\d+", message))
-    # Entries stand for segments of 8 iterations where these are small.
-    assert max(turns(many)) / 8 / 3 <= demand <= 700
+    # Entries stand for segments of 8 iterations where these are small; of several loops any may tell, the shortest does a seventh.
+    assert max(turns(many)) / 8 / 7 <= demand <= 700
     assert 20 / 8 <= capacity < demand
     assert capacity <= 20 + 20 // 4 + 16
     for bounds in (many, few, many):
@@ -412,7 +412,8 @@ def test_no_row_has_room(arch: str, kind: str) -> None:
 
     def right(k: int) -> None:
         gradient(k)
-        np.testing.assert_allclose(x.grad.to_numpy(), turned(values, k)[1], rtol=0.03)
+        # After 20,000 turns the values are about 15,000: of their sines f32 knows three digits, and GPUs fewer.
+        np.testing.assert_allclose(x.grad.to_numpy(), turned(values, k)[1], rtol=0.1)
 
     right(3)
     room = context.session().launcher.tapes.nbytes
