@@ -166,17 +166,21 @@ class DerivativePlan:
         heap, first = self._launcher.tapes, not self.capacities
         self._listen()
         heap.sized["counted" if resized else "reused"] += 1
-        if resized:
-            self._certain, self._outdated = False, True
-        for plan in (*self.sizing, self.main) if resized else ():
-            if plan.compiled.tapes and (first or not heap.spares(plan.last_cut)):
+        for plan in (*self.sizing, self.main) if resized else (self.main,):
+            if resized and plan.compiled.tapes and (first or not heap.spares(plan.last_cut)):
                 self._learn()
+            if plan is self.main and not self._certain and self._fetched is None:
+                self._fetched = self._fetch()  # one at a time: more would cost more, and tell little more
+                self._outdated = False
+            try:
+                plan.launch(scalars, arrays, trees, self.capacities, drawn, resized, self._certain)
+            except TapesTooLarge:
+                if self._certain:
+                    raise
+                self._learn()  # it may be an earlier launch that needed so much
+                plan.launch(scalars, arrays, trees, self.capacities, drawn, resized, self._certain)
             if plan is not self.main:
-                plan.launch(scalars, arrays, trees, self.capacities, drawn)
-        if not self._certain and self._fetched is None:  # one at a time: more would cost more, and tell little more
-            self._fetched = self._fetch()
-            self._outdated = False
-        self.main.launch(scalars, arrays, trees, self.capacities, drawn, resized, self._certain)
+                self._certain, self._outdated = False, True
 
     def _counted_aside(
         self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None

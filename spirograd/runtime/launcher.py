@@ -270,13 +270,13 @@ class LaunchPlan:
     def _cut_for(self, counts: tuple[int | None, ...], capacities: tuple[int, ...], certain: bool) -> Cut:
         """The share of the heap of a launch; that of the last one if it was alike."""
         heap = self._launcher.tapes
-        alike = (counts, capacities, certain, heap.address)
-        if self._cut is None or self._cut[0] != alike or heap.telling:
+        alike = (counts, capacities, certain)
+        if self._cut is None or self._cut[0] != (*alike, heap.address, heap.nbytes) or heap.telling:
             if self._places is None:
                 cut = heap.cut(self.compiled, counts, capacities)
             else:
                 cut = heap.offer(self.compiled, counts, capacities, certain)
-            self._cut = (counts, capacities, certain, heap.address), cut
+            self._cut = (*alike, heap.address, heap.nbytes), cut
         return self._cut[1]
 
     def _launch_reporting(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -96,6 +96,7 @@ class TapeHeap:
         self.epoch = 0
         self.telling = knobs.flag("SG_DEBUG_ADSTACK") or knobs.flag("QD_DEBUG_ADSTACK")  # each launch says how it uses the heap
         self._heap: Allocation | None = None
+        self._refused = self.most + 1  # the least that the device had no memory for, of what would have been good to have
 
     @property
     def nbytes(self) -> int:
@@ -120,23 +121,26 @@ class TapeHeap:
 
         Raises TapesTooLarge if not even few rows fit.
         """
-        cut = self.plan(kernel, counts, capacities)
-        self._grow(cut.nbytes)
+        cut = self._backed(lambda most: self.plan(kernel, counts, capacities, most=most))
         self._tell(kernel, cut, "host")
         return Cut((self.address, *cut.words), cut.counts, cut.shares, cut.nbytes)
 
-    def plan(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int], limit: int = 0) -> Cut:
-        """As `cut`, without touching the heap: the words lack its address. ``limit``: rows of a task at most; 0: as many as are good."""
+    def plan(
+        self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int], limit: int = 0, most: int | None = None
+    ) -> Cut:
+        """As `cut`, without touching the heap: the words lack its address. ``limit``: rows of a task at most; 0: as many as are good.
+        ``most``: bytes, if there are fewer than the heap may have."""
+        most = self.most if most is None else most
         # What counts more than 2^31 iterations that claim rows has wrapped.
         entries = [max(n & 0xFFFFFFFF, 1) for n in capacities]
         while True:
             cut = self._placed(kernel, counts, entries, limit)
-            if cut.nbytes <= self.most:
+            if cut.nbytes <= most:
                 return cut
             rows = max([share.rows for share in cut.shares if share.task is not None], default=0)
             limit = min(limit or rows, rows)  # there may be more rows than that: workgroups are whole
             if limit <= _LEAST_ROWS or kernel.profile == "cpu":
-                raise self._too_large(kernel, cut, entries)
+                raise _too_large(kernel, cut, entries, most)
             limit //= 2  # fewer invocations at a time, each with more iterations
 
     def _placed(self, kernel: CompiledKernel, counts: Sequence[int | None], entries: Sequence[int], limit: int) -> Cut:
@@ -196,20 +200,21 @@ class TapeHeap:
 
         Raises TapesTooLarge if the device cannot have so much that few rows of such capacities fit.
         """
-        asked, plan = self._asked(kernel, counts, capacities, certain)
-        self._grow(max(plan.nbytes, min(max(_ROWS_TO_SPARE * self._row_bytes(plan), _LEAST_OFFER), self.most // 2)))
+        asked, limit = self._asked(kernel, counts, capacities, certain)
+        plan = self._backed(lambda most: self.plan(kernel, asked, capacities, limit, most), self._to_spare)
         self._tell(kernel, plan, "device")
         rows = [0 if n is None else _rows_of(n, count, task) for n, count, task in zip(asked, counts, kernel.tasks)]
         return Cut((self.address, self.room, *rows), asked, plan.shares, plan.nbytes)
 
     def plan_offer(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int]) -> Cut:
         """What `offer` would have in mind, without touching the heap."""
-        return self._asked(kernel, counts, capacities, certain=True)[1]
+        asked, limit = self._asked(kernel, counts, capacities, certain=True)
+        return self.plan(kernel, asked, capacities, limit)
 
     def _asked(
         self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int], certain: bool
-    ) -> tuple[tuple[int | None, ...], Cut]:
-        """How many invocations of each task to ask for, and what these take."""
+    ) -> tuple[tuple[int | None, ...], int]:
+        """How many invocations of each task to ask for, and how many rows a task may have."""
         most = _CPU_MOST_ROWS if self.device.caps.loop_limit else _ROWS
         asked = list(counts)
         for k, task in enumerate(kernel.tasks):
@@ -217,11 +222,15 @@ class TapeHeap:
             if own:
                 rows = min(most, self._good_rows(counts[k], [max(capacities[n], 1) for n in own])) if certain else most
                 asked[k] = rows if asked[k] is None else min(asked[k] or 0, rows)
-        return tuple(asked), self.plan(kernel, asked, capacities, most)
+        return tuple(asked), most
 
     def spares(self, cut: Cut | None) -> bool:
         """Whether bounds may grow well beyond those of ``cut``, an earlier launch, before not even a row fits."""
         return cut is not None and self.nbytes >= _ROWS_TO_SPARE * self._row_bytes(cut)
+
+    def _to_spare(self, cut: Cut) -> int:
+        """The bytes that it is good to have for a launch like ``cut``."""
+        return min(max(_ROWS_TO_SPARE * self._row_bytes(cut), _LEAST_OFFER), self.most // 2)
 
     def _row_bytes(self, cut: Cut) -> int:
         """Of one row of each share; of as many as there are where the driver limits the iterations of an invocation."""
@@ -231,14 +240,35 @@ class TapeHeap:
 
     # --- the heap ----------------------------------------------------------------------------------------------------------
 
-    def _grow(self, nbytes: int) -> None:
-        if self._heap is None or self._heap.nbytes < nbytes:
-            wanted = max(nbytes, min(2 * self.nbytes, self.most), min(_LEAST_HEAP, self.most))
-            self._heap = None
+    def _backed(self, plan: Callable[[int], Cut], to_spare: Callable[[Cut], int] | None = None) -> Cut:
+        """A plan that there is memory for. ``plan`` makes one that takes so many bytes at most, ``to_spare`` says how many bytes it is good
+        to have for it. Where fields and arrays have left less memory than the heap may have, the plan has fewer rows."""
+        most = self.most
+        while True:
+            cut = plan(most)
             try:
-                self._heap = self.memory.allocate(wanted)
+                self._grow(cut.nbytes, 0 if to_spare is None else to_spare(cut))
             except OutOfDeviceMemory:
-                self._heap = self.memory.allocate(nbytes)
+                most = cut.nbytes // 2
+            else:
+                return cut
+
+    def _grow(self, nbytes: int, good: int) -> None:
+        """Have ``nbytes``, and ``good`` bytes unless there was no memory for as many before."""
+        needed = max(nbytes, good if good < self._refused else 0)
+        if self._heap is not None and self._heap.nbytes >= needed:
+            return
+        before = self.nbytes
+        wanted = max(needed, min(2 * before, self.most), min(_LEAST_HEAP, self.most))
+        self._heap = None
+        for size in sorted({wanted, needed, max(before, nbytes)}, reverse=True):
+            try:
+                self._heap = self.memory.allocate(size)
+                return
+            except OutOfDeviceMemory:
+                if nbytes < size <= good:
+                    self._refused = size
+        self._heap = self.memory.allocate(nbytes)
 
     def _tell(self, kernel: CompiledKernel, cut: Cut, source: str) -> None:
         """One line for each slab of each task, if asked for."""
@@ -253,15 +283,16 @@ class TapeHeap:
                         file=sys.stderr,
                     )
 
-    def _too_large(self, kernel: CompiledKernel, cut: Cut, entries: Sequence[int]) -> TapesTooLarge:
-        rows = {share.task: share.rows * share.lanes for share in cut.shares}
-        nbytes, tape = max([(4 * tape.words * entries[tape.capacity] * rows[tape.task], tape) for tape in kernel.tapes], key=itemgetter(0))
-        held = f"{counted(entries[tape.capacity], 'entry', 'entries')} of {counted(4 * tape.words, 'byte')}"
-        return TapesTooLarge(
-            f"the tapes of {kernel.name} need {cut.nbytes:,} bytes or more, and may have {self.most:,}: {nbytes:,} alone for one of this "
-            f"loop, with {held} in each of {counted(rows[tape.task], 'row')}",
-            tape.name,
-        )
+
+def _too_large(kernel: CompiledKernel, cut: Cut, entries: Sequence[int], most: int) -> TapesTooLarge:
+    rows = {share.task: share.rows * share.lanes for share in cut.shares}
+    nbytes, tape = max([(4 * tape.words * entries[tape.capacity] * rows[tape.task], tape) for tape in kernel.tapes], key=itemgetter(0))
+    held = f"{counted(entries[tape.capacity], 'entry', 'entries')} of {counted(4 * tape.words, 'byte')}"
+    return TapesTooLarge(
+        f"the tapes of {kernel.name} need {cut.nbytes:,} bytes or more, and may have {most:,}: {nbytes:,} alone for one of this "
+        f"loop, with {held} in each of {counted(rows[tape.task], 'row')}",
+        tape.name,
+    )
 
 
 def _offsets(tapes: Sequence[tuple[int, TapeInfo]], entries: Sequence[int], even: bool) -> tuple[dict[int, int], int, int]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from grad.chains import AMPLIFIED, chains, compare, turn
+from grad.chains import AMPLIFIED, chains, compare, launch, turn
 
 import spirograd as sg
 from spirograd.lang import context
@@ -100,9 +101,9 @@ def test_too_little(arch: str, kind: str) -> None:
         count[5] = longest
         run, x, y = from_memory(count)
         marker, many, few = "from memory", (), ()
-    for launch in (run.grad.memory_plan, run.grad):
+    for started in (run.grad.memory_plan, run.grad):
         with pytest.raises(sg.OutOfDeviceMemory) as caught:
-            launch(*many)
+            started(*many)
         message = str(caught.value)
         assert "the tapes of run_grad need " in message
         assert "may have 16,384" in message
@@ -112,6 +113,76 @@ def test_too_little(arch: str, kind: str) -> None:
         count.fill(small)
     compare(run, few, x, y, small)
     assert heap.nbytes <= 1 << 14
+
+
+@pytest.mark.archs(*DEVICES)
+def test_more_than_fits_at_an_earlier_launch(arch: str) -> None:
+    """The device ran that with few rows. When the host hears of it, it does not refuse a launch that needs little."""
+    heap = start(arch, 1 << 22)
+    count = sg.field(sg.i32, N)
+    run, x, y = from_memory(count)
+    for longest in (10, 10, 10_000, 10, 10, 10_000, 10):
+        counts = np.full(N, 10, np.int32)
+        counts[5] = longest
+        count.from_numpy(counts)
+        compare(run, (), x, y, counts, str(longest))
+    assert heap.nbytes <= 1 << 22
+
+
+@pytest.mark.archs("cpu", *DEVICES)
+def test_device_with_little_memory(arch: str) -> None:
+    """Less than is good to have for launches whose sizes are not known."""
+    sg.init(arch=arch, device_memory_GB=1 / 64)
+    count = sg.field(sg.i32, N)
+    run, x, y = from_memory(count)
+    for most in (3, TURNS, 0, TURNS):
+        counts = np.arange(N) * 7 % (most + 1)
+        count.from_numpy(counts.astype(np.int32))
+        compare(run, (), x, y, counts, str(most))
+
+
+class Scarce:
+    """Memory that gives at most ``limit`` bytes, always in one place."""
+
+    def __init__(self, memory: Any, limit: int) -> None:
+        self.whole = memory.allocate(limit)
+
+    def allocate(self, nbytes: int) -> Any:
+        if nbytes > self.whole.nbytes:
+            raise sg.OutOfDeviceMemory(f"{nbytes}")
+        return SimpleNamespace(address=self.whole.address, nbytes=nbytes)
+
+
+@pytest.mark.archs(*DEVICES)
+@pytest.mark.parametrize("kind", ["known", "memory"])
+def test_memory_that_others_have_taken(arch: str, kind: str) -> None:
+    """Fewer rows, as with a budget."""
+    heap = start(arch, 1 << 24)
+    heap.memory = Scarce(heap.memory, 1 << 19)
+    count = sg.field(sg.i32, N)
+    count.fill(TURNS)
+    run, x, y = known() if kind == "known" else from_memory(count)
+    for _ in range(3):
+        compare(run, (TURNS,) if kind == "known" else (), x, y, TURNS)
+    assert 0 < run.grad.tape_bytes <= heap.nbytes <= 1 << 19
+
+
+@pytest.mark.archs("cpu", *DEVICES)
+def test_smaller_heap_in_the_same_place(arch: str) -> None:
+    """The heap was given up for a larger one, which there was no memory for: what was cut from it before is not used again."""
+    heap = start(arch, 1 << 26)
+    heap.memory = Scarce(heap.memory, 1 << 25)
+    (first, x, y), (second, *_), (third, u, v) = known(), known(), known()
+    turns = 60_000 if arch == "cpu" else 3000  # more than a reference can follow in f32
+    launch(first, (turns,), x, y)
+    wanted = x.grad.to_numpy()
+    with pytest.raises(sg.OutOfDeviceMemory, match="the tapes of run_grad need"):
+        second.grad(400_000 if arch == "cpu" else 100_000)
+    compare(third, (3,), u, v, 3)
+    assert heap.nbytes < first.grad.tape_bytes
+    launch(first, (turns,), x, y)
+    np.testing.assert_array_equal(x.grad.to_numpy(), wanted)
+    assert heap.nbytes >= first.grad.tape_bytes > 1 << 20
 
 
 @pytest.mark.archs("cpu", *DEVICES)
