@@ -503,7 +503,7 @@ def test_trees_and_arrays_made_anew(session, arch):
         keys.append(_key_of_external(total, array)())
         del array
     assert None not in keys and len(set(keys)) == len(keys)
-    assert len(addresses) < len(keys) or arch in ("interpreter", "wgpu")  # there addresses are numbers that do not come again
+    assert len(addresses) < len(keys) or arch != "cpu"  # elsewhere they are numbers that do not come again, or memory that is still in use
 
     keys = []
     for value in (1, 2, 3):
