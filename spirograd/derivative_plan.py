@@ -49,6 +49,9 @@ class DerivativePlan:
         self._launcher = launcher
         self._numbers = tuple([counting.numbers for counting in derivative.sizing])
         self._sizes = derivative.capacities
+        # Integers that an expression gives, whoever evaluates it.
+        self._exact = {record.tape.capacity for record in derivative.records if record.entries is not None}
+        self._exact |= {k for k, size in enumerate(self._sizes) if size is not None}
         self._loops = {record.tape.name: record.loop for record in derivative.records}
         self._freshness = Freshness([plan.compiled for plan in sizing], [size for size in self._sizes if size is not None])
         self._found: tuple[Any, ...] | None = None  # the state of what sizes depend on when they were found
@@ -133,9 +136,9 @@ class DerivativePlan:
         self.main.launch(scalars, arrays, trees, self._with_room(self.capacities), drawn)
 
     def _with_room(self, capacities: Sequence[int]) -> tuple[int, ...]:
-        """Capacities with room to spare where they were counted: a `while` may take a few turns more in another kernel, whose functions
-        round otherwise."""
-        return tuple([n if size is not None else n + n // 4 + 16 for n, size in zip(capacities, self._sizes)])
+        """Capacities with room to spare, where only running the loop could tell them: a `while` may take a few turns more in another
+        kernel, whose functions round otherwise."""
+        return tuple([n if k in self._exact else n + n // 4 + 16 for k, n in enumerate(capacities)])
 
     def _find(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None) -> tuple[int, ...]:
         def memory(kind: str, number: int, offset: int, dtype: DType) -> int:
