@@ -39,6 +39,8 @@ _ROWS_TO_SPARE = 16
 _LEAST_HEAP = 1 << 20
 # The heap for such launches: after bounds have grown by far, the first of them still has rows enough to be fast.
 _LEAST_OFFER = 1 << 26
+# Where that is the memory of the host, not more than this only to have it.
+_CPU_MOST_SPARE = 1 << 28
 
 
 class TapesTooLarge(OutOfDeviceMemory):
@@ -230,7 +232,8 @@ class TapeHeap:
 
     def _to_spare(self, cut: Cut) -> int:
         """The bytes that it is good to have for a launch like ``cut``."""
-        return min(max(_ROWS_TO_SPARE * self._row_bytes(cut), _LEAST_OFFER), self.most // 2)
+        most = min(self.most // 2, _CPU_MOST_SPARE if self.device.caps.loop_limit else self.most)
+        return min(max(_ROWS_TO_SPARE * self._row_bytes(cut), _LEAST_OFFER), most)
 
     def _row_bytes(self, cut: Cut) -> int:
         """Of one row of each share; of as many as there are where the driver limits the iterations of an invocation."""
