@@ -19,7 +19,8 @@ def extent_of(note: Op, around: Sequence[Op]) -> Size | None:
     The kernel must not write the primal memory that it reads.
 
     A loop or branch around it that does not change the operand is left out, but not if iterations of an outer loop are told apart by it,
-    nor if it guards a read at a computed place: what lies where nothing is read could be any number.
+    nor if it guards a read at a computed place: what lies where nothing is read could be any number. A branch that all iterations take or
+    none stays, too: where none does, the operand may be a number that nobody thought of.
     """
     return _Extent(around).of(note)
 
@@ -64,6 +65,9 @@ class _Extent:
                 size = None if begin is None or end is None else ("max_over", k, begin, end, size)
             elif variables(size) or any(_holds(op, load) for load in self.computed):
                 size = self.if_reached(op, inner, size)
+            elif op.code is ops.if_:
+                reached = self.if_reached(op, inner, size)
+                size = size if reached is None or variables(reached) else reached
             inner = op
         return None if size is None else simplify(("max", size, 0))
 

@@ -19,7 +19,7 @@ from spirograd.autodiff.derivative import Place
 from spirograd.autodiff.needs import states
 from spirograd.autodiff.prepare.elements import Numbers, indices_of, owned
 from spirograd.autodiff.segments import NO_SEGMENTS, Segments
-from spirograd.autodiff.sweep import STATE, Recording, Sweep, segments
+from spirograd.autodiff.sweep import STATE, Recording, Sweep, segments, turns
 from spirograd.autodiff.values import add_temp, load_temp, store_temp, temp_of, total, zero
 from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import VOID, DType
@@ -353,7 +353,7 @@ class _Reverse:
             self.parallel(op)
             return
         begin, end = self.sweep.args(op)[:2]
-        self.loop(op, begin, self.b.emit(ops.sub, end, begin, attr="nsw"))
+        self.loop(op, begin, turns(self.b, begin, end))
 
     def while_(self, op: Op) -> None:
         if op not in self.relevant and op not in self.results:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from spirograd.analysis.extents import extents, nested
+from spirograd.analysis.size_rules import simplify as simplified
 from spirograd.analysis.sizes import size_of
 from spirograd.analysis.tapes import SIZES, counter, passing_of, sizes_of
 from spirograd.autodiff.derivative import Counting
@@ -42,7 +43,7 @@ def sizing(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[Counting, ..
     sizes = tuple([size if _is_quick(size, asynchronous) else None for size in known])
     gated = dict(enumerate(gates(kernel, known), len(sizes))) if asynchronous else {}
     kernel = noting(kernel, gated)
-    main = _Checked(_unsure(counts)).kernel(kernel)
+    main = _Checked(_unsure(counts, known)).kernel(kernel)
     if asynchronous and (gated or None in sizes):
         sizes = (None,) * (len(sizes) + len(gated))
         stages = tuple([replace(c, kernel=_handing_over(c)) for c in _countings(kernel, list(range(len(sizes))), gated, ctx)])
@@ -57,13 +58,14 @@ def _is_quick(size: Size | None, asynchronous: bool) -> bool:
     return not any(isinstance(part, tuple) and part[0] == "max_over" for part in walk(size))
 
 
-def _unsure(counts: Sequence[Op]) -> set[int]:
-    """The capacities, by number, that are not just what the one loop with this number notes, from what cannot change."""
+def _unsure(counts: Sequence[Op], known: Sequence[Size | None]) -> set[int]:
+    """The capacities, by number, that are not just what the one loop with this number notes, from what cannot change. ``known``: what they
+    are as expressions."""
     sure: dict[int, bool] = {}
     for op in counts:
-        number = _capacity(op)
+        number, own = _capacity(op), size_of(op.args[-1])
         assert number is not None
-        sure[number] = number not in sure and size_of(op.args[-1]) is not None
+        sure[number] = number not in sure and own is not None and simplified(("max", own, 0)) == known[number]
     return {number for number, known in sure.items() if not known}
 
 
@@ -224,8 +226,8 @@ class _Bare(Rewriter):
 
 
 class _Hoist(Rewriter):
-    """Moves each note of a capacity out of the loops and branches that do not change it, with the operations that it takes: pure ones,
-    and loads of single elements of fields. Those stay below branches: what they load may mean nothing elsewhere."""
+    """Moves each note of a capacity out of the loops that do not change it, with the operations that it takes: pure ones,
+    and loads of single elements of fields. Below branches they stay: elsewhere a count may be any number."""
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__()
@@ -236,10 +238,9 @@ class _Hoist(Rewriter):
             for region in op.regions:
                 self.level.update((p, len(around) + 1) for p in region.params)
             inner = max([self.level[a] for a in op.args], default=0)
-            if _is_element(op):
-                inner = max([k for k, outer in enumerate(around, 1) if outer.code is ops.if_], default=0)
             movable = (op.code.effect == "pure" and op.code is not ops.result) or _is_element(op)
             self.level[op] = inner if movable else len(around)
+            inner = max(inner, *[k for k, outer in enumerate(around, 1) if outer.code is ops.if_], 0)
             if _capacity(op) is not None and inner < len(around):
                 self.moved.setdefault(around[inner], []).append(op)
                 self.gone.add(op)

@@ -116,7 +116,7 @@ class Sweep:
             region = self.region(op.regions[0])
         else:
             recording = self.recordings[op] = Recording(op, self.declare(op, carried), None, self.segment_length(op))
-            self.note_count(self.b.emit(ops.sub, end, begin, attr="nsw"), recording)
+            self.note_count(turns(self.b, begin, end), recording)
             region = self.recording(op.regions[0], recording, lambda params: self.b.emit(ops.sub, params[0], begin, attr="nsw"))
         self.b.loc = op.loc
         attr = op.attr if self.b.depth == 1 else LoopAttr(name=op.attr.name)
@@ -192,7 +192,7 @@ class Sweep:
         if not tapes:
             return
         assert isinstance(count.type, DType)
-        count = segments(b, b.emit(ops.max_, count, b.const(0, count.type)), recording.segment)
+        count = segments(b, count, recording.segment)
         if count.type is i64:
             count = b.cast(b.emit(ops.min_, count, b.const(2**31 - 1, i64)), i32)
         b.atomic("max", TempRef(f"{CAPACITY}{tapes[0].capacity}", i32), count)
@@ -202,6 +202,12 @@ class Sweep:
         b, t = self.b, self.tapes[tape].type
         parts = [b.load(tape, iteration, b.const(k)) for k in range(tape.width)]
         return whole(b, t, [recalled(b, part, element(t)) for part in parts])
+
+
+def turns(b: Builder, begin: Op, end: Op) -> Op:
+    """How often a loop runs, which may be not at all. The plain difference of bounds would wrap to a positive number if they lie far apart
+    the other way round."""
+    return b.emit(ops.sub, b.emit(ops.max_, end, begin), begin, attr="nsw")
 
 
 def segments(b: Builder, count: Op, length: int) -> Op:

@@ -395,3 +395,48 @@ def test_bounds_of_other_integers(t: Any) -> None:
     compare(run, (), x, y, counts)
     count.from_numpy(counts[::-1].astype(kind) // 2)
     compare(run, (), x, y, counts[::-1] // 2)
+
+
+def test_arguments_of_loops_that_are_not_reached() -> None:
+    """A flag that is off guards a number of turns for which no device has memory."""
+    x, y = chains(7)
+    flag, turns = sg.field(sg.i32, ()), sg.field(sg.i32, ())
+
+    @sg.kernel
+    def by_arguments(on: sg.i32, m: sg.i32):
+        for i in x:
+            v = x[i]
+            if on > 0:
+                for _ in range(m):
+                    v = turn(v)
+            y[i] = AMPLIFIED * v
+
+    @sg.kernel
+    def by_fields():
+        for i in x:
+            v = x[i]
+            if flag[None] > 0:
+                for _ in range(turns[None]):
+                    v = turn(v)
+            y[i] = AMPLIFIED * v
+
+    for on, m in ((0, 2**30), (1, 5), (0, 2**31 - 1), (1, 0)):
+        flag[None], turns[None] = on, m
+        compare(by_arguments, (on, m), x, y, on * min(m, 9))
+        compare(by_fields, (), x, y, on * min(m, 9))
+
+
+def test_bounds_that_lie_far_apart_the_other_way_round() -> None:
+    """Their difference has no place in 32 bits; the loop runs not at all."""
+    x, y = chains(5)
+
+    @sg.kernel
+    def run(a: sg.i32, b: sg.i32):
+        for i in x:
+            v = x[i]
+            for _ in range(a, b):
+                v = turn(v)
+            y[i] = AMPLIFIED * v
+
+    for a, b, count in ((2**31 - 1, -(2**31), 0), (5, 9, 4), (2**31 - 2, -3, 0), (2**31 - 3, 2**31 - 1, 2)):
+        compare(run, (a, b), x, y, count)
