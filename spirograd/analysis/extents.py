@@ -145,12 +145,6 @@ def _holds(outer: Op, op: Op) -> bool:
 # --- memory --------------------------------------------------------------------------------------------------------------
 
 
-def known_element(load: Op) -> Size | None:
-    """What ``load`` reads, of primal memory that its kernel does not write, at a place that depends on constants, scalar arguments, extents
-    and such memory; None for others."""
-    return _Extent(()).leaf(load)
-
-
 def element_of(load: Op, indices: Sequence[Size]) -> Size | None:
     """What ``load`` reads at ``indices``; None unless it is an integer of primal memory that exists."""
     ref = ref_of(load)

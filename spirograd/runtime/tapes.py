@@ -30,7 +30,7 @@ _ROWS = 65536
 _CPU_ROWS = 4096
 # As many where the host cannot tell how long the loops are.
 _CPU_MOST_ROWS = 1 << 18
-# With fewer rows than this a task that lacks memory is refused, unless it has fewer iterations.
+# A task that lacks memory is asked for fewer rows down to these (and those of whole workgroups), then refused.
 _LEAST_ROWS = 64
 # Words of the heap, so that sums of two numbers of words are indices of 31 bits.
 _MOST_WORDS = 2**30 - 4096
