@@ -17,12 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.base import artifact
 from spirograd.base.artifact import ArgBlock, FaultSite, PrintSite, Slot
-from spirograd.base.dtypes import DType, i64, storage, u1, u32, unsigned
-from spirograd.base.errors import SpirogradAssertionError, render
+from spirograd.base.dtypes import DType, i64, storage, u1, u32
 from spirograd.ir import ops
 from spirograd.ir.interp_memory import Memory, array_extents, numbering, resolve
+from spirograd.ir.interp_reports import bits, record_fault, record_print
 from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, Region, TapeRef, TaskAttr, TempRef, ref_of
 from spirograd.ir.ops import OpCode
 
@@ -71,36 +70,6 @@ FAST: dict[OpCode, Callable[..., Any]] = {
 
 # The first entries of env; a null view stands for a buffer that the block lacks.
 _FAULT, _PRINT, _LAUNCH, _VALUES, _FIRST = 0, 1, 2, 3, 4
-
-
-def _bits(t: DType, value: Any) -> int:
-    """The bit pattern of a scalar, zero-extended."""
-    if t is u1:
-        return int(value)
-    if t.is_float:
-        return int(np.asarray(value, t.np).view(unsigned(t).np)[()])
-    return int(value) & ((1 << t.bits) - 1)
-
-
-def _words(dtypes: Sequence[DType], values: Sequence[Any]) -> list[int]:
-    """Scalars as pairs of 32-bit words, low before high."""
-    patterns = [_bits(t, x) for t, x in zip(dtypes, values)]
-    return [word for bits in patterns for word in (bits & 0xFFFFFFFF, bits >> 32)]
-
-
-def _record_fault(env: Env, number: int, site: FaultSite, operands: Sequence[Any]) -> None:
-    """Write the fault record if no fault came first; without a record, raise."""
-    record = env[_FAULT]
-    if record is None:
-        raise SpirogradAssertionError(render(site.message.format(*operands), site.loc))
-    if record[artifact.FAULT_FLAG]:
-        return
-    words = _words(site.dtypes, operands)[: 2 * artifact.FAULT_MAX_OPERANDS]
-    record[artifact.FAULT_FLAG] = 1
-    record[artifact.FAULT_SITE] = number
-    record[artifact.FAULT_LAUNCH] = env[_LAUNCH]
-    record[artifact.FAULT_OPERANDS - 1] = len(words)
-    record[artifact.FAULT_OPERANDS : artifact.FAULT_OPERANDS + len(words)] = words
 
 
 class _Compiler:
@@ -224,7 +193,7 @@ class _Compiler:
         fault = self.fault(site)
 
         def out_of_range(env: Env) -> int:
-            _record_fault(env, fault, site, [np.int64(x) for x in (*[env[s] for s in indices], *env[extents])])
+            record_fault(env[_FAULT], env[_LAUNCH], fault, site, [np.int64(x) for x in (*[env[s] for s in indices], *env[extents])])
             return -1
 
         if len(indices) == 1 and number is None and not any(origin):
@@ -532,7 +501,7 @@ def _cas(c: _Compiler, op: Op) -> Step:
             return
         old = truth(env[view][n])
         env[out] = old
-        if _bits(t, old) == _bits(t, env[expected]):
+        if bits(t, old) == bits(t, env[expected]):
             env[view][n] = env[desired]
 
     return step
@@ -549,7 +518,7 @@ def _check(c: _Compiler, op: Op) -> Step:
 
     def step(env: Env) -> None:
         if not env[condition]:
-            _record_fault(env, number, site, [env[s] for s in operands])
+            record_fault(env[_FAULT], env[_LAUNCH], number, site, [env[s] for s in operands])
 
     return step
 
@@ -561,15 +530,7 @@ def _print(c: _Compiler, op: Op) -> Step:
     number = c.prints.index(site)
 
     def step(env: Env) -> None:
-        ring = env[_PRINT]
-        if ring is None:
-            raise ValueError("the argument block has no entry for the print ring")
-        words = [number, int(env[_LAUNCH]), *_words(site.dtypes, [env[s] for s in operands])]
-        at = int(ring[artifact.PRINT_CURSOR])
-        ring[artifact.PRINT_CURSOR] = at + len(words)
-        start = artifact.PRINT_DATA + at
-        if at + len(words) <= int(ring[artifact.PRINT_CAPACITY]) and start + len(words) <= len(ring):
-            ring[start : start + len(words)] = words
+        record_print(env[_PRINT], env[_LAUNCH], number, site, [env[s] for s in operands])
 
     return step
 

@@ -17,7 +17,7 @@ from spirograd.ir.nodes import ArrayRef, Kernel, Op, Region, TapeRef, TaskAttr, 
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 
-# The name of the task; those of users have no such sign.
+# The name of the task; those of users are identifiers, without a dot.
 PLACING = "place.tapes"
 
 

@@ -161,7 +161,7 @@ def test_strided_tensors(session: Any) -> None:
 
 def test_finite_differences_of_torch(session: Any) -> None:
     if not session.device.caps.float64:
-        pytest.skip("no f64 here")
+        pytest.skip("missing f64: not on this device")
 
     @sg.kernel
     def cubes(x: sg.types.ndarray(), y: sg.types.ndarray()):

@@ -1,0 +1,54 @@
+"""What kernels report while the interpreter runs them: the fault record and the print ring, in the formats of base/artifact.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from spirograd.base import artifact
+from spirograd.base.artifact import FaultSite, PrintSite
+from spirograd.base.dtypes import DType, u1, unsigned
+from spirograd.base.errors import SpirogradAssertionError, render
+
+
+def bits(t: DType, value: Any) -> int:
+    """The bit pattern of a scalar, zero-extended."""
+    if t is u1:
+        return int(value)
+    if t.is_float:
+        return int(np.asarray(value, t.np).view(unsigned(t).np)[()])
+    return int(value) & ((1 << t.bits) - 1)
+
+
+def _words(dtypes: Sequence[DType], values: Sequence[Any]) -> list[int]:
+    """Scalars as pairs of 32-bit words, low before high."""
+    patterns = [bits(t, x) for t, x in zip(dtypes, values)]
+    return [word for pattern in patterns for word in (pattern & 0xFFFFFFFF, pattern >> 32)]
+
+
+def record_fault(record: Any, launch: Any, number: int, site: FaultSite, operands: Sequence[Any]) -> None:
+    """Write the fault record if no fault came first; without a record, raise."""
+    if record is None:
+        raise SpirogradAssertionError(render(site.message.format(*operands), site.loc))
+    if record[artifact.FAULT_FLAG]:
+        return
+    words = _words(site.dtypes, operands)[: 2 * artifact.FAULT_MAX_OPERANDS]
+    record[artifact.FAULT_FLAG] = 1
+    record[artifact.FAULT_SITE] = number
+    record[artifact.FAULT_LAUNCH] = launch
+    record[artifact.FAULT_OPERANDS - 1] = len(words)
+    record[artifact.FAULT_OPERANDS : artifact.FAULT_OPERANDS + len(words)] = words
+
+
+def record_print(ring: Any, launch: Any, number: int, site: PrintSite, operands: Sequence[Any]) -> None:
+    """Write a record to the print ring; if it has no room, only claim it."""
+    if ring is None:
+        raise ValueError("the argument block has no entry for the print ring")
+    words = [number, int(launch), *_words(site.dtypes, operands)]
+    at = int(ring[artifact.PRINT_CURSOR])
+    ring[artifact.PRINT_CURSOR] = at + len(words)
+    start = artifact.PRINT_DATA + at
+    if at + len(words) <= int(ring[artifact.PRINT_CAPACITY]) and start + len(words) <= len(ring):
+        ring[start : start + len(words)] = words
