@@ -20,12 +20,13 @@ from spirograd.autodiff.activity import Partner
 from spirograd.autodiff.clean import clean
 from spirograd.autodiff.derivative import Derivative, Need
 from spirograd.autodiff.forward import forward
+from spirograd.autodiff.gaps import broken_chain, gapped, gaps
 from spirograd.autodiff.int_casts import int_cast_warnings
 from spirograd.autodiff.logs import log_loads
-from spirograd.autodiff.memory import late_temps, memory_needs, memory_writes, old_values, own_names
+from spirograd.autodiff.memory import late_temps, memory_needs, memory_writes, old_values, without_states
 from spirograd.autodiff.needs import Conflict
 from spirograd.autodiff.prepared import prepared
-from spirograd.autodiff.report import gapped, gaps, logging_of, recomputed, records, refuse_lost
+from spirograd.autodiff.report import logging_of, recomputed, records, refuse_lost
 from spirograd.autodiff.reverse import Reversed, reverse
 from spirograd.autodiff.segments import segments_for
 from spirograd.autodiff.sizing import sizing
@@ -56,7 +57,7 @@ from spirograd.transforms.legalize import legalize
 from spirograd.transforms.lower_atomics import lower_atomics
 from spirograd.transforms.lower_remainder import lower_remainder
 from spirograd.transforms.offload import offload
-from spirograd.transforms.place_tapes import PLACING, place_tapes
+from spirograd.transforms.place_tapes import place_tapes
 from spirograd.transforms.reassociate import reassociate
 from spirograd.transforms.reductions import reductions
 from spirograd.transforms.simplify import simplify, simplify_lowered
@@ -145,8 +146,8 @@ def differentiate(kernel: Kernel, mode: str, partner: Partner, caps: Capabilitie
             def partner(ref: Ref) -> Ref | None:
                 return None if isinstance(ref, ArrayRef) and ref.arg in logs else outer(ref)
 
-            logging = logging_of(logged, lost)
-            made, gradient, needs, lost = _reversed(logged.replaying, partner, ctx)
+            logging, primal = logging_of(logged, lost), logged.replaying
+            made, gradient, needs, lost = _reversed(primal, partner, ctx)
             refuse_lost(lost, logged=True)
         main, counting, capacities = sizing(gradient, ctx)
         if options.verify:
@@ -165,8 +166,9 @@ def differentiate(kernel: Kernel, mode: str, partner: Partner, caps: Capabilitie
             sources=tuple(made.sources),
             gaps=gaps(primal, made.found, partner),
             gapped=gapped(primal, made.found, partner),
+            broken=broken_chain(primal, made.found, partner),
             warnings=int_cast_warnings(primal, made.found, partner),
-            recomputed=recomputed(primal, gradient),
+            recomputed=recomputed(gradient),
         )
 
 
@@ -180,7 +182,7 @@ def _reversed(primal: Kernel, partner: Partner, ctx: PassContext) -> tuple[Rever
         verify(gradient, "kernel")
     needs, conflicts = memory_needs(primal, gradient)
     lost = (*old_values(primal, gradient), *late_temps(primal, gradient), *conflicts)
-    return made, own_names(gradient), needs, lost
+    return made, without_states(gradient), needs, lost
 
 
 class _Pipeline:
@@ -285,7 +287,7 @@ def _task_infos(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> 
         if op.code is not ops.task:
             continue
         if op.attr.kind == "serial":
-            infos.append(TaskInfo(op.attr.name, "serial", op.attr.name, 0, places=op.attr.name == PLACING))
+            infos.append(TaskInfo(op.attr.name, "serial", op.attr.name, 0, places=op.attr.places))
             continue
         begin, end = (size_of(value) for value in op.regions[0].results[:2])
         most = _REDUCTION_GROUPS if op.attr.reductions else 0

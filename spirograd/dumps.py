@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,8 +29,9 @@ listeners: list[Callable[[Compilation], None]] = []
 
 
 def stage_path(compiled: CompiledKernel, folder: Path, stage: str) -> Path:
-    """The file of a stage: ``<kernel>-<key>.<stage>``."""
-    return folder / f"{compiled.name}-{compiled.key[:8]}.{stage}"
+    """The file of a stage: ``<kernel>-<key>.<stage>``. The stage may be of a task that the program named."""
+    plain = re.sub(r"[^\w.]", "_", stage)
+    return folder / f"{compiled.name}-{compiled.key[:8]}.{plain}"
 
 
 def write_stages(compiled: CompiledKernel, folder: Path) -> list[Path]:

@@ -157,8 +157,7 @@ class _Check:
         for key in self.active:
             after = args[key] if isinstance(key, int) else trees[self.twins[key].tree]
             loss += float(np.vdot(self.adjoints[key].astype(np.float64).reshape(-1), after.reshape(-1)))
-        numbers = [int(arg.name.removeprefix("returned")) for arg in self.made.returned]
-        return loss + sum(w * float(outcome.returns[k]) for w, k in zip(self.returned, numbers))
+        return loss + sum(w * float(outcome.returns[k]) for w, k in zip(self.returned, self.made.returned))
 
     def _row(self, key: Any, m: Memory, values: dict[Any, Any], gradient: Any, eps: float, rtol: float, atol: float, entries: int) -> Row:
         wide = {k: v.astype(np.float64) if v.dtype.kind == "f" else v for k, v in values.items()}

@@ -9,7 +9,7 @@ from spirograd.analysis.sizes import size_of
 from spirograd.base.dtypes import storage
 from spirograd.base.sizes import Size, needs_memory, variables
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Region, TempRef, ref_of
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Region, TempKind, TempRef, ref_of
 
 
 def extent_of(note: Op, around: Sequence[Op]) -> Size | None:
@@ -25,13 +25,13 @@ def extent_of(note: Op, around: Sequence[Op]) -> Size | None:
     return _Extent(around).of(note)
 
 
-def extents(kernel: Kernel, prefix: str) -> tuple[Size | None, ...]:
-    """`extent_of` all that ``kernel`` notes by an atomic maximum in temporaries named ``prefix`` and a number: by number."""
+def extents(kernel: Kernel, kind: TempKind) -> tuple[Size | None, ...]:
+    """`extent_of` all that ``kernel`` notes by an atomic maximum in temporaries of a kind: by number."""
     found: dict[int, Size | None] = {}
     for op, around in nested(kernel.body):
         ref = ref_of(op)
-        if op.code is ops.atomic and isinstance(ref, TempRef) and ref.name.startswith(prefix):
-            number, size = int(ref.name[len(prefix) :]), extent_of(op, around)
+        if op.code is ops.atomic and isinstance(ref, TempRef) and ref.kind is kind:
+            number, size = ref.number, extent_of(op, around)
             before = found.get(number, 0)
             found[number] = None if size is None or before is None else simplify(("max", before, size))
     return tuple([found.get(k) for k in range(max(found, default=-1) + 1)])

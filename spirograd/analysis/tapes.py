@@ -5,11 +5,10 @@ from __future__ import annotations
 from spirograd.base.artifact import TapeInfo
 from spirograd.base.dtypes import i32
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, Op, TapeRef, TempRef
+from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, Op, TapeRef, TempKind, TempRef
 
 # The array argument (i32) with the capacities of tapes by number, of kernels that find or use them on the device.
 SIZES = ArrayArg("%sizes", i32, 1)
-_CLAIMS = "claims%"
 
 
 def tapes_of(kernel: Kernel) -> dict[TapeRef, TapeInfo]:
@@ -29,12 +28,12 @@ def tapes_of(kernel: Kernel) -> dict[TapeRef, TapeInfo]:
 
 def counter(passing: int) -> TempRef:
     """What a task whose rows are claimed counts them by; ``passing``: as of `TapeInfo`."""
-    return TempRef(f"{_CLAIMS}{passing}", i32)
+    return TempRef(f"claims{passing}", i32, kind=TempKind.CLAIMS, number=passing)
 
 
 def passing_of(claim: Op) -> int:
     """The number of the size that says how many iterations get to ``claim``."""
-    return int(claim.attr.name[len(_CLAIMS) :])
+    return int(claim.attr.number)
 
 
 def claimed_in(task: Op) -> int | None:

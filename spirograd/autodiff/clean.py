@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from spirograd.autodiff.sweep import CAPACITY
+from spirograd.autodiff.sweep import capacity_of
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op, Ref, TapeRef, TempRef, ref_of
+from spirograd.ir.nodes import Kernel, Op, Ref, TapeRef, TempKind, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.simplify import simplify
@@ -44,10 +44,10 @@ class _Tapes(Rewriter):
 
     def _count(self, op: Op) -> Op | None:
         ref = ref_of(op)
-        if not isinstance(ref, TempRef) or not ref.name.startswith(CAPACITY):
+        if not isinstance(ref, TempRef) or ref.kind is not TempKind.CAPACITY:
             return self.copy(op)
-        number = self.numbers.get(int(ref.name[len(CAPACITY) :]))
+        number = self.numbers.get(ref.number)
         if number is None:
             return None
-        kept = replace(ref, name=f"{CAPACITY}{number}")
+        kept = capacity_of(number)
         return self.copy(op) if kept == ref else self.b.append(Op(op.code, op.type, self.args(op), (op.attr[0], kept), (), op.loc))

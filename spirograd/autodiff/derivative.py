@@ -95,8 +95,9 @@ class Derivative:
     ``logging``: set if the derivative needs values that the primal has to note, which only a Tape lets it do.
     ``needs``: primal memory that ``kernel`` and ``sizing`` read; ``writes``: what the primal writes. ``sinks``: memory whose gradient flows
     into ``kernel``, ``sources``: whose gradient it adds to. ``gaps``: memory without gradient that the primal gives values which depend on
-    its sources; ``gapped``: memory without gradient that the primal's sinks depend on. ``recomputed``: how many operations on floats of the
-    primal run again, by the line of the loop around them (None: of no serial loop).
+    its sources; ``gapped``: memory without gradient that the primal's sinks depend on; ``broken``: such memory that the primal writes, and
+    reads after that (writing, reading). ``recomputed``: how many operations on floats of the primal run again, by the line of the loop
+    around them (None: of no serial loop).
     """
 
     kernel: Kernel
@@ -110,5 +111,6 @@ class Derivative:
     sources: tuple[Place, ...] = ()
     gaps: tuple[Place, ...] = ()
     gapped: tuple[Place, ...] = ()
+    broken: tuple[Place, Place] | None = None
     warnings: tuple[str, ...] = ()
     recomputed: tuple[tuple[Loc | None, int], ...] = ()

@@ -13,20 +13,18 @@ from typing import NoReturn, Union
 from spirograd.autodiff import rules
 from spirograd.autodiff.activity import FIXED, Activity, Partner, activity, is_float
 from spirograd.autodiff.derivative import Derivative, Place
-from spirograd.autodiff.report import gapped, gaps
+from spirograd.autodiff.gaps import gapped, gaps
 from spirograd.autodiff.values import zero
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, LoopAttr, Op, Ref, Region, TapeRef, TempRef, ref_of
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, LoopAttr, Op, Ref, Region, TapeRef, TempKind, TempRef, ref_of
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.simplify import simplify
 
 Own = Union[TempRef, TapeRef]  # memory of a launch, whose duals are made here
 _EXTREMA = ("min", "max")
 _ROUNDED = (ops.add, ops.sub, ops.mul, ops.div)
-# Stands for memory that a parallel loop changes, where the loop after it that finds the winners would read it again.
-_CHANGED = "%changed"
 
 
 def forward(kernel: Kernel, partner: Partner, ctx: PassContext, constant: bool = False) -> Derivative:
@@ -70,7 +68,7 @@ def _refuse_changed(kernel: Kernel) -> None:
     """Raise if finding the winners of a minimum or maximum takes memory that the loop changes."""
     for op in kernel.walk():
         ref = ref_of(op)
-        if isinstance(ref, TempRef) and ref.name == _CHANGED:
+        if isinstance(ref, TempRef) and ref.kind is TempKind.CHANGED:
             raise SpirogradUnsupportedError(
                 "the tangent of an atomic minimum or maximum needs the winning value, which depends on this memory; the loop changes it",
                 op.loc,
@@ -325,7 +323,7 @@ class _Winners(_Forward):
         """A value that cannot be had again; see `_refuse_changed`."""
         ref = ref_of(op)
         assert ref is not None
-        self.env[op] = self.b.load(TempRef(_CHANGED, ref.dtype))
+        self.env[op] = self.b.load(TempRef("changed", ref.dtype, kind=TempKind.CHANGED))
 
     def cas(self, op: Op) -> None:
         self.unknown(op)
@@ -353,7 +351,7 @@ def _memory(ref: Ref) -> object:
 
 def _is_adjoint(ref: Ref) -> bool:
     """Whether memory belongs to reverse mode."""
-    return ref.name.endswith(".grad") if isinstance(ref, TempRef) else getattr(ref, "role", "") == "grad"
+    return ref.kind is TempKind.ADJOINT if isinstance(ref, TempRef) else getattr(ref, "role", "") == "grad"
 
 
 def _wanted(kernel: Kernel, found: Activity) -> dict[Op, tuple[int, ...]]:

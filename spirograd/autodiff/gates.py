@@ -10,10 +10,9 @@ from spirograd.base.dtypes import i32, u32
 from spirograd.base.loc import Loc
 from spirograd.base.sizes import Size
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op, Region, TapeRef, TempRef
+from spirograd.ir.nodes import Kernel, Op, Region, TapeRef, TempKind, TempRef
 from spirograd.ir.rewrite import Rewriter
 
-PASSING = "passing"
 # Bytes of tapes for which counting is not worth it: the heap has as many in any case.
 _SMALL = 1 << 20
 
@@ -78,8 +77,13 @@ def _is_small(loop: Op, gate: Gate, sizes: Sequence[Size | None]) -> bool:
     return isinstance(begin, int) and isinstance(end, int) and (end - begin) * row <= _SMALL
 
 
+def passing_count(number: int) -> TempRef:
+    """Where the iterations that pass the gate with size ``number`` are counted."""
+    return TempRef(f"passing{number}", i32, kind=TempKind.PASSING, number=number)
+
+
 def noting(kernel: Kernel, numbers: Mapping[int, Gate]) -> Kernel:
-    """``kernel`` with a note at the begin of each gate, an atomic addition to a temporary named after its number."""
+    """``kernel`` with a note at the begin of each gate, an atomic addition to `passing_count`."""
     return _Notes(numbers).kernel(kernel)
 
 
@@ -96,6 +100,6 @@ class _Notes(Rewriter):
         b = self.b
         b.begin()
         b.loc = gate.loc
-        b.atomic("add", TempRef(f"{PASSING}{number}", i32), b.const(1))
+        b.atomic("add", passing_count(number), b.const(1))
         first = b.end().ops[:-1]
         return Region(region.params, (*first, *super().region(region).ops))

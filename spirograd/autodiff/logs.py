@@ -14,7 +14,7 @@ from spirograd.base.dtypes import DType, i32
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.sizes import Size
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, Op, Region, TempRef, ref_of
+from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, Op, Region, TempKind, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.dce import dce
@@ -269,7 +269,7 @@ class _Replaying(_Noting):
         return self.b.emit(ops.recall, entry, new) if is_float(op.type) else entry
 
 
-_OLD = TempRef("%old", i32)
+_OLD = TempRef("old", i32, kind=TempKind.OLD_VALUE)
 
 
 class _Counting(_Noting):

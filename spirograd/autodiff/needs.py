@@ -28,9 +28,11 @@ class Conflict:
     loggable: bool = True
 
 
-def needs(primal: Kernel, loads: Iterable[Op]) -> tuple[tuple[Need, ...], tuple[Conflict, ...]]:
+def needs(primal: Kernel, loads: Iterable[Op], finals: Iterable[Op] = ()) -> tuple[tuple[Need, ...], tuple[Conflict, ...]]:
     """What ``loads`` of ``primal`` (kernel IR) require of memory so that, done again later, they give what they gave: one `Need` for each
     memory, in order of the loads; and the loads that no state of memory serves.
+
+    ``finals``: atomics of ``primal`` that are found again by what they leave, which is memory as it is after the kernel.
 
     The needs are those of the loads that are left without the conflicts. Of one memory that some loads need as it is before the kernel
     and others as it is after it, the first are conflicts.
@@ -41,9 +43,13 @@ def needs(primal: Kernel, loads: Iterable[Op]) -> tuple[tuple[Need, ...], tuple[
     order = _Order(primal)
     demands: dict[tuple[str, int], tuple[Outer, list[_Demand]]] = {}
     conflicts = []
-    for load in sorted(dict.fromkeys(loads), key=order.position.__getitem__):
+    left = frozenset(finals)
+    for load in sorted(dict.fromkeys((*loads, *left)), key=order.position.__getitem__):
         ref = memory_of(load)
         if not isinstance(ref, (FieldRef, ArrayRef)) or ref.role != "primal":
+            continue
+        if load in left:
+            demands.setdefault(outer_key(ref), (ref, []))[1].append(_Demand(load, ref, earlier=[load]))
             continue
         if load.code is not ops.load:
             conflicts.append(Conflict(ref, load, load.loc, load.loc))

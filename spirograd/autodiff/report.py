@@ -1,20 +1,20 @@
-"""What a derivative has to say: what it records and why, where gradients end."""
+"""What a derivative has to say: what it records and why, what it computes again, what it cannot have."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from spirograd.analysis.extents import extents
-from spirograd.autodiff.activity import Activity, Partner, is_float
-from spirograd.autodiff.derivative import Logging, Need, Place, Record
+from spirograd.autodiff.activity import is_float
+from spirograd.autodiff.derivative import Logging, Need, Record
 from spirograd.autodiff.logs import Logged
 from spirograd.autodiff.needs import Conflict
-from spirograd.autodiff.sweep import CAPACITY, Sweep
+from spirograd.autodiff.sweep import Sweep
 from spirograd.base.dtypes import Vec
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.loc import Loc
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Region, TapeRef, ref_of
+from spirograd.ir.nodes import Kernel, Op, Region, TapeRef, TempKind
 
 _PLUMBING = frozenset((ops.vec, ops.extract, ops.insert, ops.select, ops.cast, ops.result))
 
@@ -23,7 +23,7 @@ def records(gradient: Kernel, sweep: Sweep) -> tuple[Record, ...]:
     """The tapes that are left in a gradient kernel, in order of appearance."""
     by_name = {tape.name: (value, sweep.loops[tape.capacity]) for tape, value in sweep.tapes.items()}
     segment = {tape.name: recording.segment for recording in sweep.recordings.values() for tape in recording.tapes}
-    rooms = extents(gradient, CAPACITY)
+    rooms = extents(gradient, TempKind.CAPACITY)
     left = dict.fromkeys(op.attr for op in gradient.walk() if isinstance(op.attr, TapeRef))
     found = []
     for tape in left:
@@ -55,33 +55,13 @@ def _why(gradient: Kernel, tape: TapeRef) -> str:
     return "needed " + " and ".join(reasons or ["by what follows"])
 
 
-def gaps(kernel: Kernel, found: Activity, partner: Partner) -> tuple[Place, ...]:
-    """Memory of floats without gradient that gets values which depend on memory with one."""
-    return _places(kernel, partner, lambda op: op.code.effect in ("write", "atomic") and op.args[-1] in found.varied)
-
-
-def gapped(kernel: Kernel, found: Activity, partner: Partner) -> tuple[Place, ...]:
-    """Memory of floats without gradient on which memory with one depends."""
-    return _places(kernel, partner, lambda op: op.code.effect in ("read", "atomic") and op in found.useful)
-
-
-def _places(kernel: Kernel, partner: Partner, wanted: Callable[[Op], bool]) -> tuple[Place, ...]:
-    places: dict[Place, None] = {}
-    for op in kernel.walk():
-        ref = ref_of(op)
-        if isinstance(ref, (FieldRef, ArrayRef)) and ref.dtype.is_float and partner(ref) is None and wanted(op):
-            places[Place(ref, op.loc)] = None
-    return tuple(places)
-
-
-def recomputed(primal: Kernel, gradient: Kernel) -> tuple[tuple[Loc | None, int], ...]:
-    """How many operations on floats of ``primal`` its gradient kernel runs again, by the line of the serial loop around them."""
-    own = {(op.code, op.loc) for op in primal.walk() if _computes(op)}
+def recomputed(gradient: Kernel) -> tuple[tuple[Loc | None, int], ...]:
+    """How many operations on floats of its primal a gradient kernel runs again, by the line of the serial loop around them."""
     counts: dict[Loc | None, int] = {}
 
     def look(region: Region, loop: Loc | None) -> None:
         for op in region.ops:
-            if _computes(op) and (op.code, op.loc) in own:
+            if _computes(op) and op.primal is not None and op.primal.code is op.code:
                 counts[loop] = counts.get(loop, 0) + 1
             serial = op.code is ops.while_ or (op.code is ops.for_ and not op.attr.parallel)
             for inner in op.regions:

@@ -19,14 +19,14 @@ from spirograd.autodiff.derivative import Place
 from spirograd.autodiff.needs import states
 from spirograd.autodiff.prepare.elements import Numbers, indices_of, owned
 from spirograd.autodiff.segments import NO_SEGMENTS, Segments
-from spirograd.autodiff.sweep import STATE, Recording, Sweep, segments, turns
+from spirograd.autodiff.sweep import Recording, Sweep, segments, turns
 from spirograd.autodiff.values import add_temp, load_temp, store_temp, temp_of, total, zero
 from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import VOID, DType
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import Kernel, LoopAttr, Op, Ref, Region, ScalarArg, TempRef, ref_of
+from spirograd.ir.nodes import Kernel, LoopAttr, Op, Ref, Region, ScalarArg, TempKind, TempRef, ref_of
 
 
 @dataclass(slots=True)
@@ -76,12 +76,12 @@ class _Reverse:
         args = [*old.args]
         for node in self.found.varied & self.found.useful:
             if isinstance(node, TempRef):
-                self.temps[node] = TempRef(f"{node.name}.grad", node.dtype, node.shape)
+                self.temps[node] = replace(node, name=f"{node.name}.grad", kind=TempKind.ADJOINT)
         for ref in sorted(self.temps, key=lambda r: r.name):
             self._fill(self.temps[ref])
         for k, ref in enumerate(old.returns):
             if ref in self.temps:
-                args.append(ScalarArg(f"returned{k}", ref.dtype))
+                args.append(ScalarArg(f"returned{k}", ref.dtype, k))
                 b.store(self.temps[ref], b.emit(ops.arg, attr=len(args) - 1, type=ref.dtype))
         body = old.body.ops[:-1]
         self.sweep.run(body, True)
@@ -279,7 +279,7 @@ class _Reverse:
             return
         self._note(self.sinks, ref, op)
         number = self.extrema.setdefault(op, len(self.extrema))
-        final = b.load(replace(ref, name=f"{ref.name}{STATE}final{number}"), *at)
+        final = b.append(Op(ops.load, ref.dtype, at, replace(ref, state=f"final{number}"), (), op.loc, op))
         there, t = self.sweep.env[value], ref.dtype
         apart = b.emit(ops.abs_, b.emit(ops.sub, there, final))
         near = b.emit(ops.le, apart, b.emit(ops.mul, b.emit(ops.abs_, final), b.const(_SAME[t.bits] * float(np.finfo(t.np).eps), t)))

@@ -10,14 +10,14 @@ from spirograd.analysis.size_rules import simplify as simplified
 from spirograd.analysis.sizes import size_of
 from spirograd.analysis.tapes import SIZES, counter, passing_of, sizes_of
 from spirograd.autodiff.derivative import Counting
-from spirograd.autodiff.gates import PASSING, Gate, gates, noting
-from spirograd.autodiff.sweep import CAPACITY
+from spirograd.autodiff.gates import Gate, gates, noting, passing_count
+from spirograd.autodiff.sweep import capacity_of
 from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import VOID, i32
 from spirograd.base.sizes import Size, needs_memory, walk
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, Region, TapeRef, TempRef, ref_of
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, Region, TapeRef, TempKind, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.exact_extrema import exact, is_rounded
@@ -39,7 +39,7 @@ def sizing(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[Counting, ..
     if not counts:
         return kernel, (), ()
     asynchronous = ctx.caps.profile in ("vulkan", "wgpu")
-    known = extents(kernel, CAPACITY)
+    known = extents(kernel, TempKind.CAPACITY)
     sizes = tuple([size if _is_quick(size, asynchronous) else None for size in known])
     gated = dict(enumerate(gates(kernel, known), len(sizes))) if asynchronous else {}
     kernel = noting(kernel, gated)
@@ -100,26 +100,24 @@ class _HandingOver(Rewriter):
 def _agreeing(main: Kernel, stages: tuple[Counting, ...]) -> tuple[Kernel, tuple[Counting, ...]]:
     """Kernels that round alike what counts depend on: compiled apart, they could fuse other operations, and a loop that stops at a value
     of floats would run once more than was counted."""
-    sites = {(op.code, op.loc) for stage in stages for op in stage.kernel.walk() if is_rounded(op)}
-    if not sites:
+    repeated = {op.primal for stage in stages for op in stage.kernel.walk() if is_rounded(op) and op.primal is not None}
+    if not repeated:
         return main, stages
 
     def marked(kernel: Kernel) -> Kernel:
-        return exact(kernel, {op for op in kernel.walk() if (op.code, op.loc) in sites})
+        return exact(kernel, {op for op in kernel.walk() if op.primal in repeated})
 
     return marked(main), tuple([replace(stage, kernel=marked(stage.kernel)) for stage in stages])
 
 
 def _capacity(op: Op) -> int | None:
     """The number of the capacity that ``op`` notes; None if it is something else."""
-    return _noted(op, CAPACITY)
+    return _noted(op, TempKind.CAPACITY)
 
 
-def _noted(op: Op, what: str) -> int | None:
+def _noted(op: Op, kind: TempKind) -> int | None:
     ref = ref_of(op)
-    if op.code is not ops.atomic or not isinstance(ref, TempRef) or not ref.name.startswith(what):
-        return None
-    return int(ref.name[len(what) :])
+    return ref.number if op.code is ops.atomic and isinstance(ref, TempRef) and ref.kind is kind else None
 
 
 class _Checked(Rewriter):
@@ -136,7 +134,7 @@ class _Checked(Rewriter):
         return super().kernel(kernel)
 
     def _atomic(self, op: Op) -> Op | None:
-        number, passing = _capacity(op), _noted(op, PASSING)
+        number, passing = _capacity(op), _noted(op, TempKind.PASSING)
         if passing is not None:
             return self.b.emit(ops.claim, attr=counter(passing), type=i32)
         if number is None:
@@ -186,7 +184,7 @@ def _counting(kernel: Kernel, wanted: Sequence[int], gated: Mapping[int, Gate], 
             break
         kept |= read
     hoisted = _Hoist(bare).kernel(bare)
-    refs = tuple([TempRef(f"{PASSING if k in gated else CAPACITY}{k}", i32) for k in wanted])
+    refs = tuple([passing_count(k) if k in gated else capacity_of(k) for k in wanted])
     b = Builder()
     b.begin()
     for k, ref in zip(wanted, refs):
@@ -212,7 +210,7 @@ class _Bare(Rewriter):
         return None
 
     def _write(self, op: Op) -> Op | None:
-        capacity, passing = _capacity(op), _noted(op, PASSING)
+        capacity, passing = _capacity(op), _noted(op, TempKind.PASSING)
         if capacity in self.wanted or passing in self.wanted:
             return self.copy(op)
         if passing is not None and self.gated[passing].tapes & self.kept:
@@ -259,7 +257,7 @@ class _Hoist(Rewriter):
             return self.value(value)
         if value not in copies:
             args = tuple([self._outside(a, copies) for a in value.args])
-            copies[value] = self.b.append(Op(value.code, value.type, args, value.attr, (), value.loc))
+            copies[value] = self.b.append(Op(value.code, value.type, args, value.attr, (), value.loc, value.primal))
         return copies[value]
 
 

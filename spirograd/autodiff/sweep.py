@@ -10,14 +10,7 @@ from spirograd.base.dtypes import DType, Type, Vec, f32, i32, i64
 from spirograd.base.loc import Loc
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import LoopAttr, Op, Region, TapeRef, TempRef, ref_of
-
-# Temporaries that stand for old values of atomics, which cannot be had again; see `reverse`.
-OLD_VALUE = "%old"
-CAPACITY = "capacity"
-# Added to the name of memory that is read again: the state that it must be in for that. Memory in different states has different names
-# until it is settled what can be had (see `memory`), so that no pass takes one value for the other.
-STATE = "%"
+from spirograd.ir.nodes import LoopAttr, Op, Region, TapeRef, TempKind, TempRef, ref_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +66,12 @@ class Sweep:
         if isinstance(ref, TempRef):
             state = "" if self.fresh else state or "late"
         if state:
-            self.env[op] = self.b.load(replace(ref, name=f"{ref.name}{STATE}{state}"), *self.args(op))
+            self.env[op] = self.b.append(Op(ops.load, op.type, self.args(op), replace(ref, state=state), (), op.loc, op))
         else:
             self.clone(op)
 
     def clone(self, op: Op) -> None:
-        self.env[op] = self.b.append(Op(op.code, op.type, self.args(op), op.attr, (), op.loc))
+        self.env[op] = self.b.append(Op(op.code, op.type, self.args(op), op.attr, (), op.loc, op))
 
     def region(self, region: Region) -> Region:
         """A copy of ``region``, nothing recorded in it."""
@@ -96,10 +89,11 @@ class Sweep:
         if isinstance(ref, TempRef) and self.fresh and ref not in self.returns:
             self.clone(op)
         elif op.code is not ops.store:
-            # Its old value is gone. If anything turns out to need it, this load tells; see `reverse`.
+            # Its old value is gone. If anything turns out to need it, this load tells; see `memory.old_values`.
             assert isinstance(op.type, DType)
             self.lost += 1
-            self.env[op] = self.b.load(TempRef(f"{OLD_VALUE}{self.lost}", op.type))
+            old = TempRef(f"old{self.lost}", op.type, kind=TempKind.OLD_VALUE, number=self.lost)
+            self.env[op] = self.b.append(Op(ops.load, op.type, (), old, (), op.loc, op))
 
     # --- control ---------------------------------------------------------------------------------------------------------
 
@@ -195,13 +189,18 @@ class Sweep:
         count = segments(b, count, recording.segment)
         if count.type is i64:
             count = b.cast(b.emit(ops.min_, count, b.const(2**31 - 1, i64)), i32)
-        b.atomic("max", TempRef(f"{CAPACITY}{tapes[0].capacity}", i32), count)
+        b.atomic("max", capacity_of(tapes[0].capacity), count)
 
     def recall(self, tape: TapeRef, iteration: Op) -> Op:
         """The value that was noted in an iteration."""
         b, t = self.b, self.tapes[tape].type
         parts = [b.load(tape, iteration, b.const(k)) for k in range(tape.width)]
         return whole(b, t, [recalled(b, part, element(t)) for part in parts])
+
+
+def capacity_of(number: int) -> TempRef:
+    """Where the entries that tapes with capacity ``number`` must hold are noted."""
+    return TempRef(f"capacity{number}", i32, kind=TempKind.CAPACITY, number=number)
 
 
 def turns(b: Builder, begin: Op, end: Op) -> Op:

@@ -35,12 +35,17 @@ class Builder:
     """Appends operations to the innermost open region.
 
     Open a region with `begin`, close it with `end(results)`, which gives the Region to hand to `if_`, `for_`, `while_` or `emit`.
-    ``loc`` is given to everything that is emitted.
+    ``loc`` and ``primal`` are given to everything that is emitted; see `Op`.
     """
 
     def __init__(self) -> None:
         self._stack: list[tuple[tuple[Op, ...], list[Op]]] = []
         self.loc: Loc | None = None
+        self.primal: Op | None = None
+
+    def at(self, op: Op) -> None:
+        """What is emitted from now on stands for ``op``."""
+        self.loc, self.primal = op.loc, op.primal
 
     @property
     def ops(self) -> list[Op]:
@@ -79,7 +84,7 @@ class Builder:
     def emit(self, code: OpCode, *args: Op, attr: Any = None, type: Type | None = None, regions: tuple[Region, ...] = ()) -> Op:
         """Append ``code``; ``type`` only where it does not follow from the operands."""
         t = result_type(code, args) if type is None else type
-        return self.append(Op(code, t, args, attr, regions, self.loc))
+        return self.append(Op(code, t, args, attr, regions, self.loc, self.primal))
 
     def const(self, value: bool | int | float, t: DType = i32) -> Op:
         if t is u1:
@@ -119,5 +124,3 @@ class Builder:
     def while_(self, initial: Sequence[Op], condition: Region, body: Region) -> tuple[Op, ...]:
         types = tuple(v.type for v in initial)
         return self.results(self.emit(ops.while_, *initial, type=types, regions=(condition, body)))
-
-

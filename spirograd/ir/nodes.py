@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Union
 
 from spirograd.base.artifact import Slot
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Op:
-    """One operation. ``attr`` is hashable data whose form each entry of the op table states."""
+    """One operation. ``attr`` is hashable data whose form each entry of the op table states.
+
+    ``primal``: in a gradient kernel, the operation of the primal that this one repeats, or whose memory it looks at. Copies keep it, as
+    they keep ``loc``; neither changes what the operation computes, and the text of the IR leaves both out.
+    """
 
     code: OpCode
     type: Type
@@ -29,6 +34,7 @@ class Op:
     attr: Any = None
     regions: tuple[Region, ...] = ()
     loc: Loc | None = None
+    primal: Op | None = None
 
     def __repr__(self) -> str:
         return f"<{self.code.name} {self.attr if self.attr is not None else ''}: {self.type}>"
@@ -83,7 +89,12 @@ class Layout:
 @dataclass(frozen=True, slots=True)
 class FieldRef:
     """A field of tree ``tree``. Indices: one per axis of ``shape``, then one per axis of ``element_shape``. ``key`` is a number unique
-    to the field, shared by all its roles: primal, grad, dual (its tangent) and grad_dual (the tangent of its grad)."""
+    to the field, shared by all its roles: primal, grad, dual (its tangent) and grad_dual (the tangent of its grad).
+
+    ``state``, of this and of other references: while a gradient kernel is being made, the state in which the memory has to be for a load
+    that repeats one of the primal, such as "before" the primal or "after" it. References in different states differ, so that no pass takes
+    one value for the other; see `autodiff.memory`.
+    """
 
     name: str
     tree: int
@@ -93,6 +104,7 @@ class FieldRef:
     element_shape: tuple[int, ...]
     layout: Layout
     role: str = "primal"
+    state: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +119,40 @@ class ArrayRef:
     element_shape: tuple[int, ...] = ()
     role: str = "primal"
     wide: bool = False
+    state: str = ""
+
+
+class TempKind(Enum):
+    """What a temporary is for; ``number`` of a `TempRef`: of what there are several."""
+
+    VALUE = "value"  # what the program keeps there: variables, values that tasks share, return values
+    ADJOINT = "adjoint"  # of another temporary
+    CAPACITY = "capacity"  # entries that the tapes with capacity ``number`` must hold
+    PASSING = "passing"  # iterations that pass the gate with size ``number``
+    CLAIMS = "claims"  # rows claimed so far, of the gate with size ``number``
+    OLD_VALUE = "old_value"  # stands for the old value of atomic ``number``, which is gone
+    CHANGED = "changed"  # stands for a value of memory that has changed since
+    # What places tapes, as of the kinds of `Slot` of these names: of tape, capacity, gate or task ``number``.
+    TAPE_BASE = "tape_base"
+    TAPE_PITCH = "tape_pitch"
+    TAPE_CAPACITY = "tape_capacity"
+    TAPE_CLAIMS = "tape_claims"
+    TAPE_ROWS = "tape_rows"
 
 
 @dataclass(frozen=True, slots=True)
 class TempRef:
-    """Memory of one launch: values that cross tasks, variables that parallel loops update, return values. Zeroed never."""
+    """Memory of one launch: values that cross tasks, variables that parallel loops update, return values. Zeroed never.
+
+    What it is for is in ``kind`` and ``number``: ``name`` may hold a name of the user's, and is for readers.
+    """
 
     name: str
     dtype: DType
     shape: tuple[int, ...] = ()
+    kind: TempKind = TempKind.VALUE
+    number: int = 0
+    state: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +224,14 @@ class TaskAttr:
     per entry of ``reductions`` and yields the next accumulators. finish takes the accumulators of some iterations combined (of a thread,
     workgroup or chunk) and adds them to memory; it may run any number of times, and never runs with an accumulator counted twice.
     Accumulators start at the identity.
+    ``places``: a serial task that only places the tapes of the tasks after it.
     """
 
     kind: str
     name: str
     group_size: int = 0
     reductions: tuple[Reduction, ...] = ()
+    places: bool = False
 
 
 # --- kernels -----------------------------------------------------------------------------------------------------------
@@ -200,8 +239,11 @@ class TaskAttr:
 
 @dataclass(frozen=True, slots=True)
 class ScalarArg:
+    """``returned``: of a gradient kernel, the number of the returned value whose adjoint this is."""
+
     name: str
     dtype: DType
+    returned: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class Rewriter:
         if handler is None:
             new: Op | None = self.copy(op)
         else:
-            self.b.loc = op.loc
+            self.b.at(op)
             new = handler(op)
         if new is not None and new is not op:
             self.env[op] = new
@@ -50,7 +50,7 @@ class Rewriter:
         args = tuple([get(a, a) for a in op.args])
         regions = op.regions and tuple([self.region(r) for r in op.regions])
         if args != op.args or regions != op.regions or self.cloning:
-            op = Op(op.code, op.type, args, op.attr, regions, op.loc)
+            op = Op(op.code, op.type, args, op.attr, regions, op.loc, op.primal)
         return self.b.append(op)
 
     def region(self, region: Region) -> Region:

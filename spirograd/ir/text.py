@@ -30,6 +30,7 @@ from spirograd.ir.nodes import (
     ScalarArg,
     TapeRef,
     TaskAttr,
+    TempKind,
     TempRef,
     Term,
     ref_of,
@@ -40,7 +41,7 @@ _CLASSES = (
     ArrayArg, ArrayRef, BufferRef, FaultSite, FieldRef, Layout, Loc, LoopAttr, PrintSite, Reduction, ScalarArg, Slot, TapeRef, TaskAttr,
     TempRef, Term, Vec,
 )  # fmt: skip
-_CLASS_BY_NAME: dict[str, Any] = {cls.__name__: cls for cls in _CLASSES}
+_CLASS_BY_NAME: dict[str, Any] = {cls.__name__: cls for cls in _CLASSES} | {TempKind.__name__: TempKind}
 _REFS = (FieldRef, ArrayRef, TempRef, TapeRef, BufferRef)
 _NAMES: dict[str, Any] = {t.name: t for t in dtypes.ALL} | {"nan": math.nan, "inf": math.inf}
 # Parameters of dataclasses that are left out of the text unless locations are wanted.
@@ -160,6 +161,8 @@ class _Printer:
             return _quote(value)
         if isinstance(value, DType):
             return value.name
+        if isinstance(value, TempKind):
+            return str(value)
         if isinstance(value, tuple):
             return "(" + ", ".join([self.expression(x) for x in value]) + ("," if len(value) == 1 else "") + ")"
         if isinstance(value, _CLASSES):
@@ -307,7 +310,7 @@ class _Parser:
         try:
             tree = ast.parse(text.strip(), mode="eval").body
             return self.evaluate(tree)
-        except (SyntaxError, TypeError, ValueError) as error:
+        except (SyntaxError, TypeError, ValueError, KeyError) as error:
             line.fail(f"bad expression {text.strip()!r} ({error})")
 
     def evaluate(self, node: ast.expr) -> Any:
@@ -322,6 +325,8 @@ class _Parser:
             if node.id not in self.names:
                 raise ValueError(f"{node.id} is not declared")
             return self.names[node.id]
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == TempKind.__name__:
+            return TempKind[node.attr]
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _CLASS_BY_NAME:
             cls = _CLASS_BY_NAME[node.func.id]
             keywords = {k.arg: self.evaluate(k.value) for k in node.keywords if k.arg is not None}

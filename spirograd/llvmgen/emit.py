@@ -27,12 +27,23 @@ _BLOCK = "ptr noalias nonnull readonly align 8 captures(none) %block"
 
 
 def entry_names(kernel: Kernel) -> tuple[str, ...]:
-    """The symbol of each task, in order, as `emit_kernel` names them."""
+    """The symbol of each task, in order, as `emit_kernel` names them; each may have a second version, `_alone`. All are different, and none
+    begins as the names of LLVM's own functions do."""
     names: list[str] = []
+    taken: set[str] = set()
     for op in kernel.body.ops[:-1]:
-        base = symbol(f"{kernel.name}.{op.attr.name or op.attr.kind}")
-        names.append(base if base not in names else f"{base}.{len(names)}")
+        name = symbol(f"{kernel.name}.{op.attr.name or op.attr.kind}")
+        name = f"_{name}" if name.startswith("llvm.") else name
+        while name in taken or _alone(name) in taken:
+            name += "_"
+        taken |= {name, _alone(name)}
+        names.append(name)
     return tuple(names)
+
+
+def _alone(name: str) -> str:
+    """The symbol of the version of a task that runs alone."""
+    return f"{name}.alone"
 
 
 def emit_kernel(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions) -> str:
@@ -56,7 +67,7 @@ def emit_kernel(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: Co
         module.functions.append(_range_task(module, op, name, op.regions[1]))
         alone = alone_body(op.regions[1])
         if alone is not None:
-            alones[op] = f"{name}.alone"
+            alones[op] = _alone(name)
             module.functions.append(_range_task(module, op, alones[op], alone, independent=False))
     module.functions.append(_driver(module, tasks, names, alones))
     _add_half(module)

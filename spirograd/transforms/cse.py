@@ -80,7 +80,7 @@ class _Cse(Rewriter):
             if found is not None:
                 self.env[op] = found
                 return
-        new = self.b.append(op if args == op.args else Op(op.code, op.type, args, op.attr, (), op.loc))
+        new = self.b.append(op if args == op.args else Op(op.code, op.type, args, op.attr, (), op.loc, op.primal))
         self.known[-1][key] = new
         if new is not op:
             self.env[op] = new

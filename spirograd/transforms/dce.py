@@ -173,4 +173,4 @@ class _Remove(Rewriter):
             return self.b.append(op)
         assert isinstance(op.type, tuple)
         types = tuple([op.type[k] for k in keep])
-        return self.b.append(Op(op.code, types, args, op.attr, regions, op.loc))
+        return self.b.append(Op(op.code, types, args, op.attr, regions, op.loc, op.primal))

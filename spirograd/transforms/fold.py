@@ -45,7 +45,7 @@ class _Fold(Rewriter):
                 return new
         if args == op.args and not self.cloning:
             return self.b.append(op)
-        return self.b.append(Op(op.code, op.type, args, op.attr, (), op.loc))
+        return self.b.append(Op(op.code, op.type, args, op.attr, (), op.loc, op.primal))
 
     def _evaluate(self, op: Op, args: tuple[Op, ...]) -> Op:
         values = [_scalar(a).np.type(a.attr) for a in args]
@@ -70,7 +70,7 @@ class _Fold(Rewriter):
             return None
         if op.type and _is_cheap(op.regions[0]) and _is_cheap(op.regions[1]):
             then, orelse = self.inline(op.regions[0], ()), self.inline(op.regions[1], ())
-            self.b.loc = op.loc
+            self.b.at(op)
             chosen = [x if x is y else self.b.emit(ops.select, condition, x, y) for x, y in zip(then, orelse)]
             self._replace(op, tuple(chosen))
             return None

@@ -60,7 +60,7 @@ class _Licm(Rewriter):
             self.level[self.value(op)] = depth
             return
         args = self.args(op)
-        new = op if args == op.args else Op(op.code, op.type, args, op.attr, (), op.loc)
+        new = op if args == op.args else Op(op.code, op.type, args, op.attr, (), op.loc, op.primal)
         self.lists[target].append(new)
         self.level[new] = target
         if new is not op:

@@ -178,7 +178,7 @@ class _Offload(Rewriter):
         """A name for the next task, different from those before."""
         count = len(self.names)
         name = wanted or f"{self.old.name}_{count}"
-        if name in self.names:
+        while name in self.names:
             name = f"{name}_{count}"
         self.names.add(name)
         return name

@@ -13,11 +13,11 @@ from spirograd.base.dtypes import VOID, i32
 from spirograd.base.loc import Loc
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import ArrayRef, Kernel, Op, Region, TapeRef, TaskAttr, TempRef
+from spirograd.ir.nodes import ArrayRef, Kernel, Op, Region, TapeRef, TaskAttr, TempKind, TempRef
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 
-# The name of the task; those of users are identifiers, without a dot.
+# The name of the task, as far as no loop has it.
 PLACING = "place.tapes"
 
 
@@ -36,22 +36,25 @@ def place_tapes(kernel: Kernel, ctx: PassContext) -> Kernel:
     b = Builder()
     b.loc = kernel.loc
     b.begin()
-    b.emit(ops.task, attr=TaskAttr("serial", PLACING), type=VOID, regions=(place.body(),))
+    *tasks, end = kernel.body.ops
+    names, name = {op.attr.name for op in tasks}, PLACING
+    while name in names:
+        name += "_"
+    b.emit(ops.task, attr=TaskAttr("serial", name, places=True), type=VOID, regions=(place.body(),))
     first = b.end().ops[:-1]
     checked = guarded(kernel)
-    *tasks, end = kernel.body.ops
     asking = [_asking(op, k, tapes, checked) for k, op in enumerate(tasks, 1)]
     return kernel.with_body(Region((), (*first, *asking, end)))
 
 
 def word(kind: str, number: int) -> TempRef:
     """Where the task leaves a word of a tape, or the rows of a task."""
-    return TempRef(f"{kind}%{number}", i32)
+    return TempRef(f"{kind}{number}", i32, kind=TempKind(kind), number=number)
 
 
 def is_placed(kernel: Kernel) -> bool:
     """Whether ``kernel``, a list of tasks, places its tapes itself."""
-    return any(op.code is ops.task and op.attr.name == PLACING for op in kernel.body.ops)
+    return any(op.code is ops.task and op.attr.places for op in kernel.body.ops)
 
 
 class _Place:

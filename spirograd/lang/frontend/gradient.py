@@ -13,7 +13,6 @@ from spirograd.ir.nodes import ArrayRef, FieldRef, ScalarArg, ref_of
 from spirograd.ir.nodes import Kernel as KernelIR
 from spirograd.lang import context
 from spirograd.lang.frontend.explained import explained, name_of
-from spirograd.lang.frontend.gaps import broken_chain
 from spirograd.lang.frontend.memory_plan import MemoryPlan, memory_plan
 from spirograd.lang.frontend.shared_arrays import refuse_shared
 from spirograd.lang.frontend.stages import Staged
@@ -46,7 +45,7 @@ class Differentiated:
         self.trees = {field.tree.id: field.tree.allocation for field in self.fields.values()}
         logs = self.derivative.logging.logs if self.derivative.logging is not None else ()
         own = self.derivative.kernel.args[len(specialization.kernel.args) + len(logs) :]
-        self.returned = [arg for arg in own if isinstance(arg, ScalarArg)]
+        self.returned = [arg.returned for arg in own if isinstance(arg, ScalarArg) and arg.returned is not None]
         # What the derivative reads of memory that others see.
         self.needs = tuple(need for need in self.derivative.needs if need.ref not in logs)
         # Whether it does anything: kernels that store numbers only have it set gradients to zero.
@@ -101,7 +100,7 @@ class Differentiated:
 
     def warn(self) -> None:
         """Tell the user, once, what the derivative has to say. Raises, with the line, where a chain breaks inside of the kernel."""
-        broken = None if self._warned else broken_chain(self.primal.kernel, self.derivative.gaps, self.derivative.gapped)
+        broken = None if self._warned else self.derivative.broken
         if broken is not None:
             written, read = broken
             raise SpirogradCompilationError(
@@ -188,8 +187,8 @@ class Differentiated:
                 f"{self.label}: `returned=` is given, but nothing that the kernel returns depends on memory with gradients"
             )
         values = _leaves(self.primal.returns, returned, self.label)
-        for arg in self.returned:
-            packer.put_scalar(values[int(arg.name.removeprefix("returned"))])
+        for number in self.returned:
+            packer.put_scalar(values[number])
 
 
 def _role(op: Any) -> str:

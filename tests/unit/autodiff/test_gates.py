@@ -11,14 +11,14 @@ from spirograd.analysis.tapes import counter, sizes_of, tapes_of
 from spirograd.analysis.trial import run
 from spirograd.autodiff.gates import gates
 from spirograd.autodiff.sizing import sizing
-from spirograd.autodiff.sweep import CAPACITY
+from spirograd.autodiff.sweep import capacity_of
 from spirograd.base.artifact import TAPE_PADDING
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import f32, i32, i64
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr, Region, ScalarArg, TapeRef, TempRef, ref_of
+from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr, Region, ScalarArg, TapeRef, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.ir.spec import verify
 from spirograd.transforms.context import PassContext
@@ -48,7 +48,7 @@ class Writer:
         tape = TapeRef(f"tape{k}", i32, 1, k)
         self.tapes.append(tape)
         count = b.const(count) if isinstance(count, int) else b.load(NUMBERS, b.const(0))
-        b.atomic("max", TempRef(f"{CAPACITY}{k}", i32), count)
+        b.atomic("max", capacity_of(k), count)
         zero = b.const(0)
         for reading in (False, True):
             i, x = b.begin(i32, i32)

@@ -8,14 +8,14 @@ import pytest
 from spirograd.analysis.tapes import SIZES
 from spirograd.analysis.trial import run
 from spirograd.autodiff.sizing import sizing
-from spirograd.autodiff.sweep import CAPACITY
+from spirograd.autodiff.sweep import capacity_of
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import f32, i32
 from spirograd.base.options import CompileOptions
 from spirograd.base.sizes import evaluate
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr, ScalarArg, TapeRef, TempRef, ref_of
+from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr, ScalarArg, TapeRef, TempKind, TempRef, ref_of
 from spirograd.ir.spec import verify
 from spirograd.transforms.context import PassContext
 
@@ -36,7 +36,7 @@ class Writer:
         self.size = self.b.emit(ops.shape, attr=(0, 0), type=i32)
 
     def note(self, number, count):
-        self.b.atomic("max", TempRef(f"{CAPACITY}{number}", i32), self.b.emit(ops.max_, count, self.b.const(0)))
+        self.b.atomic("max", capacity_of(number), self.b.emit(ops.max_, count, self.b.const(0)))
 
     def loop(self, count, body, carried=(), parallel=False):
         zero = self.b.const(0)
@@ -65,7 +65,7 @@ class Writer:
 def split(kernel):
     main, counting, capacities = sizing(kernel, CTX)
     verify(main, "kernel")
-    assert not [op for op in main.walk() if getattr(ref_of(op), "name", "").startswith(CAPACITY)]
+    assert not [op for op in main.walk() if getattr(ref_of(op), "kind", None) is TempKind.CAPACITY]
     assert [op.code for op in main.walk() if ref_of(op) == OUT], "the effects of the main kernel stay"
     for stage in counting:
         verify(stage.kernel, "kernel")
