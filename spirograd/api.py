@@ -152,7 +152,7 @@ def is_extension_enabled(ext: extension) -> bool:
     return is_extension_supported(context.session().arch, ext)
 
 
-cfg = _CurrentConfig()
+cfg: Config = _CurrentConfig()  # type: ignore[assignment]  # to type checkers, the options themselves
 dtypes.set_constant_tracer(scalar.trace_literal)
 atexit.register(reset)
 tracebacks.install()
