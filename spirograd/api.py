@@ -110,6 +110,9 @@ class _CurrentConfig:
             raise AttributeError(name)
         return getattr(context.session().cfg, name)
 
+    def __dir__(self) -> list[str]:
+        return dir(context.session().cfg) if context.has_session() else []
+
     def __repr__(self) -> str:
         return repr(context.session().cfg) if context.has_session() else "<no session>"
 

@@ -196,6 +196,9 @@ class StructField(Field):
             return members[name]
         raise AttributeError(f"the struct field has no member `{name}`; it has {', '.join(members)}")
 
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self.members})
+
     def __repr__(self) -> str:
         return f"<field of structs with members {', '.join(self.members)}>"
 

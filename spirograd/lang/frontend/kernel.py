@@ -360,6 +360,9 @@ class BoundKernel:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.kernel, name)
 
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self.kernel)})
+
 
 def _result_type(annotation: Any) -> Any:
     if isinstance(annotation, AggregateType):
