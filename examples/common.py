@@ -16,12 +16,12 @@ matplotlib.use("Agg")
 Evaluate = Callable[[], tuple[float, np.ndarray]]
 
 
-def start(doc: str, iterations: tuple[int, int] | None = None) -> argparse.Namespace:
+def start(doc: str | None, iterations: tuple[int, int] | None = None) -> argparse.Namespace:
     """Read the command line and start spirograd on the back end that it names.
 
     ``iterations``: of an example that learns, how many by default, and with --quick; adds the options --iterations and --save.
     """
-    parser = argparse.ArgumentParser(description=doc.strip().splitlines()[0])
+    parser = argparse.ArgumentParser(description=(doc or "").strip().partition("\n")[0])
     parser.add_argument("--arch", default="cpu", help="cpu, vulkan or interpreter (slow)")
     parser.add_argument("--out", type=Path, default=Path("pictures"), help="folder of the picture")
     parser.add_argument("--quick", action="store_true", help="small and short")

@@ -14,7 +14,7 @@ def square(z):
 
 
 @sg.kernel
-def mandelbrot(image: sg.types.ndarray(sg.f32, 2), limit: sg.i32):
+def mandelbrot(image: sg.types.NDArray[sg.f32, 2], limit: sg.i32):
     """Into ``image``: 0 for points of the set, else the number of rounds until escape, smoothed."""
     for row, column in image:
         c = sg.Vector([3.2 * (column + 0.5) / image.shape[1] - 2.3, 2.4 * (row + 0.5) / image.shape[0] - 1.2])

@@ -37,7 +37,7 @@ def flow(x, t):
 
 
 @sg.kernel
-def scatter(position: sg.template(), age: sg.template(), home: sg.template()):
+def scatter(position: sg.Template, age: sg.Template, home: sg.Template):
     for p in position:
         position[p] = [2.0 * sg.random(), sg.random()]
         age[p] = 0.0
@@ -45,7 +45,7 @@ def scatter(position: sg.template(), age: sg.template(), home: sg.template()):
 
 
 @sg.kernel
-def advance(position: sg.template(), age: sg.template(), t: sg.f32, dt: sg.f32):
+def advance(position: sg.Template, age: sg.Template, t: sg.f32, dt: sg.f32):
     for p in position:
         middle = position[p] + 0.5 * dt * flow(position[p], t)  # the midpoint method
         position[p] += dt * flow(middle, t + 0.5 * dt)

@@ -29,7 +29,7 @@ class GrayScott:
             self.first[x : x + 6, y : y + 6] = (0.5, 0.5)
 
     @sg.kernel
-    def react(self, now: sg.template(), then: sg.template()):
+    def react(self, now: sg.Template, then: sg.Template):
         for i, j in now:
             n = self.n
             around = now[(i + 1) % n, j] + now[(i + n - 1) % n, j] + now[i, (j + 1) % n] + now[i, (j + n - 1) % n] - 4.0 * now[i, j]

@@ -28,7 +28,7 @@ def main():
             open_[i, j] = 0 if i == n // 3 and not in_slit else 1
 
     @sg.kernel
-    def step(before: sg.template(), now: sg.template(), after: sg.template(), t: sg.f32):
+    def step(before: sg.Template, now: sg.Template, after: sg.Template, t: sg.f32):
         for i, j in now:
             around = 0.0
             for axis in sg.static(range(2)):

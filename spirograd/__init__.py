@@ -45,13 +45,12 @@ from spirograd.errors import (
     SpirogradUnsupportedError,
     SpirogradValueError,
 )  # fmt: skip
-from spirograd.lang.annotations import template
 from spirograd.lang.data.axes import axes, i, ij, ijk, ijkl, ijl, ik, ikl, il, j, jk, jkl, jl, k, kl, l
 from spirograd.lang.data.enums import Backend, Layout
-from spirograd.lang.data.field import MatrixField, ScalarField, StructField, field
+from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.data.ndarray import MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray, ndarray
 from spirograd.lang.data.scalar_field import Field
-from spirograd.lang.data.tensor import MatrixTensor, Tensor, VectorTensor, tensor
+from spirograd.lang.data.tensor import MatrixTensor, VectorTensor, tensor
 from spirograd.lang.data.tree import FieldsBuilder, SNode, root
 from spirograd.lang.decompositions import polar_decompose, solve, svd, sym_eig
 from spirograd.lang.forms import (
@@ -143,16 +142,19 @@ from spirograd.lang.ops import (
     trunc,
     zero,
 )  # fmt: skip
-from spirograd.lang.struct import Struct, dataclass
+from spirograd.lang.struct import Struct
 
 if TYPE_CHECKING:  # to a type checker, a number of the kernel language is one of Python
     f16 = f32 = f64 = float16 = float32 = float64 = float
     i8 = i16 = i32 = i64 = u8 = u16 = u32 = u64 = int
     int8 = int16 = int32 = int64 = uint8 = uint16 = uint32 = uint64 = int
     u1 = uint1 = bool
-    from spirograd.lang.typed import Template, data_oriented, func, kernel, pyfunc, real_func
+    from spirograd.lang.typed import Template, Tensor, data_oriented, dataclass, field, func, kernel, pyfunc, real_func
+    from spirograd.lang.typed import Template as template
 else:
-    from spirograd.lang.annotations import Template
+    from spirograd.lang.annotations import Template, template
+    from spirograd.lang.data.field import field
+    from spirograd.lang.data.tensor import Tensor
     from spirograd.lang.frontend.function import func, pyfunc, real_func
     from spirograd.lang.frontend.kernel import data_oriented, kernel
     from spirograd.lang.primitive_types import (
@@ -181,6 +183,7 @@ else:
         uint32,
         uint64,
     )
+    from spirograd.lang.struct import dataclass
 
     def __getattr__(name: str) -> Any:
         found = _later.later(name)

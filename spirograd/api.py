@@ -110,6 +110,9 @@ class _CurrentConfig:
             raise AttributeError(name)
         return getattr(context.session().cfg, name)
 
+    def __dir__(self) -> list[str]:
+        return dir(context.session().cfg) if context.has_session() else []
+
     def __repr__(self) -> str:
         return repr(context.session().cfg) if context.has_session() else "<no session>"
 
@@ -152,7 +155,7 @@ def is_extension_enabled(ext: extension) -> bool:
     return is_extension_supported(context.session().arch, ext)
 
 
-cfg = _CurrentConfig()
+cfg: Config = _CurrentConfig()  # type: ignore[assignment]  # to type checkers, the options themselves
 dtypes.set_constant_tracer(scalar.trace_literal)
 atexit.register(reset)
 tracebacks.install()

@@ -1,30 +1,24 @@
-"""Types for annotations: ``sg.types.ndarray(dtype, ndim)``, ``sg.types.vector(n, dtype)`` ..."""
+"""Types for annotations: ``sg.types.NDArray[dtype, ndim]``, ``sg.types.Vector[n, dtype]`` ..."""
 
 from typing import TYPE_CHECKING
 
 from spirograd.lang import primitive_types
-from spirograd.lang.annotations import (
-    func,
-    is_integral,
-    is_real,
-    is_signed,
-    is_tensor,
-    matrix,
-    ndarray,
-    template,
-    vector,
-)
+from spirograd.lang.annotations import is_integral, is_real, is_signed, is_tensor, matrix, ndarray, vector
 from spirograd.lang.struct import StructType, struct
 
 if TYPE_CHECKING:  # see spirograd/__init__.py
-    from spirograd.lang.typed import NDArray, Template
+    from spirograd.lang.typed import Function as func
+    from spirograd.lang.typed import Matrix, NDArray, Template, Vector
+    from spirograd.lang.typed import Template as template
 
     f16 = f32 = f64 = float16 = float32 = float64 = float
     i8 = i16 = i32 = i64 = u8 = u16 = u32 = u64 = int
     int8 = int16 = int32 = int64 = uint8 = uint16 = uint32 = uint64 = int
     u1 = uint1 = bool
 else:
-    from spirograd.lang.annotations import NDArray, Template
+    from spirograd.lang.annotations import MatrixOf as Matrix
+    from spirograd.lang.annotations import NDArray, Template, func, template
+    from spirograd.lang.annotations import VectorOf as Vector
     from spirograd.lang.primitive_types import (
         f16,
         f32,
@@ -53,7 +47,7 @@ else:
     )
 
 __all__ = [
-    "NDArray", "StructType", "Template", "f16", "f32", "f64", "float16", "float32", "float64", "func", "i8", "i16", "i32", "i64", "int8",
-    "int16", "int32", "int64", "is_integral", "is_real", "is_signed", "is_tensor", "matrix", "ndarray", "primitive_types", "struct",
-    "template", "u1", "u8", "u16", "u32", "u64", "uint1", "uint8", "uint16", "uint32", "uint64", "vector",
+    "Matrix", "NDArray", "StructType", "Template", "Vector", "f16", "f32", "f64", "float16", "float32", "float64", "func", "i8", "i16",
+    "i32", "i64", "int8", "int16", "int32", "int64", "is_integral", "is_real", "is_signed", "is_tensor", "matrix", "ndarray",
+    "primitive_types", "struct", "template", "u1", "u8", "u16", "u32", "u64", "uint1", "uint8", "uint16", "uint32", "uint64", "vector",
 ]  # fmt: skip

@@ -57,7 +57,7 @@ class Fluid:
         return base, scaled - base
 
     @sg.func
-    def weight(self, offset, i: sg.template(), j: sg.template()):  # type: ignore[no-untyped-def, valid-type]
+    def weight(self, offset, i: sg.Template, j: sg.Template):  # type: ignore[no-untyped-def]
         """The quadratic B-spline of cell (i, j) of the 3 x 3 at ``offset``."""
         splines = [0.5 * (1.5 - offset) ** 2, 0.75 - (offset - 1.0) ** 2, 0.5 * (offset - 0.5) ** 2]
         return splines[i][0] * splines[j][1]

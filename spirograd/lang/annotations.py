@@ -146,6 +146,28 @@ def matrix(n: int, m: int, dtype: Any) -> MatrixType:
     return MatrixType(n, m, dtype)
 
 
+class VectorOf:
+    """``types.Vector[3, sg.f32]`` is ``vector(3, sg.f32)``, in a form that type checkers accept in annotations."""
+
+    __qualname__ = "types.Vector"
+
+    def __class_getitem__(cls, item: Any) -> MatrixType:
+        if not isinstance(item, tuple) or len(item) != 2:
+            raise type_error("`types.Vector` takes a number of entries and a type", "write `types.Vector[3, sg.f32]`")
+        return vector(*item)
+
+
+class MatrixOf:
+    """``types.Matrix[2, 3, sg.f32]`` is ``matrix(2, 3, sg.f32)``, in a form that type checkers accept in annotations."""
+
+    __qualname__ = "types.Matrix"
+
+    def __class_getitem__(cls, item: Any) -> MatrixType:
+        if not isinstance(item, tuple) or len(item) != 3:
+            raise type_error("`types.Matrix` takes numbers of rows and columns and a type", "write `types.Matrix[2, 3, sg.f32]`")
+        return matrix(*item)
+
+
 class NdarrayType:
     """Annotation of an array argument; what is None fits anything.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -24,6 +24,11 @@ from spirograd.lang.data import tensor as tensors
 from spirograd.lang.indexing import SWIZZLES, Shape, axis_positions, index_value, location, shape_name, swizzle_of
 from spirograd.lang.leaves import common_dtype, typed, unify_entries
 from spirograd.lang.scalar import Value, is_number, is_scalar, type_error
+
+if TYPE_CHECKING:
+    from spirograd.lang.typed import MatrixOperators
+else:
+    MatrixOperators = object
 
 Writer = Callable[[int, Any], None]
 
@@ -122,26 +127,21 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def _operators(cls: type[Matrix]) -> type[Matrix]:
-    """Give the class Python's arithmetic operators, both ways round."""
+def _install_operator(name: str, function: Callable[[Any, Any], Any]) -> None:
+    """Give matrices one of Python's arithmetic operators, both ways round."""
 
-    def install(name: str, function: Callable[[Any, Any], Any]) -> None:
-        def forward(self: Matrix, other: Any) -> Any:
-            return NotImplemented if _operand(other) is None else _entrywise(function, (self, other))
+    def forward(self: Matrix, other: Any) -> Any:
+        return NotImplemented if _operand(other) is None else _entrywise(function, (self, other))
 
-        def backward(self: Matrix, other: Any) -> Any:
-            return NotImplemented if _operand(other) is None else _entrywise(function, (other, self))
+    def backward(self: Matrix, other: Any) -> Any:
+        return NotImplemented if _operand(other) is None else _entrywise(function, (other, self))
 
-        setattr(cls, f"__{name}__", forward)
-        if name not in ("eq", "ne", "lt", "le", "gt", "ge"):
-            setattr(cls, f"__r{name}__", backward)
-
-    for name, function in _OPERATORS.items():
-        install(name, function)
-    return cls
+    setattr(Matrix, f"__{name}__", forward)
+    if name not in ("eq", "ne", "lt", "le", "gt", "ge"):
+        setattr(Matrix, f"__r{name}__", backward)
 
 
-class Matrix:
+class Matrix(MatrixOperators):
     """A vector (1-d) or matrix (2-d) of scalars: ``Matrix([[1, 2], [3, 4]], dt=f32)``, ``Matrix([row0, row1])``.
 
     ``shape`` is (n,) or (n, m); ``n`` the number of rows, ``m`` of columns (1 for vectors). Raises SpirogradTypeError for ragged
@@ -154,6 +154,11 @@ class Matrix:
     _entries: list[Any]
     _write: Writer | None
     shape: Shape
+
+    @overload
+    def __new__(cls, data: Any, dt: Any = None) -> Matrix: ...
+    @overload
+    def __new__(cls, *entries: Any) -> Matrix: ...  # `vec3` and its like, which are this class to type checkers
 
     def __new__(cls, data: Any, dt: Any = None) -> Matrix:
         entries, shape = _rows_of(data)
@@ -534,7 +539,8 @@ class Matrix:
         return tensors.element_tensor((n, m), dtype, make_host_element, shape, **options)
 
 
-_operators(Matrix)
+for _name, _function in _OPERATORS.items():
+    _install_operator(_name, _function)
 
 
 class Vector(Matrix):

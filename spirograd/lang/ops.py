@@ -45,7 +45,7 @@ def traceable(function: F) -> F:
     return function
 
 
-def _unary_math(name: str, code: OpCode, python: Callable[[Any], Any], doc: str) -> Any:
+def _unary_math(name: str, code: OpCode, python: Callable[[Any], Any], doc: str) -> Callable[[Any], Any]:
     def run(x: Any) -> Any:
         return emit(code, scalar.to_float(x)) if isinstance(x, Value) else _python(python, x)
 
@@ -87,7 +87,7 @@ def _nearest_number(x: Any) -> Any:
     return whole + np.copysign(1.0, x) if builtins.abs(x - whole) >= 0.5 else whole
 
 
-def _rounding(name: str, emit_value: Callable[[Value], Value], python: Callable[[Any], Any], doc: str) -> Any:
+def _rounding(name: str, emit_value: Callable[[Value], Value], python: Callable[[Any], Any], doc: str) -> Callable[..., Any]:
     def run(x: Any, dtype: DType | None = None) -> Any:
         y = (emit_value(x) if x.dtype.is_float else x) if isinstance(x, Value) else _python(python, x)
         return y if dtype is None else cast(y, dtype)
@@ -157,7 +157,7 @@ def _classify(code: OpCode, python: Callable[[Any], bool], x: Any) -> Any:
     return emit(code, x) if x.dtype.is_float else scalar.constant(False)
 
 
-def _extremum(name: str, code: OpCode, python: Callable[[Any, Any], Any], doc: str) -> Any:
+def _extremum(name: str, code: OpCode, python: Callable[[Any, Any], Any], doc: str) -> Callable[..., Any]:
     @elementwise
     def two(a: Any, b: Any) -> Any:
         if not isinstance(a, Value) and not isinstance(b, Value):
@@ -181,7 +181,7 @@ min = _extremum("min", ir.min_, lambda a, b: a if a <= b or b != b else b, "The 
 max = _extremum("max", ir.max_, lambda a, b: a if a >= b or b != b else b, "The largest of two or more.")
 
 
-def _operator(name: str, function: Callable[[Any, Any], Any], doc: str) -> Any:
+def _operator(name: str, function: Callable[[Any, Any], Any], doc: str) -> Callable[[Any, Any], Any]:
     def run(a: Any, b: Any) -> Any:
         return function(a, b)
 
@@ -287,7 +287,7 @@ def as_dtype(t: Any) -> DType:
     raise type_error(f"{scalar.describe(t)} is no data type", "types are sg.i32, sg.f32, ...; int and float mean the defaults")
 
 
-def _bit_count(name: str, code: OpCode, python: Callable[[int], int], doc: str) -> Any:
+def _bit_count(name: str, code: OpCode, python: Callable[[int], int], doc: str) -> Callable[[Any], Any]:
     def run(x: Any) -> Any:
         if not isinstance(x, Value):
             return python(int(x))

@@ -110,6 +110,9 @@ class Struct:
             return self._members.items()
         raise AttributeError(f"the struct has no member `{name}`; it has {', '.join(self._members)}")
 
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self._members, *self._methods})
+
     def __getitem__(self, name: str) -> Any:
         if name not in self._members:
             raise KeyError(f"the struct has no member `{name}`; it has {', '.join(self._members)}")

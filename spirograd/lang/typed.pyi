@@ -1,4 +1,4 @@
-"""What type checkers see of the language; nothing here exists at run time, where the names mean the objects of the language itself.
+"""What type checkers and editors see of the language; nothing here exists at run time, where the names mean the objects of the language.
 
 Kernels and functions keep their signatures. A scalar type is `float`, `int` or `bool`; an array argument is anything with a shape
 and elements (arrays of NumPy, torch and spirograd); a template argument is anything; vectors and matrices are `Matrix`.
@@ -7,99 +7,233 @@ and elements (arrays of NumPy, torch and spirograd); a template argument is anyt
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload, runtime_checkable
 
-from spirograd.lang.matrix import Matrix
+import numpy as np
+
+from spirograd.base.dtypes import DType
+from spirograd.lang.annotations import MatrixType
+from spirograd.lang.data.enums import Layout
+from spirograd.lang.data.field import MatrixField, ScalarField, StructField
+from spirograd.lang.frontend.memory_plan import MemoryPlan
+from spirograd.lang.frontend.stages import Staged
+from spirograd.lang.matrix import Matrix as Matrix
+from spirograd.lang.struct import StructType
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 C = TypeVar("C", bound=type)
-Template = Any
 
+# --- types of arguments ---
+
+Template: TypeAlias = Any
+Function: TypeAlias = Callable[..., Any]
 
 class NDArray(Protocol):
-    """An array argument: ``NDArray[sg.f32, 2]``."""
+    """An array argument: ``NDArray[sg.f32, 2]``, an array of spirograd, NumPy or torch."""
 
-    def __class_getitem__(cls, item: Any) -> Any: ...
+    def __class_getitem__(cls, item: Any, /) -> Any: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    def __getitem__(self, index: Any, /) -> Any: ...
+    def __setitem__(self, index: Any, value: Any, /) -> None: ...
+    def __iter__(self) -> Iterator[Any]: ...
+
+@runtime_checkable
+class Tensor(Protocol):
+    """A field or an array of spirograd."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> Any: ...
+    @property
+    def grad(self) -> Any:
+        """The memory of gradients."""
+    @property
+    def dual(self) -> Any:
+        """The memory of the tangents of forward mode."""
+    def has_grad(self) -> bool:
+        """Whether there is memory for gradients."""
+    def has_dual(self) -> bool:
+        """Whether there is memory for tangents."""
+    def __getitem__(self, key: Any, /) -> Any: ...
+    def __setitem__(self, key: Any, value: Any, /) -> None: ...
+    def __iter__(self) -> Any: ...
+    def fill(self, value: Any) -> None:
+        """Set all elements to ``value``."""
+    def copy_from(self, other: Any) -> None:
+        """Take over the contents of another field or array of the same shape."""
+    def to_numpy(self, *args: Any, **options: Any) -> np.ndarray[Any, Any]:
+        """The contents as a NumPy array. ``copy=False``: over the memory itself, or ValueError."""
+    def from_numpy(self, array: Any) -> None:
+        """Set the contents from a NumPy array."""
+    def to_torch(self, *args: Any, **options: Any) -> Any:
+        """The contents as a torch tensor on ``device`` (the CPU by default)."""
+    def from_torch(self, tensor: Any) -> None:
+        """Set the contents from a torch tensor."""
 
-    def __getitem__(self, index: Any, /) -> Any: ...
+# --- vectors, matrices, structs ---
 
-    def __setitem__(self, index: Any, value: Any, /) -> None: ...
+class MatrixOperators:
+    """Operators of `Matrix`, which work entry by entry, with numbers, lists and matrices; and types: ``Vector[3, sg.f32]``."""
 
-    def __iter__(self) -> Iterator[Any]: ...
+    def __class_getitem__(cls, item: Any, /) -> Any: ...
+    def _operator(self, other: Any, /) -> Matrix: ...
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _operator
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = _operator
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _operator
+    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _operator
+    __lt__ = __le__ = __gt__ = __ge__ = _operator
+    def __eq__(self, other: Any, /) -> Matrix: ...  # type: ignore[override]
+    def __ne__(self, other: Any, /) -> Matrix: ...  # type: ignore[override]
 
+Vector: TypeAlias = Matrix
+vec2: TypeAlias = Matrix
+vec3: TypeAlias = Matrix
+vec4: TypeAlias = Matrix
+ivec2: TypeAlias = Matrix
+ivec3: TypeAlias = Matrix
+ivec4: TypeAlias = Matrix
+uvec2: TypeAlias = Matrix
+uvec3: TypeAlias = Matrix
+uvec4: TypeAlias = Matrix
+mat2: TypeAlias = Matrix
+mat3: TypeAlias = Matrix
+mat4: TypeAlias = Matrix
 
-class MatrixValue(Matrix):
-    """A vector or matrix of fixed size: ``sg.math.vec3``."""
+class DataClass:
+    """A value of a class that `dataclass` made a struct type: members are attributes; those not given are zero."""
 
-    def __new__(cls, *entries: Any) -> MatrixValue: ...
-    def __init__(self, *entries: Any) -> None: ...
+    def __init__(self, *values: Any, **members: Any) -> None: ...
+    def __getattr__(self, name: str) -> Any: ...
+    def __setattr__(self, name: str, value: Any) -> None: ...
+    def to_dict(self, include_methods: bool = False) -> dict[str, Any]: ...
+    @classmethod
+    def field(
+        cls,
+        shape: Any = None,
+        name: str = "",
+        offset: Any = None,
+        needs_grad: bool = False,
+        needs_dual: bool = False,
+        layout: Layout = ...,
+        order: str | None = None,
+    ) -> StructField:
+        """A field of this type; options as of `field`, and ``layout``."""
 
+def dataclass(cls: type) -> type[DataClass]:
+    """Decorator: the annotations of a class become the members of a struct type, its functions the methods."""
 
-vec2 = MatrixValue
-vec3 = MatrixValue
-vec4 = MatrixValue
-ivec2 = MatrixValue
-ivec3 = MatrixValue
-ivec4 = MatrixValue
-uvec2 = MatrixValue
-uvec3 = MatrixValue
-uvec4 = MatrixValue
-mat2 = MatrixValue
-mat3 = MatrixValue
-mat4 = MatrixValue
+# --- fields ---
+
+@overload
+def field(
+    dtype: type[float] | type[int] | type[np.number[Any]] | DType,
+    shape: Any = None,
+    order: str | None = None,
+    name: str = "",
+    offset: Any = None,
+    needs_grad: bool = False,
+    needs_dual: bool = False,
+) -> ScalarField:
+    """A field of scalars, or of the elements of a vector, matrix or struct type.
+
+    ``shape``: extents of the index space; without it the field must be placed by hand. ``order``: the axes from slowest to fastest in
+    memory, as ``"ji"``. ``offset``: the smallest index of each axis. Raises SpirogradRuntimeError for bad shapes and orders.
+    """
+
+@overload
+def field(
+    dtype: type[Matrix] | MatrixType,
+    shape: Any = None,
+    order: str | None = None,
+    name: str = "",
+    offset: Any = None,
+    needs_grad: bool = False,
+    needs_dual: bool = False,
+) -> MatrixField: ...
+@overload
+def field(
+    dtype: type[DataClass] | StructType,
+    shape: Any = None,
+    order: str | None = None,
+    name: str = "",
+    offset: Any = None,
+    needs_grad: bool = False,
+    needs_dual: bool = False,
+) -> StructField: ...
+
+# --- kernels and functions ---
 
 class Func(Generic[P, R_co]):
     """A function of the kernel language."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
-
     @overload
     def __get__(self, instance: None, owner: Any = None) -> Func[P, R_co]: ...
     @overload
     def __get__(self: Func[Concatenate[Any, Q], R_co], instance: object, owner: Any = None) -> Func[Q, R_co]: ...
 
+class Gradient(Staged, Generic[P]):
+    """The derivative of a kernel in reverse mode: ``kernel.grad(*args)``, with the arguments of the kernel, after the kernel."""
 
-class Kernel(Generic[P, R_co]):
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None: ...
+    @overload
+    def __call__(self, *args: Any, returned: Any, **kwargs: Any) -> None:
+        """Launch the gradient. ``returned``: the adjoint of the value that the kernel returns."""
+
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """In words: what is recorded and why, what runs again, where gradients come from and go to, where they end.
+
+        Of what was compiled last, or for the arguments of a launch.
+        """
+
+    def memory_plan(self, *args: P.args, **kwargs: P.kwargs) -> MemoryPlan:
+        """What a launch with these arguments, now, would need of memory for the tapes of its loops. Printable."""
+
+    @property
+    def tape_bytes(self) -> int:
+        """Bytes of the tapes in which its last launch kept values of loops; 0 before the first launch, and where it needs none."""
+
+class Kernel(Staged, Generic[P, R_co]):
     """A kernel: called like the function that it was made of."""
 
-    grad: Any
-
+    @property
+    def grad(self) -> Gradient[P]:
+        """The derivative of this kernel in reverse mode."""
+    @property
+    def function(self) -> Any:
+        """The function that it was made of."""
+    @property
+    def __name__(self) -> str: ...
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
-
     @overload
     def __get__(self, instance: None, owner: Any = None) -> Kernel[P, R_co]: ...
     @overload
     def __get__(self: Kernel[Concatenate[Any, Q], R_co], instance: object, owner: Any = None) -> Kernel[Q, R_co]: ...
-
-    def stages(self) -> dict[str, Any]: ...
-    def ir(self, stage: str = "kernel") -> str: ...
-    def spirv(self) -> dict[str, bytes]: ...
-    def spirv_asm(self) -> dict[str, str]: ...
-    def llvm(self, optimized: bool = False) -> str: ...
-    def asm(self) -> str: ...
-
+    def step(self, on_op: Callable[[Any, Any], None], *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Run on ``arch=sg.interpreter`` and call ``on_op(op, values)`` after each operation: ``op.code``, ``op.loc``, ``values[op]``."""
 
 @overload
-def kernel(function: Callable[P, R], /) -> Kernel[P, R]: ...
+def kernel(function: Callable[P, R], /) -> Kernel[P, R]:
+    """Make a kernel of a function: ``@kernel``. Options of the family (``fastcache``, ``graph`` ...) are accepted and need no setting."""
+
 @overload
 def kernel(**options: Any) -> Callable[[Callable[P, R]], Kernel[P, R]]: ...
+def func(function: Callable[P, R], /) -> Func[P, R]:
+    """Mark a function that kernels and other such functions may call; it is inlined."""
 
+def pyfunc(function: Callable[P, R], /) -> Func[P, R]:
+    """Mark a function for both kernels, where it is inlined, and Python, where it runs as it is."""
 
-def func(function: Callable[P, R], /) -> Func[P, R]: ...
-def pyfunc(function: Callable[P, R], /) -> Func[P, R]: ...
 def real_func(function: Callable[P, R], /) -> Func[P, R]: ...
-
-
 @overload
-def data_oriented(cls: C, /) -> C: ...
+def data_oriented(cls: C, /) -> C:
+    """Mark a class whose methods may be kernels and functions."""
+
 @overload
 def data_oriented(**options: Any) -> Callable[[C], C]: ...
-
-
-def static(*values: Any) -> Any: ...

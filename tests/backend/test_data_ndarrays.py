@@ -110,6 +110,16 @@ def test_annotations(arch: str) -> None:
         for i in x:
             x.grad[i] = i
 
+    @sg.kernel
+    def subscripted_vectors(x: sg.types.Vector[3, sg.f32], m: sg.types.Matrix[2, 3, sg.f32]) -> sg.types.Vector[2, sg.f32]:
+        return m @ x
+
+    @sg.kernel
+    def tensor_gradient(x: sg.Tensor):
+        for i in x:
+            x.grad[i] = i
+
+    assert subscripted_vectors([1, 2, 3], [[1, 0, 0], [1, 1, 1]]).to_list() == [1, 6]
     x, i2 = sg.ndarray(sg.f32, 3), sg.ndarray(sg.i32, (2, 2))
     bare(x), bare(i2), subscripted(x)
     np.testing.assert_array_equal(x.to_numpy(), [2, 2, 2])
@@ -121,6 +131,9 @@ def test_annotations(arch: str) -> None:
     np.testing.assert_array_equal(v.to_numpy(), [[2, 8]] * 2)
     g = sg.ndarray(sg.f32, 3, needs_grad=True)
     gradient(g)
+    np.testing.assert_array_equal(g.grad.to_numpy(), [0, 1, 2])
+    g.grad.fill(0)
+    tensor_gradient(g)
     np.testing.assert_array_equal(g.grad.to_numpy(), [0, 1, 2])
     for kernel, array in ((subscripted, i2), (subscripted, sg.ndarray(sg.f64, 3)), (subscripted, v), (vectors, x), (bare, 3), (bare, None)):
         with pytest.raises(sg.SpirogradRuntimeTypeError):

@@ -6,44 +6,16 @@ import dataclasses
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
-from pathlib import Path
 
 import needs
 import pytest
+from pages import BLOCK, PAGES, ROOT, WITH_CODE, Block, blocks, program
 
 import spirograd as sg
 from spirograd.base.knobs import KNOBS
 from spirograd.config import Config
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
-
-
-@dataclass
-class Block:
-    """A Python block: number of its first line, source, what it is said to print (None: not said)."""
-
-    line: int
-    source: str
-    printed: str | None
-
-
-def blocks(text: str) -> list[Block]:
-    found: list[Block] = []
-    end = 0
-    for match in _BLOCK.finditer(text):
-        if match[1] == "python":
-            found.append(Block(text[: match.start()].count("\n") + 1, match[2], None))
-        elif match[1] == "text" and found and not text[end : match.start()].strip():
-            found[-1].printed = match[2]
-        end = match.end()
-    return found
-
-
-WITH_CODE = [page for page in PAGES if blocks(page.read_text(encoding="utf-8"))]
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
@@ -56,11 +28,8 @@ def test_blocks_run(page, tmp_path, capsys, monkeypatch):
     if "import torch" in text:
         needs.need("torch")
     monkeypatch.chdir(tmp_path)
-    lines = [""] * (text.count("\n") + 1)
-    for block in blocks(text):
-        lines[block.line : block.line + block.source.count("\n")] = block.source.splitlines()
     file = tmp_path / f"{page.stem}.py"
-    file.write_text("\n".join(lines), encoding="utf-8")
+    file.write_text(program(text), encoding="utf-8")
     namespace = {"__name__": "__main__", "__file__": str(file)}
     try:
         for block in blocks(text):
@@ -75,7 +44,7 @@ def test_blocks_run(page, tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
-    text = re.sub(r"`[^`\n]+`", "", _BLOCK.sub("", page.read_text(encoding="utf-8")))
+    text = re.sub(r"`[^`\n]+`", "", BLOCK.sub("", page.read_text(encoding="utf-8")))
     targets = [t for t in _LINK.findall(text) if "://" not in t]
     assert [t for t in targets if not (page.parent / t).exists()] == []
 

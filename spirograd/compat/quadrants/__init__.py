@@ -1,12 +1,21 @@
 """spirograd under the names of Quadrants: ``import spirograd.compat.quadrants as qd``. What differs is in docs/migrating.md."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spirograd.compat import factory
 
 if TYPE_CHECKING:
     from spirograd import *  # noqa: F403
+    from spirograd import errors
+    from spirograd.compat.typed import *  # noqa: F403
 
-    def __getattr__(name: str) -> Any: ...
+    QuadrantsAssertionError = errors.SpirogradAssertionError
+    QuadrantsCompilationError = errors.SpirogradCompilationError
+    QuadrantsIndexError = errors.SpirogradIndexError
+    QuadrantsNameError = errors.SpirogradNameError
+    QuadrantsRuntimeError = errors.SpirogradRuntimeError
+    QuadrantsRuntimeTypeError = errors.SpirogradRuntimeTypeError
+    QuadrantsSyntaxError = errors.SpirogradSyntaxError
+    QuadrantsTypeError = errors.SpirogradTypeError
 else:
     globals().update(factory.make(__name__, "Quadrants", (1, 3, 3)))

@@ -1,12 +1,21 @@
 """spirograd under the names of Taichi: ``import spirograd.compat.taichi as ti``. What differs is in docs/migrating.md."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spirograd.compat import factory
 
 if TYPE_CHECKING:
     from spirograd import *  # noqa: F403
+    from spirograd import errors
+    from spirograd.compat.typed import *  # noqa: F403
 
-    def __getattr__(name: str) -> Any: ...
+    TaichiAssertionError = errors.SpirogradAssertionError
+    TaichiCompilationError = errors.SpirogradCompilationError
+    TaichiIndexError = errors.SpirogradIndexError
+    TaichiNameError = errors.SpirogradNameError
+    TaichiRuntimeError = errors.SpirogradRuntimeError
+    TaichiRuntimeTypeError = errors.SpirogradRuntimeTypeError
+    TaichiSyntaxError = errors.SpirogradSyntaxError
+    TaichiTypeError = errors.SpirogradTypeError
 else:
     globals().update(factory.make(__name__, "Taichi", (1, 7, 4)))

@@ -134,11 +134,11 @@ class ComponentField(ScalarField):
         return self._partners.setdefault(role, ComponentField(whole, self.component))
 
     @property
-    def grad(self) -> ScalarField | None:
+    def grad(self) -> ComponentField | Any:
         return self._of(self.whole.grad, "grad")
 
     @property
-    def dual(self) -> ScalarField | None:
+    def dual(self) -> ComponentField | Any:
         return self._of(self.whole.dual, "dual")
 
     def make_duals(self) -> None:
@@ -196,6 +196,9 @@ class StructField(Field):
             return members[name]
         raise AttributeError(f"the struct field has no member `{name}`; it has {', '.join(members)}")
 
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self.members})
+
     def __repr__(self) -> str:
         return f"<field of structs with members {', '.join(self.members)}>"
 
@@ -230,12 +233,12 @@ class StructField(Field):
         return StructField(found, self.methods, self._make, f"{self.name}.{role}", self.arrangement) if found else None
 
     @property
-    def grad(self) -> StructField | None:
+    def grad(self) -> StructField | Any:
         """The gradients of the members that have them; None if none has."""
         return self._partner("grad")
 
     @property
-    def dual(self) -> StructField | None:
+    def dual(self) -> StructField | Any:
         """The tangents of the members that have them; None if none has."""
         return self._partner("dual")
 

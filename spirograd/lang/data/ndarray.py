@@ -45,8 +45,8 @@ class Ndarray(HostScope):
         if (needs_grad or needs_dual) and not self.dtype.is_float:
             raise SpirogradRuntimeError(f"only arrays of floats have gradients, not of {self.dtype}")
         self.needs_dual = needs_dual
-        self.grad: Ndarray | None = partners.note(self._like(), "grad") if needs_grad else None
-        self.dual: Ndarray | None = partners.note(self._like(), "dual") if needs_dual else None
+        self.grad: Ndarray | Any = partners.note(self._like(), "grad") if needs_grad else None
+        self.dual: Ndarray | Any = partners.note(self._like(), "dual") if needs_dual else None
 
     def _like(self) -> Ndarray:
         return type(self)(self.dtype, self.shape, self.element_shape, False, self._build, self.layout)

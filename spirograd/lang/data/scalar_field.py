@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -39,6 +39,7 @@ _REMEDIES = {
     "dual": "declare the field with `needs_dual=True`, or call `sg.root.lazy_dual()`",
     "grad_dual": "declare the field with `needs_dual=True`, or call `sg.root.lazy_dual()`",
 }
+S = TypeVar("S", bound="ScalarField")
 BuildElement = Callable[[Sequence[Any], tuple[int, ...], Callable[[int, Any], None]], Any]
 
 
@@ -164,8 +165,8 @@ class ScalarField(Field):
         self.layout = None if primal is None else primal.layout
         self._origin: tuple[int, ...] = ()
         self._places: list[Place] = []
-        self._grad: ScalarField | None = None
-        self._dual: ScalarField | None = None
+        self._grad: Any = None  # a field of the same class, or None
+        self._dual: Any = None
         self._ref: FieldRef | None = None
         self._view: HostView | None = None
         self._addresses_found: Layout | None = None
@@ -267,7 +268,8 @@ class ScalarField(Field):
             partner = self.grad if role == "grad" else self.dual
             if partner is None or not partner.placed:
                 raise SpirogradRuntimeError(f"field `{self.name}` has no {role}: declare it with `needs_{role}=True`")
-            return partner.refs()
+            found: FieldRef = partner.refs()
+            return found
         if self._ref is None:
             self._ref = FieldRef(self.name, self.tree.id, self.key, self.dtype, self.shape, self.element_shape, self.addresses, self.role)
         return self._ref
@@ -275,14 +277,14 @@ class ScalarField(Field):
     # --- gradients ---
 
     @property
-    def grad(self) -> ScalarField | None:
+    def grad(self: S) -> S | Any:
         """The field of gradients, which may have no place (see `has_grad`); None for integers and for gradients themselves."""
         if self._grad is None and self.role == "primal" and self.dtype.is_float:
             self._grad = partners.note(self._partner("grad"), "grad")
         return self._grad
 
     @property
-    def dual(self) -> ScalarField | None:
+    def dual(self: S) -> S | Any:
         """The field of tangents of forward mode, which may have no place (see `has_dual`); None for integers and for tangents."""
         if self._dual is None and self.role in _DUALS and self.dtype.is_float:
             role = _DUALS[self.role]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from spirograd.base.errors import SpirogradTypeError
 from spirograd.lang.data import field as fields
@@ -12,10 +12,15 @@ from spirograd.lang.data.enums import Backend
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import BuildElement, ScalarField, shape_tuple
 
+if TYPE_CHECKING:
+    from spirograd.lang.typed import Tensor as FieldOrArray
+else:
+    FieldOrArray = object
+
 F = TypeVar("F", bound=ScalarField)
 
 
-class Tensor:
+class Tensor(FieldOrArray):
     """What fields and arrays made by `tensor` have in common; as an annotation of kernel arguments it takes either.
 
     ``layout``: the axes from slowest to fastest in memory, None for row-major. Fields lie in memory so. Arrays are row-major whatever it
@@ -61,15 +66,15 @@ class VectorFieldTensor(VectorTensor, fields.MatrixField):
     """A tensor of vectors that is a field."""
 
 
-class ScalarNdarrayTensor(Tensor, ndarrays.ScalarNdarray):
+class ScalarNdarrayTensor(Tensor, ndarrays.ScalarNdarray):  # type: ignore[override]
     """A tensor of scalars that is an array."""
 
 
-class MatrixNdarrayTensor(MatrixTensor, ndarrays.MatrixNdarray):
+class MatrixNdarrayTensor(MatrixTensor, ndarrays.MatrixNdarray):  # type: ignore[override]
     """A tensor of matrices that is an array."""
 
 
-class VectorNdarrayTensor(VectorTensor, ndarrays.VectorNdarray):
+class VectorNdarrayTensor(VectorTensor, ndarrays.VectorNdarray):  # type: ignore[override]
     """A tensor of vectors that is an array."""
 
 

@@ -307,3 +307,6 @@ class BoundGradient:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.gradient, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self.gradient)})

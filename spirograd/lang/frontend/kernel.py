@@ -360,12 +360,15 @@ class BoundKernel:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.kernel, name)
 
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self.kernel)})
+
 
 def _result_type(annotation: Any) -> Any:
     if isinstance(annotation, AggregateType):
         return annotation
     if isinstance(annotation, (tuple, list)) or getattr(annotation, "__origin__", None) is tuple:
-        hint = "return a vector, `-> sg.types.vector(2, sg.f32)`, or a struct, `-> sg.types.struct(n=sg.i32, x=sg.f32)`, or store to fields"
+        hint = "return a vector, `-> sg.types.Vector[2, sg.f32]`, or a struct, `-> sg.types.struct(n=sg.i32, x=sg.f32)`, or store to fields"
         raise scalar.type_error("a kernel returns one value", hint)
     return ops.as_dtype(annotation)
 

@@ -105,7 +105,7 @@ class Loops(Control):
         else:
             hint = "to loop over a list or a vector while compiling: `for x in sg.static(...)`" if _is_iterable(inner) else ""
             hint = "write `range(...)`" if scalar.is_scalar(inner) else hint
-            hint = "annotate the argument that it is `sg.types.ndarray()`" if isinstance(inner, np.ndarray) else hint
+            hint = "annotate the argument that it is `sg.types.NDArray`" if isinstance(inner, np.ndarray) else hint
             raise type_error(f"cannot loop over {describe(inner)}", hint)
 
         def bind(index: Value) -> None:

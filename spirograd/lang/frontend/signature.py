@@ -337,7 +337,7 @@ def _element_type(array: Any) -> DType | None:
 def make_parameter(name: str, annotation: Any, options: LanguageOptions, kernel: str) -> Parameter:
     """The kind of parameter of ``kernel`` that an annotation means; SpirogradTypeError for one that means nothing."""
     if annotation is inspect.Parameter.empty:
-        raise scalar.type_error(f"parameter `{name}` has no type", "annotate it: sg.f32, sg.types.ndarray(), sg.template() ...")
+        raise scalar.type_error(f"parameter `{name}` has no type", "annotate it: sg.f32, sg.types.NDArray, sg.Template ...")
     if annotation is NdarrayType:
         return ArrayParameter(name, kernel, NdarrayType())
     if isinstance(annotation, NdarrayType):
@@ -358,5 +358,6 @@ def make_parameter(name: str, annotation: Any, options: LanguageOptions, kernel:
     except TypeError:
         raise scalar.type_error(
             f"parameter `{name}` has the annotation {shown}, which is no type of the kernel language",
-            "scalars: sg.i32 ...; arrays: sg.types.ndarray(dtype, ndim); what is fixed while compiling: sg.template()",
+            "scalars: sg.i32 ...; vectors: sg.types.Vector[n, dtype]; arrays: sg.types.NDArray[dtype, ndim]; "
+            "what is fixed while compiling: sg.Template",
         ) from None

@@ -1,9 +1,9 @@
 """Ray marching of signed distances: `ti.math`, functions that call functions, `break`, several return values, swizzles."""
 
 import numpy as np
-import spirograd.compat.taichi.math as tm
 
 import spirograd.compat.taichi as ti
+import spirograd.compat.taichi.math as tm
 
 ti.init(arch=ti.gpu)
 vec3 = tm.vec3

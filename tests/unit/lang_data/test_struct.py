@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
+from spirograd import types
 from spirograd.base.dtypes import f32, f64, i32, u8
 from spirograd.base.errors import SpirogradTypeError
 from spirograd.lang.annotations import NDArray, NdarrayType, is_integral, is_signed, matrix, vector
@@ -96,6 +97,20 @@ def test_matrix_types():
         vec4(1, 2, 3)
     with pytest.raises(SpirogradTypeError, match="needs values"):
         vec4()
+
+
+def test_subscripted_types_are_those_of_the_calls():
+    assert types.Vector[3, f64] == vector(3, f64) and types.Matrix[2, 3, f32] == matrix(2, 3, f32)
+    assert types.Vector[2, int] == vector(2, int) and NDArray[types.Vector[3, f32], 2] == NDArray[vector(3, f32), 2]
+    assert types.Vector[3, f64](1).to_list() == [1.0, 1.0, 1.0]
+    for wrong in (3, f32, (3,), (2, 2, f32)):
+        with pytest.raises(SpirogradTypeError, match=r"write `types\.Vector\[3, sg\.f32\]`"):
+            types.Vector[wrong]
+    for wrong in ((2, f32), (2, 2)):
+        with pytest.raises(SpirogradTypeError, match=r"write `types\.Matrix\[2, 3, sg\.f32\]`"):
+            types.Matrix[wrong]
+    with pytest.raises(SpirogradTypeError, match="positive integers"):
+        types.Vector[f32, 3]
 
 
 def test_array_annotations():

@@ -1,0 +1,1 @@
+from spirograd.types import *  # noqa: F403

@@ -1,0 +1,1 @@
+from spirograd.ad import *  # noqa: F403

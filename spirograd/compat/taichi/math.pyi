@@ -1,0 +1,1 @@
+from spirograd.math import *  # noqa: F403

@@ -1,0 +1,24 @@
+"""What type checkers and editors see of the members of the family, beside the names of spirograd itself."""
+
+from typing import Any
+
+from spirograd.api import init as init
+from spirograd.compat.facade import DeviceCapability as DeviceCapability
+from spirograd.compat.facade import hex_to_rgb as hex_to_rgb
+from spirograd.compat.facade import rgb_to_hex as rgb_to_hex
+
+opengl: str
+gles: str
+dx11: str
+dx12: str
+x86_64: str
+TRACE: str
+DEBUG: str
+INFO: str
+WARN: str
+ERROR: str
+CRITICAL: str
+
+# Modules inside of the family's package, for programs that reach there.
+lang: Any
+experimental: Any
