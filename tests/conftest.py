@@ -22,12 +22,14 @@ import spirograd as sg
 from spirograd.base import knobs
 
 ROOT = Path(__file__).resolve().parent.parent
+_MISSED = "spirograd/missed"  # key in pytest's cache: name of what was missing -> tests that the last run skipped for it
 # What would make results depend on the shell that tests are started from.
 _FOREIGN = ("SG_ARCH", "SG_DUMP", "SG_OVERRIDE", "SG_DEBUG", "SG_LOG")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--bless", action="store_true", help="rewrite the expected texts of tests/text and tests/errors")
+    parser.addoption("--missed", metavar="NAME", help="run only the tests that the last run skipped because NAME was missing (needs.py)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -36,6 +38,9 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in _FOREIGN:
         os.environ.pop(name, None)
     needs.required()  # a misspelt name is an error at once
+    name = config.getoption("--missed")
+    if name is not None and name not in _missed(config):
+        raise pytest.UsageError(f"--missed {name}: the last run skipped no test for it; run the tests where it is missing first")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -46,6 +51,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     given = [mark for mark in metafunc.definition.iter_markers("parametrize") if "arch" in re.split(r"\s*,\s*", str(mark.args[0]))]
     if not given:  # a test may also list its back ends itself
         metafunc.parametrize("arch", names, indirect=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    name = config.getoption("--missed")
+    if name is not None:
+        missed = set(_missed(config)[name])
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in missed])
+        items[:] = [item for item in items if item.nodeid in missed]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -81,14 +94,24 @@ def session(arch: str) -> Any:
     return sg.lang.context.session()
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Name what the machine lacks, and how many tests were skipped for it."""
+def _missed(config: pytest.Config) -> dict[str, list[str]]:
+    assert config.cache is not None, "--missed needs pytest's cache"
+    found: dict[str, list[str]] = config.cache.get(_MISSED, {})
+    return found
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Name what the machine lacks, and how many tests were skipped for it. Keep which, for `--missed`."""
     counts: Counter[str] = Counter()
+    missed: dict[str, list[str]] = {}
     for report in terminalreporter.stats.get("skipped", ()):
         text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        found = re.match(rf"Skipped: {needs.PREFIX}(.+)", text, re.DOTALL)
+        found = re.match(rf"Skipped: {needs.PREFIX}((.+?):.+)", text, re.DOTALL)
         if found:
             counts[found[1].splitlines()[0]] += 1
+            missed.setdefault(found[2], []).append(report.nodeid)
+    if getattr(config, "cache", None) is not None and config.getoption("--missed") is None:
+        config.cache.set(_MISSED, missed)
     if counts:
         terminalreporter.section("missing on this machine")
         for reason, number in sorted(counts.items()):

@@ -1,16 +1,19 @@
 """What a test may need that a machine may lack: back ends, programs, Python packages.
 
 A missing thing is a skip whose reason begins with "missing <name>": the summary at the end of pytest counts and names them. What
-the environment variable SG_TEST_REQUIRE lists ("cpu,vulkan,torch") is a failure instead.
+the environment variable SG_TEST_REQUIRE lists ("cpu,vulkan,torch") is a failure instead. `pytest --missed torch` runs the tests that
+the last run skipped because torch was missing.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import shutil
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -78,6 +81,23 @@ def need(name: str) -> None:
     if name in required():
         pytest.fail(f"{PREFIX}{name}, which SG_TEST_REQUIRE demands: {reason}", pytrace=False)
     pytest.skip(f"{PREFIX}{name}: {reason}")
+
+
+class _Missing:
+    """Stands for a Python package that is missing."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("__"):  # pytest looks at the names of a module
+            raise AttributeError(attribute)
+        return need(self._name)
+
+
+def package(name: str) -> Any:
+    """The Python package ``name``. Where it is missing, a stand-in: a test that uses it is skipped, and the other tests of the file run."""
+    return importlib.import_module(name) if missing(name) is None else _Missing(name)
 
 
 def strict_floats() -> None:

@@ -170,7 +170,7 @@ class Diagnostics:
         if ring is None or not claimed:
             return []
         used = min(claimed, PRINT_WORDS - PRINT_DATA)
-        words = _words(ring, PRINT_DATA, used).tolist()
+        words = _words(ring, PRINT_DATA, used)
         ring.fill(4 * PRINT_DATA, 4 * used, _UNWRITTEN)
         ring.fill(4 * PRINT_CURSOR, 4, 0)
         records, end = self._records(words)
@@ -199,13 +199,13 @@ class Diagnostics:
         record = self._fault
         if record is None or not _word(record, FAULT_FLAG):
             return None
-        words = _words(record, 0, FAULT_WORDS).tolist()
+        words = _words(record, 0, FAULT_WORDS)
         record.fill(0, 4 * FAULT_WORDS, 0)
         found = self._kernel_of(words[FAULT_LAUNCH])
         if found is None or words[FAULT_SITE] >= len(found[1].faults):
             return SpirogradRuntimeError(
                 f"a kernel reported a fault that cannot be read (site {words[FAULT_SITE]}, launch {words[FAULT_LAUNCH]}): "
-                "a kernel has probably written outside of its arrays; run with check_bounds=True"
+                "a kernel has probably written outside of its arrays; run with `check_out_of_bound=True`"
             )
         count = min(words[_FAULT_COUNT], 2 * FAULT_MAX_OPERANDS)
         operands = words[FAULT_OPERANDS : FAULT_OPERANDS + count]
@@ -217,13 +217,13 @@ def write_stdout(text: str) -> None:
     sys.stdout.write(text)
 
 
-def _words(allocation: Allocation, first: int, count: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
+def _words(allocation: Allocation, first: int, count: int) -> list[int]:
     raw = bytearray(4 * count)
     allocation.read_into(4 * first, memoryview(raw))
-    return np.frombuffer(raw, "<u4")
+    return list(struct.unpack(f"<{count}I", raw))
 
 
 def _word(allocation: Allocation, index: int) -> int:
     """One word, which is mostly 0. Looked at where it lies if the host can: this follows every launch that may fail, on the CPU."""
     view = allocation.device.host_view(allocation.buffer)
-    return int(_words(allocation, index, 1)[0]) if view is None else int.from_bytes(view[4 * index : 4 * index + 4], "little")
+    return _words(allocation, index, 1)[0] if view is None else int.from_bytes(view[4 * index : 4 * index + 4], "little")

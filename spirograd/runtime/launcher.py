@@ -319,7 +319,10 @@ def _record(compiled: CompiledKernel, start: int) -> np.dtype[np.void]:
     """The values that a kernel returns, as they lie in its temporaries from byte ``start`` on."""
     types = [storage(dtype).np for dtype, _ in compiled.returns]
     offsets = [offset - start for _, offset in compiled.returns]
-    return np.dtype({"names": [f"r{k}" for k in range(len(types))], "formats": types, "offsets": offsets})
+    # Any: versions of NumPy differ in how they type it.
+    layout: Any = {"names": [f"r{k}" for k in range(len(types))], "formats": types, "offsets": offsets}
+    record: np.dtype[np.void] = np.dtype(layout)
+    return record
 
 
 def _floordiv(a: int, b: int) -> int:

@@ -11,6 +11,7 @@ import spirograd as sg
 from spirograd.lang import context
 from spirograd.runtime.freshness import Freshness
 
+torch = needs.package("torch")
 # Of one tree, as all fields are by default: `p` and `q` even share cells.
 FIELDS = ("n", "x", "v", "soa", "p", "q", "s.a", "s.b", "loss", "count")
 PARTNERS = ("x.grad", "v.grad", "loss.grad", "x.dual")
@@ -83,13 +84,6 @@ class World:
 @pytest.fixture
 def world(session):
     return World()
-
-
-def _torch():
-    needs.need("torch")
-    import torch
-
-    return torch
 
 
 def _assign(path, key, value):
@@ -284,8 +278,6 @@ CHANGES = {
     "from_numpy": (lambda w: w.n.from_numpy(np.arange(4)), {"n"}),
     "from_numpy of components": (lambda w: w.soa.from_numpy(np.ones((4, 2, 2))), {"soa"}),
     "from_numpy of structs": (lambda w: w.s.from_numpy({"a": np.ones(4), "b": np.ones((4, 2))}), {"s.a", "s.b"}),
-    "from_torch": (lambda w: w.x.from_torch(_torch().ones(4)), {"x"}),
-    "from_torch of arrays": (lambda w: w.a.from_torch(_torch().ones(4)), {"a"}),
     "array: element": (_assign("b", 2, 3), {"b"}),
     "array: gradient": (_assign("a.grad", 2, 3.0), {"a.grad"}),
     "array: vector": (_assign("w", 2, [1, 2, 3]), {"w"}),
@@ -314,11 +306,13 @@ CHANGES = {
 
 
 def test_changes(world):
-    found = {}
-    for name, (change, _) in CHANGES.items():
-        if "torch" not in name or needs.missing("torch") is None:
-            found[name] = world.changed_by(change)
-    assert found == {name: CHANGES[name][1] for name in found}
+    found = {name: world.changed_by(change) for name, (change, _) in CHANGES.items()}
+    assert found == {name: wanted for name, (_, wanted) in CHANGES.items()}
+
+
+def test_changes_by_torch(world):
+    assert world.changed_by(lambda w: w.x.from_torch(torch.ones(4))) == {"x"}
+    assert world.changed_by(lambda w: w.a.from_torch(torch.ones(4))) == {"a"}
 
 
 # What changes nothing, or nothing that has a key here.
@@ -383,15 +377,16 @@ def _exports():
     yield "a capsule", lambda memory: memory.to_dlpack()
     if np.lib.NumpyVersion(np.__version__) >= "2.0.0":
         yield "np.asarray", lambda memory: np.asarray(memory, copy=False)
-    if needs.missing("torch") is None:
-        import torch
-
-        yield "to_torch", lambda memory: memory.to_torch(copy=False)
-        yield "torch by DLPack", torch.from_dlpack
 
 
-def test_memory_that_was_handed_out_has_no_key(arch):
-    for how, export in _exports():
+def _exports_to_torch():
+    yield "torch by DLPack", torch.from_dlpack
+    yield "to_torch", lambda memory: memory.to_torch(copy=False)
+
+
+@pytest.mark.parametrize("exports", [_exports, _exports_to_torch])
+def test_memory_that_was_handed_out_has_no_key(arch, exports):
+    for how, export in exports():
         sg.init(arch=arch)
         world = World()
         before = world.keys()
@@ -463,10 +458,7 @@ def test_arrays_of_numpy_are_never_taken_for_unchanged(session):
     assert all(k is None for k in keys) or len(set(keys)) == 3
 
 
-@pytest.mark.needs("torch")
 def test_tensors_are_never_taken_for_unchanged(session):
-    import torch
-
     tensor = torch.ones(4)
     key = _key_of_external(_total(), tensor)
     ways = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 
@@ -233,7 +234,7 @@ def advance(x: sg.template(), t: sg.i32):
 def test_checkpoints(session: Any) -> None:
     """Steps in segments: memory for the states of one segment, and for the first state of each. A gradient function computes the states of
     its segment again, on a tape of its own."""
-    torch = pytest.importorskip("torch")
+    torch = needs.package("torch")
     steps, segments = 3, 4
     x = sg.field(sg.f32, (steps + 1, N), needs_grad=True, name="x")
     starts = sg.field(sg.f32, (segments, N), name="starts")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import pickle
 
+import needs
 import numpy as np
 import pytest
-import torch
-from torch.func import jvp
 
 import spirograd as sg
 
-pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.needs("torch")]
+torch = needs.package("torch")
+pytestmark = pytest.mark.usefixtures("session")
 N = 9
 
 
@@ -22,7 +22,7 @@ def vector(seed, n=N):
 
 def tangent_of(function, x, v):
     """The value of ``function`` at ``x`` and its derivative along ``v``, in f64."""
-    value, tangent = jvp(function, (torch.tensor(x, dtype=torch.float64),), (torch.tensor(v, dtype=torch.float64),))
+    value, tangent = torch.func.jvp(function, (torch.tensor(x, dtype=torch.float64),), (torch.tensor(v, dtype=torch.float64),))
     return value.numpy(), tangent.numpy()
 
 
@@ -254,7 +254,7 @@ def squares():
     return x, y, loss, run
 
 
-@pytest.mark.parametrize("make", [list, tuple, np.asarray, torch.tensor])
+@pytest.mark.parametrize("make", [list, tuple, np.asarray, lambda seed: torch.tensor(seed)], ids=["list", "tuple", "array", "tensor"])
 def test_seeds(make):
     x, y, loss, run = squares()
     seed = [1.0] + [0.0] * (N - 2) + [3.0]

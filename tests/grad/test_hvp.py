@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import needs
 import numpy as np
 import pytest
-import torch
 
 import spirograd as sg
 
-pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.needs("torch")]
+torch = needs.package("torch")
+pytestmark = pytest.mark.usefixtures("session")
 N = 7
 
 

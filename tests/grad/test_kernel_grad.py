@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 
 import spirograd as sg
 
-torch = pytest.importorskip("torch")
+torch = needs.package("torch")
 
 N = 6
 START = np.linspace(0.2, 1.4, N)

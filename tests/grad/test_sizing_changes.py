@@ -9,13 +9,14 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from grad.chains import AMPLIFIED, chains, compare, launch, starts, turn, turned
 
 import spirograd as sg
 
-torch = pytest.importorskip("torch")
+torch = needs.package("torch")
 pytestmark = pytest.mark.usefixtures("session")
 
 N = 5
@@ -109,7 +110,8 @@ def by_numpy_view(memory: Any, b: np.ndarray) -> None:
 
 
 def by_torch_view(memory: Any, b: np.ndarray) -> None:
-    memory.to_torch(copy=False).copy_(torch.from_numpy(b))
+    values = torch.from_numpy(b)
+    memory.to_torch(copy=False).copy_(values)
 
 
 def by_dlpack(memory: Any, b: np.ndarray) -> None:

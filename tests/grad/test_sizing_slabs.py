@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from grad.chains import AMPLIFIED, chains, compare, launch, starts, turn, turned
@@ -210,7 +211,7 @@ def test_workgroups_that_do_not_divide_the_iterations(block: int) -> None:
 @pytest.mark.parametrize("few,many", [(4, 9), (9, 4), (1, 130), (130, 1), (7, 7), (0, 5)])
 def test_two_arrays_of_other_lengths_in_one_loop(few: int, many: int) -> None:
     """One task over the longer; each is read where it has elements. Behind both, in the same memory, are numbers that are no bounds."""
-    torch = pytest.importorskip("torch")
+    torch = needs.package("torch")
     n = max(few, many)
     x, y = chains(n)
 

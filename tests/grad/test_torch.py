@@ -6,18 +6,19 @@ import subprocess
 import sys
 from typing import Any
 
+import needs
 import pytest
 
 import spirograd as sg
 
-torch = pytest.importorskip("torch")
+torch = needs.package("torch")
 
 N = 6
 
 
-def leaf(seed: int, *shape: int, dtype: Any = torch.float32) -> Any:
+def leaf(seed: int, *shape: int, dtype: Any = None) -> Any:
     generator = torch.Generator().manual_seed(seed)
-    return (torch.rand(*(shape or (N,)), generator=generator, dtype=torch.float64) + 0.2).to(dtype).requires_grad_()
+    return (torch.rand(*(shape or (N,)), generator=generator, dtype=torch.float64) + 0.2).to(dtype or torch.float32).requires_grad_()
 
 
 def gradients(function: Any, *inputs: Any) -> list[Any]:

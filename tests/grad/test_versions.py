@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 
 import spirograd as sg
 from spirograd.ad.versions import Wanted
 
-torch = pytest.importorskip("torch")
+torch = needs.package("torch")
 
 N, STEPS = 6, 4
 START = np.linspace(0.2, 1.4, N)
@@ -40,7 +42,9 @@ def logistic(x: Any) -> Any:
     return 1.7 * x * (1.5 - x)
 
 
-LOGISTIC = torch_gradient(repeated(logistic))
+@cache
+def logistic_gradient() -> np.ndarray:
+    return torch_gradient(repeated(logistic))
 
 
 def final() -> np.ndarray:
@@ -103,7 +107,7 @@ def test_in_place(session: Any, make: Any) -> None:
         for _ in range(STEPS):
             in_place(x)
         total(x, loss)
-    close(x.grad.to_numpy(), LOGISTIC)
+    close(x.grad.to_numpy(), logistic_gradient())
     close(x.to_numpy(), final())  # what it was after the last launch
     assert tape.memory_report().total == STEPS * BYTES
 
@@ -125,7 +129,7 @@ def test_neighbours_are_left_alone(session: Any) -> None:
         for _ in range(STEPS):
             both()
         total(x, loss)
-    close(x.grad.to_numpy(), LOGISTIC)
+    close(x.grad.to_numpy(), logistic_gradient())
     assert (other.to_numpy() == STEPS).all()
     close(x.to_numpy(), final())
 
@@ -153,7 +157,7 @@ def test_steps_in_memory_of_their_own_save_nothing(session: Any, kind: str) -> N
         for t in range(STEPS):
             step(x, t)
         last(x)
-    close(x.grad.to_numpy()[0], LOGISTIC)
+    close(x.grad.to_numpy()[0], logistic_gradient())
     assert tape.memory_report().total == 0
 
 
@@ -177,7 +181,7 @@ def test_two_buffers_in_turn(session: Any) -> None:
         for t in range(STEPS):
             step(t % 2, (t + 1) % 2)
         last(STEPS % 2)
-    close(x.grad.to_numpy()[0], LOGISTIC)
+    close(x.grad.to_numpy()[0], logistic_gradient())
     assert tape.memory_report().nbytes == {"x": (STEPS - 1) * BYTES}
 
 

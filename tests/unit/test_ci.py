@@ -12,7 +12,7 @@ import pytest
 
 CI = Path(__file__).resolve().parents[2] / "ci"
 WORKFLOWS = sorted((CI / "workflows").glob("*.yml"))
-SCRIPTS = [path for path in sorted(CI.iterdir()) if path.is_file() and path.suffix in ("", ".sh")]
+SCRIPTS = [path for path in (CI.with_name(".ci") / "run", *sorted(CI.iterdir())) if path.is_file() and path.suffix in ("", ".sh")]
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
@@ -38,7 +38,7 @@ def test_scripts(path: Path) -> None:
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("no bash")
-    done = subprocess.run([bash, "-n", path.name], cwd=CI, capture_output=True, text=True, check=False)
+    done = subprocess.run([bash, "-n", path.name], cwd=path.parent, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert b"\r" not in path.read_bytes()
     if path.suffix == "":

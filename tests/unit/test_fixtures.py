@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import needs
@@ -52,3 +53,36 @@ def test_required_back_end_fails(pytester, monkeypatch):
     result = _run(pytester, monkeypatch, "cpu,vulkan")
     result.assert_outcomes(passed=2, errors=1)
     result.stdout.fnmatch_lines(["*missing vulkan, which SG_TEST_REQUIRE demands: no driver*"])
+
+
+TORCH = "import needs\ntorch = needs.package('torch')\ndef test_without(): pass\ndef test_with(): assert torch.tau(2) == 4\n"
+
+
+def _torch(pytester, monkeypatch, present, *arguments):
+    """The outcome of a test that uses torch and of one that does not, with a torch of our own and without any."""
+    monkeypatch.setenv("PYTHONPATH", str(CONFTEST.parent))
+    monkeypatch.delenv("SG_TEST_REQUIRE", raising=False)
+    check = f"\nneeds.CHECKS['torch'] = lambda: {None if present else 'not installed'!r}\n"
+    pytester.makeconftest(CONFTEST.read_text() + NO_VULKAN + check)
+    pytester.makepyfile(TORCH)
+    pytester.makepyfile(torch="def tau(x): return 2 * x")
+    monkeypatch.syspath_prepend(pytester.path)
+    return pytester.runpytest_subprocess("-p", "pytester", *arguments)
+
+
+def test_tests_of_torch_run_where_it_is(pytester, monkeypatch):
+    refused = _torch(pytester, monkeypatch, True, "--missed", "torch")
+    refused.stderr.fnmatch_lines(["*--missed torch: the last run skipped no test for it*"])
+    without = _torch(pytester, monkeypatch, False)
+    without.assert_outcomes(passed=1, skipped=1)
+    without.stdout.fnmatch_lines(["1 test skipped: torch: not installed"])
+    for _ in range(2):
+        with_torch = _torch(pytester, monkeypatch, True, "--missed", "torch")
+        with_torch.assert_outcomes(passed=1, deselected=1)
+
+
+def test_files_of_tests_load_without_torch():
+    """An import at the top fails without torch, and `importorskip` skips tests that do not need it, without a name in the summary."""
+    pattern = re.compile(r"^(import|from) torch\b|importorskip\(", re.MULTILINE)
+    files = [path for path in CONFTEST.parent.rglob("*.py") if path != Path(__file__)]
+    assert files and [path for path in files if "programs" not in path.parts and pattern.search(path.read_text(encoding="utf-8"))] == []

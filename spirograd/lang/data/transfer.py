@@ -142,7 +142,7 @@ def _write_block(allocation: Any, block: Block, view: HostView, data: Array) -> 
     buffer = np.empty(block.span, np.uint8)
     if not _is_dense(block, dtype.size):
         allocation.read_into(block.offset, bytes_of(buffer))
-    target = np.ndarray(block.dims, dtype.np, buffer, 0, block.strides)
+    target: Array = np.ndarray(block.dims, dtype.np, buffer, 0, block.strides)
     target[...] = data.reshape(block.dims)
     allocation.write(block.offset, bytes_of(buffer), view.part)  # what lies between stays what it is
 

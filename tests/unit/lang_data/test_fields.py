@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import needs
 import numpy as np
 import pytest
 from host_session import HostSession
@@ -215,7 +216,7 @@ def test_arrays_copy_and_pickle():
 
 
 def test_torch():
-    torch = pytest.importorskip("torch")
+    torch = needs.package("torch")
     for x in (field(f32, (2, 3)), ndarray(f32, (2, 3)), Vector.field(3, f32, shape=2)):
         x.from_torch(torch.arange(6.0).reshape(2, 3).requires_grad_())
         assert x.to_torch().tolist() == [[0, 1, 2], [3, 4, 5]]
