@@ -6,6 +6,7 @@ error itself keeps all frames for whoever catches it, and SG_TRACEBACK=1 (or the
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from pathlib import Path
@@ -14,8 +15,9 @@ from typing import Any
 
 from spirograd.base import knobs
 from spirograd.base.errors import SpirogradError
+from spirograd.base.loc import Loc
 
-_PACKAGE = str(Path(__file__).resolve().parent.parent)
+_PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 _full = False
 
 
@@ -36,6 +38,17 @@ def user_frames(traceback: TracebackType | None) -> TracebackType | None:
         if not entry.tb_frame.f_code.co_filename.startswith(_PACKAGE):
             out = TracebackType(out, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return out
+
+
+def user_location() -> Loc | None:
+    """The line outside of this package that is being executed; None if there is none."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(_PACKAGE):
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    name = frame.f_code.co_name
+    return Loc(frame.f_code.co_filename, frame.f_lineno, function="" if name == "<module>" else name)
 
 
 def shortened(error: BaseException | None) -> None:

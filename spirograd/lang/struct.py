@@ -17,6 +17,7 @@ from spirograd.lang.annotations import MatrixType
 from spirograd.lang.context import current_trace
 from spirograd.lang.data import field as fields
 from spirograd.lang.data.enums import Layout
+from spirograd.lang.data.index_space import IndexSpace
 from spirograd.lang.leaves import AggregateType, ValueType, as_type, build, leaf_dtypes, leaves_of, typed
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, type_error
@@ -299,7 +300,9 @@ class StructType(AggregateType):
                 members[key] = fields.ScalarField(t, label, needs_grad, needs_dual)
             else:
                 members[key] = t.unplaced_field(label, needs_grad, needs_dual, layout)
-        return fields.StructField(members, self.methods, make_struct, name, layout, self)
+        whole = fields.StructField(members, self.methods, make_struct, name, layout, self)
+        whole.share(IndexSpace())
+        return whole
 
     def field(
         self,

@@ -12,6 +12,7 @@ from spirograd.ir.nodes import Layout
 from spirograd.lang import scalar
 from spirograd.lang.data import partners, transfer, tree
 from spirograd.lang.data.enums import Layout as Arrangement
+from spirograd.lang.data.index_space import IndexSpace
 from spirograd.lang.data.scalar_field import UNPLACED, BuildElement, Field, ScalarField, element_index, shape_tuple
 from spirograd.lang.data.transfer import Array
 from spirograd.lang.data.tree import SNode
@@ -226,6 +227,11 @@ class StructField(Field):
     def place_in(self, node: SNode, origin: tuple[int, ...]) -> None:
         for m in self.members.values():
             m.place_in(node, origin)
+
+    def share(self, space: IndexSpace) -> None:
+        """Have all members agree on ``space``. For new members, which have neither places nor gradients yet."""
+        for m in self.members.values():
+            m.share(space)
 
     def _partner(self, role: str) -> StructField | None:
         found = {k: getattr(m, role) for k, m in self.members.items()}

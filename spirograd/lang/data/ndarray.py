@@ -45,8 +45,8 @@ class Ndarray(HostScope):
         if (needs_grad or needs_dual) and not self.dtype.is_float:
             raise SpirogradRuntimeError(f"only arrays of floats have gradients, not of {self.dtype}")
         self.needs_dual = needs_dual
-        self.grad: Ndarray | Any = partners.note(self._like(), "grad") if needs_grad else None
-        self.dual: Ndarray | Any = partners.note(self._like(), "dual") if needs_dual else None
+        self._grad: Ndarray | None = partners.note(self._like(), "grad") if needs_grad else None
+        self._dual: Ndarray | None = partners.note(self._like(), "dual") if needs_dual else None
 
     def _like(self) -> Ndarray:
         return type(self)(self.dtype, self.shape, self.element_shape, False, self._build, self.layout)
@@ -80,18 +80,53 @@ class Ndarray(HostScope):
         """Number of axes of the index space."""
         return len(self.shape)
 
+    @property
+    def grad(self) -> Ndarray | Any:
+        """The array of gradients. Another one may take its place: of this type and shape, else SpirogradValueError is raised."""
+        return self._grad
+
+    @grad.setter
+    def grad(self, new: Ndarray | None) -> None:
+        self._grad = self._corresponding(new, "grad")
+
+    @property
+    def dual(self) -> Ndarray | Any:
+        """The array of tangents; assignment as of `grad`."""
+        return self._dual
+
+    @dual.setter
+    def dual(self, new: Ndarray | None) -> None:
+        self._dual = self._corresponding(new, "dual")
+        self.needs_dual = new is not None
+
+    def _corresponding(self, new: Ndarray | None, role: str) -> Ndarray | None:
+        """An array that kernels may index as they index this one. What is known of this array for launches is forgotten."""
+        if new is not None and (
+            not isinstance(new, Ndarray) or (new.dtype, new.view.full_shape, new.shape) != (self.dtype, self.view.full_shape, self.shape)
+        ):
+            found = f"of {new.dtype} and shape {new.view.full_shape}" if isinstance(new, Ndarray) else scalar.describe(new)
+            wanted = f"of {self.dtype} and shape {self.view.full_shape}"
+            raise SpirogradValueError(f"`{role}` of an ndarray {wanted} must be an ndarray {wanted}, got {found}")
+        self._forget_launches()
+        return None if new is None else partners.note(new, role)
+
+    def _forget_launches(self) -> None:
+        """What launches keep of this array names its gradient and its tangents."""
+        for name in ("_sg_binding", "_sg_signature"):
+            self.__dict__.pop(name, None)
+
     def has_grad(self) -> bool:
-        return self.grad is not None
+        return self._grad is not None
 
     def has_dual(self) -> bool:
-        return self.dual is not None
+        return self._dual is not None
 
     def make_duals(self) -> None:
         """Have arrays of tangents of this array and of its gradient, whether or not they were asked for; all zeros where they are new."""
         for array, role in ((self, "dual"), (self.grad, "grad_dual")):
             if array is not None and array.dual is None:
-                array.dual = partners.note(array._like(), role)
-                self.__dict__.pop("_sg_binding", None)
+                array._dual = partners.note(array._like(), role)
+                self._forget_launches()
 
     def __repr__(self) -> str:
         element = f" of {'x'.join(map(str, self.element_shape))}" if self.element_shape else ""
@@ -204,9 +239,9 @@ class Ndarray(HostScope):
     def __deepcopy__(self, memo: Any) -> Ndarray:
         new = self._like()
         new.copy_from(self)
-        new.needs_dual = self.needs_dual
         new.grad = None if self.grad is None else self.grad.__deepcopy__(memo)
         new.dual = None if self.dual is None else self.dual.__deepcopy__(memo)
+        new.needs_dual = self.needs_dual
         return new
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -18,11 +18,13 @@ from spirograd.base.errors import (
     SpirogradTypeError,
     SpirogradValueError,
 )
+from spirograd.base.tracebacks import user_location
 from spirograd.base.wording import counted
 from spirograd.ir.nodes import FieldRef, Layout
 from spirograd.lang import ops, scalar
 from spirograd.lang.data import partners, transfer
 from spirograd.lang.data.host_scope import HostScope
+from spirograd.lang.data.index_space import IndexSpace
 from spirograd.lang.data.layout import Digit, terms_of
 from spirograd.lang.data.transfer import Array, HostView
 from spirograd.lang.data.tree import Place, SNode, Tree
@@ -163,6 +165,7 @@ class ScalarField(Field):
         self.role = role
         self.primal = primal
         self.layout = None if primal is None else primal.layout
+        self.space: IndexSpace = IndexSpace() if primal is None else primal.space
         self._origin: tuple[int, ...] = ()
         self._places: list[Place] = []
         self._grad: Any = None  # a field of the same class, or None
@@ -212,16 +215,20 @@ class ScalarField(Field):
     def origin(self) -> tuple[int, ...]:
         return self._origin
 
+    def share(self, space: IndexSpace) -> None:
+        """Have the extents and the origin of ``space``: as the other members of a field of structs."""
+        self.space = space
+
     def place_in(self, node: SNode, origin: tuple[int, ...]) -> None:
         """Give every scalar of an element a place in the cells of ``node``."""
         self.place_components(range(self.components), node, origin)
 
     def place_components(self, components: Sequence[int], node: SNode, origin: tuple[int, ...]) -> None:
         """Give some scalars of an element a place in the cells of ``node``."""
-        for c in components:
-            if any(p.component == c for p in self._places):
-                raise SpirogradRuntimeError(f"field `{self.name}` has a place already")
-            self._places.append(node.add_place(self, c, self.dtype))
+        if any(p.component in components for p in self._places):
+            raise SpirogradRuntimeError(f"field `{self.name}` has a place already")
+        self.space.agree(self, node, origin, user_location())
+        self._places += [node.add_place(self, c, self.dtype) for c in components]
         self._places.sort(key=lambda p: p.component)
         self._origin = origin
 

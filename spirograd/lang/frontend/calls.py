@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import ast
 import builtins
-import functools
-import inspect
 import re
-import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +14,11 @@ from spirograd.base.dtypes import DType, u32
 from spirograd.base.errors import SpirogradCompilationError, SpirogradError, SpirogradSyntaxError, SpirogradTypeError
 from spirograd.lang import forms, ops, randoms, scalar
 from spirograd.lang.data.scalar_field import Field
+from spirograd.lang.frontend.callees import Argument, Callee, resolved, struct_method
 from spirograd.lang.frontend.complaints import contains_runtime, host_only, is_host_only, python_call
 from spirograd.lang.frontend.diagnostics import emit_print
 from spirograd.lang.frontend.expressions import Expressions, FormattedText
-from spirograd.lang.frontend.function import BoundFunc, Func, bound_arguments, is_template
+from spirograd.lang.frontend.function import Func, bound_arguments, is_template
 from spirograd.lang.frontend.memory import ArrayProxy
 from spirograd.lang.frontend.names import RESULT, RNG
 from spirograd.lang.frontend.places import Element, Place, StructElement
@@ -52,11 +50,25 @@ class NeedsRandom(Exception):
     """The kernel draws random numbers: trace it again, with the counter carried through loops."""
 
 
+# The arguments that calls were found to change while the kernel was traced before; see `Unforeseen`.
+Foreseen = dict[ast.Call, list[ast.expr]]
+
+
+class Unforeseen(Exception):
+    """A call changes variables of which the loops around it did not know: trace the kernel again, with ``arguments`` foreseen."""
+
+    def __init__(self, call: ast.Call, arguments: Sequence[ast.expr]) -> None:
+        super().__init__()
+        self.call = call
+        self.arguments = arguments
+
+
 class Calls(Expressions):
     """Calls, by what is called."""
 
     uses_random = False
     random_key: tuple[Value, Value]
+    foreseen: Foreseen
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -75,21 +87,19 @@ class Calls(Expressions):
     # --- dispatch --------------------------------------------------------------------------------------------------------
 
     def call(self, node: ast.Call) -> Any:
-        place = self.place(node.func.value) if isinstance(node.func, ast.Attribute) else None
-        callee = self.eval(node.func)
+        callee, place = self._callee(node.func)
         self.at(node)
         form = self._forms.get(callee) if _hashable(callee) else None
         if form is not None:
             return form(node)
-        if isinstance(callee, BoundFunc):
-            return self.inline(callee.func, node, (callee.instance, place))
-        if isinstance(callee, Func):
-            return self.inline(callee, node)
+        function = resolved(callee)
+        if function is not None:
+            return self.inline(function, node, place)
         if place is not None and getattr(callee, "__func__", None) is Matrix.fill:
+            assert isinstance(node.func, ast.Attribute)
+            self.changes(node, [node.func.value])
             place.store(callee.__self__.filled(*self.elements(node.args)))
             return None
-        if isinstance(callee, types.MethodType) and isinstance(callee.__self__, Struct) and callee.__name__ in callee.__self__.methods:
-            return self.inline(struct_method(callee.__func__), node, (callee.__self__, place))
         args, kwargs = self.arguments(node)
         self.at(node)
         builtin = _BUILTINS.get(callee) if _hashable(callee) else None
@@ -97,7 +107,16 @@ class Calls(Expressions):
             return self.made(self._run(callee.__name__, builtin, args, kwargs))
         return self.call_python(callee, args, kwargs, node)
 
+    def _callee(self, node: ast.expr) -> tuple[Any, Place | None]:
+        """What is called, and the place of the object whose method it is."""
+        if not isinstance(node, ast.Attribute):
+            return self.eval(node), None
+        place, base = self.reach(node.value)
+        self.at(node)
+        return self.get_attribute(base if place is None else place.load(), node.attr), place
+
     def arguments(self, node: ast.Call) -> tuple[list[Any], dict[str, Any]]:
+        args = self.elements(node.args)
         kwargs: dict[str, Any] = {}
         for keyword in node.keywords:
             value = self.eval(keyword.value)
@@ -105,7 +124,7 @@ class Calls(Expressions):
                 kwargs.update(value)
             else:
                 kwargs[keyword.arg] = value
-        return self.elements(node.args), kwargs
+        return args, kwargs
 
     def call_python(self, callee: Any, args: list[Any], kwargs: dict[str, Any], node: ast.Call) -> Any:
         """Call something that runs while tracing: our own dual functions and types, or any function of compile-time values."""
@@ -196,12 +215,14 @@ class Calls(Expressions):
     def _atomic(self, kind: str) -> Callable[[ast.Call], Any]:
         def run(node: ast.Call) -> Any:
             place, (value,) = self._operands(node, f"atomic_{kind}", 2)
+            self.changes(node, node.args[:1])
             return place.atomic(kind, value)
 
         return run
 
     def form_atomic_sub(self, node: ast.Call) -> Any:
         place, (value,) = self._operands(node, "atomic_sub", 2)
+        self.changes(node, node.args[:1])
         return place.atomic("sub", value)
 
     def form_atomic_cas(self, node: ast.Call) -> Any:
@@ -253,22 +274,27 @@ class Calls(Expressions):
 
     def references(self, node: ast.Call) -> Sequence[ast.expr]:
         """The arguments that a call may change: those for parameters taken by reference, and the object of a method."""
+        found = [*self._changed_by(node), *self.foreseen.get(node, ())]
+        self.frame.answers[node] = self.frame.answers.get(node, frozenset(found)).intersection(found)
+        return found
+
+    def _changed_by(self, node: ast.Call) -> Sequence[ast.expr]:
         callee = self._static_callee(node.func)
-        instance: list[ast.expr] = []
-        if callee in forms.ATOMICS or callee in (forms.atomic_sub, forms.atomic_cas):
+        if _hashable(callee) and (callee in forms.ATOMICS or callee in (forms.atomic_sub, forms.atomic_cas)):
             return node.args[:1]
         if callee is None and isinstance(node.func, ast.Attribute):
             held = self._static_callee(node.func.value, variables=True)
-            return [node.func.value] if isinstance(held, Struct) and node.func.attr in held.methods else ()
-        if isinstance(callee, BoundFunc):
-            instance = [node.func.value] if isinstance(node.func, ast.Attribute) else []
-            callee = callee.func
-        if not isinstance(callee, Func):
-            return ()
-        parameters = list(callee.signature.parameters)[len(instance) :]
-        by_reference = callee.references()
-        positional = [a for name, a in zip(parameters, node.args) if name in by_reference]
-        return [*instance, *positional, *[k.value for k in node.keywords if k.arg in by_reference]]
+            method = held.methods.get(node.func.attr) if isinstance(held, Struct) else None
+            function = None if method is None else Callee(struct_method(method), (held,), has_object=True)
+        else:
+            function = resolved(callee)
+        return () if function is None else function.changed_by(node)
+
+    def changes(self, node: ast.Call, arguments: Sequence[ast.expr]) -> None:
+        """A call is about to change what ``arguments`` name: raises `Unforeseen` if a loop around it was told otherwise."""
+        answer = self.frame.answers.get(node)
+        if answer is not None and not answer.issuperset(arguments):
+            raise Unforeseen(node, arguments)
 
     def _static_callee(self, node: ast.expr, variables: bool = False) -> Any:
         """What a name or dotted name stands for, if that is known without evaluating anything at run time."""
@@ -281,36 +307,36 @@ class Calls(Expressions):
             return getattr(base, node.attr, None) if base is not None else None
         return None
 
-    def inline(self, func: Func, node: ast.Call, bound: tuple[Any, Place | None] | None = None) -> Any:
-        """Trace the body of ``func`` here; its value is the value of the call."""
+    def inline(self, callee: Callee, node: ast.Call, place: Place | None) -> Any:
+        """Trace the body of a function here; its value is the value of the call. ``place``: of the object whose method it is."""
+        func = callee.func
         if self.depth >= MAX_DEPTH:
             raise SpirogradSyntaxError(
                 f"`{func.function.__name__}` calls itself: {MAX_DEPTH} calls deep while inlining",
                 self.b.loc,
                 "recursion needs an end that is known while compiling",
             )
-        args, kwargs = self.arguments(node)
-        if bound is not None:
-            args = [bound[0], *args]
+        args, kwargs = self._given(callee, node, place)
         call_loc = self.frame.source.loc(node, self.frame.caller)
         self.b.loc = call_loc
         try:
-            arguments = bound_arguments(func.signature, args, kwargs)
+            arguments = bound_arguments(func.signature, [a.value for a in args], {name: a.value for name, a in kwargs.items()})
         except TypeError as error:
             raise SpirogradTypeError(f"function `{func.function.__name__}`: {error}", call_loc) from None
         arguments.apply_defaults()
+        by_reference = func.references()
+        references = {name: a for name, a in [*zip(callee.parameters, args), *kwargs.items()] if name in by_reference}
         caller = self.frame
         frame = Frame(func.source, func.source.names(), False, func.signature.return_annotation, call_loc, loops=list(caller.loops))
-        frame.by_reference, frame.depth = frozenset(func.references()), self.b.depth
+        frame.by_reference, frame.depth = frozenset(by_reference), self.b.depth
         for name, value in arguments.arguments.items():
-            annotation = func.signature.parameters[name].annotation
-            frame.vars[name] = self.argument(name, value, annotation, func)
+            in_memory = references[name].place if name in references else None
+            if isinstance(in_memory, (Element, StructElement)):  # the parameter is that element, updated atomically
+                frame.vars[name] = MemoryVariable(in_memory)
+            else:
+                frame.vars[name] = self.argument(name, value, func.signature.parameters[name].annotation, func)
         if self.uses_random:
             frame.vars[RNG] = caller.vars[RNG]
-        references = self._reference_places(func, node, bound)
-        for name, place in references.items():
-            if isinstance(place, (Element, StructElement)):  # the parameter is that element, updated atomically
-                frame.vars[name] = MemoryVariable(place)
         self.frame, self.depth = frame, self.depth + 1
         try:
             self.function_body(func.source.tree.body)
@@ -319,26 +345,52 @@ class Calls(Expressions):
         if self.uses_random:
             caller.vars[RNG] = frame.vars[RNG]
         self.at(node)
-        for name, place in references.items():
-            held = frame.vars.get(name, arguments.arguments[name])
-            if held is not arguments.arguments[name] and not isinstance(place, (Element, StructElement)):
-                place.store(held.place.load() if isinstance(held, MemoryVariable) else held)
+        self._hand_back(callee, node, frame, arguments.arguments, references)
         return unpack_tuple(frame.vars.get(RESULT))
 
-    def _reference_places(self, func: Func, node: ast.Call, bound: tuple[Any, Place | None] | None) -> dict[str, Place]:
-        by_reference = func.references()
-        names = list(func.signature.parameters)
-        out: dict[str, Place] = {}
-        if bound is not None:
-            if bound[1] is not None and names[0] in by_reference:
-                out[names[0]] = bound[1]
-            names = names[1:]
-        pairs = [*zip(names, node.args), *[(k.arg, k.value) for k in node.keywords if k.arg]]
-        for name, argument in pairs:
-            place = self.place(argument) if name in by_reference else None
-            if place is not None:
-                out[name] = place
-        return out
+    def _given(self, callee: Callee, node: ast.Call, place: Place | None) -> tuple[list[Argument], dict[str, Argument]]:
+        """The arguments of a call, in the order of the source; what ``callee`` is bound to comes first."""
+        names, by_reference = callee.parameters, callee.func.references()
+
+        def of(expression: ast.expr, name: str | None) -> Argument:
+            if name not in by_reference:
+                return Argument(self.eval(expression))
+            found, value = self.reach(expression)
+            return Argument(value if found is None else found.load(), expression, found)
+
+        args = [Argument(value) for value in callee.positional]
+        if callee.has_object and isinstance(node.func, ast.Attribute):
+            args[0] = Argument(args[0].value, node.func.value, place)
+        for expression in node.args:
+            if isinstance(expression, ast.Starred):
+                args += [Argument(value) for value in self.eval(expression.value)]
+            else:
+                args.append(of(expression, names[len(args)] if len(args) < len(names) else None))
+        kwargs = {name: Argument(value) for name, value in callee.keywords.items()}
+        for keyword in node.keywords:
+            if keyword.arg is None:
+                kwargs.update({name: Argument(value) for name, value in self.eval(keyword.value).items()})
+            else:
+                kwargs[keyword.arg] = of(keyword.value, keyword.arg)
+        return args, kwargs
+
+    def _hand_back(
+        self, callee: Callee, node: ast.Call, frame: Frame, given: Mapping[str, Any], references: Mapping[str, Argument]
+    ) -> None:
+        """Store what parameters taken by reference have become to the variables that they stand for."""
+        func, changed = callee.func, list[tuple[ast.expr, Place, Any]]()
+        for name, argument in references.items():
+            held = frame.vars.get(name, given[name])
+            if held is given[name] or isinstance(argument.place, (Element, StructElement)):
+                continue
+            if argument.place is not None and argument.node is not None:
+                changed.append((argument.node, argument.place, held.place.load() if isinstance(held, MemoryVariable) else held))
+            elif argument.node is None and func.changes_object and name == callee.parameters[0]:
+                name = func.function.__name__
+                raise type_error(f"`{name}` changes its struct, which the call does not name", f"call it on a variable: `s.{name}(...)`")
+        self.changes(node, [argument for argument, _, _ in changed])
+        for _, place, value in changed:
+            place.store(value)
 
     def argument(self, name: str, value: Any, annotation: Any, func: Func) -> Any:
         """The value of a parameter: cast to its annotation if it has one."""
@@ -357,13 +409,6 @@ class Calls(Expressions):
 
     def function_body(self, statements: list[ast.stmt]) -> None:
         raise NotImplementedError
-
-
-@functools.cache
-def struct_method(method: Any) -> Func:
-    """A method of a struct type as a function that takes the struct by reference."""
-    function = method.function if isinstance(method, Func) else method
-    return Func(function, by_reference=(next(iter(inspect.signature(function).parameters)),))
 
 
 def _hashable(x: Any) -> bool:

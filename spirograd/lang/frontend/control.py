@@ -67,8 +67,7 @@ class Control(Calls):
         return scalar.truth(value) if is_runtime(value) or scalar.is_number(value) else bool(value)
 
     def plain_if(self, node: ast.If, condition: Value) -> None:
-        changed = self.names_of([*node.body, *node.orelse])
-        self.branch(condition, lambda: self.block(node.body), lambda: self.block(node.orelse), changed)
+        self.branch(condition, lambda: self.block(node.body), lambda: self.block(node.orelse))
 
     def jumping_if(self, node: ast.If, condition: Value, rest: Sequence[ast.stmt]) -> None:
         """An `if` that may jump: what follows it goes into the branch that does not, or is guarded by the flags."""
@@ -78,8 +77,7 @@ class Control(Calls):
         if body_jumps or else_jumps:
             body += [] if body_jumps else rest
             orelse += [] if else_jumps else rest
-            changed = self.names_of([*body, *orelse])
-            self.branch(condition, lambda: self.block(body), lambda: self.block(orelse), changed)
+            self.branch(condition, lambda: self.block(body), lambda: self.block(orelse))
             return
         self.plain_if(node, condition)
         if rest:
@@ -113,11 +111,11 @@ class Control(Calls):
         if go is True:
             self.block(rest)
         elif go is not False:
-            self.branch(go, lambda: self.block(rest), lambda: None, self.names_of(rest))
+            self.branch(go, lambda: self.block(rest), lambda: None)
 
     # --- branches --------------------------------------------------------------------------------------------------------
 
-    def branch(self, condition: Value, then: Branch, orelse: Branch, changed: set[str]) -> None:
+    def branch(self, condition: Value, then: Branch, orelse: Branch) -> None:
         """An `if` operation; variables that either side changes become its results."""
         before = dict(self.frame.vars)
         lost = dict(self.frame.lost)
@@ -130,7 +128,8 @@ class Control(Calls):
             sides.append((self.b.suspend(), self.frame.vars))
         self.frame.vars, self.frame.lost = dict(before), lost
         self.b.loc = loc
-        self.join(condition, sides, sorted(changed | (set(sides[0][1]) & set(sides[1][1])) - set(before)))
+        (_, a), (_, c) = sides
+        self.join(condition, sides, sorted(name for name in {*a, *c} if not a.get(name) is before.get(name) is c.get(name)))
 
     # --- loops -----------------------------------------------------------------------------------------------------------
 

@@ -130,27 +130,34 @@ class Expressions(State):
 
     def place(self, node: ast.expr) -> Place | None:
         """The place that an expression names, or None if it is no place (a compile-time object, a result)."""
+        if not isinstance(node, (ast.Subscript, ast.Attribute)):
+            return self.reach(node)[0]
+        whole, base = self.reach(node.value)
+        within = whole is not None or (isinstance(node, ast.Subscript) and has_elements(base))
+        return self._inside(node, whole, base)[0] if within else None
+
+    def reach(self, node: ast.expr) -> tuple[Place | None, Any]:
+        """The place that an expression names; for others None, and the object that it stands for. Each part is evaluated once."""
         if isinstance(node, ast.Name):
             held = self.frame.vars.get(node.id)
             if isinstance(held, MemoryVariable):
-                return held.place
-            return Variable(self, node.id) if is_runtime(held) else None
+                return held.place, None
+            return (Variable(self, node.id), None) if is_runtime(held) else (None, self.eval(node))
+        if isinstance(node, (ast.Subscript, ast.Attribute)):
+            return self._inside(node, *self.reach(node.value))
+        return None, self.eval(node)
+
+    def _inside(self, node: ast.Subscript | ast.Attribute, whole: Place | None, base: Any) -> tuple[Place | None, Any]:
+        """As `reach`, of a part of a place, or else of an object."""
         if isinstance(node, ast.Subscript):
-            whole = self.place(node.value)
-            if whole is not None:
-                key = self.eval(node.slice)
-                self.at(node)
-                return whole.index(key)
-            base = self.eval(node.value)
-            if not has_elements(base):
-                return None
             key = self.eval(node.slice)
             self.at(node)
-            return place_of_element(base, key, self.fields)
-        if isinstance(node, ast.Attribute):
-            whole = self.place(node.value)
-            return None if whole is None else self._member(whole, node.attr)
-        return None
+            if whole is not None:
+                return whole.index(key), None
+            return (place_of_element(base, key, self.fields), None) if has_elements(base) else (None, self._item(base, key))
+        part = None if whole is None else self._member(whole, node.attr)
+        self.at(node)
+        return (None, self.get_attribute(base if whole is None else whole.load(), node.attr)) if part is None else (part, None)
 
     def _member(self, whole: Place, name: str) -> Place | None:
         """The part of a place called ``name``: a member of a struct, a swizzle of a vector; None for methods and other attributes."""
@@ -164,23 +171,12 @@ class Expressions(State):
         return None
 
     def attribute(self, node: ast.Attribute) -> Any:
-        place = self.place(node.value)
-        if place is not None:
-            part = self._member(place, node.attr)
-            if part is not None:
-                self.at(node)
-                return self._part(part, node.attr)
-            base = place.load()
-        else:
-            base = self.eval(node.value)
-        self.at(node)
-        return self.get_attribute(base, node.attr)
-
-    def _part(self, part: Place, name: str) -> Any:
-        """What a place holds; parts of vectors may not be there."""
+        place, value = self.reach(node)
+        if place is None:
+            return value
         try:
-            return part.load()
-        except AttributeError as error:
+            return place.load()
+        except AttributeError as error:  # a component that the vector does not have
             raise type_error(str(error)) from None
 
     def get_attribute(self, base: Any, name: str) -> Any:
@@ -195,13 +191,11 @@ class Expressions(State):
             raise no_attribute(base, name) from None
 
     def subscript(self, node: ast.Subscript) -> Any:
-        place = self.place(node)
-        if place is not None:
-            self.at(node)
-            return place.load()
-        base = self.eval(node.value)
-        key = self.eval(node.slice)
-        self.at(node)
+        place, value = self.reach(node)
+        return value if place is None else place.load()
+
+    def _item(self, base: Any, key: Any) -> Any:
+        """An item of something that is no place."""
         if isinstance(base, (Matrix, Struct)):
             return base[key]
         if any(isinstance(k, Value) for k in (key if isinstance(key, tuple) else (key,))):
@@ -360,9 +354,13 @@ class Expressions(State):
         return dict(zip(keys, self.elements(node.values)))
 
     def comprehension(self, node: Any, *elements: ast.expr) -> Iterator[Any]:
-        saved = dict(self.frame.vars)
+        """The items of a comprehension. Its targets are variables of its own; what it does to others stays."""
+        targets = {n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
+        hidden = {name: self.frame.vars[name] for name in targets if name in self.frame.vars}
         out = self._comprehension(node.generators, elements)
-        self.frame.vars = saved
+        for name in targets:
+            self.frame.vars.pop(name, None)
+        self.frame.vars.update(hidden)
         return iter(out)
 
     def _comprehension(self, generators: list[ast.comprehension], elements: tuple[ast.expr, ...]) -> list[Any]:

@@ -45,6 +45,11 @@ class Func:
             self._signature = resolved_signature(self.function)
         return self._signature
 
+    @property
+    def changes_object(self) -> bool:
+        """Whether it is a method that takes its object by reference, as those of structs do."""
+        return bool(self._by_reference)
+
     def references(self) -> set[str]:
         """Names of the parameters taken by reference."""
         by_template = {p.name for p in self.signature.parameters.values() if is_template(p.annotation)}
@@ -75,6 +80,12 @@ class BoundFunc:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.func(self.instance, *args, **kwargs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BoundFunc) and self.func is other.func and self.instance is other.instance
+
+    def __hash__(self) -> int:
+        return hash((self.func, id(self.instance)))
 
 
 def resolved_signature(function: Callable[..., Any]) -> inspect.Signature:

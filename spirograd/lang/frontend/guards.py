@@ -18,6 +18,7 @@ import numpy as np
 
 from spirograd.base.dtypes import DType
 from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.frontend.function import BoundFunc
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.struct import Struct
@@ -76,6 +77,8 @@ def fingerprint(value: Any) -> Hashable:
         return (kind, *((fingerprint(k), fingerprint(v)) for k, v in value.items()))
     if isinstance(value, np.ndarray) and value.nbytes <= _LARGEST_COPY and value.dtype.kind in "biuf":
         return (kind, value.shape, value.dtype, value.tobytes())
+    if isinstance(value, BoundFunc):  # a new one each time that the method is named
+        return (kind, fingerprint(value.func), fingerprint(value.instance))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return (kind, *(fingerprint(getattr(value, f.name)) for f in dataclasses.fields(value)))
     return _Identity(value)

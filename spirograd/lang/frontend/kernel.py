@@ -22,7 +22,7 @@ from spirograd.lang.context import LanguageOptions, Trace
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import Field
 from spirograd.lang.frontend import source
-from spirograd.lang.frontend.calls import NeedsRandom
+from spirograd.lang.frontend.calls import Foreseen, NeedsRandom, Unforeseen
 from spirograd.lang.frontend.function import bound_arguments, plain_function, remember_outer_names, resolved_signature
 from spirograd.lang.frontend.gradient import BoundGradient, Differentiated, Gradient
 from spirograd.lang.frontend.guards import Path, guards, is_dead, is_guardable
@@ -270,22 +270,30 @@ class Kernel(Staged):
 
     def trace(self, session: Any, args: Sequence[Any]) -> tuple[nodes.Kernel, KernelTracer, Any]:
         """The kernel as IR, what it takes from outside, and the type of its result."""
-        try:
-            traced = self._trace(session, args, False)
-        except NeedsRandom:
-            traced = self._trace(session, args, True)
+        where, uses_random, foreseen = source.of(self.function, "kernel"), False, Foreseen()
+        while True:
+            try:
+                traced = self._trace(session, args, where, uses_random, foreseen)
+            except NeedsRandom:
+                uses_random = True
+            except Unforeseen as found:
+                foreseen.setdefault(found.call, []).extend(found.arguments)
+            else:
+                break
         for warning in traced[1].warnings:
             logger.warning(warning)
         return traced
 
-    def _trace(self, session: Any, args: Sequence[Any], uses_random: bool) -> tuple[nodes.Kernel, KernelTracer, Any]:
+    def _trace(
+        self, session: Any, args: Sequence[Any], where: source.Source, uses_random: bool, foreseen: Foreseen
+    ) -> tuple[nodes.Kernel, KernelTracer, Any]:
         assert self._signature is not None
-        where = source.of(self.function, "kernel")
         trace = Trace(Builder(), session.language)
         before, limit = context.set_trace(trace), sys.getrecursionlimit()
         sys.setrecursionlimit(max(limit, _RECURSION))
         try:
             tracer = KernelTracer(trace)
+            tracer.foreseen = foreseen
             trace.b.loc = where.loc(where.tree, None)
             annotation = self._signature.return_annotation
             returns = None if annotation in (inspect.Signature.empty, None, type(None)) else _result_type(annotation)

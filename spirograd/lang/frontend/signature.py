@@ -19,7 +19,7 @@ from spirograd.lang.annotations import FunctionArgument, MatrixType, NdarrayType
 from spirograd.lang.context import LanguageOptions
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.tensor import Tensor
-from spirograd.lang.frontend.function import Func, is_template
+from spirograd.lang.frontend.function import BoundFunc, Func, is_template
 from spirograd.lang.frontend.guards import fingerprint
 from spirograd.lang.frontend.memory import ArrayProxy, array_decl, is_wide
 from spirograd.lang.leaves import AggregateType, build
@@ -245,7 +245,7 @@ class TemplateParameter(Parameter):
         return fingerprint(value)
 
     def constants(self, value: Any) -> list[tuple[tuple[str, ...], Any]]:
-        return [((), value)]
+        return [((), value), (("instance",), value.instance)] if isinstance(value, BoundFunc) else [((), value)]
 
     def declare(self, value: Any, to: Declarations) -> Any:
         return to.array(array_decl(self.name, value)) if isinstance(value, Ndarray) else value

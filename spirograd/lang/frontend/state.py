@@ -60,6 +60,7 @@ class Frame:
     by_reference: frozenset[str] = frozenset()
     depth: int = 0  # of the builder at the beginning of a function
     constants: frozenset[str] = frozenset()  # arguments of the kernel, which cannot change
+    answers: dict[ast.Call, frozenset[ast.expr]] = field(default_factory=dict)  # what loops were told that calls change
 
 
 class MemoryVariable:

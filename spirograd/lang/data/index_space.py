@@ -1,0 +1,44 @@
+"""The index space that a field shares with its gradient and its tangents, and a field of structs with its members.
+
+Kernels index all of them alike, and check bounds against one of them at most, so their extents and their origins are equal. How each lies
+in memory is its own affair.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spirograd.base.errors import SpirogradRuntimeError, render
+from spirograd.base.loc import Loc
+
+if TYPE_CHECKING:
+    from spirograd.lang.data.scalar_field import ScalarField
+    from spirograd.lang.data.tree import SNode
+
+
+class IndexSpace:
+    """Extents and origin of the first field that was placed; those placed later must agree."""
+
+    def __init__(self) -> None:
+        self._shape: tuple[int, ...] | None = None
+        self._origin: tuple[int, ...] = ()
+        self._first: ScalarField
+        self._loc: Loc | None = None
+
+    def agree(self, field: ScalarField, node: SNode, origin: tuple[int, ...], loc: Loc | None) -> None:
+        """``field`` is about to be placed in the cells of ``node``, at the user's line ``loc``. Raises SpirogradRuntimeError, with both
+        lines, if its extents or its origin differ from those of a field placed before."""
+        shape = node.shape
+        origin = origin or (0,) * len(shape)
+        if self._shape is None:
+            self._shape, self._origin, self._first, self._loc = shape, origin, field, loc
+        elif (shape, origin) != (self._shape, self._origin):
+            raise SpirogradRuntimeError(self._disagreement(field, shape, origin, loc))
+
+    def _disagreement(self, field: ScalarField, shape: tuple[int, ...], origin: tuple[int, ...], loc: Loc | None) -> str:
+        first = self._first
+        what, new, old = ("shape", shape, self._shape) if shape != self._shape else ("offset", origin, self._origin)
+        names = (f"`{field.name}`", f"`{first.name}`") if field is not first else (f"another component of `{field.name}`", "the first one")
+        problem = f"{names[0]} is placed with {what} {new}, {names[1]} with {what} {old}: one index must reach an element of both"
+        earlier = render(f"{names[1]} is placed here:", self._loc)
+        return f"{render(problem, loc)}\n{earlier}\n  hint: place both with {what} {old}; their layouts may differ"
