@@ -213,12 +213,12 @@ def shared(allocation: Any, view: HostView) -> Array | None:
     whole = allocation.device.host_view(allocation.buffer)
     if whole is None:
         return None
-    allocation.device.synchronize()
     flat = np.asarray(_HostMemory(allocation, whole, view.blocks[0], view.dtype))
     out: Array = flat.reshape(view.full_shape)
     if not np.may_share_memory(out, flat):
         return None
     allocation.share(view.part if _is_dense(view.blocks[0], view.dtype.size) else "")
+    allocation.device.synchronize()  # last: sharing may copy the memory
     return out
 
 
