@@ -141,6 +141,11 @@ class Launch:
             return ("ndarray", id(array)), array
         return ("host", array.ctypes.data if isinstance(array, np.ndarray) else array.data_ptr()), None
 
+    def used(self) -> Iterator[Any]:
+        """The fields and ndarrays that it uses."""
+        found = (self.memory(access)[1] for access in footprint_of(self.specialization).used)
+        return (whole for whole in found if whole is not None)
+
     def first(self, size: Size | None) -> int | None:
         """The value of a first index at this launch."""
         if size is None:

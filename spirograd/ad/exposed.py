@@ -8,13 +8,14 @@ costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-from spirograd.ad.entries import Launch, footprint_of
-from spirograd.ad.versions import Saved, Stored
+from spirograd.ad.entries import Access, Launch, footprint_of
+from spirograd.ad.versions import Saved, Stored, memory_identity
 from spirograd.lang import context
 from spirograd.lang.data.transfer import Array
 
@@ -25,38 +26,61 @@ Found = Callable[[Any, Any, Saved, Array], None]
 class Exposed:
     """Watches the memory that the launches of one recorder use.
 
-    ``launches``: those that were recorded so far, for memory that is handed out after them. ``active``: whether any memory was handed out:
-    until then none of the other methods need be called.
+    ``used``: fields and ndarrays that launches may have used so far, for those of them that are handed out later. ``active``: whether any
+    memory was handed out: until then none of the other methods need be called.
     """
 
-    def __init__(self, launches: Callable[[], Iterable[Launch]], found: Found) -> None:
+    def __init__(self, used: Callable[[], Iterable[Any]], found: Found) -> None:
         self._session = context.session()
-        self._launches = launches
+        self._used = used
         self._found = found
         self.known: dict[Any, Saved] = {}
         self.active: bool = self._session.memory.watch(self)
+        self._replaying = False
+        self._accesses: dict[Any, list[Access]] = {}  # of what was compiled: arguments, and fields that were handed out
 
     def handed_out(self, allocation: Any, part: str) -> None:
         """A part of an allocation, or all of it, is about to be handed out."""
         if not context.has_session() or context.session() is not self._session:
             return
         self.active = True
-        for launch in self._launches():
-            for access in footprint_of(launch.specialization).used:
-                key, whole = launch.memory(access)
-                if whole is not None and whole.tree.allocation is allocation and part in ("", whole.view.part) and key not in self.known:
-                    self.known[key] = Saved(Stored(access.name, whole), None)
+        self._accesses = {}
+        if not self._replaying:
+            self._take(lambda whole: whole.tree.allocation is allocation and part in ("", whole.view.part))
+
+    @contextlib.contextmanager
+    def replaying(self) -> Iterator[None]:
+        """While memory holds what it held before."""
+        self._replaying = True
+        try:
+            yield
+        finally:
+            self._replaying = False
+            if self.active:
+                self._take(is_exposed)
+
+    def _take(self, chosen: Callable[[Any], bool]) -> None:
+        """Copy memory that launches used."""
+        for memory in self._used():
+            key, whole = memory_identity(memory)
+            if key not in self.known and whole.has_memory() and chosen(whole):
+                self.known[key] = Saved(Stored(_name(whole), whole), None)
 
     def before(self, launch: Launch) -> None:
         """Look for writes to what a launch is about to use."""
-        for access in footprint_of(launch.specialization).used:
+        specialization = launch.specialization
+        found = self._accesses.get(specialization)
+        if found is None:
+            used = footprint_of(specialization).used
+            found = self._accesses[specialization] = [a for a in used if a.arg is not None or is_exposed(a.whole)]
+        for access in found:
             key, whole = launch.memory(access)
             if whole is not None and is_exposed(whole):
                 self._look(key, access.name, whole)
 
     def after(self, launch: Launch) -> None:
         """Note what a launch wrote."""
-        for access in footprint_of(launch.specialization).written:
+        for access in footprint_of(launch.specialization).written if self.known else ():
             key, whole = launch.memory(access)
             if key in self.known:
                 self.known[key] = Saved(Stored(access.name, whole), None)
@@ -74,6 +98,10 @@ class Exposed:
             self.known[key] = Saved(Stored(name, whole), None)
         if known is not None and changed is not None:
             self._found(key, whole, known, changed)
+
+
+def _name(whole: Any) -> str:
+    return getattr(whole, "name", "an ndarray")
 
 
 def is_exposed(whole: Any) -> bool:

@@ -47,7 +47,6 @@ class FwdMode(context.Recorder):
         self._chain = Chain()
         self._mode = "forward"
         self._before: Any = None
-        self._launches: dict[Any, Launch] = {}  # one for each use of the same memory
         self._exposed: Exposed | None = None
 
     def __enter__(self) -> FwdMode:
@@ -57,7 +56,7 @@ class FwdMode(context.Recorder):
             partners.clear("dual")
         self.param.dual.from_numpy(self.seed)
         self._chain = Chain()
-        self._exposed = Exposed(self._launches.values, self._unseen_write)
+        self._exposed = Exposed(lambda: partners.primals("dual"), self._unseen_write)
         self._before = context.set_recorder(self)
         return self
 
@@ -65,7 +64,6 @@ class FwdMode(context.Recorder):
         context.set_recorder(self._before)
         self.param.dual.fill(0.0)
         self._exposed = None
-        self._launches = {}
 
     def aside(self, function: Callable[[], Any], replaced: bool) -> Any:
         """What is left out of differentiation gives values without tangents; a gradient for reverse mode means nothing here."""
@@ -104,11 +102,10 @@ class FwdMode(context.Recorder):
 
     def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
         """Launch a kernel in its forward mode; see `context.recorder`."""
-        launch, exposed = Launch(context.session(), kernel, specialization, packer, args), self._exposed
-        self._launches.setdefault((specialization, *map(id, launch.arrays)), launch)
-        assert exposed is not None
-        if exposed.active:
-            exposed.before(launch)
+        assert self._exposed is not None
+        launch = Launch(context.session(), kernel, specialization, packer, args) if self._exposed.active else None
+        if launch is not None:
+            self._exposed.before(launch)
         mode = self._mode
         made = specialization.derivatives.get(mode)
         if made is None:
@@ -117,8 +114,8 @@ class FwdMode(context.Recorder):
                 logger.warning(warning)
         self._chain.follow(made, packer)
         values = made.plan.main.launch(packer.scalars, packer.arrays, made.trees)
-        if exposed.active:
-            exposed.after(launch)
+        if launch is not None:
+            self._exposed.after(launch)
         return values
 
 

@@ -149,7 +149,7 @@ class _Recorder(context.Recorder):
         self.launches: list[_Launch] = []
         self.events: list[Callable[[], None]] = []  # their reverse
         self.chain = Chain("grad")
-        self.exposed = Exposed(lambda: (launch.launch for launch in self.launches), self._unseen_write)
+        self.exposed = Exposed(lambda: (memory for made in self.launches for memory in made.launch.used()), self._unseen_write)
 
     def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
         session = context.session()

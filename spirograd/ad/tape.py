@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -72,7 +73,7 @@ class Tape(context.Recorder):
             partners.clear("grad")
         if self.loss is not None:
             self.loss.fill(0.0)
-        self._exposed = Exposed(lambda: (event.launch for event in self._events if event.launch is not None), self._unseen_write)
+        self._exposed = Exposed(self._used, self._unseen_write)
         context.set_recorder(self)
         return self
 
@@ -92,13 +93,21 @@ class Tape(context.Recorder):
             raise SpirogradRuntimeError(
                 "this tape was replayed and forgot its launches: without `loss`, `grad()` can be called at any time"
             )
+        self._look()
+        self._check_left()
+        if self.loss is not None:
+            self._warn_without_sink()
+        with contextlib.nullcontext() if self._exposed is None else self._exposed.replaying():
+            self._replay()
+        if self._left is not None:
+            self._left = self._generations()
+
+    def _replay(self) -> None:
+        """Run all reverses, each on memory as it was then; afterwards memory holds what it held."""
         recorder = context.set_recorder(None)
         swapped: list[Saved] = []
         try:
-            self._look()
-            self._check_left()
             if self.loss is not None:
-                self._warn_without_sink()
                 self.loss.grad.fill(1.0)
             for event in reversed(self._events):
                 _swap([saved for key, saved in event.saved if key in event.before], swapped)
@@ -111,8 +120,6 @@ class Tape(context.Recorder):
             context.set_recorder(recorder)
         if any(is_exposed(saved.memory.whole) for saved in swapped):
             context.session().sync()  # what was handed out may be written next
-        if self._left is not None:
-            self._left = self._generations()
 
     def _warn_without_sink(self) -> None:
         """Tell the user, with the reason, that no gradient flows from the loss."""
@@ -257,6 +264,10 @@ class Tape(context.Recorder):
             event.reverse = clear
         if key is None:
             self._gaps.pop(name, None)
+
+    def _used(self) -> Iterator[Any]:
+        """The fields and ndarrays of the launches so far."""
+        return (memory for event in self._events if event.launch is not None for memory in event.launch.used())
 
     def _look(self) -> None:
         """Look for writes to memory that was handed out."""
