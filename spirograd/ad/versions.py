@@ -19,7 +19,7 @@ from spirograd.lang import context
 from spirograd.lang.data import transfer
 from spirograd.lang.data.field import ComponentField
 from spirograd.lang.data.ndarray import Ndarray
-from spirograd.lang.data.transfer import Block, HostView
+from spirograd.lang.data.transfer import Array, Block, HostView
 
 
 class Stored:
@@ -78,6 +78,16 @@ class Saved:
         copy = context.session().memory.allocate(max(self.nbytes, 1))
         transfer.copy(copy, self._compact, self.memory.allocation, self._view)
         return copy
+
+    def changed(self) -> Array | None:
+        """Which elements of the memory hold other bytes than were saved; None if none does. Waits for launches."""
+        if transfer.known_equal(self._copy, self._compact, self.memory.allocation, self._view):
+            return None
+        then, now = transfer.read(self._copy, self._compact), transfer.read(self.memory.allocation, self._view)
+        bits = f"u{self._view.dtype.size}"
+        changed = np.ascontiguousarray(then).view(bits) != np.ascontiguousarray(now).view(bits)
+        found: Array = np.asarray(changed).reshape(self._view.full_shape)
+        return found if found.any() else None
 
     def swap(self) -> None:
         """Exchange what is in memory for what was saved."""
@@ -157,6 +167,20 @@ class Versions:
         memory = self._stored[key]
         for part in wanted.take(memory.part(first())):
             yield key, Saved(memory, part)
+
+    def replace(self, key: Any, before: Saved) -> list[tuple[Any, Saved]]:
+        """Note that the host replaced all contents, which ``before`` has: that, by key, if any of it is needed."""
+        wanted = self._wanted.get(key)
+        return [(key, before)] if wanted is not None and wanted.take(None) else []
+
+    def wanted(self) -> Iterable[tuple[Any, Stored]]:
+        """The memory of whose current contents anything is needed, by key."""
+        return ((key, self._stored[key]) for key, wanted in self._wanted.items() if wanted.all or wanted.parts)
+
+
+def memory_identity(memory: Any) -> tuple[Any, Any]:
+    """What tells a field or ndarray apart from others, and the whole of it."""
+    return (("ndarray", id(memory)), memory) if isinstance(memory, Ndarray) else field_memory(memory)
 
 
 def field_memory(field: Any) -> tuple[Any, Any]:

@@ -45,8 +45,8 @@ class Ndarray(HostScope):
         if (needs_grad or needs_dual) and not self.dtype.is_float:
             raise SpirogradRuntimeError(f"only arrays of floats have gradients, not of {self.dtype}")
         self.needs_dual = needs_dual
-        self._grad: Ndarray | None = partners.note(self._like(), "grad") if needs_grad else None
-        self._dual: Ndarray | None = partners.note(self._like(), "dual") if needs_dual else None
+        self._grad: Ndarray | None = partners.note(self._like(), "grad", self) if needs_grad else None
+        self._dual: Ndarray | None = partners.note(self._like(), "dual", self) if needs_dual else None
 
     def _like(self) -> Ndarray:
         return type(self)(self.dtype, self.shape, self.element_shape, False, self._build, self.layout)
@@ -108,7 +108,7 @@ class Ndarray(HostScope):
             wanted = f"of {self.dtype} and shape {self.view.full_shape}"
             raise SpirogradValueError(f"`{role}` of an ndarray {wanted} must be an ndarray {wanted}, got {found}")
         self._forget_launches()
-        return None if new is None else partners.note(new, role)
+        return None if new is None else partners.note(new, role, self)
 
     def _forget_launches(self) -> None:
         """What launches keep of this array names its gradient and its tangents."""
@@ -125,7 +125,7 @@ class Ndarray(HostScope):
         """Have arrays of tangents of this array and of its gradient, whether or not they were asked for; all zeros where they are new."""
         for array, role in ((self, "dual"), (self.grad, "grad_dual")):
             if array is not None and array.dual is None:
-                array._dual = partners.note(array._like(), role)
+                array._dual = partners.note(array._like(), role, array)
                 self._forget_launches()
 
     def __repr__(self) -> str:
