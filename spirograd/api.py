@@ -61,14 +61,25 @@ def init(arch: str | Sequence[str] | None = None, **options: Any) -> None:
     level = knobs.get("SG_LOG") or config.log_level
     if level not in _LEVELS:
         raise SpirogradRuntimeError(f"there is no log level {level!r}; there are {', '.join(_LEVELS)}")
-    warning = _choose(names, config)
-    session = Session(config)  # all that can fail comes before the end of the running session
+    session, warning = _open(names, config)  # all that can fail comes before the end of the running session
     reset()
     logger.setLevel(_LEVELS[level])
     tracebacks.show_all(config.print_full_traceback)
     if warning:
         logger.warning(warning)
     context.set_session(session)
+
+
+def _open(names: list[str], config: Config) -> tuple[Session, str]:
+    """A session on the first back end that works here, and a warning if that is none of ``names``."""
+    if len(names) == 1 and names[0] in loader.DEVICES:
+        try:  # without asking first, which takes as long as opening some devices
+            return Session(config), ""
+        except SpirogradRuntimeError:
+            if loader.available(names[0]) is None:
+                raise
+    warning = _choose(names, config)
+    return Session(config), warning
 
 
 def _choose(names: list[str], config: Config) -> str:

@@ -30,10 +30,10 @@ def _validation_layer() -> str | None:
     reason = loader.available("vulkan")
     if reason is not None:
         return reason
-    from spirograd.runtime.devices.vulkan.instance import Instance
+    from spirograd.runtime.devices.vulkan.instance import take_instance
 
     try:
-        Instance(validation=True).close()
+        take_instance(validation=True).close()
     except Exception as error:
         return str(error)
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.compiler import compile_kernel
 from spirograd.dumps import write_stages
-from spirograd.spirvgen.disasm import disassemble
+from spirograd.spirvgen.disasm import capabilities
 from validation.case import NEEDS, Case
 from validation.collecting import Source
 from validation.tools import CHECKS, FAILED, LIMIT, OK, Verdict, metal_text
@@ -49,15 +49,24 @@ class Compiled:
 
 
 def compile_case(
-    sources: Iterable[Source], case: Case, caps: Capabilities, folder: Path, checks: Iterable[str] = tuple(CHECKS)
+    sources: Iterable[Source],
+    case: Case,
+    caps: Capabilities,
+    folder: Path,
+    checks: Iterable[str] = tuple(CHECKS),
+    keep_stages: bool = False,
 ) -> Compiled:
-    """Compile all kernels of a case for a device with ``caps``; what fails leaves its stages in ``folder``."""
+    """Compile all kernels of a case for a device with ``caps``; what fails leaves its stages in ``folder``. ``keep_stages``: modules as for
+    dumps, with source locations."""
     result = Compiled()
     missing = [need for need in case.needs if not getattr(caps, NEEDS[need])]
     for source in sources:
         try:
-            for compiled in _compiled(source, caps):
-                _check(compiled, caps, checks, result, folder / case.name)
+            options = replace(source.options, verify=True, keep_stages=keep_stages)
+            for kernel in source.kernels(caps):
+                _check(compile_kernel(kernel, caps, options), caps, checks, result)
+                if result.failed:
+                    _leave(compile_kernel(kernel, caps, replace(options, keep_stages=True)), caps, folder / case.name)
         except SpirogradUnsupportedError as error:
             message = str(error).splitlines()[0]
             result.add("compile", Verdict(REFUSED, f"needs {', '.join(missing)}") if missing else Verdict(FAILED, f"refused: {message}"))
@@ -68,26 +77,19 @@ def compile_case(
     return result
 
 
-def _compiled(source: Source, caps: Capabilities) -> Iterator[CompiledKernel]:
-    options = replace(source.options, verify=True, keep_stages=True)
-    for kernel in source.kernels(caps):
-        yield compile_kernel(kernel, caps, options)
-
-
-def _check(compiled: CompiledKernel, caps: Capabilities, checks: Iterable[str], result: Compiled, folder: Path) -> None:
+def _check(compiled: CompiledKernel, caps: Capabilities, checks: Iterable[str], result: Compiled) -> None:
     result.add("compile", Verdict(OK))
     for task in compiled.tasks:
         binary = compiled.binaries[task.binary]
         result.tasks.append(f"{compiled.name}/{task.name}")
         result.nbytes += len(binary)
-        result.capabilities |= _capabilities(binary)
+        result.capabilities |= set(capabilities(binary))
         for check in checks:
             result.add(check, CHECKS[check](binary, caps.profile))
-    if result.failed:
-        for path in write_stages(compiled, folder):
-            if path.suffix == ".spv":
-                path.with_suffix(".metal").write_text(metal_text(path.read_bytes(), caps.profile))
 
 
-def _capabilities(module: bytes) -> set[str]:
-    return {line.split()[1] for line in disassemble(module).splitlines() if line.lstrip().startswith("OpCapability")}
+def _leave(compiled: CompiledKernel, caps: Capabilities, folder: Path) -> None:
+    """Write the stages of a kernel to ``folder``, and what Metal gets."""
+    for path in write_stages(compiled, folder):
+        if path.suffix == ".spv":
+            path.with_suffix(".metal").write_text(metal_text(path.read_bytes(), caps.profile))

@@ -23,11 +23,6 @@ def disassembly(module: bytes) -> Listing:
     return Listing([line for line, _ in pairs], [place for _, place in pairs])
 
 
-def capabilities(module: bytes) -> list[str]:
-    """The capabilities that the module declares."""
-    return [line.split()[-1] for line, _ in disassembled_lines(module) if line.lstrip().startswith("OpCapability ")]
-
-
 def metal(module: bytes) -> Listing:
     """The module in the Metal shading language. Where that cannot be had, no lines and a note that says why."""
     program = shutil.which(TRANSLATOR)

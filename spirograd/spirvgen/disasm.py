@@ -6,11 +6,13 @@ import linecache
 import re
 import struct
 from collections.abc import Iterator
+from itertools import takewhile
 
 from spirograd.spirvgen.grammar import ENUMERANTS, GLSL, INSTRUCTIONS, MAGIC, MASKS, PARAMETERS
 
 _BY_NUMBER = {row[0]: (name, tuple(row[1].split())) for name, row in INSTRUCTIONS.items()}
 _ENUM_NAMES = {kind: {value: name for name, value in members.items()} for kind, members in ENUMERANTS.items()}
+_CAPABILITY = INSTRUCTIONS["Capability"][0]
 _GLSL_NAMES = {number: name for name, number in GLSL.items()}
 _FLOATS = {16: ("<H", "<e"), 32: ("<I", "<f"), 64: ("<Q", "<d")}
 _INT_NAMES = {8: ("uchar", "char"), 16: ("ushort", "short"), 32: ("uint", "int"), 64: ("ulong", "long")}
@@ -40,6 +42,12 @@ def instructions(module: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
 def opcode_names(module: bytes) -> list[str]:
     """The names of all instructions in order, as spirv-dis spells them."""
     return ["Op" + _BY_NUMBER[opcode][0] for opcode, _ in instructions(module)]
+
+
+def capabilities(module: bytes) -> list[str]:
+    """The names of the capabilities that a module declares."""
+    declared = takewhile(lambda instruction: instruction[0] == _CAPABILITY, instructions(module))  # they come first
+    return [_ENUM_NAMES["Capability"].get(words[0], str(words[0])) for _, words in declared]
 
 
 def disassemble(module: bytes) -> str:

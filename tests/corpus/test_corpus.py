@@ -11,6 +11,7 @@ from pathlib import Path
 import needs
 import numpy as np
 import pytest
+from sizings import EXPECTED, sizing
 
 import spirograd as sg
 from validation import tools
@@ -28,14 +29,19 @@ def test_the_corpus_is_large() -> None:
     assert len(CASES) >= 150
 
 
-@pytest.mark.needs("spirv-val")
 @pytest.mark.parametrize("name", list(CASES))
 def test_compiles_for_every_profile(name: str, tmp_path: Path) -> None:
+    """The corpus sizes tapes in nearly all of its gradients, on all profiles, whatever else they lack."""
     kernels = kernels_of(CASES[name])
     assert kernels
     for profile, caps in PROFILES.items():
         found = compile_case(kernels, CASES[name], caps, tmp_path, ["valid"])
         assert not found.failed, (profile, {check: v.text for check, v in found.verdicts.items()})
+        if name in EXPECTED:
+            assert sizing(found) == EXPECTED[name], profile
+        elif name.startswith("gradient") and not CASES[name].needs:
+            assert all(sizing(found)), profile
+    needs.need("spirv-val")  # without it, only the compiler has been tested
 
 
 @pytest.mark.parametrize("name", ["tickets_f32", "atomic_add_i8", "many_buffers_40", "powers", "scalar_arguments", "conjugate_gradient"])

@@ -12,7 +12,7 @@ from spirograd.runtime.cache import default_folder
 from spirograd.runtime.devices.vulkan.api import text
 from spirograd.runtime.devices.vulkan.device import VulkanDevice
 from spirograd.runtime.devices.vulkan.features import query
-from spirograd.runtime.devices.vulkan.instance import LAYER_HINT, Instance, basic_properties, choose, has_validation_layer
+from spirograd.runtime.devices.vulkan.instance import LAYER_HINT, basic_properties, choose, has_validation_layer, take_instance
 
 logger = logging.getLogger("spirograd")
 
@@ -49,21 +49,21 @@ def _validation(debug: bool) -> bool:
 def available() -> str | None:
     """None if a Vulkan device can be opened, else the reason why not."""
     try:
-        instance = Instance(validation=False)
+        instance = take_instance(validation=False)
     except SpirogradRuntimeError as error:
         return str(error)
     try:
         query(choose(instance))
     except SpirogradRuntimeError as error:
+        instance.close(reuse=False)
         return str(error)
-    finally:
-        instance.close()
+    instance.close()
     return None
 
 
 def devices() -> list[tuple[str, str]]:
     """Every Vulkan device in the order of the numbers of SG_DEVICE: its name, and the reason why it cannot be used ("" if it can)."""
-    instance = Instance(validation=False)
+    instance = take_instance(validation=False)
     found = []
     try:
         for physical in instance.physical_devices():

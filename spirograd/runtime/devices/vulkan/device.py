@@ -21,7 +21,7 @@ from spirograd.runtime.devices.vulkan import transfer
 from spirograd.runtime.devices.vulkan.api import NULL, device_functions
 from spirograd.runtime.devices.vulkan.features import create_device, query
 from spirograd.runtime.devices.vulkan.fetching import Cell, Cells
-from spirograd.runtime.devices.vulkan.instance import Instance, choose
+from spirograd.runtime.devices.vulkan.instance import choose, take_instance
 from spirograd.runtime.devices.vulkan.memory import Allocator, MemoryTypes, Range, clear_host
 from spirograd.runtime.devices.vulkan.pipelines import Pipelines
 from spirograd.runtime.devices.vulkan.stream import BATCH, WORK_STAGES, Stream
@@ -107,7 +107,7 @@ class VulkanDevice:
     """
 
     def __init__(self, validation: bool, cap: int | None, mappable: bool | None, cache_folder: Path | None) -> None:
-        self._instance = Instance(validation)
+        self._instance = take_instance(validation)
         self._messages = self._instance.messages
         self._lock = threading.RLock()
         self.waits = 0
@@ -130,7 +130,7 @@ class VulkanDevice:
         except BaseException:
             if self._device is not None:
                 self._device_destroy()
-            self._instance.close()
+            self._instance.close(reuse=False)
             raise
         _open_devices.add(self)
 
@@ -345,7 +345,7 @@ class VulkanDevice:
             _open_devices.discard(self)
             self._fn.DeviceWaitIdle(self._device)
             self._device_destroy()
-            self._instance.close()
+            self._instance.close(reuse=not self._trouble)
             self._trouble = self._trouble or "this Vulkan device was closed"
             if self._messages:
                 raise SpirogradRuntimeError("the Vulkan validation layer reports on closing:\n" + self._take_messages())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import functools
+import atexit
+import os
 from collections import deque
 from typing import Any
 
@@ -44,27 +45,31 @@ _PREFERENCE = {
 }
 
 
-@functools.cache
-def _keep_drivers_loaded() -> Any:
-    """An instance that lives as long as the process.
+# Instances that no device uses, kept for the next device; the key is whether the validation layer is on. Creating an instance takes longer
+# than opening a device. The loader also unloads drivers with the last instance, and some cannot be loaded often: after some tens of times
+# NVIDIA's finds no room for its thread-local storage.
+_idle: dict[bool, Instance] = {}
 
-    The loader unloads drivers with the last instance, and some cannot be loaded often: after some tens of times NVIDIA's finds no room for
-    its thread-local storage.
-    """
-    app = struct("VkApplicationInfo", apiVersion=API_1_2)
-    wanted = [_PORTABILITY] if _PORTABILITY in instance_extensions() else []
-    names, kept = strings(wanted)
-    info = struct(
-        "VkInstanceCreateInfo",
-        flags=_ENUMERATE_PORTABILITY_BIT if wanted else 0,
-        pApplicationInfo=app,
-        enabledExtensionCount=len(wanted),
-        ppEnabledExtensionNames=names,
-    )
-    handle = ffi.new("VkInstance*")
-    check(lib.vkCreateInstance(info, NULL, handle), "create a Vulkan instance")
-    del kept
-    return handle[0]
+
+def take_instance(validation: bool) -> Instance:
+    """An idle instance, else a new one. `Instance.close` gives it back."""
+    instance = _idle.pop(validation, None)
+    if instance is None:
+        return Instance(validation)
+    instance.messages = deque()  # the device before may still hold its own
+    return instance
+
+
+def _destroy_validating() -> None:
+    """Before Python ends, because the messenger of the validation layer calls into Python."""
+    instance = _idle.pop(True, None)
+    if instance is not None:
+        instance.close(reuse=False)
+
+
+atexit.register(_destroy_validating)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_idle.clear)  # the driver's threads do not exist in the child
 
 
 def has_validation_layer() -> bool:
@@ -74,10 +79,9 @@ def has_validation_layer() -> bool:
 
 
 class Instance:
-    """A VkInstance. ``messages`` collects warnings and errors of the validation layer, if it is on."""
+    """A VkInstance; `take_instance` gives one. ``messages`` collects warnings and errors of the validation layer, if it is on."""
 
     def __init__(self, validation: bool) -> None:
-        _keep_drivers_loaded()
         self.messages: deque[str] = deque()
         self.validation = validation
         self._callback = ffi.callback(_CALLBACK, self._on_message) if validation else None
@@ -143,8 +147,10 @@ class Instance:
         """All physical devices, in the loader's order (the numbers of SG_DEVICE)."""
         return list(enumerate_all(lib.vkEnumeratePhysicalDevices, "VkPhysicalDevice", self.handle))
 
-    def close(self) -> None:
-        """Destroy the instance; the messenger sees everything up to its own end."""
+    def close(self, reuse: bool = True) -> None:
+        """Keep the instance for the next device, or destroy it: if there is an idle one already, or without ``reuse``, after failures."""
+        if reuse and _idle.setdefault(self.validation, self) is self:
+            return
         if self._messenger is not None:
             self._function("vkDestroyDebugUtilsMessengerEXT")(self.handle, self._messenger, NULL)
             self._messenger = None
