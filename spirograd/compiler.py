@@ -246,11 +246,12 @@ def _native(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> Compile
     text = emit_kernel(kernel, artifact.args, run.ctx.caps, run.ctx.options)
     code = compile_module(text, run.ctx.caps, run.ctx.options, optimisation_need(kernel, run.ctx.options))
     infos = _by_task(kernel, artifact)
-    tasks = tuple(replace(info, entry=entry, binary=0) for info, entry in zip(infos, entry_names(kernel)))
+    named = zip(kernel.body.ops, infos, entry_names(kernel))
+    caps, options = run.ctx.caps, run.ctx.options
+    tasks = tuple(replace(info, entry=entry, binary=0, lanes=tape_lanes(op, caps, options)) for op, info, entry in named)
     if run.ctx.options.keep_stages:
         run.stages |= {"kernel.ll": text, "kernel.opt.ll": code.optimized_ir, "kernel.s": code.assembly}
-    lanes = tape_lanes(kernel, run.ctx.caps, run.ctx.options)
-    return replace(artifact, tasks=tasks, binaries=(code.object,), tape_lanes=lanes)
+    return replace(artifact, tasks=tasks, binaries=(code.object,))
 
 
 def _spirv(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKernel:

@@ -33,7 +33,7 @@ class Slot:
     ``"tape_pitch"`` elements (i32) from one entry of tape ``index`` to the next, or, where rows lie one after the other, from row to row
     ``"tape_capacity"`` entries (i32, at least 1) of the tapes with capacity number ``index``
     ``"tape_room"`` 32-bit words (i32) of the memory of tapes, for launches that place their tapes on the device
-    ``"tape_rows"`` invocations (i32) of task number ``index``, for the same
+    ``"tape_rows"`` invocations (i32) of task number ``index``, for the same; where rows lie one after the other, its rows (at least 1)
     ``"seed"``   random seed of this launch (u32)            ``"launch"`` number of this launch (u32), for prints and faults
     ``offset`` is the byte offset in the block (naturally aligned: 8-byte entries first).
     """
@@ -64,6 +64,7 @@ class TaskInfo:
     """One dispatch. ``begin``/``end`` are None where only the device can know them: then it strides over its own bounds.
 
     ``places``: it only places the tapes of the tasks after it, which stay where they are while their sizes do.
+    ``lanes``: how many iterations a thread runs in lockstep at most, each with a row of the tapes.
     ``max_groups``: dispatch at most so many workgroups (0: as many as the device takes). ``loops``: whether an iteration has loops inside.
     ``bindings`` (profiles without addresses): for each storage buffer of descriptor set 0, the offsets in the argument block of the
     addresses of what it holds. One: that allocation alone, from its first byte on. Several: one buffer that holds them all, bound from its
@@ -80,6 +81,7 @@ class TaskInfo:
     max_groups: int = 0
     loops: bool = False
     places: bool = False
+    lanes: int = 1
     bindings: tuple[tuple[int, ...], ...] = ()
 
 
@@ -168,7 +170,6 @@ class CompiledKernel:
 
     ``binaries``: SPIR-V modules, or one native object, one per ``TaskInfo.binary`` index. ``returns``: (dtype, byte offset in
     temps) of each scalar returned. ``stages``: name -> text or bytes of every stage, for dumps and ``kernel.ir()`` ...
-    ``tape_lanes``: places for each element of a tape: one for each iteration that a thread runs in lockstep with others.
     ``stage_locs``: for stages of IR, the location of each line. ``run``: the interpreter's callable, ``run(block: bytes, memory)``.
     """
 
@@ -184,7 +185,6 @@ class CompiledKernel:
     prints: tuple[PrintSite, ...] = ()
     effects: Effects = field(default_factory=Effects)
     tapes: tuple[TapeInfo, ...] = ()
-    tape_lanes: int = 1
     stages: dict[str, Any] = field(default_factory=dict)
     run: Callable[..., None] | None = None
     stage_locs: dict[str, tuple[Loc | None, ...]] = field(default_factory=dict)

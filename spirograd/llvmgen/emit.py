@@ -47,15 +47,15 @@ def _alone(name: str) -> str:
 
 
 def emit_kernel(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions) -> str:
-    """The module of ``kernel`` (device IR): functions `void task(ptr block[, i64 begin, i64 end, i32 row])` for the tasks, and the driver
-    `sg_kernel`.
+    """The module of ``kernel`` (device IR): functions `void task(ptr block[, i64 begin, i64 end, i32 row, i32 lanes])` for the tasks, and
+    the driver `sg_kernel`.
 
     Raises TypeError for an operation that device IR does not have, ValueError for a slot that is not in ``block``.
     """
     _check_slots(kernel, block)
-    module = ModuleText(caps, options, tape_lanes=tape_lanes(kernel, caps, options))
-    module.declare(abi.POOL_RUN, "void", "ptr, ptr, ptr, i64, i64, i64", " nounwind")
-    module.declare(abi.POOL_UPDATE, "void", "ptr, ptr, ptr, ptr, i64, i64, i64, i64", " nounwind")
+    module = ModuleText(caps, options)
+    module.declare(abi.POOL_RUN, "void", "ptr, ptr, ptr, i64, i64, i64, i64, i64", " nounwind")
+    module.declare(abi.POOL_UPDATE, "void", "ptr, ptr, ptr, ptr, i64, i64, i64, i64, i64, i64", " nounwind")
     tasks = kernel.body.ops[:-1]
     names = entry_names(kernel)
     alones: dict[Op, str] = {}
@@ -74,11 +74,11 @@ def emit_kernel(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: Co
     return f"; kernel {kernel.name}\n{module.text()}"
 
 
-def tape_lanes(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> int:
-    """Places that each element of a tape of ``kernel`` (device IR) needs."""
-    tasks = [op for op in kernel.body.ops[:-1] if op.attr.kind == "range_for"]
-    tasks = [op for op in tasks if any(map(is_tape, op.regions[1].walk()))]
-    return lane_count(caps) if any(_loop(op, options)[2] for op in tasks) else 1
+def tape_lanes(task: Op, caps: Capabilities, options: CompileOptions) -> int:
+    """How many iterations of ``task`` (device IR) run in lockstep, each with its own row of the tapes."""
+    if task.attr.kind != "range_for" or not any(map(is_tape, task.regions[1].walk())):
+        return 1
+    return lane_count(caps) if _loop(task, options)[2] else 1
 
 
 def optimisation_need(kernel: Kernel, options: CompileOptions) -> int:
@@ -161,7 +161,7 @@ def _range_task(module: ModuleText, op: Op, name: str, body: Region, independent
         emitter.memory_suffix = ""
         emitter.bind(finish.params, values)
         emitter.region(finish)
-    return _function(name, "internal ", f"{_BLOCK}, i64 %begin, i64 %end, i32 %row", emitter)
+    return _function(name, "internal ", f"{_BLOCK}, i64 %begin, i64 %end, i32 %row, i32 %lanes", emitter)
 
 
 def _resized_bounds(emitter: FunctionEmitter, index: DType) -> tuple[str, str]:
@@ -185,11 +185,12 @@ def _driver(module: ModuleText, tasks: tuple[Op, ...], names: tuple[str, ...], a
             assert isinstance(value.type, DType)
             wide.append(emitter.resize(text, value.type, dt.i64))
         job = f"ptr %block, i64 {wide[0]}, i64 {wide[1]}, i64 {cost_of(body)}"
+        room = f"i64 {wide[2] if len(wide) > 2 else abi.ANY_ROWS}, i64 {tape_lanes(op, module.caps, module.options)}"
         if updates_memory(op):
-            alone = f"@{alones[op]}" if op in alones else "null"
-            emitter.line(f"call void @{abi.POOL_UPDATE}(ptr %pool, ptr @{name}, ptr {alone}, {job}, i64 {cost_of(body, alone=True)})")
+            alone = f"ptr {'@' + alones[op] if op in alones else 'null'}"
+            emitter.line(f"call void @{abi.POOL_UPDATE}(ptr %pool, ptr @{name}, {alone}, {job}, i64 {cost_of(body, alone=True)}, {room})")
         else:
-            emitter.line(f"call void @{abi.POOL_RUN}(ptr %pool, ptr @{name}, {job})")
+            emitter.line(f"call void @{abi.POOL_RUN}(ptr %pool, ptr @{name}, {job}, {room})")
     # Plain pointers here: the pool holds on to the block while the call lasts.
     return _function(abi.DRIVER, "", "ptr nonnull align 8 %block, ptr %pool", emitter)
 

@@ -182,7 +182,7 @@ class FunctionEmitter:
         initial: Sequence[str],
         body: Region,
         suffix: str = "",
-        stride: int = 1,
+        stride: str = "1",
     ) -> list[str]:
         """A loop in rotated form (tested before, then after each iteration); returns the final carried values.
 
@@ -503,7 +503,7 @@ class FunctionEmitter:
         return self._slots[key]
 
     def row(self, op: Op) -> None:
-        """The number of the worker, a parameter of tasks."""
+        """What tells the threads of a task apart, a parameter of tasks."""
         self.env[op] = "%row"
 
     def slot(self, op: Op) -> None:
@@ -528,10 +528,13 @@ class FunctionEmitter:
         value, it = self.env[index], index.type
         if not it.is_signed:  # indices are read as signed, so an unsigned one needs its zeros
             value, it = self.resize(value, it, dt.u64), dt.u64
-        element = type_name(ref.dtype)
-        if ref.slot.kind == "tapes" and self.module.tape_lanes > 1:
-            element = f"[{self.module.tape_lanes} x {element}]"
-        return self.value(f"getelementptr inbounds {element}, ptr {base}, {self.type_text(it)} {value}")
+        if ref.slot.kind == "tapes":
+            value, it = self.tape_index(value, it)
+        return self.value(f"getelementptr inbounds {type_name(ref.dtype)}, ptr {base}, {self.type_text(it)} {value}")
+
+    def tape_index(self, index: str, t: DType) -> tuple[str, DType]:
+        """Where an element of a tape lies, from its number in the rows of a thread; different where a thread has several rows."""
+        return index, t
 
     def load(self, op: Op) -> None:
         pointer = self.address(op.attr, op.args[0])

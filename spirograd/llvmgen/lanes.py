@@ -3,6 +3,8 @@
 Values that are the same in all lanes stay scalars. What has no vector form (atomics, libm, stores that are not contiguous) is done lane by
 lane. The last block of iterations may have lanes to spare: those repeat what its first lane computes, and have no effects. So one copy of
 the body does, which halves the time that LLVM takes. CPUs without masked loads and stores run the last iterations one by one.
+
+Each lane has its own row of the tapes. Where there are fewer rows, fewer lanes take part.
 """
 
 from __future__ import annotations
@@ -41,6 +43,10 @@ class LaneEmitter(FunctionEmitter):
         self._end = ""  # of the iterations, as i64
         self._mask = ""  # of the lanes that have an iteration; empty if all have
         self._active = str(self.lanes)  # how many those are, an i64
+        self._stride, self._all = str(self.lanes), ""  # how many lanes take part, an i64; whether all do, if they may not
+        if any(map(is_tape, found.body.walk())):
+            self._stride, self._all = "%taking", "%all"
+            self.entry += ["  %taking = zext i32 %lanes to i64", f"  %all = icmp eq i32 %lanes, {self.lanes}"]
         self._first: dict[Op, str] = {}  # contiguous indices in the first lane
         self._lane_loop = ""  # metadata of a loop over the lanes
         fused = fused_products(found.body) if self._contract and self._has_fma else {}
@@ -60,16 +66,18 @@ class LaneEmitter(FunctionEmitter):
             # In 64 bits, where counting in blocks cannot overflow.
             first, self._end = (self.resize(bound, i32, i64) for bound in (begin, end))
             self._lockstep = True
-            values = self.counted_loop(i64, first, self._end, wide, neutral, body, stride=self.lanes)
+            values = self.counted_loop(i64, first, self._end, wide, neutral, body, stride=self._stride)
             self._lockstep = False
             return self._totals(values, initial)
         some = self.value(f"icmp slt {it} {begin}, {end}")
+        if self._all:
+            some = self.value(f"and i1 {some}, {self._all}")
         left = self.value(f"sub {it} {end}, {begin}")
         blocks = self.value(f"and {it} {left}, {-self.lanes}")
         steps = self.value(f"select i1 {some}, {it} {blocks}, {it} 0")
         middle = self.value(f"add {it} {begin}, {steps}")
         self._lockstep = True
-        values = self.counted_loop(index, begin, middle, wide, neutral, body, stride=self.lanes)
+        values = self.counted_loop(index, begin, middle, wide, neutral, body, stride=str(self.lanes))
         self._lockstep = False
         return self.counted_loop(index, middle, end, types, self._totals(values, initial), body)
 
@@ -148,7 +156,7 @@ class LaneEmitter(FunctionEmitter):
         numbers = f"<{', '.join(f'{type_name(index.type)} {k}' for k in range(self.lanes))}>"
         if self._has_masks:
             left = self.value(f"sub i64 {self._end}, {first}")
-            self._active = self.call_intrinsic("umin", u64, [left, str(self.lanes)])
+            self._active = self.call_intrinsic("umin", u64, [left, self._stride])
             active = self._spread(self.resize(self._active, i64, i32), i32)
             self._mask = self.value(f"icmp ult {vector} {numbers}, {active}")
             numbers = self.value(f"select {self._mask_type} {self._mask}, {vector} {numbers}, {vector} zeroinitializer")
@@ -231,13 +239,36 @@ class LaneEmitter(FunctionEmitter):
         self.env[index] = self._first.get(index, indices)
         pointer = self.address(op.attr, index)
         self.env[index] = indices
-        vector, align = self._vector_type(op.attr.dtype), op.attr.dtype.size
-        if self._mask and not is_tape(op):
+        if self._mask and is_tape(op):
+            self._tape_access(op, pointer)
+        elif self._mask:
             self._masked_access(op, pointer)
-        elif op.code is ops.load:
+        else:
+            self._whole_access(op, pointer)
+
+    def _whole_access(self, op: Op, pointer: str) -> None:
+        vector, align = self._vector_type(op.attr.dtype), op.attr.dtype.size
+        if op.code is ops.load:
             self.set(op, f"load {vector}, {pointer}, align {align}")
         else:
             self.line(f"store {vector} {self._as_vector(op.args[1])}, {pointer}, align {align}")
+
+    def _tape_access(self, op: Op, pointer: str) -> None:
+        """As a whole if all lanes have rows, spare ones included: some CPUs take long for masked stores."""
+        whole, part, done = self.new_labels("whole", "part", "access")
+        self.line(f"br i1 {self._all}, label %{whole}, label %{part}")
+        values = []
+        for label, access in ((whole, self._whole_access), (part, self._masked_access)):
+            self.start(label)
+            access(op, pointer)
+            values.append(f"[ {self.env.get(op)}, %{label} ]")
+            self.goto(done)
+        self.start(done)
+        if op.code is ops.load:
+            self.set(op, f"phi {self._vector_type(op.type)} {', '.join(values)}")
+
+    def tape_index(self, index: str, t: DType) -> tuple[str, DType]:
+        return (self.value(f"mul nsw i64 {self.resize(index, t, i64)}, {self._stride}"), i64)
 
     def _masked_access(self, op: Op, pointer: str) -> None:
         """Neighbouring elements, of the lanes that have an iteration: no memory may follow the last one's."""

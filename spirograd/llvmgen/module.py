@@ -74,7 +74,6 @@ class ModuleText:
     used: dict[str, None] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     uses_double_to_half: bool = False
-    tape_lanes: int = 1  # places for each element of a tape: of an iteration, or of several that run in lockstep
 
     def declare(self, name: str, result: str, params: str, attributes: str = "") -> str:
         """Declare function ``name`` once; returns it as an operand of `call`."""

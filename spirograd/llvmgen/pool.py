@@ -1,8 +1,9 @@
 """The worker pool as LLVM IR, for any architecture: one job at a time, cut into chunks that the caller and the workers take one by one.
 
-A job is published by one 64-bit ticket, `epoch << 32 | chunks left`. A chunk is taken by compare-and-exchange on it, so a worker that wakes
-late finds another epoch or no chunk, and the caller never waits for a worker that took none. Sleeping is `wait(address, value)`: return at
-once if the word at ``address`` is not ``value`` any more, else sleep until woken (spurious wakes are fine).
+A job is published by one 64-bit ticket, `epoch << 32 | rows left << 16 | chunks left`. A chunk is taken by compare-and-exchange on it, with
+a row for the thread's first one, so a worker that wakes late finds another epoch, no row or no chunk, and the caller never waits for a
+worker that took none. Sleeping is `wait(address, value)`: return at once if the word at ``address`` is not ``value`` any more, else sleep
+until woken (spurious wakes are fine).
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ define internal void @wake(ptr %pool, ptr %word, i32 %count) nounwind {
 }
 """
 
-_JOB = ("ptr task", "ptr block", "i64 begin", "i64 end", "i64 chunk", "i32 chunks")
+_JOB = ("ptr task", "ptr block", "i64 begin", "i64 end", "i64 chunk", "i32 chunks", "i32 rows", "i32 lanes")
 
 
 _WORDS = {
@@ -87,7 +88,6 @@ _WORDS = {
     "busy": abi.POOL_BUSY,
     "workers": abi.POOL_WORKERS,
     "spins": abi.POOL_SPINS,
-    "numbers": abi.POOL_NUMBERS,
     "updaters": abi.POOL_UPDATERS,
     "waiting": abi.POOL_WAITING,
     **{entry.split()[1]: abi.POOL_JOB + 8 * k for k, entry in enumerate(_JOB)},
@@ -101,37 +101,50 @@ def _fields(names: str) -> str:
 
 
 def _drain() -> str:
-    """`void drain(ptr pool, i32 row)`: takes and runs chunks until none is left. The last one to finish wakes the caller if it sleeps.
+    """`void drain(ptr pool)`: takes and runs chunks until none is left, or no row. The last one to finish wakes the caller if it sleeps.
 
-    The job is read only after a chunk has been taken: until that chunk is done, nobody publishes another job.
+    The job is read only after a chunk has been taken: until that chunk is done, nobody publishes another job. A row lasts as long as the
+    job: the thread may get to the next one without leaving the loop.
     """
     loads = "".join(f"  %{name} = load {t}, ptr %{name}.at\n" for t, name in (entry.split() for entry in _JOB))
-    return f"""define internal void @drain(ptr %pool, i32 %row) nounwind {{
+    return f"""define internal void @drain(ptr %pool) nounwind {{
 entry:
 {_fields("done sleeps " + _JOB_NAMES)}
   br label %look
 look:
+  %row = phi i32 [ 0, %entry ], [ %mine, %work ], [ %mine, %finish ], [ %mine, %ring ]
+  %of = phi i64 [ -1, %entry ], [ %job, %work ], [ %job, %finish ], [ %job, %ring ]
   %first = load atomic i64, ptr %pool acquire, align 8
   br label %try
 try:
   %ticket = phi i64 [ %first, %look ], [ %other, %take ]
-  %left = trunc i64 %ticket to i32
+  %low = trunc i64 %ticket to i32
+  %left = and i32 %low, 65535
+  %free = lshr i32 %low, 16
+  %job = lshr i64 %ticket, 32
+  %has = icmp eq i64 %job, %of
+  %places = select i1 %has, i32 1, i32 %free
   %none = icmp eq i32 %left, 0
-  br i1 %none, label %out, label %take
+  %full = icmp eq i32 %places, 0
+  %closed = or i1 %none, %full
+  br i1 %closed, label %out, label %take
 take:
-  %less = sub i64 %ticket, 1
+  %taking = select i1 %has, i64 1, i64 65537
+  %less = sub i64 %ticket, %taking
   %swap = cmpxchg ptr %pool, i64 %ticket, i64 %less acq_rel acquire
   %taken = extractvalue {{ i64, i1 }} %swap, 1
   %other = extractvalue {{ i64, i1 }} %swap, 0
   br i1 %taken, label %work, label %try
 work:
-{loads}  %number = sub i32 %chunks, %left
+{loads}  %new = sub i32 %rows, %free
+  %mine = select i1 %has, i32 %row, i32 %new
+  %number = sub i32 %chunks, %left
   %wide = zext i32 %number to i64
   %offset = mul i64 %wide, %chunk
   %lo = add i64 %begin, %offset
   %limit = add i64 %lo, %chunk
   %hi = call i64 @llvm.smin.i64(i64 %limit, i64 %end)
-  call void %task(ptr %block, i64 %lo, i64 %hi, i32 %row)
+  call void %task(ptr %block, i64 %lo, i64 %hi, i32 %mine, i32 %lanes)
   %before = atomicrmw add ptr %done.at, i32 1 seq_cst
   %now = add i32 %before, 1
   %last = icmp eq i32 %now, %chunks
@@ -152,14 +165,12 @@ out:
 def _worker(pause: str) -> str:
     return f"""define void @{abi.WORKER_MAIN}(ptr %pool) nounwind {{
 entry:
-{_fields("epoch sleepers stopping spins numbers")}
-  %given = atomicrmw add ptr %numbers.at, i32 1 monotonic
-  %row = add i32 %given, 1
+{_fields("epoch sleepers stopping spins")}
   %spins = load i32, ptr %spins.at
   br label %serve
 serve:
   %seen = load atomic i32, ptr %epoch.at seq_cst, align 4
-  call void @drain(ptr %pool, i32 %row)
+  call void @drain(ptr %pool)
   %stopping = load atomic i32, ptr %stopping.at seq_cst, align 4
   %stop = icmp ne i32 %stopping, 0
   br i1 %stop, label %out, label %spin
@@ -195,13 +206,15 @@ define void @{abi.POOL_STOP}(ptr %pool) nounwind {{
 
 def _decide() -> str:
     """Run inline if there is little work, if nobody helps, or if another caller has the pool; else own the pool and cut the range."""
-    return f"""define void @{abi.POOL_RUN}(ptr %pool, ptr %task, ptr %block, i64 %begin, i64 %end, i64 %cost) nounwind {{
+    return f"""define void @{abi.POOL_RUN}(
+    ptr %pool, ptr %task, ptr %block, i64 %begin, i64 %end, i64 %cost, i64 %most_rows, i64 %most_lanes) nounwind {{
 entry:
 {_fields("done epoch sleepers busy workers sleeps " + _JOB_NAMES)}
   %some = icmp slt i64 %begin, %end
   br i1 %some, label %weigh, label %out
 weigh:
   %n = sub i64 %end, %begin
+  %fitting = call i64 @llvm.umin.i64(i64 %most_lanes, i64 %most_rows)
   %counted = call i64 @llvm.umin.i64(i64 %n, i64 4294967296)
   %work = mul i64 %counted, %cost
   %little = icmp ult i64 %work, {abi.INLINE_WORK}
@@ -216,7 +229,9 @@ own:
   %mine = extractvalue {{ i32, i1 }} %claim, 1
   br i1 %mine, label %cut, label %self
 self:
-  call void %task(ptr %block, i64 %begin, i64 %end, i32 0)
+  %all = call i64 @llvm.umin.i64(i64 %fitting, i64 %n)
+  %alone_lanes = trunc i64 %all to i32
+  call void %task(ptr %block, i64 %begin, i64 %end, i32 0, i32 %alone_lanes)
   ret void
 cut:
   %threads = add i32 %workers, 1
@@ -238,6 +253,13 @@ cut:
   %whole = udiv i64 %n1, %chunk
   %count = add i64 %whole, 1
   %chunks = trunc i64 %count to i32
+  %used = call i64 @llvm.umin.i64(i64 %fitting, i64 %chunk)
+  %lanes = trunc i64 %used to i32
+  %offered = udiv i64 %most_rows, %used
+  %everybody = zext i32 %threads to i64
+  %r0 = call i64 @llvm.umin.i64(i64 %offered, i64 %everybody)
+  %taking = call i64 @llvm.umin.i64(i64 %r0, i64 %count)
+  %rows = trunc i64 %taking to i32
 """
 
 
@@ -249,14 +271,16 @@ def _publish() -> str:
   %epoch = add i32 %old, 1
   %high0 = zext i32 %epoch to i64
   %high = shl i64 %high0, 32
-  %ticket = or i64 %high, %count
+  %middle = shl i64 %taking, 16
+  %low = or i64 %middle, %count
+  %ticket = or i64 %high, %low
   store atomic i64 %ticket, ptr %pool release, align 8
   %bump = atomicrmw add ptr %epoch.at, i32 1 seq_cst
   %sleepers = load atomic i32, ptr %sleepers.at seq_cst, align 4
   %any = icmp ne i32 %sleepers, 0
   br i1 %any, label %ring, label %help
 ring:
-  %others = sub i32 %chunks, 1
+  %others = sub i32 %rows, 1
   call void @wake(ptr %pool, ptr %epoch.at, i32 %others)
   br label %help
 """
@@ -265,7 +289,7 @@ ring:
 def _help_and_wait(pause: str) -> str:
     """Work too, then wait for the chunks that others took: spin a while, then sleep."""
     return f"""help:
-  call void @drain(ptr %pool, i32 0)
+  call void @drain(ptr %pool)
   br label %look
 look:
   %k = phi i32 [ 0, %help ], [ %k1, %again ]
@@ -304,7 +328,7 @@ out:
 def _update_alone() -> str:
     """Update without atomics where one thread does so as fast as all of them with; not while others update, who then wait for it."""
     return f"""define void @{abi.POOL_UPDATE}(
-    ptr %pool, ptr %task, ptr %alone, ptr %block, i64 %begin, i64 %end, i64 %cost, i64 %alone_cost) nounwind {{
+    ptr %pool, ptr %task, ptr %alone, ptr %block, i64 %begin, i64 %end, i64 %cost, i64 %alone_cost, i64 %rows, i64 %lanes) nounwind {{
 entry:
 {_fields("workers updaters waiting")}
   %n = sub i64 %end, %begin
@@ -329,7 +353,7 @@ claim:
   %mine = extractvalue {{ i32, i1 }} %claimed, 1
   br i1 %mine, label %self, label %look
 self:
-  call void %alone(ptr %block, i64 %begin, i64 %end, i32 0)
+  call void %alone(ptr %block, i64 %begin, i64 %end, i32 0, i32 1)
   store atomic i32 0, ptr %updaters.at seq_cst, align 4
   %w = load atomic i32, ptr %waiting.at seq_cst, align 4
   %any = icmp ne i32 %w, 0
@@ -361,7 +385,7 @@ enter:
   %in = extractvalue {{ i32, i1 }} %swap, 1
   br i1 %in, label %together, label %try
 together:
-  call void @{abi.POOL_RUN}(ptr %pool, ptr %task, ptr %block, i64 %begin, i64 %end, i64 %cost)
+  call void @{abi.POOL_RUN}(ptr %pool, ptr %task, ptr %block, i64 %begin, i64 %end, i64 %cost, i64 %rows, i64 %lanes)
   %left = atomicrmw sub ptr %updaters.at, i32 1 release
   br label %out
 out:

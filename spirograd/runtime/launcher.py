@@ -392,6 +392,7 @@ def _tape_words(compiled: CompiledKernel) -> dict[tuple[str, int], str]:
     else:
         kinds += [(kind, k) for k in range(len(compiled.tapes)) for kind in ("tape_base", "tape_pitch")]
         kinds += [("tape_capacity", k) for k in range(max([tape.capacity + 1 for tape in compiled.tapes], default=0))]
+        kinds += [("tape_rows", k) for k in range(len(compiled.tasks))]
     return {kind: f"tapes[{n}]" for n, kind in enumerate(kinds)}
 
 

@@ -2,9 +2,12 @@
 
 A row is what one invocation of a task needs at a time: its tapes of floats, then its tapes of integers, and in both what has 64 bits
 first. On GPUs rows lie side by side: an entry of all rows, then the next entry, so that neighbouring invocations touch neighbouring words;
-all tapes of a task share one distance between entries, its pitch. On the CPU a row is what one worker needs; all floats of a task lie in
-one slab, row after row, and all integers in another. Serial tasks share one row, which comes first. Tasks run one after the other, so all
-others begin behind it.
+all tapes of a task share one distance between entries, its pitch. Serial tasks share one row, which comes first. Tasks run one after the
+other, so all others begin behind it.
+
+On the CPU the rows of a thread lie one after the other, or as on GPUs if it runs several iterations in lockstep. How many that are, and how
+many threads take part, is up to the pool (see `llvmgen.pool`): it may divide the rows of a task as it likes. The row of serial tasks comes
+last.
 
 Where only the device knows the sizes, it does the same: see transforms/place_tapes.py.
 """
@@ -54,14 +57,13 @@ class TapesTooLarge(OutOfDeviceMemory):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a task (None: all serial ones) has of the heap. Lengths are words of 32 bits; ``lanes``: places for each word."""
+    """What a task (None: all serial ones) has of the heap. Lengths are words of 32 bits."""
 
     task: str | None
     rows: int
     floats: int
     integers: int
     pitch: int
-    lanes: int = 1
 
     @property
     def nbytes(self) -> int:
@@ -70,7 +72,7 @@ class Share:
 
     def slab_bytes(self, words: int) -> int:
         """Of so many words in each of its rows."""
-        return 4 * self.lanes * self.pitch * words
+        return 4 * self.pitch * words
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +143,14 @@ class TapeHeap:
                 return cut
             rows = max([share.rows for share in cut.shares if share.task is not None], default=0)
             limit = min(limit or rows, rows)  # there may be more rows than that: workgroups are whole
-            if limit <= _LEAST_ROWS or kernel.profile == "cpu":
+            if limit <= (1 if kernel.profile == "cpu" else _LEAST_ROWS):
                 raise _too_large(kernel, cut, entries, most)
             limit //= 2  # fewer invocations at a time, each with more iterations
 
     def _placed(self, kernel: CompiledKernel, counts: Sequence[int | None], entries: Sequence[int], limit: int) -> Cut:
         """Places with at most ``limit`` rows of a task."""
-        together = kernel.profile == "cpu"
+        if kernel.profile == "cpu":
+            return self._placed_apart(kernel, counts, entries, limit)
         limited = list(counts)
         bases, pitches = [0] * len(kernel.tapes), [0] * len(kernel.tapes)
         shares, first, end = [], 0, 0
@@ -161,27 +164,43 @@ class TapeHeap:
                 rows, limited[k] = self._rows(task, counts[k], [entries[n] for n in {tape.capacity for _, tape in own}], limit)
                 passing = own[0][1].passing
                 rows = rows if passing is None else min(rows, entries[passing])
-            single = together or task is None
-            offsets, floats, integers = _offsets(own, entries, even=single)
-            pitch = rows if single else _pitch(rows)
-            share = Share(task.name if task is not None else None, rows, floats, integers, pitch, kernel.tape_lanes)
-            shares.append(share)
+            offsets, floats, integers = _offsets(own, entries, even=task is None)
+            pitch = rows if task is None else _pitch(rows)
+            shares.append(Share(task.name if task is not None else None, rows, floats, integers, pitch))
             for n, tape in own:
                 # In elements of the tape; all of these numbers of words are even where it has 64 bits.
-                scale = tape.dtype.size // 4
-                bases[n] = (first + (_in_slab(share, tape, offsets[n]) if single else pitch * offsets[n])) // scale
-                pitches[n] = (floats if tape.slab == "F" else integers) // scale if single else pitch
+                bases[n], pitches[n] = (first + pitch * offsets[n]) // (tape.dtype.size // 4), pitch
             last = first + pitch * (floats + integers)
             first = last if task is None else first
             end = max(end, last)
         words = [word for pair in zip(bases, pitches) for word in pair]
-        return Cut((*words, *entries), tuple(limited), tuple(shares), 4 * end * kernel.tape_lanes)
+        return Cut((*words, *entries), tuple(limited), tuple(shares), 4 * end)
+
+    def _placed_apart(self, kernel: CompiledKernel, counts: Sequence[int | None], entries: Sequence[int], limit: int) -> Cut:
+        """As `_placed`, for the CPU: where tapes begin in a row, how long rows are, and how many."""
+        bases, pitches, rows = [0] * len(kernel.tapes), [0] * len(kernel.tapes), [1] * len(kernel.tasks)
+        shares, end = [], 0
+        for k, task in [*enumerate(kernel.tasks), (-1, None)]:
+            own = [(n, tape) for n, tape in enumerate(kernel.tapes) if tape.task == (task.name if task is not None else None)]
+            if not own:
+                continue
+            offsets, floats, integers = _offsets(own, entries, even=True)
+            number = 1
+            if task is not None:
+                threads: int = self.device.threads  # type: ignore[attr-defined]
+                most, count = threads * task.lanes, counts[k]
+                number = rows[k] = max(min(most, limit or most, most if count is None else count), 1)
+            shares.append(Share(task.name if task is not None else None, number, floats, integers, number))
+            for n, tape in own:
+                scale = tape.dtype.size // 4
+                bases[n], pitches[n] = (offsets[n] + (end if task is None else 0)) // scale, (floats + integers) // scale
+            length = number * (floats + integers)
+            end = end + length if task is None else max(end, length)
+        words = [word for pair in zip(bases, pitches) for word in pair]
+        return Cut((*words, *entries, *rows), tuple(counts), tuple(shares), 4 * end)
 
     def _rows(self, task: TaskInfo, count: int | None, entries: Sequence[int], limit: int) -> tuple[int, int | None]:
         """How many rows a task needs, and how many invocations to ask the device for."""
-        threads = getattr(self.device, "threads", 0)
-        if threads:
-            return threads, count
         most = limit or self._good_rows(count, entries)
         asked = most if count is None else min(count, most)
         return _rows_of(asked, count, task), asked
@@ -282,13 +301,13 @@ class TapeHeap:
                 if stride:
                     print(
                         f"[adstack_heap] arch={kernel.profile} task='{share.task or kernel.name}' kind={kind} src={source} "
-                        f"rows={share.rows * share.lanes} stride={4 * stride} required_bytes={share.slab_bytes(stride)}",
+                        f"rows={share.rows} stride={4 * stride} required_bytes={share.slab_bytes(stride)}",
                         file=sys.stderr,
                     )
 
 
 def _too_large(kernel: CompiledKernel, cut: Cut, entries: Sequence[int], most: int) -> TapesTooLarge:
-    rows = {share.task: share.rows * share.lanes for share in cut.shares}
+    rows = {share.task: share.rows for share in cut.shares}
     nbytes, tape = max([(4 * tape.words * entries[tape.capacity] * rows[tape.task], tape) for tape in kernel.tapes], key=itemgetter(0))
     held = f"{counted(entries[tape.capacity], 'entry', 'entries')} of {counted(4 * tape.words, 'byte')}"
     return TapesTooLarge(
@@ -310,11 +329,6 @@ def _offsets(tapes: Sequence[tuple[int, TapeInfo]], entries: Sequence[int], even
         end += end % 2 if even else 0
         lengths.append(end - start)
     return offsets, lengths[0], lengths[1]
-
-
-def _in_slab(share: Share, tape: TapeInfo, offset: int) -> int:
-    """Where the first row of a tape begins, if all rows of floats come before all of integers."""
-    return offset if tape.slab == "F" else share.rows * share.floats + offset - share.floats
 
 
 def _pitch(rows: int) -> int:

@@ -24,13 +24,20 @@ PLACING = "place.tapes"
 def place_tapes(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Put the task that places tapes in front of ``kernel``, a list of tasks, if the argument `SIZES` says how large they are.
 
+    On the CPU, whose host knows all sizes, the bounds of range tasks with tapes yield a third value: how many rows there are. Elsewhere:
+
     It leaves base, pitch and capacity of each tape in temporaries. The tasks begin with operations `tape_word` that ask for those of their
     tapes, and the bounds of range tasks with tapes yield a third value, how many invocations take part: all if each finds a row, else as
     many as there are rows. Where rows are claimed, the task sets the counter to 0, and each claim is checked.
     """
     kernel = _Claims(kernel).kernel(kernel)
     sizes, tapes = sizes_of(kernel), tapes_of(kernel)
-    if sizes is None or not tapes:
+    if not tapes:
+        return kernel
+    *tasks, end = kernel.body.ops
+    if ctx.caps.profile == "cpu":
+        return kernel.with_body(Region((), (*[_limited(op, k) for k, op in enumerate(tasks)], end)))
+    if sizes is None:
         return kernel
     place = _Place(kernel, tapes, sizes)
     b = Builder()
@@ -181,7 +188,7 @@ def _asking(task: Op, number: int, tapes: dict[TapeRef, TapeInfo], checked: froz
     """``task``, number ``number``, with what it needs to know of its tapes."""
     body = 0 if task.attr.kind == "serial" else 1
     region = task.regions[body]
-    used = {op.attr for op in region.walk() if isinstance(op.attr, TapeRef)}
+    used = _tapes_in(region)
     if not used:
         return task
     b = Builder()
@@ -196,10 +203,25 @@ def _asking(task: Op, number: int, tapes: dict[TapeRef, TapeInfo], checked: froz
     regions[body] = Region(region.params, (*b.end().ops[:-1], *region.ops))
     if body:
         b.begin()
-        bounds = regions[0]
-        rows = b.load(word("tape_rows", number))
-        regions[0] = Region((), (*bounds.ops[:-1], rows, *_yielding(*bounds.results, rows)))
+        regions[0] = _bounds(regions[0], b.load(word("tape_rows", number)))
     return Op(task.code, task.type, task.args, task.attr, tuple(regions), task.loc)
+
+
+def _limited(task: Op, number: int) -> Op:
+    """``task``, number ``number``, with how many rows it has, if it takes any."""
+    if task.attr.kind == "serial" or not _tapes_in(task.regions[1]):
+        return task
+    bounds = _bounds(task.regions[0], Op(ops.tape_word, i32, (), ("tape_rows", number)))
+    return Op(task.code, task.type, task.args, task.attr, (bounds, *task.regions[1:]), task.loc)
+
+
+def _bounds(bounds: Region, rows: Op) -> Region:
+    """Those of a range task, which yield ``rows`` as well."""
+    return Region((), (*bounds.ops[:-1], rows, *_yielding(*bounds.results, rows)))
+
+
+def _tapes_in(region: Region) -> set[TapeRef]:
+    return {op.attr for op in region.walk() if isinstance(op.attr, TapeRef)}
 
 
 class _Claims(Rewriter):

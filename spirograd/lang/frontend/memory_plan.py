@@ -44,8 +44,7 @@ class SlabPlan:
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """A task with tapes; ``task`` None: all serial ones, which share a row. ``rows``: one for each invocation that runs at a time (on the
-    CPU: for each worker, times the iterations that it runs in lockstep)."""
+    """A task with tapes; ``task`` None: all serial ones, which share a row. ``rows``: one for each iteration that may run at a time."""
 
     task: str | None
     rows: int
@@ -130,7 +129,6 @@ def _task(
     names: Mapping[tuple[str, int], str],
     forecast: Any,
 ) -> TaskPlan:
-    rows = share.rows * share.lanes
     plans = []
     for tape in [tape for tape in tapes if tape.task == share.task]:
         record, k, entry = records[tape.name], tape.capacity, 4 * tape.words
@@ -138,6 +136,6 @@ def _task(
         formula = None if size is None else in_words(size, names)
         entries = max(forecast.entries[k], 1)
         row = entry * entries
-        plans.append(TapePlan(record.what, record.loop, record.every, entries, forecast.ways[k], formula, entry, row, rows * row))
+        plans.append(TapePlan(record.what, record.loop, record.every, entries, forecast.ways[k], formula, entry, row, share.rows * row))
     slabs = [SlabPlan(kind, 4 * words, share.slab_bytes(words)) for kind, words in (("F", share.floats), ("I", share.integers)) if words]
-    return TaskPlan(share.task, rows, tuple(plans), tuple(slabs))
+    return TaskPlan(share.task, share.rows, tuple(plans), tuple(slabs))

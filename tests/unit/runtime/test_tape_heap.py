@@ -9,16 +9,26 @@ import pytest
 from spirograd.base.artifact import ArgBlock, CompiledKernel, TapeInfo, TaskInfo
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import f32, f64, i32
+from spirograd.base.errors import OutOfDeviceMemory
 from spirograd.runtime.tapes import TapeHeap
 
 TAPES = (TapeInfo("a", f32, 2, 0, "one"), TapeInfo("b", f64, 1, 1, "one"), TapeInfo("s", i32, 3, 1, None), TapeInfo("c", i32, 1, 0, "two"))
+CAPACITIES = (3, 2)
+COUNTS = [(100, 7), (0, 300), (63, None)]
 
 
-def heap(profile, threads, loop_limit):
+def heap(profile, threads, loop_limit, budget=None):
     device = SimpleNamespace(caps=Capabilities(profile, loop_limit=loop_limit))
     if threads:
         device.threads = threads
-    return TapeHeap(device, SimpleNamespace(allocate=lambda nbytes: SimpleNamespace(address=4096, nbytes=nbytes)))
+    return TapeHeap(device, SimpleNamespace(allocate=lambda nbytes: SimpleNamespace(address=4096, nbytes=nbytes)), budget)
+
+
+def kernel_of(profile, lanes=1):
+    tasks = tuple([TaskInfo(name, "range_for", name, 0, None, None, 64, lanes=lanes) for name in ("one", "two")])
+    kernel = CompiledKernel("k", profile, "key", ArgBlock((), 0, ""), tasks, (), 0)
+    kernel.tapes = TAPES
+    return kernel
 
 
 def rows_on_gpu(cut, counts, task):
@@ -27,27 +37,67 @@ def rows_on_gpu(cut, counts, task):
     return rows if counts[task] is None else min(rows, counts[task])
 
 
-@pytest.mark.parametrize(("profile", "threads", "loop_limit"), [("cpu", 3, 0), ("vulkan", 0, 0), ("wgpu", 0, 65535)])
-@pytest.mark.parametrize("counts", [(100, 7), (0, 300), (63, None)])
-def test_no_two_elements_meet(profile, threads, loop_limit, counts):
-    tasks = tuple([TaskInfo(name, "range_for", name, 0, None, None, 64) for name in ("one", "two")])
-    kernel = CompiledKernel("k", profile, "key", ArgBlock((), 0, ""), tasks, (), 0)
-    kernel.tapes = TAPES
-    capacities = (3, 2)
-    cut = heap(profile, threads, loop_limit).cut(kernel, counts, capacities)
-    assert cut.words[0] == 4096
+def check_apart(cut, elements):
+    """``elements(number, tape, base, pitch)``: of a tape, each as its row and its number."""
     taken = {}
     for k, tape in sorted(enumerate(TAPES), key=lambda item: item[1].task is not None):
-        base, pitch = cut.words[1 + 2 * k : 3 + 2 * k]
-        rows = 1
-        if tape.task is not None:
-            rows = threads or rows_on_gpu(cut, counts, ("one", "two").index(tape.task))
+        for what, at in elements(k, tape, *cut.words[1 + 2 * k : 3 + 2 * k]):
+            place = {at * tape.dtype.size + byte for byte in range(tape.dtype.size)}
+            # Tasks run one after the other; what serial ones note lasts.
+            for task in {None, tape.task}:
+                assert not place & taken.setdefault(task, set()), (tape.name, what)
+            assert max(place) < cut.nbytes, (tape.name, what)
+            taken[tape.task] |= place
+
+
+@pytest.mark.parametrize(("profile", "loop_limit"), [("vulkan", 0), ("wgpu", 65535)])
+@pytest.mark.parametrize("counts", COUNTS)
+def test_no_two_elements_meet(profile, loop_limit, counts):
+    cut = heap(profile, 0, loop_limit).cut(kernel_of(profile), counts, CAPACITIES)
+    assert cut.words[0] == 4096
+
+    def elements(_, tape, base, pitch):
+        rows = 1 if tape.task is None else rows_on_gpu(cut, counts, ("one", "two").index(tape.task))
         for row in range(min(rows, 500)):
-            for entry in range(capacities[tape.capacity] * tape.width):
-                at = base + (entry if tape.task is None else row * pitch + entry if threads else entry * pitch + row)
-                place = {at * tape.dtype.size + byte for byte in range(tape.dtype.size)}
-                # Tasks run one after the other; what serial ones note lasts.
-                for task in {None, tape.task}:
-                    assert not place & taken.setdefault(task, set()), (tape.name, row, entry)
-                assert max(place) < cut.nbytes, (tape.name, row, entry)
-                taken[tape.task] |= place
+            for entry in range(CAPACITIES[tape.capacity] * tape.width):
+                yield (row, entry), base + (entry if tape.task is None else entry * pitch + row)
+
+    check_apart(cut, elements)
+
+
+@pytest.mark.parametrize("lanes", [1, 8, 16])
+@pytest.mark.parametrize("budget", [None, 2000])
+@pytest.mark.parametrize("counts", COUNTS)
+def test_no_two_elements_meet_however_the_pool_divides_the_rows(lanes, budget, counts):
+    """Between threads, and iterations that one runs in lockstep."""
+    threads = 3
+    cut = heap("cpu", threads, 0, budget).cut(kernel_of("cpu", lanes), counts, CAPACITIES)
+    assert cut.words[0] == 4096
+    most = cut.words[-2:]
+    for rows, count in zip(most, counts):
+        wanted = threads * lanes if count is None else max(min(threads * lanes, count), 1)
+        assert rows == wanted if budget is None else 1 <= rows <= wanted
+    for used in {1, min(3, lanes), lanes}:
+
+        def elements(_, tape, base, pitch, used=used):
+            for entry in range(CAPACITIES[tape.capacity] * tape.width):
+                if tape.task is None:
+                    yield entry, base + entry
+                    continue
+                rows = most[("one", "two").index(tape.task)]
+                together = min(used, rows)
+                for row in range(rows // together):
+                    for lane in range(together):
+                        yield (row, lane, entry), together * (base + row * pitch + entry) + lane
+
+        check_apart(cut, elements)
+
+
+def test_fewer_rows_before_a_launch_is_refused():
+    """Down to one."""
+    most = 4 * (10 + 6)  # a row of the first task and that of serial ones
+    cut = heap("cpu", 64, 0, most).cut(kernel_of("cpu", 16), (5000, 5000), CAPACITIES)
+    assert cut.words[-2] == 1
+    assert cut.nbytes <= most
+    with pytest.raises(OutOfDeviceMemory, match=r"the tapes of k need .* in each of 1 row"):
+        heap("cpu", 64, 0, most - 4).cut(kernel_of("cpu", 16), (5000, 5000), CAPACITIES)

@@ -1,0 +1,154 @@
+"""Tapes have rows for as many iterations as run at a time: no more than there are, and fewer where memory is scarce."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from grad.chains import AMPLIFIED, chains, compare, starts, turn
+
+import spirograd as sg
+from spirograd.lang import context
+
+THREADS = 24  # more than most counts below need, on any machine
+TURNS = 150  # so many that several threads take part
+
+
+def lockstep(n: int, t: Any) -> Any:
+    """Loops that make the same turns in all iterations."""
+    x, y = chains(n, t)
+
+    @sg.kernel
+    def run(k: sg.i32):
+        for i in x:
+            v = x[i]
+            for _ in range(k):
+                v = turn(v)
+            y[i] = AMPLIFIED * v
+
+    return run, x, y, np.ones(n)
+
+
+def apart(n: int, t: Any) -> Any:
+    """Loops that do not: each thread runs one iteration at a time."""
+    x, y = chains(n, t)
+    scale = sg.field(sg.i32, n)
+    parts = np.arange(n) % 3
+    scale.from_numpy(parts.astype(np.int32))
+
+    @sg.kernel
+    def run(k: sg.i32):
+        for i in x:
+            v = x[i]
+            for _ in range(scale[i] * k):
+                v = turn(v)
+            y[i] = AMPLIFIED * v
+
+    return run, x, y, parts
+
+
+def rows_of(run: Any, *args: Any) -> int:
+    (task,) = run.grad.memory_plan(*args).tasks
+    assert run.grad.tape_bytes == task.nbytes
+    return int(task.rows)
+
+
+def start(threads: int = THREADS, **options: Any) -> Any:
+    sg.init(arch=sg.cpu, cpu_max_num_threads=threads, **options)
+    return context.session().launcher.tapes
+
+
+@pytest.mark.archs("cpu")  # elsewhere rows have always followed the iterations
+@pytest.mark.parametrize("t", [sg.f32, sg.f64], ids=str)
+@pytest.mark.parametrize("make", [lockstep, apart], ids=lambda make: make.__name__)
+def test_as_many_as_iterations(arch: str, make: Any, t: Any) -> None:
+    """None, one, fewer than lanes, some more than a multiple of them, more than threads have lanes; with little and with much work."""
+    for n in (1, 2, 7, 16, 17, 45, 400, 3000):
+        start()
+        run, x, y, parts = make(n, t)
+        for turns in (3, TURNS):
+            compare(run, (turns,), x, y, turns * parts, f"{n} iterations")
+            rows = rows_of(run, turns)
+            assert rows == min(n, rows)
+            assert rows >= min(n, THREADS)
+            assert run.grad.tape_bytes <= rows * (turns * max(parts) * 8 + 8)
+
+
+@pytest.mark.archs("cpu")
+@pytest.mark.parametrize("rows", [1, 2, 5, 16, 21, 100])
+@pytest.mark.parametrize("make", [lockstep, apart], ids=lambda make: make.__name__)
+def test_fewer_before_a_launch_is_refused(arch: str, make: Any, rows: int) -> None:
+    """Down to one, with the same gradients."""
+    heap = start(ad_memory_GB=rows * 4 * 2 * TURNS / 2**30)
+    run, x, y, parts = make(130, sg.f32)
+    compare(run, (TURNS,), x, y, TURNS * parts)
+    assert 1 <= rows_of(run, TURNS) <= 2 * rows
+    assert run.grad.tape_bytes <= heap.nbytes <= heap.most
+
+
+@pytest.mark.archs("cpu")
+def test_very_long_loops_of_few_iterations(arch: str) -> None:
+    """Where a row for each lane of each thread would not fit."""
+    start(64)
+    run, _, _, _ = lockstep(2, sg.f32)
+    plan = run.grad.memory_plan(200_000)
+    assert plan.nbytes == 2 * 4 * 200_000
+    assert run.grad.memory_plan(1_100_000).nbytes == 2 * 4 * 1_100_000
+    run, _, _, _ = lockstep(3000, sg.f32)
+    assert run.grad.memory_plan(200_000).rows == min(3000, 64 * plan_lanes())
+    assert run.grad.memory_plan(50_000_000).rows >= 1
+
+
+def plan_lanes() -> int:
+    run, _, _, _ = lockstep(3000, sg.f32)
+    rows = run.grad.memory_plan(3).rows
+    return int(rows) // 64 if rows < 3000 else 3000
+
+
+@pytest.mark.archs("cpu")
+@pytest.mark.parametrize("rows", [0, 3, 20])
+def test_lanes_to_spare_read_nothing_of_others(arch: str, rows: int) -> None:
+    """Integers from tapes are indices: of lanes without an iteration these must not be what happens to lie behind the row."""
+    n, turns, size = 37, 90, 64
+    heap = start(ad_memory_GB=rows * 8 * turns / 2**30)
+    x, y = chains(n)
+    table = sg.field(sg.f32, size, needs_grad=True)
+    total = sg.field(sg.f32, (), needs_grad=True)
+
+    @sg.kernel
+    def run(k: sg.i32):
+        for i in x:
+            v, m = x[i], i
+            for _ in range(k):
+                m = (m * 7 + 3) % size
+                v = 0.9 * v + sg.sin(v) * table[m]
+            y[i] = v
+            total[None] += v
+
+    values = np.linspace(0.0, 0.1, size).astype(np.float32)
+    table.from_numpy(values)
+    x.from_numpy(starts(n))
+    run(turns)
+    run.grad(turns)  # the heap is there
+    before = heap._heap
+    before.fill(0, before.nbytes // 4 * 4, 0x7FFFFFF0)
+    for memory in (x, table):
+        memory.grad.fill(0.0)
+    y.grad.fill(0.5)
+    total.grad[None] = 1.5
+    run.grad(turns)
+    v, slope, m = starts(n).astype(np.float64), np.ones(n), np.arange(n)
+    path = []
+    for _ in range(turns):
+        m = (m * 7 + 3) % size
+        path.append((m, v))
+        v, slope = 0.9 * v + np.sin(v) * values[m], slope * (0.9 + np.cos(v) * values[m])
+    np.testing.assert_allclose(x.grad.to_numpy(), 2.0 * slope, rtol=1e-3)
+    wanted, adjoint = np.zeros(size), np.full(n, 2.0)
+    for m, v in reversed(path):
+        np.add.at(wanted, m, adjoint * np.sin(v))
+        adjoint = adjoint * (0.9 + np.cos(v) * values[m])
+    np.testing.assert_allclose(table.grad.to_numpy(), wanted, rtol=1e-3, atol=1e-4)
+    assert rows_of(run, turns) <= (rows or n)
+    assert rows_of(run, turns) == n or rows, "the iterations do not run in lockstep: this tests nothing"
