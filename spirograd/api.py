@@ -45,13 +45,14 @@ def available_archs() -> list[str]:
 def init(arch: str | Sequence[str] | None = None, **options: Any) -> None:
     """Start a session on a back end; ends the one before.
 
-    ``arch``: one of `cpu`, `vulkan`, `wgpu`, `metal` (macOS), `interpreter`, or a list like `gpu`, of which the first that works is
-    taken; by default the CPU.
+    ``arch``: one of `cpu`, `vulkan`, `wgpu`, `metal` (macOS), `interpreter`, or a list like `gpu` (also as "gpu"), of which the first
+    that works is taken; by default the CPU.
     The environment variable SG_ARCH overrides it. For the other options see `spirograd.config.Config`; each can be set as SG_<NAME>.
     Raises SpirogradRuntimeError if the back end is not there (unless ``enable_fallback=True``: then the CPU is used, with a warning)
     and for unknown options; the session before then goes on.
     """
     wanted = knobs.get("SG_ARCH") or arch or cpu
+    wanted = gpu if wanted == "gpu" else wanted
     names: list[Any] = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted]
     for name in names:
         if name not in ARCHS:

@@ -15,7 +15,7 @@ class Knob:
 
 
 KNOBS: dict[str, Knob] = {
-    "SG_ARCH": Knob("", "Back end that `init` uses, whatever its `arch` argument says (cpu, vulkan, wgpu, metal, interpreter)."),
+    "SG_ARCH": Knob("", "Back end that `init` uses, whatever its `arch` argument says (cpu, vulkan, wgpu, metal, interpreter, gpu)."),
     "SG_DEVICE": Knob("", "Which device to use where there are several: its number, or a part of its name."),
     "SG_WGPU_BACKEND": Knob("", "What wgpu runs on: vulkan, metal, d3d12 or gl; by default the platform's own."),
     "SG_DEBUG": Knob("", "1: as `init(debug=True)`."),

@@ -85,3 +85,13 @@ def test_fallback_is_the_cpu_with_a_warning(arch: str, caplog: pytest.LogCapture
         sg.init(arch="cuda", enable_fallback=True)
     assert sg.cfg.arch == "cpu" and api.available_archs()
     assert "no back end of ['cuda'] works here" in caplog.text
+
+
+@pytest.mark.archs("cpu")
+@pytest.mark.parametrize("by_variable", [False, True])
+def test_gpu_by_name_is_the_first_gpu_back_end_that_works(arch: str, by_variable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "gpu", ["cuda", arch])
+    if by_variable:
+        monkeypatch.setenv("SG_ARCH", "gpu")
+    sg.init(arch="interpreter" if by_variable else "gpu")
+    assert sg.cfg.arch == arch

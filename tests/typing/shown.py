@@ -1,13 +1,8 @@
 """What an editor knows of each expression, and completes: `reveal_type(...)  # what it is`."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 import spirograd as sg
-
-if TYPE_CHECKING:
-    from typing_extensions import reveal_type
 
 x = sg.field(sg.f32, shape=3, needs_grad=True)
 v = sg.Vector.field(3, sg.f32, shape=3)

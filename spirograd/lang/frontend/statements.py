@@ -159,6 +159,9 @@ class Tracer(Loops):
     def _augmented_static(self, node: ast.AugAssign, target: ast.Name) -> None:
         held = self.lookup(target.id, target)
         if target.id not in self.frame.vars:
+            if has_elements(held):
+                element = f"{target.id}[{', '.join('ijkl'[: len(held.shape)]) or None}]"
+                raise type_error(f"`{target.id}` is a field or an array, which a kernel changes element by element", f"write `{element}`")
             raise type_error(
                 f"`{target.id}` is a global, which a kernel cannot change", "store to a field or an array, or assign a local variable first"
             )
