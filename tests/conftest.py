@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,20 +24,40 @@ import spirograd as sg
 from spirograd.base import knobs
 
 ROOT = Path(__file__).resolve().parent.parent
-# What would make results depend on the shell that tests are started from.
-_FOREIGN = ("SG_ARCH", "SG_DUMP", "SG_OVERRIDE", "SG_DEBUG", "SG_LOG")
+# What would make results depend on the shell that tests are started from; with the last, each of the hundreds of processes that tests start
+# would compile the package anew.
+_FOREIGN = ("SG_ARCH", "SG_DUMP", "SG_OVERRIDE", "SG_DEBUG", "SG_LOG", "PYTHONDONTWRITEBYTECODE")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--bless", action="store_true", help="rewrite the expected texts of tests/text and tests/errors")
+    parser.addoption("--long", action="store_true", help="run the tests that are marked long, and no others")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "archs(*names): run a test that takes the `arch` fixture on these back ends only")
+    config.addinivalue_line("markers", "long: on a large scale what another test does on a small one; `pytest --long` runs these only")
     config.addinivalue_line("markers", "needs(*names): what the test needs, by the names in tests/needs.py; missing ones skip it")
     for name in _FOREIGN:
         os.environ.pop(name, None)
+    sys.dont_write_bytecode = False
     needs.required()  # a misspelt name is an error at once
+    gc.disable()  # until all tests are collected
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    wanted = config.getoption("--long")
+    left_out = [item for item in items if (item.get_closest_marker("long") is not None) != wanted]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if (item.get_closest_marker("long") is not None) == wanted]
+
+
+def pytest_collection_finish() -> None:
+    """Modules and test items live until the end: the cycle collector need not look at them again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
