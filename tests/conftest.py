@@ -42,6 +42,9 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop(name, None)
     sys.dont_write_bytecode = False
     needs.required()  # a misspelt name is an error at once
+
+
+def pytest_collection() -> None:
     gc.disable()  # until all tests are collected
 
 
