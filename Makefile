@@ -1,14 +1,17 @@
 # One entry for everything. `make test` needs Python and make only: it makes its own environment in .venv.
 #   make test      install what tests need into $(VENV), then lint, types, tests
 #   make check     the same without installing: uses the python in $(BIN)
+#   make test-long   what takes too long for each change: tests on a large scale, and random programs for MINUTES from SEED
 PYTHON ?= python3
 VENV ?= .venv
 BIN ?= $(VENV)/bin
 WORKERS ?= 2
 PYTEST_ARGS ?=
+MINUTES ?= 60
+FUZZ_ARGS ?= $(if $(SEED),--seed $(SEED)) --minutes $(MINUTES)
 STAMP := $(VENV)/.spirograd-test
 
-.PHONY: validate test check lint types tests docs bench format demo clean
+.PHONY: validate test check lint types tests test-long docs bench format demo clean
 
 test: $(STAMP)
 	@$(MAKE) --no-print-directory check
@@ -30,6 +33,11 @@ types:
 # The order of imports between packages is among the tests: tests/unit/test_import_order.py.
 tests:
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+# FUZZ_ARGS="--resume --minutes 60" goes on where the last run ended.
+test-long:
+	$(BIN)/python -m pytest -n $(WORKERS) --long $(PYTEST_ARGS)
+	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
 # Regenerate the generated page, then run every Python block of the documentation.
 docs:

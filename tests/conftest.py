@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,24 +25,52 @@ from spirograd.base import knobs
 
 ROOT = Path(__file__).resolve().parent.parent
 _MISSED = "spirograd/missed"  # key in pytest's cache: name of what was missing -> tests that the last run skipped for it
-# What would make results depend on the shell that tests are started from.
-_FOREIGN = ("SG_ARCH", "SG_DUMP", "SG_OVERRIDE", "SG_DEBUG", "SG_LOG")
+# What would make results depend on the shell that tests are started from; with the last, each of the hundreds of processes that tests start
+# would compile the package anew.
+_FOREIGN = ("SG_ARCH", "SG_DUMP", "SG_OVERRIDE", "SG_DEBUG", "SG_LOG", "PYTHONDONTWRITEBYTECODE")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--bless", action="store_true", help="rewrite the expected texts of tests/text and tests/errors")
     parser.addoption("--missed", metavar="NAME", help="run only the tests that the last run skipped because NAME was missing (needs.py)")
+    parser.addoption("--long", action="store_true", help="run the tests that are marked long, and no others")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "archs(*names): run a test that takes the `arch` fixture on these back ends only")
+    config.addinivalue_line("markers", "long: on a large scale what another test does on a small one; `pytest --long` runs these only")
     config.addinivalue_line("markers", "needs(*names): what the test needs, by the names in tests/needs.py; missing ones skip it")
     for name in _FOREIGN:
         os.environ.pop(name, None)
+    sys.dont_write_bytecode = False
     needs.required()  # a misspelt name is an error at once
     name = config.getoption("--missed")
     if name is not None and name not in _missed(config):
         raise pytest.UsageError(f"--missed {name}: the last run skipped no test for it; run the tests where it is missing first")
+
+
+def pytest_collection() -> None:
+    gc.disable()  # until all tests are collected
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    long, name = config.getoption("--long"), config.getoption("--missed")
+    missed = None if name is None else set(_missed(config)[name])
+
+    def is_wanted(item: pytest.Item) -> bool:
+        return (item.get_closest_marker("long") is not None) == long and (missed is None or item.nodeid in missed)
+
+    left_out = [item for item in items if not is_wanted(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if is_wanted(item)]
+
+
+def pytest_collection_finish() -> None:
+    """Modules and test items live until the end: the cycle collector need not look at them again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -51,14 +81,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     given = [mark for mark in metafunc.definition.iter_markers("parametrize") if "arch" in re.split(r"\s*,\s*", str(mark.args[0]))]
     if not given:  # a test may also list its back ends itself
         metafunc.parametrize("arch", names, indirect=True)
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    name = config.getoption("--missed")
-    if name is not None:
-        missed = set(_missed(config)[name])
-        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in missed])
-        items[:] = [item for item in items if item.nodeid in missed]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

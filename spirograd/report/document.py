@@ -13,6 +13,7 @@ from spirograd.report import native, shaders
 from spirograd.report.facts import block_rows, dispatch, signature
 from spirograd.report.places import Listing, Place, Places
 from spirograd.report.sources import Source, sources_of
+from spirograd.spirvgen.disasm import capabilities
 
 # Stage of IR -> its title.
 _IR = {"kernel.ir": "IR: kernel", "offload.ir": "IR: offloaded", "device.ir": "IR: device"}
@@ -90,7 +91,7 @@ def _tasks(c: Compilation) -> list[dict[str, Any]]:
         if compiled.binaries:
             row["size"] = len(compiled.binaries[task.binary])
         if compiled.profile in _SHADERS:
-            row["capabilities"] = shaders.capabilities(compiled.binaries[task.binary])
+            row["capabilities"] = capabilities(compiled.binaries[task.binary])
         rows.append(row)
     return rows
 

@@ -42,11 +42,12 @@ def any_memory(arch: str, request: pytest.FixtureRequest) -> Any:
     return init(arch, **request.param)
 
 
-def many() -> int:
+@pytest.fixture(params=(1 << 17, pytest.param(1 << 20, marks=pytest.mark.long)))
+def many(device: Any, request: pytest.FixtureRequest) -> int:
     """How many invocations meet for sure: on two processors few do, on a graphics card many (and a million that wait for one lock take it
     minutes)."""
-    kind = dict(sg.lang.context.session().device.info.detail).get("kind", "cpu")
-    return 1 << 20 if kind == "cpu" else 1 << 13
+    kind = dict(device.device.info.detail).get("kind", "cpu")
+    return int(request.param) if kind == "cpu" else 1 << 13
 
 
 def integers(t: DType, n: int = N, seed: int = 1) -> Array:
@@ -235,7 +236,7 @@ def test_compare_and_swap(any_memory: Any, t: DType) -> None:
 
 
 @pytest.mark.parametrize("t", (sg.i32, sg.f32, sg.f64), ids=str)
-def test_several_kinds_on_one_element(device: Any, t: DType) -> None:
+def test_several_kinds_on_one_element(many: int, t: DType) -> None:
     """Additions, a compare-and-swap that never fits, and maxima that change nothing: the sum is as if there were additions only."""
     array = sg.types.ndarray(t, 1)
 
@@ -250,7 +251,7 @@ def test_several_kinds_on_one_element(device: Any, t: DType) -> None:
             else:
                 sg.atomic_add(out[k], x[i])
 
-    n = many()
+    n = many
     x = integers(t, n)
     out = np.zeros(2, t.np)
     run(x, out)
@@ -258,9 +259,9 @@ def test_several_kinds_on_one_element(device: Any, t: DType) -> None:
     np.testing.assert_array_equal(out, [x[(i // 4 % 2 == k) & (i % 4 > 1)].sum() for k in (0, 1)])
 
 
-def test_the_same_array_twice(device: Any) -> None:
+def test_the_same_array_twice(many: int) -> None:
     """One element under two names, by two kinds of atomics."""
-    n = many()
+    n = many
 
     @sg.kernel
     def run(a: sg.types.ndarray(sg.f32, 1), b: sg.types.ndarray(sg.f32, 1)):
@@ -275,9 +276,9 @@ def test_the_same_array_twice(device: Any) -> None:
     assert x[0] == n + 1
 
 
-def test_reading_beside_adding(device: Any) -> None:
+def test_reading_beside_adding(many: int) -> None:
     """Who reads the element meanwhile sees no placeholder: the minimum of positive numbers never seems to be NaN or below."""
-    n = many()
+    n = many
 
     @sg.kernel
     def run(low: sg.types.ndarray(sg.f32, 1), bad: INTS):

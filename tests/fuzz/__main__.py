@@ -1,27 +1,62 @@
-"""Long runs: ``python -m tests.fuzz --count 2000 --seed 0``. Prints each program that fails, shortened, and goes on."""
+"""Long runs of all fuzzers, or of those named: ``python -m tests.fuzz --seed 7 --minutes 60``, ``python -m tests.fuzz tapes --count 500``.
+
+Program after program, each fuzzer in turn. Each failure is printed with the command that repeats it and with the program, shortened; and
+appended to failures.txt in the folder of results. ``--resume`` goes on where the run before in that folder ended. If it ended in a crash,
+of a driver say, the program of the crash counts as a failure. The exit status is 1 if a program failed.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
+import logging
+import os
 import random
+import sys
 import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from . import run
+os.environ.setdefault("GALLIVM_PERF", "nopt")  # as tests/conftest.py says
+
+from spirograd.runtime import loader
+
+from . import gradient_programs, gradients, run, tape_programs, tapes
 from .evaluate import TooLong
 from .expressions import Choices
 from .programs import Program, write
 from .shrink import shrunk
 
+SECONDS = 60.0  # after which a program is skipped
 
-def from_seed(seed: int) -> Program:
+
+@dataclass(frozen=True)
+class Fuzzer:
+    """``write``: the program of a seed. ``check``: raises what is wrong with it on back ends. ``failure``: that in one line, or "".
+    ``shortened``: the program, as short as it can be and still fail. ``archs``: the back ends that it can test."""
+
+    write: Callable[[int], Any]
+    check: Callable[[Any, Sequence[str]], object]
+    failure: Callable[[Any, Sequence[str]], str]
+    shortened: Callable[[Any, Sequence[str]], Any]
+    archs: tuple[str, ...]
+
+
+def program_of(seed: int) -> Program:
     r = random.Random(seed)
     return write(Choices(r.randint))
 
 
-def failure(program: Program) -> str:
-    """What is wrong with a program, in one line; empty if nothing is."""
+def check(program: Program, archs: Sequence[str]) -> None:
+    run.check(program, on=archs)
+
+
+def failure(program: Program, archs: Sequence[str]) -> str:
     try:
-        run.check(program)
+        check(program, archs)
     except TooLong:
         return ""
     except run.Difference as error:
@@ -31,29 +66,127 @@ def failure(program: Program) -> str:
     return ""
 
 
-def kind(text: str) -> str:
+def kind(text: str, archs: Sequence[str]) -> str:
     """What must stay the same while shortening: the back end that differs, or the error."""
-    return text.split(":")[0] if text.startswith(tuple(run.archs())) else text[:45]
+    return text.split(":")[0] if text.startswith(tuple(archs)) else text[:45]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
+def shortened(program: Program, archs: Sequence[str]) -> Program:
+    wanted = kind(failure(program, archs), archs)
+    return shrunk(program, lambda p: kind(failure(p, archs), archs) == wanted)
+
+
+FUZZERS = {
+    "programs": Fuzzer(program_of, check, failure, shortened, ("interpreter", "cpu", "vulkan")),
+    "gradients": Fuzzer(gradient_programs.write, gradients.check, gradients.failure, gradients.shortened, ("interpreter", "cpu", "vulkan")),
+    "tapes": Fuzzer(tape_programs.write, tapes.check, tapes.failure, tapes.shortened, ("cpu", "vulkan", "wgpu")),
+}
+
+
+class Results:
+    """How far a run is, kept in a folder after every program."""
+
+    def __init__(self, folder: Path, resume: bool, kinds: Sequence[str], seed: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.file, self.failures = folder / "state.json", folder / "failures.txt"
+        state: dict[str, Any] = json.loads(self.file.read_text()) if resume and self.file.exists() else {}
+        self.kinds: list[str] = state.get("kinds", list(kinds))
+        self.next: int = state.get("next", seed * len(self.kinds))  # seed and kind in one number
+        self.counts = Counter[str](state.get("counts", {}))
+        self.running: str = state.get("running", "")
+
+    def save(self, running: str = "") -> None:
+        state = {"kinds": self.kinds, "next": self.next, "counts": dict(self.counts), "running": running}
+        part = self.file.with_suffix(".part")
+        part.write_text(json.dumps(state))
+        part.replace(self.file)
+
+    def fail(self, text: str) -> None:
+        self.counts["failed"] += 1
+        print(f"\n{text}", flush=True)
+        with self.failures.open("a", encoding="utf-8") as out:
+            out.write(text + "\n")
+
+
+def outcome(fuzzer: Fuzzer, program: Any, archs: Sequence[str]) -> str:
+    """Of one program: "passed", "skipped" (the reference says nothing, or it takes long), or what is wrong with it."""
+    try:
+        with gradients.limited(SECONDS):
+            fuzzer.check(program, archs)
+    except (TooLong, gradients.Skipped, TimeoutError):
+        return "skipped"
+    except Exception:
+        return fuzzer.failure(program, archs) or "skipped"  # `failure` knows which programs are no good
+    return "passed"
+
+
+def one(results: Results, name: str, seed: int, archs: Sequence[str], shorten: bool) -> None:
+    fuzzer = FUZZERS[name]
+    found = [arch for arch in fuzzer.archs if arch in archs]
+    again = f"python -m tests.fuzz {name} --seed {seed} --count 1 --archs {','.join(found)}"
+    results.save(again)
+    program = fuzzer.write(seed)
+    text = outcome(fuzzer, program, found)
+    if text in ("passed", "skipped"):
+        results.counts[f"{name} {text}"] += 1
+        return
+    if shorten:
+        program = fuzzer.shortened(program, found)
+    results.fail(f"=== {again}\n{fuzzer.failure(program, found) or text}\n{program!r}")
+
+
+def show(results: Results, done: int, begin: float, total: int, seconds: float) -> None:
+    """The progress, on one line of a terminal."""
+    past = time.monotonic() - begin
+    share = max(done / total if total else 0.0, past / seconds if seconds else 0.0)
+    bar = f"[{'#' * int(30 * share):30}] {100 * share:3.0f} %  " if total or seconds else ""
+    print(f"\r{bar}{done} programs, {results.counts['failed']} failed, {past:.0f} s ", end="", file=sys.stderr, flush=True)
+
+
+def arguments(command: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kinds", nargs="*", default=list(FUZZERS), metavar="kind", help=f"of {', '.join(FUZZERS)}; by default all")
+    parser.add_argument("--seed", type=int, default=None, help="of the first program of each kind; by default any")
+    parser.add_argument("--count", type=int, default=0, help="programs of each kind; by default no limit")
+    parser.add_argument("--minutes", type=float, default=0.0, help="begin no program after that; by default no limit")
+    parser.add_argument("--archs", default="interpreter,cpu,vulkan,wgpu", help="back ends to test, where a fuzzer uses them")
+    parser.add_argument("--out", type=Path, default=Path("out/fuzz"), help="folder of results (%(default)s)")
+    parser.add_argument("--resume", action="store_true", help="go on where the run before ended")
     parser.add_argument("--keep", action="store_true", help="do not shorten")
-    given = parser.parse_args()
-    start, failed = time.time(), 0
-    for seed in range(given.seed, given.seed + given.count):
-        program = from_seed(seed)
-        text = failure(program)
-        if text:
-            failed += 1
-            if not given.keep:
-                program = shrunk(program, lambda p: kind(failure(p)) == kind(text))
-            print(f"=== seed {seed}: {failure(program)}\n{program!r}", flush=True)
-    print(f"{given.count} programs, {failed} failed, {time.time() - start:.0f} s")
+    given = parser.parse_args(command)
+    unknown = [name for name in given.kinds if name not in FUZZERS]
+    if unknown:
+        parser.error(f"there is no fuzzer {', '.join(unknown)}; there are {', '.join(FUZZERS)}")
+    return given
+
+
+def main(command: Sequence[str] | None = None) -> int:
+    given = arguments(command)
+    logging.getLogger("spirograd").setLevel(logging.ERROR)  # of warnings random programs give many
+    archs = [name for name in given.archs.split(",") if loader.available(name) is None]
+    seed = random.SystemRandom().randrange(10**9) if given.seed is None else given.seed
+    results = Results(given.out, given.resume, given.kinds, seed)
+    kinds = results.kinds
+    print(f"{', '.join(kinds)} from seed {results.next // len(kinds)}, on {', '.join(archs)}", flush=True)
+    if results.running:
+        results.fail(f"=== {results.running}\nthe process ended while it ran this program")
+        results.next += 1
+    begin, done, total, seconds = time.monotonic(), 0, given.count * len(kinds), given.minutes * 60
+    while (not total or done < total) and (not seconds or time.monotonic() - begin < seconds):
+        at, k = divmod(results.next, len(kinds))
+        try:
+            one(results, kinds[k], at, archs, not given.keep)
+        except KeyboardInterrupt:
+            results.save()
+            break
+        results.next, done = results.next + 1, done + 1
+        results.save()
+        if sys.stderr.isatty() or done % 100 == 0:
+            show(results, done, begin, total, seconds)
+    print(f"\n{done} programs in {time.monotonic() - begin:.0f} s; {dict(sorted(results.counts.items()))}; failures in {results.failures}")
     run.close()
-    return 1 if failed else 0
+    gradients.close()
+    return 1 if results.counts["failed"] else 0
 
 
 if __name__ == "__main__":

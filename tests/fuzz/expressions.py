@@ -264,5 +264,3 @@ class Expressions:
         if self.c.chance(20):
             return self.any(depth)
         return self.condition("u1", depth - 1) if self.c.chance(60) else self.of("u1", depth)
-
-

@@ -1,13 +1,8 @@
-"""Random kernels: gradients of back ends against finite differences of the kernel on the interpreter.
-
-``python -m tests.fuzz.gradients --count 2000 --seed 0`` for long runs; prints each program that fails, shortened.
-"""
+"""Random kernels: gradients of back ends against finite differences of the kernel on the interpreter."""
 
 from __future__ import annotations
 
-import argparse
 import signal
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +17,7 @@ from spirograd.lang.data.tree import root
 from spirograd.session import Session
 
 from . import run
-from .gradient_programs import MEMORY, N, Program, ordered, write
+from .gradient_programs import MEMORY, N, Program, ordered
 from .shrink import shrunk
 
 STEP = 1e-5
@@ -196,38 +191,3 @@ def shortened(program: Program, archs: Sequence[str], seconds: float = 60.0) -> 
     wanted = kind(failure(program, archs))
     found: Program = shrunk(program, lambda p: kind(failure(p, archs, 3.0)) == wanted, seconds)  # type: ignore[type-var]
     return found
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.gradients", description=__doc__)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--archs", default="interpreter,cpu")
-    parser.add_argument("--keep", action="store_true", help="do not shorten")
-    parser.add_argument("--show", action="store_true", help="print every program")
-    given = parser.parse_args()
-    archs = given.archs.split(",")
-    start, counts = time.time(), Counter[str]()
-    for seed in range(given.seed, given.seed + given.count):
-        program = write(seed)
-        if given.show:
-            print(program)
-        text = ""
-        try:
-            counts += check(program, archs)
-        except Skipped:
-            counts["skipped"] += 1
-        except Exception:
-            text = failure(program, archs)
-        if text:
-            counts["failed"] += 1
-            if not given.keep:
-                program = shortened(program, archs)
-            print(f"=== seed {seed}: {failure(program, archs)}\n{program!r}", flush=True)
-    print(f"{given.count} programs, {time.time() - start:.0f} s: {dict(counts)}")
-    close()
-    return 1 if counts["failed"] else 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -54,7 +54,7 @@ def edges(t: str) -> list[Any]:
         return [0, 1, 2, 3, 5, 7, high, low, high - 1, low + 1, high // 2, low // 3, *([-1, -2, -7] if low else [])]
     tiny, small, big = {"f16": (6e-8, 6.2e-5, 65504.0), "f32": (1e-45, 1.2e-38, 3.4e38), "f64": (5e-324, 2.3e-308, 1.7e308)}[t]
     special = [0.0, -0.0, np.nan, np.inf, -np.inf, tiny, -small, small / 3, big]
-    return [*special, 1.0, -1.0, 0.1, -2.5, 3.0, 1e3, 2.0**24 + 2, -2.0**31, 2.0**32, 2.0**63, 0.5, 1.5]
+    return [*special, 1.0, -1.0, 0.1, -2.5, 3.0, 1e3, 2.0**24 + 2, -(2.0**31), 2.0**32, 2.0**63, 0.5, 1.5]
 
 
 def samples(rng: Any, t: str, shape: tuple[int, ...]) -> Any:

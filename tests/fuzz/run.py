@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -98,15 +98,15 @@ def same(a: Any, b: Any) -> Any:
     return (x.view(unsigned) == y.view(unsigned)) | (np.isnan(x) & np.isnan(y))
 
 
-def check(program: Program, fast: bool | None = None) -> None:
+def check(program: Program, fast: bool | None = None, on: Sequence[str] | None = None) -> None:
     """Raises `Difference`, TooLong, or what the back ends raise.
 
-    ``fast``: whether to run with fast math too (None: if the program has nothing but integers).
+    ``fast``: whether to run with fast math too (None: if the program has nothing but integers). ``on``: the back ends, by default `archs`.
     """
     arrays, value = reference(program)
     both = [False, True] if (program.whole if fast is None else fast) else [False]
     for fast_math in both:
-        for arch in archs():
+        for arch in archs() if on is None else on:
             if fast_math and arch == "interpreter":
                 continue
             what = f"{arch}{', fast math' if fast_math else ''}"

@@ -1,12 +1,7 @@
-"""Random sizes of tapes: gradients of back ends against finite differences, launch after launch, while bounds and gates change.
-
-``python -m tests.fuzz.tapes --count 500 --seed 0`` for long runs; prints each program that fails, shortened.
-"""
+"""Random sizes of tapes: gradients of back ends against finite differences, launch after launch, while bounds and gates change."""
 
 from __future__ import annotations
 
-import argparse
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,9 +12,9 @@ import numpy as np
 import spirograd as sg
 
 from . import run
-from .gradients import Skipped, Wrong, close, limited, session
+from .gradients import Skipped, Wrong, limited, session
 from .shrink import shrunk
-from .tape_programs import INTEGERS, WRITER, Program, Step, sound, write
+from .tape_programs import INTEGERS, WRITER, Program, Step, sound
 
 STEP = 1e-5
 LEAST = 0.3  # of the elements of `y` must be smooth
@@ -221,43 +216,3 @@ def shortened(program: Program, archs: Sequence[str], seconds: float = 60.0) -> 
             program = shorter
     found: Any = program
     return cast(Program, shrunk(found, fails, seconds))
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.tapes", description=__doc__)
-    parser.add_argument("--count", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--archs", default="cpu")
-    parser.add_argument("--seconds", type=float, default=1e9, help="start no program after this time")
-    parser.add_argument("--keep", action="store_true", help="do not shorten")
-    parser.add_argument("--show", action="store_true", help="print every program")
-    given = parser.parse_args()
-    archs = given.archs.split(",")
-    start, counts = time.time(), Counter[str]()
-    for seed in range(given.seed, given.seed + given.count):
-        if time.time() - start > given.seconds:
-            break
-        program, text = write(seed), ""
-        counts["programs"] += 1
-        if given.show:
-            print(program, flush=True)
-        try:
-            counts += check(program, archs)
-        except Skipped:
-            counts["skipped"] += 1
-        except Exception as error:
-            text = f"{type(error).__name__}: {error}"
-        if text:
-            counts["failed"] += 1
-            print(f"=== seed {seed}: {text[:300]}", flush=True)
-            if not given.keep:
-                program = shortened(program, archs)
-                print(failure(program, archs))
-            print(repr(program), flush=True)
-    print(f"{time.time() - start:.0f} s: {dict(counts)}")
-    close()
-    return 1 if counts["failed"] else 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

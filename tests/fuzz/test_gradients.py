@@ -1,4 +1,4 @@
-"""Gradients of random kernels against finite differences; SG_FUZZ_EXAMPLES for more, ``python -m tests.fuzz.gradients`` for long runs."""
+"""Gradients of random kernels against finite differences; SG_FUZZ_EXAMPLES for more, ``python -m tests.fuzz`` for long runs."""
 
 from __future__ import annotations
 

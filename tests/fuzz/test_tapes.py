@@ -1,4 +1,4 @@
-"""Tapes of random sizes, launch after launch; SG_FUZZ_EXAMPLES for more, ``python -m tests.fuzz.tapes`` for long runs."""
+"""Tapes of random sizes, launch after launch; SG_FUZZ_EXAMPLES for more, ``python -m tests.fuzz`` for long runs."""
 
 from __future__ import annotations
 

@@ -129,7 +129,9 @@ def test_two_dimensions() -> None:
 
 
 @pytest.mark.archs("cpu")  # what the others run is one thread for an iteration, on a driver of two cores
-@pytest.mark.parametrize("t,n", [(sg.i32, 2**31 - 1), (sg.u32, 2**32 - 1), (sg.i64, 2**30 + 9)], ids=str)
+@pytest.mark.parametrize(
+    "t,n", [(sg.i32, 2**31 - 1), pytest.param(sg.u32, 2**32 - 1, marks=pytest.mark.long), (sg.i64, 2**30 + 9)], ids=str
+)
 def test_as_many_iterations_as_integers_count(t: Any, n: int) -> None:
     """Sizes are found at the speed of native code, with memory that does not depend on the number of iterations."""
     run, x, y, count = mostly_idle(t)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 from ir_random_memory import memory_arguments, memory_kernel
@@ -29,19 +31,25 @@ def _outcome(kernel, seed):
     return done, [*args, tree]
 
 
+@functools.cache
+def _before(seed, simple):
+    """A kernel, which all passes are tested with, and its outcome."""
+    kernel = memory_kernel(seed)
+    verify(kernel, "kernel")
+    if simple:
+        kernel = simplify(kernel, CTX)
+    return kernel, *_outcome(kernel, seed)
+
+
 @pytest.mark.parametrize("simple", [False, True], ids=["raw", "simplified"])
 @pytest.mark.parametrize("name", PASSES)
 def test_results_stay(name, simple):
     changed = compared = 0
     for seed in range(COUNT):
-        kernel = memory_kernel(seed)
-        verify(kernel, "kernel")
-        if simple:
-            kernel = simplify(kernel, CTX)
+        kernel, done, arrays = _before(seed, simple)
         after = PASSES[name](kernel, CTX)
         verify(after, "kernel")
         changed += after is not kernel
-        done, arrays = _outcome(kernel, seed)
         if done.fault is not None:
             continue  # what is read and written out of range is nothing to go by
         compared += 1
