@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 
 from spirograd.base import dtypes as dt
 from spirograd.base.artifact import ArgBlock
@@ -32,10 +33,10 @@ def entry_names(kernel: Kernel) -> tuple[str, ...]:
     names: list[str] = []
     taken: set[str] = set()
     for op in kernel.body.ops[:-1]:
-        name = symbol(f"{kernel.name}.{op.attr.name or op.attr.kind}")
-        name = f"_{name}" if name.startswith("llvm.") else name
-        while name in taken or _alone(name) in taken:
-            name += "_"
+        base = symbol(f"{kernel.name}.{op.attr.name or op.attr.kind}")
+        base = f"_{base}" if base.startswith("llvm.") else base
+        tries = itertools.chain([base], (f"{base}.{k}" for k in itertools.count(len(names))))
+        name = next(x for x in tries if not {x, _alone(x)} & taken)
         taken |= {name, _alone(name)}
         names.append(name)
     return tuple(names)
