@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import needs
@@ -34,12 +35,14 @@ def test_marker_restricts(arch):
     assert arch == "cpu"
 
 
-def _run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, demanded: str) -> pytest.RunResult:
-    monkeypatch.setenv("PYTHONPATH", str(CONFTEST.parent))
+def _run(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, demanded: str, body: str = BODY, options: tuple[str, ...] = ()
+) -> pytest.RunResult:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(CONFTEST.parent), str(CONFTEST.parent.parent)]))
     monkeypatch.setenv("SG_TEST_REQUIRE", demanded)
     pytester.makeconftest(CONFTEST.read_text() + NO_VULKAN)
-    pytester.makepyfile(BODY)
-    return pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    pytester.makepyfile(body)
+    return pytester.runpytest_subprocess("-p", "no:cacheprovider", *options)
 
 
 def test_missing_back_end_is_counted(pytester, monkeypatch):
@@ -52,3 +55,12 @@ def test_required_back_end_fails(pytester, monkeypatch):
     result = _run(pytester, monkeypatch, "cpu,vulkan")
     result.assert_outcomes(passed=2, errors=1)
     result.stdout.fnmatch_lines(["*missing vulkan, which SG_TEST_REQUIRE demands: no driver*"])
+
+
+@pytest.mark.parametrize(("options", "ran"), [((), "small"), (("--long",), "large")])
+def test_long_tests_run_on_demand(pytester, monkeypatch, options, ran):
+    sizes = "['small', pytest.param('large', marks=pytest.mark.long)]"
+    body = f"import pytest\n\n@pytest.mark.parametrize('n', {sizes})\ndef test_it(n): print(n)\n"
+    result = _run(pytester, monkeypatch, "", body, ("-rP", *options))
+    result.assert_outcomes(passed=1, deselected=1)
+    result.stdout.fnmatch_lines([ran])
