@@ -107,8 +107,10 @@ class Results:
 
 
 def outcome(fuzzer: Fuzzer, program: Any, archs: Sequence[str]) -> str:
-    """Of one program: "passed", "skipped" (the reference says nothing), or what is wrong with it. Without a limit of time: a signal inside of a
-    callback of wgpu ends the process."""
+    """Of one program: "passed", "skipped" (the reference says nothing), or what is wrong with it.
+
+    There is no limit of time, because a signal that arrives inside of a callback of wgpu ends the process.
+    """
     try:
         fuzzer.check(program, archs)
     except (TooLong, gradients.Skipped):
