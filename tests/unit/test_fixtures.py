@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import spirograd as sg
 
 pytest_plugins = ["pytester"]
 CONFTEST = Path(needs.__file__).with_name("conftest.py")
+PATHS = os.pathsep.join([str(CONFTEST.parent), str(CONFTEST.parent.parent)])
 NO_VULKAN = "\nneeds.CHECKS['vulkan'] = lambda: 'no driver'\nneeds.ARCHS = ('interpreter', 'cpu', 'vulkan')\n"
 BODY = "def test_it(session): pass"
 
@@ -35,12 +37,14 @@ def test_marker_restricts(arch):
     assert arch == "cpu"
 
 
-def _run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, demanded: str) -> pytest.RunResult:
-    monkeypatch.setenv("PYTHONPATH", str(CONFTEST.parent))
+def _run(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, demanded: str, body: str = BODY, options: tuple[str, ...] = ()
+) -> pytest.RunResult:
+    monkeypatch.setenv("PYTHONPATH", PATHS)
     monkeypatch.setenv("SG_TEST_REQUIRE", demanded)
     pytester.makeconftest(CONFTEST.read_text() + NO_VULKAN)
-    pytester.makepyfile(BODY)
-    return pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    pytester.makepyfile(body)
+    return pytester.runpytest_subprocess("-p", "no:cacheprovider", *options)
 
 
 def test_missing_back_end_is_counted(pytester, monkeypatch):
@@ -60,7 +64,7 @@ TORCH = "import needs\ntorch = needs.package('torch')\ndef test_without(): pass\
 
 def _torch(pytester, monkeypatch, present, *arguments):
     """The outcome of a test that uses torch and of one that does not, with a torch of our own and without any."""
-    monkeypatch.setenv("PYTHONPATH", str(CONFTEST.parent))
+    monkeypatch.setenv("PYTHONPATH", PATHS)
     monkeypatch.delenv("SG_TEST_REQUIRE", raising=False)
     check = f"\nneeds.CHECKS['torch'] = lambda: {None if present else 'not installed'!r}\n"
     pytester.makeconftest(CONFTEST.read_text() + NO_VULKAN + check)
@@ -86,3 +90,12 @@ def test_files_of_tests_load_without_torch():
     pattern = re.compile(r"^(import|from) torch\b|importorskip\(", re.MULTILINE)
     files = [path for path in CONFTEST.parent.rglob("*.py") if path != Path(__file__)]
     assert files and [path for path in files if "programs" not in path.parts and pattern.search(path.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.parametrize(("options", "ran"), [((), "small"), (("--long",), "large")])
+def test_long_tests_run_on_demand(pytester, monkeypatch, options, ran):
+    sizes = "['small', pytest.param('large', marks=pytest.mark.long)]"
+    body = f"import pytest\n\n@pytest.mark.parametrize('n', {sizes})\ndef test_it(n): print(n)\n"
+    result = _run(pytester, monkeypatch, "", body, ("-rP", *options))
+    result.assert_outcomes(passed=1, deselected=1)
+    result.stdout.fnmatch_lines([ran])

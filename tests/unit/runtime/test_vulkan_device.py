@@ -391,3 +391,13 @@ def test_pipeline_cache_on_disk(open_vulkan, tmp_path):
     files[0].write_bytes(files[0].read_bytes()[:-1] + b"\xff")
     vulkan = open_vulkan(debug=True, cache_folder=tmp_path)  # a damaged file is not given to the driver
     vulkan.load(compiled("scale"))
+
+
+def test_instances_are_used_again(open_vulkan):
+    """By one device after the other, each with messages of its own; devices that are open at once have an instance each."""
+    first = open_vulkan()
+    instance = first._instance
+    first.close()
+    second, third = open_vulkan(), open_vulkan()
+    assert second._instance is instance is not third._instance
+    assert second._messages is not first._messages
