@@ -129,7 +129,8 @@ def plain_function(function: Any, decorator: str) -> Any:
     below = f"put `@{decorator}` below the other decorator"
     if inspect.isfunction(function):
         if hasattr(function, "__wrapped__"):  # by functools.wraps: its source is that of the wrapper
-            raise SpirogradTypeError(f"`@{decorator}` decorates functions, not what another decorator made of `{function.__name__}`", None, below)
+            made = f"what another decorator made of `{function.__name__}`"
+            raise SpirogradTypeError(f"`@{decorator}` decorates functions, not {made}", None, below)
         return function
     hint = below if isinstance(function, (staticmethod, classmethod, property)) else ""
     if isinstance(function, Func) or getattr(function, "__sg_is_kernel__", False):
