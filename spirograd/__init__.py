@@ -1,11 +1,11 @@
-"""spirograd: parallel compute kernels in Python, for Vulkan and the CPU.
+"""spirograd: parallel compute kernels in Python, for Vulkan, wgpu (which reaches Metal and DirectX 12) and the CPU.
 
 import spirograd as sg
 
 sg.init(arch=sg.vulkan)
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spirograd import ad, errors, math, types
 from spirograd.api import (
@@ -184,12 +184,6 @@ else:
         uint64,
     )
     from spirograd.lang.struct import dataclass
-
-    def __getattr__(name: str) -> Any:
-        found = _later.later(name)
-        if found is None:
-            raise AttributeError(f"module 'spirograd' has no attribute {name!r}")
-        return found
 
 
 __version__ = "0.1.0"
@@ -388,3 +382,6 @@ __all__ = [
     "x64",
     "zero",
 ]  # fmt: skip
+
+if not TYPE_CHECKING:
+    __getattr__ = _later.attributes("spirograd", __all__, _later.LATER)

@@ -10,6 +10,7 @@ from typing import Any
 
 from spirograd.base import dtypes, knobs, tracebacks
 from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.later import Later
 from spirograd.base.wording import did_you_mean
 from spirograd.config import Config, make_config
 from spirograd.lang import context, scalar
@@ -55,6 +56,8 @@ def init(arch: str | Sequence[str] | None = None, **options: Any) -> None:
     wanted = gpu if wanted == "gpu" else wanted
     names: list[Any] = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted]
     for name in names:
+        if type(name) is Later:
+            name()  # a back end of the family: says what there is instead
         if name not in ARCHS:
             hint = did_you_mean(name, ARCHS) if isinstance(name, str) else ""
             raise SpirogradRuntimeError(f"there is no back end {name!r}; there are {', '.join(ARCHS)}{'; ' if hint else ''}{hint}")
@@ -120,7 +123,11 @@ class _CurrentConfig:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return getattr(context.session().cfg, name)
+        options = context.session().cfg
+        if not hasattr(options, name):
+            hint = did_you_mean(name, vars(options))
+            raise AttributeError(f"there is no option {name!r}{'; ' if hint else ''}{hint}")
+        return getattr(options, name)
 
     def __dir__(self) -> list[str]:
         return dir(context.session().cfg) if context.has_session() else []

@@ -1,5 +1,8 @@
 """The exceptions of spirograd."""
 
+from typing import TYPE_CHECKING
+
+from spirograd.base import later as _later
 from spirograd.base.errors import (
     AdStackOverflow,
     OutOfDeviceMemory,
@@ -31,3 +34,6 @@ __all__ = [
     "SpirogradUnsupportedError",
     "SpirogradValueError",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = _later.attributes("spirograd.errors", __all__)

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from spirograd.base import later as _later
 from spirograd.lang import primitive_types
 from spirograd.lang.annotations import is_integral, is_real, is_signed, is_tensor, matrix, ndarray, vector
 from spirograd.lang.struct import StructType, struct
@@ -51,3 +52,6 @@ __all__ = [
     "i32", "i64", "int8", "int16", "int32", "int64", "is_integral", "is_real", "is_signed", "is_tensor", "matrix", "ndarray",
     "primitive_types", "struct", "template", "u1", "u8", "u16", "u32", "u64", "uint1", "uint8", "uint16", "uint32", "uint64", "vector",
 ]  # fmt: skip
+
+if not TYPE_CHECKING:
+    __getattr__ = _later.attributes("spirograd.types", __all__, _later.LATER_TYPES)

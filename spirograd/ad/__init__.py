@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from spirograd.ad.custom import clear_all_gradients, grad_for, grad_replaced, no_grad
 from spirograd.ad.forward_mode import FwdMode
 from spirograd.ad.gradcheck import gradcheck
@@ -9,6 +11,7 @@ from spirograd.ad.second_order import hvp
 from spirograd.ad.sizings import Sizings, sizings
 from spirograd.ad.tape import Tape
 from spirograd.ad.torch import torch_function
+from spirograd.base import later as _later
 
 __all__ = [
     "FwdMode",
@@ -23,3 +26,6 @@ __all__ = [
     "sizings",
     "torch_function",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = _later.attributes("spirograd.ad", __all__)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.base.wording import did_you_mean
 
 
 class Later:
@@ -49,6 +51,9 @@ _UI = "spirograd draws nothing; give `field.to_numpy()` to matplotlib or another
 _PROFILE = "profiling comes in a later version; time launches between two calls of `sg.sync()`"
 _QUANT = "quantised and bit-packed types come in a later version"
 _MESH = "meshes come in a later version; keep their connections in fields"
+_BACK_END = "there is no such back end; `sg.vulkan` and `sg.wgpu` reach the same devices"
+_COMPAT = "it is in `spirograd.compat.taichi` and `spirograd.compat.quadrants`"
+_LEVELS = "levels are strings: `sg.set_logging_level('debug')`"
 _TEXTURE = "textures come in a later version; use a field, and interpolate in the kernel"
 
 # name -> reason, of names that lie directly in the module.
@@ -61,8 +66,15 @@ LATER: dict[str, str] = {
     **dict.fromkeys(("GUI", "ui", "tools"), _UI),
     **dict.fromkeys(("profiler",), _PROFILE),
     **dict.fromkeys(("BitpackedFields",), _QUANT),
-    **dict.fromkeys(("Mesh", "MeshInstance", "mesh_local", "mesh_patch_idx"), _MESH),
+    **dict.fromkeys(("Mesh", "MeshBuilder", "MeshInstance", "MeshRelationType", "mesh_local", "mesh_patch_idx"), _MESH),
     **dict.fromkeys(("Texture", "Format"), _TEXTURE),
+    **dict.fromkeys(("opengl", "gles", "dx11", "dx12"), _BACK_END),
+    **dict.fromkeys(("DeviceCapability", "experimental", "hex_to_rgb", "rgb_to_hex"), _COMPAT),
+    **dict.fromkeys(("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "CRITICAL"), _LEVELS),
+    "x86_64": "call it `sg.cpu`",
+    "python": "`sg.interpreter` runs kernels in Python",
+    "dump_compile_config": "print `sg.cfg`",
+    "wrap": "decorate the function with `sg.kernel` or `sg.func`",
     "algorithms": "sorting, scans and reductions as library calls come in a later version; write the loop in a kernel",
     "aot": "exporting compiled kernels comes in a later version",
     "argpack": "pass a `dataclasses.dataclass` or a struct instead",
@@ -83,10 +95,32 @@ LATER_TYPES: dict[str, str] = {
     **dict.fromkeys(("texture", "rw_texture", "TextureType", "RWTextureType"), _TEXTURE),
     "sparse_matrix_builder": _LINALG,
     "BufferViewType": LATER["BufferView"],
+    **dict.fromkeys(("annotations", "buffer_view_type", "compound_types", "enums", "ndarray_type", "texture_type", "utils"), _COMPAT),
 }
+LATER_MATH: dict[str, str] = {"fns": "its functions are in `sg.math` itself"}
 
 
 def later(name: str, table: dict[str, str] = LATER, prefix: str = "") -> Later | None:
     """The stand-in for ``name``, or None if the table does not have it."""
     reason = table.get(name)
     return None if reason is None else Later(prefix + name, reason)
+
+
+def attributes(module: str, known: Iterable[str], table: Mapping[str, str] | None = None) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a module: stand-ins for the names of ``table``; for others AttributeError that names the near ones."""
+    prefix = module.partition(".")[2]
+
+    def __getattr__(name: str) -> Any:
+        if table is not None and name in table:
+            return Later(f"{prefix}.{name}" if prefix else name, table[name])
+        message = f"module {module!r} has no attribute {name!r}"
+        if name.startswith("__"):
+            raise AttributeError(message)
+        for family in ("Taichi", "Quadrants"):
+            ours = name.replace(family, "Spirograd", 1)
+            if name.startswith(family) and ours in known:
+                raise AttributeError(f"{message}; it is `{ours}` here, and `{name}` in `spirograd.compat.{family.lower()}`")
+        hint = did_you_mean(name, known)
+        raise AttributeError(f"{message}; {hint}" if hint else message)
+
+    return __getattr__

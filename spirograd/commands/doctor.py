@@ -34,10 +34,10 @@ _HOW_TO_GET = {
         "windows": "the driver of the graphics card brings Vulkan",
     },
     "wgpu": {
-        "linux": "pip install wgpu, and a driver for Vulkan",
-        **dict.fromkeys(("macos", "windows"), "pip install wgpu; the system brings the rest"),
+        "linux": "pip install wgpu (Python 3.11 or newer), and a driver for Vulkan",
+        **dict.fromkeys(("macos", "windows"), "pip install wgpu (Python 3.11 or newer); the system brings the rest"),
     },
-    "metal": {"macos": "pip install wgpu; the system brings the rest"},
+    "metal": {"macos": "pip install wgpu (Python 3.11 or newer); the system brings the rest"},
     "cpu": dict.fromkeys(("linux", "macos", "windows"), "pip install --upgrade llvmlite"),
     "spirv-val": {"linux": "apt install spirv-tools", "macos": "brew install spirv-tools", "windows": _SDK},
     "validation layer": {

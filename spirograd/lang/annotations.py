@@ -229,11 +229,11 @@ class NdarrayType:
     def mismatch(self, dtype: DType, shape: Sequence[int], element_shape: Sequence[int]) -> str | None:
         """Why an array does not fit, or None if it does."""
         if self.dtype is not None and dtype is not self.dtype:
-            return f"elements of type {self.dtype} are wanted, the array has {dtype}"
+            return f"expected an array of {self.dtype}, got {dtype}"
         if self.element_shape is not None and tuple(element_shape) != self.element_shape:
-            return f"elements of shape {self.element_shape} are wanted, the array has {tuple(element_shape)}"
+            return f"expected an array with elements of shape {self.element_shape}, got {tuple(element_shape)}"
         if self.ndim is not None and len(shape) != self.ndim:
-            return f"an array with {counted(self.ndim, 'axis', 'axes')} is wanted, this one has {len(shape)}"
+            return f"expected an array with {counted(self.ndim, 'axis', 'axes')}, got {len(shape)}"
         return None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import spirograd as sg
-from spirograd.base.later import LATER, Later
+from spirograd.base.later import LATER, LATER_MATH, LATER_TYPES, Later
 from spirograd.compat import tables
 
 # Names of the module, most used first; "SpirogradX" stands for the member's own prefix.
@@ -76,9 +76,31 @@ def test_sparse_nodes_come_later() -> None:
 
 
 def test_unknown_names() -> None:
-    with pytest.raises(AttributeError, match="feild"):
-        sg.feild  # noqa: B018
     assert not hasattr(sg.ad, "Tapes")
+    near = {"fild": "field", "types.ndarry": "ndarray", "math.vec5": "vec4", "ad.Tap": "Tape", "errors.SpirogradErr": "SpirogradError"}
+    for path, wanted in near.items():
+        with pytest.raises(AttributeError, match=f"{path.rpartition('.')[2]}'; did you mean `{wanted}`"):
+            find(path)
+    with pytest.raises(AttributeError, match=r"it is `SpirogradTypeError` here, and `TaichiTypeError` in `spirograd.compat.taichi`"):
+        find("TaichiTypeError")
+    with pytest.raises(AttributeError, match=r"has no attribute 'abcdefg'$"):
+        find("abcdefg")
+
+
+@pytest.mark.parametrize("path", [*(f"types.{name}" for name in LATER_TYPES), *(f"math.{name}" for name in LATER_MATH)])
+def test_later_in_namespaces(path: str) -> None:
+    assert isinstance(find(path), Later)
+    with pytest.raises(sg.SpirogradUnsupportedError, match=rf"`{path}\.part` is not supported in this version"):
+        find(path).part  # noqa: B018
+
+
+def test_back_ends_and_options_of_the_family() -> None:
+    with pytest.raises(sg.SpirogradUnsupportedError, match=r"`opengl`.*\n.*`sg.vulkan` and `sg.wgpu`"):
+        sg.init(arch=sg.opengl)
+    sg.init(arch=sg.interpreter)
+    with pytest.raises(AttributeError, match="no option 'debg'; did you mean `debug`"):
+        sg.cfg.debg  # noqa: B018
+    sg.reset()
 
 
 @pytest.mark.parametrize("arch", ["cpu", "interpreter"])

@@ -14,6 +14,7 @@ from spirograd.base.wording import counted, did_you_mean
 from spirograd.lang.annotations import Template
 from spirograd.lang.frontend import source
 from spirograd.lang.frontend.source import Source
+from spirograd.lang.frontend.texts import text_of
 from spirograd.lang.scalar import describe
 
 
@@ -28,6 +29,7 @@ class Func:
     def __init__(self, function: Callable[..., Any], by_reference: tuple[str, ...] = ()) -> None:
         functools.update_wrapper(self, function)
         self.function = function
+        self._text = text_of(function)
         self._by_reference = by_reference
         self._source: Source | None = None
         self._signature: inspect.Signature | None = None
@@ -35,7 +37,7 @@ class Func:
     @property
     def source(self) -> Source:
         if self._source is None:
-            self._source = source.of(self.function, "function")
+            self._source = source.of(self.function, self._text, "function")
         return self._source
 
     @property
@@ -134,10 +136,14 @@ def _evaluate(text: str, names: dict[str, Any], function: Callable[..., Any]) ->
 
 
 def plain_function(function: Any, decorator: str) -> Any:
-    """``function``; SpirogradTypeError unless it is a Python function."""
+    """``function``; SpirogradTypeError unless it is a Python function as it was written."""
+    below = f"put `@{decorator}` below the other decorator"
     if inspect.isfunction(function):
+        if hasattr(function, "__wrapped__"):  # by functools.wraps: its source is that of the wrapper
+            made = f"what another decorator made of `{function.__name__}`"
+            raise SpirogradTypeError(f"`@{decorator}` decorates functions, not {made}", None, below)
         return function
-    hint = f"put `@{decorator}` below the other decorator" if isinstance(function, (staticmethod, classmethod, property)) else ""
+    hint = below if isinstance(function, (staticmethod, classmethod, property)) else ""
     if isinstance(function, Func) or getattr(function, "__sg_is_kernel__", False):
         hint = "use one of `@kernel` and `@func`"
     raise SpirogradTypeError(f"`@{decorator}` decorates functions, not {describe(function)}", None, hint)
@@ -174,11 +180,11 @@ def func(function: Callable[..., Any]) -> Func:
 
 def pyfunc(function: Callable[..., Any]) -> PythonFunc:
     """Mark a function for both kernels, where it is inlined, and Python, where it runs as it is."""
-    remember_outer_names(function, sys._getframe(1))
+    remember_outer_names(plain_function(function, "pyfunc"), sys._getframe(1))
     return PythonFunc(function)
 
 
 def real_func(function: Callable[..., Any]) -> Func:
     """In the family, a function that is not inlined. Here it is inlined like any `func`; only recursion at run time is refused."""
-    remember_outer_names(function, sys._getframe(1))
+    remember_outer_names(plain_function(function, "real_func"), sys._getframe(1))
     return Func(function)

@@ -42,6 +42,7 @@ from spirograd.lang.frontend.stages import Staged
 from spirograd.lang.frontend.state import Frame
 from spirograd.lang.frontend.state import leaves as scalars_of
 from spirograd.lang.frontend.statements import Tracer
+from spirograd.lang.frontend.texts import text_of
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.scalar import Value
 
@@ -158,6 +159,7 @@ class Kernel(Staged):
     def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
         self.function = function
+        self._text = text_of(function)
         self._lock = threading.RLock()
         self._session: Any = None
         self._specializations: dict[Any, list[Specialization]] = {}
@@ -213,7 +215,7 @@ class Kernel(Staged):
         try:
             return make_parameter(p.name, p.annotation, options, self.function.__name__)
         except SpirogradCompilationError as error:
-            where = source.of(self.function, "kernel")
+            where = source.of(self.function, self._text, "kernel")
             arguments = where.tree.args
             node = next((a for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs) if a.arg == p.name), where.tree)
             raise type(error)(error.message, error.loc or where.loc(node, None), error.hint) from None
@@ -270,7 +272,7 @@ class Kernel(Staged):
 
     def trace(self, session: Any, args: Sequence[Any]) -> tuple[nodes.Kernel, KernelTracer, Any]:
         """The kernel as IR, what it takes from outside, and the type of its result."""
-        where, uses_random, foreseen = source.of(self.function, "kernel"), False, Foreseen()
+        where, uses_random, foreseen = source.of(self.function, self._text, "kernel"), False, Foreseen()
         while True:
             try:
                 traced = self._trace(session, args, where, uses_random, foreseen)

@@ -226,8 +226,20 @@ class ArrayParameter(Parameter):
             shape = tuple(value.shape)[:ndim]
         problem = self.t.mismatch(decl.dtype, shape, decl.element_shape)
         if problem is not None:
-            raise self.complaint(problem)
+            raise self.complaint(problem, self._conversion(value, decl.dtype))
         return to.array(decl)
+
+    def _conversion(self, value: Any, dtype: DType) -> str:
+        """How to get an array of the wanted type from one of another type."""
+        wanted = self.t.dtype
+        if wanted is None or wanted is dtype:
+            return ""
+        if isinstance(value, Ndarray):
+            return f"make the array with `sg.{wanted}`, or declare the argument `{self.name}` as an array of {dtype}"
+        name = wanted.np.name
+        if isinstance(value, np.ndarray):
+            return f"convert it with `.astype(np.{'bool_' if name == 'bool' else name})`, which makes a copy"
+        return f"convert it with `.to(torch.{name})`, which makes a copy"
 
     def pack(self, value: Any, into: Packer) -> None:
         if isinstance(value, Ndarray):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import builtins
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from spirograd.base.errors import SpirogradSyntaxError
 from spirograd.base.loc import Loc
+from spirograd.lang.frontend.texts import Text, block_of
 
 
 @dataclass(slots=True, eq=False)
@@ -44,41 +44,47 @@ class Source:
         return out
 
 
-def of(function: Callable[..., Any], kind: str) -> Source:
-    """The source of ``function``; SpirogradSyntaxError if there is none to be had (``kind``: what the user called it)."""
-    name = getattr(function, "__qualname__", repr(function))
-    try:
-        if function.__code__.co_filename == "<string>":  # of exec: what inspect finds under that name is something else
-            raise OSError
-        lines, first = inspect.getsourcelines(function)
-        file = inspect.getsourcefile(function) or "<unknown>"
-    except (OSError, TypeError, AttributeError):
+_HOW = {
+    "<stdin>": "save it to a file and run that; the prompts of IPython, Jupyter and Python 3.13 keep what is typed, too",
+    "<console>": "save it to a file and run that; the prompts of IPython, Jupyter and Python 3.13 keep what is typed, too",
+}
+_HOW_OF_EXEC = (
+    "save it to a file, or give the text a name of its own, and let Python know its lines: "
+    "`linecache.cache[name] = (len(text), None, text.splitlines(True), name)`, then `exec(compile(text, name, 'exec'))`"
+)
+
+
+def of(function: Callable[..., Any], text: Text | None, kind: str) -> Source:
+    """The source of ``function``, which comes from ``text``; SpirogradSyntaxError if there is none (``kind``: what the user called it)."""
+    name, code = function.__qualname__, function.__code__
+    first = code.co_firstlineno
+    lines = block_of(text.lines[first - 1 :]) if text is not None else []
+    if text is None or not lines:
         raise SpirogradSyntaxError(
-            f"the source code of {kind} `{name}` is not available",
-            hint="define it in a file (the interactive prompt and exec keep no source)",
-        ) from None
-    text = "".join(lines)
+            f"the source code of {kind} `{name}` is not available: it comes from `{code.co_filename}`",
+            hint=_HOW.get(code.co_filename, _HOW_OF_EXEC),
+        )
+    block = "".join(lines)
     # A method or an inner function is parsed inside of a block, not dedented: comments and strings may start left of it.
-    nested = text[:1] in " \t"
+    nested = block[:1] in " \t"
     try:
-        module = ast.parse(f"if True:\n{text}" if nested else text)
+        module = ast.parse(f"if True:\n{block}" if nested else block)
     except SyntaxError as error:
-        where = Loc(file, first + (error.lineno or 1) - 1 - nested)
+        where = Loc(text.file, first + (error.lineno or 1) - 1 - nested)
         raise SpirogradSyntaxError(f"cannot parse {kind} `{name}`: {error.msg}", where) from None
     body = module.body[0].body if nested and isinstance(module.body[0], ast.If) else module.body
     tree = body[0] if body else None
     if not isinstance(tree, ast.FunctionDef):
         raise SpirogradSyntaxError(
             f"`{name}` is no plain function",
-            Loc(file, first),
+            Loc(text.file, first),
             f"a {kind} is a function defined with `def`; lambdas and async functions are not",
         )
-    code = function.__code__
     parameters = [a.arg for a in (*tree.args.posonlyargs, *tree.args.args, *tree.args.kwonlyargs)]
     if tree.name != code.co_name or parameters != list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]):
         raise SpirogradSyntaxError(
             f"the source of {kind} `{name}` is not where it was",
-            Loc(file, first),
+            Loc(text.file, first),
             "the file has changed since it was imported: run the program again",
         )
-    return Source(function, tree, file, first - 1 - nested, function.__name__)
+    return Source(function, tree, text.file, first - 1 - nested, function.__name__)

@@ -55,6 +55,7 @@ def test_help(command, capsys):
     assert f"usage: {' '.join(('spirograd', *command))}" in text
     if not command:
         assert all(name in text and module.HELP in text for name, module in COMMANDS.items())
+        assert "Vulkan, wgpu" in text
 
 
 def test_no_command_is_misuse(capsys):
@@ -104,7 +105,8 @@ def test_doctor_says_how_to_get_what_is_missing(capsys, monkeypatch):
     assert main(["doctor"]) == 0
     text = capsys.readouterr().out
     assert "not usable: no driver at all" in text
-    assert "apt install libvulkan1" in text and "apt install spirv-tools" in text and "pip install wgpu, and a driver" in text
+    assert "apt install libvulkan1" in text and "apt install spirv-tools" in text
+    assert "pip install wgpu (Python 3.11 or newer), and a driver" in text
     assert not any(line.split()[:2] == ["metal", "missing"] for line in text.splitlines())  # nothing to get: it is for macOS
 
 

@@ -118,7 +118,7 @@ def test_array_annotations():
     assert (t.dtype, t.ndim, t.element_shape) == (f32, 2, (3,))
     assert t == NdarrayType(vector(3, f32), 2) and NdarrayType().dtype is None
     assert t.mismatch(f32, (1, 2), (3,)) is None
-    assert "type f32" in t.mismatch(i32, (1, 2), (3,))
+    assert "array of f32, got i32" in t.mismatch(i32, (1, 2), (3,))
     assert "2 axes" in t.mismatch(f32, (1,), (3,))
     assert "shape (3,)" in t.mismatch(f32, (1, 2), ())
     assert NDArray[f32, 1].element_shape == ()
