@@ -136,7 +136,7 @@ def differentiate(kernel: Kernel, mode: str, partner: Partner, caps: Capabilitie
             return derivative
         primal = prepared(primal, ctx)
         made, gradient, needs, lost = _reversed(primal, partner, ctx)
-        logging = None
+        logging, ends = None, partner
         if lost:
             refuse_lost(lost)
             logged = log_loads(primal, [conflict.load for conflict in lost], ctx)
@@ -145,6 +145,10 @@ def differentiate(kernel: Kernel, mode: str, partner: Partner, caps: Capabilitie
 
             def partner(ref: Ref) -> Ref | None:
                 return None if isinstance(ref, ArrayRef) and ref.arg in logs else outer(ref)
+
+            def ends(ref: Ref) -> Ref | None:
+                """As ``outer``, but no derivative ends at a log: it goes on where the log was filled from."""
+                return ref if isinstance(ref, ArrayRef) and ref.arg in logs else outer(ref)
 
             logging, primal = logging_of(logged, lost), logged.replaying
             made, gradient, needs, lost = _reversed(primal, partner, ctx)
@@ -164,9 +168,9 @@ def differentiate(kernel: Kernel, mode: str, partner: Partner, caps: Capabilitie
             records=records(gradient, made.sweep),
             sinks=tuple(made.sinks),
             sources=tuple(made.sources),
-            gaps=gaps(primal, made.found, partner),
-            gapped=gapped(primal, made.found, partner),
-            broken=broken_chain(primal, made.found, partner),
+            gaps=gaps(primal, made.found, ends),
+            gapped=gapped(primal, made.found, ends),
+            broken=broken_chain(primal, made.found, ends),
             warnings=int_cast_warnings(primal, made.found, partner),
             recomputed=recomputed(gradient),
         )

@@ -93,6 +93,24 @@ class _Simplifier:
                 terms[term] = terms.get(term, 0) + factor * n
         return _built(terms, total)
 
+    def cancelled(self, size: Size) -> Size:
+        """A sum, simpler where terms of it belong together: max(a, b) - b is max(a - b, 0), and what a division leaves rounds it up."""
+        terms, number = _linear(size)
+        for term, n in terms.items() if len(terms) > 1 else ():
+            if isinstance(term, int):
+                continue
+            rest = _built({t: m for t, m in terms.items() if t != term}, number)
+            if abs(n) == 1 and term[0] in ("min", "max"):
+                parts = [self.sum([(rest, 1), (x, n)]) for x in term[1:]]
+                if any(isinstance(part, int) for part in parts):
+                    return self.extreme(term[0] if n == 1 else _OTHER[term[0]], *parts)
+            if n == 1 and term[0] == "floordiv" and isinstance(term[2], int):
+                left = self.extreme("min", self.mod(term[1], term[2]), 1)
+                if terms.get(left) == 1:
+                    up = self.floordiv(self.sum([(term[1], 1), (term[2] - 1, 1)]), term[2])
+                    return self.sum([(rest, 1), (left, -1), (up, 1)])
+        return size
+
     def mul(self, a: Size, b: Size) -> Size:
         for x, n in ((a, b), (b, a)):
             if isinstance(n, int):
@@ -307,8 +325,8 @@ class _Simplifier:
 
 _OTHER = {"min": "max", "max": "min"}
 _RULES: dict[str, Callable[..., Size]] = {
-    "add": lambda s, a, b: s.sum([(a, 1), (b, 1)]),
-    "sub": lambda s, a, b: s.sum([(a, 1), (b, -1)]),
+    "add": lambda s, a, b: s.cancelled(s.sum([(a, 1), (b, 1)])),
+    "sub": lambda s, a, b: s.cancelled(s.sum([(a, 1), (b, -1)])),
     "mul": _Simplifier.mul,
     "floordiv": _Simplifier.floordiv,
     "mod": _Simplifier.mod,

@@ -13,7 +13,6 @@ from spirograd.ir.ops import OpCode
 
 _BINARY: dict[OpCode, str] = {
     ops.add: "add",
-    ops.sub: "sub",
     ops.mul: "mul",
     ops.min_: "min",
     ops.max_: "max",
@@ -77,8 +76,39 @@ def _cast(value: Op, leaf: Leaf | None) -> Size | None:
     widening = target.bits > source.bits and target.is_signed
     if size is None or same_sign or widening:
         return size
-    low, high = limits_of(size)
-    return size if low >= target.min and high <= target.max else None
+    (low, high), (least, most) = limits_of(size), _range_of(value.args[0])
+    return size if max(low, least) >= target.min and min(high, most) <= target.max else None
+
+
+def _range_of(value: Op) -> tuple[int, int]:
+    """Between which numbers ``value`` lies, by its type and what it is made of: the count of a loop, as the front end computes it."""
+    assert isinstance(value.type, DType)
+    if value.code is ops.const:
+        return int(value.attr), int(value.attr)
+    if value.code is ops.floordiv and value.args[1].code is ops.const and value.args[1].attr > 0:
+        low, high = _range_of(value.args[0])
+        return low // int(value.args[1].attr), high // int(value.args[1].attr)
+    if value.code is ops.min_:
+        (low, high), (least, most) = _range_of(value.args[0]), _range_of(value.args[1])
+        return min(low, least), min(high, most)
+    return int(value.type.min), int(value.type.max)
+
+
+def _sub(value: Op, leaf: Leaf | None) -> Size | None:
+    """A difference; also of signed numbers, in the unsigned type that holds it: max(a, b) - b."""
+    x, y = value.args
+    if x.code is ops.cast and y.code is ops.cast and isinstance(value.type, DType) and not value.type.is_signed:
+        (a,), (b,) = x.args, y.args
+        if a.code is ops.max_ and b in a.args and a.type is b.type and a.type.bits == value.type.bits:  # type: ignore[union-attr]
+            x, y = a, b
+    first, second = _size(x, leaf), _size(y, leaf)
+    return None if first is None or second is None else ("sub", first, second)
+
+
+def _not(value: Op, leaf: Leaf | None) -> Size | None:
+    """~x is -x - 1."""
+    a = _size(value.args[0], leaf)
+    return None if a is None or not isinstance(value.type, DType) or not value.type.is_signed else ("sub", -1, a)
 
 
 def _shift(kind: str) -> Callable[[Op, Leaf | None], Size | None]:
@@ -110,6 +140,8 @@ def _neg(value: Op, leaf: Leaf | None) -> Size | None:
 
 _SPECIAL: dict[OpCode, Callable[[Op, Leaf | None], Size | None]] = {
     ops.cast: _cast,
+    ops.sub: _sub,
+    ops.not_: _not,
     ops.shl: _shift("mul"),
     ops.shr: _shift("floordiv"),
     ops.and_: _mask,

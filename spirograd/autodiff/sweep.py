@@ -186,9 +186,9 @@ class Sweep:
         if not tapes:
             return
         assert isinstance(count.type, DType)
-        count = segments(b, count, recording.segment)
-        if count.type is i64:
-            count = b.cast(b.emit(ops.min_, count, b.const(2**31 - 1, i64)), i32)
+        t, count = count.type, segments(b, count, recording.segment)
+        if t is not i32:
+            count = b.cast(b.emit(ops.min_, count, b.const(2**31 - 1, t)), i32)
         b.atomic("max", capacity_of(tapes[0].capacity), count)
 
     def recall(self, tape: TapeRef, iteration: Op) -> Op:

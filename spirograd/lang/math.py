@@ -91,14 +91,15 @@ def mix(x: Any, y: Any, a: Any) -> Any:
 
 @elementwise
 def clamp(x: Any, xmin: Any, xmax: Any) -> Any:
-    """``x`` limited to the range from xmin to xmax."""
-    return ops.max(xmin, ops.min(xmax, x))
+    """``min(xmax, max(xmin, x))``: ``x`` limited to the range from xmin to xmax; xmax if they are exchanged."""
+    return ops.min(xmax, ops.max(xmin, x))
 
 
 @elementwise
 def step(edge: Any, x: Any) -> Any:
     """0 where x < edge, else 1, as a float."""
-    return scalar.select(scalar.less(x, edge), _real(x) * 0.0, 1.0) if isinstance(x, Value) else scalar.select(x < edge, 0.0, 1.0)
+    zero = scalar.cast(0.0, scalar.to_float(x).dtype) if isinstance(x, Value) else 0.0
+    return scalar.select(scalar.less(x, edge), zero, 1.0)
 
 
 @elementwise
@@ -192,9 +193,9 @@ def refract(x: Any, n: Any, eta: Any) -> Any:
     """The direction ``x`` refracted at the plane with unit normal ``n``; ``eta`` is the ratio of indices. Zeros for total reflection."""
     cosine = dot(x, n)
     k = 1.0 - eta * eta * (1.0 - cosine * cosine)
-    root = ops.sqrt(ops.select(k < 0.0, k * 0.0, k))
+    root = ops.sqrt(ops.select(k < 0.0, 0.0, k))
     refracted = eta * x - (eta * cosine + root) * n
-    return ops.select(k < 0.0, refracted * 0.0, refracted)
+    return ops.select(k < 0.0, 0.0, refracted)
 
 
 @traceable

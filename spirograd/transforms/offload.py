@@ -21,13 +21,15 @@ _LEAVES = frozenset((ops.const, ops.arg, ops.shape, ops.seed, ops.tape_word))
 
 @dataclass(slots=True)
 class _Segment:
-    """A stretch of the kernel's body: a serial one, or a single parallel loop. ``writes``: what it may write, in order."""
+    """A stretch of the kernel's body: a serial one, or a single parallel loop. ``writes``: what it may write, in order. ``checks``: of
+    the bounds of the loop, which belong to it."""
 
     number: int
     loop: Op | None = None
     ops: list[Op] = field(default_factory=list)
     stored: list[Op] = field(default_factory=list)
     writes: list[Ref] = field(default_factory=list)
+    checks: list[Op] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class _Offload(Rewriter):
 
     def run(self) -> Kernel:
         self._split()
+        self._take_checks()
         for segment in self.segments:
             self._crossings(segment)
         self.b.begin()
@@ -86,6 +89,18 @@ class _Offload(Rewriter):
             self.recipes[op] = self._recipe(op, home)
             if op.code.effect not in ("pure", "read"):
                 home.writes += writes(op)
+
+    def _take_checks(self) -> None:
+        """Let each parallel loop check its bounds itself: a check before it would be a task of its own."""
+        for before, segment in zip(self.segments, self.segments[1:]):
+            if segment.loop is None:
+                continue
+            for op in reversed(before.ops):
+                if op.code.effect not in ("pure", "read", "check"):
+                    break
+                if op.code is ops.check and op.attr.code == "loop" and all(self._again(a, segment, _MAX_BOUND_COST) for a in op.args):
+                    before.ops.remove(op)
+                    segment.checks.insert(0, op)
 
     def _crossings(self, segment: _Segment) -> None:
         """Give a temporary to every value from outside that ``segment`` cannot compute again."""
@@ -159,7 +174,9 @@ class _Offload(Rewriter):
 
     def _range(self, segment: _Segment, loop: Op) -> None:
         self._enter(loop)
-        self._fetch(list(loop.args), segment, _MAX_BOUND_COST)
+        self._fetch([a for op in (loop, *segment.checks) for a in op.args], segment, _MAX_BOUND_COST)
+        for op in segment.checks:
+            self.visit(op)
         bounds = self.b.end(self.args(loop))
         self._enter(loop)
         body = loop.regions[0]

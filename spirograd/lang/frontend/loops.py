@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from spirograd.base.dtypes import i32, i64, u1, u32
+from spirograd.base.dtypes import i32, i64, promote, u1, u32
 from spirograd.base.wording import counted
 from spirograd.ir import ops as ir
 from spirograd.ir.nodes import LoopAttr, Op
@@ -19,6 +20,7 @@ from spirograd.lang.data.tree import SNode
 from spirograd.lang.frontend import names as syntax
 from spirograd.lang.frontend.calls import RunTimeRange
 from spirograd.lang.frontend.control import Control, StaticBreak, StaticContinue
+from spirograd.lang.frontend.index_spaces import extent, product, strided
 from spirograd.lang.frontend.memory import ArrayProxy
 from spirograd.lang.frontend.names import BREAK, RETURNED, RNG
 from spirograd.lang.frontend.sharing import ORDERED, PRIVATE, SHARED, sharing
@@ -147,24 +149,16 @@ class Loops(Control):
             raise type_error("the step of a range cannot be 0")
         wide = any(scalar.dtype_of(x).bits == 64 or scalar.dtype_of(x).name == "u32" for x in (begin, end, step))
         t = i64 if wide else i32
-        first, last = scalar.cast(begin, t), scalar.cast(end, t)
-        if not isinstance(step, Value) and step == 1:
+        low, high, value = strided(scalar.cast(begin, t), scalar.cast(end, t), step)
 
-            def bind(index: Value) -> None:
-                self.frame.vars[name] = index
+        def bind(index: Value) -> None:
+            self.frame.vars[name] = value(index)
 
-            self.any_loop(node, first, last, bind, options)
-            return
-        stride = scalar.cast(step, t)
-        count = _trip_count(first, last, stride)
+        self.any_loop(node, low, high, bind, options)
 
-        def bind_strided(index: Value) -> None:
-            self.frame.vars[name] = first + index * stride
-
-        self.any_loop(node, scalar.constant(0, t), count, bind_strided, options)
-
-    def ndrange_space(self, space: forms.ndrange) -> tuple[Value, Callable[[Value], list[Value]]]:
-        """Number of points of an index space, and the decoding of a flat index into indices, the last axis fastest."""
+    def ndrange_space(self, space: forms.ndrange, fits: bool = False) -> tuple[Value, Callable[[Value], list[Value]]]:
+        """Number of points of an index space, and the decoding of a flat index into indices, the last axis fastest. ``fits``: see
+        `product`."""
         extents, begins = [], []
         for begin, end in space.bounds:
             low, high = scalar.as_value(begin), scalar.as_value(end)
@@ -172,11 +166,10 @@ class Loops(Control):
                 raise type_error("the bounds of an ndrange are integers", "cast them: `int(x)`; `//` divides integers to an integer")
             low, high, _ = scalar.unify(scalar.cast(low, i32) if low.dtype.bits < 32 else low, high)
             begins.append(low)
-            extents.append(_non_negative(high - low))
-        order = [extents[axis] for axis in space.axes]
-        total = order[0]
-        for extent in order[1:]:
-            total = total * extent
+            extents.append(extent(low, high))
+        total = product(extents, fits)
+        order = [extents[axis][0] for axis in space.axes]
+        t = functools.reduce(promote, [n.dtype for n in begins])
 
         def decode(index: Value) -> list[Value]:
             out: list[Value] = [index] * len(order)
@@ -184,7 +177,7 @@ class Loops(Control):
                 axis = space.axes[position]
                 here = index if position == 0 else scalar.raw_mod(index, order[position])
                 index = index if position == 0 else scalar.raw_div(index, order[position])
-                out[axis] = here + begins[axis]
+                out[axis] = scalar.cast(here, t) + begins[axis]
             return out
 
         return total, decode
@@ -194,7 +187,8 @@ class Loops(Control):
         shape = array.shape
         if not shape:
             return scalar.constant(1), lambda index: []
-        return self.ndrange_space(forms.ndrange(*[scalar.cast(n, i64) for n in shape] if array.decl.wide else shape))
+        # The type of arrays tells whether they are larger.
+        return self.ndrange_space(forms.ndrange(*[scalar.cast(n, i64) for n in shape] if array.decl.wide else shape), True)
 
     def any_loop(self, node: ast.For, begin: Value, end: Value, bind: Bind, options: dict[str, Any]) -> None:
         parallel = self.at_top_level() and not options.get("serialize", False) and not self._needs_order(node, begin, end)
@@ -324,32 +318,11 @@ def _at_most_one(begin: Value, end: Value) -> bool:
     return isinstance(first, int) and isinstance(last, int) and last - first <= 1
 
 
-def _non_negative(x: Value) -> Value:
-    known = scalar.known(x)
-    if isinstance(known, int):
-        return scalar.constant(max(known, 0), x.dtype)
-    return scalar.emit(ir.max_, x, scalar.constant(0, x.dtype))
-
-
-def _trip_count(first: Value, last: Value, step: Value) -> Value:
-    """ceil((last - first) / step), or 0."""
-    known = scalar.known(step)
-    distance = last - first
-    if isinstance(known, int):
-        towards = distance if known > 0 else -distance
-        size = abs(known)
-        return _non_negative(scalar.floordiv(towards + (size - 1), size))
-    up = scalar.greater(step, 0)
-    towards = scalar.select(up, distance, -distance)
-    size = scalar.select(up, step, -step)
-    return _non_negative(scalar.floordiv(towards + size - 1, size))
-
-
 def field_space(field: ScalarField | MatrixField | StructField | SNode) -> tuple[Value, Callable[[Value], list[Value]]]:
     """Number of elements of a field, or of cells of a node, and the decoding of a flat index in the order of memory."""
     total = 1
-    for extent in field.shape:
-        total *= extent
+    for n in field.shape:
+        total *= n
 
     def decode(index: Value) -> list[Value]:
         if isinstance(field, SNode):

@@ -1,0 +1,210 @@
+"""Loops over all that the types of their bounds hold: distances, products and counts that need one bit more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import spirograd as sg
+from spirograd.errors import SpirogradRuntimeError
+
+LOW, HIGH = -(2**31), 2**31 - 1
+EDGES = [LOW, LOW + 1, LOW + 5, -(2**30), -3, -1, 0, 1, 2, 7, 2**30, HIGH - 4, HIGH - 1, HIGH]
+STEPS = [1, 2, 3, 7, 2**29, 2**30 + 1, HIGH - 1, HIGH]
+
+
+def ranges(steps: list[int], most: int = 40) -> list[tuple[int, int, int]]:
+    return [(a, b, s) for a in EDGES for b in EDGES for s in steps if len(range(a, b, s)) <= most]
+
+
+def summary(numbers: Any) -> tuple[int, int]:
+    """The number of iterations, and a sum that tells their indices."""
+    return len(numbers), sum(k % 1009 for k in numbers)
+
+
+def check(kernel: Any, cases: list[tuple[int, int, int]]) -> None:
+    """``kernel(begins, ends, steps, counts, sums)`` runs the loops of all cases."""
+    begins, ends, steps = (np.array(x, np.int32) for x in zip(*cases))
+    counts, sums = (np.zeros(len(cases), np.int32) for _ in range(2))
+    kernel(begins, ends, steps, counts, sums)
+    wanted = [summary(range(*case)) for case in cases]
+    wrong = [(case, got, w) for case, got, w in zip(cases, zip(counts.tolist(), sums.tolist()), wanted) if got != w]
+    assert not wrong, wrong[:5]
+
+
+def test_steps_known_at_run_time(session: Any) -> None:
+    @sg.kernel
+    def k(a: sg.types.ndarray(), b: sg.types.ndarray(), s: sg.types.ndarray(), n: sg.types.ndarray(), t: sg.types.ndarray()):
+        for c in range(a.shape[0]):
+            for i in range(a[c], b[c], s[c]):
+                n[c] += 1
+                t[c] += i % 1009
+
+    check(k, ranges([*STEPS, *[-s for s in STEPS], LOW])[::3])
+
+
+@pytest.mark.parametrize("step", [1, -1, 2, -2, 3, 2**30, -(2**30) - 1, HIGH, LOW])
+def test_constant_steps(session: Any, step: int) -> None:
+    @sg.kernel
+    def k(a: sg.types.ndarray(), b: sg.types.ndarray(), s: sg.types.ndarray(), n: sg.types.ndarray(), t: sg.types.ndarray()):
+        for c in range(a.shape[0]):
+            for i in range(a[c], b[c], sg.static(step)):
+                n[c] += 1
+                t[c] += i % 1009
+
+    check(k, ranges([step]))
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "step"), [(LOW, HIGH, 400_000_000), (HIGH, LOW, -400_000_000), (LOW, 5, -1), (3, LOW, 1), (1, LOW, 2)]
+)
+def test_parallel_loops(session: Any, begin: int, end: int, step: int) -> None:
+    """Bounds as arguments, from memory, and constant."""
+    n, bounds, seen = sg.field(sg.i32, shape=3), sg.field(sg.i32, shape=2), sg.field(sg.i32, shape=())
+    bounds.from_numpy(np.array([begin, end], np.int32))
+
+    @sg.kernel
+    def k(a: sg.i32, b: sg.i32):
+        for i in range(a, b, step):
+            n[0] += 1
+            seen[None] += i % 1009
+        for i in range(bounds[0], bounds[1], step):
+            n[1] += 1
+        for i in range(begin, end, step):
+            n[2] += 1
+
+    k(begin, end)
+    count, total = summary(range(begin, end, step))
+    assert n.to_numpy().tolist() == [count] * 3
+    assert seen[None] == total
+
+
+def test_a_step_of_zero_runs_nothing(session: Any) -> None:
+    n = sg.field(sg.i32, shape=())
+
+    @sg.kernel
+    def k(step: sg.i32):
+        for i in range(0, 10, step):
+            n[None] += 1
+
+    k(0)
+    assert n[None] == 0
+    k(5)
+    assert n[None] == 2
+
+
+@pytest.mark.archs("interpreter", "cpu", "vulkan")  # integers of 64 bits
+def test_bounds_of_64_bits(session: Any) -> None:
+    n = sg.field(sg.i32, shape=())
+
+    @sg.kernel
+    def k(a: sg.i64, b: sg.i64, s: sg.i64):
+        for i in range(a, b, s):
+            n[None] += 1
+        for i in range(a, b, 2**62):
+            n[None] += 100
+
+    for a, b, s in ((-(2**63), 2**63 - 1, 2**61), (2**63 - 1, 2**63 - 3, -1), (-5, 4, 3)):
+        n[None] = 0
+        k(a, b, s)
+        assert n[None] == len(range(a, b, s)) + 100 * len(range(a, b, 2**62))
+
+
+SPACES = [(0, 5), (1, 1), (3, 5), (-5, -7), (-5, 3), (HIGH, 0), (0, HIGH), (50_000, 50_000), (65_536, 65_536), (HIGH, 2), (46_341, 46_341)]
+
+
+@pytest.mark.parametrize("n,m", SPACES)
+def test_index_spaces_are_counted_or_refused(session: Any, n: int, m: int) -> None:
+    """A parallel loop, and one that runs in order."""
+    seen = sg.field(sg.i32, shape=3)
+
+    @sg.kernel
+    def parallel(n: sg.i32, m: sg.i32):
+        for i, j in sg.ndrange(n, m):
+            seen[0] += 1
+
+    @sg.kernel
+    def serial(n: sg.i32, m: sg.i32):
+        for _ in range(1):
+            for i, j in sg.ndrange(n, m):
+                seen[1] += 1
+
+    @sg.kernel
+    def grouped(n: sg.i32, m: sg.i32):
+        for at in sg.grouped(sg.ndrange((-1, n - 1), 1, m)):
+            seen[2] += 1
+
+    size = max(n, 0) * max(m, 0)
+    for k, kernel in enumerate((parallel, serial, grouped)):
+        if size > HIGH:
+            with pytest.raises(SpirogradRuntimeError, match=f"index space of .*{n}.* x {m}, more elements than i32 counts"):
+                kernel(n, m)
+                sg.sync()
+        else:
+            kernel(n, m)
+            assert seen[k] == size
+
+
+def test_axes_longer_than_their_type(session: Any) -> None:
+    seen = sg.field(sg.i32, shape=())
+
+    @sg.kernel
+    def k(low: sg.i32, high: sg.i32):
+        for i, j in sg.ndrange((low, high), 1):
+            seen[None] += 1
+
+    k(HIGH - 3, HIGH)
+    k(LOW, LOW + 2)
+    k(HIGH, LOW)
+    assert seen[None] == 5
+    with pytest.raises(SpirogradRuntimeError, match="4294967295 x 1, more"):
+        k(LOW, HIGH)
+        sg.sync()
+
+
+@pytest.mark.archs("cpu")  # which alone runs so many iterations in a moment: it adds them up without running them
+def test_known_index_spaces_of_64_bits(session: Any) -> None:
+    seen = sg.field(sg.i64, shape=2)
+
+    @sg.kernel
+    def k():
+        for i, j in sg.ndrange(50_000, 50_000):
+            seen[0] += 1
+        for i, j in sg.ndrange((LOW, HIGH), 1):
+            seen[1] += 1
+
+    k()
+    assert seen.to_numpy().tolist() == [2_500_000_000, 2**32 - 1]
+
+
+@pytest.mark.parametrize("step", [-1, 2, -3])
+def test_gradients_of_strided_loops(session: Any, step: int) -> None:
+    x, y = sg.field(sg.f32, shape=3, needs_grad=True), sg.field(sg.f32, shape=(), needs_grad=True)
+
+    @sg.kernel
+    def k(a: sg.i32, b: sg.i32, s: sg.i32):
+        for i in x:
+            v = x[i]
+            for j in range(a, b, step):
+                v = sg.sin(v) + 0.01 * j
+            for j in range(a, b, s):
+                v = sg.cos(v) * 0.9 + 0.01 * j
+            y[None] += v
+
+    start = np.array([0.1, -0.4, 0.8], np.float32)
+    for a, b in ((0, 7), (7, 0), (-5, 6), (6, -5), (3, 3)):
+        x.from_numpy(start)
+        x.grad.fill(0.0)
+        y.grad[None] = 1.0
+        k(a, b, step)
+        k.grad(a, b, step)
+        v, slope = start.astype(np.float64), np.ones(3)
+        for j in range(a, b, step):
+            slope *= np.cos(v)
+            v = np.sin(v) + 0.01 * j
+        for j in range(a, b, step):
+            slope *= -np.sin(v) * 0.9
+            v = np.cos(v) * 0.9 + 0.01 * j
+        np.testing.assert_allclose(x.grad.to_numpy(), slope, rtol=1e-4, atol=1e-6)
