@@ -427,6 +427,7 @@ class Variable(Place):
     def __init__(self, state: State, name: str) -> None:
         self.state = state
         self.name = name
+        self.what = f"`{name}`"
 
     def load(self) -> Any:
         return self.state.frame.vars[self.name]

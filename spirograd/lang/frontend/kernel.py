@@ -280,8 +280,10 @@ class Kernel(Staged):
                 foreseen.setdefault(found.call, []).extend(found.arguments)
             else:
                 break
-        for warning in traced[1].warnings:
-            logger.warning(warning)
+        for about, text in traced[1].trace.warnings.items():
+            if about not in session.warned:
+                session.warned.add(about)
+                logger.warning(text)
         return traced
 
     def _trace(
