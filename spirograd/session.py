@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,7 @@ class Session:
         )
         self.cache = Cache(config.offline_cache_file_path, config.offline_cache_max_size_of_files) if config.offline_cache else None
         self.compiled = 0
+        self.warned: set[Hashable] = set()  # what the user was warned of while kernels were traced
         self.closed = False
 
     # --- compiling -------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from spirograd.lang import context
 from spirograd.lang.data import partners
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
-from spirograd.lang.frontend.gradient import Differentiated
+from spirograd.lang.frontend.gradient import Differentiated, trees_of
 from spirograd.lang.scalar import describe
 
 _DUALS = {"primal": "dual", "grad": "grad_dual"}
@@ -112,7 +112,7 @@ class _Second(Differentiated):
         super().__init__(session, kernel, specialization, "reverse")
         second = session.differentiate(self.derivative.kernel, "forward", lambda ref: _dual(self, ref))
         self.derivative = replace(self.derivative, kernel=second.kernel)
-        self.trees = {field.tree.id: field.tree.allocation for field in self.fields.values()}
+        self.trees = trees_of(self.fields.values(), self)
 
 
 def tangents_of(session: Any, kernel: Any, specialization: Any) -> Differentiated:

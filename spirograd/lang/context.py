@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,11 @@ class Trace:
     def __init__(self, builder: Builder, options: LanguageOptions) -> None:
         self.b = builder
         self.options = options
+        self.warnings: dict[Hashable, str] = {}  # for the user, once the kernel is traced to its end; by what they are about
+
+    def warn(self, about: Hashable, text: str) -> None:
+        """Warn the user. ``about``: tells warnings apart, of which the user sees each once in a session."""
+        self.warnings.setdefault(about, text)
 
 
 _scope = _Scope()

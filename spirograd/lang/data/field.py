@@ -57,7 +57,7 @@ class MatrixField(ScalarField):
         return len(self.element_shape)
 
     def __repr__(self) -> str:
-        return f"<field `{self.name}` of {'x'.join(map(str, self.element_shape))} {self.dtype}>"
+        return f"<field `{self.name}` of {'x'.join(map(str, self.element_shape))} {self.dtype}{self._without_memory}>"
 
     def get_scalar_field(self, *indices: int) -> ComponentField:
         """One component of every element, as a scalar field over the same memory."""
@@ -204,7 +204,7 @@ class StructField(Field):
         return f"<field of structs with members {', '.join(self.members)}>"
 
     def __str__(self) -> str:
-        return str(self.to_numpy()) if self.placed else UNPLACED
+        return str(self.to_numpy()) if self.placed else str(self._first) if self._first.role != "primal" else UNPLACED
 
     @property
     def _first(self) -> Any:

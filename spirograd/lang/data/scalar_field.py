@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import linecache
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -42,6 +44,8 @@ _REMEDIES = {
     "grad_dual": "declare the field with `needs_dual=True`, or call `sg.root.lazy_dual()`",
 }
 S = TypeVar("S", bound="ScalarField")
+# A line that assigns to one name or attribute, whose last part is the group.
+_ASSIGNED = re.compile(r"\s*(?:\w+\.)*([^\W\d]\w*)\s*(?::[^=]*)?=[^=]")
 BuildElement = Callable[[Sequence[Any], tuple[int, ...], Callable[[int, Any], None]], Any]
 
 
@@ -160,6 +164,7 @@ class ScalarField(Field):
             raise SpirogradRuntimeError(f"only fields of floats have gradients, not of {self.dtype}")
         self.key: int = primal.key if primal is not None else next(_keys)
         self.name = name or (f"field{self.key}" if primal is None else f"{primal.name}.{role}")
+        self._made_at = None if name or primal is not None else user_location()
         self.needs_grad = needs_grad
         self.needs_dual = needs_dual
         self.role = role
@@ -185,14 +190,29 @@ class ScalarField(Field):
             if partner is not None and partner._ref is None:
                 partner.name = f"{name}.{partner.role}"
 
+    def _take_name(self) -> None:
+        """Go by the variable or attribute that the line which made the field assigns to, unless there is a better name."""
+        whole = self if self.primal is None else self.primal
+        loc = whole._made_at
+        found = None if loc is None else _ASSIGNED.match(linecache.getline(loc.file, loc.line))
+        if found is not None:
+            whole.suggest_name(found[1])
+
     def __repr__(self) -> str:
-        return f"<field `{self.name}` of {self.dtype}>"
+        return f"<field `{self.name}` of {self.dtype}{self._without_memory}>"
+
+    @property
+    def _without_memory(self) -> str:
+        """What the text of a gradient that has no memory says besides."""
+        return "" if self.placed or self.role == "primal" else f", which has no memory: {_REMEDIES[self.role]}"
 
     def __sg_describe__(self) -> str:
         return f"the field `{self.name}`"
 
     def __str__(self) -> str:
-        return str(self.to_numpy()) if self.placed else UNPLACED
+        if self.placed:
+            return str(self.to_numpy())
+        return UNPLACED if self.role == "primal" else repr(self)
 
     # --- place ---
 
@@ -278,6 +298,7 @@ class ScalarField(Field):
             found: FieldRef = partner.refs()
             return found
         if self._ref is None:
+            self._take_name()
             self._ref = FieldRef(self.name, self.tree.id, self.key, self.dtype, self.shape, self.element_shape, self.addresses, self.role)
         return self._ref
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -224,6 +225,8 @@ class Tree:
         self.root = Root(self, None)
         self.closed = False
         self.nbytes = 0
+        # What was compiled for fields of this tree, which goes with them: objects with a method `release`.
+        self.users: weakref.WeakSet[Any] = weakref.WeakSet()
         self._allocation: Any = None
         self._session: Any = None
         self._destroyed = False
@@ -265,11 +268,14 @@ class Tree:
         return self._allocation is not None and context.has_session() and context.session() is self._session
 
     def destroy(self) -> None:
-        """Give the memory back now; the fields of the tree cannot be used afterwards."""
+        """Give the memory back now, and what kernels are compiled to for it; the fields of the tree cannot be used afterwards."""
         if self._allocation is not None:
             self._allocation.free()
         self._allocation = None
         self._destroyed = self.closed = True
+        for user in list(self.users):
+            user.release()
+        self.users.clear()
 
 
 class FieldsBuilder:

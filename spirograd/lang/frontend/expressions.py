@@ -12,7 +12,7 @@ from spirograd.base.errors import SpirogradCompilationError, SpirogradIndexError
 from spirograd.base.wording import did_you_mean
 from spirograd.ir.nodes import Op
 from spirograd.lang import scalar
-from spirograd.lang.data.field import ScalarField, StructField
+from spirograd.lang.data.field import Field, ScalarField, StructField
 from spirograd.lang.frontend.complaints import contains_runtime, no_attribute, operand_hint, undefined
 from spirograd.lang.frontend.memory import has_elements, place_of_element
 from spirograd.lang.frontend.names import CHOSEN
@@ -154,7 +154,7 @@ class Expressions(State):
             self.at(node)
             if whole is not None:
                 return whole.index(key), None
-            return (place_of_element(base, key, self.fields), None) if has_elements(base) else (None, self._item(base, key))
+            return (place_of_element(base, key, self.fields), None) if has_elements(base) else (None, self._item(node, base, key))
         part = None if whole is None else self._member(whole, node.attr)
         self.at(node)
         return (None, self.get_attribute(base if whole is None else whole.load(), node.attr)) if part is None else (part, None)
@@ -194,7 +194,7 @@ class Expressions(State):
         place, value = self.reach(node)
         return value if place is None else place.load()
 
-    def _item(self, base: Any, key: Any) -> Any:
+    def _item(self, node: ast.Subscript, base: Any, key: Any) -> Any:
         """An item of something that is no place."""
         if isinstance(base, (Matrix, Struct)):
             return base[key]
@@ -204,7 +204,7 @@ class Expressions(State):
                 "put the data in a field, an ndarray or an sg.Vector, or loop over it with `sg.static`",
             )
         try:
-            return self.captured(base[key], None)
+            return self.captured(self._named(node, key, base[key]), None)
         except SpirogradCompilationError:
             raise
         except IndexError:
@@ -213,6 +213,14 @@ class Expressions(State):
             raise type_error(f"{describe(base)} has no key {key!r}", did_you_mean(str(key), map(str, base))) from None
         except TypeError as error:
             raise type_error(f"{describe(base)} cannot be indexed with {describe(key)}", str(error)) from None
+
+    def _named(self, node: ast.Subscript, key: Any, item: Any) -> Any:
+        """``item``; a field that a list or dict holds goes by that, unless it has a name. Arguments stand for others in other calls."""
+        holder = node.value
+        name = holder.attr if isinstance(holder, ast.Attribute) else holder.id if isinstance(holder, ast.Name) else None
+        if isinstance(item, Field) and name is not None and not (isinstance(holder, ast.Name) and name in self.frame.vars):
+            item.suggest_name(f"{name}[{key!r}]")
+        return item
 
     def slice(self, node: ast.Slice) -> slice:
         parts = [None if n is None else self.eval(n) for n in (node.lower, node.upper, node.step)]
@@ -427,6 +435,7 @@ class Variable(Place):
     def __init__(self, state: State, name: str) -> None:
         self.state = state
         self.name = name
+        self.what = f"`{name}`"
 
     def load(self) -> Any:
         return self.state.frame.vars[self.name]

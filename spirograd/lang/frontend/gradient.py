@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,7 @@ class Differentiated:
         self.derivative = session.differentiate(specialization.kernel, mode, self.partner)
         self._session = session
         self._plan: Any = None
-        self.trees = {field.tree.id: field.tree.allocation for field in self.fields.values()}
+        self.trees = trees_of(self.fields.values(), self)
         logs = self.derivative.logging.logs if self.derivative.logging is not None else ()
         own = self.derivative.kernel.args[len(specialization.kernel.args) + len(logs) :]
         self.returned = [arg.returned for arg in own if isinstance(arg, ScalarArg) and arg.returned is not None]
@@ -69,6 +69,13 @@ class Differentiated:
         found: FieldRef = partner.refs()
         self.fields[found] = partner
         return found
+
+    def release(self) -> None:
+        """One of its field trees was destroyed: see `Specialization.release`."""
+        self._plan = self._logging = None
+        for mode, made in list(self.primal.derivatives.items()):
+            if made is self:
+                del self.primal.derivatives[mode]
 
     @property
     def plan(self) -> Any:
@@ -189,6 +196,14 @@ class Differentiated:
         values = _leaves(self.primal.returns, returned, self.label)
         for number in self.returned:
             packer.put_scalar(values[number])
+
+
+def trees_of(fields: Iterable[Any], user: Any) -> dict[int, Any]:
+    """The allocations of the trees of ``fields``, by their numbers. When one is destroyed, ``user`` is released."""
+    trees = {field.tree.id: field.tree for field in fields}
+    for tree in trees.values():
+        tree.users.add(user)
+    return {number: tree.allocation for number, tree in trees.items()}
 
 
 def _role(op: Any) -> str:

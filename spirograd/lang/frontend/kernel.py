@@ -8,6 +8,7 @@ import inspect
 import logging
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from spirograd.lang.data.scalar_field import Field
 from spirograd.lang.frontend import source
 from spirograd.lang.frontend.calls import Foreseen, NeedsRandom, Unforeseen
 from spirograd.lang.frontend.function import bound_arguments, plain_function, remember_outer_names, resolved_signature
-from spirograd.lang.frontend.gradient import BoundGradient, Differentiated, Gradient
+from spirograd.lang.frontend.gradient import BoundGradient, Differentiated, Gradient, trees_of
 from spirograd.lang.frontend.guards import Path, guards, is_dead, is_guardable
 from spirograd.lang.frontend.memory import ArrayProxy, array_decl
 from spirograd.lang.frontend.names import RESULT, RNG
@@ -98,7 +99,8 @@ class Specialization:
         self._prepare = prepare
         self.returns = returns
         self.fields = dict(tracer.fields)
-        self.trees = {field.tree.id: field.tree.allocation for field in self.fields.values()}
+        self.trees = trees_of(self.fields.values(), self)
+        self.forget: Callable[[], None] = lambda: None  # has its kernel forget it
         self.derivatives: dict[str, Differentiated] = {}  # by mode
         self.captures: list[tuple[Any, Any]] = [(array, None) if path is None else (None, path.getter()) for array, path in tracer.captures]
         self.guards = guards(tracer.guards)
@@ -119,6 +121,14 @@ class Specialization:
     def writes(self) -> set[int]:
         """The numbers of the array arguments that are written."""
         return {index for kind, index in self.plan.compiled.effects.writes if kind == "array"}
+
+    def release(self) -> None:
+        """One of its field trees was destroyed: give back what was compiled. Nothing can launch it any more, but a tape that recorded it,
+        which then finds that the memory is gone."""
+        self.forget()
+        self.__dict__.pop("plan", None)
+        for derivative in list(self.derivatives.values()):
+            derivative.release()
 
     @property
     def last_number(self) -> int | None:
@@ -267,8 +277,16 @@ class Kernel(Staged):
             kernel, tracer, returns = self.trace(session, args)
             made = Specialization(kernel, tracer, session.prepare, returns)
             self._specializations.setdefault(key, []).append(made)
+            made.forget = _forgetter(weakref.ref(self), key, weakref.ref(made))
             self._last = made
             return made
+
+    def forget(self, key: Any, specialization: Specialization | None) -> None:
+        """Keep ``specialization`` no longer for arguments with this key."""
+        with self._lock:
+            left = [other for other in self._specializations.pop(key, ()) if other is not specialization]
+            if left:
+                self._specializations[key] = left
 
     def trace(self, session: Any, args: Sequence[Any]) -> tuple[nodes.Kernel, KernelTracer, Any]:
         """The kernel as IR, what it takes from outside, and the type of its result."""
@@ -282,8 +300,10 @@ class Kernel(Staged):
                 foreseen.setdefault(found.call, []).extend(found.arguments)
             else:
                 break
-        for warning in traced[1].warnings:
-            logger.warning(warning)
+        for about, text in traced[1].trace.warnings.items():
+            if about not in session.warned:
+                session.warned.add(about)
+                logger.warning(text)
         return traced
 
     def _trace(
@@ -344,6 +364,17 @@ class Kernel(Staged):
 
     def _label(self) -> str:
         return f"kernel `{self.function.__name__}`"
+
+
+def _forgetter(kernel: weakref.ref[Kernel], key: Any, made: weakref.ref[Specialization]) -> Callable[[], None]:
+    """A function that has a kernel forget a specialization; it keeps neither alive."""
+
+    def forget() -> None:
+        owner = kernel()
+        if owner is not None:
+            owner.forget(key, made())
+
+    return forget
 
 
 class BoundKernel:

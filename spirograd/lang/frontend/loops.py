@@ -281,10 +281,11 @@ class Loops(Control):
             if use == ORDERED:
                 if _at_most_one(begin, end):
                     return True
-                self.warnings.append(
+                self.trace.warn(
+                    ("order", str(self.b.loc), name),
                     f"{self.b.loc}: this loop runs in order, not in parallel: `{name}` carries a value from one iteration to the next or "
                     "to what follows. If the order does not matter, update it with `+=` or `sg.atomic_max(...)`; "
-                    "`sg.loop_config(serialize=True)` silences this."
+                    "`sg.loop_config(serialize=True)` silences this.",
                 )
                 return True
         return False

@@ -15,6 +15,7 @@ from spirograd.base.wording import counted
 from spirograd.ir import ops as ir
 from spirograd.ir.nodes import ArrayRef, FieldRef, Op, TempRef
 from spirograd.lang import ops, scalar
+from spirograd.lang.frontend import precision
 from spirograd.lang.indexing import axis_positions, shape_name, swizzle_of
 from spirograd.lang.matrix import Matrix, make
 from spirograd.lang.scalar import Value, as_value, describe, type_error
@@ -24,7 +25,9 @@ MemoryRef = FieldRef | ArrayRef | TempRef
 
 
 class Place:
-    """Somewhere a value can be read from and written to."""
+    """Somewhere a value can be read from and written to. ``what``: how messages call it."""
+
+    what = "it"
 
     def load(self) -> Any:
         raise NotImplementedError
@@ -74,8 +77,7 @@ class Element(Place):
         return f"`{name}`"
 
     @property
-    def what(self) -> str:
-        """How messages call this place."""
+    def what(self) -> str:  # type: ignore[override]
         return self.owner if isinstance(self.ref, TempRef) and not self.components else f"an element of {self.owner}"
 
     def _each(self) -> list[tuple[Op, ...]]:
@@ -89,8 +91,15 @@ class Element(Place):
 
     def store(self, value: Any) -> None:
         b = scalar.builder()
-        for at, v in zip(self._each(), entries_for(value, self.shape, self.what)):
+        for at, v in zip(self._each(), self._entries(value)):
             b.store(self.ref, *at, scalar.fitting(v, self.ref.dtype).op)
+
+    def _entries(self, value: Any) -> list[Any]:
+        """The scalars of a value that this takes."""
+        entries = entries_for(value, self.shape, self.what)
+        kind = precision.VARIABLE if isinstance(self.ref, TempRef) else precision.MEMORY
+        precision.check(entries, itertools.repeat(self.ref.dtype), self.what, kind)
+        return entries
 
     def index(self, key: Any) -> Place:
         keys = key if isinstance(key, tuple) else (key,)
@@ -121,7 +130,7 @@ class Element(Place):
     def atomic(self, kind: str, value: Any) -> Any:
         b = scalar.builder()
         dtype = self.ref.dtype
-        values = entries_for(value, self.shape, self.what)
+        values = self._entries(value)
         if kind == "sub":  # negated in the type of the memory: a narrower unsigned value would wrap around
             kind, values = "add", [-scalar.fitting(v, dtype) for v in values]
         if dtype.kind == "bool":
@@ -231,8 +240,18 @@ class Part(Place):
             raise type_error(f"{describe(value)} cannot be indexed")
         return value[self.key]
 
+    @property
+    def what(self) -> str:  # type: ignore[override]
+        return f"a part of {self.whole.what}"
+
     def store(self, value: Any) -> None:
         whole = self.whole.load()
+        old = whole.entries.get(self.key) if self.kind == "member" and isinstance(whole, Struct) else whole
+        if isinstance(old, Matrix):
+            given = value.entries if isinstance(value, Matrix) else [value] if scalar.is_scalar(value) else []
+            precision.check(given, itertools.repeat(scalar.dtype_of(old.entries[0])), self.what, precision.VARIABLE)
+        elif isinstance(old, Value) and scalar.is_scalar(value):
+            precision.check([value], [old.dtype], self.what, precision.VARIABLE)
         if self.kind == "index" and isinstance(whole, Matrix):
             self.whole.store(whole.with_entry(self.key, value))
         elif self.kind == "member" and isinstance(whole, Struct):

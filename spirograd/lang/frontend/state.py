@@ -16,6 +16,7 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import FieldRef, Op, Region, TempRef
 from spirograd.lang import scalar
 from spirograd.lang.context import Trace
+from spirograd.lang.frontend import precision
 from spirograd.lang.frontend.places import Element, Place, StructElement
 from spirograd.lang.frontend.source import Source
 from spirograd.lang.matrix import Matrix, make
@@ -140,13 +141,16 @@ def convert(value: Any, model: Any, what: str) -> Any:
     if isinstance(model, Matrix) and isinstance(value, (list, tuple)):
         value = Matrix(value)
     if isinstance(model, Value) and isinstance(value, float):  # a literal, which adapts: 0.1 for an f64 is not rounded to f32 first
+        precision.check([value], [model.dtype], what, precision.VARIABLE)
         return scalar.cast(value, model.dtype)
     value = settle(value)
     if not is_runtime(value) or not same_shape(value, model):
         raise type_error(
             f"cannot assign {describe(value)} to {what}, which is {describe(model)}", "use another name for a value of another kind"
         )
-    return rebuild(model, [scalar.cast(v, m.dtype) for v, m in zip(leaves(value), leaves(model))])
+    values, types = leaves(value), [m.dtype for m in leaves(model)]
+    precision.check(values, types, what, precision.VARIABLE)
+    return rebuild(model, [scalar.cast(v, t) for v, t in zip(values, types)])
 
 
 class State:
@@ -159,7 +163,6 @@ class State:
         self.temps = 0
         self.depth = 0
         self.fields: dict[FieldRef, Any] = {}  # which field each reference stands for
-        self.warnings: list[str] = []  # for the user, once the kernel is traced to its end
 
     def captured(self, obj: Any, owner: tuple[Any, str] | None) -> Any:
         """What an object found by name or attribute is in the kernel: an ndarray becomes an argument that the user does not see."""

@@ -1,0 +1,61 @@
+"""Warnings of conversions that lose part of a value and that the program does not ask for: ``a = 0; a += 0.5``."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from spirograd.base.dtypes import DType
+from spirograd.base.errors import render
+from spirograd.lang import scalar
+
+VARIABLE, MEMORY = "variable", "memory"
+
+
+def check(values: Any, types: Any, what: str, kind: str) -> None:
+    """Warn, once for each place in the source, if a scalar of ``values`` loses something as the type that ``types`` has for it.
+
+    ``what``: how the message calls what takes the values; ``kind``: VARIABLE or MEMORY."""
+    for value, t in zip(values, types):
+        loss = _loss(value, t)
+        if loss:
+            _warn(value, t, loss, what, kind)
+
+
+def _loss(value: Any, t: DType) -> str:
+    """What of ``value`` is lost as a ``t``; empty if nothing is."""
+    known = scalar.known(value)
+    if scalar.is_number(known):
+        return _loss_of_constant(known, t)
+    s = scalar.dtype_of(value)
+    if s is t or s.kind == "bool":
+        return ""
+    if t.kind == "bool":
+        return "of which it keeps only whether it is 0"
+    if s.is_float and not t.is_float:
+        return "whose fraction is lost"
+    if s.is_float:
+        return "which is rounded" if t.bits < s.bits else ""
+    return "of which it keeps the low bits only" if t.is_int and t.bits < s.bits else ""
+
+
+def _loss_of_constant(number: Any, t: DType) -> str:
+    """As `_loss`. A literal takes on any type of floats, rounded."""
+    if t.is_float or isinstance(number, bool):
+        return ""
+    if t.kind == "bool":
+        return "" if number in (0, 1) else "of which it keeps only whether it is 0"
+    if not math.isfinite(number) or not t.min <= number <= t.max:
+        return "which does not fit"
+    return "" if number == int(number) else "whose fraction is lost"
+
+
+def _warn(value: Any, t: DType, loss: str, what: str, kind: str) -> None:
+    trace = scalar.trace_of()
+    loc, s = trace.b.loc, scalar.dtype_of(value)
+    known = scalar.known(value)
+    given = repr(known) if scalar.is_number(known) else f"a value of type {s}"
+    remedy = f"give the variable a first value of type {s}" if kind == VARIABLE else f"declare it with sg.{s}"
+    hint = f"{remedy}, or say that this is meant: `sg.cast(value, sg.{t})`"
+    place = None if loc is None else (loc.file, loc.line, loc.col)
+    trace.warn((place, s, t), render(f"{what} is of type {t} and takes {given}, {loss}", loc, hint))
