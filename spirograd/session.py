@@ -201,7 +201,7 @@ class Transfers:
 
     def host_address(self, binding: ArrayBinding) -> int:
         """Where on the host an array lies that the launch works on in a copy; 0 for other arrays."""
-        return next((same[0][0] for same, copy in self._copies.items() if copy is binding.allocation), 0)
+        return next((same[0] for same, copy in self._copies.items() if copy is binding.allocation), 0)
 
     def _direct(self, array: Any) -> Any:
         """The memory of the array as a buffer, where the device can use it in place. It does so only during the launch."""

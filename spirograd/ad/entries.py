@@ -26,13 +26,15 @@ _ALL = ("read", "write", "atomic")
 class Event:
     """Something that happened while a tape was open. ``saved``: what it overwrote, of that ``before`` by key the own reverse needs.
 
-    ``reverse``: its reverse, None if it has none. ``copies``: memory that it keeps besides, by name, in bytes.
+    ``reverse``: its reverse, None if it has none. ``copies``: memory that it keeps besides, by name, in bytes. ``launch``: the launch whose
+    memory the reverse is about, None if it is none. ``launched``: whether it is one that is recorded.
     """
 
     saved: list[tuple[Any, Saved]] = field(default_factory=list)
     before: set[Any] = field(default_factory=set)
     reverse: Callable[[], None] | None = None
     copies: list[tuple[str, int]] = field(default_factory=list)
+    launch: Launch | None = None
     launched: bool = False
 
 
@@ -67,16 +69,19 @@ class Footprint:
 
 class DerivativeFootprint:
     """The memory of a kernel that its derivative is about. ``needs``: with when ("before" or "after") and whether the kernel itself
-    overwrites what is needed."""
+    overwrites what is needed. ``inactive``: writes of values that depend on no memory with a gradient."""
 
     def __init__(self, made: Any) -> None:
         derivative, fields = made.derivative, made.primal.fields
         needs = made.needs if made.acts else ()
         self.needs = [(Access(n.ref, fields, n.loc, n.first), n.when, n.when == "before" and n.overwritten is not None) for n in needs]
         self.writes = [Access(write.ref, fields, write.loc, write.first) for write in derivative.writes]
+        self.accesses = [Access(read.ref, fields, read.loc, read.first) for read in derivative.reads] + self.writes
         self.sinks, self.gaps, self.gapped = (
             [Access(place.ref, fields, place.loc) for place in places] for places in (derivative.sinks, derivative.gaps, derivative.gapped)
         )
+        active = {place.ref for place in derivative.sinks} if made.acts else set()
+        self.inactive = [access for write, access in zip(derivative.writes, self.writes) if write.ref not in active]
 
 
 _footprints: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
@@ -137,6 +142,11 @@ class Launch:
             return ("ndarray", id(array)), array
         return ("host", array.ctypes.data if isinstance(array, np.ndarray) else array.data_ptr()), None
 
+    def used(self) -> Iterator[Any]:
+        """The fields and ndarrays that it uses."""
+        found = (self.memory(access)[1] for access in footprint_of(self.specialization).used)
+        return (whole for whole in found if whole is not None)
+
     def first(self, size: Size | None) -> int | None:
         """The value of a first index at this launch."""
         if size is None:
@@ -159,6 +169,15 @@ class Launch:
             copy.write(0, transfer.bytes_of(host.reshape(-1)))
         self.snapshots[access.arg] = copy
         yield access.name, nbytes
+
+    def contents(self, k: int) -> Any:
+        """A copy of an array of the host as the launch left it, before that is copied back. Waits for the launch."""
+        array, binding = self.external[k][0], self.packer.arrays[k]
+        host = array if isinstance(array, np.ndarray) else array.detach().cpu().numpy()
+        found = np.array(host, order="C")
+        if binding.allocation is not None and found.nbytes:
+            binding.allocation.read_into(0, transfer.bytes_of(found.reshape(-1)))
+        return found
 
     def again(self) -> Packer:
         """The arguments of its derivative."""

@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from spirograd.ad.entries import Launch, footprint_of
+from spirograd.ad.exposed import Exposed, clear_elements
+from spirograd.ad.versions import memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.ir.nodes import FieldRef
 from spirograd.lang import context
@@ -44,6 +47,7 @@ class FwdMode(context.Recorder):
         self._chain = Chain()
         self._mode = "forward"
         self._before: Any = None
+        self._exposed: Exposed | None = None
 
     def __enter__(self) -> FwdMode:
         if context.recorder() is not None:
@@ -52,12 +56,14 @@ class FwdMode(context.Recorder):
             partners.clear("dual")
         self.param.dual.from_numpy(self.seed)
         self._chain = Chain()
+        self._exposed = Exposed(lambda: partners.primals("dual"), self._unseen_write)
         self._before = context.set_recorder(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         context.set_recorder(self._before)
         self.param.dual.fill(0.0)
+        self._exposed = None
 
     def aside(self, function: Callable[[], Any], replaced: bool) -> Any:
         """What is left out of differentiation gives values without tangents; a gradient for reverse mode means nothing here."""
@@ -71,6 +77,8 @@ class FwdMode(context.Recorder):
         """Numbers have no tangent; copies have that of their source. See `context.Recorder`."""
         if partners.is_partner(memory) or memory is self.param:
             return
+        if self._exposed is not None and self._exposed.active:
+            self._exposed.look(memory_identity(memory)[0], None)
         copied = source is not None and source.has_dual()
         if source is not None:
             self._chain.check(object_key(source), getattr(source, "name", "the array"), "`copy_from`", None)
@@ -83,8 +91,21 @@ class FwdMode(context.Recorder):
         elif key is None:
             self._chain.forget(object_key(memory))
 
+    def _unseen_write(self, key: Any, whole: Any, before: Any, changed: Any) -> None:
+        """The host wrote numbers to memory that was handed out: see `Exposed`."""
+        if whole is self.param:
+            return
+        if whole.has_dual():
+            clear_elements(whole.dual, changed)
+        elif changed.all():
+            self._chain.forget(object_key(whole))
+
     def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
         """Launch a kernel in its forward mode; see `context.recorder`."""
+        assert self._exposed is not None
+        launch = Launch(context.session(), kernel, specialization, packer, args) if self._exposed.active else None
+        if launch is not None:
+            self._exposed.before(launch, footprint_of(specialization).used)
         mode = self._mode
         made = specialization.derivatives.get(mode)
         if made is None:
@@ -92,7 +113,10 @@ class FwdMode(context.Recorder):
             for warning in made.derivative.warnings:
                 logger.warning(warning)
         self._chain.follow(made, packer)
-        return made.plan.main.launch(packer.scalars, packer.arrays, made.trees)
+        values = made.plan.main.launch(packer.scalars, packer.arrays, made.trees)
+        if launch is not None:
+            self._exposed.after(launch, footprint_of(specialization).written)
+        return values
 
 
 class Chain:

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spirograd.ad.entries import Launch, footprint_of
-from spirograd.ad.versions import Saved, Stored, field_memory
+from spirograd.ad.versions import Saved, Stored, memory_identity
 from spirograd.lang import context
 from spirograd.lang.data import partners
-from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 
 
@@ -39,7 +38,7 @@ class Guard(context.Recorder):
         """Save memory, unless it is a gradient."""
         if partners.is_partner(memory) or (isinstance(memory, ScalarField) and memory.role != "primal"):
             return
-        key, whole = (id(memory), memory) if isinstance(memory, Ndarray) else field_memory(memory)
+        key, whole = memory_identity(memory)
         if key not in self._saved:
             self._saved[key] = Saved(Stored("", whole), None)
 

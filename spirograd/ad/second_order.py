@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from spirograd.ad.entries import Launch, derivative_footprint_of
+from spirograd.ad.exposed import Exposed, clear_elements
 from spirograd.ad.forward_mode import Chain, memory_key, object_key
 from spirograd.ad.memories import Collector
+from spirograd.ad.versions import memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.sizes import evaluate
 from spirograd.ir.nodes import ArrayRef, FieldRef
@@ -112,13 +115,31 @@ class _Second(Differentiated):
         self.trees = {field.tree.id: field.tree.allocation for field in self.fields.values()}
 
 
+def tangents_of(session: Any, kernel: Any, specialization: Any) -> Differentiated:
+    """The kernel in forward mode, made once. All memory with a gradient has duals already."""
+    found: Differentiated | None = specialization.derivatives.get("tangents")
+    if found is None:
+        found = specialization.derivatives["tangents"] = _Tangents(session, kernel, specialization)
+    return found
+
+
+def second_of(session: Any, kernel: Any, specialization: Any) -> Differentiated:
+    """The gradient of the kernel in forward mode, made once. All memory with a gradient has duals already."""
+    found: Differentiated | None = specialization.derivatives.get("second")
+    if found is None:
+        found = specialization.derivatives["second"] = _Second(session, kernel, specialization)
+    return found
+
+
 @dataclass(slots=True, eq=False)
 class _Launch:
-    """A kernel that ran. ``number``: of the launch, whose random numbers the gradient draws again."""
+    """A kernel that ran."""
 
-    second: _Second
-    packer: Any
-    number: int | None
+    second: Differentiated
+    launch: Launch
+
+    def reverse(self) -> None:
+        self.second.launch(self.launch.again(), None, self.launch.number)
 
 
 class _Recorder(context.Recorder):
@@ -128,24 +149,27 @@ class _Recorder(context.Recorder):
         self.launches: list[_Launch] = []
         self.events: list[Callable[[], None]] = []  # their reverse
         self.chain = Chain("grad")
+        self.exposed = Exposed(lambda: (memory for made in self.launches for memory in made.launch.used()), self._unseen_write)
 
     def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
         session = context.session()
         self._make_duals(session, kernel, specialization, packer, args)
-        first = specialization.derivatives.get("tangents")
-        if first is None:
-            first = specialization.derivatives["tangents"] = _Tangents(session, kernel, specialization)
-        second = specialization.derivatives.get("second")
-        if second is None:
-            second = specialization.derivatives["second"] = _Second(session, kernel, specialization)
+        first, second = tangents_of(session, kernel, specialization), second_of(session, kernel, specialization)
         self._refuse(second)
         self.chain.follow(first, packer)
+        launch = Launch(session, kernel, specialization, packer, args)
+        if self.exposed.active:
+            self.exposed.before(launch, derivative_footprint_of(second).accesses)
         for write in second.derivative.writes:
             self._write(memory_key(write.ref, packer), _index(write.first, packer), write.ref.name, second.label, write.loc)
+        _snapshot(second, launch, "before")
         values = first.plan.main.launch(packer.scalars, packer.arrays, first.trees)
-        number = first.plan.main.last_number
-        self.launches.append(_Launch(second, packer, number))
-        self.events.append(lambda: second.launch(packer, None, number))
+        launch.number = first.plan.main.last_number
+        _snapshot(second, launch, "after")
+        if self.exposed.active:
+            self.exposed.after(launch, derivative_footprint_of(second).writes)
+        self.launches.append(_Launch(second, launch))
+        self.events.append(self.launches[-1].reverse)
         return values
 
     def aside(self, function: Callable[[], Any], replaced: bool) -> Any:
@@ -160,6 +184,8 @@ class _Recorder(context.Recorder):
             raise SpirogradRuntimeError(
                 render("`copy_from` inside of `hvp` has no derivative, and copies from memory with a gradient", None, "copy in a kernel")
             )
+        if self.exposed.active:
+            self.exposed.look(memory_identity(memory)[0], None)
         name = object_key(memory)
         first = key[0] if isinstance(key, tuple) and key else key
         self._write(name, first if isinstance(first, int) else None, getattr(memory, "name", "the array"), "the host", None)
@@ -169,6 +195,16 @@ class _Recorder(context.Recorder):
             self.events += [lambda: clear("grad"), lambda: clear("grad_dual")]
         elif key is None:
             self.chain.forget(name)
+
+    def _unseen_write(self, key: Any, whole: Any, before: Any, changed: Any) -> None:
+        """The host wrote to memory that was handed out: see `Exposed`."""
+        self._write(object_key(whole), None, getattr(whole, "name", "the array"), "the host", None)
+        if whole.has_grad():
+            whole.make_duals()
+            clear_elements(whole.dual, changed)
+            self.events += [lambda: clear_elements(whole.grad, changed), lambda: clear_elements(whole.grad.dual, changed)]
+        elif changed.all():
+            self.chain.forget(object_key(whole))
 
     def _make_duals(self, session: Any, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> None:
         """Have tangents in all memory with gradients."""
@@ -182,7 +218,7 @@ class _Recorder(context.Recorder):
             elif getattr(array, "requires_grad", False):
                 raise SpirogradTypeError("`hvp` works on fields and ndarrays, not on torch tensors that require a gradient")
 
-    def _refuse(self, second: _Second) -> None:
+    def _refuse(self, second: Differentiated) -> None:
         label = second.label
         if second.returned:
             raise SpirogradRuntimeError(
@@ -200,17 +236,26 @@ class _Recorder(context.Recorder):
         """Raise if a write overwrites what the gradients of earlier launches need. ``index``: the first one, if it is known."""
         for launch in self.launches:
             for need in launch.second.derivative.needs:
-                if memory_key(need.ref, launch.packer) != key:
+                if memory_key(need.ref, launch.launch.packer) != key:
                     continue
-                there = _index(need.first, launch.packer)
+                there = _index(need.first, launch.launch.packer)
                 if index is None or there is None or index == there:
                     problem = f"{writer} overwrites `{name}`, which the gradient of an earlier {launch.second.label} needs"
                     raise SpirogradRuntimeError(render(problem, loc, f"{_HINT}: `hvp` saves nothing"))
 
     def reverse(self) -> None:
         """The gradients with their tangents, last kernel first."""
+        if self.exposed.active:
+            self.exposed.look_everywhere()
         for event in reversed(self.events):
             event()
+
+
+def _snapshot(second: Differentiated, launch: Launch, when: str) -> None:
+    """Keep the arrays of NumPy and torch that a gradient needs: they may change unseen."""
+    for access, state, _ in derivative_footprint_of(second).needs:
+        if state == when and launch.memory(access)[1] is None:
+            list(launch.snapshot(access))
 
 
 def _index(first: Any, packer: Any) -> int | None:

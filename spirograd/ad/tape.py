@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
 from spirograd.ad.entries import Access, DerivativeFootprint, Event, Launch, derivative_footprint_of, footprint_of
+from spirograd.ad.exposed import Exposed, WrittenTensors, clear_elements, is_exposed
 from spirograd.ad.guard import Guard
 from spirograd.ad.report import MemoryReport
-from spirograd.ad.versions import Saved, Versions, field_memory
+from spirograd.ad.versions import Saved, Versions, memory_identity
 from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.wording import counted
 from spirograd.lang import context
@@ -24,13 +26,17 @@ from spirograd.lang.scalar import describe
 
 logger = logging.getLogger("spirograd")
 
+_INACTIVE = "depends on no memory that has a gradient"
+_INACTIVE_HINT = "a number that Python reads from a field, as in `kernel(p[None])`, has no gradient: have the kernel read the field"
+
 
 class Tape(context.Recorder):
     """Record launches of kernels, then compute the gradients of ``loss``: ``with Tape(loss=y): kernel()``.
 
-    ``loss``: a field or array of one float, with gradient; without it nothing happens at the end, and `grad` runs the reverse when called,
-    from the gradients that are set then. ``clear_gradients``: set all gradients to zero first. ``validation`` is accepted and has no
-    meaning: what a kernel overwrites is saved where a gradient needs it, so that there is nothing to validate.
+    ``loss``: a field or array of one float, with gradient, which is set to zero when the tape is entered. Without it nothing happens at the
+    end, and `grad` runs the reverse when called, from the gradients that are set then. ``clear_gradients``: set all gradients to zero
+    first. ``validation`` is accepted and has no meaning: what a kernel overwrites is saved where a gradient needs it, so that there is
+    nothing to validate.
 
     Raises SpirogradRuntimeError for a loss that is not one float with a gradient and for a tape inside of another;
     SpirogradCompilationError, with the line, where a kernel has no derivative, and where memory without gradient breaks the chain.
@@ -48,7 +54,11 @@ class Tape(context.Recorder):
         self._outer: Guard | None = None  # of the gradient function that this tape is in
         self._paused: list[set[Any]] | None = None  # inside of functions that are not recorded: what their kernels use
         self._sinks: set[Any] = set()
+        self._constant: dict[Any, tuple[str, str]] = {}  # memory that launches gave values without gradients -> who did, and what to do
         self._released: MemoryReport | None = None
+        self._exposed: Exposed | None = None
+        self._tensors = WrittenTensors(self._changed_tensor)
+        self._left: dict[Any, Any] | None = None  # once the tape is closed: memory that the reverse needs -> generations
 
     def __enter__(self) -> Tape:
         outer = context.recorder()
@@ -62,6 +72,9 @@ class Tape(context.Recorder):
             raise SpirogradRuntimeError("a tape records once: make a new one")
         if self.clear_gradients:
             partners.clear("grad")
+        if self.loss is not None:
+            self.loss.fill(0.0)
+        self._exposed = Exposed(self._used, self._unseen_write)
         context.set_recorder(self)
         return self
 
@@ -71,6 +84,9 @@ class Tape(context.Recorder):
             self.grad()
         if kind is not None or self.loss is not None:
             self._release()
+        else:
+            self._look()
+            self._left = self._generations()
 
     def grad(self) -> None:
         """Replay what was recorded backwards, from 1 for the gradient of the loss, or from the gradients that are set without one."""
@@ -78,12 +94,21 @@ class Tape(context.Recorder):
             raise SpirogradRuntimeError(
                 "this tape was replayed and forgot its launches: without `loss`, `grad()` can be called at any time"
             )
+        self._look()
+        self._check_left()
+        if self.loss is not None:
+            self._warn_without_sink()
+        with contextlib.nullcontext() if self._exposed is None else self._exposed.replaying():
+            self._replay()
+        if self._left is not None:
+            self._left = self._generations()
+
+    def _replay(self) -> None:
+        """Run all reverses, each on memory as it was then; afterwards memory holds what it held."""
         recorder = context.set_recorder(None)
         swapped: list[Saved] = []
         try:
             if self.loss is not None:
-                if _memory(self.loss)[0] not in self._sinks:
-                    logger.warning("no kernel that the tape recorded writes the loss: all gradients are zero")
                 self.loss.grad.fill(1.0)
             for event in reversed(self._events):
                 _swap([saved for key, saved in event.saved if key in event.before], swapped)
@@ -94,6 +119,15 @@ class Tape(context.Recorder):
             for saved in reversed(swapped):
                 saved.swap()
             context.set_recorder(recorder)
+        if any(is_exposed(saved.memory.whole) for saved in swapped):
+            context.session().sync()  # what was handed out may be written next
+
+    def _warn_without_sink(self) -> None:
+        """Tell the user, with the reason, that no gradient flows from the loss."""
+        key = memory_identity(self.loss)[0]
+        if key not in self._sinks:
+            reason, hint = self._constant.get(key, ("no kernel that the tape recorded writes the loss", ""))
+            logger.warning(render(f"all gradients are zero: {reason}", None, hint))
 
     def memory_report(self) -> MemoryReport:
         """What was saved so far, or in all: bytes by field and array."""
@@ -110,6 +144,8 @@ class Tape(context.Recorder):
         self._released = self.memory_report()
         self._events = []
         self._versions = Versions()
+        self._exposed = None
+        self._tensors = WrittenTensors(self._changed_tensor)
         self._gaps = {}
 
     # --- recording -------------------------------------------------------------------------------------------------------
@@ -118,13 +154,19 @@ class Tape(context.Recorder):
         """Launch a kernel and note it; see `context.Recorder`."""
         session = context.session()
         launch = Launch(session, kernel, specialization, packer, args)
+        exposed = self._exposed
+        assert exposed is not None
         if self._outer is not None:
             self._outer.writes(launch)
         if self._paused is not None:
-            return self._launch_aside(launch, packer)
+            return self._launch_aside(launch, packer, exposed)
         made = kernel.grad.of(session, specialization)
         made.warn()
         memory = derivative_footprint_of(made)
+        if exposed.active:
+            exposed.before(launch, memory.accesses)
+        if launch.external:
+            self._tensors.before(launch)
         self._follow(made, memory, launch)
         event = Event()
         self._events.append(event)
@@ -138,28 +180,43 @@ class Tape(context.Recorder):
         else:
             values = specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
             launch.number = specialization.plan.last_number
+        if exposed.active:
+            exposed.after(launch, memory.writes)
         for access, when, _ in memory.needs:
             if when == "after":
                 self._need(access, launch, event, False)
         if made.acts:
             self._sinks.update(launch.memory(access)[0] for access in memory.sinks)
-            event.launched = True
+            event.launch, event.launched = launch, True
+            if launch.external:
+                self._tensors.after(launch, memory.sinks)
             event.reverse = lambda: made.launch(launch.again(), None, launch.number)
+        for access in memory.inactive:
+            self._constant[launch.memory(access)[0]] = (f"what {made.label} writes to the loss {_INACTIVE}", _INACTIVE_HINT)
         return values
 
-    def _launch_aside(self, launch: Launch, packer: Any) -> Any:
+    def _launch_aside(self, launch: Launch, packer: Any, exposed: Exposed) -> Any:
         """The launch of a kernel that is not recorded. What it overwrites is saved all the same."""
-        event = Event()
-        self._events.append(event)
         memory = footprint_of(launch.specialization)
+        self._tensors.before(launch)
+        if exposed.active:
+            exposed.before(launch, memory.used)
+        event = Event(launch=launch)
+        self._events.append(event)
         self._save(memory.written, launch, event)
+        for access in memory.written:
+            self._constant.setdefault(launch.memory(access)[0], ("only functions that are not differentiated write the loss", ""))
         assert self._paused is not None
         for access in memory.used:
             key, whole = launch.memory(access)
             if whole is not None:
                 self._versions.stored(key, access.name, whole)
                 self._paused[-1].add(key)
-        return launch.specialization.plan.launch(packer.scalars, packer.arrays, launch.specialization.trees)
+        values = launch.specialization.plan.launch(packer.scalars, packer.arrays, launch.specialization.trees)
+        if exposed.active:
+            exposed.after(launch, memory.written)
+        self._tensors.after(launch, memory.written)
+        return values
 
     def _need(self, access: Access, launch: Launch, event: Event, overwritten: bool) -> None:
         key, whole = launch.memory(access)
@@ -204,10 +261,13 @@ class Tape(context.Recorder):
             return
         if self._outer is not None:
             self._outer.save(memory)
-        event = Event()
-        name = _memory(memory)[0]
+        name = memory_identity(memory)[0]
         first = key[0] if isinstance(key, tuple) and key else key
-        event.saved += self._versions.write(name, lambda: first if isinstance(first, int) else None)
+        first = first if isinstance(first, int) else None
+        if self._exposed is not None and self._exposed.active:
+            self._exposed.look(name, first)
+        event = Event()
+        event.saved += self._versions.write(name, lambda: first)
         self._events.append(event)
         if source is not None:
             self._refuse_copy(memory, name, source)
@@ -216,9 +276,58 @@ class Tape(context.Recorder):
         if key is None:
             self._gaps.pop(name, None)
 
+    def _used(self) -> Iterator[Any]:
+        """The fields and ndarrays of the launches so far."""
+        return (memory for event in self._events if event.launch is not None for memory in event.launch.used())
+
+    def _look(self) -> None:
+        """Look for writes to memory that was handed out, and to tensors."""
+        if self._exposed is not None and self._exposed.active:
+            self._exposed.look_everywhere()
+        if self._left is None:
+            self._tensors.look_everywhere()
+
+    def _unseen_write(self, key: Any, whole: Any, before: Saved, changed: Any) -> None:
+        """The host wrote to memory that was handed out: see `Exposed`. After the tape was closed that has no reverse."""
+        event = Event(saved=self._versions.replace(key, before))
+        if self._left is None and self._paused is None and whole.has_grad():
+            event.reverse = lambda: clear_elements(whole.grad, changed)
+        self._events.append(event)
+        if changed.all():
+            self._gaps.pop(key, None)
+
+    def _changed_tensor(self, tensor: Any, changed: Any) -> None:
+        """Torch, or NumPy, replaced elements of a tensor: the gradients of what it held end there."""
+
+        def clear() -> None:
+            if tensor.grad is not None:
+                gradient = tensor.grad.detach()
+                gradient.masked_fill_(gradient.new_tensor(changed).bool(), 0.0)
+
+        if self._paused is None:
+            self._events.append(Event(reverse=clear))
+
+    def _generations(self) -> dict[Any, Any]:
+        """Of memory that the reverse needs as it is now, and that was not handed out: it must not be written."""
+        assert self._exposed is not None
+        return {key: _generation(memory.whole) for key, memory in self._versions.wanted() if key not in self._exposed.known}
+
+    def _check_left(self) -> None:
+        """Raise if memory that the reverse needs was written after the tape was closed."""
+        for key, memory in self._versions.wanted() if self._left else ():
+            assert self._left is not None
+            if key in self._left and self._left[key] != _generation(memory.whole):
+                raise SpirogradRuntimeError(
+                    render(
+                        f"`{memory.name}` was written after the tape was closed, and the gradients need it as it was",
+                        None,
+                        "call `tape.grad()` before the write, or write inside of the tape, which saves what is overwritten",
+                    )
+                )
+
     def _refuse_copy(self, memory: Any, name: Any, source: Any) -> None:
         """Raise if `copy_from` would break a chain."""
-        if self._paused is None and (source.has_grad() or _memory(source)[0] in self._gaps):
+        if self._paused is None and (source.has_grad() or memory_identity(source)[0] in self._gaps):
             raise SpirogradRuntimeError(
                 render(
                     "`copy_from` inside of a tape has no derivative, and what it copies may depend on memory with gradients",
@@ -234,9 +343,11 @@ class Tape(context.Recorder):
 
         ``saves``: then it finds all memory that they use as they left it.
         """
+        self._look()  # what was written before is not part of the function
         outer, self._paused = self._paused, [*(self._paused or []), set()]
         try:
             result = function()
+            self._look()
             used = self._paused[-1]
         finally:
             self._paused = outer
@@ -258,9 +369,10 @@ def _swap(saved: list[Saved], done: list[Saved]) -> None:
         done.append(one)
 
 
-def _memory(memory: Any) -> tuple[Any, Any]:
-    """What tells a field or ndarray apart from others, and the whole of it."""
-    return (("ndarray", id(memory)), memory) if isinstance(memory, Ndarray) else field_memory(memory)
+def _generation(memory: Any) -> Any:
+    """What changes with every write to a field or ndarray that goes through the session."""
+    allocation = memory.tree.allocation
+    return allocation.number, allocation.generations[""], allocation.generations.get(memory.view.part, 0)
 
 
 def _at(loc: Any) -> str:

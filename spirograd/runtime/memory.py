@@ -16,6 +16,9 @@ from spirograd.runtime.device import Buffer, Device, Fetch
 tick = itertools.count(1).__next__
 _numbers = itertools.count(1)
 
+_handed_out: weakref.WeakSet[Allocation] = weakref.WeakSet()  # what else than launches and allocations may write to
+_watchers: weakref.WeakSet[Any] = weakref.WeakSet()
+
 
 class Allocation:
     """A range of device memory that lives as long as this object (or until `free`).
@@ -56,7 +59,12 @@ class Allocation:
 
     def share(self, part: str = "") -> None:
         """Note that from now on a part, or anything, may change without a `bump`: somebody got hold of the memory itself."""
-        self.shared.add(part)
+        if part not in self.shared:
+            for watcher in tuple(_watchers):
+                watcher.handed_out(self, part)
+            self.shared.add(part)
+            if self.keep is None:
+                _handed_out.add(self)
 
     def read_into(self, offset: int, out: memoryview) -> None:
         """Wait for earlier launches and copy the bytes from ``offset`` on into ``out`` (contiguous, writable)."""
@@ -147,6 +155,12 @@ class Memory:
             gc.collect()
             buffer = self.device.allocate(nbytes)
         return Allocation(self.device, buffer, nbytes)
+
+    def watch(self, watcher: Any) -> bool:
+        """Call ``watcher.handed_out(allocation, part)`` whenever memory is about to be handed out (see `Allocation.share`), as long as it
+        lives; whether any memory of this device was handed out before."""
+        _watchers.add(watcher)
+        return any(allocation.device is self.device for allocation in tuple(_handed_out))
 
     def wrap(self, address: int, nbytes: int, keep: Any) -> Allocation | None:
         """An allocation over host memory that ``keep`` owns (zero copy), and so shares; None where the device cannot."""

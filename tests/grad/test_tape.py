@@ -303,6 +303,103 @@ def test_returned_values_are_refused(session: Any) -> None:
             head(x)
 
 
+@pytest.mark.parametrize("clear", [True, False])
+@pytest.mark.parametrize("make", [sg.field, sg.ndarray])
+def test_the_loss_is_zero_when_a_tape_is_entered(session: Any, make: Any, clear: bool) -> None:
+    """As in the family, whether or not gradients are cleared: what is accumulated does not grow from one tape to the next."""
+    x, loss = make(sg.f32, shape=4, needs_grad=True), make(sg.f32, shape=(), needs_grad=True)
+    x.fill(1.0)
+
+    @sg.kernel
+    def squares_of_field(x: sg.template(), loss: sg.template()):
+        for i in x:
+            loss[None] += x[i] * x[i]
+
+    run = squares_of_field if make is sg.field else added
+    for times in range(1, 4):
+        tape = sg.ad.Tape(loss, clear_gradients=clear)
+        assert loss[None] == (4.0 if times > 1 else 0.0)
+        with tape:
+            assert loss[None] == 0.0
+            run(x, loss)
+        assert loss[None] == 4.0
+        close(x.grad.to_numpy(), 2.0 if clear else 2.0 * times)
+    with sg.ad.Tape() as tape:
+        run(x, loss)
+    assert loss[None] == 8.0
+
+
+def test_the_loss_of_a_tape_in_a_gradient_function(session: Any) -> None:
+    """It is zero there, and put back as all that a gradient function writes."""
+    x, y, part, loss = fields((), (), (), ())
+
+    @sg.kernel
+    def square():
+        part[None] += x[None] ** 2
+
+    @sg.kernel
+    def total():
+        loss[None] += part[None] + y[None]
+
+    @sg.ad.grad_replaced
+    def squared() -> None:
+        square()
+
+    @sg.ad.grad_for(squared)
+    def squared_gradient() -> None:
+        with sg.ad.Tape(part, clear_gradients=False):
+            square()
+            assert part[None] == 9.0
+
+    x[None] = 3.0
+    with sg.ad.Tape(loss):
+        squared()
+        squared()
+        total()
+    assert part[None] == 18.0
+    assert x.grad[None] == 12.0
+
+
+@pytest.mark.archs("interpreter")
+def test_losses_without_gradients(session: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """What is said is why."""
+    p, loss = fields((), ())
+
+    @sg.kernel
+    def add(value: sg.f32):
+        loss[None] += value
+
+    @sg.kernel
+    def store(value: sg.f32):
+        loss[None] = value
+
+    @sg.kernel
+    def read():
+        loss[None] += p[None]
+
+    @sg.ad.no_grad
+    def aside() -> None:
+        read()
+
+    constant = "what kernel `{}` writes to the loss depends on no memory that has a gradient"
+    nobody = "no kernel that the tape recorded writes the loss"
+    cases: list[tuple[Any, str]] = [
+        (lambda: None, nobody),
+        (lambda: loss.fill(2.0), nobody),
+        (lambda: add(p[None]), constant.format("add")),
+        (lambda: store(p[None]), constant.format("store")),
+        (aside, "only functions that are not differentiated write the loss"),
+        (read, ""),
+        (lambda: (add(p[None]), read(), add(1.0), store(1.0)), ""),
+    ]
+    for run, wanted in cases:
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "spirograd"), sg.ad.Tape(loss):
+            run()
+        assert [record.message.split("\n")[0] for record in caplog.records] == ([f"all gradients are zero: {wanted}"] if wanted else [])
+        assert ("has no gradient: have the kernel read the field" in caplog.text) == ("depends on no memory" in wanted)
+
+
 @pytest.mark.archs("interpreter")
 def test_loss_that_nobody_writes(session: Any, caplog: pytest.LogCaptureFixture) -> None:
     loss = sg.ndarray(sg.f32, (), needs_grad=True)

@@ -45,8 +45,8 @@ class Ndarray(HostScope):
         if (needs_grad or needs_dual) and not self.dtype.is_float:
             raise SpirogradRuntimeError(f"only arrays of floats have gradients, not of {self.dtype}")
         self.needs_dual = needs_dual
-        self.grad: Ndarray | None = partners.note(self._like(), "grad") if needs_grad else None
-        self.dual: Ndarray | None = partners.note(self._like(), "dual") if needs_dual else None
+        self.grad: Ndarray | None = partners.note(self._like(), "grad", self) if needs_grad else None
+        self.dual: Ndarray | None = partners.note(self._like(), "dual", self) if needs_dual else None
 
     def _like(self) -> Ndarray:
         return type(self)(self.dtype, self.shape, self.element_shape, False, self._build, self.layout)
@@ -90,7 +90,7 @@ class Ndarray(HostScope):
         """Have arrays of tangents of this array and of its gradient, whether or not they were asked for; all zeros where they are new."""
         for array, role in ((self, "dual"), (self.grad, "grad_dual")):
             if array is not None and array.dual is None:
-                array.dual = partners.note(array._like(), role)
+                array.dual = partners.note(array._like(), role, array)
                 self.__dict__.pop("_sg_binding", None)
 
     def __repr__(self) -> str:

@@ -7,13 +7,19 @@ from typing import Any
 
 from spirograd.lang import context
 
-_known: dict[str, weakref.WeakSet[Any]] = {}
+_known: dict[str, weakref.WeakKeyDictionary[Any, weakref.ref[Any]]] = {}  # by role: partner -> what it belongs to
 
 
-def note(partner: Any, role: str) -> Any:
-    """Remember a field or array that is the gradient ("grad"), tangent ("dual") or tangent of the gradient ("grad_dual") of another."""
-    _known.setdefault(role, weakref.WeakSet()).add(partner)
+def note(partner: Any, role: str, primal: Any) -> Any:
+    """Remember a field or array that is the gradient ("grad"), tangent ("dual") or tangent of the gradient ("grad_dual") of ``primal``."""
+    _known.setdefault(role, weakref.WeakKeyDictionary())[partner] = weakref.ref(primal)
     return partner
+
+
+def primals(role: str) -> list[Any]:
+    """All fields and arrays with memory in the running session that have a partner of a role there."""
+    found = [(partner, primal()) for partner, primal in list(_known.get(role, {}).items())]
+    return [primal for partner, primal in found if primal is not None and partner.has_memory() and primal.has_memory()]
 
 
 def is_partner(memory: Any) -> bool:

@@ -278,7 +278,7 @@ class ScalarField(Field):
     def grad(self) -> ScalarField | None:
         """The field of gradients, which may have no place (see `has_grad`); None for integers and for gradients themselves."""
         if self._grad is None and self.role == "primal" and self.dtype.is_float:
-            self._grad = partners.note(self._partner("grad"), "grad")
+            self._grad = partners.note(self._partner("grad"), "grad", self)
         return self._grad
 
     @property
@@ -286,7 +286,7 @@ class ScalarField(Field):
         """The field of tangents of forward mode, which may have no place (see `has_dual`); None for integers and for tangents."""
         if self._dual is None and self.role in _DUALS and self.dtype.is_float:
             role = _DUALS[self.role]
-            self._dual = partners.note(self._partner(role), role)
+            self._dual = partners.note(self._partner(role), role, self)
         return self._dual
 
     def make_duals(self) -> None:

@@ -1,0 +1,165 @@
+"""Detects writes that no recorder sees: to memory that was handed out, by `to_numpy(copy=False)` or DLPack.
+
+A recorder keeps a copy of the contents of such memory as it last knew them, and compares before each launch that uses the memory, and at
+its end. A difference is a write of the host that happened in between; the copy holds what the write replaced. A write of the same bytes is
+not detected, and what the host writes before the first launch that uses the memory counts as its start. Memory that was never handed out
+costs nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from spirograd.ad.entries import Access, Launch
+from spirograd.ad.versions import Saved, Stored, memory_identity
+from spirograd.lang import context
+from spirograd.lang.data.transfer import Array
+
+# Called for a write that was found: what tells the memory apart, the memory, its contents before, and which elements changed.
+Found = Callable[[Any, Any, Saved, Array], None]
+
+
+class Exposed:
+    """Watches the memory that the launches of one recorder use.
+
+    ``used``: fields and ndarrays that launches may have used so far, for those of them that are handed out later. ``active``: whether any
+    memory was handed out: until then none of the other methods need be called.
+    """
+
+    def __init__(self, used: Callable[[], Iterable[Any]], found: Found) -> None:
+        self._session = context.session()
+        self._used = used
+        self._found = found
+        self.known: dict[Any, Saved] = {}
+        self.active: bool = self._session.memory.watch(self)
+        self._replaying = False
+        self._accesses: dict[Any, list[Access]] = {}  # of what was compiled: arguments, and fields that were handed out
+
+    def handed_out(self, allocation: Any, part: str) -> None:
+        """A part of an allocation, or all of it, is about to be handed out."""
+        if not context.has_session() or context.session() is not self._session:
+            return
+        self.active = True
+        self._accesses = {}
+        if not self._replaying:
+            self._take(lambda whole: whole.tree.allocation is allocation and part in ("", whole.view.part))
+
+    @contextlib.contextmanager
+    def replaying(self) -> Iterator[None]:
+        """While memory holds what it held before."""
+        self._replaying = True
+        try:
+            yield
+        finally:
+            self._replaying = False
+            if self.active:
+                self._take(is_exposed)
+
+    def _take(self, chosen: Callable[[Any], bool]) -> None:
+        """Copy memory that launches used."""
+        for memory in self._used():
+            key, whole = memory_identity(memory)
+            if key not in self.known and whole.has_memory() and chosen(whole):
+                self.known[key] = Saved(Stored(_name(whole), whole), None)
+
+    def before(self, launch: Launch, accesses: Sequence[Access]) -> None:
+        """Look for writes to what a launch is about to use. ``accesses``: all of its specialization, the same at each launch."""
+        found = self._accesses.get(launch.specialization)
+        if found is None:
+            found = self._accesses[launch.specialization] = [a for a in accesses if a.arg is not None or is_exposed(a.whole)]
+        for access in found:
+            key, whole = launch.memory(access)
+            if key in self.known:
+                self._look(key, self.known[key].memory.copied_part(launch.first(access.first)))
+            elif whole is not None and is_exposed(whole):
+                self.known[key] = Saved(Stored(access.name, whole), None)
+
+    def after(self, launch: Launch, writes: Sequence[Access]) -> None:
+        """Note what a launch wrote."""
+        for access in writes if self.known else ():
+            known = self.known.get(launch.memory(access)[0])
+            if known is not None:
+                known.update(known.memory.copied_part(launch.first(access.first)))
+
+    def look(self, key: Any, first: int | None) -> None:
+        """Look for writes to memory, at first index ``first``, or (None) anywhere."""
+        if key in self.known:
+            self._look(key, self.known[key].memory.copied_part(first))
+
+    def look_everywhere(self) -> None:
+        """Look for writes to all that is watched."""
+        for key in list(self.known):
+            self._look(key, None)
+
+    def _look(self, key: Any, part: int | None) -> None:
+        known = self.known[key]
+        changed = known.changed(part)
+        if changed is not None:
+            before = Saved(known.memory, part, known)
+            known.update(part)
+            self._found(key, known.memory.whole, before, changed)
+
+
+class WrittenTensors:
+    """Watches tensors of torch that kernels gave values which gradients flow through: torch may change them unseen, too.
+
+    ``found``: called with the tensor, and which elements changed.
+    """
+
+    def __init__(self, found: Callable[[Any, Array], None]) -> None:
+        self._found = found
+        self._known: dict[int, tuple[Any, Array]] = {}
+
+    def before(self, launch: Launch) -> None:
+        """Look for changes of the tensors that a launch is about to use."""
+        for tensor, _, _ in launch.external.values() if self._known else ():
+            key = id(tensor) if isinstance(tensor, np.ndarray) else tensor.data_ptr()
+            if key in self._known:
+                self._look(key)
+
+    def look_everywhere(self) -> None:
+        """Look for changes of all tensors."""
+        for key in list(self._known):
+            self._look(key)
+
+    def after(self, launch: Launch, sinks: Sequence[Access]) -> None:
+        """Note what a launch wrote."""
+        for access in sinks:
+            if access.arg in launch.external:
+                tensor = launch.external[access.arg][0]
+                if getattr(tensor, "requires_grad", False):
+                    self._known[tensor.data_ptr()] = (tensor, launch.contents(access.arg))
+
+    def _look(self, key: int) -> None:
+        tensor, then = self._known[key]
+        now = tensor.detach().cpu().numpy()
+        changed = np.asarray(_bits(now) != _bits(then)).reshape(now.shape)
+        if changed.any():
+            self._known[key] = (tensor, now.copy())
+            self._found(tensor, changed)
+
+
+def _bits(array: Array) -> Array:
+    return np.ascontiguousarray(array).view(f"u{array.itemsize}")
+
+
+def _name(whole: Any) -> str:
+    return getattr(whole, "name", "an ndarray")
+
+
+def is_exposed(whole: Any) -> bool:
+    """Whether somebody may write to a field or ndarray unseen."""
+    shared = whole.tree.allocation.shared
+    return bool(shared) and ("" in shared or whole.view.part in shared)
+
+
+def clear_elements(partner: Any, changed: Array) -> None:
+    """Set the gradients or tangents of some elements to zero."""
+    if changed.all():
+        partner.fill(0.0)
+    else:
+        partner.from_numpy(np.where(changed, 0, partner.to_numpy()))

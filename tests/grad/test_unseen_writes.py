@@ -1,0 +1,678 @@
+"""Memory that was handed out may be written at any time: gradients are those of the same program with writes by `from_numpy`."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import spirograd as sg
+
+pytestmark = pytest.mark.usefixtures("session")
+
+N = 5
+S = np.linspace(0.5, 1.5, N)
+W = np.linspace(-1.0, 2.0, N)
+F64 = sg.f64
+
+
+def view_of(memory: Any) -> Any:
+    """A view of the memory itself; the test is skipped where there is none."""
+    try:
+        return memory.to_numpy(copy=False)
+    except sg.SpirogradValueError:
+        pytest.skip("missing memory that the host can address: not on this device")
+
+
+def by_dlpack(memory: Any) -> Any:
+    view_of(memory)
+    array = np.from_dlpack(memory)
+    if array.flags.writeable:
+        return array
+    torch = pytest.importorskip("torch")  # NumPy 1 takes DLPack as read-only
+    return torch.from_dlpack(memory).numpy()
+
+
+def by_capsule(memory: Any) -> Any:
+    torch = pytest.importorskip("torch")
+    view_of(memory)
+    return torch.utils.dlpack.from_dlpack(memory.to_dlpack()).numpy()
+
+
+EXPORTS = [view_of, by_dlpack, by_capsule]
+
+
+def memory_of(kind: str, shape: Any = N, dtype: Any = sg.f32, needs_grad: bool = True) -> Any:
+    return (sg.field if kind == "field" else sg.ndarray)(dtype, shape=shape, needs_grad=needs_grad)
+
+
+@sg.kernel
+def weighted_field(w: sg.template(), s: sg.template(), loss: sg.template()):
+    for i in s:
+        loss[None] += w[i] * s[i]
+
+
+@sg.kernel
+def weighted_array(w: sg.types.ndarray(), s: sg.types.ndarray(), loss: sg.types.ndarray()):
+    for i in range(s.shape[0]):
+        loss[None] += w[i] * s[i]
+
+
+@sg.kernel
+def squares_field(x: sg.template(), y: sg.template(), factor: sg.f32):
+    for i in x:
+        y[i] = factor * x[i] * x[i]
+
+
+@sg.kernel
+def squares_array(x: sg.types.ndarray(), y: sg.types.ndarray(), factor: sg.f32):
+    for i in range(x.shape[0]):
+        y[i] = factor * x[i] * x[i]
+
+
+@sg.kernel
+def in_place_field(x: sg.template(), factor: sg.f32):
+    for i in x:
+        x[i] = factor * x[i] * x[i]
+
+
+@sg.kernel
+def in_place_array(x: sg.types.ndarray(), factor: sg.f32):
+    for i in range(x.shape[0]):
+        x[i] = factor * x[i] * x[i]
+
+
+WEIGHTED = {"field": weighted_field, "array": weighted_array}
+SQUARES = {"field": squares_field, "array": squares_array}
+KINDS = pytest.mark.parametrize("kind", ["field", "array"])
+
+
+@KINDS
+@pytest.mark.parametrize("export", EXPORTS)
+@pytest.mark.parametrize("when", ["before the tape", "before the launch", "after the launch"])
+def test_write_after_the_launch(kind: str, export: Callable[[Any], Any], when: str) -> None:
+    w, s, loss = memory_of(kind, needs_grad=False), memory_of(kind), memory_of(kind, ())
+    w.fill(3.0)
+    view = export(w) if when == "before the tape" else None
+    with sg.ad.Tape(loss):
+        view = export(w) if when == "before the launch" else view
+        WEIGHTED[kind](w, s, loss)
+        sg.sync()
+        view = export(w) if when == "after the launch" else view
+        view[:] = 100.0
+    np.testing.assert_array_equal(s.grad.to_numpy(), 3.0)
+    np.testing.assert_array_equal(view, 100.0)
+    np.testing.assert_array_equal(w.to_numpy(), 100.0)
+
+
+@KINDS
+def test_each_launch_has_its_own_values(kind: str) -> None:
+    w, s, loss = memory_of(kind, needs_grad=False), memory_of(kind), memory_of(kind, ())
+    view = view_of(w)
+    with sg.ad.Tape(loss) as tape:
+        for k in range(5):
+            view[:] = 10.0**k
+            WEIGHTED[kind](w, s, loss)
+            WEIGHTED[kind](w, s, loss)
+            sg.sync()
+    np.testing.assert_array_equal(s.grad.to_numpy(), 22222.0)
+    np.testing.assert_array_equal(view, 10000.0)
+    assert sum(tape.memory_report().nbytes.values()) == 4 * 4 * N  # what was overwritten, not what was handed out
+
+
+@KINDS
+@pytest.mark.parametrize("which", [slice(None), slice(1, 3), slice(0, 0)])
+@pytest.mark.parametrize("handed", ["before", "between"])
+def test_the_host_replaces_what_a_kernel_computed(kind: str, which: slice, handed: str) -> None:
+    """What the host writes depends on nothing: its gradient ends there."""
+    found = []
+    for seen in (True, False):
+        x, y, z, loss = (memory_of(kind) for _ in range(3)), None, None, memory_of(kind, ())
+        x, y, z = x
+        x.from_numpy(S.astype(np.float32))
+        view = view_of(y) if handed == "before" else None
+        with sg.ad.Tape(loss):
+            SQUARES[kind](x, y, 1.0)
+            sg.sync()
+            values = y.to_numpy()
+            values[which] = 7.0
+            if seen:
+                for i in range(N)[which]:
+                    y[i] = 7.0
+            else:
+                view = view_of(y) if view is None else view
+                view[which] = 7.0
+            SQUARES[kind](y, z, 2.0)
+            WEIGHTED[kind](z, y, loss)
+        found.append([x.grad.to_numpy(), y.grad.to_numpy(), loss.to_numpy()])
+        wanted = 2 * S * 6 * S**4
+        wanted[which] = 0.0
+        np.testing.assert_allclose(found[-1][0], wanted, rtol=1e-5)
+    for one, other in zip(*found):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_linear_reads() -> None:
+    """No reverse needs the values, but the gradient must not flow through what the host replaced."""
+    x, y, loss = memory_of("field"), memory_of("field"), memory_of("field", ())
+
+    @sg.kernel
+    def doubled():
+        for i in x:
+            y[i] = 2.0 * x[i]
+
+    @sg.kernel
+    def total():
+        for i in y:
+            loss[None] += y[i]
+
+    with sg.ad.Tape(loss):
+        doubled()
+        sg.sync()
+        view_of(y)[1:] = 5.0
+        total()
+    np.testing.assert_array_equal(x.grad.to_numpy(), [2, 0, 0, 0, 0])
+
+
+def test_the_loss_itself() -> None:
+    x, loss = memory_of("field"), memory_of("field", ())
+    x.fill(2.0)
+    view = view_of(loss)
+
+    @sg.kernel
+    def total():
+        for i in x:
+            loss[None] += x[i] * x[i]
+
+    for expected in (4.0, 0.0):
+        with sg.ad.Tape(loss):
+            total()
+            sg.sync()
+            view[()] = 0.0
+            if expected:
+                total()
+        np.testing.assert_array_equal(x.grad.to_numpy(), expected)
+
+
+@KINDS
+def test_loop_bounds(kind: str) -> None:
+    n, x, loss = memory_of(kind, dtype=sg.i32, needs_grad=False), memory_of(kind), memory_of(kind, ())
+    counts = np.array([3, 0, 7, 1, 4], np.int32)
+
+    @sg.kernel
+    def field_powers(n: sg.template(), x: sg.template(), loss: sg.template()):
+        for i in x:
+            v = x[i]
+            for _ in range(n[i]):
+                v = v * x[i]
+            loss[None] += v
+
+    @sg.kernel
+    def array_powers(n: sg.types.ndarray(), x: sg.types.ndarray(), loss: sg.types.ndarray()):
+        for i in range(x.shape[0]):
+            v = x[i]
+            for _ in range(n[i]):
+                v = v * x[i]
+            loss[None] += v
+
+    powers = field_powers if kind == "field" else array_powers
+    n.from_numpy(counts)
+    x.from_numpy(S.astype(np.float32))
+    view = view_of(n)
+    for after in (500, 0, 1):
+        view[:] = counts
+        with sg.ad.Tape(loss):
+            powers(n, x, loss)
+            sg.sync()
+            view[:] = after
+        np.testing.assert_allclose(x.grad.to_numpy(), (counts + 1) * S**counts, rtol=1e-5)
+        np.testing.assert_array_equal(n.to_numpy(), after)
+
+
+def test_fields_that_lie_between_each_other() -> None:
+    """Who holds the memory of one component, or of one field of a struct, can reach the others."""
+    particle = sg.types.struct(p=sg.types.vector(2, sg.f32), q=sg.f32)
+    a = particle.field()
+    loss = memory_of("field", ())
+    sg.root.dense(sg.i, N).place(a)
+    w = memory_of("field")
+
+    @sg.kernel
+    def run():
+        for i in a:
+            loss[None] += (a[i].p[1] + a[i].q) * w[i]
+
+    a.p.from_numpy(np.stack([W, W + 1], 1).astype(np.float32))
+    a.q.from_numpy(W.astype(np.float32))
+    view = view_of(a.p)
+    beside = np.lib.stride_tricks.as_strided(view[:, 1:], shape=(N, 2), strides=view.strides)  # `p[1]` and `q`
+    with sg.ad.Tape(loss):
+        run()
+        sg.sync()
+        beside[:] = 100.0
+    np.testing.assert_allclose(w.grad.to_numpy(), 2 * W + 1, rtol=1e-5)
+    np.testing.assert_array_equal(a.q.to_numpy(), 100.0)
+    np.testing.assert_array_equal(a.p.to_numpy()[:, 1], 100.0)
+
+
+def test_components() -> None:
+    x, loss, w = sg.Vector.field(2, sg.f32, N, needs_grad=True), memory_of("field", ()), memory_of("field")
+    x.fill(3.0)
+    view = view_of(x.get_scalar_field(1))
+
+    @sg.kernel
+    def run():
+        for i in x:
+            loss[None] += x[i].norm_sqr() * w[i]
+
+    with sg.ad.Tape(loss):
+        run()
+        sg.sync()
+        view[:] = 100.0
+        run()
+        sg.sync()
+        view[:] = 5.0
+    np.testing.assert_array_equal(w.grad.to_numpy(), 18.0 + 10009.0)
+    np.testing.assert_array_equal(x.to_numpy(), np.tile([3.0, 5.0], (N, 1)))
+
+
+@KINDS
+@pytest.mark.parametrize("handed", ["before", "inside", "after"])
+def test_write_after_the_tape(kind: str, handed: str) -> None:
+    w, s, loss = memory_of(kind), memory_of(kind), memory_of(kind, ())
+    w.fill(3.0)
+    s.fill(1.0)
+    view = view_of(w) if handed == "before" else None
+    with sg.ad.Tape() as tape:
+        WEIGHTED[kind](w, s, loss)
+        sg.sync()
+        view = view_of(w) if handed == "inside" else view
+    view = view_of(w) if view is None else view
+    for k in range(3):
+        view[:] = 50.0 + k
+        s.grad.fill(0.0)
+        w.grad.fill(0.0)
+        loss.grad.fill(1.0)
+        tape.grad()
+        np.testing.assert_array_equal(s.grad.to_numpy(), 3.0)
+        np.testing.assert_array_equal(w.grad.to_numpy(), 1.0)  # a write that is not recorded changes no gradient
+        np.testing.assert_array_equal(view, 50.0 + k)
+
+
+@KINDS
+@pytest.mark.parametrize("write", ["host", "kernel", "host, handed out later"])
+def test_seen_write_after_the_tape(kind: str, write: str) -> None:
+    """Once a tape is closed it saves nothing any more: what it needs must stay."""
+    w, s, loss = memory_of(kind), memory_of(kind), memory_of(kind, ())
+    w.fill(3.0)
+    with sg.ad.Tape() as tape:
+        WEIGHTED[kind](w, s, loss)
+    loss.fill(0.0)  # no gradient needs it
+    loss.grad.fill(1.0)
+    tape.grad()
+    tape.grad()
+    np.testing.assert_array_equal(s.grad.to_numpy(), 6.0)
+    if write == "kernel":
+        SQUARES[kind](s, w, 1.0)
+    else:
+        w[2] = 4.0
+    if write == "host, handed out later":
+        view_of(w)
+    with pytest.raises(sg.SpirogradRuntimeError, match="` was written after the tape was closed") as caught:
+        tape.grad()
+    assert "before the write" in str(caught.value)
+    np.testing.assert_array_equal(s.grad.to_numpy(), 6.0)
+
+
+def test_seen_and_unseen_writes_in_turn() -> None:
+    w, s, loss = memory_of("field"), memory_of("field"), memory_of("field", ())
+    view = view_of(w)
+    with sg.ad.Tape(loss):
+        for k in range(4):
+            sg.sync()
+            view[0] = 10.0 + k
+            w[1] = 20.0 + k
+            view[2] = 30.0 + k
+            SQUARES["field"](w, w, 0.5)
+            sg.sync()
+            view[3] = 40.0 + k
+            w.from_numpy(w.to_numpy() + np.float32(1))
+            WEIGHTED["field"](w, s, loss)
+    expected = np.zeros(N)
+    w_now = np.zeros(N, np.float32)
+    for k in range(4):
+        w_now[[0, 1, 2]] = 10.0 + k, 20.0 + k, 30.0 + k
+        w_now = np.float32(0.5) * w_now * w_now
+        w_now[3] = 40.0 + k
+        w_now += 1
+        expected += w_now
+    np.testing.assert_allclose(s.grad.to_numpy(), expected, rtol=1e-6)
+    np.testing.assert_array_equal(w.to_numpy(), w_now)
+
+
+@pytest.mark.parametrize("handed", ["before", "between"])
+def test_functions_that_are_not_recorded(handed: str) -> None:
+    w, s, loss = memory_of("field", needs_grad=False), memory_of("field"), memory_of("field", ())
+    w.fill(2.0)
+    view = view_of(w) if handed == "before" else None
+
+    @sg.ad.no_grad
+    def doubled() -> None:
+        SQUARES["field"](w, w, 1.0)
+        sg.sync()
+        view_of(w)[0] = 9.0
+
+    @sg.ad.grad_replaced
+    def custom() -> None:
+        WEIGHTED["field"](w, s, loss)
+
+    @sg.ad.grad_for(custom)
+    def custom_gradient() -> None:
+        s.grad.from_numpy(s.grad.to_numpy() + 100 * w.to_numpy())
+
+    with sg.ad.Tape(loss):
+        WEIGHTED["field"](w, s, loss)
+        doubled()
+        WEIGHTED["field"](w, s, loss)
+        custom()
+        sg.sync()
+        (view_of(w) if view is None else view)[:] = 77.0
+        custom()
+    np.testing.assert_allclose(s.grad.to_numpy(), 2 + 101 * np.array([9, 4, 4, 4, 4]) + 7700)
+    np.testing.assert_array_equal(w.to_numpy(), 77.0)
+
+
+@pytest.mark.parametrize("handed", ["before", "between"])
+def test_forward_mode(handed: str) -> None:
+    def field(shape: Any = N) -> Any:
+        return sg.field(sg.f32, shape=shape, needs_dual=True)
+
+    x, y, z = field(), field(), field()
+    x.fill(2.0)
+    view = view_of(y) if handed == "before" else None
+    with sg.ad.FwdMode(loss=z, param=x, seed=np.ones(N)):
+        SQUARES["field"](x, y, 1.0)
+        sg.sync()
+        (view_of(y) if view is None else view)[1:3] = 5.0
+        SQUARES["field"](y, z, 1.0)
+    np.testing.assert_array_equal(z.dual.to_numpy(), [32, 0, 0, 32, 32])
+
+
+@pytest.mark.parametrize("handed", ["before", "between"])
+def test_second_derivatives(handed: str) -> None:
+    x, y, w, loss = memory_of("field"), memory_of("field"), memory_of("field", needs_grad=False), memory_of("field", ())
+    x.fill(2.0)
+    w.fill(1.0)
+    views = [view_of(m) for m in (y, w)] if handed == "before" else None
+
+    def cut() -> None:
+        loss[None] = 0.0
+        SQUARES["field"](x, y, 1.0)
+        sg.sync()
+        (views[0] if views else view_of(y))[1:3] = 5.0
+        weighted_field(w, y, loss)
+
+    np.testing.assert_array_equal(sg.ad.hvp(cut, loss, x, np.ones(N)), [2, 0, 0, 2, 2])
+    np.testing.assert_array_equal(x.grad.to_numpy(), [4, 0, 0, 4, 4])
+
+    def overwritten() -> None:
+        loss[None] = 0.0
+        weighted_field(w, x, loss)
+        sg.sync()
+        (views[1] if views else view_of(w))[:] = 100.0
+
+    with pytest.raises(sg.SpirogradRuntimeError, match=r"the host overwrites `.*`, which the gradient of an earlier kernel"):
+        sg.ad.hvp(overwritten, loss, x, np.ones(N))
+
+
+def test_arrays_of_numpy() -> None:
+    """Passed to a kernel, and changed afterwards."""
+    s, loss = memory_of("field"), memory_of("field", ())
+
+    @sg.kernel
+    def weighted(w: sg.types.ndarray(sg.f32, 1)):
+        for i in s:
+            loss[None] += w[i] * s[i] * s[i]
+
+    def run() -> None:
+        loss[None] = 0.0
+        w = np.full(N, 3.0, np.float32)
+        weighted(w)
+        w[:] = 100.0
+
+    s.fill(1.0)
+    with sg.ad.Tape(loss):
+        run()
+    np.testing.assert_array_equal(s.grad.to_numpy(), 6.0)
+    np.testing.assert_array_equal(sg.ad.hvp(run, loss, s, np.ones(N)), 6.0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_programs(seed: int) -> None:
+    """The same program with writes through views and by elements: the same gradients, and the same contents."""
+    results = []
+    for seen in (True, False):
+        rng = np.random.default_rng(seed)
+        fields = [memory_of(kind) for kind in ("field", "array", "field")]
+        loss, s = memory_of("field", ()), memory_of("field")
+        for memory in (*fields, s):
+            memory.from_numpy(rng.uniform(0.5, 1.5, N).astype(np.float32))
+        add_field = _adder(sg.template())
+        add_mixed = _mixed()
+        with sg.ad.Tape(loss):
+            for memory in (fields[0], fields[2]):  # what is written before its first use counts as its start
+                add_mixed(memory, fields[1])
+            for _ in range(25):
+                choice = rng.integers(4)
+                a = int(rng.integers(3))
+                memory = fields[a]
+                if choice == 0:
+                    which = np.flatnonzero(rng.integers(2, size=N))
+                    values = rng.uniform(0.5, 1.5, N).astype(np.float32)
+                    sg.sync()
+                    view = view_of(memory)
+                    for i in which:
+                        if seen:
+                            memory[int(i)] = float(values[i])
+                        else:
+                            view[i] = values[i]
+                elif choice == 1:
+                    add_field(fields[2 * int(rng.integers(2))], s, loss)
+                elif choice == 2:
+                    (in_place_array if a == 1 else in_place_field)(memory, float(rng.uniform(0.5, 0.9)))
+                else:
+                    add_mixed(fields[2 * int(rng.integers(2))], fields[1])
+        results.append([loss.to_numpy(), *(m.to_numpy() for m in fields), *(m.grad.to_numpy() for m in (*fields, s))])
+    for one, other in zip(*results):
+        np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-6)
+
+
+def _adder(annotation: Any) -> Any:
+    @sg.kernel
+    def add(w: annotation, s: annotation, loss: annotation):
+        for i in s:
+            loss[None] += sg.sin(w[i]) * s[i] * w[N - 1 - i]
+
+    return add
+
+
+def _mixed() -> Any:
+    @sg.kernel
+    def mix(x: sg.template(), y: sg.types.ndarray()):
+        for i in x:
+            y[i] += sg.cos(x[i]) * 0.3
+        for i in x:
+            x[i] += 0.2 * y[i]
+
+    return mix
+
+
+def test_handed_out_by_a_gradient_function() -> None:
+    """While a tape is replayed, memory holds what it held before: that is not what it holds afterwards."""
+    w, s, loss = memory_of("field"), memory_of("field"), memory_of("field", ())
+
+    @sg.ad.grad_replaced
+    def nothing() -> None:
+        pass
+
+    @sg.ad.grad_for(nothing)
+    def look() -> None:
+        np.testing.assert_array_equal(view_of(w), 2.0)
+
+    w.fill(2.0)
+    with sg.ad.Tape() as tape:
+        WEIGHTED["field"](w, s, loss)
+        nothing()
+        w.fill(3.0)
+        WEIGHTED["field"](w, s, loss)
+    for k in range(3):
+        s.grad.fill(0.0)
+        loss.grad.fill(1.0)
+        tape.grad()
+        np.testing.assert_array_equal(s.grad.to_numpy(), 5.0)
+        np.testing.assert_array_equal(w.to_numpy(), 3.0 if k == 0 else 40.0 + k)
+        view_of(w)[:] = 41.0 + k
+
+
+def test_an_address_of_the_host() -> None:
+    w, s, loss = memory_of("array"), memory_of("array"), memory_of("array", ())
+    w.fill(3.0)
+    address = w.allocation.host_address
+    if address is None:
+        view_of(w)
+    with sg.ad.Tape(loss):
+        WEIGHTED["array"](w, s, loss)
+        sg.sync()
+        ctypes.c_float.from_address(address).value = 100.0
+    np.testing.assert_array_equal(s.grad.to_numpy(), 3.0)
+    assert w[0] == 100.0
+
+
+@sg.kernel
+def advance_field(x: sg.template(), t: sg.i32):
+    for i in range(N):
+        x[t + 1, i] = 0.5 * x[t, i] * x[t, i]
+
+
+@sg.kernel
+def advance_array(x: sg.types.ndarray(), t: sg.i32):
+    for i in range(N):
+        x[t + 1, i] = 0.5 * x[t, i] * x[t, i]
+
+
+@sg.kernel
+def row_field(x: sg.template(), t: sg.i32, loss: sg.template()):
+    for i in range(N):
+        loss[None] += x[t, i] * x[t, i]
+
+
+@sg.kernel
+def row_array(x: sg.types.ndarray(), t: sg.i32, loss: sg.types.ndarray()):
+    for i in range(N):
+        loss[None] += x[t, i] * x[t, i]
+
+
+@pytest.mark.parametrize("kind", ["field", "array", "columns", "between"])
+@pytest.mark.parametrize("handed", ["before", "between"])
+def test_time_steps(kind: str, handed: str) -> None:
+    """Launches use one step of many: it alone is compared, whichever of them the host changes, and when."""
+    steps = 4
+    if kind == "columns":  # the steps lie side by side
+        x = sg.field(sg.f32, needs_grad=True)
+        sg.root.dense(sg.j, N).dense(sg.i, steps + 1).place(x, x.grad)
+    elif kind == "between":
+        x, beside = sg.field(sg.f32, needs_grad=True), sg.field(sg.f32)
+        sg.root.dense(sg.ij, (steps + 1, N)).place(x, beside)
+        sg.root.dense(sg.ij, (steps + 1, N)).place(x.grad)
+    else:
+        x = memory_of("array" if kind == "array" else "field", (steps + 1, N))
+    loss = memory_of("array" if kind == "array" else "field", ())
+    advance, row = (advance_array, row_array) if kind == "array" else (advance_field, row_field)
+    start = np.zeros((steps + 1, N), np.float32)
+    start[0] = S
+    results = []
+    for seen in (True, False):
+        x.from_numpy(start)
+        view = view_of(x) if handed == "before" else None
+        with sg.ad.Tape(loss):
+            for t in range(steps):
+                advance(x, t)
+                row(x, t, loss)
+                sg.sync()
+                for at, i in ((0, 1), (t, 2), (t + 1, 0), (steps, 3)):
+                    if seen:
+                        x[at, i] = 1.0 + 0.25 * t + 0.125 * i
+                    else:
+                        view = view_of(x) if view is None else view
+                        view[at, i] = 1.0 + 0.25 * t + 0.125 * i
+            row(x, steps, loss)
+            row(x, 0, loss)
+        results.append([x.grad.to_numpy(), x.to_numpy(), loss.to_numpy()])
+    for one, other in zip(*results):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["in place", "data", "NumPy"])
+def test_tensors_between_launches(how: str) -> None:
+    """Torch changes a tensor that a kernel computed: the gradient ends at the elements that changed."""
+    torch = pytest.importorskip("torch")
+    x, y = torch.full((N,), 2.0, requires_grad=True), torch.zeros(N, requires_grad=True)
+    loss = memory_of("array", ())
+
+    def change(value: float) -> None:
+        if how == "in place":
+            with torch.no_grad():
+                y[1:3] = value
+        elif how == "data":
+            y.data[1:3] = value
+        else:
+            y.detach().numpy()[1:3] = value
+
+    with sg.ad.Tape(loss):
+        squares_array(x, y, 1.0)
+        change(7.0)
+        weighted_array(y, y, loss)
+        squares_array(x, y, 1.0)
+        weighted_array(x, y, loss)
+        change(1.0)
+    # y**2 where torch did not replace y, and x**3 where it did so before the loss read it
+    first, second = 4 * 2.0**3, 3 * 2.0**2
+    np.testing.assert_allclose(x.grad.numpy(), [first + second, second, second, first + second, first + second])
+    np.testing.assert_allclose(y.detach().numpy(), [4, 1, 1, 4, 4])
+
+
+@KINDS
+@pytest.mark.parametrize("where", ["before", "inside"])
+def test_writes_around_functions_that_are_not_recorded(kind: str, where: str) -> None:
+    """What the host writes before the function ends gradients; what happens inside of it does not, as nothing there does."""
+    results = []
+    for seen in (True, False):
+        x, y, loss = memory_of(kind), memory_of(kind), memory_of(kind, ())
+        x.fill(2.0)
+
+        def replace(x: Any = x, y: Any = y, seen: bool = seen) -> None:
+            sg.sync()
+            if seen:
+                y[1] = 7.0
+            else:
+                view_of(y)[1] = 7.0
+
+        @sg.ad.no_grad
+        def aside(x: Any = x, y: Any = y, replace: Any = replace) -> None:
+            SQUARES[kind](y, memory_of(kind), 1.0)
+            if where == "inside":
+                replace()
+
+        view_of(y)
+        with sg.ad.Tape(loss):
+            SQUARES[kind](x, y, 1.0)
+            if where == "before":
+                replace()
+            aside()
+            WEIGHTED[kind](y, y, loss)
+        results.append(x.grad.to_numpy())
+    np.testing.assert_array_equal(*results)
+    assert results[0][0] != 0
