@@ -7,8 +7,11 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from spirograd.ad.entries import derivative_footprint_of, memory_of
 from spirograd.ad.memories import Collector
+from spirograd.ad.torch_second import Call, gradient_function
 from spirograd.ad.versions import Saved, Stored
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.ir.nodes import ArrayRef
@@ -55,11 +58,11 @@ class _TorchFunction:
         if len(args) > len(self.inputs):
             raise SpirogradTypeError(f"`{self.kernel.function.__name__}` takes {len(self.inputs)} arguments, got {len(args)}")
         given = {**dict(zip(self.inputs, args)), **kwargs}
-        for name, spec in self.outputs.items():
-            if name not in given:
-                given[name] = self._allocated(name, spec, given)
-        names = list(given)
-        results = _function_class().apply(self, names, *given.values())
+        missing = {name: spec for name, spec in self.outputs.items() if name not in given}
+        for name, spec in missing.items():
+            given[name] = self._allocated(name, spec, given)
+        zeros = [name for name, spec in missing.items() if not callable(spec)]
+        results = _function_class().apply(self, list(given), zeros, *given.values())
         return results[0] if len(results) == 1 else results
 
     def _allocated(self, name: str, spec: Any, given: dict[str, Any]) -> Any:
@@ -92,24 +95,26 @@ class _TorchFunction:
                 hint = f"declare `{name}: sg.types.ndarray()`, and pass a tensor of one element; or `{name}.detach()`"
                 raise SpirogradRuntimeError(render(label, None, hint))
 
-    def run(self, values: dict[str, Any], wanted: bool) -> tuple[Any, Any, list[Saved]]:
+    def run(self, values: dict[str, Any], kept: dict[str, Any] | None) -> tuple[Any, Any, list[Saved]]:
         """Launch the kernel on detached tensors: its result, its plan's number of the launch, and copies of the fields and ndarrays that
-        the gradient reads, if that is ``wanted``: torch keeps its tensors only."""
+        the gradient reads; arrays of NumPy in ``kept`` are replaced by copies. Torch keeps its tensors only. None: there is no gradient."""
         _, specialization, args = self.kernel.specialized(self.bound, values)
         self.check_writes(specialization)
         self._check_copied(values)
         if context.recorder() is not None:
             raise SpirogradRuntimeError("a `torch_function` has its gradient from torch: call it outside of tapes")
         result = self.kernel(*args)
-        return result, specialization.last_number, self._saved(specialization, args) if wanted else []
+        return result, specialization.last_number, [] if kept is None else self._saved(specialization, args, kept)
 
-    def _saved(self, specialization: Any, args: Any) -> list[Saved]:
+    def _saved(self, specialization: Any, args: Any, kept: dict[str, Any]) -> list[Saved]:
         made = self.kernel.grad.of(context.session(), specialization)
         arrays = Collector(self.kernel, specialization, args).arrays
         found: dict[int, Saved] = {}
         for access, _, _ in derivative_footprint_of(made).needs:
             whole = access.whole if access.arg is None else arrays[access.arg]
-            if id(whole) not in found and (access.arg is None or isinstance(whole, Ndarray)):
+            if isinstance(whole, np.ndarray):
+                kept.update({name: value.copy() for name, value in kept.items() if value is whole})
+            elif id(whole) not in found and (access.arg is None or isinstance(whole, Ndarray)):
                 found[id(whole)] = Saved(Stored(access.name, whole), None)
         return list(found.values())
 
@@ -133,6 +138,10 @@ def _traced(value: Any, needed: bool) -> Any:
     return detached.requires_grad_() if needed and detached.is_floating_point() else detached
 
 
+def _chosen(names: list[str], which: Sequence[bool]) -> list[str]:
+    return [name for name, chosen in zip(names, which) if chosen]
+
+
 @functools.cache
 def _function_class() -> Any:
     """The class of torch's own functions that runs kernels. Made at the first use: torch takes a second to import."""
@@ -140,14 +149,15 @@ def _function_class() -> Any:
 
     class KernelFunction(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, function: _TorchFunction, names: list[str], *values: Any) -> Any:
+        def forward(ctx: Any, function: _TorchFunction, names: list[str], zeros: list[str], *values: Any) -> Any:
             is_tensor = [isinstance(v, torch.Tensor) for v in values]
             floats = [t and v.is_floating_point() for t, v in zip(is_tensor, values)]
-            wanted = [f and (need or name in function.outputs) for f, name, need in zip(floats, names, ctx.needs_input_grad[2:])]
+            needed = ctx.needs_input_grad[3:]
+            wanted = [f and (need or name in function.outputs) for f, name, need in zip(floats, names, needed)]
             arguments = {n: _traced(v, w) if t else v for n, v, t, w in zip(names, values, is_tensor, wanted)}
-            result, number, ctx.saved = function.run(arguments, any(ctx.needs_input_grad[2:]))
-            ctx.function, ctx.names, ctx.number, ctx.wanted, ctx.is_tensor = function, names, number, wanted, is_tensor
-            ctx.plain = [None if t else v for t, v in zip(is_tensor, values)]
+            plain = {n: None if t else v for n, v, t in zip(names, values, is_tensor)}
+            result, number, saved = function.run(arguments, plain if any(needed) else None)
+            ctx.call = Call(function, plain, _chosen(names, wanted), _chosen(names, needed), zeros, number, saved)
             outputs = [v for n, v in zip(names, values) if n in function.outputs]
             ctx.mark_dirty(*outputs)
             ctx.save_for_backward(*(v for v, t in zip(values, is_tensor) if t))
@@ -157,23 +167,10 @@ def _function_class() -> Any:
             return (torch.tensor(result, dtype=None if floating is None else floating.dtype),)
 
         @staticmethod
-        @torch.autograd.function.once_differentiable
         def backward(ctx: Any, *gradients: Any) -> Any:
-            function, names = ctx.function, ctx.names
-            saved = iter(ctx.saved_tensors)
-            values = [_traced(next(saved), w) if t else v for v, t, w in zip(ctx.plain, ctx.is_tensor, ctx.wanted)]
-            arguments = dict(zip(names, values))
-            returned = None
-            if function.outputs:
-                for name, gradient in zip([n for n in names if n in function.outputs], gradients):
-                    if arguments[name].requires_grad:
-                        arguments[name].grad = gradient.clone(memory_format=torch.contiguous_format)
-            else:
-                returned = gradients[0].item()
-            function.gradient(arguments, returned, ctx.number, ctx.saved)
-            found = [v.grad if w else None for v, w in zip(values, ctx.wanted)]
-            needed = ctx.needs_input_grad[2:]
-            return (None, None, *(g if need else None for g, need in zip(found, needed)))
+            if torch.is_grad_enabled():  # `create_graph=True`
+                return (None, None, None, *gradient_function().apply(ctx.call, len(gradients), *gradients, *ctx.saved_tensors))
+            return (None, None, None, *ctx.call.gradient(gradients, ctx.saved_tensors))
 
     return KernelFunction
 
