@@ -9,6 +9,7 @@ costs nothing.
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -26,14 +27,15 @@ Found = Callable[[Any, Any, Saved, Array], None]
 class Exposed:
     """Watches the memory that the launches of one recorder use.
 
-    ``used``: fields and ndarrays that launches may have used so far, for those of them that are handed out later. ``active``: whether any
-    memory was handed out: until then none of the other methods need be called.
+    ``used``: a method of the recorder that gives the fields and ndarrays that launches may have used so far, for those of them that are
+    handed out later; ``found``: one that is called for each write that is found. Both are held weakly: the recorder holds this object.
+    ``active``: whether any memory was handed out: until then none of the other methods need be called.
     """
 
     def __init__(self, used: Callable[[], Iterable[Any]], found: Found) -> None:
         self._session = context.session()
-        self._used = used
-        self._found = found
+        self._used = weakref.WeakMethod(used)
+        self._found = weakref.WeakMethod(found)
         self.known: dict[Any, Saved] = {}
         self.active: bool = self._session.memory.watch(self)
         self._replaying = False
@@ -61,7 +63,8 @@ class Exposed:
 
     def _take(self, chosen: Callable[[Any], bool]) -> None:
         """Copy memory that launches used."""
-        for memory in self._used():
+        used = self._used()
+        for memory in () if used is None else used():
             key, whole = memory_identity(memory)
             if key not in self.known and whole.has_memory() and chosen(whole):
                 self.known[key] = Saved(Stored(_name(whole), whole), None)
@@ -101,17 +104,17 @@ class Exposed:
         if changed is not None:
             before = Saved(known.memory, part, known)
             known.update(part)
-            self._found(key, known.memory.whole, before, changed)
+            _call(self._found, key, known.memory.whole, before, changed)
 
 
 class WrittenTensors:
     """Watches tensors of torch that kernels gave values which gradients flow through: torch may change them unseen, too.
 
-    ``found``: called with the tensor, and which elements changed.
+    ``found``: a method that is called with the tensor, and which elements changed; held weakly.
     """
 
     def __init__(self, found: Callable[[Any, Array], None]) -> None:
-        self._found = found
+        self._found = weakref.WeakMethod(found)
         self._known: dict[int, tuple[Any, Array]] = {}
 
     def before(self, launch: Launch) -> None:
@@ -140,7 +143,13 @@ class WrittenTensors:
         changed = np.asarray(_bits(now) != _bits(then)).reshape(now.shape)
         if changed.any():
             self._known[key] = (tensor, now.copy())
-            self._found(tensor, changed)
+            _call(self._found, tensor, changed)
+
+
+def _call(method: weakref.WeakMethod[Callable[..., None]], *args: Any) -> None:
+    found = method()
+    if found is not None:
+        found(*args)
 
 
 def _bits(array: Array) -> Array:

@@ -56,7 +56,7 @@ class FwdMode(context.Recorder):
             partners.clear("dual")
         self.param.dual.from_numpy(self.seed)
         self._chain = Chain()
-        self._exposed = Exposed(lambda: partners.primals("dual"), self._unseen_write)
+        self._exposed = Exposed(self._used, self._unseen_write)
         self._before = context.set_recorder(self)
         return self
 
@@ -90,6 +90,10 @@ class FwdMode(context.Recorder):
             clear("dual")
         elif key is None:
             self._chain.forget(object_key(memory))
+
+    def _used(self) -> list[Any]:
+        """The fields and ndarrays that may have tangents."""
+        return partners.primals("dual")
 
     def _unseen_write(self, key: Any, whole: Any, before: Any, changed: Any) -> None:
         """The host wrote numbers to memory that was handed out: see `Exposed`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -149,7 +149,7 @@ class _Recorder(context.Recorder):
         self.launches: list[_Launch] = []
         self.events: list[Callable[[], None]] = []  # their reverse
         self.chain = Chain("grad")
-        self.exposed = Exposed(lambda: (memory for made in self.launches for memory in made.launch.used()), self._unseen_write)
+        self.exposed = Exposed(self._used, self._unseen_write)
 
     def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
         session = context.session()
@@ -195,6 +195,10 @@ class _Recorder(context.Recorder):
             self.events += [lambda: clear("grad"), lambda: clear("grad_dual")]
         elif key is None:
             self.chain.forget(name)
+
+    def _used(self) -> Iterator[Any]:
+        """The fields and ndarrays of the launches so far."""
+        return (memory for made in self.launches for memory in made.launch.used())
 
     def _unseen_write(self, key: Any, whole: Any, before: Any, changed: Any) -> None:
         """The host wrote to memory that was handed out: see `Exposed`."""

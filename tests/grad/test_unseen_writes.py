@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -676,3 +678,17 @@ def test_writes_around_functions_that_are_not_recorded(kind: str, where: str) ->
         results.append(x.grad.to_numpy())
     np.testing.assert_array_equal(*results)
     assert results[0][0] != 0
+
+
+def test_a_tape_goes_with_its_last_reference() -> None:
+    """What it saved does not wait for the garbage collector."""
+    w, s, loss = memory_of("field"), memory_of("field"), memory_of("field", ())
+    with sg.ad.Tape() as tape:
+        WEIGHTED["field"](w, s, loss)
+    gone = weakref.ref(tape)
+    gc.disable()
+    try:
+        del tape
+        assert gone() is None
+    finally:
+        gc.enable()
