@@ -23,7 +23,7 @@ from spirograd.autodiff.forward import forward
 from spirograd.autodiff.gaps import broken_chain, gapped, gaps
 from spirograd.autodiff.int_casts import int_cast_warnings
 from spirograd.autodiff.logs import log_loads
-from spirograd.autodiff.memory import late_temps, memory_needs, memory_writes, old_values, without_states
+from spirograd.autodiff.memory import late_temps, memory_accesses, memory_needs, old_values, without_states
 from spirograd.autodiff.needs import Conflict
 from spirograd.autodiff.prepared import prepared
 from spirograd.autodiff.report import logging_of, recomputed, records, refuse_lost
@@ -158,13 +158,15 @@ def differentiate(kernel: Kernel, mode: str, partner: Partner, caps: Capabilitie
             verify(main, "kernel")
             for stage in counting:
                 verify(stage.kernel, "kernel")
+        reads, writes = memory_accesses(kernel)
         return Derivative(
             main,
             counting,
             capacities,
             logging=logging,
             needs=needs,
-            writes=memory_writes(kernel),
+            reads=reads,
+            writes=writes,
             records=records(gradient, made.sweep),
             sinks=tuple(made.sinks),
             sources=tuple(made.sources),

@@ -76,6 +76,7 @@ class DerivativeFootprint:
         needs = made.needs if made.acts else ()
         self.needs = [(Access(n.ref, fields, n.loc, n.first), n.when, n.when == "before" and n.overwritten is not None) for n in needs]
         self.writes = [Access(write.ref, fields, write.loc, write.first) for write in derivative.writes]
+        self.accesses = [Access(read.ref, fields, read.loc, read.first) for read in derivative.reads] + self.writes
         self.sinks, self.gaps, self.gapped = (
             [Access(place.ref, fields, place.loc) for place in places] for places in (derivative.sinks, derivative.gaps, derivative.gapped)
         )
@@ -168,6 +169,15 @@ class Launch:
             copy.write(0, transfer.bytes_of(host.reshape(-1)))
         self.snapshots[access.arg] = copy
         yield access.name, nbytes
+
+    def contents(self, k: int) -> Any:
+        """A copy of an array of the host as the launch left it, before that is copied back. Waits for the launch."""
+        array, binding = self.external[k][0], self.packer.arrays[k]
+        host = array if isinstance(array, np.ndarray) else array.detach().cpu().numpy()
+        found = np.array(host, order="C")
+        if binding.allocation is not None and found.nbytes:
+            binding.allocation.read_into(0, transfer.bytes_of(found.reshape(-1)))
+        return found
 
     def again(self) -> Packer:
         """The arguments of its derivative."""

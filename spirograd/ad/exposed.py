@@ -9,12 +9,13 @@ costs nothing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from spirograd.ad.entries import Access, Launch, footprint_of
+from spirograd.ad.entries import Access, Launch
 from spirograd.ad.versions import Saved, Stored, memory_identity
 from spirograd.lang import context
 from spirograd.lang.data.transfer import Array
@@ -26,14 +27,15 @@ Found = Callable[[Any, Any, Saved, Array], None]
 class Exposed:
     """Watches the memory that the launches of one recorder use.
 
-    ``used``: fields and ndarrays that launches may have used so far, for those of them that are handed out later. ``active``: whether any
-    memory was handed out: until then none of the other methods need be called.
+    ``used``: a method of the recorder that gives the fields and ndarrays that launches may have used so far, for those of them that are
+    handed out later; ``found``: one that is called for each write that is found. Both are held weakly: the recorder holds this object.
+    ``active``: whether any memory was handed out: until then none of the other methods need be called.
     """
 
     def __init__(self, used: Callable[[], Iterable[Any]], found: Found) -> None:
         self._session = context.session()
-        self._used = used
-        self._found = found
+        self._used = weakref.WeakMethod(used)
+        self._found = weakref.WeakMethod(found)
         self.known: dict[Any, Saved] = {}
         self.active: bool = self._session.memory.watch(self)
         self._replaying = False
@@ -61,43 +63,97 @@ class Exposed:
 
     def _take(self, chosen: Callable[[Any], bool]) -> None:
         """Copy memory that launches used."""
-        for memory in self._used():
+        used = self._used()
+        for memory in () if used is None else used():
             key, whole = memory_identity(memory)
             if key not in self.known and whole.has_memory() and chosen(whole):
                 self.known[key] = Saved(Stored(_name(whole), whole), None)
 
-    def before(self, launch: Launch) -> None:
-        """Look for writes to what a launch is about to use."""
-        specialization = launch.specialization
-        found = self._accesses.get(specialization)
+    def before(self, launch: Launch, accesses: Sequence[Access]) -> None:
+        """Look for writes to what a launch is about to use. ``accesses``: all of its specialization, the same at each launch."""
+        found = self._accesses.get(launch.specialization)
         if found is None:
-            used = footprint_of(specialization).used
-            found = self._accesses[specialization] = [a for a in used if a.arg is not None or is_exposed(a.whole)]
+            found = self._accesses[launch.specialization] = [a for a in accesses if a.arg is not None or is_exposed(a.whole)]
         for access in found:
             key, whole = launch.memory(access)
-            if whole is not None and is_exposed(whole):
-                self._look(key, access.name, whole)
-
-    def after(self, launch: Launch) -> None:
-        """Note what a launch wrote."""
-        for access in footprint_of(launch.specialization).written if self.known else ():
-            key, whole = launch.memory(access)
             if key in self.known:
+                self._look(key, self.known[key].memory.copied_part(launch.first(access.first)))
+            elif whole is not None and is_exposed(whole):
                 self.known[key] = Saved(Stored(access.name, whole), None)
 
-    def look(self, key: Any = None) -> None:
-        """Look for writes to the memory that goes by ``key``, or to all that is watched."""
-        for one in list(self.known) if key is None else [key] if key in self.known else ():
-            memory = self.known[one].memory
-            self._look(one, memory.name, memory.whole)
+    def after(self, launch: Launch, writes: Sequence[Access]) -> None:
+        """Note what a launch wrote."""
+        for access in writes if self.known else ():
+            known = self.known.get(launch.memory(access)[0])
+            if known is not None:
+                known.update(known.memory.copied_part(launch.first(access.first)))
 
-    def _look(self, key: Any, name: str, whole: Any) -> None:
-        known = self.known.get(key)
-        changed = None if known is None else known.changed()
-        if known is None or changed is not None:
-            self.known[key] = Saved(Stored(name, whole), None)
-        if known is not None and changed is not None:
-            self._found(key, whole, known, changed)
+    def look(self, key: Any, first: int | None) -> None:
+        """Look for writes to memory, at first index ``first``, or (None) anywhere."""
+        if key in self.known:
+            self._look(key, self.known[key].memory.copied_part(first))
+
+    def look_everywhere(self) -> None:
+        """Look for writes to all that is watched."""
+        for key in list(self.known):
+            self._look(key, None)
+
+    def _look(self, key: Any, part: int | None) -> None:
+        known = self.known[key]
+        changed = known.changed(part)
+        if changed is not None:
+            before = Saved(known.memory, part, known)
+            known.update(part)
+            _call(self._found, key, known.memory.whole, before, changed)
+
+
+class WrittenTensors:
+    """Watches tensors of torch that kernels gave values which gradients flow through: torch may change them unseen, too.
+
+    ``found``: a method that is called with the tensor, and which elements changed; held weakly.
+    """
+
+    def __init__(self, found: Callable[[Any, Array], None]) -> None:
+        self._found = weakref.WeakMethod(found)
+        self._known: dict[int, tuple[Any, Array]] = {}
+
+    def before(self, launch: Launch) -> None:
+        """Look for changes of the tensors that a launch is about to use."""
+        for tensor, _, _ in launch.external.values() if self._known else ():
+            key = id(tensor) if isinstance(tensor, np.ndarray) else tensor.data_ptr()
+            if key in self._known:
+                self._look(key)
+
+    def look_everywhere(self) -> None:
+        """Look for changes of all tensors."""
+        for key in list(self._known):
+            self._look(key)
+
+    def after(self, launch: Launch, sinks: Sequence[Access]) -> None:
+        """Note what a launch wrote."""
+        for access in sinks:
+            if access.arg in launch.external:
+                tensor = launch.external[access.arg][0]
+                if getattr(tensor, "requires_grad", False):
+                    self._known[tensor.data_ptr()] = (tensor, launch.contents(access.arg))
+
+    def _look(self, key: int) -> None:
+        tensor, then = self._known[key]
+        now = tensor.detach().cpu().numpy()
+        changed = np.asarray(_bits(now) != _bits(then)).reshape(now.shape)
+        if changed.any():
+            self._known[key] = (tensor, now.copy())
+            _call(self._found, tensor, changed)
+
+
+def _call(method: weakref.WeakMethod[Callable[..., None]], *args: Any) -> None:
+    found = method()
+    if found is not None:
+        found(*args)
+
+
+def _bits(array: Array) -> Array:
+    return np.ascontiguousarray(array).view(f"u{array.itemsize}")
 
 
 def _name(whole: Any) -> str:

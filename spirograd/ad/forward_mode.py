@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.ad.entries import Launch
+from spirograd.ad.entries import Launch, footprint_of
 from spirograd.ad.exposed import Exposed, clear_elements
 from spirograd.ad.versions import memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
@@ -56,7 +56,7 @@ class FwdMode(context.Recorder):
             partners.clear("dual")
         self.param.dual.from_numpy(self.seed)
         self._chain = Chain()
-        self._exposed = Exposed(lambda: partners.primals("dual"), self._unseen_write)
+        self._exposed = Exposed(self._used, self._unseen_write)
         self._before = context.set_recorder(self)
         return self
 
@@ -78,7 +78,7 @@ class FwdMode(context.Recorder):
         if partners.is_partner(memory) or memory is self.param:
             return
         if self._exposed is not None and self._exposed.active:
-            self._exposed.look(memory_identity(memory)[0])
+            self._exposed.look(memory_identity(memory)[0], None)
         copied = source is not None and source.has_dual()
         if source is not None:
             self._chain.check(object_key(source), getattr(source, "name", "the array"), "`copy_from`", None)
@@ -90,6 +90,10 @@ class FwdMode(context.Recorder):
             clear("dual")
         elif key is None:
             self._chain.forget(object_key(memory))
+
+    def _used(self) -> list[Any]:
+        """The fields and ndarrays that may have tangents."""
+        return partners.primals("dual")
 
     def _unseen_write(self, key: Any, whole: Any, before: Any, changed: Any) -> None:
         """The host wrote numbers to memory that was handed out: see `Exposed`."""
@@ -105,7 +109,7 @@ class FwdMode(context.Recorder):
         assert self._exposed is not None
         launch = Launch(context.session(), kernel, specialization, packer, args) if self._exposed.active else None
         if launch is not None:
-            self._exposed.before(launch)
+            self._exposed.before(launch, footprint_of(specialization).used)
         mode = self._mode
         made = specialization.derivatives.get(mode)
         if made is None:
@@ -115,7 +119,7 @@ class FwdMode(context.Recorder):
         self._chain.follow(made, packer)
         values = made.plan.main.launch(packer.scalars, packer.arrays, made.trees)
         if launch is not None:
-            self._exposed.after(launch)
+            self._exposed.after(launch, footprint_of(specialization).written)
         return values
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -149,7 +149,7 @@ class _Recorder(context.Recorder):
         self.launches: list[_Launch] = []
         self.events: list[Callable[[], None]] = []  # their reverse
         self.chain = Chain("grad")
-        self.exposed = Exposed(lambda: (memory for made in self.launches for memory in made.launch.used()), self._unseen_write)
+        self.exposed = Exposed(self._used, self._unseen_write)
 
     def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
         session = context.session()
@@ -159,7 +159,7 @@ class _Recorder(context.Recorder):
         self.chain.follow(first, packer)
         launch = Launch(session, kernel, specialization, packer, args)
         if self.exposed.active:
-            self.exposed.before(launch)
+            self.exposed.before(launch, derivative_footprint_of(second).accesses)
         for write in second.derivative.writes:
             self._write(memory_key(write.ref, packer), _index(write.first, packer), write.ref.name, second.label, write.loc)
         _snapshot(second, launch, "before")
@@ -167,7 +167,7 @@ class _Recorder(context.Recorder):
         launch.number = first.plan.main.last_number
         _snapshot(second, launch, "after")
         if self.exposed.active:
-            self.exposed.after(launch)
+            self.exposed.after(launch, derivative_footprint_of(second).writes)
         self.launches.append(_Launch(second, launch))
         self.events.append(self.launches[-1].reverse)
         return values
@@ -185,7 +185,7 @@ class _Recorder(context.Recorder):
                 render("`copy_from` inside of `hvp` has no derivative, and copies from memory with a gradient", None, "copy in a kernel")
             )
         if self.exposed.active:
-            self.exposed.look(memory_identity(memory)[0])
+            self.exposed.look(memory_identity(memory)[0], None)
         name = object_key(memory)
         first = key[0] if isinstance(key, tuple) and key else key
         self._write(name, first if isinstance(first, int) else None, getattr(memory, "name", "the array"), "the host", None)
@@ -195,6 +195,10 @@ class _Recorder(context.Recorder):
             self.events += [lambda: clear("grad"), lambda: clear("grad_dual")]
         elif key is None:
             self.chain.forget(name)
+
+    def _used(self) -> Iterator[Any]:
+        """The fields and ndarrays of the launches so far."""
+        return (memory for made in self.launches for memory in made.launch.used())
 
     def _unseen_write(self, key: Any, whole: Any, before: Any, changed: Any) -> None:
         """The host wrote to memory that was handed out: see `Exposed`."""
@@ -246,7 +250,7 @@ class _Recorder(context.Recorder):
     def reverse(self) -> None:
         """The gradients with their tangents, last kernel first."""
         if self.exposed.active:
-            self.exposed.look()
+            self.exposed.look_everywhere()
         for event in reversed(self.events):
             event()
 

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from spirograd.ad.entries import Access, DerivativeFootprint, Event, Launch, derivative_footprint_of, footprint_of
-from spirograd.ad.exposed import Exposed, clear_elements, is_exposed
+from spirograd.ad.exposed import Exposed, WrittenTensors, clear_elements, is_exposed
 from spirograd.ad.guard import Guard
 from spirograd.ad.report import MemoryReport
 from spirograd.ad.versions import Saved, Versions, memory_identity
@@ -57,6 +57,7 @@ class Tape(context.Recorder):
         self._constant: dict[Any, tuple[str, str]] = {}  # memory that launches gave values without gradients -> who did, and what to do
         self._released: MemoryReport | None = None
         self._exposed: Exposed | None = None
+        self._tensors = WrittenTensors(self._changed_tensor)
         self._left: dict[Any, Any] | None = None  # once the tape is closed: memory that the reverse needs -> generations
 
     def __enter__(self) -> Tape:
@@ -144,6 +145,7 @@ class Tape(context.Recorder):
         self._events = []
         self._versions = Versions()
         self._exposed = None
+        self._tensors = WrittenTensors(self._changed_tensor)
         self._gaps = {}
 
     # --- recording -------------------------------------------------------------------------------------------------------
@@ -154,8 +156,6 @@ class Tape(context.Recorder):
         launch = Launch(session, kernel, specialization, packer, args)
         exposed = self._exposed
         assert exposed is not None
-        if exposed.active:
-            exposed.before(launch)
         if self._outer is not None:
             self._outer.writes(launch)
         if self._paused is not None:
@@ -163,6 +163,10 @@ class Tape(context.Recorder):
         made = kernel.grad.of(session, specialization)
         made.warn()
         memory = derivative_footprint_of(made)
+        if exposed.active:
+            exposed.before(launch, memory.accesses)
+        if launch.external:
+            self._tensors.before(launch)
         self._follow(made, memory, launch)
         event = Event()
         self._events.append(event)
@@ -177,13 +181,15 @@ class Tape(context.Recorder):
             values = specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
             launch.number = specialization.plan.last_number
         if exposed.active:
-            exposed.after(launch)
+            exposed.after(launch, memory.writes)
         for access, when, _ in memory.needs:
             if when == "after":
                 self._need(access, launch, event, False)
         if made.acts:
             self._sinks.update(launch.memory(access)[0] for access in memory.sinks)
             event.launch, event.launched = launch, True
+            if launch.external:
+                self._tensors.after(launch, memory.sinks)
             event.reverse = lambda: made.launch(launch.again(), None, launch.number)
         for access in memory.inactive:
             self._constant[launch.memory(access)[0]] = (f"what {made.label} writes to the loss {_INACTIVE}", _INACTIVE_HINT)
@@ -191,9 +197,12 @@ class Tape(context.Recorder):
 
     def _launch_aside(self, launch: Launch, packer: Any, exposed: Exposed) -> Any:
         """The launch of a kernel that is not recorded. What it overwrites is saved all the same."""
+        memory = footprint_of(launch.specialization)
+        self._tensors.before(launch)
+        if exposed.active:
+            exposed.before(launch, memory.used)
         event = Event(launch=launch)
         self._events.append(event)
-        memory = footprint_of(launch.specialization)
         self._save(memory.written, launch, event)
         for access in memory.written:
             self._constant.setdefault(launch.memory(access)[0], ("only functions that are not differentiated write the loss", ""))
@@ -205,7 +214,8 @@ class Tape(context.Recorder):
                 self._paused[-1].add(key)
         values = launch.specialization.plan.launch(packer.scalars, packer.arrays, launch.specialization.trees)
         if exposed.active:
-            exposed.after(launch)
+            exposed.after(launch, memory.written)
+        self._tensors.after(launch, memory.written)
         return values
 
     def _need(self, access: Access, launch: Launch, event: Event, overwritten: bool) -> None:
@@ -251,12 +261,13 @@ class Tape(context.Recorder):
             return
         if self._outer is not None:
             self._outer.save(memory)
-        event = Event()
         name = memory_identity(memory)[0]
-        if self._exposed is not None and self._exposed.active:
-            self._exposed.look(name)
         first = key[0] if isinstance(key, tuple) and key else key
-        event.saved += self._versions.write(name, lambda: first if isinstance(first, int) else None)
+        first = first if isinstance(first, int) else None
+        if self._exposed is not None and self._exposed.active:
+            self._exposed.look(name, first)
+        event = Event()
+        event.saved += self._versions.write(name, lambda: first)
         self._events.append(event)
         if source is not None:
             self._refuse_copy(memory, name, source)
@@ -270,9 +281,11 @@ class Tape(context.Recorder):
         return (memory for event in self._events if event.launch is not None for memory in event.launch.used())
 
     def _look(self) -> None:
-        """Look for writes to memory that was handed out."""
+        """Look for writes to memory that was handed out, and to tensors."""
         if self._exposed is not None and self._exposed.active:
-            self._exposed.look()
+            self._exposed.look_everywhere()
+        if self._left is None:
+            self._tensors.look_everywhere()
 
     def _unseen_write(self, key: Any, whole: Any, before: Saved, changed: Any) -> None:
         """The host wrote to memory that was handed out: see `Exposed`. After the tape was closed that has no reverse."""
@@ -282,6 +295,17 @@ class Tape(context.Recorder):
         self._events.append(event)
         if changed.all():
             self._gaps.pop(key, None)
+
+    def _changed_tensor(self, tensor: Any, changed: Any) -> None:
+        """Torch, or NumPy, replaced elements of a tensor: the gradients of what it held end there."""
+
+        def clear() -> None:
+            if tensor.grad is not None:
+                gradient = tensor.grad.detach()
+                gradient.masked_fill_(gradient.new_tensor(changed).bool(), 0.0)
+
+        if self._paused is None:
+            self._events.append(Event(reverse=clear))
 
     def _generations(self) -> dict[Any, Any]:
         """Of memory that the reverse needs as it is now, and that was not handed out: it must not be written."""
@@ -319,9 +343,11 @@ class Tape(context.Recorder):
 
         ``saves``: then it finds all memory that they use as they left it.
         """
+        self._look()  # what was written before is not part of the function
         outer, self._paused = self._paused, [*(self._paused or []), set()]
         try:
             result = function()
+            self._look()
             used = self._paused[-1]
         finally:
             self._paused = outer

@@ -31,6 +31,7 @@ class Stored:
         shape = whole.shape
         self.has_axes = bool(shape)
         self.parts: int = shape[0] if shape else 1
+        self._parts_are_bytes: bool | None = None
         self.origin: int = 0 if isinstance(whole, Ndarray) or not whole.origin else whole.origin[0]
 
     @property
@@ -43,16 +44,29 @@ class Stored:
             return None
         return first - self.origin
 
+    def copied_part(self, first: int | None) -> int | None:
+        """As `part`, but None where parts of the memory cannot be copied as bytes: then all of it is to be compared and copied."""
+        part = self.part(first)
+        if part is not None and self._parts_are_bytes is None:
+            self._parts_are_bytes = _are_bytes(self.view(part))
+        return part if self._parts_are_bytes else None
+
     def view(self, part: int | None) -> HostView:
         """The host's view of one part, or of all."""
-        whole: HostView = self.whole.view
+        return self.part_of(self.whole.view, part)
+
+    def part_of(self, whole: HostView, part: int | None) -> HostView:
+        """One part of a view of all, or of a copy."""
         if part is None or self.parts == 1:
             return whole
-        if isinstance(self.whole, Ndarray):
-            row = whole.count // self.parts * whole.dtype.size
-            return replace(whole, shape=whole.shape[1:], blocks=(Block(part * row, (row // whole.dtype.size,), (whole.dtype.size,), row),))
-        outer = sum(term.axis == 0 for term in self.whole.refs().layout.terms)
-        return replace(whole, shape=whole.shape[1:], blocks=tuple(_slice(b, outer, part, whole.dtype.size) for b in whole.blocks))
+        size, one = whole.dtype.size, whole.blocks[0]
+        if one.dims == (whole.count,) and one.strides == (size,):
+            row = whole.count // self.parts * size
+            blocks: tuple[Block, ...] = (Block(one.offset + part * row, (row // size,), (size,), row),)
+        else:
+            outer = sum(term.axis == 0 for term in self.whole.refs().layout.terms)
+            blocks = tuple(_slice(b, outer, part, size) for b in whole.blocks)
+        return replace(whole, shape=whole.shape[1:], blocks=blocks)
 
 
 def _slice(block: Block, outer: int, index: int, size: int) -> Block:
@@ -66,28 +80,40 @@ def _slice(block: Block, outer: int, index: int, size: int) -> Block:
 class Saved:
     """The contents of a part of memory at some time. ``event``: the number of the write that they were saved before."""
 
-    def __init__(self, memory: Stored, part: int | None) -> None:
+    def __init__(self, memory: Stored, part: int | None, known: Saved | None = None) -> None:
+        """Copy them, or what ``known`` has of them, which is a copy of all parts."""
         self.memory = memory
         self.part = part
         self._view = memory.view(part)
         self.nbytes = self._view.count * self._view.dtype.size
         self._compact = _compact(self._view)
-        self._copy = self._current()
+        self._copy = self._current(known)
 
-    def _current(self) -> Any:
+    def _current(self, known: Saved | None = None) -> Any:
         copy = context.session().memory.allocate(max(self.nbytes, 1))
-        transfer.copy(copy, self._compact, self.memory.allocation, self._view)
+        if known is None:
+            transfer.copy(copy, self._compact, self.memory.allocation, self._view)
+        else:
+            transfer.copy(copy, self._compact, known._copy, self.memory.part_of(known._compact, self.part))
         return copy
 
-    def changed(self) -> Array | None:
-        """Which elements of the memory hold other bytes than were saved; None if none does. Waits for launches."""
-        if transfer.known_equal(self._copy, self._compact, self.memory.allocation, self._view):
+    def changed(self, part: int | None) -> Array | None:
+        """Which elements (of a part, or all) hold other bytes than were saved; None if none does. Only of all parts. Waits for launches."""
+        saved, view = self.memory.part_of(self._compact, part), self.memory.view(part)
+        if transfer.known_equal(self._copy, saved, self.memory.allocation, view):
             return None
-        then, now = transfer.read(self._copy, self._compact), transfer.read(self.memory.allocation, self._view)
-        bits = f"u{self._view.dtype.size}"
-        changed = np.ascontiguousarray(then).view(bits) != np.ascontiguousarray(now).view(bits)
-        found: Array = np.asarray(changed).reshape(self._view.full_shape)
-        return found if found.any() else None
+        then, now = transfer.read(self._copy, saved), transfer.read(self.memory.allocation, view)
+        bits = f"u{view.dtype.size}"
+        differs = np.ascontiguousarray(then).view(bits) != np.ascontiguousarray(now).view(bits)
+        if not differs.any():
+            return None
+        found: Array = np.zeros(self._view.full_shape, np.bool_)
+        found[... if part is None else part] = differs.reshape(view.full_shape)
+        return found
+
+    def update(self, part: int | None) -> None:
+        """Save a part, or all, anew. Only of all parts."""
+        transfer.copy(self._copy, self.memory.part_of(self._compact, part), self.memory.allocation, self.memory.view(part))
 
     def swap(self) -> None:
         """Exchange what is in memory for what was saved."""
@@ -96,11 +122,14 @@ class Saved:
         self._copy = current
 
 
+def _are_bytes(view: HostView) -> bool:
+    """Whether devices can copy the contents as bytes: they lie densely, at multiples of 4."""
+    return all(b.span == math.prod(b.dims) * view.dtype.size and not b.offset % 4 and not b.span % 4 for b in view.blocks)
+
+
 def _compact(view: HostView) -> HostView:
     """How the elements of ``view`` lie in a copy of their own: as they do, if they are dense, so that the device copies them as bytes."""
-    size = view.dtype.size
-    dense = all(b.span == math.prod(b.dims) * size and not b.offset % 4 and not b.span % 4 for b in view.blocks)
-    if not dense:
+    if not _are_bytes(view):
         return transfer.dense_view(view.dtype, view.shape, view.element_shape)
     offsets = np.cumsum([0, *(b.span for b in view.blocks)]).tolist()
     return replace(view, blocks=tuple(replace(b, offset=offset) for b, offset in zip(view.blocks, offsets)))
@@ -169,9 +198,9 @@ class Versions:
             yield key, Saved(memory, part)
 
     def replace(self, key: Any, before: Saved) -> list[tuple[Any, Saved]]:
-        """Note that the host replaced all contents, which ``before`` has: that, by key, if any of it is needed."""
+        """Note that the host replaced what ``before`` has: that, by key, if any of it is needed."""
         wanted = self._wanted.get(key)
-        return [(key, before)] if wanted is not None and wanted.take(None) else []
+        return [(key, before)] if wanted is not None and wanted.take(before.part) else []
 
     def wanted(self) -> Iterable[tuple[Any, Stored]]:
         """The memory of whose current contents anything is needed, by key."""

@@ -28,8 +28,8 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
-    """Primal memory that the primal writes. ``first``: as of `Need`."""
+class Access:
+    """Primal memory that the primal reads or writes. ``first``: as of `Need`."""
 
     ref: Outer
     loc: Loc | None
@@ -93,11 +93,11 @@ class Derivative:
     ``capacities``: by number (`TapeRef.capacity`), the iterations that a tape must hold: a size expression where the host can know it at
     launch, None where one of ``sizing`` counts it, to run right before, in this order.
     ``logging``: set if the derivative needs values that the primal has to note, which only a Tape lets it do.
-    ``needs``: primal memory that ``kernel`` and ``sizing`` read; ``writes``: what the primal writes. ``sinks``: memory whose gradient flows
-    into ``kernel``, ``sources``: whose gradient it adds to. ``gaps``: memory without gradient that the primal gives values which depend on
-    its sources; ``gapped``: memory without gradient that the primal's sinks depend on; ``broken``: such memory that the primal writes, and
-    reads after that (writing, reading). ``recomputed``: how many operations on floats of the primal run again, by the line of the loop
-    around them (None: of no serial loop).
+    ``needs``: primal memory that ``kernel`` and ``sizing`` read; ``reads``, ``writes``: what the primal reads and writes. ``sinks``: memory
+    whose gradient flows into ``kernel``, ``sources``: whose gradient it adds to. ``gaps``: memory without gradient that the primal gives
+    values which depend on its sources; ``gapped``: memory without gradient that the primal's sinks depend on; ``broken``: such memory that
+    the primal writes, and reads after that (writing, reading). ``recomputed``: how many operations on floats of the primal run again, by
+    the line of the loop around them (None: of no serial loop).
     """
 
     kernel: Kernel
@@ -105,7 +105,8 @@ class Derivative:
     capacities: tuple[Size | None, ...] = ()
     logging: Logging | None = None
     needs: tuple[Need, ...] = ()
-    writes: tuple[Write, ...] = ()
+    reads: tuple[Access, ...] = ()
+    writes: tuple[Access, ...] = ()
     records: tuple[Record, ...] = ()
     sinks: tuple[Place, ...] = ()
     sources: tuple[Place, ...] = ()

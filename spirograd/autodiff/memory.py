@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from spirograd.analysis.sizes import size_of
-from spirograd.autodiff.derivative import Need, Write
+from spirograd.autodiff.derivative import Access, Need
 from spirograd.autodiff.needs import Conflict, needs, not_final, outer_key, too_late
 from spirograd.base.sizes import Size
 from spirograd.ir import ops
@@ -72,15 +72,18 @@ def _repeated(primal: Kernel, gradient: Kernel, read: Callable[[Ref], bool]) -> 
     return [op for op in primal.walk() if op in wanted]
 
 
-def memory_writes(primal: Kernel) -> tuple[Write, ...]:
-    """What ``primal`` writes, one entry for each memory and first index."""
-    found: dict[tuple[object, Size | None], Write] = {}
+def memory_accesses(primal: Kernel) -> tuple[tuple[Access, ...], tuple[Access, ...]]:
+    """What ``primal`` reads, and what it writes, one entry for each memory and first index. Atomics do both."""
+    reads: dict[tuple[object, Size | None], Access] = {}
+    writes: dict[tuple[object, Size | None], Access] = {}
     for op in primal.walk():
         ref = ref_of(op)
-        if op.code.effect in ("write", "atomic") and isinstance(ref, _OUTER) and ref.role == "primal":
-            first = first_index(op)
-            found.setdefault((ref, first), Write(ref, op.loc, first))
-    return tuple(found.values())
+        if isinstance(ref, _OUTER) and ref.role == "primal" and op.code.effect in ("read", "write", "atomic"):
+            access = Access(ref, op.loc, first_index(op))
+            for found, effects in ((reads, ("read", "atomic")), (writes, ("write", "atomic"))):
+                if op.code.effect in effects:
+                    found.setdefault((ref, access.first), access)
+    return tuple(reads.values()), tuple(writes.values())
 
 
 def first_index(op: Op) -> Size | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 
 import spirograd as sg
 
-torch = pytest.importorskip("torch")
+torch = needs.package("torch")
 
 pytestmark = pytest.mark.usefixtures("session")
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 
@@ -32,12 +35,12 @@ def by_dlpack(memory: Any) -> Any:
     array = np.from_dlpack(memory)
     if array.flags.writeable:
         return array
-    torch = pytest.importorskip("torch")  # NumPy 1 takes DLPack as read-only
+    torch = needs.package("torch")  # NumPy 1 takes DLPack as read-only
     return torch.from_dlpack(memory).numpy()
 
 
 def by_capsule(memory: Any) -> Any:
-    torch = pytest.importorskip("torch")
+    torch = needs.package("torch")
     view_of(memory)
     return torch.utils.dlpack.from_dlpack(memory.to_dlpack()).numpy()
 
@@ -549,3 +552,144 @@ def test_an_address_of_the_host() -> None:
         ctypes.c_float.from_address(address).value = 100.0
     np.testing.assert_array_equal(s.grad.to_numpy(), 3.0)
     assert w[0] == 100.0
+
+
+@sg.kernel
+def advance_field(x: sg.template(), t: sg.i32):
+    for i in range(N):
+        x[t + 1, i] = 0.5 * x[t, i] * x[t, i]
+
+
+@sg.kernel
+def advance_array(x: sg.types.ndarray(), t: sg.i32):
+    for i in range(N):
+        x[t + 1, i] = 0.5 * x[t, i] * x[t, i]
+
+
+@sg.kernel
+def row_field(x: sg.template(), t: sg.i32, loss: sg.template()):
+    for i in range(N):
+        loss[None] += x[t, i] * x[t, i]
+
+
+@sg.kernel
+def row_array(x: sg.types.ndarray(), t: sg.i32, loss: sg.types.ndarray()):
+    for i in range(N):
+        loss[None] += x[t, i] * x[t, i]
+
+
+@pytest.mark.parametrize("kind", ["field", "array", "columns", "between"])
+@pytest.mark.parametrize("handed", ["before", "between"])
+def test_time_steps(kind: str, handed: str) -> None:
+    """Launches use one step of many: it alone is compared, whichever of them the host changes, and when."""
+    steps = 4
+    if kind == "columns":  # the steps lie side by side
+        x = sg.field(sg.f32, needs_grad=True)
+        sg.root.dense(sg.j, N).dense(sg.i, steps + 1).place(x, x.grad)
+    elif kind == "between":
+        x, beside = sg.field(sg.f32, needs_grad=True), sg.field(sg.f32)
+        sg.root.dense(sg.ij, (steps + 1, N)).place(x, beside)
+        sg.root.dense(sg.ij, (steps + 1, N)).place(x.grad)
+    else:
+        x = memory_of("array" if kind == "array" else "field", (steps + 1, N))
+    loss = memory_of("array" if kind == "array" else "field", ())
+    advance, row = (advance_array, row_array) if kind == "array" else (advance_field, row_field)
+    start = np.zeros((steps + 1, N), np.float32)
+    start[0] = S
+    results = []
+    for seen in (True, False):
+        x.from_numpy(start)
+        view = view_of(x) if handed == "before" else None
+        with sg.ad.Tape(loss):
+            for t in range(steps):
+                advance(x, t)
+                row(x, t, loss)
+                sg.sync()
+                for at, i in ((0, 1), (t, 2), (t + 1, 0), (steps, 3)):
+                    if seen:
+                        x[at, i] = 1.0 + 0.25 * t + 0.125 * i
+                    else:
+                        view = view_of(x) if view is None else view
+                        view[at, i] = 1.0 + 0.25 * t + 0.125 * i
+            row(x, steps, loss)
+            row(x, 0, loss)
+        results.append([x.grad.to_numpy(), x.to_numpy(), loss.to_numpy()])
+    for one, other in zip(*results):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["in place", "data", "NumPy"])
+def test_tensors_between_launches(how: str) -> None:
+    """Torch changes a tensor that a kernel computed: the gradient ends at the elements that changed."""
+    torch = needs.package("torch")
+    x, y = torch.full((N,), 2.0, requires_grad=True), torch.zeros(N, requires_grad=True)
+    loss = memory_of("array", ())
+
+    def change(value: float) -> None:
+        if how == "in place":
+            with torch.no_grad():
+                y[1:3] = value
+        elif how == "data":
+            y.data[1:3] = value
+        else:
+            y.detach().numpy()[1:3] = value
+
+    with sg.ad.Tape(loss):
+        squares_array(x, y, 1.0)
+        change(7.0)
+        weighted_array(y, y, loss)
+        squares_array(x, y, 1.0)
+        weighted_array(x, y, loss)
+        change(1.0)
+    # y**2 where torch did not replace y, and x**3 where it did so before the loss read it
+    first, second = 4 * 2.0**3, 3 * 2.0**2
+    np.testing.assert_allclose(x.grad.numpy(), [first + second, second, second, first + second, first + second])
+    np.testing.assert_allclose(y.detach().numpy(), [4, 1, 1, 4, 4])
+
+
+@KINDS
+@pytest.mark.parametrize("where", ["before", "inside"])
+def test_writes_around_functions_that_are_not_recorded(kind: str, where: str) -> None:
+    """What the host writes before the function ends gradients; what happens inside of it does not, as nothing there does."""
+    results = []
+    for seen in (True, False):
+        x, y, loss = memory_of(kind), memory_of(kind), memory_of(kind, ())
+        x.fill(2.0)
+
+        def replace(x: Any = x, y: Any = y, seen: bool = seen) -> None:
+            sg.sync()
+            if seen:
+                y[1] = 7.0
+            else:
+                view_of(y)[1] = 7.0
+
+        @sg.ad.no_grad
+        def aside(x: Any = x, y: Any = y, replace: Any = replace) -> None:
+            SQUARES[kind](y, memory_of(kind), 1.0)
+            if where == "inside":
+                replace()
+
+        view_of(y)
+        with sg.ad.Tape(loss):
+            SQUARES[kind](x, y, 1.0)
+            if where == "before":
+                replace()
+            aside()
+            WEIGHTED[kind](y, y, loss)
+        results.append(x.grad.to_numpy())
+    np.testing.assert_array_equal(*results)
+    assert results[0][0] != 0
+
+
+def test_a_tape_goes_with_its_last_reference() -> None:
+    """What it saved does not wait for the garbage collector."""
+    w, s, loss = memory_of("field"), memory_of("field"), memory_of("field", ())
+    with sg.ad.Tape() as tape:
+        WEIGHTED["field"](w, s, loss)
+    gone = weakref.ref(tape)
+    gc.disable()
+    try:
+        del tape
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -189,12 +189,13 @@ def copy(target: Any, target_view: HostView, source: Any, source_view: HostView)
 
 
 def known_equal(a: Any, a_view: HostView, b: Any, b_view: HostView) -> bool:
-    """Whether the contents are the same bytes, as far as the host sees that without copying them: False says nothing. Waits for launches."""
-    wholes = [x.device.host_view(x.buffer) for x in (a, b)] if same_bytes(a_view, b_view) else [None]
-    if any(whole is None for whole in wholes):
+    """Whether the contents are the same bytes, where the host can compare them in place: False says nothing. Waits for launches."""
+    wholes = [x.device.host_view(x.buffer) for x in (a, b)] if same_bytes(a_view, b_view) else []
+    found = [np.frombuffer(whole, np.uint8) for whole in wholes if whole is not None]
+    if len(found) < 2:
         return False
     a.device.synchronize()
-    x, y = (np.frombuffer(whole, np.uint8) for whole in wholes)
+    x, y = found
     pairs = zip(a_view.blocks, b_view.blocks)
     return all(np.array_equal(_words(x[i.offset : i.offset + i.span]), _words(y[j.offset : j.offset + j.span])) for i, j in pairs)
 
