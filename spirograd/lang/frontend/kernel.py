@@ -14,6 +14,7 @@ from typing import Any
 from spirograd.base import knobs
 from spirograd.base.dtypes import DType, u32
 from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradSyntaxError
+from spirograd.base.recursion import deep_recursion
 from spirograd.ir import nodes
 from spirograd.ir import ops as ir
 from spirograd.ir.builder import Builder
@@ -44,9 +45,6 @@ from spirograd.lang.frontend.state import leaves as scalars_of
 from spirograd.lang.frontend.statements import Tracer
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.scalar import Value
-
-# Inlined calls and nested statements take some twenty frames of Python each.
-_RECURSION = 20_000
 
 logger = logging.getLogger("spirograd")
 
@@ -282,8 +280,7 @@ class Kernel(Staged):
         assert self._signature is not None
         where = source.of(self.function, "kernel")
         trace = Trace(Builder(), session.language)
-        before, limit = context.set_trace(trace), sys.getrecursionlimit()
-        sys.setrecursionlimit(max(limit, _RECURSION))
+        before = context.set_trace(trace)
         try:
             tracer = KernelTracer(trace)
             trace.b.loc = where.loc(where.tree, None)
@@ -302,12 +299,12 @@ class Kernel(Staged):
                 tracer.random_key = (seed, scalar.constant(0, u32))
                 frame.vars[RNG] = scalar.constant(0, u32)
             _refuse_assigned_arguments(where, self._parameters)
-            tracer.function_body(where.tree.body)
+            with deep_recursion():
+                tracer.function_body(where.tree.body)
             results = _store_result(tracer, frame, returns, where)
             body = trace.b.end()
         finally:
             context.set_trace(before)
-            sys.setrecursionlimit(limit)
         loc = where.loc(where.tree, None)
         return nodes.Kernel(self.function.__name__, tuple(tracer.declarations.args), body, results, loc), tracer, returns
 
