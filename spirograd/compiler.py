@@ -35,6 +35,7 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.loc import Loc
 from spirograd.base.options import CompileOptions
+from spirograd.base.recursion import deep_recursion
 from spirograd.ir import ops
 from spirograd.ir.interp import OnOp, compile_for_run
 from spirograd.ir.nodes import ArrayRef, Kernel, Ref
@@ -82,7 +83,7 @@ def compile_kernel(
     finish = _FINISH.get(caps.profile)
     if finish is None:
         raise SpirogradUnsupportedError(f"there is no code generator for profile {caps.profile!r}", kernel.loc)
-    with _gc_paused():
+    with _gc_paused(), deep_recursion():
         run = _Pipeline(caps, options)
         key = key or kernel_key(kernel, caps, options)
         if options.verify:
@@ -127,7 +128,7 @@ def differentiate(kernel: Kernel, mode: str, partner: Partner, caps: Capabilitie
     Raises SpirogradUnsupportedError, with the line, for what has no derivative.
     """
     ctx = PassContext(caps, replace(options, optimize=True))
-    with _gc_paused():
+    with _gc_paused(), deep_recursion():
         primal = simplify(kernel, ctx)
         if mode in ("forward", "constant"):
             derivative = forward(primal, partner, ctx, mode == "constant")
@@ -318,7 +319,9 @@ def kernel_key(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> s
     # Source lines are part of the artifact where it reports them. Showing and verifying stages changes nothing.
     reports = options.check_bounds or options.check_overflow or any(op.code.effect in ("check", "print") for op in kernel.walk())
     options = replace(options, keep_stages=False, verify=False)
-    parts = (to_text(kernel, locs=reports), repr(caps), repr(options), _fingerprint())
+    with deep_recursion():
+        text = to_text(kernel, locs=reports)
+    parts = (text, repr(caps), repr(options), _fingerprint())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -39,6 +39,7 @@ class Capabilities:
     max_push_constants: int = 128
     max_allocation: int = 1 << 62
     loop_limit: int = 0  # iterations after which the driver ends the loops of an invocation; 0: none
+    nesting_limit: int = 0  # levels of `if` and loops beyond which the driver computes wrong numbers; 0: none
     # Whether memory barriers may stand in code that not all invocations of a workgroup run. False: llvmpipe (seen with Mesa 22.3), which
     # takes them for execution barriers, loses invocations there, and needs none, for its atomics are sequentially consistent.
     memory_barriers: bool = True

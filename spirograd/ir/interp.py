@@ -87,6 +87,7 @@ class _Compiler:
         self.faults: list[FaultSite] = []
         self.prints: tuple[PrintSite, ...] = ()
         self.on_op: OnOp | None = None
+        self.functions: dict[str, tuple[list[int], list[Step], list[int]]] = {}
 
     def new(self, value: Any = None) -> int:
         self.template.append(value)
@@ -507,6 +508,20 @@ def _cas(c: _Compiler, op: Op) -> Step:
     return step
 
 
+def _call(c: _Compiler, op: Op) -> Step:
+    params, steps, (result,) = c.functions[op.attr]
+    args, out = c.args(op), c.slot(op)
+
+    def step(env: Env) -> None:
+        for param, arg in zip(params, args):
+            env[param] = env[arg]
+        for inner in steps:
+            inner(env)
+        env[out] = env[result]
+
+    return step
+
+
 def _barrier(c: _Compiler, op: Op) -> None:
     """Nothing: the interpreter is one thread, and does everything in order."""
 
@@ -538,7 +553,7 @@ def _print(c: _Compiler, op: Op) -> Step:
 _MAKERS: dict[OpCode, Callable[[_Compiler, Op], Step | None]] = {
     ops.const: _const, ops.result: _result, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
     ops.arg: _block_entry, ops.shape: _block_entry, ops.seed: _block_entry, ops.slot: _block_entry,
-    ops.row: _row, ops.tape_word: _tape_word,
+    ops.row: _row, ops.tape_word: _tape_word, ops.call: _call,
     ops.load: _load, ops.store: _store, ops.atomic: _atomic, ops.cas: _cas, ops.claim: _row, ops.barrier: _barrier, ops.check: _check,
     ops.print_: _print,
 }  # fmt: skip
@@ -560,6 +575,8 @@ def compile_for_run(
     """
     c = _Compiler(kernel, block, temps)
     c.faults, c.prints, c.on_op = list(faults), tuple(prints), on_op
+    for function in kernel.functions:
+        c.functions[function.name] = c.region(function.body)
     _, steps, _ = c.region(kernel.body)
     special = {kind: c.block.get((kind, 0, 0, "primal")) for kind in ("fault", "print", "launch")}
 

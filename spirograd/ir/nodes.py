@@ -54,10 +54,15 @@ class Region:
 
     def walk(self) -> Iterator[Op]:
         """Every operation in here, outer before inner, in order."""
-        for op in self.ops:
-            yield op
-            for region in op.regions:
-                yield from region.walk()
+        pending = [iter(self.ops)]
+        while pending:
+            for op in pending[-1]:
+                yield op
+                if op.regions:
+                    pending += [iter(region.ops) for region in reversed(op.regions)]
+                    break
+            else:
+                pending.pop()
 
 
 # --- memory references -------------------------------------------------------------------------------------------------
@@ -258,11 +263,30 @@ class ArrayArg:
 
 
 @dataclass(slots=True, eq=False)
+class Function:
+    """A function that operations ``call`` of a kernel name: its body takes the operands of the call and yields the result.
+
+    It has no effects: no access to memory, no diagnostics, no calls of functions that stand after it.
+    """
+
+    name: str
+    body: Region
+
+    @property
+    def result(self) -> Type:
+        """The type of a call."""
+        return self.body.results[0].type
+
+    def with_body(self, body: Region) -> Function:
+        return self if body is self.body else Function(self.name, body)
+
+
+@dataclass(slots=True, eq=False)
 class Kernel:
     """A kernel: flat arguments (aggregates are split by the front end), a body, and the TempRefs that hold its return values.
 
     Before ``offload`` the body is ordinary code whose outermost parallel ``for`` become tasks; after it the body holds only ``task``
-    operations (and the terminator).
+    operations (and the terminator). ``functions``: what the body calls, callees before callers.
     """
 
     name: str
@@ -270,12 +294,20 @@ class Kernel:
     body: Region
     returns: tuple[TempRef, ...] = ()
     loc: Loc | None = None
+    functions: tuple[Function, ...] = ()
 
-    def with_body(self, body: Region) -> Kernel:
-        return self if body is self.body else Kernel(self.name, self.args, body, self.returns, self.loc)
+    def with_body(self, body: Region, functions: tuple[Function, ...] | None = None) -> Kernel:
+        """This kernel with another body, and other ``functions`` if any are given."""
+        functions = self.functions if functions is None else functions
+        if body is self.body and functions == self.functions:
+            return self
+        return Kernel(self.name, self.args, body, self.returns, self.loc, functions)
 
     def walk(self) -> Iterator[Op]:
-        return self.body.walk()
+        """Every operation of the functions and of the body."""
+        for function in self.functions:
+            yield from function.body.walk()
+        yield from self.body.walk()
 
 
 def ref_of(op: Op) -> Ref | None:

@@ -327,6 +327,10 @@ insert = _op(
     evaluate=lambda t, v, i, x: tuple(x if k == min(max(int(i), 0), len(v) - 1) else y for k, y in enumerate(v)),
 )
 
+# --- functions -----------------------------------------------------------------------------------------------------------
+
+call = _op("call", None, "pure", "attr the name of a `Function` of the kernel: its result for these operands.", level="device")
+
 # --- arguments -----------------------------------------------------------------------------------------------------------
 
 arg = _op("arg", 0, "pure", "Scalar argument number `attr` of the kernel.", level="kernel")

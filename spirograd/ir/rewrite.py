@@ -93,4 +93,5 @@ class Rewriter:
         """The kernel rewritten; at once as it is if there is nothing in it that a handler is for."""
         if type(self).visit is Rewriter.visit and not any(op.code in self.handlers for op in kernel.walk()):
             return kernel
-        return kernel.with_body(self.region(kernel.body))
+        functions = tuple([f.with_body(self.region(f.body)) for f in kernel.functions])
+        return kernel.with_body(self.region(kernel.body), functions)

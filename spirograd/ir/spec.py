@@ -16,6 +16,7 @@ from spirograd.ir.nodes import (
     ArrayRef,
     BufferRef,
     FieldRef,
+    Function,
     Kernel,
     LoopAttr,
     Op,
@@ -60,6 +61,8 @@ class _Verifier:
         self.rules = SPEC[level]
         self.visible: set[Op] = set()
         self.defined: set[Op] = set()
+        self.functions: dict[str, Function] = {}
+        self.returning = {f.body.ops[-1] for f in kernel.functions if f.body.ops}
         self.path: list[Op] = []
 
     def fail(self, op: Op, rule: str) -> NoReturn:
@@ -72,6 +75,15 @@ class _Verifier:
     def need(self, condition: bool, op: Op, rule: str) -> None:
         if not condition:
             self.fail(op, rule)
+
+    def function(self, function: Function) -> None:
+        """Check a function, which may call those that were checked before."""
+        self.region(function.body, None)
+        effects = {op.code.effect for op in function.body.walk()} - {"pure", "control", "structure"}
+        name = f"{self.kernel.name}, {self.level} IR: function {function.name!r}"
+        if effects or len(function.body.results) != 1 or function.name in self.functions:
+            raise IRError(f"{name} has effects, or not one result, or the name of another")
+        self.functions[function.name] = function
 
     def define(self, op: Op) -> None:
         self.need(op not in self.defined, op, "is defined twice")
@@ -240,12 +252,21 @@ def _insert(v: _Verifier, op: Op) -> None:
     _plain(v, op)
 
 
+def _call(v: _Verifier, op: Op) -> None:
+    function = v.functions.get(op.attr)
+    if function is None:
+        v.fail(op, "the kernel has no such function, or it stands further down")
+    params = tuple([p.type for p in function.body.params])
+    v.need(tuple([a.type for a in op.args]) == params, op, f"the function takes {params}")
+    v.need(op.type == function.result, op, f"the function gives {function.result}")
+
+
 # --- control -------------------------------------------------------------------------------------------------------------
 
 
 def _yield(v: _Verifier, op: Op) -> None:
     v.need(op.type is VOID, op, "is void")
-    v.need(bool(v.path) or not op.args, op, "a kernel yields nothing")
+    v.need(bool(v.path) or not op.args or op in v.returning, op, "a kernel yields nothing")
 
 
 def _if(v: _Verifier, op: Op) -> None:
@@ -456,7 +477,7 @@ def _print(v: _Verifier, op: Op) -> None:
 
 _SPECIAL: dict[OpCode, Rule] = {
     ops.const: _const, ops.result: _result, ops.yield_: _yield, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
-    ops.select: _select, ops.cast: _cast, ops.bitcast: _bitcast, ops.vec: _vec, ops.extract: _extract, ops.insert: _insert,
+    ops.call: _call, ops.select: _select, ops.cast: _cast, ops.bitcast: _bitcast, ops.vec: _vec, ops.extract: _extract, ops.insert: _insert,
     ops.arg: _arg, ops.shape: _shape, ops.seed: _seed, ops.tape_word: _tape_word, ops.row: _row, ops.slot: _slot, ops.load: _load,
     ops.store: _store,
     ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.check: _check, ops.print_: _print,
@@ -494,5 +515,7 @@ def verify(kernel: Kernel, level: str) -> None:
     if level not in LEVELS:
         raise ValueError(f"no such level of IR: {level!r}; there are {', '.join(LEVELS)}")
     verifier = _Verifier(kernel, level)
+    for function in kernel.functions:
+        verifier.function(function)
     verifier.region(kernel.body, None)
     _whole(kernel, level)

@@ -20,6 +20,7 @@ from spirograd.ir.nodes import (
     ArrayRef,
     BufferRef,
     FieldRef,
+    Function,
     Kernel,
     Layout,
     LoopAttr,
@@ -81,6 +82,11 @@ class _Printer:
         for ref, name in self.refs.items():
             self.lines.append(f"ref {name} = {self.construct(ref)}")
         self.lines += [f"return {self.refs[ref]}" for ref in kernel.returns]
+        for function in kernel.functions:
+            params = ", ".join([f"{self.define(p)}: {type_text(p.type)}" for p in function.body.params])
+            self.lines.append(f"function {_quote(function.name)} {{ ({params})")
+            self.region(function.body, 1)
+            self.lines.append("}")
         self.lines.append("{")
         self.region(kernel.body, 1)
         self.lines.append("}")
@@ -384,21 +390,34 @@ class _Parser:
         self.finish(line)
         arguments: list[ScalarArg | ArrayArg] = []
         returns: list[TempRef] = []
+        functions: list[Function] = []
         while True:
             line = self.line()
             if line.take("{"):
                 self.finish(line)
                 break
+            if line.take("function"):
+                functions.append(self.function(line))
+                continue
             self.header(line, arguments, returns)
             self.finish(line)
         body, closing = self.region(())
         self.finish(closing)
         if not self.lines[self.next].done:
             self.lines[self.next].fail("text after the kernel")
-        return Kernel(name, tuple(arguments), body, tuple(returns), loc)
+        return Kernel(name, tuple(arguments), body, tuple(returns), loc, tuple(functions))
+
+    def function(self, line: _Line) -> Function:
+        """What follows the word `function`."""
+        name = line.string()
+        line.expect("{")
+        body, closing = self.region(self.params(line))
+        self.finish(closing)
+        self.values.clear()
+        return Function(name, body)
 
     def header(self, line: _Line, arguments: list[ScalarArg | ArrayArg], returns: list[TempRef]) -> None:
-        word = line.match(_NAME, "arg, ref, return or {")
+        word = line.match(_NAME, "arg, ref, return, function or {")
         if word == "arg":
             argument = self.construct(line)
             if not isinstance(argument, (ScalarArg, ArrayArg)):

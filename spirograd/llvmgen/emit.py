@@ -14,6 +14,7 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, TaskAttr, ref_of
 from spirograd.llvmgen import abi, half
 from spirograd.llvmgen.alone import alone_body, updates_memory
+from spirograd.llvmgen.callees import Callees
 from spirograd.llvmgen.cost import cost_of
 from spirograd.llvmgen.function import FunctionEmitter
 from spirograd.llvmgen.lanes import LaneEmitter, lane_count
@@ -55,6 +56,7 @@ def emit_kernel(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: Co
     """
     _check_slots(kernel, block)
     module = ModuleText(caps, options)
+    module.callee = Callees(module, kernel.functions).callee
     module.declare(abi.POOL_RUN, "void", "ptr, ptr, ptr, i64, i64, i64, i64, i64", " nounwind")
     module.declare(abi.POOL_UPDATE, "void", "ptr, ptr, ptr, ptr, i64, i64, i64, i64, i64, i64", " nounwind")
     tasks = kernel.body.ops[:-1]

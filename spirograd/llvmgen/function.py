@@ -79,6 +79,11 @@ class FunctionEmitter:
 
     # How plain operations write types, operands and constants; different where they work on several lanes.
 
+    @property
+    def width(self) -> int:
+        """How many lanes the operation being emitted works on."""
+        return 1
+
     def type_text(self, t: Type) -> str:
         return type_name(t)
 
@@ -420,6 +425,13 @@ class FunctionEmitter:
         source = op.args[0]
         same = self.type_text(source.type) == self.type_text(op.type)
         self.env[op] = self.env[source] if same else self.value(f"bitcast {self.typed(source)} to {self.type_text(op.type)}")
+
+    # --- functions ---
+
+    def call(self, op: Op) -> None:
+        args = ", ".join([self.typed(a) for a in op.args])
+        callee, attributes = self.module.callee(op.attr, self.width)
+        self.set(op, f"call {self.type_text(op.type)} {callee}({args}){attributes}")
 
     # --- vectors ---
 

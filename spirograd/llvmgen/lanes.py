@@ -95,6 +95,10 @@ class LaneEmitter(FunctionEmitter):
 
     # --- how operations are written ---
 
+    @property
+    def width(self) -> int:
+        return self.lanes if self._vector else 1
+
     def _vector_type(self, t: Type) -> str:
         assert isinstance(t, DType)
         return type_name(Lanes(self.lanes, t))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -61,9 +62,14 @@ def symbol(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.$]", "_", name) or "_"
 
 
+def _no_function(name: str, lanes: int) -> tuple[str, str]:
+    raise KeyError(name)
+
+
 @dataclass(slots=True, eq=False)
 class ModuleText:
-    """Collects what functions refer to; `text` puts the module together."""
+    """Collects what functions refer to; `text` puts the module together. ``callee``: what stands before and behind the arguments of
+    a call of a function of the kernel, on so many lanes."""
 
     caps: Capabilities
     options: CompileOptions
@@ -74,6 +80,7 @@ class ModuleText:
     used: dict[str, None] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     uses_double_to_half: bool = False
+    callee: Callable[[str, int], tuple[str, str]] = _no_function
 
     def declare(self, name: str, result: str, params: str, attributes: str = "") -> str:
         """Declare function ``name`` once; returns it as an operand of `call`."""

@@ -129,6 +129,8 @@ OP_MAP: dict[OpCode, Spelling] = {
     ops.vec: Emitted("vec"),
     ops.extract: Emitted("extract"),
     ops.insert: Emitted("insert"),
+    # functions
+    ops.call: Emitted("call"),
     # arguments
     ops.stop_grad: _KERNEL_LEVEL,
     ops.recall: _KERNEL_LEVEL,

@@ -9,6 +9,7 @@ from spirograd.base.artifact import ArgBlock
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.options import CompileOptions
+from spirograd.ir import nodes as ir_nodes
 from spirograd.ir.nodes import Kernel, Op, TaskAttr
 from spirograd.ir.ops import OpCode
 from spirograd.ir.slot_names import slot_names
@@ -41,6 +42,33 @@ class TaskModule(NamedTuple):
     bindings: tuple[tuple[int, ...], ...]
 
 
+class _Callees:
+    """Defines those functions of a kernel that a task calls."""
+
+    def __init__(self, e: Emitter, kernel: Kernel) -> None:
+        self._e = e
+        self._functions = {f.name: f for f in kernel.functions}
+        self._ids: dict[str, int] = {}
+
+    def id(self, name: str) -> int:
+        """The id of a function, which is defined when it is first asked for."""
+        if name not in self._ids:
+            self._ids[name] = self._define(self._functions[name])
+        return self._ids[name]
+
+    def _define(self, called: ir_nodes.Function) -> int:
+        outer, body = self._e, called.body
+        function = Function(outer.m, called.name, outer.type(called.result), [outer.type(p.type) for p in body.params])
+        e = Emitter(outer.m, function, outer.caps, outer.options, HANDLERS)
+        e.loc = outer.loc
+        e.homes = VectorHomes(e, (body,))
+        e.callee = self.id
+        e.ids.update(zip(body.params, function.params))
+        e.run(body)
+        function.finish(e.id(body.results[0]))
+        return function.id
+
+
 def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions, group_size: int) -> TaskModule:
     """The SPIR-V module of one task (device IR), with the entry point ``main`` and ``group_size`` invocations per workgroup.
 
@@ -62,6 +90,7 @@ def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, opt
     e.slot_names = slot_names(kernel, block.slots)
     e.homes = VectorHomes(e, task.regions)
     e.memory = AddressedMemory(e, block, task) if caps.buffer_address else BoundMemory(e, block, task)
+    e.callee = _Callees(e, kernel).id
     if attr.kind == "serial":
         emit_serial(e, task)
     else:

@@ -1,4 +1,4 @@
-"""`if`, `for`, `while`: structured control flow. Carried values and results live in Function variables (drivers promote them)."""
+"""`if`, `for`, `while`: structured control flow; calls. Carried values and results live in Function variables (drivers promote them)."""
 
 from __future__ import annotations
 
@@ -98,4 +98,8 @@ def emit_result(e: Emitter, op: Op) -> None:
     e.homes.bind(op, e.results[op.args[0]][op.attr])
 
 
-HANDLERS = {ops.if_: emit_if, ops.for_: emit_for, ops.while_: emit_while, ops.result: emit_result}
+def emit_call(e: Emitter, op: Op) -> None:
+    e.ids[op] = e.f.value("FunctionCall", e.type(op.type), e.callee(op.attr), *[e.id(a) for a in op.args])
+
+
+HANDLERS = {ops.call: emit_call, ops.if_: emit_if, ops.for_: emit_for, ops.while_: emit_while, ops.result: emit_result}

@@ -32,6 +32,10 @@ _NEEDED = {"i8": "int8", "u8": "int8", "i16": "int16", "u16": "int16", "i64": "i
 _FLOAT_FORMAT = {16: ("<e", "<H"), 32: ("<f", "<I"), 64: ("<d", "<Q")}
 
 
+def _no_function(name: str) -> int:
+    raise KeyError(name)
+
+
 class Emitter:
     """State of one task. ``ids`` maps IR values to SPIR-V ids; ``results`` the control operations to the ids of their results."""
 
@@ -54,6 +58,7 @@ class Emitter:
         self.homes: VectorHomes
         self.claims: dict[BufferRef, int] = {}  # counter -> the variable that keeps what this invocation has claimed
         self.exact = not options.fast_math
+        self.callee: Callable[[str], int] = _no_function  # name of a function of the kernel -> its id
 
     # --- regions -----------------------------------------------------------------------------------------------------------
 

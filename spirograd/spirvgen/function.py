@@ -6,7 +6,7 @@ construct that is left half done raises ModuleError.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 
 from spirograd.base.loc import Loc
@@ -23,15 +23,18 @@ def _closed(words: Iterable[int]) -> None:
 
 
 class Function:
-    """A function without parameters or result: the entry point.
+    """A function: the entry point, which has no parameters and no result, or one that is called, with the ids of those types.
 
     Three lists of words: variables (which SPIR-V wants first), prologue (what is computed once, before everything else) and body.
     """
 
-    def __init__(self, module: Module, name: str) -> None:
+    def __init__(self, module: Module, name: str, result: int | None = None, params: Sequence[int] = ()) -> None:
         self.module = module
         self.id = module.new_id()
         module.name(self.id, name)
+        self.result = module.type_void if result is None else result
+        self._param_types = tuple(params)
+        self.params = [module.new_id() for _ in params]
         self._variables: list[int] = []
         self._prologue: list[int] = []
         self._body: list[int] = []
@@ -146,15 +149,20 @@ class Function:
         """
         return Loop(self, separate_condition)
 
-    def finish(self) -> None:
-        """Return from the function and append it to the module."""
+    def finish(self, value: int | None = None) -> None:
+        """Return from the function, with ``value`` if it has a result, and append it to the module."""
         if self._constructs:
             raise ModuleError("function finished inside of a construct")
-        self._terminate("Return")
+        if value is None:
+            self._terminate("Return")
+        else:
+            self._terminate("ReturnValue", value)
         module = self.module
         none = enumerant("FunctionControl", "None")
-        signature = module.intern("TypeFunction", module.type_void)
-        module.add("function", "Function", module.type_void, self.id, none, signature)
+        signature = module.intern("TypeFunction", self.result, *self._param_types)
+        module.add("function", "Function", self.result, self.id, none, signature)
+        for t, param in zip(self._param_types, self.params):
+            module.add("function", "FunctionParameter", t, param)
         module.add("function", "Label", module.new_id())
         words = module.sections["function"]
         words += self._variables

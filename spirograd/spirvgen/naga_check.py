@@ -24,7 +24,8 @@ def _names(text: str) -> list[str]:
 _FREE = _names(
     "ExtInstImport MemoryModel EntryPoint ExecutionMode String Source Line NoLine Name MemberName Decorate MemberDecorate "
     "TypeVoid TypeBool TypeVector TypeArray TypeRuntimeArray TypeStruct TypeFunction ConstantTrue ConstantFalse ConstantNull "
-    "Function FunctionEnd Label Branch BranchConditional SelectionMerge LoopMerge Return Variable AccessChain "
+    "Function FunctionParameter FunctionCall FunctionEnd Label Branch BranchConditional SelectionMerge LoopMerge Return ReturnValue "
+    "Variable AccessChain "
     "CompositeConstruct CompositeExtract CompositeInsert VectorExtractDynamic VectorInsertDynamic ControlBarrier MemoryBarrier "
     "AtomicIAdd AtomicAnd AtomicOr AtomicXor AtomicExchange "
     "GroupNonUniformFAdd GroupNonUniformFMul GroupNonUniformIAdd GroupNonUniformIMul "

@@ -123,6 +123,8 @@ MAP: dict[OpCode, Entry] = {
     ops.vec: COMPOSED("emit_vector"),
     ops.extract: COMPOSED("emit_vector"),
     ops.insert: COMPOSED("emit_vector"),
+    # functions
+    ops.call: COMPOSED("emit_control"),
     # arguments and memory
     ops.stop_grad: _DERIVATIVES,
     ops.recall: _DERIVATIVES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, Vec
 from spirograd.base.errors import SpirogradUnsupportedError
-from spirograd.ir.nodes import Kernel, Op
+from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.transforms.context import PassContext
 
 # The capability behind each type, and what to call it.
@@ -18,11 +18,16 @@ _TYPE_NEEDS = {
 
 
 def check_capabilities(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """``kernel`` as it is; raises SpirogradUnsupportedError for the first type that the device lacks.
+    """``kernel`` as it is; raises SpirogradUnsupportedError for the first type that the device lacks, and for control flow that is nested
+    deeper than the driver compiles correctly.
 
     Integers of 8 and 16 bits and access to narrow memory are no matter: `widen_integers` has left none that the device lacks.
     """
     caps = ctx.caps
+    if caps.nesting_limit:
+        for task in kernel.body.ops[:-1]:
+            for region in task.regions:
+                _check_nesting(region, caps.nesting_limit)
     missing = {name: what for name, (flag, what) in _TYPE_NEEDS.items() if not getattr(caps, flag)}
     if not missing:
         return kernel
@@ -31,6 +36,17 @@ def check_capabilities(kernel: Kernel, ctx: PassContext) -> Kernel:
         if isinstance(t, DType) and t.name in missing:
             _refuse(caps, missing[t.name], f"a value of type {t}", op)
     return kernel
+
+
+def _check_nesting(region: Region, limit: int, depth: int = 0) -> None:
+    """Refuse an `if` or a loop that stands in ``limit`` others."""
+    for op in region.ops:
+        if op.regions and depth == limit:
+            message = f"control flow is nested more than {limit} levels deep here, which this driver compiles to wrong code"
+            hint = "use separate `if`s or a loop over a table: each `elif` stands in the `else` before it, each operand of `and` in an `if`"
+            raise SpirogradUnsupportedError(message, op.loc, hint)
+        for inner in op.regions:
+            _check_nesting(inner, limit, depth + 1)
 
 
 def _refuse(caps: Capabilities, feature: str, what: str, op: Op) -> None:

@@ -18,11 +18,16 @@ def dce(kernel: Kernel, ctx: PassContext) -> Kernel:
     A `while` that has no effect goes too, whether or not it would have ended.
     """
     live = _Liveness()
+    called = {op.attr for op in kernel.walk() if op.code is ops.call} if kernel.functions else ()
+    functions = tuple([f for f in kernel.functions if f.name in called])
+    for function in functions:
+        live.region(function.body, None)
+        live.need(function.body.results[0])
     live.region(kernel.body, None)
     live.close()
-    if live.complete:
+    if live.complete and len(functions) == len(kernel.functions):
         return kernel
-    return _Remove(live).kernel(kernel)
+    return _Remove(live).kernel(kernel.with_body(kernel.body, functions))
 
 
 class _Liveness:

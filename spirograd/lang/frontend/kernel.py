@@ -15,6 +15,7 @@ from typing import Any
 from spirograd.base import knobs
 from spirograd.base.dtypes import DType, u32
 from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradSyntaxError
+from spirograd.base.recursion import deep_recursion
 from spirograd.ir import nodes
 from spirograd.ir import ops as ir
 from spirograd.ir.builder import Builder
@@ -46,9 +47,6 @@ from spirograd.lang.frontend.statements import Tracer
 from spirograd.lang.frontend.texts import text_of
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.scalar import Value
-
-# Inlined calls and nested statements take some twenty frames of Python each.
-_RECURSION = 20_000
 
 logger = logging.getLogger("spirograd")
 
@@ -311,8 +309,7 @@ class Kernel(Staged):
     ) -> tuple[nodes.Kernel, KernelTracer, Any]:
         assert self._signature is not None
         trace = Trace(Builder(), session.language)
-        before, limit = context.set_trace(trace), sys.getrecursionlimit()
-        sys.setrecursionlimit(max(limit, _RECURSION))
+        before = context.set_trace(trace)
         try:
             tracer = KernelTracer(trace)
             tracer.foreseen = foreseen
@@ -332,12 +329,12 @@ class Kernel(Staged):
                 tracer.random_key = (seed, scalar.constant(0, u32))
                 frame.vars[RNG] = scalar.constant(0, u32)
             _refuse_assigned_arguments(where, self._parameters)
-            tracer.function_body(where.tree.body)
+            with deep_recursion():
+                tracer.function_body(where.tree.body)
             results = _store_result(tracer, frame, returns, where)
             body = trace.b.end()
         finally:
             context.set_trace(before)
-            sys.setrecursionlimit(limit)
         loc = where.loc(where.tree, None)
         return nodes.Kernel(self.function.__name__, tuple(tracer.declarations.args), body, results, loc), tracer, returns
 

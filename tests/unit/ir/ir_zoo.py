@@ -98,6 +98,15 @@ arg ScalarArg("n", i32)
 arg ArrayArg("x", f32, 1)
 ref x = BufferRef("x", Slot("array", index=1), f32)
 ref temps = BufferRef("temps", Slot("temps", offset=8), u32)
+function "twice" { (%p: f32)
+  %d = add(%p, %p) : f32
+  yield(%d)
+}
+function "both" { (%p: f32, %q: f32)
+  %t = call["twice"](%p) : f32
+  %d = add(%t, %q) : f32
+  yield(%d)
+}
 {
   task[TaskAttr("serial", "first")]() {
     %i = slot[Slot("scalar", dtype=i32, offset=16)]() : i32
@@ -105,6 +114,7 @@ ref temps = BufferRef("temps", Slot("temps", offset=8), u32)
     %zero = const[0]() : i32
     %f = load[x](%zero) : f32
     %g = load[x](%i) : f32
+    %h = call["both"](%f, %g) : f32
     %c = gt(%i, %j) : u1
 """
     + arithmetic(False, "    ")

@@ -213,6 +213,54 @@ def test_references_name_array_arguments() -> None:
         verify(kernel_of(zero, Op(ops.load, f32, (zero,), ArrayRef("x", 3, f32, 1))), "kernel")
 
 
+FUNCTION = """function "half" { (%p: f32)
+  %c = const[0.5]() : f32
+  %r = mul(%p, %c) : f32
+  yield(%r)
+}
+"""
+TASK = """{
+  task[TaskAttr("serial", "only")]() {
+    %%f = const[1.0]() : f32
+    %%i = const[1]() : i32
+    %s
+    yield()
+  }
+  yield()
+}
+"""
+
+
+def functions_check(functions: str, line: str) -> None:
+    verify(parse(HEADER + functions + TASK % line), "device")
+
+
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ('%r = call["third"](%f) : f32', "no such function"),
+        ('%r = call["half"](%i) : f32', "the function takes"),
+        ('%r = call["half"](%f, %f) : f32', "the function takes"),
+        ('%r = call["half"](%f) : f64', "the function gives f32"),
+    ],
+)
+def test_calls_fit_their_functions(line: str, rule: str) -> None:
+    functions_check(FUNCTION, '%r = call["half"](%f) : f32')
+    with pytest.raises(IRError, match=rule):
+        functions_check(FUNCTION, line)
+
+
+def test_functions_have_no_effects_and_do_not_call_later_ones() -> None:
+    writing = FUNCTION.replace("%r = mul", "%z = const[0]() : i32\n  store[b](%z, %p)\n  %r = mul")
+    with pytest.raises(IRError, match="has effects"):
+        functions_check(writing, "")
+    with pytest.raises(IRError, match="has effects, or not one result, or the name of another"):
+        functions_check(FUNCTION + FUNCTION, "")
+    calling = FUNCTION.replace("mul(%p, %c)", 'call["half"](%p)')
+    with pytest.raises(IRError, match="stands further down"):
+        functions_check(calling, "")
+
+
 def test_sites_are_sites() -> None:
     c = Op(ops.const, u1, (), True)
     verify(kernel_of(c, Op(ops.check, VOID, (c,), FaultSite("assert", "", (), None))), "kernel")

@@ -37,7 +37,12 @@ def same(a: Op, b: Op, known: dict[Op, Op]) -> None:
 
 def equal(a: Kernel, b: Kernel) -> None:
     assert (a.name, a.args, a.returns, a.loc) == (b.name, b.args, b.returns, b.loc)
+    assert [f.name for f in a.functions] == [f.name for f in b.functions]
     known: dict[Op, Op] = {}
+    for f, g in zip(a.functions, b.functions):
+        known.update(zip(f.body.params, g.body.params))
+        for x, y in zip(f.body.ops, g.body.ops, strict=True):
+            same(x, y, known)
     for x, y in zip(a.body.ops, b.body.ops, strict=True):
         same(x, y, known)
 

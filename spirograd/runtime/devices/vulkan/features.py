@@ -10,7 +10,7 @@ import vulkan as vk
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.runtime.device import DeviceInfo
-from spirograd.runtime.devices.grid import LLVMPIPE_LOOP_LIMIT
+from spirograd.runtime.devices.grid import LLVMPIPE_LOOP_LIMIT, LLVMPIPE_NESTING_LIMIT
 from spirograd.runtime.devices.vulkan.api import (
     API_1_2,
     API_1_3,
@@ -61,6 +61,7 @@ _REQUIRED = {
 }
 _PORTABILITY_SUBSET = "VK_KHR_portability_subset"  # must be enabled where it is offered (MoltenVK)
 _LOOP_LIMIT = {vk.VK_DRIVER_ID_MESA_LLVMPIPE: LLVMPIPE_LOOP_LIMIT}
+_NESTING_LIMIT = {vk.VK_DRIVER_ID_MESA_LLVMPIPE: LLVMPIPE_NESTING_LIMIT}
 _INDEPENDENCE_NONE = 2  # VK_SHADER_FLOAT_CONTROLS_INDEPENDENCE_NONE
 _COMPUTE_STAGE = 0x20
 _SUBGROUP_ARITHMETIC = 0x4
@@ -124,6 +125,7 @@ def query(physical: Any) -> Features:
         exact_specials=tuple(bits for bits in (16, 32, 64) if getattr(v12, f"shaderSignedZeroInfNanPreserveFloat{bits}")),
         exact_subnormals=() if together else subnormals,
         loop_limit=_LOOP_LIMIT.get(v12.driverID, 0),
+        nesting_limit=_NESTING_LIMIT.get(v12.driverID, 0),
         memory_barriers=v12.driverID != vk.VK_DRIVER_ID_MESA_LLVMPIPE,
     )
     kind = _KIND_NAMES.get(properties.deviceType, "other")

@@ -10,7 +10,7 @@ from spirograd.base import knobs
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.runtime.device import DeviceInfo
-from spirograd.runtime.devices.grid import LLVMPIPE_LOOP_LIMIT
+from spirograd.runtime.devices.grid import LLVMPIPE_LOOP_LIMIT, LLVMPIPE_NESTING_LIMIT
 from spirograd.runtime.devices.wgpu.api import check_version, start_instance, subgroup_sizes, telling, wgpu
 
 # SG_WGPU_BACKEND -> what wgpu calls it: when asked for, and in the information of an adapter.
@@ -114,6 +114,7 @@ def query(adapter: Any, arch: str) -> Features:
         max_buffers=limits["max-storage-buffers-per-shader-stage"],
         max_allocation=min(limits["max-buffer-size"], limits["max-storage-buffer-binding-size"]) // 16 * 16,
         loop_limit=LLVMPIPE_LOOP_LIMIT if info["vendor"] == "llvmpipe" else 0,
+        nesting_limit=LLVMPIPE_NESTING_LIMIT if info["vendor"] == "llvmpipe" else 0,
         memory_barriers=info["vendor"] != "llvmpipe",
     )
     kind = _KINDS.get(info["adapter_type"], "other")
