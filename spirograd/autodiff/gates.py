@@ -1,11 +1,13 @@
-"""Tasks in which only some iterations have tapes: where the conditions that tell have been passed."""
+"""How many invocations of a task have tapes: its iterations, if only memory tells how many these are; where a condition guards tapes, the
+iterations that pass it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from spirograd.analysis.sizes import size_of
+from spirograd.autodiff.sweep import CAPACITY, turns
 from spirograd.base.dtypes import i32, u32
 from spirograd.base.loc import Loc
 from spirograd.base.sizes import Size
@@ -16,6 +18,8 @@ from spirograd.ir.rewrite import Rewriter
 PASSING = "passing"
 # Bytes of tapes for which counting is not worth it: the heap has as many in any case.
 _SMALL = 1 << 20
+# Rows of a task at most, on GPUs.
+_MOST_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,35 @@ def gates(kernel: Kernel, sizes: Sequence[Size | None]) -> tuple[Gate, ...]:
     return tuple(found)
 
 
+def open_loops(kernel: Kernel, sizes: Sequence[Size | None], gated: Sequence[Gate]) -> tuple[Op, ...]:
+    """The parallel loops of ``kernel`` with tapes outside of the gates ``gated`` of which arguments and shapes do not tell how many
+    iterations they have. ``sizes``: as of `gates`. None that is small however many these are."""
+    guarded: frozenset[TapeRef] = frozenset().union(*[gate.tapes for gate in gated])
+    found = []
+    for loop in kernel.body.ops:
+        if loop.code is ops.for_ and loop.attr.parallel and loop.args[0].type in (i32, u32) and None in _bounds(loop):
+            tapes = _tapes(loop) - guarded
+            row = _row_bytes(tapes, sizes)
+            if tapes and (row is None or row * _MOST_ROWS > _SMALL):
+                found.append(loop)
+    return tuple(found)
+
+
+def _bounds(loop: Op) -> tuple[Size | None, Size | None]:
+    return size_of(loop.args[0]), size_of(loop.args[1])
+
+
+def _row_bytes(tapes: Iterable[TapeRef], sizes: Sequence[Size | None]) -> int | None:
+    """What an invocation needs for ``tapes``; None if only a launch knows."""
+    total = 0
+    for tape in tapes:
+        entries = sizes[tape.capacity]
+        if not isinstance(entries, int):
+            return None
+        total += tape.dtype.size * tape.width * max(entries, 1)
+    return total
+
+
 def _gate(body: Region) -> Gate | None:
     """The innermost region below branches only that has all tapes of ``body``; None if that is ``body`` itself."""
     region = body
@@ -68,26 +101,44 @@ def _tapes(op: Op) -> frozenset[TapeRef]:
 
 
 def _is_small(loop: Op, gate: Gate, sizes: Sequence[Size | None]) -> bool:
-    begin, end = size_of(loop.args[0]), size_of(loop.args[1])
-    row = 0
-    for tape in gate.tapes:
-        entries = sizes[tape.capacity]
-        if not isinstance(entries, int):
-            return False
-        row += tape.dtype.size * tape.width * max(entries, 1)
-    return isinstance(begin, int) and isinstance(end, int) and (end - begin) * row <= _SMALL
+    begin, end = _bounds(loop)
+    row = _row_bytes(gate.tapes, sizes)
+    return isinstance(begin, int) and isinstance(end, int) and row is not None and (end - begin) * row <= _SMALL
 
 
-def noting(kernel: Kernel, numbers: Mapping[int, Gate]) -> Kernel:
-    """``kernel`` with a note at the begin of each gate, an atomic addition to a temporary named after its number."""
-    return _Notes(numbers).kernel(kernel)
+def noting(kernel: Kernel, counted: Mapping[int, Op], gated: Mapping[int, Gate]) -> tuple[Kernel, dict[int, Gate]]:
+    """``kernel`` with notes of how many invocations use tapes, which have the number of that: before each of the loops ``counted`` of how
+    many iterations it has, as of a capacity; at the begin of each gate an atomic addition to a temporary named after the number. And the
+    gates, with their tapes as they are then."""
+    rows = {tape: k for k, loop in counted.items() for tape in _tapes(loop)} | {tape: k for k, gate in gated.items() for tape in gate.tapes}
+    made = _Notes(counted, gated, rows).kernel(kernel)
+    return made, {k: replace(gate, tapes=frozenset([replace(tape, rows=k) for tape in gate.tapes])) for k, gate in gated.items()}
 
 
 class _Notes(Rewriter):
-    def __init__(self, numbers: Mapping[int, Gate]) -> None:
+    def __init__(self, counted: Mapping[int, Op], gated: Mapping[int, Gate], rows: Mapping[TapeRef, int]) -> None:
         super().__init__()
-        self.gates = {id(gate.region): (k, gate) for k, gate in numbers.items()}
-        self.handlers = {ops.if_: self.copy}
+        self.numbers = {loop: k for k, loop in counted.items()}
+        self.gates = {id(gate.region): (k, gate) for k, gate in gated.items()}
+        self.rows = rows
+        self.handlers = {ops.if_: self.copy, ops.for_: self._loop, ops.load: self._access, ops.store: self._access}
+
+    def _loop(self, op: Op) -> Op:
+        number = self.numbers.get(op)
+        if number is not None:
+            b = self.b
+            b.loc = op.loc
+            begin, end = self.args(op)[:2]
+            count = turns(b, begin, end)
+            if count.type is not i32:
+                count = b.cast(b.emit(ops.min_, count, b.const(2**31 - 1, u32)), i32)
+            b.atomic("max", TempRef(f"{CAPACITY}{number}", i32), count)
+        return self.copy(op)
+
+    def _access(self, op: Op) -> Op:
+        if op.attr not in self.rows:
+            return self.copy(op)
+        return self.b.append(Op(op.code, op.type, self.args(op), replace(op.attr, rows=self.rows[op.attr]), (), op.loc))
 
     def region(self, region: Region) -> Region:
         if id(region) not in self.gates:

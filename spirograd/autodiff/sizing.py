@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from spirograd.analysis.extents import extents, nested
+from spirograd.analysis.extents import extent_of, extents, nested
 from spirograd.analysis.size_rules import simplify as simplified
 from spirograd.analysis.sizes import size_of
 from spirograd.analysis.tapes import SIZES, counter, passing_of, sizes_of
 from spirograd.autodiff.derivative import Counting
-from spirograd.autodiff.gates import PASSING, Gate, gates, noting
+from spirograd.autodiff.gates import PASSING, Gate, gates, noting, open_loops
 from spirograd.autodiff.sweep import CAPACITY
 from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import VOID, i32
@@ -28,9 +28,11 @@ def sizing(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[Counting, ..
     """Split a gradient kernel, in which loops note how often they run: the kernel, which checks instead that they do not run more often;
     kernels that count what the host cannot know; and the capacities: expressions, or None where one of those kernels counts.
 
-    The host does not read memory of devices that run on their own, which would take a wait. If a capacity depends on memory there, all
+    How many iterations there are of `open_loops` are sizes, too, with the numbers that follow those of capacities.
+
+    The host does not read memory of devices that run on their own, which would take a wait. If a size depends on memory there, all
     are counted on the device, and handed over in an array: see `tapes.SIZES`. So they are if there are `gates`, on such devices; how many
-    iterations pass these are sizes, too, with the numbers that follow those of capacities.
+    iterations pass these are the last sizes.
 
     A count that does not change in the loops around it is taken outside of them, so that they need not run to be counted: the count may
     then be of a loop that is not reached, which only makes the tape larger.
@@ -40,12 +42,15 @@ def sizing(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[Counting, ..
         return kernel, (), ()
     asynchronous = ctx.caps.profile in ("vulkan", "wgpu")
     known = extents(kernel, CAPACITY)
+    unsure = _unsure(counts, known)
+    found = gates(kernel, known) if asynchronous else ()
+    loops = dict(enumerate(open_loops(kernel, known, found), len(known)))
+    kernel, gated = noting(kernel, loops, dict(enumerate(found, len(known) + len(loops))))
+    known += tuple([extent_of(op, ()) for op in kernel.body.ops if _capacity(op) in loops])
     sizes = tuple([size if _is_quick(size, asynchronous) else None for size in known])
-    gated = dict(enumerate(gates(kernel, known), len(sizes))) if asynchronous else {}
-    kernel = noting(kernel, gated)
-    main = _Checked(_unsure(counts, known)).kernel(kernel)
+    main = _Checked(unsure).kernel(kernel)
     if asynchronous and (gated or None in sizes):
-        sizes = (None,) * (len(sizes) + len(gated))
+        sizes += (None,) * len(gated)
         stages = tuple([replace(c, kernel=_handing_over(c)) for c in _countings(kernel, list(range(len(sizes))), gated, ctx)])
         return *_agreeing(replace(main, args=(*main.args, SIZES)), stages), sizes
     return *_agreeing(main, _countings(kernel, [k for k, size in enumerate(sizes) if size is None], {}, ctx)), sizes
@@ -172,8 +177,9 @@ def _countings(kernel: Kernel, wanted: list[int], gated: Mapping[int, Gate], ctx
 
 def _sizes_used(kernel: Kernel) -> set[int]:
     """The numbers of the sizes that the tapes of ``kernel`` are placed by."""
-    capacities = {op.attr.capacity for op in kernel.walk() if op.code is ops.load and isinstance(op.attr, TapeRef)}
-    return capacities | {passing_of(op) for op in kernel.walk() if op.code is ops.claim}
+    tapes = {op.attr for op in kernel.walk() if op.code is ops.load and isinstance(op.attr, TapeRef)}
+    claims = {passing_of(op) for op in kernel.walk() if op.code is ops.claim}
+    return {tape.capacity for tape in tapes} | {tape.rows for tape in tapes if tape.rows is not None} | claims
 
 
 def _counting(kernel: Kernel, wanted: Sequence[int], gated: Mapping[int, Gate], ctx: PassContext) -> Kernel:

@@ -130,7 +130,7 @@ def _task(
     forecast: Any,
 ) -> TaskPlan:
     plans = []
-    for tape in [tape for tape in tapes if tape.task == share.task]:
+    for tape in [tape for tape in tapes if (tape.task, tape.claimed) == (share.task, share.claimed)]:
         record, k, entry = records[tape.name], tape.capacity, 4 * tape.words
         size = record.entries if capacities[k] is None else capacities[k]
         formula = None if size is None else in_words(size, names)
