@@ -148,7 +148,8 @@ def differentiate(kernel: Kernel, mode: str, partner: Partner, caps: Capabilitie
             logging = logging_of(logged, lost)
             made, gradient, needs, lost = _reversed(logged.replaying, partner, ctx)
             refuse_lost(lost, logged=True)
-        main, counting, capacities = sizing(gradient, ctx)
+        recorded = records(gradient, made.sweep)
+        main, counting, capacities = sizing(gradient, ctx, {record.tape.capacity: record.every for record in recorded})
         if options.verify:
             verify(main, "kernel")
             for stage in counting:
@@ -160,7 +161,7 @@ def differentiate(kernel: Kernel, mode: str, partner: Partner, caps: Capabilitie
             logging=logging,
             needs=needs,
             writes=memory_writes(kernel),
-            records=records(gradient, made.sweep),
+            records=recorded,
             sinks=tuple(made.sinks),
             sources=tuple(made.sources),
             gaps=gaps(primal, made.found, partner),

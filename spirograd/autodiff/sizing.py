@@ -11,7 +11,7 @@ from spirograd.analysis.sizes import size_of
 from spirograd.analysis.tapes import SIZES, counter, passing_of, sizes_of
 from spirograd.autodiff.derivative import Counting
 from spirograd.autodiff.gates import PASSING, Gate, gates, noting, open_loops
-from spirograd.autodiff.sweep import CAPACITY
+from spirograd.autodiff.sweep import CAPACITY, unsegmented
 from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import VOID, i32
 from spirograd.base.sizes import Size, needs_memory, walk
@@ -24,9 +24,12 @@ from spirograd.transforms.exact_extrema import exact, is_rounded
 from spirograd.transforms.simplify import simplify
 
 
-def sizing(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[Counting, ...], tuple[Size | None, ...]]:
+def sizing(
+    kernel: Kernel, ctx: PassContext, every: Mapping[int, int] | None = None
+) -> tuple[Kernel, tuple[Counting, ...], tuple[Size | None, ...]]:
     """Split a gradient kernel, in which loops note how often they run: the kernel, which checks instead that they do not run more often;
-    kernels that count what the host cannot know; and the capacities: expressions, or None where one of those kernels counts.
+    kernels that count what the host cannot know; and the capacities: expressions, or None where one of those kernels counts. ``every``:
+    how many iterations of a loop have one entry in its tapes, by the number of the capacity (1 where it is left out).
 
     How many iterations there are of `open_loops` are sizes, too, with the numbers that follow those of capacities.
 
@@ -48,7 +51,7 @@ def sizing(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[Counting, ..
     kernel, gated = noting(kernel, loops, dict(enumerate(found, len(known) + len(loops))))
     known += tuple([extent_of(op, ()) for op in kernel.body.ops if _capacity(op) in loops])
     sizes = tuple([size if _is_quick(size, asynchronous) else None for size in known])
-    main = _Checked(unsure).kernel(kernel)
+    main = _Checked(unsure, every or {}).kernel(kernel)
     if asynchronous and (gated or None in sizes):
         sizes += (None,) * len(gated)
         stages = tuple([replace(c, kernel=_handing_over(c)) for c in _countings(kernel, list(range(len(sizes))), gated, ctx)])
@@ -131,9 +134,10 @@ class _Checked(Rewriter):
     """Puts a check that there is room in the place of each note of a capacity that is among ``unsure``; of others the expression that
     gives the room is that which is noted. What passes a gate claims a row."""
 
-    def __init__(self, unsure: set[int]) -> None:
+    def __init__(self, unsure: set[int], every: Mapping[int, int]) -> None:
         super().__init__()
         self.unsure = unsure
+        self.every = every
         self.handlers = {ops.atomic: self._atomic}
 
     def kernel(self, kernel: Kernel) -> Kernel:
@@ -147,11 +151,13 @@ class _Checked(Rewriter):
         if number is None:
             return self.copy(op)
         if number in self.unsure:
-            b, demand = self.b, self.args(op)[-1]
+            b, demand, every = self.b, self.args(op)[-1], self.every.get(number, 1)
             room = b.emit(ops.tape_word, attr=("tape_capacity", number), type=i32)
-            message = f"{self.name}: this loop fills {{0}} entries of its tapes, and the launch was sized for {{1}}"
+            counted = unsegmented(op.args[-1], every)
+            told = b.emit(ops.mul, demand, b.const(every)) if counted is None else b.cast(self.value(counted), i32)
+            message = f"{self.name}: this loop makes {{0}} iterations, and its tapes have room for {{1}}"
             site = FaultSite("tape", message, (i32, i32), op.loc)
-            b.emit(ops.check, b.emit(ops.le, demand, room), demand, room, attr=site, type=VOID)
+            b.emit(ops.check, b.emit(ops.le, demand, room), told, b.emit(ops.mul, room, b.const(every)), attr=site, type=VOID)
         return None
 
 

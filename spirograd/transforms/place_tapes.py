@@ -102,9 +102,10 @@ class _Place:
         b, number = self.b, self.tasks[name]
         groups = [own for claimed in (False, True) if (own := [(k, tape) for k, tape in tapes if tape.claimed == claimed])]
         laid = [self._offsets(own, even=False) for own in groups]
+        most = b.emit(ops.add, self.room, b.const(2), attr="nsw")
         stride = b.const(0)
         for _, length in laid:
-            stride = b.emit(ops.add, stride, length, attr="nsw")
+            stride = b.emit(ops.min_, b.emit(ops.add, stride, length, attr="nsw"), most)
         # Two rows, because there is an even number.
         fits = self._check(stride, b.emit(ops.add, stride, stride, attr="nsw"), left, [tape for _, tape in tapes])
         asked = b.emit(ops.tape_word, attr=("tape_rows", number), type=i32)
@@ -198,8 +199,9 @@ class _Place:
 
 def _loops(kernel: Kernel) -> dict[int, Loc | None]:
     """Where the loops are whose tapes have a capacity that is checked, by its number."""
-    checks = [op for op in kernel.walk() if op.code is ops.check and op.attr.code == "tape" and op.args[-1].code is ops.tape_word]
-    return {op.args[-1].attr[1]: op.attr.loc for op in checks}
+    checks = [op for op in kernel.walk() if op.code is ops.check and op.attr.code == "tape"]
+    rooms = [(word, op.attr.loc) for op in checks for word in op.args[0].args if word.code is ops.tape_word]
+    return {word.attr[1]: loc for word, loc in rooms if word.attr[0] == "tape_capacity"}
 
 
 def _asking(task: Op, number: int, tapes: dict[TapeRef, TapeInfo], checked: frozenset[int]) -> Op:
