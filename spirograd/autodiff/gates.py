@@ -24,8 +24,8 @@ _MOST_ROWS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """``region``: what an iteration of a parallel loop enters to use ``tapes``, of which there are none elsewhere in the loop. ``loc``: of
-    the first loop in there that has one."""
+    """``region``: what an iteration of a parallel loop enters to use ``tapes``, which are not used elsewhere in the loop. ``loc``: of the
+    first loop in there that has one."""
 
     region: Region
     tapes: frozenset[TapeRef]
@@ -51,7 +51,7 @@ def gates(kernel: Kernel, sizes: Sequence[Size | None]) -> tuple[Gate, ...]:
 
 def open_loops(kernel: Kernel, sizes: Sequence[Size | None], gated: Sequence[Gate]) -> tuple[Op, ...]:
     """The parallel loops of ``kernel`` with tapes outside of the gates ``gated`` of which arguments and shapes do not tell how many
-    iterations they have. ``sizes``: as of `gates`. None that is small however many these are."""
+    iterations they have; not those whose tapes are small however many that are. ``sizes``: as of `gates`."""
     guarded: frozenset[TapeRef] = frozenset().union(*[gate.tapes for gate in gated])
     found = []
     for loop in kernel.body.ops:
@@ -79,19 +79,32 @@ def _row_bytes(tapes: Iterable[TapeRef], sizes: Sequence[Size | None]) -> int | 
 
 
 def _gate(body: Region) -> Gate | None:
-    """The innermost region below branches only that has all tapes of ``body``; None if that is ``body`` itself."""
-    region = body
+    """The gate of all tapes of ``body``; else that of floats, as a rule the most memory: then tapes of integers that are used elsewhere
+    stay outside."""
+    tapes = _used(body)
+    return _below(body, tapes) or _below(body, frozenset([tape for tape in tapes if tape.dtype.is_float]))
+
+
+def _below(body: Region, tapes: frozenset[TapeRef]) -> Gate | None:
+    """The innermost region below branches only that has all of ``tapes``; None if that is ``body`` itself."""
+    region, elsewhere = body, []
     while True:
-        using = [op for op in region.ops if _tapes(op)]
+        using = [op for op in region.ops if _tapes(op) & tapes]
         if len(using) != 1 or using[0].code is not ops.if_:
             break
-        branches = [branch for branch in using[0].regions if any(_tapes(op) for op in branch.ops)]
+        branches = [branch for branch in using[0].regions if _used(branch) & tapes]
         if len(branches) != 1:
             break
+        elsewhere += [op for op in region.ops if op is not using[0]]
+        elsewhere += [op for branch in using[0].regions if branch is not branches[0] for op in branch.ops]
         region = branches[0]
     if region is body or not using:
         return None
-    return Gate(region, frozenset().union(*[_tapes(op) for op in using]), using[0].loc)
+    return Gate(region, _used(region) - frozenset().union(*map(_tapes, elsewhere)), using[0].loc)
+
+
+def _used(region: Region) -> frozenset[TapeRef]:
+    return frozenset().union(*map(_tapes, region.ops))
 
 
 def _tapes(op: Op) -> frozenset[TapeRef]:
