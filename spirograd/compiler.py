@@ -154,7 +154,8 @@ def differentiate(kernel: Kernel, mode: str, partner: Partner, caps: Capabilitie
             logging, primal = logging_of(logged, lost), logged.replaying
             made, gradient, needs, lost = _reversed(primal, partner, ctx)
             refuse_lost(lost, logged=True)
-        main, counting, capacities = sizing(gradient, ctx)
+        recorded = records(gradient, made.sweep)
+        main, counting, capacities = sizing(gradient, ctx, {record.tape.capacity: record.every for record in recorded})
         if options.verify:
             verify(main, "kernel")
             for stage in counting:
@@ -168,7 +169,7 @@ def differentiate(kernel: Kernel, mode: str, partner: Partner, caps: Capabilitie
             needs=needs,
             reads=reads,
             writes=writes,
-            records=records(gradient, made.sweep),
+            records=recorded,
             sinks=tuple(made.sinks),
             sources=tuple(made.sources),
             gaps=gaps(primal, made.found, ends),

@@ -17,7 +17,7 @@ from spirograd.runtime.device import Fetch
 from spirograd.runtime.freshness import Freshness
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
 from spirograd.runtime.memory import Allocation
-from spirograd.runtime.tapes import Cut, TapesTooLarge
+from spirograd.runtime.tapes import UNKNOWN, Cut, TapesTooLarge
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,9 @@ class DerivativePlan:
         self._there: ArrayBinding | None = None  # where kernels leave sizes for each other
         if any(task.places for task in main.compiled.tasks):
             self._there = self._place_for_sizes()
+        # Whether it is for the device to say how much memory a row takes, not only how many there are.
+        free = {tape.rows for tape in main.compiled.tapes if not tape.claimed}
+        self._blind = any(size is None and k not in free for k, size in enumerate(self._sizes))
         self._draws = any(slot.kind == "seed" for slot in main.compiled.args.slots)
         self._epoch = 0
         self._certain = True  # whether ``capacities`` are those that are on the device now
@@ -66,8 +69,13 @@ class DerivativePlan:
 
     @property
     def tape_bytes(self) -> int:
-        """The memory for tapes that the last launch asked for, in bytes."""
-        return self.main.tape_bytes
+        """The memory that the tapes of the last launch took, in bytes. Waits for it where only the device knows."""
+        if self._there is None or self.main.last_cut is None:
+            return self.main.tape_bytes
+        with self._launcher.lock:
+            if not self._certain:
+                self._ask()
+            return self._launcher.tapes.used(self.compiled, self.main.last_cut, self.capacities).nbytes
 
     def launch(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None = None) -> None:
         """Run it. Arguments as of `LaunchPlan.launch`. Waits if iterations have to be counted on the host, else once."""
@@ -123,7 +131,7 @@ class DerivativePlan:
         self._epoch = self._launcher.tapes.epoch
         self._found = None
         self.capacities = ()
-        self._fetched = None
+        self._certain, self._fetched = False, None
 
     # --- sizes that the host finds -----------------------------------------------------------------------------------------
 
@@ -141,6 +149,17 @@ class DerivativePlan:
         return tuple([n if k in self._exact else n + n // 4 + 16 for k, n in enumerate(capacities)])
 
     def _find(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None) -> tuple[int, ...]:
+        found = self._evaluated(scalars, arrays, trees, [0] * len(self._sizes))
+        for plan, numbers in zip(self.sizing, self._numbers):
+            for k, count in zip(numbers, plan.launch(scalars, arrays, trees, self._with_room(found), drawn) or ()):
+                found[k] = int(count)
+        return tuple(found)
+
+    def _evaluated(
+        self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], others: Sequence[int]
+    ) -> list[int]:
+        """The sizes that expressions give, and ``others`` for the rest."""
+
         def memory(kind: str, number: int, offset: int, dtype: DType) -> int:
             raw = np.zeros(1, storage(dtype).np)
             out = raw.data.cast("B")
@@ -154,11 +173,7 @@ class DerivativePlan:
         def known(size: Size) -> int:
             return evaluate(size, lambda k: int(scalars[k]), lambda k, axis: int(arrays[k].shape[axis]), memory)
 
-        found = [0 if size is None else known(size) for size in self._sizes]
-        for plan, numbers in zip(self.sizing, self._numbers):
-            for k, count in zip(numbers, plan.launch(scalars, arrays, trees, self._with_room(found), drawn) or ()):
-                found[k] = int(count)
-        return tuple(found)
+        return [other if size is None else known(size) for size, other in zip(self._sizes, others)]
 
     # --- sizes that the device finds ---------------------------------------------------------------------------------------
 
@@ -168,20 +183,25 @@ class DerivativePlan:
         """The device counts, if ``resized``, and places the tapes."""
         heap, first = self._launcher.tapes, not self.capacities
         self._listen()
+        if resized:
+            before = self.capacities or [UNKNOWN] * len(self._sizes)
+            self.capacities = tuple(self._evaluated(scalars, arrays, trees, before))
         heap.sized["counted" if resized else "reused"] += 1
         for plan in (*self.sizing, self.main) if resized else (self.main,):
-            if resized and plan.compiled.tapes and (first or not heap.spares(plan.last_cut)):
+            if resized and self._blind and plan.compiled.tapes and (first or not heap.spares(plan.last_cut)):
                 self._learn()
             if plan is self.main and not self._certain and self._fetched is None:
                 self._fetched = self._fetch()  # one at a time: more would cost more, and tell little more
                 self._outdated = False
             try:
-                plan.launch(scalars, arrays, trees, self.capacities, drawn, resized, self._certain)
+                plan.launch(scalars, arrays, trees, self.capacities, drawn, resized, self._certain or not self._blind)
             except TapesTooLarge:
-                if self._certain:
+                if self._certain or not self._blind:
                     raise
                 self._learn()  # it may be an earlier launch that needed so much
                 plan.launch(scalars, arrays, trees, self.capacities, drawn, resized, self._certain)
+            if heap.telling and plan.last_cut is not None:
+                heap.note(plan.compiled, plan.last_cut, self._fetch())
             if plan is not self.main:
                 self._certain, self._outdated = False, True
 
@@ -212,8 +232,12 @@ class DerivativePlan:
         return self._there.allocation.fetch(0, 4 * len(self._sizes))
 
     def _learn(self) -> None:
-        """Wait for the sizes."""
+        """Wait for the sizes, before a launch."""
         self._launcher.tapes.sized["waited"] += 1
+        self._ask()
+
+    def _ask(self) -> None:
+        """Wait for the sizes that the device counted last."""
         self._fetched, self._outdated = None, False
         self._hear(self._fetch().wait())
 

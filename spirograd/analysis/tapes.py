@@ -17,28 +17,24 @@ def tapes_of(kernel: Kernel) -> dict[TapeRef, TapeInfo]:
     for task in kernel.body.ops:
         if task.code is not ops.task:
             continue
-        owner, passing = None if task.attr.kind == "serial" else task.attr.name, claimed_in(task)
+        owner = None if task.attr.kind == "serial" else task.attr.name
+        claimed = {passing_of(op) for region in task.regions for op in region.walk() if op.code is ops.claim}
         for region in task.regions:
             for op in region.walk():
                 ref = op.attr
                 if isinstance(ref, TapeRef) and ref not in found:
-                    found[ref] = TapeInfo(ref.name, ref.dtype, ref.width, ref.capacity, owner, passing)
+                    found[ref] = TapeInfo(ref.name, ref.dtype, ref.width, ref.capacity, owner, ref.rows, ref.rows in claimed)
     return found
 
 
 def counter(passing: int) -> TempRef:
-    """What a task whose rows are claimed counts them by; ``passing``: as of `TapeInfo`."""
+    """What a task whose rows are claimed counts them by; ``passing``: `TapeInfo.rows`."""
     return TempRef(f"claims{passing}", i32, kind=TempKind.CLAIMS, number=passing)
 
 
 def passing_of(claim: Op) -> int:
     """The number of the size that says how many iterations get to ``claim``."""
     return int(claim.attr.number)
-
-
-def claimed_in(task: Op) -> int | None:
-    """`TapeInfo.passing` of the tapes of ``task``."""
-    return next((passing_of(op) for region in task.regions for op in region.walk() if op.code is ops.claim), None)
 
 
 def sizes_of(kernel: Kernel) -> ArrayRef | None:

@@ -1,11 +1,13 @@
-"""Tasks in which only some iterations have tapes: where the conditions that tell have been passed."""
+"""How many invocations of a task have tapes: its iterations, if only memory tells how many these are; where a condition guards tapes, the
+iterations that pass it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from spirograd.analysis.sizes import size_of
+from spirograd.autodiff.sweep import capacity_of, turns
 from spirograd.base.dtypes import i32, u32
 from spirograd.base.loc import Loc
 from spirograd.base.sizes import Size
@@ -15,12 +17,14 @@ from spirograd.ir.rewrite import Rewriter
 
 # Bytes of tapes for which counting is not worth it: the heap has as many in any case.
 _SMALL = 1 << 20
+# Rows of a task at most, on GPUs.
+_MOST_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """``region``: what an iteration of a parallel loop enters to use ``tapes``, of which there are none elsewhere in the loop. ``loc``: of
-    the first loop in there that has one."""
+    """``region``: what an iteration of a parallel loop enters to use ``tapes``, which are not used elsewhere in the loop. ``loc``: of the
+    first loop in there that has one."""
 
     region: Region
     tapes: frozenset[TapeRef]
@@ -44,20 +48,62 @@ def gates(kernel: Kernel, sizes: Sequence[Size | None]) -> tuple[Gate, ...]:
     return tuple(found)
 
 
+def open_loops(kernel: Kernel, sizes: Sequence[Size | None], gated: Sequence[Gate]) -> tuple[Op, ...]:
+    """The parallel loops of ``kernel`` with tapes outside of the gates ``gated`` of which arguments and shapes do not tell how many
+    iterations they have; not those whose tapes are small however many that are. ``sizes``: as of `gates`."""
+    guarded: frozenset[TapeRef] = frozenset().union(*[gate.tapes for gate in gated])
+    found = []
+    for loop in kernel.body.ops:
+        if loop.code is ops.for_ and loop.attr.parallel and loop.args[0].type in (i32, u32) and None in _bounds(loop):
+            tapes = _tapes(loop) - guarded
+            row = _row_bytes(tapes, sizes)
+            if tapes and (row is None or row * _MOST_ROWS > _SMALL):
+                found.append(loop)
+    return tuple(found)
+
+
+def _bounds(loop: Op) -> tuple[Size | None, Size | None]:
+    return size_of(loop.args[0]), size_of(loop.args[1])
+
+
+def _row_bytes(tapes: Iterable[TapeRef], sizes: Sequence[Size | None]) -> int | None:
+    """What an invocation needs for ``tapes``; None if only a launch knows."""
+    total = 0
+    for tape in tapes:
+        entries = sizes[tape.capacity]
+        if not isinstance(entries, int):
+            return None
+        total += tape.dtype.size * tape.width * max(entries, 1)
+    return total
+
+
 def _gate(body: Region) -> Gate | None:
-    """The innermost region below branches only that has all tapes of ``body``; None if that is ``body`` itself."""
-    region = body
+    """The gate of all tapes of ``body``; else that of floats, as a rule the most memory: then tapes of integers that are used elsewhere
+    stay outside."""
+    tapes = _used(body)
+    return _below(body, tapes) or _below(body, frozenset([tape for tape in tapes if tape.dtype.is_float]))
+
+
+def _below(body: Region, tapes: frozenset[TapeRef]) -> Gate | None:
+    """The innermost region below branches only that has all of ``tapes``; None if that is ``body`` itself."""
+    region, elsewhere = body, []
     while True:
-        using = [op for op in region.ops if _tapes(op)]
+        using = [op for op in region.ops if _tapes(op) & tapes]
         if len(using) != 1 or using[0].code is not ops.if_:
             break
-        branches = [branch for branch in using[0].regions if any(_tapes(op) for op in branch.ops)]
+        branches = [branch for branch in using[0].regions if _used(branch) & tapes]
         if len(branches) != 1:
             break
+        elsewhere += [op for op in region.ops if op is not using[0]]
+        elsewhere += [op for branch in using[0].regions if branch is not branches[0] for op in branch.ops]
         region = branches[0]
     if region is body or not using:
         return None
-    return Gate(region, frozenset().union(*[_tapes(op) for op in using]), using[0].loc)
+    return Gate(region, _used(region) - frozenset().union(*map(_tapes, elsewhere)), using[0].loc)
+
+
+def _used(region: Region) -> frozenset[TapeRef]:
+    return frozenset().union(*map(_tapes, region.ops))
 
 
 def _tapes(op: Op) -> frozenset[TapeRef]:
@@ -67,14 +113,9 @@ def _tapes(op: Op) -> frozenset[TapeRef]:
 
 
 def _is_small(loop: Op, gate: Gate, sizes: Sequence[Size | None]) -> bool:
-    begin, end = size_of(loop.args[0]), size_of(loop.args[1])
-    row = 0
-    for tape in gate.tapes:
-        entries = sizes[tape.capacity]
-        if not isinstance(entries, int):
-            return False
-        row += tape.dtype.size * tape.width * max(entries, 1)
-    return isinstance(begin, int) and isinstance(end, int) and (end - begin) * row <= _SMALL
+    begin, end = _bounds(loop)
+    row = _row_bytes(gate.tapes, sizes)
+    return isinstance(begin, int) and isinstance(end, int) and row is not None and (end - begin) * row <= _SMALL
 
 
 def passing_count(number: int) -> TempRef:
@@ -82,16 +123,39 @@ def passing_count(number: int) -> TempRef:
     return TempRef(f"passing{number}", i32, kind=TempKind.PASSING, number=number)
 
 
-def noting(kernel: Kernel, numbers: Mapping[int, Gate]) -> Kernel:
-    """``kernel`` with a note at the begin of each gate, an atomic addition to `passing_count`."""
-    return _Notes(numbers).kernel(kernel)
+def noting(kernel: Kernel, counted: Mapping[int, Op], gated: Mapping[int, Gate]) -> tuple[Kernel, dict[int, Gate]]:
+    """``kernel`` with notes of how many invocations use tapes, which have the number of that: before each of the loops ``counted`` of how
+    many iterations it has, as of a capacity; at the begin of each gate an atomic addition to `passing_count`. And the gates,
+    with their tapes as they are then."""
+    rows = {tape: k for k, loop in counted.items() for tape in _tapes(loop)} | {tape: k for k, gate in gated.items() for tape in gate.tapes}
+    made = _Notes(counted, gated, rows).kernel(kernel)
+    return made, {k: replace(gate, tapes=frozenset([replace(tape, rows=k) for tape in gate.tapes])) for k, gate in gated.items()}
 
 
 class _Notes(Rewriter):
-    def __init__(self, numbers: Mapping[int, Gate]) -> None:
+    def __init__(self, counted: Mapping[int, Op], gated: Mapping[int, Gate], rows: Mapping[TapeRef, int]) -> None:
         super().__init__()
-        self.gates = {id(gate.region): (k, gate) for k, gate in numbers.items()}
-        self.handlers = {ops.if_: self.copy}
+        self.numbers = {loop: k for k, loop in counted.items()}
+        self.gates = {id(gate.region): (k, gate) for k, gate in gated.items()}
+        self.rows = rows
+        self.handlers = {ops.if_: self.copy, ops.for_: self._loop, ops.load: self._access, ops.store: self._access}
+
+    def _loop(self, op: Op) -> Op:
+        number = self.numbers.get(op)
+        if number is not None:
+            b = self.b
+            b.at(op)
+            begin, end = self.args(op)[:2]
+            count = turns(b, begin, end)
+            if count.type is not i32:
+                count = b.cast(b.emit(ops.min_, count, b.const(2**31 - 1, u32)), i32)
+            b.atomic("max", capacity_of(number), count)
+        return self.copy(op)
+
+    def _access(self, op: Op) -> Op:
+        if op.attr not in self.rows:
+            return self.copy(op)
+        return self.b.append(Op(op.code, op.type, self.args(op), replace(op.attr, rows=self.rows[op.attr]), (), op.loc, op.primal))
 
     def region(self, region: Region) -> Region:
         if id(region) not in self.gates:

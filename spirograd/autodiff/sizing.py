@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from spirograd.analysis.extents import extents, nested
+from spirograd.analysis.extents import extent_of, extents, nested
 from spirograd.analysis.size_rules import simplify as simplified
 from spirograd.analysis.sizes import size_of
 from spirograd.analysis.tapes import SIZES, counter, passing_of, sizes_of
 from spirograd.autodiff.derivative import Counting
-from spirograd.autodiff.gates import Gate, gates, noting, passing_count
-from spirograd.autodiff.sweep import capacity_of
+from spirograd.autodiff.gates import Gate, gates, noting, open_loops, passing_count
+from spirograd.autodiff.sweep import capacity_of, unsegmented
 from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import VOID, i32
 from spirograd.base.sizes import Size, needs_memory, walk
@@ -24,13 +24,18 @@ from spirograd.transforms.exact_extrema import exact, is_rounded
 from spirograd.transforms.simplify import simplify
 
 
-def sizing(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[Counting, ...], tuple[Size | None, ...]]:
+def sizing(
+    kernel: Kernel, ctx: PassContext, every: Mapping[int, int] | None = None
+) -> tuple[Kernel, tuple[Counting, ...], tuple[Size | None, ...]]:
     """Split a gradient kernel, in which loops note how often they run: the kernel, which checks instead that they do not run more often;
-    kernels that count what the host cannot know; and the capacities: expressions, or None where one of those kernels counts.
+    kernels that count what the host cannot know; and the capacities: expressions, or None where one of those kernels counts. ``every``:
+    how many iterations of a loop have one entry in its tapes, by the number of the capacity (1 where it is left out).
 
-    The host does not read memory of devices that run on their own, which would take a wait. If a capacity depends on memory there, all
+    How many iterations there are of `open_loops` are sizes, too, with the numbers that follow those of capacities.
+
+    The host does not read memory of devices that run on their own, which would take a wait. If a size depends on memory there, all
     are counted on the device, and handed over in an array: see `tapes.SIZES`. So they are if there are `gates`, on such devices; how many
-    iterations pass these are sizes, too, with the numbers that follow those of capacities.
+    iterations pass these are the last sizes.
 
     A count that does not change in the loops around it is taken outside of them, so that they need not run to be counted: the count may
     then be of a loop that is not reached, which only makes the tape larger.
@@ -40,12 +45,15 @@ def sizing(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[Counting, ..
         return kernel, (), ()
     asynchronous = ctx.caps.profile in ("vulkan", "wgpu")
     known = extents(kernel, TempKind.CAPACITY)
+    unsure = _unsure(counts, known)
+    found = gates(kernel, known) if asynchronous else ()
+    loops = dict(enumerate(open_loops(kernel, known, found), len(known)))
+    kernel, gated = noting(kernel, loops, dict(enumerate(found, len(known) + len(loops))))
+    known += tuple([extent_of(op, ()) for op in kernel.body.ops if _capacity(op) in loops])
     sizes = tuple([size if _is_quick(size, asynchronous) else None for size in known])
-    gated = dict(enumerate(gates(kernel, known), len(sizes))) if asynchronous else {}
-    kernel = noting(kernel, gated)
-    main = _Checked(_unsure(counts, known)).kernel(kernel)
+    main = _Checked(unsure, every or {}).kernel(kernel)
     if asynchronous and (gated or None in sizes):
-        sizes = (None,) * (len(sizes) + len(gated))
+        sizes += (None,) * len(gated)
         stages = tuple([replace(c, kernel=_handing_over(c)) for c in _countings(kernel, list(range(len(sizes))), gated, ctx)])
         return *_agreeing(replace(main, args=(*main.args, SIZES)), stages), sizes
     return *_agreeing(main, _countings(kernel, [k for k, size in enumerate(sizes) if size is None], {}, ctx)), sizes
@@ -124,9 +132,10 @@ class _Checked(Rewriter):
     """Puts a check that there is room in the place of each note of a capacity that is among ``unsure``; of others the expression that
     gives the room is that which is noted. What passes a gate claims a row."""
 
-    def __init__(self, unsure: set[int]) -> None:
+    def __init__(self, unsure: set[int], every: Mapping[int, int]) -> None:
         super().__init__()
         self.unsure = unsure
+        self.every = every
         self.handlers = {ops.atomic: self._atomic}
 
     def kernel(self, kernel: Kernel) -> Kernel:
@@ -140,11 +149,13 @@ class _Checked(Rewriter):
         if number is None:
             return self.copy(op)
         if number in self.unsure:
-            b, demand = self.b, self.args(op)[-1]
+            b, demand, every = self.b, self.args(op)[-1], self.every.get(number, 1)
             room = b.emit(ops.tape_word, attr=("tape_capacity", number), type=i32)
-            message = f"{self.name}: this loop fills {{0}} entries of its tapes, and the launch was sized for {{1}}"
+            counted = unsegmented(op.args[-1], every)
+            told = b.emit(ops.mul, demand, b.const(every)) if counted is None else b.cast(self.value(counted), i32)
+            message = f"{self.name}: this loop makes {{0}} iterations, and its tapes have room for {{1}}"
             site = FaultSite("tape", message, (i32, i32), op.loc)
-            b.emit(ops.check, b.emit(ops.le, demand, room), demand, room, attr=site, type=VOID)
+            b.emit(ops.check, b.emit(ops.le, demand, room), told, b.emit(ops.mul, room, b.const(every)), attr=site, type=VOID)
         return None
 
 
@@ -170,8 +181,9 @@ def _countings(kernel: Kernel, wanted: list[int], gated: Mapping[int, Gate], ctx
 
 def _sizes_used(kernel: Kernel) -> set[int]:
     """The numbers of the sizes that the tapes of ``kernel`` are placed by."""
-    capacities = {op.attr.capacity for op in kernel.walk() if op.code is ops.load and isinstance(op.attr, TapeRef)}
-    return capacities | {passing_of(op) for op in kernel.walk() if op.code is ops.claim}
+    tapes = {op.attr for op in kernel.walk() if op.code is ops.load and isinstance(op.attr, TapeRef)}
+    claims = {passing_of(op) for op in kernel.walk() if op.code is ops.claim}
+    return {tape.capacity for tape in tapes} | {tape.rows for tape in tapes if tape.rows is not None} | claims
 
 
 def _counting(kernel: Kernel, wanted: Sequence[int], gated: Mapping[int, Gate], ctx: PassContext) -> Kernel:

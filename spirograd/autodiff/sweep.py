@@ -218,6 +218,14 @@ def segments(b: Builder, count: Op, length: int) -> Op:
     return b.emit(ops.shr, rounded, b.const(length.bit_length() - 1, count.type))
 
 
+def unsegmented(entries: Op, length: int) -> Op | None:
+    """The count that `segments` has made ``entries`` of; None if that cannot be told any more."""
+    if length == 1:
+        return entries
+    rounded = entries.args[0] if entries.code is ops.shr else None
+    return rounded.args[0] if rounded is not None and rounded.code is ops.add and rounded.args[1].attr == length - 1 else None
+
+
 def noted_type(t: Type) -> DType:
     """The type of a tape for values of type ``t``: all devices have memory of 32 and 64 bits."""
     scalar = element(t)

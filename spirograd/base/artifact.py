@@ -112,8 +112,8 @@ class TapeInfo:
     """A tape: entries of ``width`` elements of ``dtype`` for each iteration, as many as capacity number ``capacity`` of a launch says.
 
     Each invocation of the task named ``task`` that runs at the same time has a row of its own; ``task`` None: one row, of serial tasks.
-    ``passing``: where a condition tells which iterations have tapes, the number of the size that counts these: then invocations that run
-    none need no row, and the others claim one.
+    ``rows``: the number of the size that says how many invocations use it, if the launch may have more. ``claimed``: a condition tells
+    which these are, and each claims a row; else they are the first ones.
     """
 
     name: str
@@ -121,7 +121,8 @@ class TapeInfo:
     width: int
     capacity: int
     task: str | None
-    passing: int | None = None
+    rows: int | None = None
+    claimed: bool = False
 
     @property
     def slab(self) -> str:
@@ -188,6 +189,11 @@ class CompiledKernel:
     stages: dict[str, Any] = field(default_factory=dict)
     run: Callable[..., None] | None = None
     stage_locs: dict[str, tuple[Loc | None, ...]] = field(default_factory=dict)
+
+    @property
+    def capacities(self) -> int:
+        """How many numbers `TapeInfo.capacity` has; other sizes follow."""
+        return max([tape.capacity + 1 for tape in self.tapes], default=0)
 
 
 # The fault record, in 32-bit words: 0 flag (exchanged to 1 by the first that fails), 1 site index, 2 launch number,

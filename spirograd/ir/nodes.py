@@ -165,14 +165,15 @@ class TapeRef:
     """A tape: what an invocation notes in each iteration of a loop, for the reverse of the loop. Indices: iteration (from 0), entry.
 
     Each invocation that runs at the same time has its own (serial code of a kernel: one, which lasts from task to task). ``capacity``:
-    number of the loop among those of the kernel that have tapes; what it means in iterations is known at launch. Contents are undefined
-    until written.
+    number of the loop among those of the kernel that have tapes; what it means in iterations is known at launch. ``rows``: number of the
+    size that says how many invocations use it, if that may be fewer than the launch has. Contents are undefined until written.
     """
 
     name: str
     dtype: DType
     width: int
     capacity: int
+    rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

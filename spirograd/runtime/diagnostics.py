@@ -89,9 +89,14 @@ def fault_error(site: FaultSite, words: Sequence[int], kernel: str) -> Spirograd
 
     message = _PLACEHOLDER.sub(operand, site.message)
     kind = _EXCEPTIONS.get(site.code, SpirogradAssertionError)
-    return kind(render(message if site.loc is not None else f"{message} (in kernel {kernel})", site.loc))
+    return kind(render(message if site.loc is not None else f"{message} (in kernel {kernel})", site.loc, _HINTS.get(site.code, "")))
 
 
+_HINTS = {
+    "tape": "launch the gradient again: its sizes will be found anew. What this launch added to gradients is wrong: clear them first. This "
+    "comes of bounds that were changed through an address of one's own, or that have grown by far at once. Change them by spirograd, or "
+    "through memory that it hands out (`to_numpy(copy=False)`, DLPack), which is looked at before each launch"
+}
 _EXCEPTIONS: dict[str, type[SpirogradRuntimeError]] = {"tape": AdStackOverflow, "loop": SpirogradRuntimeError}
 
 

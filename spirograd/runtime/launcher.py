@@ -108,6 +108,7 @@ class Launcher:
         """
         with self.lock:  # no kernel that reports may start between the wait and the reading
             self.device.synchronize()
+            self.tapes.tell()
             fault = self.diagnostics.drain()
         if fault is not None:
             if isinstance(fault, AdStackOverflow):
@@ -163,7 +164,7 @@ class LaunchPlan:
         self._count = _build_counter(compiled) if compiled.tapes else None
         self._places = next((k for k, task in enumerate(compiled.tasks) if task.places), None)
         self._placement: tuple[int, ...] | None = None  # what the tapes were placed by
-        self._claimed = any(tape.passing is not None for tape in compiled.tapes)  # from rows that are counted anew in each launch
+        self._claimed = any(tape.claimed for tape in compiled.tapes)  # from rows that are counted anew in each launch
         self._cut: tuple[Any, Cut] | None = None  # the last one, and what it was for
         self.tape_bytes = 0  # of the last launch
         self.last_number: int | None = None  # of the last launch: another one with this number draws the same random numbers
@@ -391,7 +392,7 @@ def _tape_words(compiled: CompiledKernel) -> dict[tuple[str, int], str]:
         kinds += [("tape_room", 0), *(("tape_rows", k) for k in range(len(compiled.tasks)))]
     else:
         kinds += [(kind, k) for k in range(len(compiled.tapes)) for kind in ("tape_base", "tape_pitch")]
-        kinds += [("tape_capacity", k) for k in range(max([tape.capacity + 1 for tape in compiled.tapes], default=0))]
+        kinds += [("tape_capacity", k) for k in range(compiled.capacities)]
         kinds += [("tape_rows", k) for k in range(len(compiled.tasks))]
     return {kind: f"tapes[{n}]" for n, kind in enumerate(kinds)}
 

@@ -20,11 +20,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
+import numpy as np
+
 from spirograd.base import knobs
 from spirograd.base.artifact import TAPE_PADDING, CompiledKernel, TapeInfo, TaskInfo
 from spirograd.base.errors import OutOfDeviceMemory
 from spirograd.base.wording import counted
-from spirograd.runtime.device import Device
+from spirograd.runtime.device import Device, Fetch
 from spirograd.runtime.memory import Allocation, Memory
 
 # Invocations that run a task with tapes at the same time: as many as large GPUs hold, so that more would only take memory.
@@ -42,6 +44,8 @@ _ROWS_TO_SPARE = 16
 _LEAST_HEAP = 1 << 20
 # The heap for such launches: after bounds have grown by far, the first of them still has rows enough to be fast.
 _LEAST_OFFER = 1 << 26
+# A size that the host has not heard of.
+UNKNOWN = -1
 # Where that is the memory of the host, not more than this only to have it.
 _CPU_MOST_SPARE = 1 << 28
 
@@ -57,13 +61,15 @@ class TapesTooLarge(OutOfDeviceMemory):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a task (None: all serial ones) has of the heap. Lengths are words of 32 bits."""
+    """What a task (None: all serial ones) has of the heap for its tapes, those that are ``claimed`` or the others. Lengths are words of 32
+    bits."""
 
     task: str | None
     rows: int
     floats: int
     integers: int
     pitch: int
+    claimed: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -100,6 +106,7 @@ class TapeHeap:
         self.epoch = 0
         self.telling = knobs.flag("SG_DEBUG_ADSTACK") or knobs.flag("QD_DEBUG_ADSTACK")  # each launch says how it uses the heap
         self._heap: Allocation | None = None
+        self._untold: list[tuple[CompiledKernel, Cut, Fetch | None]] = []
         self._refused = self.most + 1  # the least that the device had no memory for, of what would have been good to have
 
     @property
@@ -126,7 +133,7 @@ class TapeHeap:
         Raises TapesTooLarge if not even few rows fit.
         """
         cut = self._backed(lambda most: self.plan(kernel, counts, capacities, most=most))
-        self._tell(kernel, cut, "host")
+        self.note(kernel, cut, None)
         return Cut((self.address, *cut.words), cut.counts, cut.shares, cut.nbytes)
 
     def plan(
@@ -159,22 +166,24 @@ class TapeHeap:
             own = [(n, tape) for n, tape in enumerate(kernel.tapes) if tape.task == (task.name if task is not None else None)]
             if not own:
                 continue
-            rows = 1
+            most = 1
             if task is not None:
-                rows, limited[k] = self._rows(task, counts[k], [entries[n] for n in {tape.capacity for _, tape in own}], limit)
-                passing = own[0][1].passing
-                rows = rows if passing is None else min(rows, entries[passing])
-            offsets, floats, integers = _offsets(own, entries, even=task is None)
-            pitch = rows if task is None else _pitch(rows)
-            shares.append(Share(task.name if task is not None else None, rows, floats, integers, pitch))
-            for n, tape in own:
-                # In elements of the tape; all of these numbers of words are even where it has 64 bits.
-                bases[n], pitches[n] = (first + pitch * offsets[n]) // (tape.dtype.size // 4), pitch
-            last = first + pitch * (floats + integers)
+                most, limited[k] = self._rows(task, counts[k], [entries[n] for n in {tape.capacity for _, tape in own}], limit)
+            last = first
+            for group in _groups(own):
+                offsets, floats, integers = _offsets(group, entries, even=task is None)
+                number, claimed = group[0][1].rows, group[0][1].claimed
+                rows = most if number is None else min(most, entries[number])
+                pitch = rows if task is None else _pitch(rows)
+                shares.append(Share(task.name if task is not None else None, rows, floats, integers, pitch, claimed))
+                for n, tape in group:
+                    # In elements of the tape; all of these numbers of words are even where it has 64 bits.
+                    bases[n], pitches[n] = (last + pitch * offsets[n]) // (tape.dtype.size // 4), pitch
+                last += pitch * (floats + integers)
             first = last if task is None else first
             end = max(end, last)
         words = [word for pair in zip(bases, pitches) for word in pair]
-        return Cut((*words, *entries), tuple(limited), tuple(shares), 4 * end)
+        return Cut((*words, *entries[: kernel.capacities]), tuple(limited), tuple(shares), 4 * end)
 
     def _placed_apart(self, kernel: CompiledKernel, counts: Sequence[int | None], entries: Sequence[int], limit: int) -> Cut:
         """As `_placed`, for the CPU: where tapes begin in a row, how long rows are, and how many."""
@@ -188,7 +197,8 @@ class TapeHeap:
             number = 1
             if task is not None:
                 threads: int = self.device.threads  # type: ignore[attr-defined]
-                most, count = threads * task.lanes, counts[k]
+                most, count, size = threads * task.lanes, counts[k], own[0][1].rows
+                count = count if size is None else entries[size]
                 number = rows[k] = max(min(most, limit or most, most if count is None else count), 1)
             shares.append(Share(task.name if task is not None else None, number, floats, integers, number))
             for n, tape in own:
@@ -197,7 +207,7 @@ class TapeHeap:
             length = number * (floats + integers)
             end = end + length if task is None else max(end, length)
         words = [word for pair in zip(bases, pitches) for word in pair]
-        return Cut((*words, *entries, *rows), tuple(counts), tuple(shares), 4 * end)
+        return Cut((*words, *entries[: kernel.capacities], *rows), tuple(counts), tuple(shares), 4 * end)
 
     def _rows(self, task: TaskInfo, count: int | None, entries: Sequence[int], limit: int) -> tuple[int, int | None]:
         """How many rows a task needs, and how many invocations to ask the device for."""
@@ -222,15 +232,44 @@ class TapeHeap:
         Raises TapesTooLarge if the device cannot have so much that few rows of such capacities fit.
         """
         asked, limit = self._asked(kernel, counts, capacities, certain)
-        plan = self._backed(lambda most: self.plan(kernel, asked, capacities, limit, most), self._to_spare)
-        self._tell(kernel, plan, "device")
-        rows = [0 if n is None else _rows_of(n, count, task) for n, count, task in zip(asked, counts, kernel.tasks)]
-        return Cut((self.address, self.room, *rows), asked, plan.shares, plan.nbytes)
+        bound = self.most
+        to_spare: Callable[[Cut], int] = self._to_spare
+        if UNKNOWN in capacities:
+            # There may be few rows: have what is good to have, and ask for more once it is known how many there are.
+            if not self.device.caps.loop_limit:
+                bound = max(_LEAST_OFFER, self.plan(kernel, asked, capacities, _LEAST_ROWS).nbytes)
+            to_spare = self._unknown_to_spare
+        plan = self._backed(lambda most: self.plan(kernel, asked, capacities, limit, min(most, bound)), to_spare)
+        return Cut((self.address, self.room, *_rows_asked(kernel, counts, asked)), asked, plan.shares, plan.nbytes)
 
     def plan_offer(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int]) -> Cut:
-        """What `offer` would have in mind, without touching the heap."""
+        """How a launch with these capacities would use an `offer`, without touching the heap."""
         asked, limit = self._asked(kernel, counts, capacities, certain=True)
-        return self.plan(kernel, asked, capacities, limit)
+        plan = self.plan(kernel, asked, capacities, limit)
+        room = min(self._grown(plan.nbytes, self._to_spare(plan)) // 4, _MOST_WORDS)
+        return self.used(kernel, Cut((0, room, *_rows_asked(kernel, counts, asked)), asked, (), 0), capacities)
+
+    def used(self, kernel: CompiledKernel, offered: Cut, capacities: Sequence[int]) -> Cut:
+        """``offered``, once the sizes are known: what the device did with it. The same computation as in transforms/place_tapes.py."""
+        _, room, *asked = offered.words
+        entries = [max(n & 0xFFFFFFFF, 1) for n in capacities]
+        shares, first, end = [], 0, 0
+        tasks: list[tuple[int, TaskInfo | None]] = [(-1, None), *enumerate(kernel.tasks)]
+        for k, task in tasks:
+            own = [(n, tape) for n, tape in enumerate(kernel.tapes) if tape.task == (task.name if task is not None else None)]
+            if not own:
+                continue
+            laid = [(group[0][1], *_offsets(group, entries, even=task is None)[1:]) for group in _groups(own)]
+            if task is None:
+                pitches = [(1, 1)]
+            else:
+                wanted = [asked[k] if tape.rows is None else min(asked[k], entries[tape.rows]) for tape, *_ in laid]
+                pitches = _fitting([floats + integers for _, floats, integers in laid], wanted, room - first)
+            made = [Share(tape.task, rows, f, i, pitch, tape.claimed) for (tape, f, i), (rows, pitch) in zip(laid, pitches)]
+            shares += made
+            end = max(end, first + sum([share.nbytes // 4 for share in made]))
+            first = end if task is None else first
+        return Cut(offered.words, offered.counts, tuple(shares), 4 * end)
 
     def _asked(
         self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int], certain: bool
@@ -253,6 +292,9 @@ class TapeHeap:
         """The bytes that it is good to have for a launch like ``cut``."""
         most = min(self.most // 2, _CPU_MOST_SPARE if self.device.caps.loop_limit else self.most)
         return min(max(_ROWS_TO_SPARE * self._row_bytes(cut), _LEAST_OFFER), most)
+
+    def _unknown_to_spare(self, _: Cut) -> int:
+        return min(_LEAST_OFFER, self.most // 2)
 
     def _row_bytes(self, cut: Cut) -> int:
         """Of one row of each share; of as many as there are where the driver limits the iterations of an invocation."""
@@ -277,13 +319,11 @@ class TapeHeap:
 
     def _grow(self, nbytes: int, good: int) -> None:
         """Have ``nbytes``, and ``good`` bytes unless there was no memory for as many before."""
-        needed = max(nbytes, good if good < self._refused else 0)
-        if self._heap is not None and self._heap.nbytes >= needed:
+        wanted, before = self._grown(nbytes, good), self.nbytes
+        if wanted == before:
             return
-        before = self.nbytes
-        wanted = max(needed, min(2 * before, self.most), min(_LEAST_HEAP, self.most))
         self._heap = None
-        for size in sorted({wanted, needed, max(before, nbytes)}, reverse=True):
+        for size in sorted({wanted, self._needed(nbytes, good), max(before, nbytes)}, reverse=True):
             try:
                 self._heap = self.memory.allocate(size)
                 return
@@ -292,10 +332,36 @@ class TapeHeap:
                     self._refused = size
         self._heap = self.memory.allocate(nbytes)
 
-    def _tell(self, kernel: CompiledKernel, cut: Cut, source: str) -> None:
-        """One line for each slab of each task, if asked for."""
-        if not self.telling:
-            return
+    def _grown(self, nbytes: int, good: int) -> int:
+        """How large the heap is to be for that."""
+        needed = self._needed(nbytes, good)
+        return self.nbytes if 0 < needed <= self.nbytes else max(needed, min(2 * self.nbytes, self.most), min(_LEAST_HEAP, self.most))
+
+    def _needed(self, nbytes: int, good: int) -> int:
+        return max(nbytes, good if good < self._refused else 0)
+
+    # --- what launches say -------------------------------------------------------------------------------------------------
+
+    def note(self, kernel: CompiledKernel, cut: Cut, sizes: Fetch | None) -> None:
+        """Say how a launch uses the heap, if asked for; with ``sizes``, once these have come: ``cut`` is what was offered."""
+        if self.telling:
+            self._untold.append((kernel, cut, sizes))
+            self.tell()
+
+    def tell(self) -> None:
+        """Say of earlier launches, in their order, what is known by now."""
+        while self._untold:
+            kernel, cut, sizes = self._untold[0]
+            raw = None if sizes is None else sizes.take()
+            if sizes is not None and raw is None:
+                return
+            del self._untold[0]
+            if raw is not None:
+                cut = self.used(kernel, cut, np.frombuffer(raw, np.int32).tolist())
+            self._print(kernel, cut, "host" if sizes is None else "device")
+
+    def _print(self, kernel: CompiledKernel, cut: Cut, source: str) -> None:
+        """One line for each slab of each task."""
         for share in cut.shares:
             for kind, stride in (("F", share.floats), ("I", share.integers)):
                 if stride:
@@ -307,14 +373,21 @@ class TapeHeap:
 
 
 def _too_large(kernel: CompiledKernel, cut: Cut, entries: Sequence[int], most: int) -> TapesTooLarge:
-    rows = {share.task: share.rows for share in cut.shares}
-    nbytes, tape = max([(4 * tape.words * entries[tape.capacity] * rows[tape.task], tape) for tape in kernel.tapes], key=itemgetter(0))
+    rows = {(share.task, share.claimed): share.rows for share in cut.shares}
+    each = [(4 * tape.words * entries[tape.capacity] * rows[tape.task, tape.claimed], tape) for tape in kernel.tapes]
+    nbytes, tape = max(each, key=itemgetter(0))
     held = f"{counted(entries[tape.capacity], 'entry', 'entries')} of {counted(4 * tape.words, 'byte')}"
     return TapesTooLarge(
         f"the tapes of {kernel.name} need {cut.nbytes:,} bytes or more, and may have {most:,}: {nbytes:,} alone for one of this "
-        f"loop, with {held} in each of {counted(rows[tape.task], 'row')}",
+        f"loop, with {held} in each of {counted(rows[tape.task, tape.claimed], 'row')}",
         tape.name,
     )
+
+
+def _groups(tapes: Sequence[tuple[int, TapeInfo]]) -> list[list[tuple[int, TapeInfo]]]:
+    """``tapes`` of a task, by number: those that all its invocations use, then those that they claim, if there are such."""
+    groups = [[(n, tape) for n, tape in tapes if tape.claimed == claimed] for claimed in (False, True)]
+    return [group for group in groups if group]
 
 
 def _offsets(tapes: Sequence[tuple[int, TapeInfo]], entries: Sequence[int], even: bool) -> tuple[dict[int, int], int, int]:
@@ -340,6 +413,21 @@ def _rows_of(asked: int, count: int | None, task: TaskInfo) -> int:
     """The rows of ``asked`` invocations: workgroups are whole, but who has none of ``count`` iterations needs no row."""
     rows = _whole_groups(asked, task)
     return rows if count is None else min(rows, max(count, 1))
+
+
+def _rows_asked(kernel: CompiledKernel, counts: Sequence[int | None], asked: Sequence[int | None]) -> list[int]:
+    return [0 if n is None else _rows_of(n, count, task) for n, count, task in zip(asked, counts, kernel.tasks)]
+
+
+def _fitting(strides: Sequence[int], wanted: Sequence[int], left: int) -> list[tuple[int, int]]:
+    """Of each group of rows, how many there are and the distance of entries: those ``wanted``, if ``left`` words are enough for all, else
+    as many of each."""
+    pitches = [_pitch(rows) for rows in wanted]
+    if sum([pitch * stride for pitch, stride in zip(pitches, strides)]) <= left:
+        return list(zip(wanted, pitches))
+    shared = left // sum(strides) & -2
+    rows = shared - TAPE_PADDING if shared > 2 * TAPE_PADDING else shared
+    return [(rows, shared)] * len(strides)
 
 
 def _whole_groups(count: int, task: TaskInfo) -> int:

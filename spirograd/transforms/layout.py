@@ -307,7 +307,7 @@ class _Layout(Rewriter):
         base, pitch = self._word("tape_base", number), self._word("tape_pitch", number)
         if info.task is None:
             return self._add(at, base)
-        row = self.b.emit(ops.row, type=i32) if info.passing is None else self.claimed
+        row = self.claimed if info.claimed else self.b.emit(ops.row, type=i32)
         assert row is not None
         slow, fast = (row, at) if self.rows_together else (at, row)
         return self._add(self._add(self.b.emit(ops.mul, slow, pitch, attr="nsw"), fast), base)

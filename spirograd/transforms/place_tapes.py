@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from spirograd.analysis.tapes import counter, guarded, passing_of, sizes_of, tapes_of
 from spirograd.base.artifact import TAPE_PADDING, FaultSite, TapeInfo
-from spirograd.base.dtypes import VOID, i32
+from spirograd.base.dtypes import VOID, i32, u1
 from spirograd.base.loc import Loc
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
@@ -101,39 +101,62 @@ class _Place:
         return self._choose(fits, stride, b.const(0))
 
     def _range(self, name: str, tapes: Sequence[tuple[int, TapeInfo]], first: Op, left: Op) -> None:
-        """Rows side by side, as many as there is room for, from the word ``first`` on."""
+        """Rows side by side, as many as there is room for, from the word ``first`` on: those that go by the number of the invocation, then
+        those that are claimed."""
         b, number = self.b, self.tasks[name]
-        offsets, stride = self._offsets(tapes, even=False)
+        groups = [own for claimed in (False, True) if (own := [(k, tape) for k, tape in tapes if tape.claimed == claimed])]
+        laid = [self._offsets(own, even=False) for own in groups]
+        most = b.emit(ops.add, self.room, b.const(2), attr="nsw")
+        stride = b.const(0)
+        for _, length in laid:
+            stride = b.emit(ops.min_, b.emit(ops.add, stride, length, attr="nsw"), most)
         # Two rows, because there is an even number.
         fits = self._check(stride, b.emit(ops.add, stride, stride, attr="nsw"), left, [tape for _, tape in tapes])
         asked = b.emit(ops.tape_word, attr=("tape_rows", number), type=i32)
-        passing = tapes[0][1].passing
-        wanted = self._even(asked if passing is None else self._claims(passing, asked))
-        padded = b.emit(ops.add, wanted, b.const(TAPE_PADDING), attr="nsw")
-        offered = b.emit(ops.idiv, left, b.emit(ops.max_, stride, b.const(1)))
-        # An even number: then every tape begins at an even word, as elements of 64 bits must.
-        pitch = b.emit(ops.and_, b.emit(ops.min_, padded, offered), b.const(-2))
-        many = b.emit(ops.gt, pitch, b.const(2 * TAPE_PADDING))
-        rows = self._choose(many, b.emit(ops.sub, pitch, b.const(TAPE_PADDING), attr="nsw"), pitch)
-        rows = b.emit(ops.min_, rows, asked)
-        if passing is not None:
-            # A claim may take any of the places of an entry.
-            b.store(word("tape_claims", passing), self._choose(fits, pitch, b.const(0)))
-            b.store(counter(passing), b.const(0))
-            rows = self._choose(b.emit(ops.ge, pitch, wanted), asked, rows)
+        wanted = [self._wanted(own[0][1].rows, asked) for own in groups]
+        enough, pitches, rows = self._pitches([length for _, length in laid], wanted, left)
+        everybody = asked if groups[0][0][1].claimed else b.emit(ops.min_, wanted[0], asked)
+        rows = self._choose(enough, everybody, b.emit(ops.min_, rows, asked))
         b.store(word("tape_rows", number), self._choose(fits, rows, b.const(0)))
-        for k, tape in tapes:
-            begin = b.emit(ops.add, first, b.emit(ops.mul, offsets[k], pitch, attr="nsw"), attr="nsw")
-            b.store(word("tape_base", k), self._elements(begin, tape))
-            b.store(word("tape_pitch", k), pitch)
+        for own, (offsets, length), pitch in zip(groups, laid, pitches):
+            if own[0][1].claimed:
+                passing = own[0][1].rows
+                assert passing is not None
+                # A claim may take any of the places of an entry.
+                b.store(word("tape_claims", passing), self._choose(fits, pitch, b.const(0)))
+                b.store(counter(passing), b.const(0))
+            for k, tape in own:
+                begin = b.emit(ops.add, first, b.emit(ops.mul, offsets[k], pitch, attr="nsw"), attr="nsw")
+                b.store(word("tape_base", k), self._elements(begin, tape))
+                b.store(word("tape_pitch", k), pitch)
+            first = b.emit(ops.add, first, b.emit(ops.mul, length, pitch, attr="nsw"), attr="nsw")
 
-    def _claims(self, passing: int, asked: Op) -> Op:
-        """How many of ``asked`` invocations can claim a row."""
+    def _wanted(self, number: int | None, asked: Op) -> Op:
+        """How many rows ``asked`` invocations need, an even number; fewer if the size with this number says so."""
         b = self.b
-        count = b.load(self.sizes, b.const(passing))
-        # Of more than 2^31 iterations the number has wrapped.
-        fewer = b.emit(ops.and_, b.emit(ops.ge, count, b.const(0)), b.emit(ops.lt, count, asked))
-        return self._choose(fewer, count, asked)
+        if number is not None:
+            count = b.load(self.sizes, b.const(number))
+            # Of more than 2^31 iterations the number has wrapped.
+            fewer = b.emit(ops.and_, b.emit(ops.ge, count, b.const(0)), b.emit(ops.lt, count, asked))
+            asked = self._choose(fewer, count, asked)
+        return b.emit(ops.max_, self._even(asked), b.const(2))
+
+    def _pitches(self, strides: Sequence[Op], wanted: Sequence[Op], left: Op) -> tuple[Op, list[Op], Op]:
+        """Whether there is room for all rows that are ``wanted``, the distances between entries, even numbers, and how many rows there are
+        if not: then there are as many of each kind."""
+        b = self.b
+        enough, rest, stride = b.const(True, u1), left, b.const(0)
+        padded = []
+        for length, rows in zip(strides, wanted):
+            many = b.emit(ops.gt, rows, b.const(TAPE_PADDING))
+            padded.append(self._choose(many, b.emit(ops.add, rows, b.const(TAPE_PADDING), attr="nsw"), rows))
+            fits = b.emit(ops.le, padded[-1], b.emit(ops.idiv, rest, b.emit(ops.max_, length, b.const(1))))
+            rest = b.emit(ops.sub, rest, self._choose(fits, b.emit(ops.mul, padded[-1], length), b.const(0)), attr="nsw")
+            enough, stride = b.emit(ops.and_, enough, fits), b.emit(ops.add, stride, length, attr="nsw")
+        shared = b.emit(ops.and_, b.emit(ops.idiv, left, b.emit(ops.max_, stride, b.const(1))), b.const(-2))
+        many = b.emit(ops.gt, shared, b.const(2 * TAPE_PADDING))
+        fewer = self._choose(many, b.emit(ops.sub, shared, b.const(TAPE_PADDING), attr="nsw"), shared)
+        return enough, [self._choose(enough, pitch, shared) for pitch in padded], fewer
 
     def _even(self, n: Op) -> Op:
         return self.b.emit(ops.and_, self.b.emit(ops.add, n, self.b.const(1), attr="nsw"), self.b.const(-2))
@@ -180,8 +203,9 @@ class _Place:
 
 def _loops(kernel: Kernel) -> dict[int, Loc | None]:
     """Where the loops are whose tapes have a capacity that is checked, by its number."""
-    checks = [op for op in kernel.walk() if op.code is ops.check and op.attr.code == "tape" and op.args[-1].code is ops.tape_word]
-    return {op.args[-1].attr[1]: op.attr.loc for op in checks}
+    checks = [op for op in kernel.walk() if op.code is ops.check and op.attr.code == "tape"]
+    rooms = [(word, op.attr.loc) for op in checks for word in op.args[0].args if word.code is ops.tape_word]
+    return {word.attr[1]: loc for word, loc in rooms if word.attr[0] == "tape_capacity"}
 
 
 def _asking(task: Op, number: int, tapes: dict[TapeRef, TapeInfo], checked: frozenset[int]) -> Op:
@@ -230,7 +254,7 @@ class _Claims(Rewriter):
     def __init__(self, kernel: Kernel) -> None:
         super().__init__()
         self.of = kernel
-        self.used = {tape.passing for tape in tapes_of(kernel).values()}
+        self.used = {tape.rows for tape in tapes_of(kernel).values()}
         self.handlers = {ops.claim: self._claim}
 
     def _claim(self, op: Op) -> Op | None:
@@ -240,7 +264,7 @@ class _Claims(Rewriter):
         b = self.b
         room = b.emit(ops.tape_word, attr=("tape_claims", passing), type=i32)
         claimed = self.copy(op)
-        message = f"{self.of.name}: {{0}} or more iterations get to the loops with tapes here, and the launch was sized for {{1}}"
+        message = f"{self.of.name}: {{0}} or more iterations get to the loops with tapes here, and there are rows for {{1}}"
         demand = b.emit(ops.add, claimed, b.const(1), attr="nsw")
         site = FaultSite("tape", message, (i32, i32), op.loc)
         b.emit(ops.check, b.emit(ops.le, demand, room), demand, room, attr=site, type=VOID)

@@ -73,7 +73,7 @@ def test_known_sizes(arch: str, name: str, monkeypatch: pytest.MonkeyPatch, caps
 
 
 def test_counted_sizes(arch: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Devices place tapes themselves: the lines tell what the host knew at the launch."""
+    """Devices place tapes themselves: the lines come when the host hears of it, one for each launch, and tell what that took."""
     monkeypatch.setenv("SG_DEBUG_ADSTACK", "1")
     sg.init(arch=arch)
     x, y = chains(N)
@@ -87,18 +87,49 @@ def test_counted_sizes(arch: str, monkeypatch: pytest.MonkeyPatch, capsys: pytes
                 v = turn(v)
             y[i] = v
 
-    for longest in (40, 8):
+    bounds = (4, 400, 40, 40, 4, 0, 30)
+    plans = []
+    for longest in bounds:
+        count[N - 1] = longest
+        plans.append(run.grad.memory_plan())
+    for longest in bounds:
         count[N - 1] = longest
         run.grad()
-        sg.sync()
-        run.grad()  # by now the host knows
-        ((profile, task, kind, source, rows, stride, required),) = lines(capsys)[-1:]
-        (slab,) = run.grad.memory_plan().tasks[0].slabs
+    sg.sync()
+    found = lines(capsys)
+    assert len(found) == len(bounds)
+    for plan, (profile, task, kind, source, rows, stride, required) in zip(plans, found):
+        (slab,) = plan.tasks[0].slabs
         assert (profile, kind, source) == (arch, "F", "host" if arch == "cpu" else "device")
-        assert task == run.grad.memory_plan().tasks[0].task
-        assert (int(stride), int(required)) == (slab.stride, slab.nbytes)
-        assert int(stride) == 4 * run.grad.memory_plan().tapes[0].entries
+        assert task == plan.tasks[0].task
+        assert (int(rows), int(stride), int(required)) == (plan.rows, slab.stride, slab.nbytes)
+        assert int(stride) == max(4 * plan.tapes[0].entries, 4) + (slab.stride - plan.tapes[0].row_bytes)
         assert int(rows) * int(stride) <= int(required)
+
+
+@pytest.mark.parametrize("budget", [0, 1 << 18, 1 << 20])
+def test_bytes_of_the_launch_that_they_name(arch: str, budget: int) -> None:
+    """Whenever somebody asks, with or without a wait in between; also where memory is scarce."""
+    sg.init(arch=arch, ad_memory_GB=budget / 2**30)
+    x, y = chains(N)
+    count = sg.field(sg.i32, N)
+
+    @sg.kernel
+    def run():
+        for i in x:
+            v = x[i]
+            for _ in range(count[i]):
+                v = turn(v)
+            y[i] = v
+
+    assert run.grad.tape_bytes == 0
+    for longest in (4, 400, 40, 4, 4, 120):
+        count.fill(longest)
+        plan = run.grad.memory_plan()
+        run.grad()
+        assert run.grad.tape_bytes == plan.nbytes
+        sg.sync()
+        assert run.grad.tape_bytes == plan.nbytes <= (budget or plan.nbytes)
 
 
 def test_serial_tasks_go_by_the_name_of_the_kernel(arch: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,7 +159,7 @@ def test_costs_nothing_when_off(arch: str, monkeypatch: pytest.MonkeyPatch, caps
     run = two_kinds()
     run.grad(24)
     heap = context.session().launcher.tapes
-    for name in ("_tell", "cut", "offer", "plan"):
+    for name in ("note", "cut", "offer", "plan"):
         monkeypatch.setattr(heap, name, None)
     for _ in range(3):
         run.grad(24)

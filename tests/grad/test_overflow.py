@@ -245,11 +245,14 @@ def overflow(made: Made, memory: Any, write: Callable[[Any, np.ndarray], bool], 
     assert re.search(rf"test_overflow\.py:{line_of(marker)}\b", message), message
     assert "run_grad" in message
     assert "in run" in message
-    demand, capacity = map(int, re.findall(r"\d+(?= entries)|(?<=sized for )\d+", message))
-    # Entries stand for segments of 8 iterations where these are small; of several loops any may tell, the shortest does a seventh.
-    assert max(turns(many)) / 8 / 7 <= demand <= 700
-    assert 20 / 8 <= capacity < demand
-    assert capacity <= 20 + 20 // 4 + 16
+    demand, capacity = map(int, re.findall(r"(?<=this loop makes )\d+|(?<=tapes have room for )\d+", message))
+    # Of several loops any may tell, the shortest does a seventh.
+    assert max(turns(many)) / 7 <= demand <= 700
+    assert demand in {*many, *turns(many), 350, 175}, "a loop makes so many iterations"
+    # Entries stand for segments of 8 iterations where these are small, and for less where they are large.
+    assert 20 <= capacity < demand
+    assert capacity <= -(-(20 + 20 // 4 + 16) // 8) * 8
+    assert "hint: launch the gradient again" in message
     for bounds in (many, few, many):
         if bounds is not many:
             memory.from_numpy(bounds)
@@ -263,6 +266,19 @@ def test_field_written_past_the_tracking(make: Callable[[Any, Any], Made], t: An
     needs_type(t)
     memory = sg.field(sg.i32, N)
     overflow(make(memory, t), memory, by_device, make.__name__)
+
+
+@pytest.mark.parametrize(("few", "many"), [(4, 64), (5, 65), (1, 7)])
+def test_numbers_are_those_of_the_program(few: int, many: int) -> None:
+    """Iterations, whatever an entry of a tape stands for."""
+    memory = sg.field(sg.i32, N)
+    run, x, y, turns = counted(memory, sg.f32)
+    memory.fill(few)
+    compare(run, (), x, y, turns(np.full(N, few)))
+    by_device(memory, np.full(N, many))
+    message = failing(run, ())
+    (every,) = {tape.every for tape in run.grad.memory_plan().tapes}
+    assert f"this loop makes {many} iterations, and its tapes have room for {-(-few // every) * every}\n" in message
 
 
 @pytest.mark.parametrize("make", [counted, serial], ids=lambda make: make.__name__)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from grad.chains import AMPLIFIED, chains, compare, starts, turn
+from grad.chains import AMPLIFIED, chains, compare, starts, turn, turned
 
 import spirograd as sg
 from spirograd.lang import context
@@ -152,3 +152,152 @@ def test_lanes_to_spare_read_nothing_of_others(arch: str, rows: int) -> None:
     np.testing.assert_allclose(table.grad.to_numpy(), wanted, rtol=1e-3, atol=1e-4)
     assert rows_of(run, turns) <= (rows or n)
     assert rows_of(run, turns) == n or rows, "the iterations do not run in lockstep: this tests nothing"
+
+
+# --- loops of which only memory tells how many iterations they have ----------------------------------------------------------
+
+SPACE = 700
+DEVICES = ("vulkan", "wgpu")
+
+
+class Open:
+    """``y[i]`` is so many turns of ``x[i]`` for i below a number in memory."""
+
+    def __init__(self, kind: str, inner: str) -> None:
+        self.x, self.y = x, y = chains(SPACE)
+        self.bounds = bounds = sg.field(sg.i32, 2)
+        self.turns = turns = sg.field(sg.i32, ())
+        self.array = sg.ndarray(sg.i32, 3)
+        self.kind, self.inner = kind, inner
+
+        @sg.kernel
+        def field_known(k: sg.i32):
+            for i in range(bounds[1]):
+                v = x[i]
+                for _ in range(k):
+                    v = turn(v)
+                y[i] = AMPLIFIED * v
+
+        @sg.kernel
+        def field_memory(k: sg.i32):
+            for i in range(bounds[1]):
+                v = x[i]
+                for _ in range(turns[None]):
+                    v = turn(v)
+                y[i] = AMPLIFIED * v
+
+        @sg.kernel
+        def array_known(k: sg.i32, b: sg.types.ndarray(sg.i32, 1)):
+            for i in range(b[0], b[2]):
+                v = x[i]
+                for _ in range(k):
+                    v = turn(v)
+                y[i] = AMPLIFIED * v
+
+        @sg.kernel
+        def array_memory(k: sg.i32, b: sg.types.ndarray(sg.i32, 1)):
+            for i in range(b[0], b[2]):
+                v = x[i]
+                for _ in range(turns[None] + b[1]):
+                    v = turn(v)
+                y[i] = AMPLIFIED * v
+
+        @sg.kernel
+        def computed_known(k: sg.i32):
+            n = 0
+            while n * n < bounds[1]:
+                n += 1
+            for i in range(bounds[0], bounds[0] + n):
+                v = x[i]
+                for _ in range(k):
+                    v = turn(v)
+                y[i] = AMPLIFIED * v
+
+        @sg.kernel
+        def computed_memory(k: sg.i32):
+            n = 0
+            while n * n < bounds[1]:
+                n += 1
+            for i in range(bounds[0], bounds[0] + n):
+                v = x[i]
+                for _ in range(turns[None]):
+                    v = turn(v)
+                y[i] = AMPLIFIED * v
+
+        self.run = locals()[f"{kind}_{inner}"]
+
+    def launch(self, begin: int, end: int, k: int) -> tuple[Any, ...]:
+        """Of iterations from ``begin`` to ``end``; gives the arguments."""
+        self.end = end
+        if self.kind == "array":
+            self.array.from_numpy(np.array([begin, 0, end], np.int32))
+            args: tuple[Any, ...] = (k, self.array)
+        else:
+            self.bounds.from_numpy(np.array([begin, end if self.kind == "field" else (end - begin) ** 2], np.int32))
+            args = (k,)
+        self.begin = 0 if self.kind == "field" else begin
+        self.turns[None] = k
+        self.x.from_numpy(starts(SPACE))
+        self.x.grad.fill(0.0)
+        self.y.grad.fill(0.5)
+        self.run.grad(*args)
+        return args
+
+    def check(self, k: int) -> None:
+        slopes = AMPLIFIED * 0.5 * turned(starts(SPACE), k)[1]
+        inside = (np.arange(SPACE) >= self.begin) & (np.arange(SPACE) < self.end)
+        np.testing.assert_allclose(self.x.grad.to_numpy(), np.where(inside, slopes, 0.0), rtol=3e-3, atol=1e-3)
+
+
+@pytest.mark.archs("cpu", *DEVICES)
+@pytest.mark.parametrize("inner", ["known", "memory"])
+@pytest.mark.parametrize("kind", ["field", "array", "computed"])
+def test_iterations_that_only_memory_tells(arch: str, kind: str, inner: str) -> None:
+    """Rows are those of the iterations; bounds may change by far from launch to launch, also where the host hears of it later."""
+    sg.init(arch=arch)
+    made = Open(kind, inner)
+    k = 64
+    for begin, end in ((0, 8), (3, 4), (0, SPACE), (5, 5), (10, 50), (0, 8)):
+        args = made.launch(begin, end, k)
+        made.check(k)
+        (task,) = made.run.grad.memory_plan(*args).tasks
+        assert task.rows <= max(made.end - made.begin, 1) + (kind == "computed" and arch == "cpu") * (end // 4 + 16)
+        if arch != "cpu":
+            assert task.rows == max(made.end - made.begin, 1)
+        assert made.run.grad.tape_bytes == task.nbytes
+
+
+@pytest.mark.archs(*DEVICES)
+@pytest.mark.parametrize("kind", ["field", "array"])
+def test_the_host_does_not_wait_to_hear_how_many_there_are(arch: str, kind: str) -> None:
+    """Where it knows how long the tapes are: not even before the first launch."""
+    sg.init(arch=arch)
+    made, device = Open(kind, "known"), context.session().device
+    sg.ad.sizings(reset=True)
+    waits = device.waits
+    for k, end in ((3, 8), (200, 8), (200, 600), (4, 90)):
+        made.launch(0, end, k)
+    assert device.waits == waits
+    assert sg.ad.sizings().waited == 0
+    made.check(4)
+
+
+@pytest.mark.archs("cpu", *DEVICES)
+def test_small_tapes_are_not_counted(arch: str) -> None:
+    """A task that takes little memory however many iterations it has is launched at once."""
+    sg.init(arch=arch)
+    x, y = chains(SPACE)
+    n = sg.field(sg.i32, ())
+
+    @sg.kernel
+    def run():
+        for i in range(n[None]):
+            v = x[i]
+            for _ in range(3):
+                v = turn(v)
+            y[i] = AMPLIFIED * v
+
+    n[None] = SPACE
+    sg.ad.sizings(reset=True)
+    compare(run, (), x, y, 3)
+    assert sg.ad.sizings().known == 1

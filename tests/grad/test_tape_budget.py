@@ -178,7 +178,7 @@ def test_smaller_heap_in_the_same_place(arch: str) -> None:
     (first, x, y), (second, *_), (third, u, v) = known(), known(), known()
     turns = 60_000 if arch == "cpu" else 3000  # more than a reference can follow in f32
     # Entries stand for 8 iterations on GPUs, for 2 where a CPU does their work.
-    many = 20_000_000 if arch == "cpu" else 100_000 if context.session().device.caps.loop_limit else 400_000
+    many = 10_000_000 if arch == "cpu" else 100_000 if context.session().device.caps.loop_limit else 400_000
     launch(first, (turns,), x, y)
     wanted = x.grad.to_numpy()
     with pytest.raises(sg.OutOfDeviceMemory, match="the tapes of run_grad need"):

@@ -9,13 +9,14 @@ import logging
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from spirograd.base import knobs
 from spirograd.base.dtypes import DType, u32
-from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradSyntaxError
+from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradSyntaxError, render
 from spirograd.base.recursion import deep_recursion
+from spirograd.base.wording import did_you_mean
 from spirograd.ir import nodes
 from spirograd.ir import ops as ir
 from spirograd.ir.builder import Builder
@@ -452,8 +453,25 @@ class _frames_hidden:
             raise error.with_traceback(None) from error.__cause__
 
 
+# What the family's decorators take.
+_KERNEL_OPTIONS = ("checkpoints", "fastcache", "graph", "pure")
+_CLASS_OPTIONS = ("stable_members", "template_primitives")
+
+
+def check_options(what: str, given: Iterable[str], known: Sequence[str]) -> None:
+    """Raise SpirogradRuntimeTypeError for the first option of ``what`` that is not among those ``known``."""
+    for name in given:
+        if name not in known:
+            hint = did_you_mean(name, known) or f"it takes {', '.join(f'`{option}`' for option in known)}"
+            raise SpirogradRuntimeTypeError(render(f"`{what}` has no option `{name}`", None, hint))
+
+
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Make a kernel of a function: ``@kernel``. Options of the family (``fastcache``, ``graph`` ...) are accepted and need no setting."""
+    """Make a kernel of a function: ``@kernel``. Options of the family (``fastcache``, ``graph`` ...) are accepted and need no setting.
+
+    Raises SpirogradRuntimeTypeError for others.
+    """
+    check_options("kernel", options, _KERNEL_OPTIONS)
     frame = sys._getframe(1)
     if function is None:
 
@@ -467,7 +485,11 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 
 def data_oriented(cls: Any = None, **options: Any) -> Any:
-    """Let methods of a class be kernels and functions: ``@data_oriented``. Options of the family are accepted and need no setting."""
+    """Let methods of a class be kernels and functions: ``@data_oriented``. Options of the family are accepted and need no setting.
+
+    Raises SpirogradRuntimeTypeError for others.
+    """
+    check_options("data_oriented", options, _CLASS_OPTIONS)
     if cls is None:
         return lambda c: data_oriented(c, **options)
     cls.__sg_data_oriented__ = True

@@ -44,12 +44,14 @@ class SlabPlan:
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """A task with tapes; ``task`` None: all serial ones, which share a row. ``rows``: one for each iteration that may run at a time."""
+    """A task with tapes; ``task`` None: all serial ones, which share a row. ``rows``: one for each iteration that may run at a time.
+    ``guarded``: and passes the condition that guards these tapes; others that the task has are a plan of their own."""
 
     task: str | None
     rows: int
     tapes: tuple[TapePlan, ...]
     slabs: tuple[SlabPlan, ...]
+    guarded: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -88,7 +90,8 @@ class MemoryPlan:
             return
         yield f"memory plan of the gradient of {self.label}: {_bytes(self.nbytes)} for tapes"
         for task in self.tasks:
-            yield f"{'serial tasks' if task.task is None else f'task {task.task}'}: {counted(task.rows, 'row')}"
+            guard = ", where its condition holds" if task.guarded else ""
+            yield f"{'serial tasks' if task.task is None else f'task {task.task}'}{guard}: {counted(task.rows, 'row')}"
             for tape in task.tapes:
                 yield from _tape_lines(tape)
             for slab in task.slabs:
@@ -130,7 +133,7 @@ def _task(
     forecast: Any,
 ) -> TaskPlan:
     plans = []
-    for tape in [tape for tape in tapes if tape.task == share.task]:
+    for tape in [tape for tape in tapes if (tape.task, tape.claimed) == (share.task, share.claimed)]:
         record, k, entry = records[tape.name], tape.capacity, 4 * tape.words
         size = record.entries if capacities[k] is None else capacities[k]
         formula = None if size is None else in_words(size, names)
@@ -138,4 +141,4 @@ def _task(
         row = entry * entries
         plans.append(TapePlan(record.what, record.loop, record.every, entries, forecast.ways[k], formula, entry, row, share.rows * row))
     slabs = [SlabPlan(kind, 4 * words, share.slab_bytes(words)) for kind, words in (("F", share.floats), ("I", share.integers)) if words]
-    return TaskPlan(share.task, share.rows, tuple(plans), tuple(slabs))
+    return TaskPlan(share.task, share.rows, tuple(plans), tuple(slabs), share.claimed)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,15 +14,16 @@ from spirograd.analysis.trial import run
 from spirograd.autodiff.gates import gates
 from spirograd.autodiff.sizing import sizing
 from spirograd.autodiff.sweep import capacity_of
-from spirograd.base.artifact import TAPE_PADDING
+from spirograd.base.artifact import TAPE_PADDING, ArgBlock, CompiledKernel, TaskInfo
 from spirograd.base.caps import Capabilities
-from spirograd.base.dtypes import f32, i32, i64
+from spirograd.base.dtypes import f32, f64, i32, i64
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr, Region, ScalarArg, TapeRef, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.ir.spec import verify
+from spirograd.runtime.tapes import Cut, TapeHeap
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.offload import offload
 from spirograd.transforms.place_tapes import place_tapes, word
@@ -41,11 +44,11 @@ class Writer:
         self.wide = wide
         self.tapes = []
 
-    def recorded(self, count=None):
+    def recorded(self, count=None, dtype=i32):
         """A loop that notes its count and what it carries, then reads all that."""
         b = self.b
         k = len(self.tapes)
-        tape = TapeRef(f"tape{k}", i32, 1, k)
+        tape = TapeRef(f"tape{k}", dtype, 1, k)
         self.tapes.append(tape)
         count = b.const(count) if isinstance(count, int) else b.load(NUMBERS, b.const(0))
         b.atomic("max", capacity_of(k), count)
@@ -53,9 +56,9 @@ class Writer:
         for reading in (False, True):
             i, x = b.begin(i32, i32)
             if reading:
-                x = b.emit(ops.add, x, b.load(tape, i, b.const(0)), attr="wrap")
+                x = b.emit(ops.add, x, b.cast(b.load(tape, i, b.const(0)), i32), attr="wrap")
             else:
-                b.store(tape, i, b.const(0), x)
+                b.store(tape, i, b.const(0), b.cast(x, dtype))
             (total,) = b.for_(zero, count, (zero,), b.end((b.emit(ops.add, x, i, attr="wrap"),)))
         b.atomic("add", OUT, b.const(0), b.cast(total, f32))
 
@@ -144,6 +147,33 @@ def test_no_gate(body):
     assert gate_of(w, lambda i: body(w, i)) == ()
 
 
+def test_integers_elsewhere_leave_floats_behind_their_guard():
+    """And integers that are behind it, too."""
+    w = Writer()
+    (gate,) = gate_of(w, lambda i: (w.recorded(), w.when(w.positive(i), lambda: (w.recorded(dtype=f32), w.recorded())), w.recorded()))
+    assert gate.tapes == set(w.tapes[1:3])
+    w = Writer()
+    (gate,) = gate_of(w, lambda i: w.when(w.positive(i), lambda: w.when(w.positive(i), lambda: w.recorded(dtype=f32), w.recorded)))
+    assert gate.tapes == set(w.tapes)
+    w = Writer()
+    (gate,) = gate_of(w, lambda i: (w.recorded(), w.when(w.positive(i), lambda: w.recorded(dtype=f32), w.recorded)))
+    assert gate.tapes == {w.tapes[1]}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda w, i: (w.recorded(dtype=f32), w.when(w.positive(i), w.recorded)),
+        lambda w, i: (w.recorded(), w.when(w.positive(i), lambda: w.recorded(dtype=f32)), w.recorded(dtype=f32)),
+        lambda w, i: (w.recorded(), w.loop(lambda k: w.when(w.positive(k), lambda: w.recorded(dtype=f32)))),
+    ],
+    ids=["float outside", "one of two outside", "loop outside"],
+)
+def test_floats_elsewhere_leave_none(body):
+    w = Writer()
+    assert gate_of(w, lambda i: body(w, i)) == ()
+
+
 @pytest.mark.parametrize(
     ("n", "sizes", "gated"),
     [(1000, (200, 62), False), (1000, (200, 63), True), (1000, (200, None), True), (None, (1, 1), True), (100_000_000, (1, 1), True)],
@@ -183,7 +213,7 @@ def test_all_iterations_are_counted(numbers):
 def test_lengths_that_are_known_are_handed_over_too():
     """Whether or not the host knows them: one place says what tapes are placed by."""
     main, (stage,), sizes = gated(counts=(5, 9))
-    assert sizes == (None, None, None)
+    assert [size is None for size in sizes] == [False, False, True]
     assert sizes_of(main) is not None
     found = np.zeros(3, np.int32)
     run(stage.kernel, [np.array([1, 0, 1], np.int32), np.zeros(1, np.float32), 3, found], {})
@@ -211,7 +241,7 @@ def placed(room, asked, capacity, passing):
     tasks = place_tapes(offload(gated()[0], CTX), CTX)
     verify(tasks, "kernel")
     (tape,) = tapes_of(tasks).values()
-    assert tape.passing == 1
+    assert (tape.rows, tape.claimed) == (1, True)
     first, task = tasks.body.ops[:2]
     returns = (word("tape_rows", 1), word("tape_claims", 1), word("tape_pitch", 0), counter(1))
     b = Builder()
@@ -281,3 +311,61 @@ def test_claims_without_tapes_go():
 
     tasks = place_tapes(offload(Bare().kernel(replace(main)), CTX), CTX)
     assert not [op for op in tasks.walk() if op.code is ops.claim]
+
+
+# --- two kinds of rows -----------------------------------------------------------------------------------------------------
+
+
+def both_kinds(dtype=i64):
+    """A task with tapes of integers that all iterations use, and of ``dtype`` and integers that some do."""
+    w = Writer()
+    kernel = w.kernel(
+        lambda i: (w.recorded(), w.when(w.positive(i), lambda: (w.recorded(dtype=dtype), w.recorded())), w.recorded(dtype=i64))
+    )
+    main, _, sizes = sizing(kernel, CTX)
+    assert len(sizes) == 5
+    tasks = place_tapes(offload(main, CTX), CTX)
+    verify(tasks, "kernel")
+    return tasks
+
+
+@pytest.mark.parametrize("dtype", [f32, f64])
+@pytest.mark.parametrize("room", [60, 61, 200, 1000, 5000, 20_000, 300_000])
+def test_rows_of_both_kinds_lie_apart(room, dtype):
+    """And the host tells afterwards what the device did."""
+    tasks = both_kinds(dtype)
+    tapes = list(tapes_of(tasks).values())
+    assert {(tape.name, tape.rows, tape.claimed) for tape in tapes} == {
+        ("tape0", None, False), ("tape1", 4, True), ("tape2", 4, True), ("tape3", None, False)
+    }  # fmt: skip
+    order = tasks.body.ops[0]
+    words = [word(kind, k) for k in range(len(tapes)) for kind in ("tape_base", "tape_pitch")]
+    kernel = Kernel("place", tasks.args, order.regions[0], (word("tape_rows", 1), word("tape_claims", 4), *words))
+    infos = (TaskInfo("place.tapes", "serial", "", 0, places=True), TaskInfo("k_0", "range_for", "", 0, None, None, 64))
+    made = CompiledKernel("k", "vulkan", "", ArgBlock((), "", 0), infos, tapes=tuple(tapes))
+    heap = TapeHeap(SimpleNamespace(caps=Capabilities("vulkan")), SimpleNamespace())
+    for sizes in ([3, 2, 5, 1, 7], [1, 1, 1, 1, 0], [3, 40, 1, 2, 300], [3, 40, 1, 2, 2**31 - 1], [9, 1, 1, 1, 33]):
+        for asked in (1, 32, 33, 400):
+            given = Given({"tape_room": room, "tape_rows": asked}).kernel(kernel)
+            outcome = run(given, [np.zeros(1, np.int32), np.zeros(1, np.float32), 0, np.array(sizes, np.int32)], {})
+            rows, claims, *placed = (int(v) for v in outcome.returns)
+            used = heap.used(made, Cut((0, room, 0, asked), (None, None), (), 0), sizes)
+            if outcome.fault is not None:
+                assert rows == claims == 0
+                assert sum(2 * tape.words * max(sizes[tape.capacity], 1) for tape in tapes) > room
+                continue
+            taken = []
+            for tape, base, pitch in zip(tapes, placed[::2], placed[1::2]):
+                scale = tape.dtype.size // 4
+                assert pitch >= (claims if tape.claimed else rows)
+                taken.append((base * scale, (base + pitch * sizes[tape.capacity]) * scale))
+            taken.sort()
+            assert all(end <= begin for (_, end), (begin, _) in pairwise(taken)), (sizes, asked)
+            assert taken[-1][1] <= room
+            dense, claimed = used.shares
+            assert (dense.claimed, claimed.claimed) == (False, True)
+            pitches = {tape.claimed: pitch for tape, pitch in zip(tapes, placed[1::2])}
+            assert (dense.pitch, claimed.pitch) == (pitches[False], pitches[True])
+            assert 4 * taken[-1][1] <= used.nbytes <= 4 * room
+            assert rows >= min(asked, dense.rows)
+            assert claims >= min(asked, sizes[4]) or rows < asked
