@@ -1,4 +1,4 @@
-"""Integer division, shifts, conversions and bit counts in the form that the device gives the right answer for (one entry per code)."""
+"""Integer division, shifts, conversions, rounding, bit counts in the form that the device gives right answers for: one entry per code."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ class _Legalize(Rewriter):
         if ctx.caps.profile in _SPIRV_PROFILES:
             self.handlers[ops.cast] = self._cast
             self.handlers[ops.div] = self._div
+            if ctx.caps.int64:
+                self.handlers[ops.trunc] = self.handlers[ops.round_] = self._rounded
             for code, count in ((ops.popcnt, popcnt), (ops.clz, clz), (ops.ctz, ctz)):
                 self.handlers[code] = self._count(code, count)
             if not ctx.options.fast_math:
@@ -92,6 +94,11 @@ class _Legalize(Rewriter):
             return self.copy(op)
         a, b = (self.b.cast(x, f32) for x in self.args(op))
         return self._to_half(self.b.emit(ops.div, a, b))
+
+    def _rounded(self, op: Op) -> Op:
+        """Of f64: from the floor of the magnitude. Without AVX-512 llvmpipe (Mesa 22.3) loses the sign of zero, and rounds 1.5 to 1."""
+        (x,) = self.args(op)
+        return self.copy(op) if _dtype(x).bits < 64 else rounded(self.b, op.code, x)
 
     def _count(self, code: ops.OpCode, lower: Callable[[Builder, Op], Op]) -> Callable[[Op], Op]:
         def handle(op: Op) -> Op:
@@ -238,6 +245,22 @@ def to_half(b: Builder, x: Op) -> Op:
     result = b.emit(ops.select, b.emit(ops.gt, magnitude, constant(0x7F800000)), magnitude, result)
     sign = b.emit(ops.and_, pattern, constant(0x80000000))
     return b.cast(number(b.emit(ops.or_, result, sign)), f16)
+
+
+def rounded(b: Builder, code: ops.OpCode, x: Op) -> Op:
+    """`trunc` or `round_` of an f64, by `floor` and the sign bit."""
+    t = _dtype(x)
+    u = unsigned(t)
+    magnitude = b.emit(ops.abs_, x)
+    result = b.emit(ops.floor, magnitude)
+    if code is ops.round_:  # comparisons with what infinity and NaN leave over are false: they stay
+        rest, half = b.emit(ops.sub, magnitude, result), b.emit(ops.mul, result, b.const(0.5, t))
+        odd = b.emit(ops.ne, b.emit(ops.floor, half), half)
+        tie = b.emit(ops.and_, b.emit(ops.eq, rest, b.const(0.5, t)), odd)
+        up = b.emit(ops.or_, b.emit(ops.gt, rest, b.const(0.5, t)), tie)
+        result = b.emit(ops.select, up, b.emit(ops.add, result, b.const(1.0, t)), result)
+    sign = b.emit(ops.and_, b.emit(ops.bitcast, x, type=u), b.const(1 << (t.bits - 1), u))
+    return b.emit(ops.bitcast, b.emit(ops.or_, b.emit(ops.bitcast, result, type=u), sign), type=t)
 
 
 # --- bit counts of other widths than 32 ------------------------------------------------------------------------------------

@@ -80,6 +80,8 @@ def cases() -> list[tuple[ops.OpCode, DType]]:
         for t in (t for letter in code.domain for t in LETTERS[letter]):
             if (code in NARROW_MATH and t.bits == 64) or (code in (ops.popcnt, ops.clz, ops.ctz) and t.bits != 32):
                 continue
+            if code in (ops.trunc, ops.round_) and t.bits == 64:  # `legalize` leaves none: drivers get them wrong
+                continue
             out.append((code, t))
     return out
 
