@@ -15,19 +15,11 @@ from spirograd.ir.ops import OpCode
 from spirograd.llvmgen import half, vector_math
 from spirograd.llvmgen.local_arrays import LastUses, is_array
 from spirograd.llvmgen.module import ModuleText, literal, type_name
-from spirograd.llvmgen.op_map import ATOMIC_MAP, OP_MAP, Compare, Emitted, Instr, Intrinsic, Math, Spelling, Unsupported
+from spirograd.llvmgen.op_map import ATOMIC_MAP, OP_MAP, Compare, Emitted, Instr, Intrinsic, Math, Spelling, Unsupported, pick
 
 _NO_EFFECT = "nounwind willreturn memory(none)"
 _ZEROS = frozenset(literal(0, t) for t in dt.ALL)
 _OVERLOADS = {dt.f16: "f16", dt.f32: "f32", dt.f64: "f64"}
-
-
-def _pick(spelling: Instr | Compare | Intrinsic, t: Type) -> str:
-    """The spelling for operands of type ``t``."""
-    assert isinstance(t, DType), t
-    name = spelling.float if t.is_float else spelling.signed if t.is_signed else spelling.unsigned
-    assert name, (spelling, t)
-    return name
 
 
 class FunctionEmitter:
@@ -281,14 +273,14 @@ class FunctionEmitter:
         spelling = OP_MAP[op.code]
         assert isinstance(spelling, Instr)
         a, b = op.args
-        self.set(op, f"{_pick(spelling, op.type)} {self.flags(op)}{self.typed(a)}, {self.operand(b)}")
+        self.set(op, f"{pick(spelling, op.type)} {self.flags(op)}{self.typed(a)}, {self.operand(b)}")
 
     def compare(self, op: Op) -> None:
         spelling = OP_MAP[op.code]
         assert isinstance(spelling, Compare)
         a, b = op.args
         assert isinstance(a.type, DType)
-        self.set(op, f"{'fcmp' if a.type.is_float else 'icmp'} {_pick(spelling, a.type)} {self.typed(a)}, {self.operand(b)}")
+        self.set(op, f"{'fcmp' if a.type.is_float else 'icmp'} {pick(spelling, a.type)} {self.typed(a)}, {self.operand(b)}")
 
     def call_intrinsic(self, name: str, t: DType, args: Sequence[str], flags: str = "", tail: str = "") -> str:
         """Call `llvm.<name>.<t>` on operands of type ``t``, which is its result's type too."""
@@ -301,7 +293,7 @@ class FunctionEmitter:
         spelling = OP_MAP[op.code]
         assert isinstance(spelling, Intrinsic) and isinstance(op.type, DType)
         tail = ", i1 false" if spelling.flag else ""
-        self.env[op] = self.call_intrinsic(_pick(spelling, op.type), op.type, [self.operand(a) for a in op.args], self.flags(op), tail)
+        self.env[op] = self.call_intrinsic(pick(spelling, op.type), op.type, [self.operand(a) for a in op.args], self.flags(op), tail)
 
     def math(self, op: Op) -> None:
         spelling = OP_MAP[op.code]
@@ -563,7 +555,7 @@ class FunctionEmitter:
         assert spelling is not None, f"atomic {kind} must be lowered to a loop before it gets here"
         index, value = op.args
         pointer = self.address(ref, index)
-        self.set(op, f"atomicrmw {_pick(spelling, ref.dtype)} {pointer}, {self.typed(value)} monotonic, align {ref.dtype.size}")
+        self.set(op, f"atomicrmw {pick(spelling, ref.dtype)} {pointer}, {self.typed(value)} monotonic, align {ref.dtype.size}")
 
     def cas(self, op: Op) -> None:
         index, expected, desired = op.args

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Union
 
+from spirograd.base.dtypes import DType, Type
 from spirograd.ir import ops
 from spirograd.ir.ops import OpCode
 
@@ -59,6 +60,15 @@ class Unsupported:
 
 
 Spelling = Union[Instr, Compare, Intrinsic, Math, Emitted, Unsupported]
+
+
+def pick(spelling: Instr | Compare | Intrinsic, t: Type) -> str:
+    """The spelling for operands of type ``t``."""
+    assert isinstance(t, DType), t
+    name = spelling.float if t.is_float else spelling.signed if t.is_signed else spelling.unsigned
+    assert name, (spelling, t)
+    return name
+
 
 _KERNEL_LEVEL = Unsupported("kernel IR only: lowered before device IR")
 
