@@ -11,6 +11,7 @@ from spirograd.base.loc import Loc
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import LoopAttr, Op, Region, TapeRef, TempKind, TempRef, ref_of
+from spirograd.transforms.space_limits import is_space_check
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,9 @@ class Sweep:
     """Emits primal operations again. ``env``: primal value -> what it is now.
 
     ``record``: note the carried values of the loops that stand directly in the region, at the start of each iteration. Effects on outer
-    memory, prints and checks are left out; those on temporaries stay while ``fresh`` (the first sweep over the body of the kernel): they
-    are private to a launch, but must not be done twice.
+    memory, prints and checks are left out, except for checks of the sizes of index spaces, which bound loops of the reverse too.
+    Effects on temporaries stay while ``fresh`` (the first sweep over the body of the kernel): they are private to a launch, but must not
+    be done twice.
     """
 
     def __init__(self, b: Builder, returns: Sequence[TempRef], segment_length: Callable[[Op], int], states: Mapping[Op, str]) -> None:
@@ -42,6 +44,7 @@ class Sweep:
         self.loops: list[Loc | None] = []  # by capacity
         self.returns = frozenset(returns)
         self.fresh = True
+        self.checks = True
         self.lost = 0
 
     def value(self, op: Op) -> Op:
@@ -60,6 +63,8 @@ class Sweep:
                 handler(self, op, record)
             elif op.code.effect in ("pure", "read"):
                 self.clone(op)
+            elif self.checks and is_space_check(op):
+                self.b.append(Op(op.code, op.type, self.args(op), op.attr, (), op.loc))
 
     def load(self, op: Op, record: bool) -> None:
         ref, state = op.attr, self.states.get(op, "")
@@ -106,7 +111,11 @@ class Sweep:
     def for_(self, op: Op, record: bool) -> None:
         begin, end = self.args(op)[:2]
         carried = op.regions[0].params[1:]
-        if not record or op.attr.parallel or not carried:
+        if self.fresh and op.attr.parallel:
+            self.checks = False  # the reverse of the loop, which sweeps its body again, has them
+            region = self.region(op.regions[0])
+            self.checks = True
+        elif not record or op.attr.parallel or not carried:
             region = self.region(op.regions[0])
         else:
             recording = self.recordings[op] = Recording(op, self.declare(op, carried), None, self.segment_length(op))

@@ -208,3 +208,75 @@ def test_gradients_of_strided_loops(session: Any, step: int) -> None:
             slope *= -np.sin(v) * 0.9
             v = np.cos(v) * 0.9 + 0.01 * j
         np.testing.assert_allclose(x.grad.to_numpy(), slope, rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_refuse_what_the_kernel_refuses(session: Any) -> None:
+    """Also in loops, where extents come from memory, and in forward mode; and a loop that does not run has no size."""
+    x, y = sg.field(sg.f32, shape=2, needs_grad=True), sg.field(sg.f32, shape=(), needs_grad=True)
+    extents = sg.field(sg.i32, shape=2)
+
+    @sg.kernel
+    def given(n: sg.i32, m: sg.i32):
+        for i, j in sg.ndrange(n, m):
+            y[None] += x[0] * x[1]
+
+    @sg.kernel
+    def inner(n: sg.i32, m: sg.i32, k: sg.i32):
+        for i in range(k):
+            v = x[0]
+            for a, b in sg.ndrange(n, m):
+                v = v * x[1]
+            y[None] += v
+
+    @sg.kernel
+    def read():
+        for i, j in sg.ndrange(extents[0], extents[1]):
+            y[None] += x[0] * x[1]
+
+    @sg.kernel
+    def read_inside():
+        for i in range(1):
+            for j in x:
+                v = x[j]
+                for a, b in sg.ndrange(extents[0], extents[1]):
+                    v = v * 0.5
+                y[None] += v
+
+    x.from_numpy(np.array([2.0, 3.0], np.float32))
+    calls = ((given, True, ()), (inner, True, (1,)), (read, False, ()), (read_inside, False, ()))
+    slopes = {given: (6 * 3.0, 6 * 2.0), inner: (3.0**6, 2 * 6 * 3.0**5), read: (18.0, 12.0), read_inside: (0.5**6, 0.5**6)}
+    for kernel, by_argument, more in calls:
+        for n, m in ((3, 2), (65_536, 65_536)):
+            extents.from_numpy(np.array([n, m], np.int32))
+            args = (n, m, *more) if by_argument else more
+            x.grad.fill(0.0)
+            y.grad[None] = 1.0
+            if n == 3:
+                kernel(*args)
+                kernel.grad(*args)
+                np.testing.assert_allclose(x.grad.to_numpy(), slopes[kernel], rtol=1e-5)
+                continue
+            for run in (kernel, kernel.grad):
+                with pytest.raises(SpirogradRuntimeError, match="index space of 65536 x 65536, more elements than i32 counts"):
+                    run(*args)
+                    sg.sync()
+    inner(65_536, 65_536, 0)
+    inner.grad(65_536, 65_536, 0)
+    sg.sync()
+
+
+def test_checks_of_the_host_cost_no_reporting(session: Any) -> None:
+    """A kernel whose extents are arguments cannot fault: launches need not be waited for."""
+    x = sg.field(sg.i32, shape=4)
+
+    @sg.kernel
+    def k(n: sg.i32, a: sg.types.ndarray()):
+        for i in x:
+            for j, l in sg.ndrange(n, (1, a.shape[0])):
+                x[i] += 1
+
+    k(3, np.zeros(5, np.int32))
+    assert x.to_numpy().tolist() == [12] * 4
+    compiled = k._last.plan.compiled
+    assert compiled.space_limits
+    assert not [site for site in compiled.faults if site.code == "space"]

@@ -130,5 +130,5 @@ def _refuse(good: Value, extents: Sequence[Value], t: DType) -> None:
     b = scalar.builder()
     # An extent that did not fit has wrapped to what it is as an unsigned number.
     sizes = [scalar.cast(n, unsigned(n.dtype)) for n in extents]
-    site = FaultSite("loop", message, tuple([n.dtype for n in sizes]), b.loc)
+    site = FaultSite("space", message, tuple([n.dtype for n in sizes]), b.loc, int(t.max))
     b.emit(ir.check, good.op, *[n.op for n in sizes], attr=site, type=VOID)
