@@ -280,3 +280,49 @@ def test_checks_of_the_host_cost_no_reporting(session: Any) -> None:
     compiled = k._last.plan.compiled
     assert compiled.space_limits
     assert not [site for site in compiled.faults if site.code == "space"]
+
+
+@pytest.mark.archs("cpu")  # which alone runs so many iterations in some seconds
+def test_gradient_of_a_serial_loop_longer_than_its_type(session: Any) -> None:
+    x, y = sg.field(sg.f64, shape=(), needs_grad=True), sg.field(sg.f64, shape=(), needs_grad=True)
+
+    @sg.kernel
+    def k(a: sg.i32, b: sg.i32):
+        for _ in range(1):
+            for i in range(a, b):
+                y[None] += x[None]
+
+    y.grad[None] = 1.0
+    k.grad(LOW, 10)
+    assert x.grad[None] == 2**31 + 10
+
+
+@pytest.mark.parametrize("a,b", [(-3, 4), (LOW, LOW + 5), (HIGH - 6, HIGH), (HIGH, LOW), (5, 5)])
+def test_gradients_of_ranges_far_from_0(session: Any, a: int, b: int) -> None:
+    """With tapes, whose length is the trip count."""
+    x, y = sg.field(sg.f32, shape=2, needs_grad=True), sg.field(sg.f32, shape=(), needs_grad=True)
+    bounds = sg.field(sg.i32, shape=2)
+
+    @sg.kernel
+    def k(a: sg.i32, b: sg.i32):
+        for i in x:
+            v = x[i]
+            for j in range(a, b):
+                v = v * v * (1.0 + (j - a))
+            for j in range(bounds[0], bounds[1]):
+                v = sg.sin(v)
+            y[None] += v
+
+    bounds.from_numpy(np.array([a, b], np.int32))
+    start = np.array([0.3, 0.5], np.float32)
+    x.from_numpy(start)
+    y.grad[None] = 1.0
+    k.grad(a, b)
+    v, slope = start.astype(np.float64), np.ones(2)
+    for j in range(max(b - a, 0)):
+        slope *= 2 * v * (1.0 + j)
+        v = v * v * (1.0 + j)
+    for _ in range(max(b - a, 0)):
+        slope *= np.cos(v)
+        v = np.sin(v)
+    np.testing.assert_allclose(x.grad.to_numpy(), slope, rtol=1e-4)
