@@ -12,6 +12,8 @@ from spirograd.runtime.diagnostics import fault_error
 
 _BINARY = {"add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "min": "min({}, {})", "max": "max({}, {})"}
 _BINARY |= {"floordiv": "floordiv({}, {})", "mod": "mod({}, {})"}
+# By a constant other than 0.
+_DIVISIONS = {"floordiv": "//", "mod": "%"}
 # A function (scalars, arrays) that raises SpirogradRuntimeError.
 SpaceCheck = Callable[[Sequence[Any], Sequence[Any]], object]
 
@@ -25,6 +27,8 @@ def size_text(size: Size) -> str:
         return f"s[{int(size[1])}]"
     if kind == "shape":
         return f"a[{int(size[1])}].shape[{int(size[2])}]"
+    if kind in _DIVISIONS and isinstance(size[2], int) and size[2] > 0:
+        return f"({size_text(size[1])} {_DIVISIONS[kind]} {size[2]})"
     return _BINARY[kind].format(size_text(size[1]), size_text(size[2]))
 
 

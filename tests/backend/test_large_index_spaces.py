@@ -326,3 +326,74 @@ def test_gradients_of_ranges_far_from_0(session: Any, a: int, b: int) -> None:
         slope *= np.cos(v)
         v = np.sin(v)
     np.testing.assert_allclose(x.grad.to_numpy(), slope, rtol=1e-4)
+
+
+@pytest.mark.archs("interpreter", "cpu", "vulkan")  # integers of 64 bits
+def test_bounds_of_2_63_and_more(session: Any) -> None:
+    """`range` counts in i64 and refuses them; an `ndrange` of u64 counts in u64."""
+    n, bounds = sg.field(sg.i32, shape=()), sg.field(sg.u64, shape=2)
+
+    @sg.kernel
+    def given(a: sg.u64, b: sg.u64):
+        for i in range(a, b):
+            n[None] += 1
+
+    @sg.kernel
+    def strided(a: sg.u64, b: sg.u64):
+        for i in range(0, a, b):
+            n[None] += 1
+
+    @sg.kernel
+    def read():
+        for _ in range(1):
+            for i in range(bounds[0], bounds[1]):
+                n[None] += 1
+
+    @sg.kernel
+    def space(a: sg.u64, b: sg.u64):
+        for i, j in sg.ndrange((a, b), 2):
+            n[None] += 1
+
+    for a, b in ((2**63 - 5, 2**63 - 1), (2**63 - 2, 2**63 + 3), (2**63 + 1, 2**63 + 4), (2**64 - 1, 5), (4, 2**64 - 1)):
+        bounds.from_numpy(np.array([a, b], np.uint64))
+        for kernel, args, fits in ((given, (a, b), max(a, b) < 2**63), (strided, (4, b), b < 2**63), (read, (), max(a, b) < 2**63)):
+            n[None] = 0
+            if fits:
+                kernel(*args)
+                assert n[None] == (1 if kernel is strided else b - a)
+                continue
+            with pytest.raises(SpirogradRuntimeError, match="a bound or step of this range is 2\\*\\*63 or more"):
+                kernel(*args)
+                sg.sync()
+        if b - a < 100:
+            n[None] = 0
+            space(a, b)
+            assert n[None] == 2 * max(b - a, 0)
+
+    @sg.kernel
+    def constant():
+        for i in range(2**63, 2**63 + 3):
+            n[None] += 1
+
+    with pytest.raises(sg.SpirogradTypeError, match="ranges count in i64"):
+        constant()
+
+
+@pytest.mark.archs("interpreter", "cpu", "vulkan")  # integers of 64 bits
+def test_literal_bounds_beyond_the_default_type(session: Any) -> None:
+    n = sg.field(sg.i64, shape=4)
+
+    @sg.kernel
+    def k(end: sg.i64):
+        for i in range(2**31 + 10, 2**31 + 15):
+            n[0] += i
+        for i in range(-(2**31) - 2, -(2**31)):
+            n[1] += i
+        for i in range(2**33, end):
+            n[2] += i
+        for i, j in sg.ndrange((sg.i64(2**31 + 3), sg.i64(2**31 + 5)), 2):
+            n[3] += i
+
+    k(2**33 + 2)
+    wanted = [sum(range(2**31 + 10, 2**31 + 15)), sum(range(-(2**31) - 2, -(2**31))), 2**34 + 1, 4 * 2**31 + 14]
+    assert n.to_numpy().tolist() == wanted
