@@ -30,7 +30,7 @@ from spirograd.autodiff.report import logging_of, recomputed, records, refuse_lo
 from spirograd.autodiff.reverse import Reversed, reverse
 from spirograd.autodiff.segments import segments_for
 from spirograd.autodiff.sizing import sizing
-from spirograd.base.artifact import CompiledKernel, TaskInfo
+from spirograd.base.artifact import CompiledKernel, SpaceLimit, TaskInfo
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.loc import Loc
@@ -62,6 +62,7 @@ from spirograd.transforms.place_tapes import place_tapes
 from spirograd.transforms.reassociate import reassociate
 from spirograd.transforms.reductions import reductions
 from spirograd.transforms.simplify import simplify, simplify_lowered
+from spirograd.transforms.space_limits import hoist_space_checks, take_space_limits
 from spirograd.transforms.widen_integers import widen_integers
 
 Pass = Callable[[Kernel, PassContext], Kernel]
@@ -90,11 +91,13 @@ def compile_kernel(
             verify(kernel, "kernel")
         run.record("kernel.ir", kernel)
         kernel = run.apply(drop_stop_grad, kernel, "kernel")
+        kernel = run.apply(hoist_space_checks, kernel, "kernel")
         kernel = run.apply(exact_extrema, kernel, "kernel")
         if options.check_overflow:
             kernel = run.apply(check_overflow, kernel, "kernel")
         if options.check_bounds:
             kernel = run.apply(check_bounds, kernel, "kernel")
+        kernel, run.space_limits = take_space_limits(kernel, run.ctx)
         if caps.profile == "interpreter":
             return _interpreted(kernel, key, run, on_op)
         kernel = run.apply(simplify, kernel, "kernel")
@@ -129,7 +132,7 @@ def differentiate(kernel: Kernel, mode: str, partner: Partner, caps: Capabilitie
     """
     ctx = PassContext(caps, replace(options, optimize=True))
     with _gc_paused(), deep_recursion():
-        primal = simplify(kernel, ctx)
+        primal = simplify(hoist_space_checks(kernel, ctx), ctx)
         if mode in ("forward", "constant"):
             derivative = forward(primal, partner, ctx, mode == "constant")
             if options.verify:
@@ -200,6 +203,7 @@ class _Pipeline:
         self.ctx = PassContext(caps, options)
         self.stages: dict[str, Any] = {}
         self.stage_locs: dict[str, tuple[Loc | None, ...]] = {}
+        self.space_limits: tuple[SpaceLimit, ...] = ()
 
     def apply(self, transform: Pass, kernel: Kernel, level: str | None) -> Kernel:
         """Run a pass; ``level`` is that of its result, None in the middle of lowering, where neither table holds."""
@@ -231,6 +235,7 @@ class _Pipeline:
         )
         artifact.stage_locs = self.stage_locs
         artifact.tapes = tuple(tapes_of(kernel).values())
+        artifact.space_limits = self.space_limits
         return artifact
 
 

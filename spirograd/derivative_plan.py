@@ -82,6 +82,7 @@ class DerivativePlan:
         if not self._sizes or not self.compiled.tapes:
             self.main.launch(scalars, arrays, trees, drawn=drawn)
             return
+        self.main.check_spaces(scalars, arrays)  # before their iterations are counted
         with self._launcher.lock:  # what a launch finds must not be that of another one
             if self._epoch != self._launcher.tapes.epoch:
                 self._forget()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spirograd.analysis.sizes import size_of
-from spirograd.autodiff.sweep import capacity_of, turns
+from spirograd.autodiff.sweep import as_entries, capacity_of, turns
 from spirograd.base.dtypes import i32, u32
 from spirograd.base.loc import Loc
 from spirograd.base.sizes import Size
@@ -146,10 +146,7 @@ class _Notes(Rewriter):
             b = self.b
             b.at(op)
             begin, end = self.args(op)[:2]
-            count = turns(b, begin, end)
-            if count.type is not i32:
-                count = b.cast(b.emit(ops.min_, count, b.const(2**31 - 1, u32)), i32)
-            b.atomic("max", capacity_of(number), count)
+            b.atomic("max", capacity_of(number), as_entries(b, turns(b, begin, end)))
         return self.copy(op)
 
     def _access(self, op: Op) -> Op:

@@ -397,7 +397,10 @@ class _Reverse:
         """Let the parameters of a loop stand for iteration ``number``, which begins with the carried ``values``."""
         env = self.sweep.env
         if body.loop.code is ops.for_:
-            number = env[body.region.params[0]] = self.b.emit(ops.add, body.begin, number, attr="nsw")
+            t = body.begin.type
+            assert isinstance(t, DType)
+            attr = "nsw" if number.type is t else "wrap"
+            number = env[body.region.params[0]] = self.b.emit(ops.add, body.begin, self.b.cast(number, t), attr=attr)
         env.update(zip(body.params, values))
         self.indices[-1:] = [number]
 

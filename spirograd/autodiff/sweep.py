@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spirograd.autodiff.values import element, entries, whole
-from spirograd.base.dtypes import DType, Type, Vec, f32, i32, i64
+from spirograd.base.dtypes import DType, Type, Vec, f32, i32, i64, unsigned
 from spirograd.base.loc import Loc
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import LoopAttr, Op, Region, TapeRef, TempKind, TempRef, ref_of
+from spirograd.transforms.space_limits import is_space_check
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,9 @@ class Sweep:
     """Emits primal operations again. ``env``: primal value -> what it is now.
 
     ``record``: note the carried values of the loops that stand directly in the region, at the start of each iteration. Effects on outer
-    memory, prints and checks are left out; those on temporaries stay while ``fresh`` (the first sweep over the body of the kernel): they
-    are private to a launch, but must not be done twice.
+    memory, prints and checks are left out, except for checks of the sizes of index spaces, which bound loops of the reverse too.
+    Effects on temporaries stay while ``fresh`` (the first sweep over the body of the kernel): they are private to a launch, but must not
+    be done twice.
     """
 
     def __init__(self, b: Builder, returns: Sequence[TempRef], segment_length: Callable[[Op], int], states: Mapping[Op, str]) -> None:
@@ -42,6 +44,7 @@ class Sweep:
         self.loops: list[Loc | None] = []  # by capacity
         self.returns = frozenset(returns)
         self.fresh = True
+        self.checks = True
         self.lost = 0
 
     def value(self, op: Op) -> Op:
@@ -60,6 +63,8 @@ class Sweep:
                 handler(self, op, record)
             elif op.code.effect in ("pure", "read"):
                 self.clone(op)
+            elif self.checks and is_space_check(op):
+                self.b.append(Op(op.code, op.type, self.args(op), op.attr, (), op.loc))
 
     def load(self, op: Op, record: bool) -> None:
         ref, state = op.attr, self.states.get(op, "")
@@ -106,7 +111,11 @@ class Sweep:
     def for_(self, op: Op, record: bool) -> None:
         begin, end = self.args(op)[:2]
         carried = op.regions[0].params[1:]
-        if not record or op.attr.parallel or not carried:
+        if self.fresh and op.attr.parallel:
+            self.checks = False  # the reverse of the loop, which sweeps its body again, has them
+            region = self.region(op.regions[0])
+            self.checks = True
+        elif not record or op.attr.parallel or not carried:
             region = self.region(op.regions[0])
         else:
             recording = self.recordings[op] = Recording(op, self.declare(op, carried), None, self.segment_length(op))
@@ -185,11 +194,7 @@ class Sweep:
         b, tapes = self.b, recording.tapes
         if not tapes:
             return
-        assert isinstance(count.type, DType)
-        t, count = count.type, segments(b, count, recording.segment)
-        if t is not i32:
-            count = b.cast(b.emit(ops.min_, count, b.const(2**31 - 1, t)), i32)
-        b.atomic("max", capacity_of(tapes[0].capacity), count)
+        b.atomic("max", capacity_of(tapes[0].capacity), as_entries(b, segments(b, count, recording.segment)))
 
     def recall(self, tape: TapeRef, iteration: Op) -> Op:
         """The value that was noted in an iteration."""
@@ -204,9 +209,22 @@ def capacity_of(number: int) -> TempRef:
 
 
 def turns(b: Builder, begin: Op, end: Op) -> Op:
-    """How often a loop runs, which may be not at all. The plain difference of bounds would wrap to a positive number if they lie far apart
-    the other way round."""
-    return b.emit(ops.sub, b.emit(ops.max_, end, begin), begin, attr="nsw")
+    """The trip count of a loop, which may be 0; in the unsigned type of the bounds unless their own surely holds it. The plain difference
+    of bounds would wrap to a positive number if they lie far apart the other way round."""
+    t = begin.type
+    assert isinstance(t, DType)
+    top = b.emit(ops.max_, end, begin)
+    last = int(end.attr) if end.code is ops.const else int(t.max)
+    if not t.is_signed or (begin.code is ops.const and last - int(begin.attr) <= t.max):
+        return b.emit(ops.sub, top, begin, attr="nsw")
+    u = unsigned(t)
+    return b.emit(ops.sub, b.cast(top, u), b.cast(begin, u), attr="wrap")
+
+
+def as_entries(b: Builder, count: Op) -> Op:
+    """A trip count as an i32. No tape has room for as many entries as the largest one."""
+    assert isinstance(count.type, DType)
+    return count if count.type is i32 else b.cast(b.emit(ops.min_, count, b.const(2**31 - 1, count.type)), i32)
 
 
 def segments(b: Builder, count: Op, length: int) -> Op:
@@ -214,16 +232,17 @@ def segments(b: Builder, count: Op, length: int) -> Op:
     assert isinstance(count.type, DType)
     if length == 1:
         return count
-    rounded = b.emit(ops.add, count, b.const(length - 1, count.type), attr="nsw")
-    return b.emit(ops.shr, rounded, b.const(length.bit_length() - 1, count.type))
+    t, rest = count.type, b.emit(ops.and_, count, b.const(length - 1, count.type))
+    whole_ones = b.emit(ops.shr, count, b.const(length.bit_length() - 1, t))
+    return b.emit(ops.add, whole_ones, b.emit(ops.min_, rest, b.const(1, t)), attr="nsw")
 
 
 def unsegmented(entries: Op, length: int) -> Op | None:
     """The count that `segments` has made ``entries`` of; None if that cannot be told any more."""
     if length == 1:
         return entries
-    rounded = entries.args[0] if entries.code is ops.shr else None
-    return rounded.args[0] if rounded is not None and rounded.code is ops.add and rounded.args[1].attr == length - 1 else None
+    whole_ones = next((a for a in entries.args if a.code is ops.shr), None) if entries.code is ops.add else None
+    return None if whole_ones is None else whole_ones.args[0]
 
 
 def noted_type(t: Type) -> DType:

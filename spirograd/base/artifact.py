@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spirograd.base.dtypes import DType
@@ -87,15 +87,33 @@ class TaskInfo:
 
 @dataclass(frozen=True, slots=True)
 class FaultSite:
-    """A place that can fail: code 'assert' | 'bounds' | 'overflow' | 'tape' | 'loop' | 'nan', message template over the operands, where.
+    """A place that can fail: code 'assert' | 'bounds' | 'overflow' | 'tape' | 'loop' | 'nan' | 'space', message template over the operands,
+    where.
 
-    The message may use ``{0}``, ``{1}`` ... for operands; ``dtypes`` says how to read each operand word.
+    The message may use ``{0}``, ``{1}`` ... for operands; ``dtypes`` says how to read each operand word. ``most``: of code 'space', which
+    is about the size of an index space, what the product of the operands must not exceed.
     """
 
     code: str
     message: str
     dtypes: tuple[DType, ...]
     loc: Loc | None
+    most: int = 0
+
+    def with_operands(self, dtypes: tuple[DType, ...]) -> FaultSite:
+        """The same place with operands of these types."""
+        return replace(self, dtypes=dtypes)
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceLimit:
+    """An index space that a launch must not exceed: the product of ``sizes``, none of them negative, is at most ``most``, and each is at
+    most its entry in ``largest``; or one of them is 0. ``site``: what to say otherwise."""
+
+    sizes: tuple[Size, ...]
+    largest: tuple[int, ...]
+    most: int
+    site: FaultSite
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +190,7 @@ class CompiledKernel:
     ``binaries``: SPIR-V modules, or one native object, one per ``TaskInfo.binary`` index. ``returns``: (dtype, byte offset in
     temps) of each scalar returned. ``stages``: name -> text or bytes of every stage, for dumps and ``kernel.ir()`` ...
     ``stage_locs``: for stages of IR, the location of each line. ``run``: the interpreter's callable, ``run(block: bytes, memory)``.
+    ``space_limits``: what the launcher checks before each launch.
     """
 
     name: str
@@ -189,6 +208,7 @@ class CompiledKernel:
     stages: dict[str, Any] = field(default_factory=dict)
     run: Callable[..., None] | None = None
     stage_locs: dict[str, tuple[Loc | None, ...]] = field(default_factory=dict)
+    space_limits: tuple[SpaceLimit, ...] = ()
 
     @property
     def capacities(self) -> int:

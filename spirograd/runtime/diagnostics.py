@@ -97,7 +97,11 @@ _HINTS = {
     "comes of bounds that were changed through an address of one's own, or that have grown by far at once. Change them by spirograd, or "
     "through memory that it hands out (`to_numpy(copy=False)`, DLPack), which is looked at before each launch"
 }
-_EXCEPTIONS: dict[str, type[SpirogradRuntimeError]] = {"tape": AdStackOverflow, "loop": SpirogradRuntimeError}
+_EXCEPTIONS: dict[str, type[SpirogradRuntimeError]] = {
+    "tape": AdStackOverflow,
+    "loop": SpirogradRuntimeError,
+    "space": SpirogradRuntimeError,
+}
 
 
 class Diagnostics:

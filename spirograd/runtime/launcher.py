@@ -15,18 +15,16 @@ import numpy as np
 from spirograd.base.artifact import LOCK_WORDS, CompiledKernel, Slot, TaskInfo
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import AdStackOverflow, SpirogradRuntimeError, SpirogradRuntimeTypeError
-from spirograd.base.sizes import Size, evaluate
 from spirograd.runtime.device import Device
 from spirograd.runtime.diagnostics import Diagnostics
 from spirograd.runtime.memory import Allocation, Memory, tick
+from spirograd.runtime.size_text import OPERATIONS, size_text, space_check
 from spirograd.runtime.tapes import Cut, TapeHeap
 
 Scalar = Union[int, float, bool]
 _ROLE_ATTRIBUTES = {"primal": "address", "grad": "grad_address", "dual": "dual_address", "grad_dual": "grad_dual_address"}
 # Weyl sequence with the golden ratio: seeds of successive launches differ in many bits, and never repeat within 2^32 launches.
 _SEED_STEP = 0x9E3779B9
-_BINARY_TEXT = {"add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "min": "min({}, {})", "max": "max({}, {})"}
-_BINARY_TEXT |= {"floordiv": "floordiv({}, {})", "mod": "mod({}, {})"}
 
 
 class ArrayBinding:
@@ -130,6 +128,7 @@ class LaunchPlan:
         "_first_result",
         "_launch",
         "_launcher",
+        "_limited",
         "_next",
         "_pack",
         "_placement",
@@ -162,6 +161,7 @@ class LaunchPlan:
         self._results = _record(compiled, self._first_result)
         self._pack = _build_packer(compiled, self._buffer_addresses(kinds), launcher)
         self._count = _build_counter(compiled) if compiled.tapes else None
+        self._limited = space_check(compiled)
         self._places = next((k for k, task in enumerate(compiled.tasks) if task.places), None)
         self._placement: tuple[int, ...] | None = None  # what the tapes were placed by
         self._claimed = any(tape.claimed for tape in compiled.tapes)  # from rows that are counted anew in each launch
@@ -195,8 +195,11 @@ class LaunchPlan:
         loop its tapes have room; a hint, if the kernel places its tapes itself: then ``resized`` says whether their sizes on the device may
         be others than at the last launch, and ``certain`` whether ``capacities`` are those. ``drawn``: the `last_number` of a launch whose
         random numbers this one is to draw again.
-        Raises SpirogradRuntimeTypeError for a scalar that its type cannot hold, OutOfDeviceMemory if there is no room for the tapes.
+        Raises SpirogradRuntimeTypeError for a scalar that its type cannot hold, OutOfDeviceMemory if there is no room for the tapes,
+        SpirogradRuntimeError for an index space that is too large.
         """
+        if self._limited is not None:
+            self._limited(scalars, arrays)
         if self._reports:
             return self._launch_reporting(scalars, arrays, trees, capacities, drawn, resized, certain)
         number = self._next()
@@ -252,6 +255,11 @@ class LaunchPlan:
                 allocation = allocation_of(arrays[index])
                 if allocation is not None:
                     allocation.generations[""] = tick()
+
+    def check_spaces(self, scalars: Sequence[Scalar], arrays: Sequence[ArrayBinding]) -> None:
+        """Raise SpirogradRuntimeError if an index space is too large, as `launch` would."""
+        if self._limited is not None:
+            self._limited(scalars, arrays)
 
     def plan_tapes(self, scalars: Sequence[Scalar], arrays: Sequence[ArrayBinding], capacities: Sequence[int]) -> Cut:
         """How a launch of a kernel with tapes would use their heap, without touching it. Arguments as of `launch`. Raises
@@ -326,14 +334,6 @@ def _record(compiled: CompiledKernel, start: int) -> np.dtype[np.void]:
     return record
 
 
-def _floordiv(a: int, b: int) -> int:
-    return evaluate(("floordiv", a, b), int, lambda _i, _axis: 0)
-
-
-def _mod(a: int, b: int) -> int:
-    return evaluate(("mod", a, b), int, lambda _i, _axis: 0)
-
-
 def _missing(index: int, role: str) -> int:
     raise SpirogradRuntimeTypeError(f"array argument {index} has no {role} array, but the kernel uses it; create it with needs_{role}=True")
 
@@ -356,7 +356,7 @@ def _build_packer(
     values = ", ".join(tapes.get((slot.kind, slot.index)) or _slot_text(slot, addresses) for slot in block.slots)
     counts = "".join(_count_text(task) + ", " for task in compiled.tasks)
     text = f"lambda s, a, t, number, drawn, tapes: (pack({values}), ({counts}))"
-    names = {"pack": packer.pack, "floordiv": _floordiv, "mod": _mod, "missing": _missing, "min": min, "max": max, "launcher": launcher}
+    names = {**OPERATIONS, "pack": packer.pack, "missing": _missing, "launcher": launcher}
     packed: Callable[..., tuple[bytes, tuple[int | None, ...]]] = eval(text, {"__builtins__": {}, **names})
     return packed
 
@@ -364,8 +364,7 @@ def _build_packer(
 def _build_counter(compiled: CompiledKernel) -> Callable[..., tuple[int | None, ...]]:
     """A function (scalars, arrays) -> counts, as of `_build_packer`."""
     counts = "".join(_count_text(task) + ", " for task in compiled.tasks)
-    names = {"floordiv": _floordiv, "mod": _mod, "min": min, "max": max}
-    counter: Callable[..., tuple[int | None, ...]] = eval(f"lambda s, a: ({counts})", {"__builtins__": {}, **names})
+    counter: Callable[..., tuple[int | None, ...]] = eval(f"lambda s, a: ({counts})", {"__builtins__": {}, **OPERATIONS})
     return counter
 
 
@@ -402,20 +401,8 @@ def _count_text(task: TaskInfo) -> str:
         return "None"
     if isinstance(task.begin, int) and isinstance(task.end, int):
         return str(max(0, task.end - task.begin))
-    end = _size_text(task.end)
-    return f"max(0, {end})" if task.begin == 0 else f"max(0, {end} - {_size_text(task.begin)})"
-
-
-def _size_text(size: Size) -> str:
-    if isinstance(size, int):
-        return f"({size})"
-    kind = size[0]
-    if kind == "arg":
-        return f"s[{int(size[1])}]"
-    if kind == "shape":
-        return f"a[{int(size[1])}].shape[{int(size[2])}]"
-    left, right = _size_text(size[1]), _size_text(size[2])
-    return _BINARY_TEXT[kind].format(left, right)
+    end = size_text(task.end)
+    return f"max(0, {end})" if task.begin == 0 else f"max(0, {end} - {size_text(task.begin)})"
 
 
 def _fit_scalars(compiled: CompiledKernel, scalars: Sequence[Scalar]) -> list[Scalar]:

@@ -98,7 +98,7 @@ class _Offload(Rewriter):
             for op in reversed(before.ops):
                 if op.code.effect not in ("pure", "read", "check"):
                     break
-                if op.code is ops.check and op.attr.code == "loop" and all(self._again(a, segment, _MAX_BOUND_COST) for a in op.args):
+                if op.code is ops.check and op.attr.code == "space" and all(self._again(a, segment, _MAX_BOUND_COST) for a in op.args):
                     before.ops.remove(op)
                     segment.checks.insert(0, op)
 

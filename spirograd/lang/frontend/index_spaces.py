@@ -12,20 +12,40 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spirograd.base.artifact import FaultSite
-from spirograd.base.dtypes import VOID, DType, i64, promote, unsigned
+from spirograd.base.dtypes import VOID, DType, i32, i64, promote, u32, u64, unsigned
 from spirograd.ir import ops as ir
 from spirograd.lang import scalar
 from spirograd.lang.scalar import Value, type_error
 
+_FROM_0 = "loop from 0, and add an offset of type u64 to the index"
 # The bounds of a flat loop, and what its index stands for.
 Strided = tuple[Value, Value, Callable[[Value], Value]]
+
+
+def range_type(begin: Any, end: Any, step: Any) -> DType:
+    """The signed type that a range counts in. Literal bounds may be too large for the default type."""
+    if any(t.bits == 64 or t is u32 for t in map(scalar.dtype_of, (begin, end, step))):
+        return i64
+    return i32 if all(i32.min <= n <= i32.max for n in map(scalar.known, (begin, end)) if isinstance(n, int)) else i64
+
+
+def range_number(x: Any, t: DType) -> Value:
+    """A bound or step of a range in ``t``, the signed type that the range counts in. Refused if it is 2**63 or more."""
+    n = scalar.known(x)
+    if isinstance(n, int) and not i64.min <= n <= i64.max:
+        raise type_error(f"this range has the bound or step {n}, and ranges count in i64", _FROM_0)
+    if not isinstance(n, int) and scalar.dtype_of(x) is u64:
+        high = scalar.emit(ir.shr, x, scalar.constant(63, u64))
+        message = f"a bound or step of this range is 2**63 or more, and ranges count in i64; {_FROM_0}"
+        _check(scalar.emit(ir.eq, high, scalar.constant(0, u64)), [high], message, 0)
+    return scalar.cast(x, t)
 
 
 def strided(first: Value, last: Value, step: Any) -> Strided:
     """``range(first, last, step)``, of bounds of one signed type, as a loop that counts by 1."""
     t = first.dtype
     if not isinstance(step, int):
-        return _any_step(first, last, scalar.cast(step, t))
+        return _any_step(first, last, range_number(step, t))
     if step == 1:
         return first, last, lambda index: index
     if step == -1:  # ~x is -x - 1, which never overflows
@@ -127,8 +147,12 @@ def _both(a: Value, b: Value) -> Value:
 def _refuse(good: Value, extents: Sequence[Value], t: DType) -> None:
     shape = " x ".join([f"{{{k}}}" for k in range(len(extents))])
     message = f"this loop has an index space of {shape}, more elements than {t} counts; loop over one axis inside of the other"
-    b = scalar.builder()
     # An extent that did not fit has wrapped to what it is as an unsigned number.
-    sizes = [scalar.cast(n, unsigned(n.dtype)) for n in extents]
-    site = FaultSite("loop", message, tuple([n.dtype for n in sizes]), b.loc)
+    _check(good, [scalar.cast(n, unsigned(n.dtype)) for n in extents], message, int(t.max))
+
+
+def _check(good: Value, sizes: Sequence[Value], message: str, most: int) -> None:
+    """A check that the product of ``sizes`` is at most ``most``, which ``good`` tells."""
+    b = scalar.builder()
+    site = FaultSite("space", message, tuple([n.dtype for n in sizes]), b.loc, most)
     b.emit(ir.check, good.op, *[n.op for n in sizes], attr=site, type=VOID)

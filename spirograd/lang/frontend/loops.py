@@ -20,7 +20,7 @@ from spirograd.lang.data.tree import SNode
 from spirograd.lang.frontend import names as syntax
 from spirograd.lang.frontend.calls import RunTimeRange
 from spirograd.lang.frontend.control import Control, StaticBreak, StaticContinue
-from spirograd.lang.frontend.index_spaces import extent, product, strided
+from spirograd.lang.frontend.index_spaces import extent, product, range_number, range_type, strided
 from spirograd.lang.frontend.memory import ArrayProxy
 from spirograd.lang.frontend.names import BREAK, RETURNED, RNG
 from spirograd.lang.frontend.sharing import ORDERED, PRIVATE, SHARED, sharing
@@ -147,9 +147,8 @@ class Loops(Control):
         step = scalar.known(step)
         if scalar.is_number(step) and step == 0:
             raise type_error("the step of a range cannot be 0")
-        wide = any(scalar.dtype_of(x).bits == 64 or scalar.dtype_of(x).name == "u32" for x in (begin, end, step))
-        t = i64 if wide else i32
-        low, high, value = strided(scalar.cast(begin, t), scalar.cast(end, t), step)
+        t = range_type(begin, end, step)
+        low, high, value = strided(range_number(begin, t), range_number(end, t), step)
 
         def bind(index: Value) -> None:
             self.frame.vars[name] = value(index)
