@@ -140,6 +140,8 @@ def compile_module(text: str, caps: Capabilities, options: CompileOptions, need:
         tuning = llvm.create_pipeline_tuning_options(speed_level=level)
         tuning.loop_vectorization = level > 1
         tuning.slp_vectorization = level > 1 and _instructions(text) < SLP_LIMIT
+        # llvmlite 0.50 never frees the callbacks of a pass builder, 1.4 KiB, and a builder serves one module: running passes adds callbacks
+        # that refer to that run.
         builder = llvm.create_pass_builder(machine, tuning)
         passes = builder.getModulePassManager()
         passes.run(module, builder)
