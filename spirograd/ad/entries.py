@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import ref as weakly
 
 import numpy as np
 
@@ -41,28 +41,38 @@ class Event:
 class Access:
     """Memory that a kernel uses. Of a field ``key`` and ``whole`` say which; of an array argument its number ``arg`` does, at a launch.
 
-    ``first``: the first index of the access, where the host can know it.
+    ``first``: the first index of the access, where the host can know it. The field is not kept alive.
     """
 
-    __slots__ = ("arg", "first", "key", "loc", "name", "whole")
+    __slots__ = ("_whole", "arg", "first", "key", "loc", "name")
 
-    def __init__(self, ref: Any, fields: dict[FieldRef, Any], loc: Loc | None = None, first: Size | None = None) -> None:
+    def __init__(self, ref: Any, fields: Mapping[FieldRef, Any], loc: Loc | None = None, first: Size | None = None) -> None:
         self.name = ref.name
         self.loc = loc
         self.first = first
         self.arg: int | None = ref.arg if isinstance(ref, ArrayRef) else None
         self.key: Any = None
-        self.whole: Any = None
+        self._whole: Callable[[], Any] = _nothing
         if self.arg is None:
-            self.key, self.whole = field_memory(fields[ref])
+            self.key, whole = field_memory(fields[ref])
+            self._whole = weakly(whole)
+
+    @property
+    def whole(self) -> Any:
+        return self._whole()
+
+
+def _nothing() -> None:
+    return None
 
 
 class Footprint:
-    """The memory that a compiled kernel uses. ``arrays``: whether it takes any."""
+    """The memory that a compiled kernel uses. ``arrays``: whether it takes any. ``fields``: weak references to those that it uses."""
 
     def __init__(self, specialization: Any) -> None:
         kernel = specialization.kernel
         self.arrays = any(isinstance(arg, ArrayArg) for arg in kernel.args)
+        self.fields = [weakly(field) for field in specialization.fields.values()]
         self.used = [Access(ref, specialization.fields) for ref in memory_of(kernel, _ALL)]
         self.written = [Access(ref, specialization.fields) for ref in memory_of(kernel, _WRITES)]
 
@@ -84,22 +94,19 @@ class DerivativeFootprint:
         self.inactive = [access for write, access in zip(derivative.writes, self.writes) if write.ref not in active]
 
 
-_footprints: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-
-
 def footprint_of(specialization: Any) -> Footprint:
     """The `Footprint` of what a kernel is compiled to, found once."""
-    found: Footprint | None = _footprints.get(specialization)
+    found: Footprint | None = specialization.footprint
     if found is None:
-        found = _footprints[specialization] = Footprint(specialization)
+        found = specialization.footprint = Footprint(specialization)
     return found
 
 
 def derivative_footprint_of(made: Any) -> DerivativeFootprint:
     """The `DerivativeFootprint` of a derivative, found once."""
-    found: DerivativeFootprint | None = _footprints.get(made)
+    found: DerivativeFootprint | None = made.footprint
     if found is None:
-        found = _footprints[made] = DerivativeFootprint(made)
+        found = made.footprint = DerivativeFootprint(made)
     return found
 
 
@@ -116,9 +123,10 @@ class Arguments(Collector):
 
 
 class Launch:
-    """One launch of a kernel, as far as its memory goes. ``packer``: its flat arguments; ``arrays``: those that are, as objects."""
+    """One launch of a kernel, as far as its memory goes, which it keeps alive: ``fields`` and ``arrays``, as objects. ``packer``: its flat
+    arguments."""
 
-    __slots__ = ("arrays", "external", "logs", "number", "packer", "session", "snapshots", "specialization")
+    __slots__ = ("arrays", "external", "fields", "logs", "number", "packer", "session", "snapshots", "specialization")
 
     def __init__(self, session: Any, kernel: Any, specialization: Any, packer: Packer, args: Any) -> None:
         self.session = session
@@ -126,7 +134,9 @@ class Launch:
         self.packer = packer
         self.arrays: list[Any] = []
         self.external: dict[int, tuple[Any, tuple[int, ...], str]] = {}
-        if footprint_of(specialization).arrays:
+        footprint = footprint_of(specialization)
+        self.fields = [field() for field in footprint.fields]
+        if footprint.arrays:
             arguments = Arguments(kernel, specialization, args)
             self.arrays, self.external = arguments.arrays, arguments.external
         self.snapshots: dict[int, Any] = {}

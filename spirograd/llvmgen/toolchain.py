@@ -25,6 +25,9 @@ from spirograd.llvmgen import vector_math
 SLP_LIMIT = 1500
 # Lanes that load from anywhere: one load each is a tenth faster on CPUs that gather slowly for the sake of security.
 _NO_GATHER = ",+prefer-no-gather"
+# An LLJIT keeps 9 KiB of each library for ever, even when that is unloaded, and goes only with its last library (LLVM 22). So libraries
+# share one, which takes 170 KiB, in groups of this size.
+_LIBRARIES_PER_JIT = 64
 _link_lock = threading.Lock()
 _link_numbers = itertools.count()
 
@@ -137,6 +140,8 @@ def compile_module(text: str, caps: Capabilities, options: CompileOptions, need:
         tuning = llvm.create_pipeline_tuning_options(speed_level=level)
         tuning.loop_vectorization = level > 1
         tuning.slp_vectorization = level > 1 and _instructions(text) < SLP_LIMIT
+        # llvmlite 0.50 never frees the callbacks of a pass builder, 1.4 KiB, and a builder serves one module: running passes adds callbacks
+        # that refer to that run.
         builder = llvm.create_pass_builder(machine, tuning)
         passes = builder.getModulePassManager()
         passes.run(module, builder)
@@ -154,8 +159,9 @@ def _dispose(passes: Any) -> None:
         newpassmanagers.NewPassManager._dispose(passes)
 
 
-@functools.cache
-def _jit() -> Any:
+@functools.lru_cache(maxsize=1)
+def _jit(group: int) -> Any:
+    """The LLJIT of a group of libraries. The libraries keep it alive when the next group has begun."""
     if host_caps().vector_library == vector_math.LIBMVEC:
         llvm.load_library_permanently(vector_math.LIBMVEC_FILE)
     return llvm.create_lljit_compiler(_target().create_target_machine(jit=True, reloc="pic", codemodel="default"))
@@ -172,8 +178,9 @@ def link(code: bytes, exports: Sequence[str], imports: Mapping[str, int]) -> Lib
     for name in exports:
         builder.export_symbol(name)
     with _link_lock:
+        number = next(_link_numbers)
         try:
-            tracker = builder.link(_jit(), f"spirograd.{next(_link_numbers)}")
+            tracker = builder.link(_jit(number // _LIBRARIES_PER_JIT), f"spirograd.{number}")
         except RuntimeError as error:
             raise SpirogradRuntimeError(f"cannot link generated code: {error}") from error
     return Library({name: tracker[name] for name in exports}, tracker)

@@ -259,6 +259,7 @@ class Tree:
             self.close()
             self._session = context.session()
             self._allocation = self._session.memory.allocate(max(self.nbytes, 1))
+            weakref.finalize(self, _collected, self.users).atexit = False
         elif not context.has_session() or context.session() is not self._session:
             raise SpirogradRuntimeError("this field belongs to an earlier session, whose memory is gone: make fields after `sg.init`")
         return self._allocation
@@ -276,6 +277,13 @@ class Tree:
         for user in list(self.users):
             user.release()
         self.users.clear()
+
+
+def _collected(users: weakref.WeakSet[Any]) -> None:
+    """Nothing refers to a tree any more: what was compiled for its fields lets go of the memory, too."""
+    for user in list(users):
+        user.release()
+        user.trees.clear()
 
 
 class FieldsBuilder:

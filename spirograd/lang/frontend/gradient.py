@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradSyntaxError, render
 from spirograd.base.sizes import evaluate
@@ -38,7 +39,7 @@ class Differentiated:
         self.role = _ROLES[mode]
         self.primal = specialization
         self.label = f"kernel `{kernel.function.__name__}`"
-        self.fields: dict[FieldRef, Any] = dict(specialization.fields)  # which field each reference stands for
+        self.fields = WeakValueDictionary(specialization.fields)  # which field each reference stands for
         self.derivative = session.differentiate(specialization.kernel, mode, self.partner)
         self._session = session
         self._plan: Any = None
@@ -53,6 +54,7 @@ class Differentiated:
         self._checked = self._warned = False
         written = [w for w in self.derivative.writes if isinstance(w.ref, ArrayRef)] if mode == "reverse" else []
         self._written = {w.ref.arg: w.loc for w in written}
+        self.footprint: Any = None  # what a tape knows of it
         self._logging: Any = None  # the plans of the primal that notes what it reads, and of that which counts it
 
     def partner(self, ref: Any) -> FieldRef | ArrayRef | None:
@@ -71,7 +73,7 @@ class Differentiated:
         return found
 
     def release(self) -> None:
-        """One of its field trees was destroyed: see `Specialization.release`."""
+        """One of its field trees is gone: see `Specialization.release`."""
         self._plan = self._logging = None
         for mode, made in list(self.primal.derivatives.items()):
             if made is self:
@@ -199,7 +201,7 @@ class Differentiated:
 
 
 def trees_of(fields: Iterable[Any], user: Any) -> dict[int, Any]:
-    """The allocations of the trees of ``fields``, by their numbers. When one is destroyed, ``user`` is released."""
+    """The allocations of the trees of ``fields``, by their numbers. When one is destroyed or collected, ``user`` is released."""
     trees = {field.tree.id: field.tree for field in fields}
     for tree in trees.values():
         tree.users.add(user)

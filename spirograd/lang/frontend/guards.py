@@ -11,7 +11,7 @@ import functools
 import operator
 import types
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,6 +91,17 @@ def is_dead(key: Any) -> bool:
     if isinstance(key, _Identity):
         return key.ref() is None
     return isinstance(key, weakref.ref) and key() is None
+
+
+def named_by(key: Any) -> Iterator[Any]:
+    """The objects that a key, or a `fingerprint`, tells apart by identity: once one of them is gone, `is_dead`."""
+    if isinstance(key, tuple):
+        for part in key:
+            yield from named_by(part)
+    elif isinstance(key, _Identity):
+        yield key.ref()
+    elif isinstance(key, weakref.ref):
+        yield key()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ import logging
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 from spirograd.base import knobs
 from spirograd.base.dtypes import DType, u32
@@ -22,13 +23,14 @@ from spirograd.ir import ops as ir
 from spirograd.ir.builder import Builder
 from spirograd.lang import context, leaves, ops, scalar
 from spirograd.lang.context import LanguageOptions, Trace
+from spirograd.lang.data.field import StructField
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import Field
 from spirograd.lang.frontend import source
 from spirograd.lang.frontend.calls import Foreseen, NeedsRandom, Unforeseen
 from spirograd.lang.frontend.function import bound_arguments, plain_function, remember_outer_names, resolved_signature
 from spirograd.lang.frontend.gradient import BoundGradient, Differentiated, Gradient, trees_of
-from spirograd.lang.frontend.guards import Path, guards, is_dead, is_guardable
+from spirograd.lang.frontend.guards import Path, fingerprint, guards, is_dead, is_guardable, named_by
 from spirograd.lang.frontend.memory import ArrayProxy, array_decl
 from spirograd.lang.frontend.names import RESULT, RNG
 from spirograd.lang.frontend.signature import (
@@ -91,13 +93,23 @@ class KernelTracer(Tracer):
 
 class Specialization:
     """A kernel traced for one signature, and compiled when it is first launched (`prepare` gives its launch plan): of one whose derivative
-    alone is wanted, that is never. ``guards``: attributes of template arguments that were constants of the compilation."""
+    alone is wanted, that is never. ``key``: what its kernel knows it by. ``guards``: attributes of template arguments that were constants
+    of the compilation.
 
-    def __init__(self, kernel: nodes.Kernel, tracer: KernelTracer, prepare: Callable[[nodes.Kernel], Any], returns: Any) -> None:
+    Fields that the key or a guard names are not kept alive: without them nothing can launch it. Those that the kernel itself names are.
+    """
+
+    def __init__(
+        self, kernel: nodes.Kernel, tracer: KernelTracer, prepare: Callable[[nodes.Kernel], Any], returns: Any, key: Any = ()
+    ) -> None:
         self.kernel = kernel
         self._prepare = prepare
         self.returns = returns
-        self.fields = dict(tracer.fields)
+        self.fields = WeakValueDictionary(tracer.fields)
+        named = named_by((key, *map(fingerprint, tracer.guards.values())))
+        mortal = {id(field) for obj in named for field in _with_members(obj)}
+        self._kept = [field for field in tracer.fields.values() if id(field) not in mortal]
+        self.footprint: Any = None  # what a tape knows of it
         self.trees = trees_of(self.fields.values(), self)
         self.forget: Callable[[], None] = lambda: None  # has its kernel forget it
         self.derivatives: dict[str, Differentiated] = {}  # by mode
@@ -122,8 +134,8 @@ class Specialization:
         return {index for kind, index in self.plan.compiled.effects.writes if kind == "array"}
 
     def release(self) -> None:
-        """One of its field trees was destroyed: give back what was compiled. Nothing can launch it any more, but a tape that recorded it,
-        which then finds that the memory is gone."""
+        """One of its field trees was destroyed or collected: give back what was compiled. Nothing can launch it any more, but a tape that
+        recorded it, which then finds that the memory is gone. Takes no lock: the collector may call this at any time, in any thread."""
         self.forget()
         self.__dict__.pop("plan", None)
         for derivative in list(self.derivatives.values()):
@@ -271,21 +283,23 @@ class Kernel(Staged):
             for specialization in self._specializations.get(key, ()):
                 if specialization.holds(args):
                     return specialization
-            for dead in [key for key in self._specializations if is_dead(key)]:
-                del self._specializations[dead]
+            for dead in [key for key in list(self._specializations) if is_dead(key)]:
+                self._specializations.pop(dead, None)
             kernel, tracer, returns = self.trace(session, args)
-            made = Specialization(kernel, tracer, session.prepare, returns)
-            self._specializations.setdefault(key, []).append(made)
+            made = Specialization(kernel, tracer, session.prepare, returns, key)
             made.forget = _forgetter(weakref.ref(self), key, weakref.ref(made))
+            self._specializations.setdefault(key, []).append(made)
             self._last = made
             return made
 
     def forget(self, key: Any, specialization: Specialization | None) -> None:
-        """Keep ``specialization`` no longer for arguments with this key."""
-        with self._lock:
-            left = [other for other in self._specializations.pop(key, ()) if other is not specialization]
-            if left:
-                self._specializations[key] = left
+        """Keep ``specialization`` no longer for arguments with this key. Without the lock (see `Specialization.release`): at worst what
+        another thread adds meanwhile is forgotten too, and compiled again."""
+        found = self._specializations.get(key, [])
+        if specialization in found:
+            found.remove(specialization)
+        if not found:
+            self._specializations.pop(key, None)
 
     def trace(self, session: Any, args: Sequence[Any]) -> tuple[nodes.Kernel, KernelTracer, Any]:
         """The kernel as IR, what it takes from outside, and the type of its result."""
@@ -362,6 +376,13 @@ class Kernel(Staged):
 
     def _label(self) -> str:
         return f"kernel `{self.function.__name__}`"
+
+
+def _with_members(obj: Any) -> Iterator[Any]:
+    """``obj``, and if it is a field of structs, the fields of its members."""
+    yield obj
+    for member in obj.members.values() if isinstance(obj, StructField) else ():
+        yield from _with_members(member)
 
 
 def _forgetter(kernel: weakref.ref[Kernel], key: Any, made: weakref.ref[Specialization]) -> Callable[[], None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 from collections.abc import Callable, Sequence
 
 # Names that no Python program can spell: the flags of jumps and the value of a function, carried like variables.
@@ -29,9 +28,19 @@ def assigned(statements: Sequence[ast.stmt], references: References) -> set[str]
     return out
 
 
-@functools.lru_cache(maxsize=1 << 14)  # each unrolled iteration asks again
-def _facts(node: ast.AST) -> tuple[frozenset[str], tuple[ast.Call, ...]]:
-    """What ``node`` binds by itself, the flags of its jumps included, and the calls in it."""
+# What a node binds by itself, the flags of its jumps included, and the calls in it.
+_Facts = tuple[frozenset[str], tuple[ast.Call, ...]]
+
+
+def _facts(node: ast.AST) -> _Facts:
+    """The facts of ``node``, kept with it: each unrolled iteration asks again."""
+    found: _Facts | None = getattr(node, "sg_facts", None)
+    if found is None:
+        found = node.sg_facts = _find_facts(node)  # type: ignore[attr-defined]
+    return found
+
+
+def _find_facts(node: ast.AST) -> _Facts:
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         return frozenset((node.name,)), ()
     if isinstance(node, (ast.Name, ast.Constant, ast.Lambda)):

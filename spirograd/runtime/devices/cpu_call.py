@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from spirograd.llvmgen.toolchain import Library, compile_module, host_caps, link
 _ENTRY = "sg_launch"
 _PYTHON_API = ("PyBytes_AsString", "PyLong_AsVoidPtr", "PyEval_SaveThread", "PyEval_RestoreThread", "Py_IncRef")
 _METH_FASTCALL = 0x80
+_entry_lock = threading.Lock()
 
 # self: address of the kernel's driver; arguments: the block (bytes), the address of the pool. The GIL is released meanwhile.
 _TEXT = f"""declare ptr @PyBytes_AsString(ptr)
@@ -66,5 +68,7 @@ def caller(driver: int) -> Callable[[bytes, int], None]:
     new: Any = ctypes.pythonapi.PyCFunction_NewEx
     new.restype = ctypes.py_object
     new.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-    function: Callable[[bytes, int], None] = new(ctypes.addressof(_entry()[0]), driver, None)
+    with _entry_lock:  # a second entry, made by another thread at the same time, would replace the one that this function refers to
+        entry = _entry()[0]
+    function: Callable[[bytes, int], None] = new(ctypes.addressof(entry), driver, None)
     return function
