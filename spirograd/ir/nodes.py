@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any, Union
 
 from spirograd.base.artifact import Slot
 from spirograd.base.dtypes import DType, Type
 from spirograd.base.loc import Loc
+from spirograd.ir import ops
+from spirograd.ir.ops import OpCode
 
-if TYPE_CHECKING:
-    from spirograd.ir.ops import OpCode
+_LOOPS = frozenset((ops.for_, ops.while_))
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -310,7 +311,7 @@ class Kernel:
         """The functions that run loops, their own or those of others: for operands that no call has, they might not return."""
         found: set[str] = set()
         for function in self.functions:
-            if any(op.code.name in ("for", "while") or (op.code.name == "call" and op.attr in found) for op in function.body.walk()):
+            if any(op.code in _LOOPS or (op.code is ops.call and op.attr in found) for op in function.body.walk()):
                 found.add(function.name)
         return found
 

@@ -161,9 +161,7 @@ _M = _math
 # --- structure -----------------------------------------------------------------------------------------------------------
 
 const = _op("const", 0, "pure", "A constant; attr is a Python bool, int or float.")
-param = _op(
-    "param", 0, "structure", "A parameter of a region; listed in Region.params, never in Region.ops; attr: its name in the source, or None."
-)
+param = _op("param", 0, "structure", "A parameter of a region; listed in Region.params, never in Region.ops; attr: its name in the source, or None.")
 result = _op("result", 1, "pure", "Result number `attr` of a `for`, `while`, `if` or call (its operand, whose type is a tuple).")
 yield_ = _op("yield", None, "structure", "Ends a region with its results.")
 if_ = _op("if", 1, "control", "args (u1,); regions (then, else), without parameters, both yielding the results.")
@@ -287,14 +285,7 @@ stop_grad = _op(
 )
 
 recall = _op(
-    "recall",
-    2,
-    "pure",
-    "args (a, b): a; derivatives are those of b.",
-    domain="bif",
-    rule="same",
-    level="kernel",
-    evaluate=lambda t, a, b: a,
+    "recall", 2, "pure", "args (a, b): a; derivatives are those of b.", domain="bif", rule="same", level="kernel", evaluate=lambda t, a, b: a
 )
 
 # --- math ----------------------------------------------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from spirograd.base import dtypes as dt
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, Type
@@ -12,7 +10,7 @@ from spirograd.ir.nodes import Function, Kernel, Op
 from spirograd.llvmgen.function import FunctionEmitter, returned_type
 from spirograd.llvmgen.module import Lanes, ModuleText, literal, symbol, type_name
 
-# The most calls of a function that LLVM may inline: that there are many is why there is a function.
+# The most calls in a kernel that LLVM may inline: that there are many is why there are functions.
 _FEW = 8
 # What `_WideEmitter` is for.
 _ON_LANES = frozenset((
@@ -63,7 +61,7 @@ class Callees:
         self._module = module
         self._functions = {f.name: f for f in kernel.functions}
         self._looping = kernel.looping()
-        self._calls = Counter([op.attr for op in kernel.walk() if op.code is ops.call]) if kernel.functions else Counter[str]()
+        self._many = bool(kernel.functions) and sum([op.code is ops.call for op in kernel.walk()]) > _FEW
         self._symbols: dict[tuple[str, int], str] = {}
         self._variants: dict[str, str] = {}
 
@@ -112,8 +110,8 @@ class Callees:
 
     def _attributes(self, function: Function) -> str:
         """Both arms of a branch may call a function without loops: it returns for any operands."""
-        often = "noinline " if self._calls[function.name] > _FEW else ""
-        return f"{often}nounwind memory(none){'' if function.name in self._looping else ' willreturn speculatable'}"
+        inlined, returns = "noinline " if self._many else "", "" if function.name in self._looping else " willreturn speculatable"
+        return f"{inlined}nounwind memory(none){returns}"
 
 
 def _has_vector_forms(function: Function) -> bool:

@@ -63,10 +63,9 @@ class _Inline(Rewriter):
         return self.copy(op) if results is None else results[op.attr]
 
     def copy(self, op: Op) -> Op:
-        new = super().copy(op)
-        if self.caller is not None:  # then ``new`` is a clone
-            new.loc = self._located(op.loc)
-        return new
+        if self.caller is not None:
+            op = Op(op.code, op.type, op.args, op.attr, op.regions, self._located(op.loc), op.primal)
+        return super().copy(op)
 
     def _located(self, loc: Loc | None) -> Loc | None:
         """``loc``, called from where the function being inlined is called."""
