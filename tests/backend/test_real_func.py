@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import spirograd as sg
+from spirograd import compiler
 from spirograd.base.dtypes import DType
 from spirograd.ir.text import parse, to_text
 
@@ -13,11 +14,6 @@ DTYPES = [sg.f32, sg.f64, sg.i32, sg.i64, sg.u8, sg.i16, sg.u32]
 def functions(kernel) -> list[str]:
     """The functions of the kernel IR that was compiled last."""
     return [line.split('"')[1] for line in kernel.ir("kernel").splitlines() if line.startswith("function ")]
-
-
-def skip_f64(dtype: DType, arch: str) -> None:
-    if arch == "wgpu" and dtype in (sg.f64,):
-        pytest.skip("wgpu has no f64 here")
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -684,3 +680,46 @@ def test_many_calls_take_an_instruction_each(session) -> None:
         return run.llvm().count("\n  ")
 
     assert lines(200) - lines(100) <= 300
+
+
+@pytest.mark.archs("vulkan", "wgpu")  # SPIR-V
+def test_loops_in_functions_of_devices_that_do_not_end_them_early(session, monkeypatch) -> None:
+    """Few iterations, so that it does not matter that this driver does."""
+
+    def unchanged(kernel, ctx):
+        return kernel
+
+    for name in ("inline_checked", "check_loops"):
+        monkeypatch.setattr(compiler, name, unchanged)
+
+    @sg.real_func
+    def partial_sum(n: sg.i32, a: sg.f32):
+        s, k = 0.0, 0
+        while k < n:
+            if s > 20:
+                return s, True
+            for j in range(k):
+                s += a * j
+            k += 1
+        return s, False
+
+    sums, stopped = sg.field(sg.f32, shape=16), sg.field(sg.i32, shape=16)
+
+    @sg.kernel
+    def run():
+        for i in sums:
+            s, early = partial_sum(i, 0.5)
+            sums[i] = s
+            stopped[i] = 1 if early else 0
+
+    def want(n: int) -> tuple[float, int]:
+        s = 0.0
+        for k in range(n):
+            if s > 20:
+                return s, 1
+            s += sum(0.5 * j for j in range(k))
+        return s, 0
+
+    run()
+    assert list(zip(sums.to_numpy().tolist(), stopped.to_numpy().tolist())) == [want(i) for i in range(16)]
+    assert 'function "partial_sum.1"' in run.ir("device")
