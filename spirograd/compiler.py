@@ -53,6 +53,7 @@ from spirograd.transforms.diagnostics import diagnostics
 from spirograd.transforms.drop_stop_grad import drop_stop_grad
 from spirograd.transforms.exact_extrema import exact_extrema
 from spirograd.transforms.expand_math import expand_math
+from spirograd.transforms.inline_calls import inline_calls, inline_checked
 from spirograd.transforms.layout import arg_block, layout
 from spirograd.transforms.legalize import legalize
 from spirograd.transforms.lower_atomics import lower_atomics
@@ -93,6 +94,7 @@ def compile_kernel(
         kernel = run.apply(drop_stop_grad, kernel, "kernel")
         kernel = run.apply(hoist_space_checks, kernel, "kernel")
         kernel = run.apply(exact_extrema, kernel, "kernel")
+        kernel = run.apply(inline_checked, kernel, "kernel")
         if options.check_overflow:
             kernel = run.apply(check_overflow, kernel, "kernel")
         if options.check_bounds:
@@ -132,6 +134,7 @@ def differentiate(kernel: Kernel, mode: str, partner: Partner, caps: Capabilitie
     """
     ctx = PassContext(caps, replace(options, optimize=True))
     with _gc_paused(), deep_recursion():
+        kernel = inline_calls(kernel, ctx)
         primal = simplify(hoist_space_checks(kernel, ctx), ctx)
         if mode in ("forward", "constant"):
             derivative = forward(primal, partner, ctx, mode == "constant")

@@ -11,6 +11,7 @@ from spirograd.base.dtypes import DType, Type, Vec, f64, storage
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Layout, Op, Ref, Region, TempRef, Term
+from spirograd.transforms.inline_calls import without_functions
 
 
 def in_f64(kernel: Kernel) -> tuple[Kernel, dict[FieldRef, FieldRef]]:
@@ -18,7 +19,7 @@ def in_f64(kernel: Kernel) -> tuple[Kernel, dict[FieldRef, FieldRef]]:
 
     Raises SpirogradUnsupportedError, with the line, for what depends on how wide floats are.
     """
-    widen = _InF64()
+    kernel, widen = without_functions(kernel), _InF64()
     args = tuple([replace(a, dtype=_wide(a.dtype)) for a in kernel.args])
     body = widen.region(kernel.body)
     returns = tuple([widen.ref(ref) for ref in kernel.returns])

@@ -509,15 +509,15 @@ def _cas(c: _Compiler, op: Op) -> Step:
 
 
 def _call(c: _Compiler, op: Op) -> Step:
-    params, steps, (result,) = c.functions[op.attr]
-    args, out = c.args(op), c.slot(op)
+    params, steps, results = c.functions[op.attr]
+    args, out, several = c.args(op), c.slot(op), len(results) > 1
 
     def step(env: Env) -> None:
         for param, arg in zip(params, args):
             env[param] = env[arg]
         for inner in steps:
             inner(env)
-        env[out] = env[result]
+        env[out] = tuple([env[r] for r in results]) if several else env[results[0]]
 
     return step
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any, Union
 
 from spirograd.base.artifact import Slot
 from spirograd.base.dtypes import DType, Type
 from spirograd.base.loc import Loc
+from spirograd.ir import ops
+from spirograd.ir.ops import OpCode
 
-if TYPE_CHECKING:
-    from spirograd.ir.ops import OpCode
+_LOOPS = frozenset((ops.for_, ops.while_))
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -265,9 +266,10 @@ class ArrayArg:
 
 @dataclass(slots=True, eq=False)
 class Function:
-    """A function that operations ``call`` of a kernel name: its body takes the operands of the call and yields the result.
+    """A function that operations ``call`` of a kernel name: its body takes the operands of the call and yields the results.
 
-    It has no effects: no access to memory, no diagnostics, no calls of functions that stand after it.
+    It has no effects: no access to memory, no diagnostics, no calls of functions that stand after it. Its value depends on the operands
+    alone: it uses no arguments of the kernel.
     """
 
     name: str
@@ -275,8 +277,9 @@ class Function:
 
     @property
     def result(self) -> Type:
-        """The type of a call."""
-        return self.body.results[0].type
+        """The type of a call: that of the result; if there are several, a tuple of theirs, which `result` takes apart."""
+        types = tuple([value.type for value in self.body.results])
+        return types[0] if len(types) == 1 else types
 
     def with_body(self, body: Region) -> Function:
         return self if body is self.body else Function(self.name, body)
@@ -303,6 +306,14 @@ class Kernel:
         if body is self.body and functions == self.functions:
             return self
         return Kernel(self.name, self.args, body, self.returns, self.loc, functions)
+
+    def looping(self) -> set[str]:
+        """The functions that run loops, their own or those of others: for operands that no call has, they might not return."""
+        found: set[str] = set()
+        for function in self.functions:
+            if any(op.code in _LOOPS or (op.code is ops.call and op.attr in found) for op in function.body.walk()):
+                found.add(function.name)
+        return found
 
     def walk(self) -> Iterator[Op]:
         """Every operation of the functions and of the body."""

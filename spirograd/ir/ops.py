@@ -162,7 +162,7 @@ _M = _math
 
 const = _op("const", 0, "pure", "A constant; attr is a Python bool, int or float.")
 param = _op("param", 0, "structure", "A parameter of a region; listed in Region.params, never in Region.ops; attr: its name in the source, or None.")
-result = _op("result", 1, "pure", "Result number `attr` of a `for`, `while` or `if` (its operand, whose type is a tuple).")
+result = _op("result", 1, "pure", "Result number `attr` of a `for`, `while`, `if` or call (its operand, whose type is a tuple).")
 yield_ = _op("yield", None, "structure", "Ends a region with its results.")
 if_ = _op("if", 1, "control", "args (u1,); regions (then, else), without parameters, both yielding the results.")
 for_ = _op(
@@ -329,7 +329,7 @@ insert = _op(
 
 # --- functions -----------------------------------------------------------------------------------------------------------
 
-call = _op("call", None, "pure", "attr the name of a `Function` of the kernel: its result for these operands.", level="device")
+call = _op("call", None, "pure", "attr the name of a `Function` of the kernel: its result for these operands; several as a tuple.")
 
 # --- arguments -----------------------------------------------------------------------------------------------------------
 
@@ -380,6 +380,8 @@ check = _op(
 )
 print_ = _op("print", None, "print", "attr PrintSite; args scalars.", level="kernel")
 
+# What gives values that only the kernel has: its arguments, and what its launch says.
+OUTSIDE = frozenset((arg, shape, seed, tape_word, row, slot))
 ALL: tuple[OpCode, ...] = tuple(BY_NAME.values())
 ATOMIC_KINDS = ("add", "mul", "min", "max", "and", "or", "xor", "exchange")
 # The pure operation that combines two partial results of an atomic or a reduction.

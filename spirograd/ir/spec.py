@@ -81,8 +81,9 @@ class _Verifier:
         self.region(function.body, None)
         effects = {op.code.effect for op in function.body.walk()} - {"pure", "control", "structure"}
         name = f"{self.kernel.name}, {self.level} IR: function {function.name!r}"
-        if effects or len(function.body.results) != 1 or function.name in self.functions:
-            raise IRError(f"{name} has effects, or not one result, or the name of another")
+        outside = any(op.code in ops.OUTSIDE for op in function.body.walk())
+        if effects or outside or not function.body.results or function.name in self.functions:
+            raise IRError(f"{name} has effects, or uses arguments of the kernel, or has no result, or the name of another")
         self.functions[function.name] = function
 
     def define(self, op: Op) -> None:
@@ -195,7 +196,8 @@ def _const(v: _Verifier, op: Op) -> None:
 
 def _result(v: _Verifier, op: Op) -> None:
     types = op.args[0].type
-    v.need(op.args[0].code in (ops.if_, ops.for_, ops.while_) and isinstance(types, tuple), op, "takes the results of a control operation")
+    several = op.args[0].code in (ops.if_, ops.for_, ops.while_, ops.call) and isinstance(types, tuple)
+    v.need(several, op, "takes the results of a control operation or call")
     assert isinstance(types, tuple)
     v.need(isinstance(op.attr, int) and 0 <= op.attr < len(types), op, "there is no such result")
     v.need(op.type == types[op.attr], op, f"the result has type {types[op.attr]}")

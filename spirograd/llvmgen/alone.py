@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Region
 from spirograd.ir.rewrite import Rewriter
@@ -16,16 +18,17 @@ def updates_memory(task: Op) -> bool:
     return any(op.code.effect == "atomic" for region in task.regions[1:] for op in region.walk())
 
 
-def alone_body(body: Region) -> Region | None:
+def alone_body(body: Region, calls: Mapping[str, int]) -> Region | None:
     """The body of a loop without atomics, for one thread. None if they are not worth it, or do more than to update.
 
-    What an atomic returns may tell an iteration what another one did: one that waits for that needs several threads.
+    What an atomic returns may tell an iteration what another one did: one that waits for that needs several threads. ``calls``: as for
+    `cost_of`.
     """
     everything = list(body.walk())
     atomics = {op for op in everything if op.code.effect == "atomic"}
     if any(op.code is ops.cas for op in atomics) or any(a in atomics for op in everything for a in op.args):
         return None
-    if cost_of(body, alone=True) * _GAIN > cost_of(body):
+    if cost_of(body, calls, alone=True) * _GAIN > cost_of(body, calls):
         return None
     return _Alone().region(body)
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from spirograd.base import dtypes as dt
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, Type
-from spirograd.ir.nodes import Function, Op
-from spirograd.llvmgen.function import FunctionEmitter
+from spirograd.ir import ops
+from spirograd.ir.nodes import Function, Kernel, Op
+from spirograd.llvmgen.function import FunctionEmitter, returned_type
 from spirograd.llvmgen.module import Lanes, ModuleText, literal, symbol, type_name
 
-# Not inlined: that there are many calls is why there is a function. Without effects, so that both arms of a branch may call it.
-_ATTRIBUTES = "noinline nounwind willreturn speculatable memory(none)"
+# The most calls in a kernel that LLVM may inline: that there are many is why there are functions.
+_FEW = 8
+# What `_WideEmitter` is for.
+_ON_LANES = frozenset((
+    ops.const, ops.add, ops.sub, ops.mul, ops.div, ops.neg, ops.abs_, ops.min_, ops.max_, ops.fma, ops.and_, ops.or_, ops.xor, ops.not_,
+    ops.shl, ops.shr, ops.eq, ops.ne, ops.lt, ops.le, ops.gt, ops.ge, ops.select, ops.cast, ops.bitcast, ops.sqrt, ops.rsqrt,
+    ops.floor, ops.ceil, ops.trunc, ops.round_, ops.isnan, ops.isinf,
+))  # fmt: skip
+_LANE_TYPES = frozenset((dt.f32, dt.f64, dt.i32, dt.u32, dt.i64, dt.u64))
 
 
 class _WideEmitter(FunctionEmitter):
@@ -37,7 +44,7 @@ class _WideEmitter(FunctionEmitter):
 
     def operand(self, op: Op) -> str:
         text = super().operand(op)
-        return text if text.startswith("%") else f"splat ({type_name(op.type)} {text})"
+        return text if text.startswith(("%", "splat")) else f"splat ({type_name(op.type)} {text})"
 
 
 def vector_widths(caps: Capabilities) -> tuple[int, ...]:
@@ -48,17 +55,20 @@ def vector_widths(caps: Capabilities) -> tuple[int, ...]:
 
 
 class Callees:
-    """Defines in ``module`` those of ``functions`` that are called, each as often as it is called on another number of lanes."""
+    """Defines in ``module`` those functions of ``kernel`` that are called, each as often as it is called on another number of lanes."""
 
-    def __init__(self, module: ModuleText, functions: Sequence[Function]) -> None:
+    def __init__(self, module: ModuleText, kernel: Kernel) -> None:
         self._module = module
-        self._functions = {f.name: f for f in functions}
+        self._functions = {f.name: f for f in kernel.functions}
+        self._looping = kernel.looping()
+        self._many = bool(kernel.functions) and sum([op.code is ops.call for op in kernel.walk()]) > _FEW
         self._symbols: dict[tuple[str, int], str] = {}
         self._variants: dict[str, str] = {}
 
     def callee(self, name: str, lanes: int) -> tuple[str, str]:
         """What stands before and behind the arguments of a call on ``lanes`` lanes."""
-        return f"@{self._defined(name, lanes)}", f" {self._vector_forms(name)}" if lanes == 1 else ""
+        vectorised = lanes == 1 and _has_vector_forms(self._functions[name])
+        return f"@{self._defined(name, lanes)}", f" {self._vector_forms(name)}" if vectorised else ""
 
     def _vector_forms(self, name: str) -> str:
         """The attribute of a call of the scalar function that names its vector forms, which LLVM may call instead."""
@@ -83,10 +93,30 @@ class Callees:
     def _definition(self, name: str, function: Function, lanes: int) -> str:
         emitter = FunctionEmitter(self._module) if lanes == 1 else _WideEmitter(self._module, lanes)
         body = function.body
+        emitter.last_uses.scan(body)
         emitter.bind(body.params, [f"%p{k}" for k in range(len(body.params))])
         emitter.region(body)
-        returned = emitter.typed(body.results[0])
+        if isinstance(function.result, tuple):
+            kind = returned_type(function.result)
+            whole = "poison"
+            for k, value in enumerate(body.results):
+                whole = emitter.value(f"insertvalue {kind} {whole}, {emitter.typed(value)}, {k}")
+        else:
+            kind, whole = emitter.type_text(function.result), emitter.operand(body.results[0])
         params = ", ".join([f"{emitter.type_text(p.type)} %p{k}" for k, p in enumerate(body.params)])
-        lines = "\n".join([*emitter.lines, f"  ret {returned}"])
-        group = self._module.attribute_group(_ATTRIBUTES)
-        return f"define internal {emitter.type_text(body.results[0].type)} @{name}({params}) {group} {{\n{lines}\n}}\n"
+        lines = "\n".join([*emitter.entry, "  br label %entry.end", "entry.end:", *emitter.lines, f"  ret {kind} {whole}"])
+        group = self._module.attribute_group(self._attributes(function))
+        return f"define internal {kind} @{name}({params}) {group} {{\nentry:\n{lines}\n}}\n"
+
+    def _attributes(self, function: Function) -> str:
+        """Both arms of a branch may call a function without loops: it returns for any operands."""
+        inlined, returns = "noinline " if self._many else "", "" if function.name in self._looping else " willreturn speculatable"
+        return f"{inlined}nounwind memory(none){returns}"
+
+
+def _has_vector_forms(function: Function) -> bool:
+    """Whether a function is what expansions of elementary functions are: arithmetic on 32 or 64 bits with one result."""
+    ends = [*[p.type for p in function.body.params], *[v.type for v in function.body.results]]
+    if not function.body.params or isinstance(function.result, tuple) or not _LANE_TYPES.issuperset(ends):
+        return False
+    return all(op.code in _ON_LANES and (op.type in _LANE_TYPES or op.type is dt.u1) for op in function.body.ops[:-1])

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from spirograd.ir import ops
-from spirograd.ir.nodes import Op, Region
+from spirograd.ir.nodes import Kernel, Op, Region
 
 # Units: roughly one scalar instruction. What is not listed counts 1; operations that are no instruction count 0.
 _WEIGHTS = {
     **dict.fromkeys((ops.const, ops.result, ops.row, ops.slot, ops.bitcast), 0),
     **dict.fromkeys((ops.div, ops.idiv, ops.irem, ops.sqrt, ops.rsqrt), 6),
-    **dict.fromkeys((ops.exp, ops.log, ops.sin, ops.cos, ops.tan, ops.asin, ops.acos, ops.atan2, ops.tanh, ops.pow_, ops.call), 25),
+    **dict.fromkeys((ops.exp, ops.log, ops.sin, ops.cos, ops.tan, ops.asin, ops.acos, ops.atan2, ops.tanh, ops.pow_), 25),
     **dict.fromkeys((ops.atomic, ops.cas), 80),  # 20 cycles in which nothing else goes on
     ops.barrier: 20,
     **dict.fromkeys((ops.extract, ops.insert), 3),
@@ -31,14 +33,25 @@ def trips(op: Op) -> int:
     return _UNKNOWN_TRIPS
 
 
-def cost_of(region: Region, alone: bool = False) -> int:
-    """Units of work of running ``region`` once (at least 1); both branches of an `if` count. ``alone``: as if no update were atomic."""
+def costs_of_calls(kernel: Kernel) -> dict[str, int]:
+    """Units of work of a call of each function of ``kernel``."""
+    calls: dict[str, int] = {}
+    for function in kernel.functions:
+        calls[function.name] = cost_of(function.body, calls)
+    return calls
+
+
+def cost_of(region: Region, calls: Mapping[str, int], alone: bool = False) -> int:
+    """Units of work of running ``region`` once (at least 1); both branches of an `if` count. ``calls``: those of functions (see
+    `costs_of_calls`). ``alone``: as if no update were atomic."""
     total = 0
     for op in region.ops[:-1]:
-        work = sum(cost_of(r, alone) for r in op.regions)
+        work = sum(cost_of(r, calls, alone) for r in op.regions)
         if op.code is ops.for_:
             work *= trips(op)
         elif op.code is ops.while_:
             work *= _UNKNOWN_TRIPS
+        elif op.code is ops.call:
+            work = calls[op.attr]
         total += work + (_UPDATE if alone and op.code is ops.atomic else _WEIGHTS.get(op.code, 1))
     return min(max(total, 1), _LIMIT)

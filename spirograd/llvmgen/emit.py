@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Mapping
 
 from spirograd.base import dtypes as dt
 from spirograd.base.artifact import ArgBlock
@@ -15,7 +16,7 @@ from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, TaskAttr, ref_of
 from spirograd.llvmgen import abi, half
 from spirograd.llvmgen.alone import alone_body, updates_memory
 from spirograd.llvmgen.callees import Callees
-from spirograd.llvmgen.cost import cost_of
+from spirograd.llvmgen.cost import cost_of, costs_of_calls
 from spirograd.llvmgen.function import FunctionEmitter
 from spirograd.llvmgen.lanes import LaneEmitter, lane_count
 from spirograd.llvmgen.module import ModuleText, literal, symbol
@@ -56,7 +57,8 @@ def emit_kernel(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: Co
     """
     _check_slots(kernel, block)
     module = ModuleText(caps, options)
-    module.callee = Callees(module, kernel.functions).callee
+    module.callee = Callees(module, kernel).callee
+    calls = costs_of_calls(kernel)
     module.declare(abi.POOL_RUN, "void", "ptr, ptr, ptr, i64, i64, i64, i64, i64", " nounwind")
     module.declare(abi.POOL_UPDATE, "void", "ptr, ptr, ptr, ptr, i64, i64, i64, i64, i64, i64", " nounwind")
     tasks = kernel.body.ops[:-1]
@@ -68,11 +70,11 @@ def emit_kernel(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: Co
             module.functions.append(_serial_task(module, op, name))
             continue
         module.functions.append(_range_task(module, op, name, op.regions[1]))
-        alone = alone_body(op.regions[1])
+        alone = alone_body(op.regions[1], calls)
         if alone is not None:
             alones[op] = _alone(name)
             module.functions.append(_range_task(module, op, alones[op], alone, independent=False))
-    module.functions.append(_driver(module, tasks, names, alones))
+    module.functions.append(_driver(module, tasks, names, alones, calls))
     _add_half(module)
     return f"; kernel {kernel.name}\n{module.text()}"
 
@@ -95,7 +97,8 @@ def optimisation_need(kernel: Kernel, options: CompileOptions) -> int:
         return 3
     once = [region for op in kernel.body.ops[:-1] for region in (op.regions if op.attr.kind != "range_for" else op.regions[::2])]
     loops = any(op.code in (ops.for_, ops.while_) for region in once for op in region.walk())
-    return 1 if loops or any(alone_body(op.regions[1]) for op in tasks) else 0
+    calls = costs_of_calls(kernel)
+    return 1 if loops or any(alone_body(op.regions[1], calls) for op in tasks) else 0
 
 
 @functools.lru_cache(maxsize=8)
@@ -174,8 +177,8 @@ def _resized_bounds(emitter: FunctionEmitter, index: DType) -> tuple[str, str]:
     return emitter.convert("trunc", "%begin", dt.i64, index), emitter.convert("trunc", "%end", dt.i64, index)
 
 
-def _driver(module: ModuleText, tasks: tuple[Op, ...], names: tuple[str, ...], alones: dict[Op, str]) -> str:
-    """``alones``: the functions that do what a task does, without atomics."""
+def _driver(module: ModuleText, tasks: tuple[Op, ...], names: tuple[str, ...], alones: dict[Op, str], calls: Mapping[str, int]) -> str:
+    """``alones``: the functions that do what a task does, without atomics. ``calls``: as for `cost_of`."""
     emitter = FunctionEmitter(module)
     for op, name in zip(tasks, names):
         if op.attr.kind != "range_for":
@@ -187,11 +190,12 @@ def _driver(module: ModuleText, tasks: tuple[Op, ...], names: tuple[str, ...], a
         for value, text in zip(bounds.results, texts):
             assert isinstance(value.type, DType)
             wide.append(emitter.resize(text, value.type, dt.i64))
-        job = f"ptr %block, i64 {wide[0]}, i64 {wide[1]}, i64 {cost_of(body)}"
+        job = f"ptr %block, i64 {wide[0]}, i64 {wide[1]}, i64 {cost_of(body, calls)}"
         room = f"i64 {wide[2] if len(wide) > 2 else abi.ANY_ROWS}, i64 {tape_lanes(op, module.caps, module.options)}"
         if updates_memory(op):
             alone = f"ptr {'@' + alones[op] if op in alones else 'null'}"
-            emitter.line(f"call void @{abi.POOL_UPDATE}(ptr %pool, ptr @{name}, {alone}, {job}, i64 {cost_of(body, alone=True)}, {room})")
+            work = f"{job}, i64 {cost_of(body, calls, alone=True)}, {room}"
+            emitter.line(f"call void @{abi.POOL_UPDATE}(ptr %pool, ptr @{name}, {alone}, {work})")
         else:
             emitter.line(f"call void @{abi.POOL_RUN}(ptr %pool, ptr @{name}, {job}, {room})")
     # Plain pointers here: the pool holds on to the block while the call lasts.

@@ -22,6 +22,11 @@ _ZEROS = frozenset(literal(0, t) for t in dt.ALL)
 _OVERLOADS = {dt.f16: "f16", dt.f32: "f32", dt.f64: "f64"}
 
 
+def returned_type(types: Sequence[Type]) -> str:
+    """The type of the value that holds several results of a function."""
+    return f"{{{', '.join(map(type_name, types))}}}"
+
+
 class FunctionEmitter:
     """Appends instructions to one function whose first parameter is ``ptr %block``, the argument block.
 
@@ -423,7 +428,12 @@ class FunctionEmitter:
     def call(self, op: Op) -> None:
         args = ", ".join([self.typed(a) for a in op.args])
         callee, attributes = self.module.callee(op.attr, self.width)
-        self.set(op, f"call {self.type_text(op.type)} {callee}({args}){attributes}")
+        if not isinstance(op.type, tuple):
+            self.set(op, f"call {self.type_text(op.type)} {callee}({args}){attributes}")
+            return
+        returned = returned_type(op.type)
+        whole = self.value(f"call {returned} {callee}({args})")
+        self.env[op] = [self.value(f"extractvalue {returned} {whole}, {k}") for k in range(len(op.type))]
 
     # --- vectors ---
 

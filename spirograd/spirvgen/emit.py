@@ -58,14 +58,17 @@ class _Callees:
 
     def _define(self, called: ir_nodes.Function) -> int:
         outer, body = self._e, called.body
-        function = Function(outer.m, called.name, outer.type(called.result), [outer.type(p.type) for p in body.params])
+        result = outer.returned(called.result)
+        function = Function(outer.m, called.name, result, [outer.type(p.type) for p in body.params])
         e = Emitter(outer.m, function, outer.caps, outer.options, HANDLERS)
         e.loc = outer.loc
         e.homes = VectorHomes(e, (body,))
         e.callee = self.id
         e.ids.update(zip(body.params, function.params))
         e.run(body)
-        function.finish(e.id(body.results[0]))
+        values = [e.id(v) for v in body.results]
+        several = isinstance(called.result, tuple)
+        function.finish(function.value("CompositeConstruct", result, *values) if several else values[0])
         return function.id
 
 

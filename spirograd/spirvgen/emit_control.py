@@ -95,11 +95,15 @@ def emit_while(e: Emitter, op: Op) -> None:
 
 
 def emit_result(e: Emitter, op: Op) -> None:
-    e.homes.bind(op, e.results[op.args[0]][op.attr])
+    source = op.args[0]
+    if source.code is ops.call:
+        e.ids[op] = e.f.value("CompositeExtract", e.type(op.type), e.ids[source], op.attr)
+    else:
+        e.homes.bind(op, e.results[source][op.attr])
 
 
 def emit_call(e: Emitter, op: Op) -> None:
-    e.ids[op] = e.f.value("FunctionCall", e.type(op.type), e.callee(op.attr), *[e.id(a) for a in op.args])
+    e.ids[op] = e.f.value("FunctionCall", e.returned(op.type), e.callee(op.attr), *[e.id(a) for a in op.args])
 
 
 HANDLERS = {ops.call: emit_call, ops.if_: emit_if, ops.for_: emit_for, ops.while_: emit_while, ops.result: emit_result}

@@ -98,6 +98,10 @@ class Emitter:
             found = self.types[t] = self._new_type(t)
         return found
 
+    def returned(self, t: Type) -> int:
+        """The id of the type of a call: of several results, a structure."""
+        return self.m.intern("TypeStruct", *map(self.type, t)) if isinstance(t, tuple) else self.type(t)
+
     def _new_type(self, t: Type) -> int:
         m = self.m
         if isinstance(t, Vec):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, Vec
 from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.transforms.context import PassContext
 
@@ -16,6 +17,8 @@ _TYPE_NEEDS = {
     "f64": ("float64", "64-bit floats"),
 }
 
+_FLATTEN = "use separate `if`s or a loop over a table: each `elif` stands in the `else` before it, each operand of `and` in an `if`"
+
 
 def check_capabilities(kernel: Kernel, ctx: PassContext) -> Kernel:
     """``kernel`` as it is; raises SpirogradUnsupportedError for the first type that the device lacks, and for control flow that is nested
@@ -25,9 +28,10 @@ def check_capabilities(kernel: Kernel, ctx: PassContext) -> Kernel:
     """
     caps = ctx.caps
     if caps.nesting_limit:
+        nesting = _Nesting(kernel, caps.nesting_limit)
         for task in kernel.body.ops[:-1]:
             for region in task.regions:
-                _check_nesting(region, caps.nesting_limit)
+                nesting.check(region)
     missing = {name: what for name, (flag, what) in _TYPE_NEEDS.items() if not getattr(caps, flag)}
     if not missing:
         return kernel
@@ -38,15 +42,24 @@ def check_capabilities(kernel: Kernel, ctx: PassContext) -> Kernel:
     return kernel
 
 
-def _check_nesting(region: Region, limit: int, depth: int = 0) -> None:
-    """Refuse an `if` or a loop that stands in ``limit`` others."""
-    for op in region.ops:
-        if op.regions and depth == limit:
-            message = f"control flow is nested more than {limit} levels deep here, which this driver compiles to wrong code"
-            hint = "use separate `if`s or a loop over a table: each `elif` stands in the `else` before it, each operand of `and` in an `if`"
-            raise SpirogradUnsupportedError(message, op.loc, hint)
-        for inner in op.regions:
-            _check_nesting(inner, limit, depth + 1)
+class _Nesting:
+    """Refuses an `if` or a loop that stands in ``limit`` others, those around the call of its function included: drivers inline calls."""
+
+    def __init__(self, kernel: Kernel, limit: int) -> None:
+        self.limit = limit
+        self.functions = {f.name: f for f in kernel.functions}
+        self.checked: set[tuple[str, int]] = set()  # functions, with the depth of a call
+
+    def check(self, region: Region, depth: int = 0) -> None:
+        for op in region.ops:
+            if op.regions and depth == self.limit:
+                message = f"control flow is nested more than {self.limit} levels deep here, which this driver compiles to wrong code"
+                raise SpirogradUnsupportedError(message, op.loc, _FLATTEN)
+            for inner in op.regions:
+                self.check(inner, depth + 1)
+            if op.code is ops.call and (op.attr, depth) not in self.checked:
+                self.checked.add((op.attr, depth))
+                self.check(self.functions[op.attr].body, depth)
 
 
 def _refuse(caps: Capabilities, feature: str, what: str, op: Op) -> None:

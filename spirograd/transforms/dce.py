@@ -22,7 +22,8 @@ def dce(kernel: Kernel, ctx: PassContext) -> Kernel:
     functions = tuple([f for f in kernel.functions if f.name in called])
     for function in functions:
         live.region(function.body, None)
-        live.need(function.body.results[0])
+        for value in function.body.results:
+            live.need(value)
     live.region(kernel.body, None)
     live.close()
     if live.complete and len(functions) == len(kernel.functions):
@@ -108,8 +109,10 @@ class _Liveness:
                     self.need(a)
 
     def need_result(self, op: Op, k: int) -> None:
-        """Mark result ``k`` of a control operation."""
+        """Mark result ``k`` of a control operation or call. A function keeps all of its results, for other calls."""
         self.need(op)
+        if op.code is ops.call:
+            return
         kept = self.kept[op]
         if k in kept:
             return
@@ -148,8 +151,8 @@ class _Remove(Rewriter):
         return new if len(params) == len(region.params) else Region(params, new.ops)
 
     def _result(self, op: Op) -> Op:
-        kept = self.kept[op.args[0]]
-        k = kept.index(op.attr)
+        kept = self.kept.get(op.args[0])
+        k = op.attr if kept is None else kept.index(op.attr)
         source = self.value(op.args[0])
         if k == op.attr and source is op.args[0]:
             return self.b.append(op)

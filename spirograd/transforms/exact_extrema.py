@@ -9,6 +9,7 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
+from spirograd.transforms.inline_calls import inline_calls
 
 _ROUNDED = frozenset((ops.add, ops.sub, ops.mul, ops.div))
 _KINDS = frozenset(("min", "max"))
@@ -22,6 +23,7 @@ def exact_extrema(kernel: Kernel, ctx: PassContext) -> Kernel:
     """
     if not any(_is_extremum(op) for op in kernel.walk()):
         return kernel
+    kernel = inline_calls(kernel, ctx)
     loops = [op for op in kernel.body.ops if op.regions and any(_is_extremum(inner) for r in op.regions for inner in r.walk())]
     # Code at the top may feed any of them.
     top = {op for op in kernel.body.ops if not op.regions}

@@ -122,7 +122,7 @@ class _Expander(Rewriter):
         if not any(op.code in _F32 for op in kernel.walk()):
             return kernel
         new = super().kernel(kernel)
-        return new.with_body(new.body, (*new.functions, *self.functions.values()))
+        return new.with_body(new.body, (*self.functions.values(), *new.functions))
 
 
 def expand_math(kernel: Kernel, ctx: PassContext) -> Kernel:

@@ -19,17 +19,18 @@ def licm(kernel: Kernel, ctx: PassContext) -> Kernel:
     """
     if not any(op.code in _LOOPS for op in kernel.walk()):
         return kernel
-    return _Licm().kernel(kernel)
+    return _Licm(kernel.looping()).kernel(kernel)
 
 
 class _Licm(Rewriter):
-    def __init__(self) -> None:
+    def __init__(self, staying: set[str]) -> None:
         super().__init__()
         self.level: dict[Op, int] = {}  # value -> depth of the region that defines it
         self.floor: list[int] = []  # per open region: the outermost one to which its operations may move
         self.frozen: list[frozenset[Ref] | None] = []  # per open region: what its loop writes; None if loads must stay
         self.lists: list[list[Op]] = []  # per open region: what it holds so far
         self.owner: Op | None = None
+        self.staying = staying  # functions that are called in loops that run, and only there
 
     def region(self, region: Region) -> Region:
         owner = self.owner
@@ -49,7 +50,7 @@ class _Licm(Rewriter):
         depth = target = len(self.floor) - 1
         if len(self.lists) == depth:
             self.lists.append(self.b.ops)
-        if op.code.effect == "pure" and op.code is not ops.result:
+        if op.code.effect == "pure" and op.code is not ops.result and not (op.code is ops.call and op.attr in self.staying):
             target = self._target(op)
         elif op.code.effect == "read" and self.frozen[-1] is not None:
             target = self._load_target(op)

@@ -131,7 +131,7 @@ class _Offload(Rewriter):
         if value.code in _LEAVES:
             return _Recipe(0)
         load = value.code is ops.load
-        if not load and (value.code.effect != "pure" or value.code is ops.result):
+        if not load and (value.code.effect != "pure" or value.code in (ops.result, ops.call)):
             return None
         cost, loads = 1, [(value, home.number, len(home.writes))] if load else []
         for a in value.args:

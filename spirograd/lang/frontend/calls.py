@@ -18,10 +18,11 @@ from spirograd.lang.frontend.callees import Argument, Callee, resolved, struct_m
 from spirograd.lang.frontend.complaints import contains_runtime, host_only, is_host_only, python_call
 from spirograd.lang.frontend.diagnostics import emit_print
 from spirograd.lang.frontend.expressions import Expressions, FormattedText
-from spirograd.lang.frontend.function import Func, bound_arguments, is_template
+from spirograd.lang.frontend.function import Func, RealFunc, bound_arguments, is_template
 from spirograd.lang.frontend.memory import ArrayProxy
 from spirograd.lang.frontend.names import RESULT, RNG
 from spirograd.lang.frontend.places import Element, Place, StructElement
+from spirograd.lang.frontend.real_functions import RealFunctions
 from spirograd.lang.frontend.state import Frame, MemoryVariable, is_runtime, settle, unpack_tuple
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.matrix import Matrix
@@ -72,6 +73,7 @@ class Calls(Expressions):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
+        self.real_functions = RealFunctions()
         self._forms: dict[Any, Callable[[ast.Call], Any]] = {
             forms.static: self.form_static,
             forms.static_assert: self.form_static_assert,
@@ -326,15 +328,19 @@ class Calls(Expressions):
         arguments.apply_defaults()
         by_reference = func.references()
         references = {name: a for name, a in [*zip(callee.parameters, args), *kwargs.items()] if name in by_reference}
-        caller = self.frame
-        frame = Frame(func.source, func.source.names(), False, func.signature.return_annotation, call_loc, loops=list(caller.loops))
-        frame.by_reference, frame.depth = frozenset(by_reference), self.b.depth
+        bound: dict[str, Any] = {}
         for name, value in arguments.arguments.items():
             in_memory = references[name].place if name in references else None
             if isinstance(in_memory, (Element, StructElement)):  # the parameter is that element, updated atomically
-                frame.vars[name] = MemoryVariable(in_memory)
+                bound[name] = MemoryVariable(in_memory)
             else:
-                frame.vars[name] = self.argument(name, value, func.signature.parameters[name].annotation, func)
+                bound[name] = self.argument(name, value, func.signature.parameters[name].annotation, func)
+        called = self.real_functions.call(self, func, bound, call_loc) if isinstance(func, RealFunc) else None
+        if called is not None:
+            return called
+        caller = self.frame
+        frame = Frame(func.source, func.source.names(), False, func.signature.return_annotation, call_loc, vars=bound)
+        frame.loops, frame.by_reference, frame.depth = list(caller.loops), frozenset(by_reference), self.b.depth
         if self.uses_random:
             frame.vars[RNG] = caller.vars[RNG]
         self.frame, self.depth = frame, self.depth + 1

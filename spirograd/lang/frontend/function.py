@@ -73,6 +73,10 @@ class PythonFunc(Func):
         return self.function(*args, **kwargs)
 
 
+class RealFunc(Func):
+    """A function of the kernel language that kernels call where they can, see `real_functions`."""
+
+
 class BoundFunc:
     """A `Func` that is a method, with its object."""
 
@@ -184,7 +188,8 @@ def pyfunc(function: Callable[..., Any]) -> PythonFunc:
     return PythonFunc(function)
 
 
-def real_func(function: Callable[..., Any]) -> Func:
-    """In the family, a function that is not inlined. Here it is inlined like any `func`; only recursion at run time is refused."""
+def real_func(function: Callable[..., Any]) -> RealFunc:
+    """Mark a function that kernels and other such functions may call. It is compiled once for each signature and called, if it only
+    computes; else it is inlined."""
     remember_outer_names(plain_function(function, "real_func"), sys._getframe(1))
-    return Func(function)
+    return RealFunc(function)

@@ -351,7 +351,8 @@ class Kernel(Staged):
         finally:
             context.set_trace(before)
         loc = where.loc(where.tree, None)
-        return nodes.Kernel(self.function.__name__, tuple(tracer.declarations.args), body, results, loc), tracer, returns
+        arguments, functions = tuple(tracer.declarations.args), tuple(tracer.real_functions.functions)
+        return nodes.Kernel(self.function.__name__, arguments, body, results, loc, functions), tracer, returns
 
     def step(self, on_op: Callable[[Any, Any], None], *args: Any, **kwargs: Any) -> Any:
         """Run on ``arch=sg.interpreter`` and call ``on_op(op, values)`` after each operation: ``op.code``, ``op.loc``, ``values[op]``.

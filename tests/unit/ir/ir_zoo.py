@@ -107,6 +107,11 @@ function "both" { (%p: f32, %q: f32)
   %d = add(%t, %q) : f32
   yield(%d)
 }
+function "parts" { (%p: f32)
+  %t = call["twice"](%p) : f32
+  %d = gt(%t, %p) : u1
+  yield(%t, %d)
+}
 {
   task[TaskAttr("serial", "first")]() {
     %i = slot[Slot("scalar", dtype=i32, offset=16)]() : i32
@@ -115,6 +120,8 @@ function "both" { (%p: f32, %q: f32)
     %f = load[x](%zero) : f32
     %g = load[x](%i) : f32
     %h = call["both"](%f, %g) : f32
+    %two = call["parts"](%h) : (f32, u1)
+    %larger = result[1](%two) : u1
     %c = gt(%i, %j) : u1
 """
     + arithmetic(False, "    ")

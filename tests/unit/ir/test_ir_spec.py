@@ -254,8 +254,11 @@ def test_functions_have_no_effects_and_do_not_call_later_ones() -> None:
     writing = FUNCTION.replace("%r = mul", "%z = const[0]() : i32\n  store[b](%z, %p)\n  %r = mul")
     with pytest.raises(IRError, match="has effects"):
         functions_check(writing, "")
-    with pytest.raises(IRError, match="has effects, or not one result, or the name of another"):
+    with pytest.raises(IRError, match="or has no result, or the name of another"):
         functions_check(FUNCTION + FUNCTION, "")
+    outside = FUNCTION.replace("%r = mul", "%n = row() : i32\n  %r = mul")
+    with pytest.raises(IRError, match="uses arguments of the kernel"):
+        functions_check(outside, "")
     calling = FUNCTION.replace("mul(%p, %c)", 'call["half"](%p)')
     with pytest.raises(IRError, match="stands further down"):
         functions_check(calling, "")
