@@ -7,8 +7,8 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, Type
 from spirograd.ir import ops
 from spirograd.ir.nodes import Function, Kernel, Op
-from spirograd.llvmgen.function import FunctionEmitter, returned_type
-from spirograd.llvmgen.module import Lanes, ModuleText, literal, symbol, type_name
+from spirograd.llvmgen.function import FunctionEmitter
+from spirograd.llvmgen.module import Lanes, ModuleText, literal, returned_type, symbol, type_name
 
 # The most calls in a kernel that LLVM may inline: that there are many is why there are functions.
 _FEW = 8

@@ -14,17 +14,12 @@ from spirograd.ir.nodes import BufferRef, Op, Region
 from spirograd.ir.ops import OpCode
 from spirograd.llvmgen import half, vector_math
 from spirograd.llvmgen.local_arrays import LastUses, is_array
-from spirograd.llvmgen.module import ModuleText, literal, type_name
+from spirograd.llvmgen.module import ModuleText, literal, returned_type, type_name
 from spirograd.llvmgen.op_map import ATOMIC_MAP, OP_MAP, Compare, Emitted, Instr, Intrinsic, Math, Spelling, Unsupported, pick
 
 _NO_EFFECT = "nounwind willreturn memory(none)"
 _ZEROS = frozenset(literal(0, t) for t in dt.ALL)
 _OVERLOADS = {dt.f16: "f16", dt.f32: "f32", dt.f64: "f64"}
-
-
-def returned_type(types: Sequence[Type]) -> str:
-    """The type of the value that holds several results of a function."""
-    return f"{{{', '.join(map(type_name, types))}}}"
 
 
 class FunctionEmitter:

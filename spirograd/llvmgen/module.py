@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -55,6 +55,11 @@ def literal(value: bool | int | float, t: DType) -> str:
         return f"0x{int(bits):016X}"
     wrapped = int(value) & ((1 << t.bits) - 1)
     return str(wrapped - (1 << t.bits) if wrapped >> (t.bits - 1) else wrapped)
+
+
+def returned_type(types: Sequence[Type]) -> str:
+    """The type of the value that holds several results of a function."""
+    return f"{{{', '.join(map(type_name, types))}}}"
 
 
 def symbol(name: str) -> str:
