@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spirograd.autodiff.values import element, entries, whole
-from spirograd.base.dtypes import DType, Type, Vec, f32, i32, i64, unsigned
+from spirograd.base.dtypes import DType, Type, Vec, f32, i32, i64, signed, unsigned
 from spirograd.base.loc import Loc
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
@@ -184,7 +184,7 @@ class Sweep:
 
     def note(self, tapes: Sequence[TapeRef], values: Sequence[Op], entry: Op) -> None:
         """Store primal ``values`` as one entry of their tapes."""
-        b = self.b
+        b, entry = self.b, _index(self.b, entry)
         for tape, value in zip(tapes, values):
             for k, part in enumerate(entries(b, self.env[value])):
                 b.store(tape, entry, b.const(k), noted(b, part))
@@ -198,8 +198,8 @@ class Sweep:
 
     def recall(self, tape: TapeRef, iteration: Op) -> Op:
         """The value that was noted in an iteration."""
-        b, t = self.b, self.tapes[tape].type
-        parts = [b.load(tape, iteration, b.const(k)) for k in range(tape.width)]
+        b, t, entry = self.b, self.tapes[tape].type, _index(self.b, iteration)
+        parts = [b.load(tape, entry, b.const(k)) for k in range(tape.width)]
         return whole(b, t, [recalled(b, part, element(t)) for part in parts])
 
 
@@ -219,6 +219,12 @@ def turns(b: Builder, begin: Op, end: Op) -> Op:
         return b.emit(ops.sub, top, begin, attr="nsw")
     u = unsigned(t)
     return b.emit(ops.sub, b.cast(top, u), b.cast(begin, u), attr="wrap")
+
+
+def _index(b: Builder, iteration: Op) -> Op:
+    """The number of an iteration as an index of a tape, which is signed. No tape has entries beyond."""
+    assert isinstance(iteration.type, DType)
+    return b.cast(iteration, signed(iteration.type))
 
 
 def as_entries(b: Builder, count: Op) -> Op:

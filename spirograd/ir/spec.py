@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from spirograd.base.artifact import TAPE_WORDS, FaultSite, PrintSite, Slot
-from spirograd.base.dtypes import VOID, DType, Type, Vec, i32, i64, u1, u32
+from spirograd.base.dtypes import VOID, DType, Type, Vec, i32, i64, u1, u32, u64
 from spirograd.ir import ops
 from spirograd.ir.nodes import (
     ArrayArg,
@@ -283,7 +283,7 @@ def _if(v: _Verifier, op: Op) -> None:
 def _for(v: _Verifier, op: Op) -> None:
     v.need(len(op.args) >= 2 and len(op.regions) == 1 and isinstance(op.attr, LoopAttr), op, "takes begin, end, a region and a LoopAttr")
     begin, end = op.args[:2]
-    v.index(op, begin)
+    v.need(begin.type in (i32, i64, u32, u64), op, f"it counts in i32, i64, u32 or u64, not {begin.type}")
     v.need(begin.type is end.type, op, "begin and end have one type")
     carried = tuple([a.type for a in op.args[2:]])
     v.need(op.type == carried, op, f"its results are {carried}")

@@ -79,7 +79,7 @@ def test_calls_under_conditions_and_in_serial_loops(session) -> None:
     carried = wide
     for _ in range(15):
         carried = 0.5 * carried + 0.4 * np.sin(carried)
-    np.testing.assert_allclose(y[:, 1], carried, rtol=1e-5)
+    np.testing.assert_allclose(y[:, 1], carried, rtol=1e-5, atol=2e-6)  # sines of graphics cards have an absolute error
     np.testing.assert_allclose(y[:, 2], (np.arange(45) % 3) * np.cos(wide), rtol=1e-5)
 
 

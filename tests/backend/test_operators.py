@@ -423,3 +423,24 @@ def test_functions_in_operator_form(arch: str) -> None:
     assert out.tolist() == [a + b, a - b, a * b, a // b, a % b, a & b, a | b, a ^ b, ~a, 2, 1, 7]
     assert sg.floor_div(a, b) == a // b and sg.raw_mod(a, b) == -1 and sg.raw_div(a, b) == -2
     assert sg.max(1, 2.5, -3) == 2.5 and sg.select(True, 1, 2) == 1 and sg.popcnt(7) == 3
+
+
+@pytest.mark.parametrize("t", [sg.i64, sg.u64], ids=str)
+def test_extrema_of_64_bits_in_sums_and_quotients(session, t: DType) -> None:
+    """NVIDIA's driver 580 loses upper words of these under Vulkan."""
+    rng = np.random.default_rng(5)
+    x = np.concatenate([rng.integers(t.min, t.max, 50, t.np, True), np.array([0, 1, 2, 7, 100, 2**32, t.max, t.min], t.np)])
+    out = np.zeros((4, len(x)), t.np)
+
+    @sg.kernel
+    def run(x: sg.types.ndarray(t, 1), out: sg.types.ndarray(t, 2)):
+        for i in range(x.shape[0]):
+            above = sg.max(x[i], sg.cast(1, t)) - sg.cast(1, t)
+            below = sg.min(x[i], sg.cast(2**40, t)) + sg.cast(1, t)
+            out[0, i], out[1, i] = above, below
+            out[2, i], out[3, i] = above // sg.cast(7, t), below // sg.cast(7, t)
+
+    run(x, out)
+    one, seven, high = (np.asarray(value, t.np) for value in (1, 7, 2**40))
+    above, below = np.maximum(x, one) - one, np.minimum(x, high) + one
+    np.testing.assert_array_equal(out, [above, below, above // seven, below // seven])

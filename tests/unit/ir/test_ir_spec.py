@@ -103,7 +103,7 @@ NEGATIVE = [
     ("%s = if(%c) : (i32) {\n yield(%i)\n} {\n yield(%i)\n}\n%r = result[1](%s) : i32", "no such result"),
     ("%s = if(%c) : (i32) {\n yield(%i)\n} {\n yield(%i)\n}\n%r = neg(%s) : i32", "is no value"),
     ("for[LoopAttr()](%i, %l) : () { (%k: i32)\n yield()\n}", "one type"),
-    ("for[LoopAttr()](%f, %f) : () { (%k: f32)\n yield()\n}", "an index is i32 or i64"),
+    ("for[LoopAttr()](%f, %f) : () { (%k: f32)\n yield()\n}", "it counts in i32, i64, u32 or u64"),
     ("for[LoopAttr()](%i, %i) : () { (%k: i64)\n yield()\n}", "its region takes"),
     ("for(%i, %i) : () { (%k: i32)\n yield()\n}", "LoopAttr"),
     ("%s = for[LoopAttr()](%i, %i, %f) : (f32) { (%k: i32, %g: f32)\n yield(%k)\n}", "its region yields"),
