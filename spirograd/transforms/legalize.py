@@ -35,6 +35,7 @@ class _Legalize(Rewriter):
         if ctx.caps.profile in _SPIRV_PROFILES:
             self.handlers[ops.cast] = self._cast
             self.handlers[ops.div] = self._div
+            self.handlers[ops.max_] = self._max
             if ctx.caps.int64:
                 self.handlers[ops.trunc] = self.handlers[ops.round_] = self._rounded
             for code, count in ((ops.popcnt, popcnt), (ops.clz, clz), (ops.ctz, ctz)):
@@ -99,6 +100,13 @@ class _Legalize(Rewriter):
         """Of f64: from the floor of the magnitude. Without AVX-512 llvmpipe (Mesa 22.3) loses the sign of zero, and rounds 1.5 to 1."""
         (x,) = self.args(op)
         return self.copy(op) if _dtype(x).bits < 64 else rounded(self.b, op.code, x)
+
+    def _max(self, op: Op) -> Op:
+        """Of 64-bit integers: by comparing. NVIDIA's driver 580 loses upper words of `max(x, 1) - 1` and of quotients of it."""
+        a, b = self.args(op)
+        if _dtype(a).is_float or _dtype(a).bits < 64:
+            return self.copy(op)
+        return self.b.emit(ops.select, self.b.emit(ops.lt, a, b), b, a)
 
     def _count(self, code: ops.OpCode, lower: Callable[[Builder, Op], Op]) -> Callable[[Op], Op]:
         def handle(op: Op) -> Op:
