@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from spirograd.autodiff.derivative import Derivative
-from spirograd.base.dtypes import DType, storage
+from spirograd.base.dtypes import storage
 from spirograd.base.errors import OutOfDeviceMemory, render
-from spirograd.base.sizes import Size, evaluate
+from spirograd.base.sizes.evaluate import evaluate
+from spirograd.base.sizes.nodes import Element
 from spirograd.runtime.device import Fetch
 from spirograd.runtime.freshness import Freshness
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
@@ -161,20 +162,17 @@ class DerivativePlan:
     ) -> list[int]:
         """The sizes that expressions give, and ``others`` for the rest."""
 
-        def memory(kind: str, number: int, offset: int, dtype: DType) -> int:
-            raw = np.zeros(1, storage(dtype).np)
+        def read(element: Element, offset: int) -> int:
+            raw = np.zeros(1, storage(element.dtype).np)
             out = raw.data.cast("B")
-            if kind == "tree":
-                if offset + raw.nbytes <= trees[number].nbytes:  # else the loop is not reached
-                    trees[number].read_into(offset, out)
-            elif offset + raw.nbytes <= raw.nbytes * math.prod(arrays[number].shape):
-                arrays[number].read_into(offset, out)
+            if element.kind == "tree":
+                if offset + raw.nbytes <= trees[element.number].nbytes:  # else the loop is not reached
+                    trees[element.number].read_into(offset, out)
+            elif offset + raw.nbytes <= raw.nbytes * math.prod(arrays[element.number].shape):
+                arrays[element.number].read_into(offset, out)
             return int(raw[0])
 
-        def known(size: Size) -> int:
-            return evaluate(size, lambda k: int(scalars[k]), lambda k, axis: int(arrays[k].shape[axis]), memory)
-
-        return [other if size is None else known(size) for size, other in zip(self._sizes, others)]
+        return [other if size is None else evaluate(size, scalars, arrays, read) for size, other in zip(self._sizes, others)]
 
     # --- sizes that the device finds ---------------------------------------------------------------------------------------
 

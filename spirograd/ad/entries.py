@@ -12,7 +12,8 @@ import numpy as np
 from spirograd.ad.memories import Collector
 from spirograd.ad.versions import Saved, field_memory
 from spirograd.base.loc import Loc
-from spirograd.base.sizes import Size, evaluate
+from spirograd.base.sizes.evaluate import evaluate
+from spirograd.base.sizes.nodes import Size
 from spirograd.ir.nodes import ArrayArg, ArrayRef, FieldRef, ref_of
 from spirograd.lang.data import transfer
 from spirograd.lang.data.ndarray import Ndarray
@@ -161,8 +162,7 @@ class Launch:
         """The value of a first index at this launch."""
         if size is None:
             return None
-        scalars, arrays = self.packer.scalars, self.packer.arrays
-        return evaluate(size, lambda k: int(scalars[k]), lambda k, axis: int(arrays[k].shape[axis]))
+        return evaluate(size, self.packer.scalars, self.packer.arrays)
 
     def snapshot(self, access: Access) -> Iterator[tuple[str, int]]:
         """Keep a copy of an array of the host as it is now, unless there is one; gives its name and bytes."""

@@ -14,7 +14,7 @@ from spirograd.ad.forward_mode import Chain, memory_key, object_key
 from spirograd.ad.memories import Collector
 from spirograd.ad.versions import memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
-from spirograd.base.sizes import evaluate
+from spirograd.base.sizes.evaluate import evaluate
 from spirograd.ir.nodes import ArrayRef, FieldRef
 from spirograd.lang import context
 from spirograd.lang.data import partners
@@ -266,4 +266,4 @@ def _index(first: Any, packer: Any) -> int | None:
     """A first index that the host can know, at a launch."""
     if first is None:
         return None
-    return evaluate(first, lambda k: int(packer.scalars[k]), lambda k, axis: int(packer.arrays[k].shape[axis]))
+    return evaluate(first, packer.scalars, packer.arrays)

@@ -4,10 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from spirograd.analysis.size_rules import simplify
 from spirograd.analysis.sizes import size_of
 from spirograd.base.dtypes import storage
-from spirograd.base.sizes import Size, needs_memory, variables
+from spirograd.base.sizes.nodes import (
+    Add,
+    Element,
+    Extent,
+    FloorDiv,
+    IfLess,
+    Max,
+    MaxOver,
+    Mod,
+    Mul,
+    Size,
+    Sub,
+    Variable,
+    needs_memory,
+    variables,
+)
+from spirograd.base.sizes.simplify import simplify
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Region, TempKind, TempRef, ref_of
 
@@ -33,7 +48,7 @@ def extents(kernel: Kernel, kind: TempKind) -> tuple[Size | None, ...]:
         if op.code is ops.atomic and isinstance(ref, TempRef) and ref.kind is kind:
             number, size = ref.number, extent_of(op, around)
             before = found.get(number, 0)
-            found[number] = None if size is None or before is None else simplify(("max", before, size))
+            found[number] = None if size is None or before is None else simplify(Max(before, size))
     return tuple([found.get(k) for k in range(max(found, default=-1) + 1)])
 
 
@@ -50,7 +65,7 @@ class _Extent:
 
     def __init__(self, around: Sequence[Op]) -> None:
         self.around = around
-        self.indices = {op.regions[0].params[0]: ("bound", k) for k, op in enumerate(around) if op.code is ops.for_}
+        self.indices = {op.regions[0].params[0]: Variable(k) for k, op in enumerate(around) if op.code is ops.for_}
         self.computed: list[Op] = []  # loads of places that loops or memory tell
 
     def of(self, note: Op) -> Size | None:
@@ -62,14 +77,14 @@ class _Extent:
             op = self.around[k]
             if k in variables(size):
                 begin, end = self.size(op.args[0]), self.size(op.args[1])
-                size = None if begin is None or end is None else ("max_over", k, begin, end, size)
+                size = None if begin is None or end is None else MaxOver(k, begin, end, size)
             elif variables(size) or any(_holds(op, load) for load in self.computed):
                 size = self.if_reached(op, inner, size)
             elif op.code is ops.if_:
                 reached = self.if_reached(op, inner, size)
                 size = size if reached is None or variables(reached) else reached
             inner = op
-        return None if size is None else simplify(("max", size, 0))
+        return None if size is None else simplify(Max(size, 0))
 
     def size(self, value: Op) -> Size | None:
         return size_of(value, self.leaf)
@@ -79,7 +94,7 @@ class _Extent:
             return self.indices.get(op)
         indices = [self.size(a) for a in op.args]
         found = None if None in indices else element_of(op, [i for i in indices if i is not None])
-        if found is not None and (variables(found) or needs_memory(found[3])):  # type: ignore[index]
+        if found is not None and (variables(found) or needs_memory(found.offset)):
             self.computed.append(op)
         return found
 
@@ -87,7 +102,7 @@ class _Extent:
         """``size`` if ``op`` gets to ``inner``, which it is around, else 0."""
         if op.code is ops.for_:
             begin, end = self.size(op.args[0]), self.size(op.args[1])
-            return None if begin is None or end is None else ("if_less", begin, end, size)
+            return None if begin is None or end is None else IfLess(begin, end, size)
         if op.code is ops.if_:
             return self.if_true(op.args[0], inner in op.regions[0].ops, size)
         return None
@@ -103,21 +118,21 @@ class _Extent:
             if (code is ops.and_) is wanted:
                 first = self.if_true(args[0], wanted, size)
                 return None if first is None else self.if_true(args[1], wanted, first)
-            either = [self.if_true(a, wanted, size) for a in args]
-            return None if None in either else ("max", *either)
+            first, second = (self.if_true(a, wanted, size) for a in args)
+            return None if first is None or second is None else Max(first, second)
         kind = _COMPARISONS.get((code, wanted))
         a, b = (self.size(x) for x in args) if kind is not None else (None, None)
         if a is None or b is None:
             return None
-        below, above = ("if_less", a, b, size), ("if_less", b, a, size)
-        up_to: Size = ("if_less", a, ("add", b, 1), size)
+        below, above = IfLess(a, b, size), IfLess(b, a, size)
+        up_to = IfLess(a, Add(b, 1), size)
         forms: dict[str | None, Size] = {
             "<": below,
             ">": above,
             "<=": up_to,
-            ">=": ("if_less", b, ("add", a, 1), size),
-            "==": ("if_less", b, ("add", a, 1), up_to),
-            "!=": ("max", below, above),
+            ">=": IfLess(b, Add(a, 1), size),
+            "==": IfLess(b, Add(a, 1), up_to),
+            "!=": Max(below, above),
         }
         return forms[kind]
 
@@ -145,7 +160,7 @@ def _holds(outer: Op, op: Op) -> bool:
 # --- memory --------------------------------------------------------------------------------------------------------------
 
 
-def element_of(load: Op, indices: Sequence[Size]) -> Size | None:
+def element_of(load: Op, indices: Sequence[Size]) -> Element | None:
     """What ``load`` reads at ``indices``; None unless it is an integer of primal memory that exists."""
     ref = ref_of(load)
     if not isinstance(ref, (FieldRef, ArrayRef)) or ref.role != "primal" or not ref.dtype.is_int:
@@ -154,23 +169,23 @@ def element_of(load: Op, indices: Sequence[Size]) -> Size | None:
     if offset is None:
         return None
     kind, number, key = ("array", ref.arg, 0) if isinstance(ref, ArrayRef) else ("tree", ref.tree, ref.key)
-    return ("memory", kind, number, simplify(offset), ref.dtype, key, tuple([simplify(i) for i in indices]))
+    return Element(kind, number, simplify(offset), ref.dtype, key, tuple([simplify(i) for i in indices]))
 
 
 def _array_offset(ref: ArrayRef, indices: Sequence[Size]) -> Size | None:
     """Row-major, the extents of elements innermost."""
     if any(isinstance(i, int) and i < 0 for i in indices):
         return None
-    extents: list[Size] = [("shape", ref.arg, axis) for axis in range(ref.ndim)]
+    extents: list[Size] = [Extent(ref.arg, axis) for axis in range(ref.ndim)]
     element: Size = 0
     for index, extent in zip(indices, (*extents, *ref.element_shape)):
-        element = ("add", ("mul", element, extent), index)
-    return ("mul", element, storage(ref.dtype).size)
+        element = Add(Mul(element, extent), index)
+    return Mul(element, storage(ref.dtype).size)
 
 
 def _field_offset(ref: FieldRef, indices: Sequence[Size]) -> Size | None:
     axes, layout = len(ref.shape), ref.layout
-    index: list[Size] = [simplify(("sub", i, o)) for i, o in zip(indices, layout.origin or (0,) * axes)]
+    index: list[Size] = [simplify(Sub(i, o)) for i, o in zip(indices, layout.origin or (0,) * axes)]
     component = 0
     for i, n in zip(indices[axes:], ref.element_shape):
         if not isinstance(i, int) or not 0 <= i < n:
@@ -180,6 +195,6 @@ def _field_offset(ref: FieldRef, indices: Sequence[Size]) -> Size | None:
         return None
     offset: Size = layout.components[component]
     for term in layout.terms:
-        part: Size = ("floordiv", index[term.axis], term.div)
-        offset = ("add", offset, ("mul", ("mod", part, term.mod) if term.mod else part, term.stride))
+        part: Size = FloorDiv(index[term.axis], term.div)
+        offset = Add(offset, Mul(Mod(part, term.mod) if term.mod else part, term.stride))
     return offset

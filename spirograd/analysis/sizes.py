@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spirograd.analysis.size_rules import limits_of
 from spirograd.base.dtypes import DType
-from spirograd.base.sizes import Size
+from spirograd.base.sizes.limits import Scope
+from spirograd.base.sizes.nodes import Add, Arg, Binary, Extent, FloorDiv, Max, Min, Mod, Mul, Size, Sub
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op
 from spirograd.ir.ops import OpCode
 
-_BINARY: dict[OpCode, str] = {
-    ops.add: "add",
-    ops.mul: "mul",
-    ops.min_: "min",
-    ops.max_: "max",
-    ops.floordiv: "floordiv",
-    ops.floormod: "mod",
+_BINARY: dict[OpCode, type[Binary]] = {
+    ops.add: Add,
+    ops.mul: Mul,
+    ops.min_: Min,
+    ops.max_: Max,
+    ops.floordiv: FloorDiv,
+    ops.floormod: Mod,
 }
 
 
@@ -53,15 +53,15 @@ def _size(value: Op, leaf: Leaf | None) -> Size | None:
     if value.code is ops.const:
         return int(value.attr)
     if value.code is ops.arg:
-        return ("arg", value.attr)
+        return Arg(value.attr)
     if value.code is ops.shape:
-        return ("shape", *value.attr)
+        return Extent(*value.attr)
     if value.code in (ops.load, ops.param):
         return leaf(value) if leaf is not None else None
     kind = _BINARY.get(value.code)
     if kind is not None:
         a, b = _size(value.args[0], leaf), _size(value.args[1], leaf)
-        return None if a is None or b is None else (kind, a, b)
+        return None if a is None or b is None else kind(a, b)
     special = _SPECIAL.get(value.code)
     return special(value, leaf) if special is not None else None
 
@@ -76,7 +76,7 @@ def _cast(value: Op, leaf: Leaf | None) -> Size | None:
     widening = target.bits > source.bits and target.is_signed
     if size is None or same_sign or widening:
         return size
-    (low, high), (least, most) = limits_of(size), _range_of(value.args[0])
+    (low, high), (least, most) = Scope().limits(size), _range_of(value.args[0])
     return size if max(low, least) >= target.min and min(high, most) <= target.max else None
 
 
@@ -102,16 +102,16 @@ def _sub(value: Op, leaf: Leaf | None) -> Size | None:
         if a.code is ops.max_ and b in a.args and a.type is b.type and a.type.bits == value.type.bits:  # type: ignore[union-attr]
             x, y = a, b
     first, second = _size(x, leaf), _size(y, leaf)
-    return None if first is None or second is None else ("sub", first, second)
+    return None if first is None or second is None else Sub(first, second)
 
 
 def _not(value: Op, leaf: Leaf | None) -> Size | None:
     """~x is -x - 1."""
     a = _size(value.args[0], leaf)
-    return None if a is None or not isinstance(value.type, DType) or not value.type.is_signed else ("sub", -1, a)
+    return None if a is None or not isinstance(value.type, DType) or not value.type.is_signed else Sub(-1, a)
 
 
-def _shift(kind: str) -> Callable[[Op, Leaf | None], Size | None]:
+def _shift(kind: type[Binary]) -> Callable[[Op, Leaf | None], Size | None]:
     """A shift by a constant is a multiplication or a division by a power of two."""
 
     def convert(value: Op, leaf: Leaf | None) -> Size | None:
@@ -119,7 +119,7 @@ def _shift(kind: str) -> Callable[[Op, Leaf | None], Size | None]:
         if count.code is not ops.const or not isinstance(value.type, DType):
             return None
         a = _size(number, leaf)
-        return None if a is None else (kind, a, 1 << int(count.attr) % value.type.bits)
+        return None if a is None else kind(a, 1 << int(count.attr) % value.type.bits)
 
     return convert
 
@@ -129,21 +129,21 @@ def _mask(value: Op, leaf: Leaf | None) -> Size | None:
     for number, mask in (value.args, value.args[::-1]):
         if mask.code is ops.const and int(mask.attr) >= 0 and not int(mask.attr) & int(mask.attr) + 1:
             a = _size(number, leaf)
-            return None if a is None else ("mod", a, int(mask.attr) + 1)
+            return None if a is None else Mod(a, int(mask.attr) + 1)
     return None
 
 
 def _neg(value: Op, leaf: Leaf | None) -> Size | None:
     a = _size(value.args[0], leaf)
-    return None if a is None or not isinstance(value.type, DType) or not value.type.is_signed else ("sub", 0, a)
+    return None if a is None or not isinstance(value.type, DType) or not value.type.is_signed else Sub(0, a)
 
 
 _SPECIAL: dict[OpCode, Callable[[Op, Leaf | None], Size | None]] = {
     ops.cast: _cast,
     ops.sub: _sub,
     ops.not_: _not,
-    ops.shl: _shift("mul"),
-    ops.shr: _shift("floordiv"),
+    ops.shl: _shift(Mul),
+    ops.shr: _shift(FloorDiv),
     ops.and_: _mask,
     ops.neg: _neg,
 }

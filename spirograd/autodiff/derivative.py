@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spirograd.base.loc import Loc
-from spirograd.base.sizes import Size
+from spirograd.base.sizes.nodes import Size
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, TapeRef
 
 Outer = FieldRef | ArrayRef

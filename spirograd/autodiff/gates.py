@@ -10,7 +10,7 @@ from spirograd.analysis.sizes import size_of
 from spirograd.autodiff.sweep import as_entries, capacity_of, turns
 from spirograd.base.dtypes import i32, u32
 from spirograd.base.loc import Loc
-from spirograd.base.sizes import Size
+from spirograd.base.sizes.nodes import Size
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region, TapeRef, TempKind, TempRef
 from spirograd.ir.rewrite import Rewriter

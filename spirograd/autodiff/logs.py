@@ -12,7 +12,7 @@ from spirograd.autodiff.sweep import noted, noted_type, recalled
 from spirograd.autodiff.threaded import LOOPS, Cell, Threaded
 from spirograd.base.dtypes import DType, i32
 from spirograd.base.errors import SpirogradUnsupportedError
-from spirograd.base.sizes import Size
+from spirograd.base.sizes.nodes import Add, Max, Mul, Size, Sub
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, Op, Region, TempKind, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
@@ -137,7 +137,7 @@ def _trips(loop: Op) -> Size | None:
     if loop.code is not ops.for_:
         return None
     begin, end = size_of(loop.args[0]), size_of(loop.args[1])
-    return None if begin is None or end is None else ("max", 0, ("sub", end, begin))
+    return None if begin is None or end is None else Max(0, Sub(end, begin))
 
 
 def _capacity(found: Sequence[tuple[Op, tuple[Op, ...]]]) -> Size | None:
@@ -150,8 +150,8 @@ def _capacity(found: Sequence[tuple[Op, tuple[Op, ...]]]) -> Size | None:
                 trips = _trips(loop)
                 if trips is None:
                     return None
-                count = ("mul", count, trips)
-        total = ("add", total, count)
+                count = Mul(count, trips)
+        total = Add(total, count)
     return total
 
 

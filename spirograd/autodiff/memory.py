@@ -8,7 +8,7 @@ from dataclasses import replace
 from spirograd.analysis.sizes import size_of
 from spirograd.autodiff.derivative import Access, Need
 from spirograd.autodiff.needs import Conflict, needs, not_final, outer_key, too_late
-from spirograd.base.sizes import Size
+from spirograd.base.sizes.nodes import Size
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, TempKind, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from spirograd.analysis.extents import extent_of, extents, nested
-from spirograd.analysis.size_rules import simplify as simplified
 from spirograd.analysis.sizes import size_of
 from spirograd.analysis.tapes import SIZES, counter, passing_of, sizes_of
 from spirograd.autodiff.derivative import Counting
@@ -14,7 +13,8 @@ from spirograd.autodiff.gates import Gate, gates, noting, open_loops, passing_co
 from spirograd.autodiff.sweep import capacity_of, unsegmented
 from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import VOID, i32
-from spirograd.base.sizes import Size, needs_memory, walk
+from spirograd.base.sizes.nodes import Max, MaxOver, Size, needs_memory, walk
+from spirograd.base.sizes.simplify import simplify as simplified
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, Region, TapeRef, TempKind, TempRef, ref_of
@@ -63,7 +63,7 @@ def _is_quick(size: Size | None, asynchronous: bool) -> bool:
     """Whether the host is to evaluate ``size``: without a wait for the device, and without going over a range, which kernels do faster."""
     if size is None or (asynchronous and needs_memory(size)):
         return False
-    return not any(isinstance(part, tuple) and part[0] == "max_over" for part in walk(size))
+    return not any(isinstance(part, MaxOver) for part in walk(size))
 
 
 def _unsure(counts: Sequence[Op], known: Sequence[Size | None]) -> set[int]:
@@ -73,7 +73,7 @@ def _unsure(counts: Sequence[Op], known: Sequence[Size | None]) -> set[int]:
     for op in counts:
         number, own = _capacity(op), size_of(op.args[-1])
         assert number is not None
-        sure[number] = number not in sure and own is not None and simplified(("max", own, 0)) == known[number]
+        sure[number] = number not in sure and own is not None and simplified(Max(own, 0)) == known[number]
     return {number for number, known in sure.items() if not known}
 
 

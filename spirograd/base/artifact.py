@@ -8,7 +8,7 @@ from typing import Any
 
 from spirograd.base.dtypes import DType
 from spirograd.base.loc import Loc
-from spirograd.base.sizes import Size
+from spirograd.base.sizes.nodes import Size
 
 # Added to the distance between entries of tapes, in elements: at large powers of two they would share few cache lines.
 TAPE_PADDING = 32

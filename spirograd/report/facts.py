@@ -6,11 +6,10 @@ from typing import Any
 
 from spirograd.base.artifact import CompiledKernel, Slot, TaskInfo
 from spirograd.base.dtypes import i32, u32, u64
-from spirograd.base.sizes import Size
+from spirograd.base.sizes.text import size_text
 from spirograd.ir.nodes import ArrayArg, Kernel
+from spirograd.ir.size_names import size_names
 from spirograd.ir.slot_names import slot_names
-
-_SIGNS = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}
 
 
 def signature(kernel: Kernel) -> str:
@@ -55,7 +54,8 @@ def dispatch(task: TaskInfo, kernel: Kernel, profile: str, max_groups: int) -> d
         known, bounds, count = "device", "computed by the task", ""
     else:
         known = "constant" if isinstance(begin, int) and isinstance(end, int) else "argument"
-        low, high = size_text(begin, kernel), size_text(end, kernel)
+        names = size_names(kernel)
+        low, high = size_text(begin, names), size_text(end, names)
         bounds, count = f"{low} .. {high}", high if begin == 0 else f"{high} - {low}"
     if profile not in ("vulkan", "wgpu"):
         return {"bounds": bounds, "known": known, "groups": "", "group_size": ""}
@@ -66,16 +66,3 @@ def dispatch(task: TaskInfo, kernel: Kernel, profile: str, max_groups: int) -> d
         count = f"({count})" if " " in count else count
         groups = f"min(ceil({count} / {task.group_size}), {limit})" if count else f"{limit}"
     return {"bounds": bounds, "known": known, "groups": f"at most {groups}", "group_size": str(task.group_size)}
-
-
-def size_text(size: Size, kernel: Kernel) -> str:
-    """A size as an expression of Python over the arguments of ``kernel``."""
-    if isinstance(size, int):
-        return str(size)
-    kind = size[0]
-    if kind == "arg":
-        return kernel.args[size[1]].name
-    if kind == "shape":
-        return f"{kernel.args[size[1]].name}.shape[{size[2]}]"
-    left, right = size_text(size[1], kernel), size_text(size[2], kernel)
-    return f"{kind}({left}, {right})" if kind in ("min", "max") else f"({left} {_SIGNS[kind]} {right})"

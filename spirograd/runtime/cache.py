@@ -25,6 +25,7 @@ from spirograd.base import dtypes, knobs
 from spirograd.base.artifact import ArgBlock, CompiledKernel, Effects, FaultSite, PrintSite, Slot, SpaceLimit, TapeInfo, TaskInfo
 from spirograd.base.dtypes import DType
 from spirograd.base.loc import Loc
+from spirograd.base.sizes.nodes import NODES
 
 _MAGIC = b"SGK1"
 _HEADER = struct.Struct("<4s32sQ")
@@ -34,7 +35,7 @@ _STALE_SECONDS = 3600.0
 # After a clean-up this part of the limit is in use, so that not every store has to clean up again.
 _KEEP_PART = 0.9
 _CLASSES: dict[str, type[Any]] = {
-    c.__name__: c for c in (CompiledKernel, Slot, ArgBlock, TapeInfo, TaskInfo, FaultSite, PrintSite, SpaceLimit, Effects, Loc)
+    c.__name__: c for c in (CompiledKernel, Slot, ArgBlock, TapeInfo, TaskInfo, FaultSite, PrintSite, SpaceLimit, Effects, Loc, *NODES)
 }
 # `run` is code; `stages` are kept only if asked for, by whoever compiled, and then are part of the artifact.
 _NOT_STORED = frozenset({"run"})

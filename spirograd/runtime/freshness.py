@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from spirograd.base.artifact import CompiledKernel, part_name
-from spirograd.base.sizes import Size, leaves
+from spirograd.base.sizes.nodes import Arg, Extent, Size, leaves
 from spirograd.runtime.launcher import ALLOCATION_NAMES
 from spirograd.runtime.memory import Allocation
 
@@ -71,17 +71,14 @@ class _Inputs:
 
     def add_size(self, size: Size | None) -> None:
         for leaf in () if size is None else leaves(size):
-            assert isinstance(leaf, tuple)
-            if leaf[0] == "arg":
-                self.scalars[leaf[1]] = None
-            elif leaf[0] == "shape":
-                self.extents[leaf[1], leaf[2]] = None
+            if isinstance(leaf, Arg):
+                self.scalars[leaf.number] = None
+            elif isinstance(leaf, Extent):
+                self.extents[leaf.array, leaf.axis] = None
+            elif leaf.kind == "tree":
+                self.fields.setdefault(leaf.number, {})[part_name(leaf.key, "primal")] = None
             else:
-                _, kind, index, _, _, field, _ = leaf
-                if kind == "tree":
-                    self.fields.setdefault(index, {})[part_name(field, "primal")] = None
-                else:
-                    self.arrays[index, "primal"] = None
+                self.arrays[leaf.number, "primal"] = None
 
     @property
     def is_vague(self) -> bool:

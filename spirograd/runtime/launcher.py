@@ -15,10 +15,11 @@ import numpy as np
 from spirograd.base.artifact import LOCK_WORDS, CompiledKernel, Slot, TaskInfo
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import AdStackOverflow, SpirogradRuntimeError, SpirogradRuntimeTypeError
+from spirograd.base.sizes.evaluate import TEXT_NAMES, python_text
 from spirograd.runtime.device import Device
 from spirograd.runtime.diagnostics import Diagnostics
 from spirograd.runtime.memory import Allocation, Memory, tick
-from spirograd.runtime.size_text import OPERATIONS, size_text, space_check
+from spirograd.runtime.space_checks import space_check
 from spirograd.runtime.tapes import Cut, TapeHeap
 
 Scalar = Union[int, float, bool]
@@ -356,7 +357,7 @@ def _build_packer(
     values = ", ".join(tapes.get((slot.kind, slot.index)) or _slot_text(slot, addresses) for slot in block.slots)
     counts = "".join(_count_text(task) + ", " for task in compiled.tasks)
     text = f"lambda s, a, t, number, drawn, tapes: (pack({values}), ({counts}))"
-    names = {**OPERATIONS, "pack": packer.pack, "missing": _missing, "launcher": launcher}
+    names = {**TEXT_NAMES, "pack": packer.pack, "missing": _missing, "launcher": launcher}
     packed: Callable[..., tuple[bytes, tuple[int | None, ...]]] = eval(text, {"__builtins__": {}, **names})
     return packed
 
@@ -364,7 +365,7 @@ def _build_packer(
 def _build_counter(compiled: CompiledKernel) -> Callable[..., tuple[int | None, ...]]:
     """A function (scalars, arrays) -> counts, as of `_build_packer`."""
     counts = "".join(_count_text(task) + ", " for task in compiled.tasks)
-    counter: Callable[..., tuple[int | None, ...]] = eval(f"lambda s, a: ({counts})", {"__builtins__": {}, **OPERATIONS})
+    counter: Callable[..., tuple[int | None, ...]] = eval(f"lambda s, a: ({counts})", {"__builtins__": {}, **TEXT_NAMES})
     return counter
 
 
@@ -401,8 +402,8 @@ def _count_text(task: TaskInfo) -> str:
         return "None"
     if isinstance(task.begin, int) and isinstance(task.end, int):
         return str(max(0, task.end - task.begin))
-    end = size_text(task.end)
-    return f"max(0, {end})" if task.begin == 0 else f"max(0, {end} - {size_text(task.begin)})"
+    end = python_text(task.end)
+    return f"max(0, {end})" if task.begin == 0 else f"max(0, {end} - {python_text(task.begin)})"
 
 
 def _fit_scalars(compiled: CompiledKernel, scalars: Sequence[Scalar]) -> list[Scalar]:

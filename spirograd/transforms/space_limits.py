@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spirograd.analysis.size_rules import simplify
 from spirograd.analysis.sizes import size_of
 from spirograd.base.artifact import SpaceLimit
 from spirograd.base.dtypes import VOID, DType, u32
-from spirograd.base.sizes import Size
+from spirograd.base.sizes.nodes import IfLess, Size
+from spirograd.base.sizes.simplify import simplify
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter
@@ -130,5 +130,5 @@ def _extent(operand: Op) -> Op:
 def _factor(extent: Op) -> Size | None:
     if extent.code is ops.cast and extent.args[0].code is ops.lt:
         begin, end = (size_of(a) for a in extent.args[0].args)
-        return None if begin is None or end is None else ("if_less", begin, end, 1)
+        return None if begin is None or end is None else IfLess(begin, end, 1)
     return size_of(extent)

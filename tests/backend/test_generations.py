@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import spirograd as sg
+from spirograd.base.sizes.nodes import Element
 from spirograd.lang import context
 from spirograd.runtime.freshness import Freshness
 
@@ -503,7 +504,7 @@ def test_trees_and_arrays_made_anew(session, arch):
         builder.dense(sg.i, 4).place(field)
         tree = builder.finalize()
         field.fill(value)
-        size = ("memory", "tree", 1, 0, field.dtype, field.key, (0,))
+        size = Element("tree", 1, 0, field.dtype, field.key, (0,))
         keys.append(Freshness([], [size]).key([], [], {1: tree.allocation}))
         tree.destroy()
     assert None not in keys and len(set(keys)) == 3
@@ -511,7 +512,7 @@ def test_trees_and_arrays_made_anew(session, arch):
 
 def test_size_expressions_see_the_same_parts(world):
     n = world.n
-    fresh = Freshness([], [("memory", "tree", n.tree.id, 0, n.dtype, n.key, (0,))])
+    fresh = Freshness([], [Element("tree", n.tree.id, 0, n.dtype, n.key, (0,))])
 
     def key():
         return fresh.key([], [], {n.tree.id: n.tree.allocation})

@@ -263,7 +263,7 @@ def test_room_explained(session: Any) -> None:
     rooms = [line.split("; ")[1] for line in text.split("records:")[1].splitlines() if ";" in line]
     assert [room.split(",")[0] for room in rooms] == [
         "iterations: n",
-        "iterations: (shape of y",
+        "iterations: y.shape[0] - 1",
         "iterations: max over i in [0",
         "iterations: most[None]",
         "iterations are counted before the launch",

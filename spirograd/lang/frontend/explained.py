@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from spirograd.base.loc import Loc
-from spirograd.base.size_words import in_words
-from spirograd.base.sizes import needs_memory
+from spirograd.base.sizes.nodes import needs_memory
+from spirograd.base.sizes.text import count_text
 from spirograd.base.wording import counted
 from spirograd.ir.nodes import FieldRef
 from spirograd.ir.size_names import size_names
@@ -56,9 +56,9 @@ def _room(record: Any, derivative: Any, names: Mapping[tuple[str, int], str]) ->
     size, capacity = record.entries, derivative.capacities[record.tape.capacity]
     what = "iterations" if record.every == 1 else "entries"
     if capacity is None:
-        return f"{what} are counted before the launch" if size is None else f"{what}: {in_words(size, names)}, counted before the launch"
+        return f"{what} are counted before the launch" if size is None else f"{what}: {count_text(size, names)}, counted before the launch"
     source = "arguments and memory" if needs_memory(capacity) else "the arguments"
-    return f"{what}: {in_words(capacity, names)}, known from {source}"
+    return f"{what}: {count_text(capacity, names)}, known from {source}"
 
 
 def names_in_sizes(derivative: Any) -> dict[tuple[str, int], str]:

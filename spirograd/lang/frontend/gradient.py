@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradSyntaxError, render
-from spirograd.base.sizes import evaluate
+from spirograd.base.sizes.evaluate import evaluate
 from spirograd.ir.nodes import ArrayRef, FieldRef, ScalarArg, ref_of
 from spirograd.ir.nodes import Kernel as KernelIR
 from spirograd.lang import context
@@ -175,7 +175,7 @@ class Differentiated:
         logs = []
         for k, (ref, sizes) in enumerate(zip(logging.logs, logging.sizes)):
             counted = counts[2 * k : 2 * k + 2] or (0, 0)
-            shape = [n if size is None else evaluate(size, scalars.__getitem__, _extent_of(arrays)) for n, size in zip(counted, sizes)]
+            shape = [n if size is None else evaluate(size, scalars, arrays) for n, size in zip(counted, sizes)]
             logs.append(session.scratch(ref.dtype, tuple(max(int(n), 0) for n in shape)))
         values = plan.launch([*scalars, *(0 for _ in logs)], [*arrays, *logs], self.primal.trees, drawn=number)
         return values, plan.last_number if number is None else number, logs
@@ -212,10 +212,6 @@ def _role(op: Any) -> str:
     """The role of the outer memory that an operation names."""
     ref = ref_of(op)
     return ref.role if isinstance(ref, (FieldRef, ArrayRef)) else ""
-
-
-def _extent_of(arrays: Sequence[Any]) -> Callable[[int, int], int]:
-    return lambda k, axis: int(arrays[k].shape[axis])
 
 
 def _leaves(returns: Any, value: Any, label: str) -> Sequence[float]:

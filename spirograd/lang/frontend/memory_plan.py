@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from spirograd.base.loc import Loc
-from spirograd.base.size_words import in_words
-from spirograd.base.sizes import Size
+from spirograd.base.sizes.nodes import Size
+from spirograd.base.sizes.text import count_text
 from spirograd.base.wording import counted
 from spirograd.lang.frontend.explained import names_in_sizes
 
@@ -136,7 +136,7 @@ def _task(
     for tape in [tape for tape in tapes if (tape.task, tape.claimed) == (share.task, share.claimed)]:
         record, k, entry = records[tape.name], tape.capacity, 4 * tape.words
         size = record.entries if capacities[k] is None else capacities[k]
-        formula = None if size is None else in_words(size, names)
+        formula = None if size is None else count_text(size, names)
         entries = max(forecast.entries[k], 1)
         row = entry * entries
         plans.append(TapePlan(record.what, record.loop, record.every, entries, forecast.ways[k], formula, entry, row, share.rows * row))

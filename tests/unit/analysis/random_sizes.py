@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 from hypothesis import strategies as st
 
 from spirograd.base.dtypes import i32, i64, storage, u8, u64
-from spirograd.base.sizes import evaluate
+from spirograd.base.sizes.evaluate import evaluate
+from spirograd.base.sizes.nodes import Add, Arg, Element, Extent, FloorDiv, IfLess, Max, MaxOver, Min, Mod, Mul, Sub, Variable
 
 DTYPES = (i32, i64, u8, u64)
-KINDS = ("add", "sub", "mul", "min", "max", "floordiv", "mod")
+KINDS = (Add, Sub, Mul, Min, Max, FloorDiv, Mod)
 FAR = 100  # variables from here on are far from 0
 numbers = st.one_of(st.integers(-4, 9), st.integers(-4, 9), st.sampled_from([2**31, -(2**31), 2**63 - 1, -(2**63), 2**64]))
 
@@ -18,45 +21,44 @@ class World:
     """Arguments, extents and contents of memory."""
 
     def __init__(self, scalars, extents, memories):
-        self.scalars, self.extents, self.memories = scalars, extents, memories
+        self.scalars, self.arrays, self.memories = scalars, [SimpleNamespace(shape=shape) for shape in extents], memories
 
     def worth(self, size, bound=None):
-        """By the definition, one number at a time."""
+        """The value by the definition, one number at a time."""
         bound = bound or {}
-        if isinstance(size, int):
-            return size
-        kind, *rest = size
-        if kind == "arg":
-            return self.scalars[rest[0]]
-        if kind == "shape":
-            return self.extents[rest[0]][rest[1]]
-        if kind == "bound":
-            return bound[rest[0]]
-        if kind == "max_over":
-            v, begin, end, body = rest
-            return max([0, *[self.worth(body, {**bound, v: n}) for n in range(self.worth(begin, bound), self.worth(end, bound))]])
-        if kind == "if_less":
-            return self.worth(rest[2], bound) if self.worth(rest[0], bound) < self.worth(rest[1], bound) else 0
-        if kind == "memory":
-            return self.element(rest[0], rest[1], self.worth(rest[2], bound), rest[3])
-        a, b = [self.worth(x, bound) for x in rest]
-        if kind in ("floordiv", "mod"):
-            return (a // b if kind == "floordiv" else a % b) if b else 0
-        return {"add": a + b, "sub": a - b, "mul": a * b, "min": min(a, b), "max": max(a, b)}[kind]
 
-    def element(self, kind, number, offset, dtype):
-        raw, t = self.memories[kind, number], storage(dtype).np
+        def of(part):
+            return self.worth(part, bound)
+
+        match size:
+            case int():
+                return size
+            case Arg(number):
+                return self.scalars[number]
+            case Extent(array, axis):
+                return self.arrays[array].shape[axis]
+            case Variable(number):
+                return bound[number]
+            case MaxOver(v, begin, end, body):
+                return max([0, *[self.worth(body, {**bound, v: n}) for n in range(of(begin), of(end))]])
+            case IfLess(a, b, value):
+                return of(value) if of(a) < of(b) else 0
+            case Element():
+                return self.element(size, of(size.offset))
+            case FloorDiv(a, b):
+                return of(a) // of(b) if of(b) else 0
+            case Mod(a, b):
+                return of(a) % of(b) if of(b) else 0
+        a, b = of(size.a), of(size.b)
+        return {Add: a + b, Sub: a - b, Mul: a * b, Min: min(a, b), Max: max(a, b)}[type(size)]
+
+    def element(self, element, offset):
+        raw, t = self.memories[element.kind, element.number], storage(element.dtype).np
         return int(raw[offset : offset + t.itemsize].view(t)[0]) if 0 <= offset <= raw.size - t.itemsize else 0
 
     def value(self, size):
         """What the launcher gets."""
-        return evaluate(
-            size,
-            self.scalars.__getitem__,
-            lambda k, axis: self.extents[k][axis],
-            self.element,
-            lambda kind, number: self.memories[kind, number],
-        )
+        return evaluate(size, self.scalars, self.arrays, self.element)
 
 
 @st.composite
@@ -77,32 +79,32 @@ def expressions(draw, depth=3, bound=()):
     choice = draw(st.integers(0, 9 if depth else 4))
     if choice <= 4:
         if bound and draw(st.booleans()):
-            return ("bound", draw(st.sampled_from(bound)))
-        return draw(st.one_of(numbers, st.sampled_from([("arg", 0), ("arg", 1), ("shape", 0, 0), ("shape", 1, 1)])))
+            return Variable(draw(st.sampled_from(bound)))
+        return draw(st.one_of(numbers, st.sampled_from([Arg(0), Arg(1), Extent(0, 0), Extent(1, 1)])))
     if choice <= 6:
-        return (draw(st.sampled_from(KINDS)), draw(inner), draw(inner))
+        return draw(st.sampled_from(KINDS))(draw(inner), draw(inner))
     if choice == 7:
         dtype = draw(st.sampled_from(DTYPES))
         kind, number = draw(st.sampled_from([("array", 0), ("tree", 3)]))
         index = draw(inner)
-        return ("memory", kind, number, ("mul", index, dtype.size), dtype, 0, (index,))
+        return Element(kind, number, Mul(index, dtype.size), dtype, 0, (index,))
     if choice == 8:
-        return ("if_less", draw(inner), draw(inner), draw(inner))
+        return IfLess(draw(inner), draw(inner), draw(inner))
     far = draw(st.integers(0, 9)) == 0
     v = len(bound) + FAR * far
     begin, end = draw(ranges(bound))
     if far:
-        begin, end = ("add", begin, 2**63 - 4), ("add", end, 2**63 - 4)
-    return ("max_over", v, begin, end, draw(expressions(depth - 1, (*bound, v))))
+        begin, end = Add(begin, 2**63 - 4), Add(end, 2**63 - 4)
+    return MaxOver(v, begin, end, draw(expressions(depth - 1, (*bound, v))))
 
 
 @st.composite
 def ranges(draw, bound):
     """The ends of a range: not far apart."""
-    near = [st.integers(-3, 5), st.sampled_from([("arg", 0), ("arg", 1), ("shape", 0, 0), ("shape", 1, 0)])]
+    near = [st.integers(-3, 5), st.sampled_from([Arg(0), Arg(1), Extent(0, 0), Extent(1, 0)])]
     few = [v for v in bound if v < FAR]
     if few:
-        near.append(st.sampled_from([("bound", v) for v in few]))
-        near.append(st.sampled_from([("mod", ("memory", "array", 0, ("mul", ("bound", v), 8), i64, 0, (("bound", v),)), 5) for v in few]))
-    near.append(st.tuples(st.sampled_from(["add", "sub", "min", "max"]), st.one_of(*near), st.one_of(*near)))
+        near.append(st.sampled_from([Variable(v) for v in few]))
+        near.append(st.sampled_from([Mod(Element("array", 0, Mul(Variable(v), 8), i64, 0, (Variable(v),)), 5) for v in few]))
+    near.append(st.builds(lambda kind, a, b: kind(a, b), st.sampled_from([Add, Sub, Min, Max]), st.one_of(*near), st.one_of(*near)))
     return draw(st.one_of(*near)), draw(st.one_of(*near))

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_sizes import World
 
 from spirograd.analysis.extents import element_of, extent_of
 from spirograd.analysis.sizes import size_of
 from spirograd.analysis.trial import run
 from spirograd.base.dtypes import f32, i8, i32, i64, u32
-from spirograd.base.size_words import in_words
-from spirograd.base.sizes import evaluate, needs_memory
+from spirograd.base.sizes.nodes import Element, needs_memory
+from spirograd.base.sizes.text import count_text
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayArg, ArrayRef, FieldRef, Kernel, Layout, LoopAttr, ScalarArg, TempRef, Term
@@ -138,15 +139,9 @@ class Memory:
         self.args = [np.array(counts, np.int32), np.array(table, np.int64).reshape(2, 4), n, m]
         self.tree = np.array(tree, np.int8).view(np.uint8)
 
-    def whole(self, kind, number):
-        return self.tree if kind == "tree" else self.args[number].reshape(-1).view(np.uint8)
-
-    def element(self, kind, number, offset, dtype):
-        raw = self.whole(kind, number)[offset : offset + dtype.size]
-        return int(raw.view(dtype.np)[0]) if raw.size == dtype.size else 0
-
     def value(self, size):
-        return evaluate(size, lambda k: self.args[k], lambda k, axis: self.args[k].shape[axis], self.element, self.whole)
+        raw = {("tree", 4): self.tree, **{("array", k): self.args[k].reshape(-1).view(np.uint8) for k in (0, 1)}}
+        return World(self.args, [array.shape for array in self.args[:2]], raw).worth(size)
 
     def reached(self, kernel):
         """The largest number that is noted, and how often one is."""
@@ -174,12 +169,12 @@ def test_random_nests(data, memory, depth):
     size = extent_of(*found_in(kernel))
     assert size is not None
     most, visits = memory.reached(kernel)
-    assert memory.value(size) == most if visits else memory.value(size) >= 0, in_words(size, size_names(kernel))
+    assert memory.value(size) == most if visits else memory.value(size) >= 0, count_text(size, size_names(kernel))
 
 
 def extent(kernel):
     size = extent_of(*found_in(kernel))
-    return size if size is None else in_words(size, size_names(kernel))
+    return size if size is None else count_text(size, size_names(kernel))
 
 
 def test_words():
@@ -211,7 +206,7 @@ def test_words():
         over_counts: "max over i in [0, m) of counts[i]",
         triangle: "n - 1",
         blocks: "min(n, 32)",
-        ragged: "max over i in [0, (shape of counts, axis 0) - 1) of max over j in [counts[i], counts[i + 1]) of steps[j, 1]",
+        ragged: "max over i in [0, counts.shape[0] - 1) of max over j in [counts[i], counts[i + 1]) of steps[j, 1]",
         fixed: "counts[m]",
     }
     for write, expected in words.items():
@@ -333,7 +328,7 @@ def test_known_element():
     assert [memory.value(known_element(load)) for load in loads] == [9, 6, 3 + 2 * 4 + 1]
     assert all(needs_memory(known_element(load)) for load in loads)
     assert [known_element(load) for load in outside] == [None] * 3
-    assert known_element(loads[0])[:5] == ("memory", "array", 0, 12, i32)
+    assert known_element(loads[0]) == Element("array", 0, 12, i32, 0, (3,))
 
 
 def test_origin():
@@ -341,7 +336,7 @@ def test_origin():
     b = Builder()
     b.begin()
     size = known_element(b.load(field, b.const(-1)))
-    assert size[3] == 4
+    assert size.offset == 4
     assert known_element(b.load(field, b.const(2))) is None
 
 

@@ -17,6 +17,7 @@ from spirograd.autodiff.reverse import reverse
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.options import CompileOptions
+from spirograd.base.sizes.nodes import Add, Arg, Max, Mul, Sub
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, TapeRef, TempRef, ref_of
 from spirograd.ir.spec import verify
@@ -160,11 +161,11 @@ def test_sizes_and_derivatives():
     loads = [op for op in kernel.walk() if op.code is ops.load]
     logged = log_loads(kernel, loads, CTX)
     serial, rows = logged.logs
-    n, m = ("arg", 1), ("arg", 2)
+    n, m = Arg(1), Arg(2)
     assert (serial.loop, serial.rows, serial.loads) == (None, 1, (loads[0],))
-    trips = ("max", 0, ("sub", m, 0))
-    each = ("mul", 1, trips)
-    assert (rows.rows, rows.capacity) == (("max", 0, ("sub", n, m)), ("add", ("add", 0, each), each))
+    trips = Max(0, Sub(m, 0))
+    each = Mul(1, trips)
+    assert (rows.rows, rows.capacity) == (Max(0, Sub(n, m)), Add(Add(0, each), each))
     x = np.arange(7, dtype=np.float32)
     assert run(logged.counting, [x, 6, 4]).returns == (1, 1, 2, 8)
     assert not any(op.code is ops.load and not isinstance(op.attr, TempRef) for op in logged.counting.walk())

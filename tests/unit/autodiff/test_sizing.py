@@ -12,7 +12,8 @@ from spirograd.autodiff.sweep import capacity_of
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import f32, i32
 from spirograd.base.options import CompileOptions
-from spirograd.base.sizes import evaluate
+from spirograd.base.sizes.evaluate import evaluate
+from spirograd.base.sizes.nodes import Arg, Max
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr, ScalarArg, TapeRef, TempKind, TempRef, ref_of
@@ -62,6 +63,11 @@ class Writer:
         return kernel
 
 
+def arguments(n, extent):
+    """Scalar arguments and array arguments of a launch."""
+    return (None, None, n), (np.zeros(extent), np.zeros(1))
+
+
 def split(kernel):
     main, counting, capacities = sizing(kernel, CTX)
     verify(main, "kernel")
@@ -107,7 +113,7 @@ def test_host_knows(n, extent, expected):
     w.loop(w.size, body, parallel=True)
     counting, capacities = split(w.kernel())
     assert counting == ()
-    assert tuple(evaluate(c, lambda k: n, lambda k, axis: extent) for c in capacities) == expected
+    assert tuple(evaluate(c, *arguments(n, extent)) for c in capacities) == expected
 
 
 def test_counted_from_memory():
@@ -145,7 +151,7 @@ def test_host_and_device_mixed():
     assert [c is None for c in capacities] == [True, False, False]
     assert [stage.numbers for stage in counting] == [(0,)]
     assert counts(counting, [1, 5, 2, 0], 8) == {0: 5}
-    assert [evaluate(c, lambda k: 8, lambda k, axis: 4) for c in capacities[1:]] == [8, 9]
+    assert [evaluate(c, *arguments(8, 4)) for c in capacities[1:]] == [8, 9]
 
 
 def test_asynchronous_devices_hand_over_all_counts():
@@ -160,7 +166,7 @@ def test_asynchronous_devices_hand_over_all_counts():
     kernel = w.kernel()
     assert split(kernel)[0] == ()
     main, (stage,), capacities = sizing(kernel, ASYNCHRONOUS)
-    assert capacities == (None, ("max", ("arg", 2), 0))
+    assert capacities == (None, Max(Arg(2), 0))
     assert main.args[-1] == stage.kernel.args[-1] == SIZES
     assert not stage.kernel.returns
     sizes = np.zeros(2, np.int32)

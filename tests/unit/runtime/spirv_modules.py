@@ -5,6 +5,7 @@ import subprocess
 
 from spirograd.base.artifact import ArgBlock, CompiledKernel, Slot, TaskInfo
 from spirograd.base.dtypes import u32
+from spirograd.base.sizes.nodes import Arg
 
 HEADER = """
 OpCapability Shader
@@ -137,7 +138,10 @@ def module(body, in_block=False):
     return made.stdout
 
 
-def compiled(*bodies, end=("arg", 1), in_block=False):
+LAST = Arg(1)  # of the range of a task: a scalar argument
+
+
+def compiled(*bodies, end=LAST, in_block=False):
     """A kernel whose tasks are ``bodies``: arguments (buffer of tree 0, i32 n, u32 a), padded beyond push constants if ``in_block``."""
     padding = 256 if in_block else 0
     slots = (Slot("tree", 0), Slot("scalar", 1, dtype=u32, offset=8), Slot("scalar", 2, dtype=u32, offset=12))

@@ -9,6 +9,7 @@ from fake_device import FakeDevice, kernel, slot
 
 from spirograd.base.artifact import Effects, part_name
 from spirograd.base.dtypes import f32, f64, i32
+from spirograd.base.sizes.nodes import Add, Arg, Element, Extent, IfLess, Max, MaxOver, Mul, Variable
 from spirograd.runtime.freshness import Freshness
 from spirograd.runtime.launcher import ArrayBinding, Launcher
 from spirograd.runtime.memory import Memory
@@ -94,7 +95,7 @@ def test_a_launch_that_fails_counts_as_a_write(memory):
 
 def test_scalars_and_extents():
     slots = [slot("scalar", 0, dtype=i32), slot("scalar", 1, dtype=f32), slot("scalar", 2, dtype=f64), slot("shape", 4, axis=1)]
-    fresh = Freshness([kernel(slots, "<ifdI")], [("add", ("arg", 3), ("max", ("shape", 4, 0), 5)), None, 7])
+    fresh = Freshness([kernel(slots, "<ifdI")], [Add(Arg(3), Max(Extent(4, 0), 5)), None, 7])
 
     def key(a=1, b=0.0, c=2, d=4, shape=(3, 5, 8), unused=0):
         return fresh.key([a, b, c, d, None, unused], [None] * 4 + [ArrayBinding(0, shape)], {})
@@ -110,9 +111,9 @@ def test_scalars_and_extents():
 
 def test_reads_of_sizes_count_whether_or_not_they_are_reached(memory):
     tree, array = memory.allocate(64), memory.allocate(64)
-    inner = ("memory", "array", 0, ("mul", 4, ("bound", 1)), i32, 0, (("bound", 1),))
-    n = ("memory", "tree", 3, 8, i32, 7, (2,))
-    fresh = Freshness([], [("max_over", 1, 0, ("arg", 1), ("if_less", 5, 2, inner)), ("mul", 0, n)])
+    inner = Element("array", 0, Mul(4, Variable(1)), i32, 0, (Variable(1),))
+    n = Element("tree", 3, 8, i32, 7, (2,))
+    fresh = Freshness([], [MaxOver(1, 0, Arg(1), IfLess(5, 2, inner)), Mul(0, n)])
 
     def key(shape=(4,)):
         return fresh.key([None, 0], [bound(array, shape)], {3: tree})
@@ -234,7 +235,7 @@ def test_memory_at_the_same_address_is_other_memory():
 def test_a_million_hits_take_no_memory(memory):
     tree, array = memory.allocate(64), memory.allocate(64)
     parts = [("tree", 3, str(k)) for k in range(4)]
-    fresh = Freshness([reading(*parts, ("array", 1, "primal"), slots=[slot("scalar", 0, dtype=i32)])], [("shape", 1, 0)])
+    fresh = Freshness([reading(*parts, ("array", 1, "primal"), slots=[slot("scalar", 0, dtype=i32)])], [Extent(1, 0)])
     args = ([5, None], [None, bound(array)], {3: tree})
     first = fresh.key(*args)
     assert sum(fresh.key(*args) == first for _ in range(980_000)) == 980_000

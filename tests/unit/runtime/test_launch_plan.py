@@ -7,6 +7,7 @@ from fake_device import FakeDevice, kernel, slot
 from spirograd.base.artifact import Effects, TaskInfo
 from spirograd.base.dtypes import f32, f64, i32, u1, u8
 from spirograd.base.errors import SpirogradRuntimeTypeError
+from spirograd.base.sizes.nodes import Add, Arg, Extent, FloorDiv, Max, Min, Mod, Mul, Sub
 from spirograd.runtime.launcher import ArrayBinding, Launcher
 from spirograd.runtime.memory import Memory
 
@@ -45,10 +46,10 @@ def test_counts_follow_begin_and_end():
         (0, 10),
         (3, 1),
         (None, 5),
-        (0, ("arg", 0)),
-        (("arg", 0), ("mul", ("shape", 1, 0), ("shape", 1, 1))),
-        (0, ("floordiv", ("add", ("arg", 0), 7), 0)),
-        (("min", 2, ("arg", 0)), ("max", ("mod", ("arg", 0), 3), ("sub", 9, ("arg", 0)))),
+        (0, Arg(0)),
+        (Arg(0), Mul(Extent(1, 0), Extent(1, 1))),
+        (0, FloorDiv(Add(Arg(0), 7), 0)),
+        (Min(2, Arg(0)), Max(Mod(Arg(0), 3), Sub(9, Arg(0)))),
     ]
     tasks = tuple(TaskInfo("t", "range_for", "main", 0, begin, end, 64) for begin, end in sizes)
     l = launcher()

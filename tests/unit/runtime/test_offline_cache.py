@@ -7,6 +7,7 @@ import pytest
 from spirograd.base.artifact import ArgBlock, CompiledKernel, Effects, FaultSite, PrintSite, Slot, TaskInfo
 from spirograd.base.dtypes import f32, i32
 from spirograd.base.loc import Loc
+from spirograd.base.sizes.nodes import Arg, Extent, Mul
 from spirograd.runtime.cache import Cache, decode, encode
 
 
@@ -18,7 +19,7 @@ def kernel(key="k", size=100):
         key,
         ArgBlock((Slot("tree", 4), Slot("scalar", 1, dtype=f32, offset=8)), "<Qf4x", 16),
         (
-            TaskInfo("t0", "range_for", "main", 0, 0, ("mul", ("arg", 1), ("shape", 0, 1)), 128),
+            TaskInfo("t0", "range_for", "main", 0, 0, Mul(Arg(1), Extent(0, 1)), 128),
             TaskInfo("t1", "serial", "x", 1, None, None),
         ),
         binaries=(os.urandom(size), b""),

@@ -13,6 +13,7 @@ from spirv_modules import compiled, module
 
 from spirograd.base.artifact import ArgBlock, CompiledKernel, TaskInfo
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
+from spirograd.base.sizes.nodes import Arg
 from spirograd.runtime.devices.vulkan.memory import Block
 from spirograd.runtime.launcher import Launcher
 from spirograd.runtime.memory import Memory
@@ -96,7 +97,7 @@ def test_small_writes_keep_their_place_between_launches(vulkan):
 def test_counts_unknown_to_the_host_and_far_beyond_the_group_limit(vulkan):
     memory = Memory(vulkan)
     launcher = Launcher(vulkan, memory)
-    for end, n in ((None, 100_000), (("arg", 1), 70_000_000 if vulkan.caps.max_groups < 1 << 20 else 1000)):
+    for end, n in ((None, 100_000), (Arg(1), 70_000_000 if vulkan.caps.max_groups < 1 << 20 else 1000)):
         plan = launcher.prepare(compiled("count", end=end))
         a = memory.allocate(4)
         plan.launch([None, n, 1], [None] * 3, {0: a})

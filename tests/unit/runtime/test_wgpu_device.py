@@ -11,6 +11,7 @@ import pytest
 from wgpu_modules import compiled, filled, native, read, run
 
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
+from spirograd.base.sizes.nodes import Arg
 from spirograd.runtime.devices import grid
 from spirograd.runtime.launcher import Launcher
 from spirograd.runtime.memory import Memory
@@ -206,7 +207,7 @@ def test_counts_unknown_to_the_host_and_far_beyond_the_group_limit(open_wgpu):
     wgpu = open_wgpu()
     memory = Memory(wgpu)
     launcher = Launcher(wgpu, memory)
-    for end, n in ((None, 100_000), (("arg", 0), 64 * wgpu.caps.max_groups + 12345)):
+    for end, n in ((None, 100_000), (Arg(0), 64 * wgpu.caps.max_groups + 12345)):
         plan = launcher.prepare(compiled("count", end=end))
         a = memory.allocate(4)
         run(plan, n, 1, a)

@@ -8,6 +8,7 @@ from spirv_modules import LOOP
 
 from spirograd.base.artifact import ArgBlock, CompiledKernel, Slot, TaskInfo
 from spirograd.base.dtypes import u32
+from spirograd.base.sizes.nodes import Arg
 
 HEADER = """
 OpCapability Shader
@@ -89,7 +90,10 @@ def module(name, bindings=((0,),), in_block=False):
     return made.stdout
 
 
-def compiled(*names, bindings=((0,),), end=("arg", 0), in_block=False, padding=256):
+LAST = Arg(0)  # of the range of a task: a scalar argument
+
+
+def compiled(*names, bindings=((0,),), end=LAST, in_block=False, padding=256):
     """A kernel whose tasks are ``names``: arguments (addresses of trees 0, 1 ..., u32 n, u32 a), padded if ``in_block``."""
     arrays = len({offset for entry in bindings for offset in entry})
     slots = tuple(Slot("tree", k, offset=8 * k) for k in range(arrays))

@@ -1,0 +1,77 @@
+"""Values of symbolic sizes: computed at once, or as Python text for functions that each launch calls."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from spirograd.base.sizes.nodes import Add, Arg, Binary, Element, Extent, FloorDiv, IfLess, Max, Min, Mod, Mul, Size, Sub
+
+
+def _floordiv(a: int, b: int) -> int:
+    return a // b if b else 0
+
+
+def _mod(a: int, b: int) -> int:
+    return a % b if b else 0
+
+
+OPERATIONS: dict[type[Binary], Callable[[int, int], int]] = {
+    Add: operator.add,
+    Sub: operator.sub,
+    Mul: operator.mul,
+    Min: min,
+    Max: max,
+    FloorDiv: _floordiv,
+    Mod: _mod,
+}
+_TEXTS: dict[type[Binary], str] = {
+    Add: "({} + {})",
+    Sub: "({} - {})",
+    Mul: "({} * {})",
+    Min: "min({}, {})",
+    Max: "max({}, {})",
+    FloorDiv: "floordiv({}, {})",
+    Mod: "mod({}, {})",
+}
+_BY_POSITIVE: dict[type[Binary], str] = {FloorDiv: "({} // {})", Mod: "({} % {})"}
+# The names in `python_text` that Python's own do not cover.
+TEXT_NAMES: dict[str, Any] = {"floordiv": _floordiv, "mod": _mod, "min": min, "max": max}
+
+# The integer of an element at a byte offset that is not negative; 0 if it lies outside of the memory.
+ReadElement = Callable[[Element, int], int]
+
+
+def evaluate(size: Size, scalars: Sequence[Any], arrays: Sequence[Any], read: ReadElement | None = None) -> int:
+    """The value of ``size`` at a launch with these scalar arguments and array arguments, which have a ``shape``.
+
+    ``read`` is needed where `nodes.needs_memory`. There must be no `MaxOver`: going over a range is for kernels.
+    """
+    if isinstance(size, int):
+        return size
+    if isinstance(size, Binary):
+        return OPERATIONS[type(size)](evaluate(size.a, scalars, arrays, read), evaluate(size.b, scalars, arrays, read))
+    if isinstance(size, Arg):
+        return int(scalars[size.number])
+    if isinstance(size, Extent):
+        return int(arrays[size.array].shape[size.axis])
+    if isinstance(size, IfLess):
+        less = evaluate(size.a, scalars, arrays, read) < evaluate(size.b, scalars, arrays, read)
+        return evaluate(size.value, scalars, arrays, read) if less else 0
+    assert isinstance(size, Element) and read is not None, size
+    offset = evaluate(size.offset, scalars, arrays, read)
+    return 0 if offset < 0 else read(size, offset)
+
+
+def python_text(size: Size) -> str:
+    """``size``, which reads no memory, as an expression over scalar arguments ``s`` and array arguments ``a``, and `TEXT_NAMES`."""
+    if isinstance(size, int):
+        return f"({size})"
+    if isinstance(size, Arg):
+        return f"s[{int(size.number)}]"
+    if isinstance(size, Extent):
+        return f"a[{int(size.array)}].shape[{int(size.axis)}]"
+    assert isinstance(size, Binary), size
+    texts = _BY_POSITIVE if isinstance(size.b, int) and size.b > 0 and type(size) in _BY_POSITIVE else _TEXTS
+    return texts[type(size)].format(python_text(size.a), python_text(size.b))
