@@ -268,7 +268,7 @@ def test_room_explained(session: Any) -> None:
         "iterations: most[None]",
         "iterations are counted before the launch",
     ]
-    assert rooms[0].endswith("known from the arguments") and rooms[1].endswith("axis 0) - 1, known from the arguments")
+    assert rooms[0].endswith("known from the arguments") and rooms[1].endswith(" - 1, known from the arguments")
     assert f"[0, {N}) of turns[i], " in rooms[2]
 
 
