@@ -112,13 +112,13 @@ def compile_kernel(
         kernel = run.apply(place_tapes, kernel, "kernel")
         run.record("offload.ir", kernel)
         artifact = run.describe(kernel, key)
-        kernel = run.apply(layout, kernel, None)
-        kernel = run.apply(diagnostics, kernel, None)
-        kernel = run.apply(expand_math, kernel, None)
-        kernel = run.apply(legalize, kernel, None)
-        kernel = run.apply(lower_remainder, kernel, None)
-        kernel = run.apply(lower_atomics, kernel, None)
-        kernel = run.apply(widen_integers, kernel, None)
+        kernel = run.apply(layout, kernel, "lowering")
+        kernel = run.apply(diagnostics, kernel, "lowering")
+        kernel = run.apply(expand_math, kernel, "lowering")
+        kernel = run.apply(legalize, kernel, "lowering")
+        kernel = run.apply(lower_remainder, kernel, "lowering")
+        kernel = run.apply(lower_atomics, kernel, "lowering")
+        kernel = run.apply(widen_integers, kernel, "lowering")
         kernel = run.apply(simplify_lowered, kernel, "device")
         kernel = run.apply(check_capabilities, kernel, "device")
         run.record("device.ir", kernel)
@@ -208,10 +208,10 @@ class _Pipeline:
         self.stage_locs: dict[str, tuple[Loc | None, ...]] = {}
         self.space_limits: tuple[SpaceLimit, ...] = ()
 
-    def apply(self, transform: Pass, kernel: Kernel, level: str | None) -> Kernel:
-        """Run a pass; ``level`` is that of its result, None in the middle of lowering, where neither table holds."""
+    def apply(self, transform: Pass, kernel: Kernel, level: str) -> Kernel:
+        """Run a pass; ``level`` is that of its result."""
         new = transform(kernel, self.ctx)
-        if self.ctx.options.verify and level is not None:
+        if self.ctx.options.verify:
             try:
                 verify(new, level)
             except AssertionError as error:

@@ -26,7 +26,8 @@ class OpCode:
     ``effect``: "pure" | "read" | "write" | "atomic" | "barrier" | "check" | "print" | "control" (decided by its regions) | "structure".
     ``domain``: which kinds of operand it takes: letters of "b" (u1), "i" (integers), "f" (floats), for typed operands.
     ``rule``: "same" (all operands and the result of one type), "compare" (operands of one type, result u1), "special" (see doc, checked in spec).
-    ``level``: "kernel", "device" or "both".
+    ``level``: where it is legal: "kernel", "device" or "both"; "lowered": in a kernel and while it is lowered, but not in what code
+    generators take.
     ``evaluate(result_dtype, *numpy_scalars)`` is the meaning of a pure operation.
     """
 
@@ -41,6 +42,11 @@ class OpCode:
     level: str = "both"
     evaluate: Callable[..., Any] | None = None
 
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """The levels of `spec.LEVELS` where it is legal."""
+        return _LEVELS[self.level]
+
     def __repr__(self) -> str:
         return self.name
 
@@ -48,6 +54,12 @@ class OpCode:
         return (BY_NAME.__getitem__, (self.name,))
 
 
+_LEVELS = {
+    "kernel": ("kernel",),
+    "lowered": ("kernel", "lowering"),
+    "both": ("kernel", "lowering", "device"),
+    "device": ("lowering", "device"),
+}
 BY_NAME: dict[str, OpCode] = {}
 
 
@@ -189,7 +201,7 @@ mul = _op("mul", 2, "pure", "a * b.", domain="if", rule="same", commutative=True
 div = _op("div", 2, "pure", "Float division.", domain="f", rule="same", evaluate=_E(np.divide))
 idiv = _op("idiv", 2, "pure", "Integer division, truncating.", domain="i", rule="same", evaluate=_quotient)
 irem = _op("irem", 2, "pure", "Integer remainder with the sign of the dividend.", domain="i", rule="same", evaluate=_remainder)
-floordiv = _op("floordiv", 2, "pure", "Integer division, rounding down.", domain="i", rule="same", level="kernel", evaluate=_floor_quotient)
+floordiv = _op("floordiv", 2, "pure", "Integer division, rounding down.", domain="i", rule="same", level="lowered", evaluate=_floor_quotient)
 floormod = _op(
     "floormod",
     2,
@@ -197,7 +209,7 @@ floormod = _op(
     "Integer remainder with the sign of the divisor.",
     domain="i",
     rule="same",
-    level="kernel",
+    level="lowered",
     evaluate=_floor_remainder,
 )
 neg = _op("neg", 1, "pure", "-a.", domain="if", rule="same", evaluate=lambda t, a: -a if t.is_float else _wrap(t, -int(a)))
@@ -376,9 +388,9 @@ barrier = _op(
 # --- diagnostics ---------------------------------------------------------------------------------------------------------
 
 check = _op(
-    "check", None, "check", "attr FaultSite; args (u1, *operands): records a fault if the condition is false, and goes on.", level="kernel"
+    "check", None, "check", "attr FaultSite; args (u1, *operands): records a fault if the condition is false, and goes on.", level="lowered"
 )
-print_ = _op("print", None, "print", "attr PrintSite; args scalars.", level="kernel")
+print_ = _op("print", None, "print", "attr PrintSite; args scalars.", level="lowered")
 
 # What gives values that only the kernel has: its arguments, and what its launch says.
 OUTSIDE = frozenset((arg, shape, seed, tape_word, row, slot))

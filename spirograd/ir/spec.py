@@ -1,4 +1,4 @@
-"""What is legal in kernel IR and in device IR: one table for each, and the verifier that applies them."""
+"""What is legal at each level of the IR: a table for each, and the verifier that applies them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from spirograd.ir.nodes import (
 )
 from spirograd.ir.ops import OpCode
 
-LEVELS = ("kernel", "device")
+# In the order of the pipeline. "lowering": memory and arguments are those of the device, operations not yet all.
+LEVELS = ("kernel", "lowering", "device")
 _ROLES = ("primal", "grad", "dual", "grad_dual")
 # "nsw": an address that never wraps; "wrap": wraps on purpose; "reassoc": a reduction, the order is free; "exact": rounded as written,
 # never fused.
@@ -375,7 +376,7 @@ def _slot(v: _Verifier, op: Op) -> None:
 
 def _reference(v: _Verifier, op: Op, ref: Any) -> Ref:
     """A reference that is well-formed at this level."""
-    legal = (BufferRef,) if v.level == "device" else (FieldRef, ArrayRef, TempRef, TapeRef)
+    legal = (FieldRef, ArrayRef, TempRef, TapeRef) if v.level == "kernel" else (BufferRef,)
     if not isinstance(ref, legal):
         v.fail(op, f"{v.level} IR does not access memory through {type(ref).__name__}")
     v.need(isinstance(ref.dtype, DType), op, "memory holds scalars")
@@ -489,13 +490,11 @@ _BY_RULE: dict[str, Rule] = {"same": _same, "compare": _compare}
 
 def _table(level: str) -> dict[OpCode, Rule]:
     """The rule of every operation that is legal inside regions at ``level`` (parameters stand outside of them)."""
-    legal = [code for code in ops.ALL if code.level in ("both", level) and code is not ops.param]
+    legal = [code for code in ops.ALL if level in code.levels and code is not ops.param]
     return {code: _SPECIAL[code] if code.rule == "special" else _BY_RULE[code.rule] for code in legal}
 
 
-KERNEL: dict[OpCode, Rule] = _table("kernel")
-DEVICE: dict[OpCode, Rule] = _table("device")
-SPEC: dict[str, dict[OpCode, Rule]] = {"kernel": KERNEL, "device": DEVICE}
+SPEC: dict[str, dict[OpCode, Rule]] = {level: _table(level) for level in LEVELS}
 
 
 def _whole(kernel: Kernel, level: str) -> None:
@@ -504,7 +503,7 @@ def _whole(kernel: Kernel, level: str) -> None:
         raise IRError(f"{kernel.name}: the body of a kernel has no parameters")
     body = kernel.body.ops[:-1]
     tasks = [op for op in body if op.code is ops.task]
-    if (tasks or level == "device") and len(tasks) != len(body):
+    if (tasks or level != "kernel") and len(tasks) != len(body):
         stray = next(op for op in body if op.code is not ops.task)
         raise IRError(f"{kernel.name}, {level} IR: {stray!r} stands beside tasks: a kernel with tasks holds nothing else")
     for ref in kernel.returns:
@@ -513,7 +512,7 @@ def _whole(kernel: Kernel, level: str) -> None:
 
 
 def verify(kernel: Kernel, level: str) -> None:
-    """Check that ``kernel`` is legal IR of ``level`` ("kernel" or "device"); raises `IRError`, which names operation and rule."""
+    """Check that ``kernel`` is legal IR of ``level``, one of `LEVELS`; raises `IRError`, which names operation and rule."""
     if level not in LEVELS:
         raise ValueError(f"no such level of IR: {level!r}; there are {', '.join(LEVELS)}")
     verifier = _Verifier(kernel, level)

@@ -12,7 +12,7 @@ from spirograd.base.dtypes import VOID, f32, i32, i64, u1
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr, Op, Region, TaskAttr
-from spirograd.ir.spec import DEVICE, KERNEL, IRError, verify
+from spirograd.ir.spec import SPEC, IRError, verify
 from spirograd.ir.text import parse
 
 HEADER = """kernel "k"
@@ -272,10 +272,24 @@ def test_sites_are_sites() -> None:
 
 
 def test_the_tables_cover_the_operations() -> None:
-    assert set(KERNEL) | set(DEVICE) | {ops.param} == set(ops.ALL)
+    assert set().union(*SPEC.values()) | {ops.param} == set(ops.ALL)
     for code in ops.ALL:
         if code is not ops.param:
-            assert (code in KERNEL) == (code.level != "device") and (code in DEVICE) == (code.level != "kernel")
+            assert [level for level, table in SPEC.items() if code in table] == list(code.levels)
+
+
+def test_in_the_middle_of_lowering() -> None:
+    """Memory of the device, with operations that are still to be lowered."""
+
+    def lowered(store: str, level: str) -> None:
+        body = VALUES + "    %q = floordiv(%i, %i) : i32\n    " + store + "\n    yield()\n"
+        check('  task[TaskAttr("t", "serial")]() {\n' + body + "  }\n", level)
+
+    lowered("store[b](%i, %f)", "lowering")
+    with pytest.raises(IRError, match="floordiv.* is no operation of device IR"):
+        lowered("store[b](%i, %f)", "device")
+    with pytest.raises(IRError, match="lowering IR does not access memory through ArrayRef"):
+        lowered("store[x](%i, %f)", "lowering")
 
 
 def test_levels_and_legal_kernels() -> None:
