@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import gc
 import hashlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,29 +14,16 @@ from spirograd.analysis.sites import collect_sites
 from spirograd.analysis.sizes import size_of
 from spirograd.analysis.tapes import tapes_of
 from spirograd.analysis.temps import temp_offsets
-from spirograd.autodiff.activity import Partner
-from spirograd.autodiff.clean import clean
-from spirograd.autodiff.derivative import Derivative, Need
-from spirograd.autodiff.forward import forward
-from spirograd.autodiff.gaps import broken_chain, gapped, gaps
-from spirograd.autodiff.int_casts import int_cast_warnings
-from spirograd.autodiff.logs import log_loads
-from spirograd.autodiff.memory import late_temps, memory_accesses, memory_needs, old_values, without_states
-from spirograd.autodiff.needs import Conflict
-from spirograd.autodiff.prepared import prepared
-from spirograd.autodiff.report import logging_of, recomputed, records, refuse_lost
-from spirograd.autodiff.reverse import Reversed, reverse
-from spirograd.autodiff.segments import segments_for
-from spirograd.autodiff.sizing import sizing
 from spirograd.base.artifact import CompiledKernel, SpaceLimit, TaskInfo
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.loc import Loc
 from spirograd.base.options import CompileOptions
-from spirograd.base.recursion import deep_recursion
+from spirograd.base.python_limits import deep_recursion, gc_paused
+from spirograd.base.targets import TARGETS, Generator
 from spirograd.ir import ops
 from spirograd.ir.interp import OnOp, compile_for_run
-from spirograd.ir.nodes import ArrayRef, Kernel, Ref
+from spirograd.ir.nodes import Kernel
 from spirograd.ir.spec import verify
 from spirograd.ir.text import to_text, to_text_with_locs
 from spirograd.transforms.atomic_ways import unfinished_sites
@@ -53,7 +38,7 @@ from spirograd.transforms.diagnostics import diagnostics
 from spirograd.transforms.drop_stop_grad import drop_stop_grad
 from spirograd.transforms.exact_extrema import exact_extrema
 from spirograd.transforms.expand_math import expand_math
-from spirograd.transforms.inline_calls import inline_calls, inline_checked
+from spirograd.transforms.inline_calls import inline_checked
 from spirograd.transforms.layout import arg_block, layout
 from spirograd.transforms.legalize import legalize
 from spirograd.transforms.lower_atomics import lower_atomics
@@ -82,10 +67,9 @@ def compile_kernel(
     ``key``: its `kernel_key`, if the caller has it already. ``on_op``: for the interpreter, called after each operation.
     Raises SpirogradUnsupportedError for what the device or profile cannot do, IRError if the IR is broken (a defect of the compiler).
     """
-    finish = _FINISH.get(caps.profile)
-    if finish is None:
-        raise SpirogradUnsupportedError(f"there is no code generator for profile {caps.profile!r}", kernel.loc)
-    with _gc_paused(), deep_recursion():
+    if caps.profile not in TARGETS:
+        raise SpirogradUnsupportedError(f"there is no target {caps.profile!r}", kernel.loc)
+    with gc_paused(), deep_recursion():
         run = _Pipeline(caps, options)
         key = key or kernel_key(kernel, caps, options)
         if options.verify:
@@ -100,7 +84,7 @@ def compile_kernel(
         if options.check_bounds:
             kernel = run.apply(check_bounds, kernel, "kernel")
         kernel, run.space_limits = take_space_limits(kernel, run.ctx)
-        if caps.profile == "interpreter":
+        if caps.target.generator is Generator.INTERPRETER:
             return _interpreted(kernel, key, run, on_op)
         kernel = run.apply(simplify, kernel, "kernel")
         kernel = run.apply(offload, kernel, "kernel")
@@ -122,81 +106,7 @@ def compile_kernel(
         kernel = run.apply(simplify_lowered, kernel, "device")
         kernel = run.apply(check_capabilities, kernel, "device")
         run.record("device.ir", kernel)
-        return finish(kernel, artifact, run)
-
-
-def differentiate(kernel: Kernel, mode: str, partner: Partner, caps: Capabilities, options: CompileOptions) -> Derivative:
-    """The derivative of ``kernel`` (kernel IR, before `offload`) as a kernel, to be compiled like any other.
-
-    ``mode``: "reverse", "forward", or "constant": forward as if nothing had a tangent. ``partner``: the memory of the gradient (the dual)
-    of outer memory, None if it has none.
-    Raises SpirogradUnsupportedError, with the line, for what has no derivative.
-    """
-    ctx = PassContext(caps, replace(options, optimize=True))
-    with _gc_paused(), deep_recursion():
-        kernel = inline_calls(kernel, ctx)
-        primal = simplify(hoist_space_checks(kernel, ctx), ctx)
-        if mode in ("forward", "constant"):
-            derivative = forward(primal, partner, ctx, mode == "constant")
-            if options.verify:
-                verify(derivative.kernel, "kernel")
-            return derivative
-        primal = prepared(primal, ctx)
-        made, gradient, needs, lost = _reversed(primal, partner, ctx)
-        logging, ends = None, partner
-        if lost:
-            refuse_lost(lost)
-            logged = log_loads(primal, [conflict.load for conflict in lost], ctx)
-            logs = {log.ref.arg for log in logged.logs}
-            outer = partner
-
-            def partner(ref: Ref) -> Ref | None:
-                return None if isinstance(ref, ArrayRef) and ref.arg in logs else outer(ref)
-
-            def ends(ref: Ref) -> Ref | None:
-                """As ``outer``, but no derivative ends at a log: it goes on where the log was filled from."""
-                return ref if isinstance(ref, ArrayRef) and ref.arg in logs else outer(ref)
-
-            logging, primal = logging_of(logged, lost), logged.replaying
-            made, gradient, needs, lost = _reversed(primal, partner, ctx)
-            refuse_lost(lost, logged=True)
-        recorded = records(gradient, made.sweep)
-        main, counting, capacities = sizing(gradient, ctx, {record.tape.capacity: record.every for record in recorded})
-        if options.verify:
-            verify(main, "kernel")
-            for stage in counting:
-                verify(stage.kernel, "kernel")
-        reads, writes = memory_accesses(kernel)
-        return Derivative(
-            main,
-            counting,
-            capacities,
-            logging=logging,
-            needs=needs,
-            reads=reads,
-            writes=writes,
-            records=recorded,
-            sinks=tuple(made.sinks),
-            sources=tuple(made.sources),
-            gaps=gaps(primal, made.found, ends),
-            gapped=gapped(primal, made.found, ends),
-            broken=broken_chain(primal, made.found, ends),
-            warnings=int_cast_warnings(primal, made.found, partner),
-            recomputed=recomputed(gradient),
-        )
-
-
-def _reversed(primal: Kernel, partner: Partner, ctx: PassContext) -> tuple[Reversed, Kernel, tuple[Need, ...], tuple[Conflict, ...]]:
-    """The gradient kernel of a primal that is prepared; what it needs of memory; what it needs and no memory has."""
-    if ctx.options.verify:
-        verify(primal, "kernel")
-    made = reverse(primal, partner, locate_nan=ctx.options.locate_nan, segments=segments_for(ctx.caps))
-    gradient = clean(made.kernel, ctx)
-    if ctx.options.verify:
-        verify(gradient, "kernel")
-    needs, conflicts = memory_needs(primal, gradient)
-    lost = (*old_values(primal, gradient), *late_temps(primal, gradient), *conflicts)
-    return made, without_states(gradient), needs, lost
+        return _GENERATORS[caps.target.generator](kernel, artifact, run)
 
 
 class _Pipeline:
@@ -242,7 +152,7 @@ class _Pipeline:
         return artifact
 
 
-# --- profiles ----------------------------------------------------------------------------------------------------------
+# --- generators --------------------------------------------------------------------------------------------------------
 
 
 def _interpreted(kernel: Kernel, key: str, run: _Pipeline, on_op: OnOp | None) -> CompiledKernel:
@@ -286,11 +196,9 @@ def _spirv(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> Compiled
     return replace(artifact, tasks=tuple(tasks), binaries=tuple(binaries))
 
 
-_FINISH: dict[str, Callable[[Kernel, CompiledKernel, _Pipeline], CompiledKernel]] = {
-    "interpreter": lambda kernel, artifact, run: artifact,
-    "cpu": _native,
-    "vulkan": _spirv,
-    "wgpu": _spirv,
+_GENERATORS: dict[Generator, Callable[[Kernel, CompiledKernel, _Pipeline], CompiledKernel]] = {
+    Generator.LLVM: _native,
+    Generator.SPIRV: _spirv,
 }
 
 
@@ -339,19 +247,7 @@ def _fingerprint() -> str:
     """A hash of the source of the packages that make code."""
     root = Path(__file__).parent
     digest = hashlib.sha256(Path(__file__).read_bytes())
-    for package in ("base", "ir", "analysis", "transforms", "autodiff", "spirvgen", "llvmgen"):
+    for package in ("base", "ir", "analysis", "transforms", "spirvgen", "llvmgen"):
         for path in sorted((root / package).rglob("*.py")):
             digest.update(path.read_bytes())
     return digest.hexdigest()
-
-
-@contextmanager
-def _gc_paused() -> Iterator[None]:
-    """Creating many small objects is three times as fast without the cycle collector, and IR has no cycles."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -11,6 +11,7 @@ from typing import Any
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
 from spirograd.base.options import CompileOptions
+from spirograd.base.targets import Generator
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +54,10 @@ def with_overrides(compiled: CompiledKernel, folder: Path, caps: Capabilities, o
     binaries = list(compiled.binaries)
     for task in compiled.tasks:
         module = stage_path(compiled, folder, f"{task.name}.spv")
-        if module.exists() and caps.profile != "cpu":
+        if module.exists() and caps.target.generator is Generator.SPIRV:
             binaries[task.binary] = module.read_bytes()
     text = stage_path(compiled, folder, "kernel.ll")
-    if text.exists() and caps.profile == "cpu":
+    if text.exists() and caps.target.generator is Generator.LLVM:
         from spirograd.llvmgen.toolchain import compile_module  # llvmlite is large, and only this needs it here
 
         binaries[0] = compile_module(text.read_text(encoding="utf-8"), caps, options).object

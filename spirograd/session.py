@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from spirograd.autodiff.derivative import Derivative
+from spirograd.autodiff.differentiate import differentiate
 from spirograd.base import knobs
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeTypeError, render
 from spirograd.base.options import CompileOptions
-from spirograd.compiler import compile_kernel, differentiate, kernel_key
+from spirograd.compiler import compile_kernel, kernel_key
 from spirograd.config import Config
 from spirograd.derivative_plan import DerivativePlan
 from spirograd.dumps import Compilation, listeners, with_overrides, write_stages

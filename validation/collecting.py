@@ -9,9 +9,9 @@ from unittest import mock
 
 import spirograd as sg
 from spirograd.autodiff.derivative import Derivative
+from spirograd.autodiff.differentiate import differentiate
 from spirograd.base.caps import Capabilities
 from spirograd.base.options import CompileOptions
-from spirograd.compiler import differentiate
 from spirograd.dumps import Compilation, listeners
 from spirograd.ir.nodes import Kernel
 from spirograd.lang.context import session

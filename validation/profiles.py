@@ -29,6 +29,7 @@ VULKAN_BARE = Capabilities("vulkan", buffer_address=True, max_group_size=128)
 # A desktop adapter of wgpu: few bindings, so that kernels with many buffers have to share them.
 WGPU = Capabilities(
     "wgpu",
+    nearest_f16=False,
     int64=True,
     float16=True,
     float64=True,
@@ -40,6 +41,6 @@ WGPU = Capabilities(
     max_group_size=1024,
 )
 # What every adapter of wgpu offers: WebGPU's own limits.
-WGPU_BARE = Capabilities("wgpu", atomic_cas=False, max_buffers=8, max_push_constants=0, max_group_size=256)
+WGPU_BARE = Capabilities("wgpu", nearest_f16=False, atomic_cas=False, max_buffers=8, max_push_constants=0, max_group_size=256)
 
 PROFILES = {"vulkan": VULKAN, "vulkan-bare": VULKAN_BARE, "wgpu": WGPU, "wgpu-bare": WGPU_BARE}

@@ -43,6 +43,6 @@ _ON_CPU_DRIVERS = Segments(2, 24, 4)
 
 def segments_for(caps: Capabilities) -> Segments:
     """The segments that are good on a device."""
-    if caps.profile not in ("vulkan", "wgpu"):
+    if not caps.target.asynchronous:
         return NO_SEGMENTS
     return _ON_CPU_DRIVERS if caps.loop_limit else _ON_GPUS

@@ -43,7 +43,7 @@ def sizing(
     counts = [op for op in kernel.walk() if _capacity(op) is not None]
     if not counts:
         return kernel, (), ()
-    asynchronous = ctx.caps.profile in ("vulkan", "wgpu")
+    asynchronous = ctx.caps.target.asynchronous
     known = extents(kernel, TempKind.CAPACITY)
     unsure = _unsure(counts, known)
     found = gates(kernel, known) if asynchronous else ()

@@ -9,6 +9,7 @@ from typing import Any
 from spirograd.base.dtypes import DType
 from spirograd.base.loc import Loc
 from spirograd.base.sizes.nodes import Size
+from spirograd.base.targets import TARGETS, Target
 
 # Added to the distance between entries of tapes, in elements: at large powers of two they would share few cache lines.
 TAPE_PADDING = 32
@@ -209,6 +210,10 @@ class CompiledKernel:
     run: Callable[..., None] | None = None
     stage_locs: dict[str, tuple[Loc | None, ...]] = field(default_factory=dict)
     space_limits: tuple[SpaceLimit, ...] = ()
+
+    @property
+    def target(self) -> Target:
+        return TARGETS[self.profile]
 
     @property
     def capacities(self) -> int:

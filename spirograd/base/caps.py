@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spirograd.base.dtypes import DType
+from spirograd.base.targets import TARGETS, Target
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What a device can do. Generators consult only this record; it is part of the cache key.
 
-    ``profile`` selects the dialect: ``"vulkan"``, ``"wgpu"``, ``"cpu"``, ``"interpreter"``, later ``"cuda"``, ``"amdgpu"``.
+    ``profile``: the name of the target, a key of `TARGETS`.
     Sizes are bytes, ``max_groups`` and ``max_group_size`` count per dimension x.
     """
 
@@ -24,10 +25,12 @@ class Capabilities:
     storage8: bool = False
     storage16: bool = False
     storage_f16: bool = False  # memory of 16-bit floats, where there is none of 16-bit integers
+    atomic_narrow: bool = False  # atomics of 8-bit and 16-bit integers
     atomic_int64: bool = False
     atomic_f32_add: bool = False
     atomic_f32_minmax: bool = False
     atomic_f64_add: bool = False
+    atomic_f64_minmax: bool = False
     atomic_cas: bool = True
     buffer_address: bool = False
     subgroup_size: int = 0
@@ -43,12 +46,17 @@ class Capabilities:
     # Whether memory barriers may stand in code that not all invocations of a workgroup run. False: llvmpipe (seen with Mesa 22.3), which
     # takes them for execution barriers, loses invocations there, and needs none, for its atomics are sequentially consistent.
     memory_barriers: bool = True
+    nearest_f16: bool = True  # whether conversions to f16 round to nearest
     exact_specials: tuple[int, ...] = ()  # widths of floats whose infinities, NaN and -0.0 modules can ask to keep
     exact_subnormals: tuple[int, ...] = ()  # widths of floats whose subnormals modules can ask to keep
     cpu_name: str = ""
     cpu_features: str = ""
     vector_library: str = ""
     toolchain: str = ""  # what binaries depend on besides their source
+
+    @property
+    def target(self) -> Target:
+        return TARGETS[self.profile]
 
     def stores(self, t: DType) -> bool:
         """Whether memory can be read and written as elements of ``t``."""

@@ -1,4 +1,4 @@
-"""Targets: what the compiler generates code for, and what sets them apart wherever that is no capability of the single device."""
+"""Targets: what sets them apart beyond the capabilities of a single device."""
 
 from __future__ import annotations
 
@@ -7,44 +7,32 @@ from enum import Enum
 
 
 class Generator(Enum):
-    """What makes code from device IR."""
+    """What becomes of device IR."""
 
-    INTERPRETER = "runs kernel IR as it is"
-    LLVM = "llvmgen"
-    SPIRV = "spirvgen"
+    INTERPRETER = "nothing: kernel IR is run as it is"
+    LLVM = "object code, by llvmgen"
+    SPIRV = "modules, by spirvgen"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One row of `TARGETS`. Passes ask for these facts, never for the name."""
+    """One row of `TARGETS`. Passes and the runtime ask for these facts, never for the name of a target."""
 
-    name: str
-    title: str  # for messages
     generator: Generator
     # Launches run while Python goes on: the host reads the memory of kernels only by waiting for them. So what it would have to know
-    # before a launch, such as the lengths of tapes, is found and used on the device.
+    # before a launch, such as the lengths of tapes, is found on the device, and stays there.
     asynchronous: bool = False
-    # Rows of tapes belong to threads, of which each has a row for every lane, side by side. Elsewhere invocations claim or own rows.
+    # Each thread has one row of tapes for every lane, side by side. Elsewhere invocations own or claim a row each.
     rows_by_thread: bool = False
-    # The remainder of negative numbers is that of the instruction.
-    native_remainder: bool = False
-    # Elementary functions of f64 are those of a library.
-    native_f64_math: bool = False
-    # Threads of the host add in f64 without loss of speed.
+    # Elementary functions of f64 come from a library that the code is linked with.
+    f64_math_library: bool = False
+    # Sums of f32 are accumulated in f64, which costs nothing.
     wide_sums: bool = False
-    # Operations of floats may take what no instruction defines: casts that overflow, quotients and extrema of NaN, subnormals.
-    defined_floats: bool = False
 
 
 TARGETS = {
-    target.name: target
-    for target in (
-        Target("interpreter", "the interpreter", Generator.INTERPRETER),
-        Target(
-            "cpu", "the CPU", Generator.LLVM,
-            rows_by_thread=True, native_remainder=True, native_f64_math=True, wide_sums=True, defined_floats=True,
-        ),
-        Target("vulkan", "Vulkan", Generator.SPIRV, asynchronous=True),
-        Target("wgpu", "wgpu", Generator.SPIRV, asynchronous=True),
-    )
-}  # fmt: skip
+    "interpreter": Target(Generator.INTERPRETER),
+    "cpu": Target(Generator.LLVM, rows_by_thread=True, f64_math_library=True, wide_sums=True),
+    "vulkan": Target(Generator.SPIRV, asynchronous=True),
+    "wgpu": Target(Generator.SPIRV, asynchronous=True),
+}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from spirograd.base.targets import Generator
 from spirograd.compiler import compile_kernel
 from spirograd.dumps import Compilation
 from spirograd.report import native, shaders
@@ -18,7 +19,6 @@ from spirograd.spirvgen.disasm import capabilities
 # Stage of IR -> its title.
 _IR = {"kernel.ir": "IR: kernel", "offload.ir": "IR: offloaded", "device.ir": "IR: device"}
 _NATIVE = {"kernel.ll": ("LLVM", "llvm"), "kernel.opt.ll": ("LLVM optimised", "llvm"), "kernel.s": ("assembly", "asm")}
-_SHADERS = ("vulkan", "wgpu")
 
 
 def document(compilations: Sequence[Compilation], title: str) -> dict[str, Any]:
@@ -38,9 +38,9 @@ def kernel_entry(c: Compilation) -> dict[str, Any]:
     compile_kernel(c.kernel, c.caps, replace(c.options, keep_stages=False))
     seconds = time.perf_counter() - start
     stages = _ir_stages(c, places)
-    if compiled.profile in _SHADERS:
+    if compiled.target.generator is Generator.SPIRV:
         stages += _shader_stages(c, places)
-    elif compiled.profile == "cpu":
+    elif compiled.target.generator is Generator.LLVM:
         for name, listing in native.listings(compiled.stages, c.caps, c.options).items():
             stages.append(_stage(*_NATIVE[name], "", listing, places))
     return {
@@ -50,7 +50,7 @@ def kernel_entry(c: Compilation) -> dict[str, Any]:
         "profile": compiled.profile,
         "key": compiled.key,
         "seconds": seconds,
-        "target": c.caps.cpu_name if compiled.profile == "cpu" else "",
+        "target": c.caps.cpu_name,
         "block": {"size": compiled.args.size, "slots": block_rows(compiled, c.kernel)},
         "temps": compiled.temps_size,
         "tasks": _tasks(c),
@@ -87,10 +87,10 @@ def _tasks(c: Compilation) -> list[dict[str, Any]]:
     rows = []
     for task in compiled.tasks:
         row: dict[str, Any] = {"name": task.name, "kind": task.kind, "size": 0, "capabilities": []}
-        row |= dispatch(task, c.kernel, compiled.profile, c.caps.max_groups)
+        row |= dispatch(task, c.kernel, compiled.target, c.caps.max_groups)
         if compiled.binaries:
             row["size"] = len(compiled.binaries[task.binary])
-        if compiled.profile in _SHADERS:
+        if compiled.target.generator is Generator.SPIRV:
             row["capabilities"] = capabilities(compiled.binaries[task.binary])
         rows.append(row)
     return rows

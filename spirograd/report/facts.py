@@ -7,6 +7,7 @@ from typing import Any
 from spirograd.base.artifact import CompiledKernel, Slot, TaskInfo
 from spirograd.base.dtypes import i32, u32, u64
 from spirograd.base.sizes.text import size_text
+from spirograd.base.targets import Generator, Target
 from spirograd.ir.nodes import ArrayArg, Kernel
 from spirograd.ir.size_names import size_names
 from spirograd.ir.slot_names import slot_names
@@ -45,7 +46,7 @@ def _slot_type(slot: Slot) -> str:
     return (slot.dtype or (u32 if slot.kind in ("seed", "launch") else i32)).name
 
 
-def dispatch(task: TaskInfo, kernel: Kernel, profile: str, max_groups: int) -> dict[str, str]:
+def dispatch(task: TaskInfo, kernel: Kernel, target: Target, max_groups: int) -> dict[str, str]:
     """How a task is run: its ``bounds``, how they are ``known``, ``groups`` and ``group_size``; empty where there is no such thing."""
     if task.kind == "serial":
         return {"bounds": "one invocation", "known": "constant", "groups": "1", "group_size": "1"}
@@ -57,7 +58,7 @@ def dispatch(task: TaskInfo, kernel: Kernel, profile: str, max_groups: int) -> d
         names = size_names(kernel)
         low, high = size_text(begin, names), size_text(end, names)
         bounds, count = f"{low} .. {high}", high if begin == 0 else f"{high} - {low}"
-    if profile not in ("vulkan", "wgpu"):
+    if target.generator is not Generator.SPIRV:
         return {"bounds": bounds, "known": known, "groups": "", "group_size": ""}
     limit = task.max_groups or max_groups
     if isinstance(begin, int) and isinstance(end, int):

@@ -150,13 +150,13 @@ class TapeHeap:
                 return cut
             rows = max([share.rows for share in cut.shares if share.task is not None], default=0)
             limit = min(limit or rows, rows)  # there may be more rows than that: workgroups are whole
-            if limit <= (1 if kernel.profile == "cpu" else _LEAST_ROWS):
+            if limit <= (1 if kernel.target.rows_by_thread else _LEAST_ROWS):
                 raise _too_large(kernel, cut, entries, most)
             limit //= 2  # fewer invocations at a time, each with more iterations
 
     def _placed(self, kernel: CompiledKernel, counts: Sequence[int | None], entries: Sequence[int], limit: int) -> Cut:
         """Places with at most ``limit`` rows of a task."""
-        if kernel.profile == "cpu":
+        if kernel.target.rows_by_thread:
             return self._placed_apart(kernel, counts, entries, limit)
         limited = list(counts)
         bases, pitches = [0] * len(kernel.tapes), [0] * len(kernel.tapes)

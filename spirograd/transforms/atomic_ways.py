@@ -30,13 +30,11 @@ def is_native(kind: str, t: DType, caps: Capabilities) -> bool:
     """Whether the device itself has this atomic."""
     if kind == "mul" or (t.is_float and kind == "exchange"):
         return False
-    if caps.profile == "cpu":
-        return t.is_int or t.bits >= 32
     if t.is_int:
-        return t.bits == 32 or (t.bits == 64 and caps.atomic_int64)
+        return t.bits == 32 or (caps.atomic_int64 if t.bits == 64 else caps.atomic_narrow)
     if t.bits == 32:
         return caps.atomic_f32_add if kind == "add" else caps.atomic_f32_minmax
-    return t.bits == 64 and kind == "add" and caps.atomic_f64_add
+    return t.bits == 64 and (caps.atomic_f64_add if kind == "add" else caps.atomic_f64_minmax)
 
 
 def place(ref: Ref) -> Place:

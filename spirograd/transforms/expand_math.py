@@ -61,7 +61,7 @@ _F32_ALONE = {code: function for code, function in _F32.items() if code not in _
 
 def _tables(ctx: PassContext) -> Tables:
     """What to expand, by type."""
-    if ctx.caps.profile == "cpu":
+    if ctx.caps.target.f64_math_library:
         return {f32: _F32}
     exact = _F32 if ctx.caps.float64 else _F32_ALONE
     single = _COARSE if ctx.options.fast_math else exact

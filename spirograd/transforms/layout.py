@@ -9,6 +9,7 @@ from spirograd.analysis.tapes import guarded, passing_of, tapes_of
 from spirograd.analysis.temps import temp_offsets
 from spirograd.base.artifact import TAPE_WORDS, ArgBlock, Slot
 from spirograd.base.dtypes import DType, f16, f32, i32, i64, storage, u1, u32
+from spirograd.base.targets import Generator
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayArg, ArrayRef, BufferRef, FieldRef, Kernel, Op, ScalarArg, TapeRef, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
@@ -57,7 +58,7 @@ def arg_block(kernel: Kernel, ctx: PassContext) -> ArgBlock:
         found.add(Slot("locks"))
     if unfinished_sites(kernel, ctx.caps):
         found |= {Slot("fault"), Slot("launch", dtype=u32)}
-    if ctx.caps.profile == "interpreter":
+    if ctx.caps.target.generator is Generator.INTERPRETER:
         # It checks every access itself, which takes the fault record and all extents. Its tapes grow as they are written.
         found = {s for s in found if s.kind not in TAPE_WORDS}
         found |= {Slot("fault"), Slot("launch", dtype=u32)}
@@ -134,7 +135,7 @@ def _scalar_slot(kernel: Kernel, index: int) -> Slot:
 def layout(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Device-level memory and arguments; `check` and `print` are left to `diagnostics`."""
     block = ctx.block if ctx.block is not None else arg_block(kernel, ctx)
-    return _Layout(kernel, block, rows_together=ctx.caps.profile == "cpu").kernel(kernel)
+    return _Layout(kernel, block, rows_together=ctx.caps.target.rows_by_thread).kernel(kernel)
 
 
 class _Layout(Rewriter):

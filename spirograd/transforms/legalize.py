@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spirograd.base.dtypes import DType, f16, f32, i32, signed, u1, u32, unsigned
+from spirograd.base.targets import Generator
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Kernel, Op
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms import exact_zero
 from spirograd.transforms.context import PassContext
-
-# Profiles whose float-to-integer conversions are undefined out of range, and whose bit counts take 32 bits only.
-_SPIRV_PROFILES = ("vulkan", "wgpu")
 
 
 def legalize(kernel: Kernel, ctx: PassContext) -> Kernel:
@@ -32,7 +30,8 @@ class _Legalize(Rewriter):
             self.handlers[code] = self._binary(lower)
         self.handlers[ops.shl] = self.handlers[ops.shr] = self._shift
         self.handlers[ops.cast] = self._cast_to_bool
-        if ctx.caps.profile in _SPIRV_PROFILES:
+        if ctx.caps.target.generator is Generator.SPIRV:
+            # Conversions of floats to integers are undefined out of range, and bit counts take 32 bits only.
             self.handlers[ops.cast] = self._cast
             self.handlers[ops.div] = self._div
             self.handlers[ops.max_] = self._max
@@ -87,7 +86,7 @@ class _Legalize(Rewriter):
 
     def _to_half(self, x: Op) -> Op:
         """From f32. Modules for wgpu cannot ask for a direction of rounding, and NVIDIA's is towards zero there."""
-        return to_half(self.b, x) if self.caps.profile == "wgpu" else self.b.cast(x, f16)
+        return self.b.cast(x, f16) if self.caps.nearest_f16 else to_half(self.b, x)
 
     def _div(self, op: Op) -> Op:
         """Of f16: by way of f32, which rounds right. Vulkan's own may be off by 2.5 ulp, and is: 7 / 7 was 0.9995 on an NVIDIA H100."""

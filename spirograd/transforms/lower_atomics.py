@@ -69,7 +69,7 @@ class _LowerAtomics(Rewriter):
         return _unbits(self.b, old, ref.dtype)
 
     def _need_words(self, op: Op, what: str, ref: BufferRef) -> None:
-        if ref.dtype.bits == 64 and not self.caps.atomic_int64 and self.caps.profile != "cpu":
+        if ref.dtype.bits == 64 and not self.caps.atomic_int64:
             message = f"this device (profile {self.caps.profile}) has no 64-bit atomics, which {what} on '{ref.name}' ({ref.dtype}) needs"
             raise SpirogradUnsupportedError(message, op.loc)
 

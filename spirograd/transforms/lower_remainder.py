@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spirograd.base.dtypes import DType
+from spirograd.base.targets import Generator
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op
 from spirograd.ir.rewrite import Rewriter
@@ -10,13 +11,13 @@ from spirograd.transforms.context import PassContext
 
 
 def lower_remainder(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """On SPIR-V profiles: a rem b as a - (a / b) * b, for signed integers.
+    """For SPIR-V: a rem b as a - (a / b) * b, for signed integers.
 
     Vulkan leaves OpSRem undefined if an operand is negative, unless the device has VK_KHR_maintenance8 (appendix "Vulkan Environment for
     SPIR-V"); NVIDIA's driver 580 then gives the unsigned remainder. Division is defined. Where code has quotient and remainder of one pair
     of operands, as the decoding of a flat index has, this also shares the division.
     """
-    return kernel if ctx.caps.profile == "cpu" else _Remainder().kernel(kernel)
+    return _Remainder().kernel(kernel) if ctx.caps.target.generator is Generator.SPIRV else kernel
 
 
 class _Remainder(Rewriter):

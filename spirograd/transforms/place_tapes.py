@@ -35,7 +35,7 @@ def place_tapes(kernel: Kernel, ctx: PassContext) -> Kernel:
     if not tapes:
         return kernel
     *tasks, end = kernel.body.ops
-    if ctx.caps.profile == "cpu":
+    if ctx.caps.target.rows_by_thread:
         return kernel.with_body(Region((), (*[_limited(op, k) for k, op in enumerate(tasks)], end)))
     if sizes is None:
         return kernel

@@ -47,7 +47,7 @@ class _Target:
 class _Reductions(Rewriter):
     def __init__(self, ctx: PassContext) -> None:
         super().__init__()
-        self.wide_sums = ctx.caps.profile == "cpu" and ctx.caps.float64
+        self.wide_sums = ctx.caps.target.wide_sums
         self.handlers[ops.task] = self._task
 
     def _task(self, op: Op) -> Op:

@@ -21,7 +21,7 @@ ALLOWED = {
     "lang": {"base", "ir"},
     "spirvgen": {"base", "ir"},
     "llvmgen": {"base", "ir"},
-    "compiler": {"base", "ir", "analysis", "transforms", "autodiff", "spirvgen", "llvmgen"},
+    "compiler": {"base", "ir", "analysis", "transforms", "spirvgen", "llvmgen"},
     # The runtime never sees the IR. Its interpreter runs what the artifact carries.
     "runtime": {"base"},
     "config": {"base", "runtime"},

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 from spirograd.base import knobs
 from spirograd.base.dtypes import DType, u32
 from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradSyntaxError, render
-from spirograd.base.recursion import deep_recursion
+from spirograd.base.python_limits import deep_recursion
 from spirograd.base.wording import did_you_mean
 from spirograd.ir import nodes
 from spirograd.ir import ops as ir

@@ -283,10 +283,10 @@ def test_in_the_middle_of_lowering() -> None:
 
     def lowered(store: str, level: str) -> None:
         body = VALUES + "    %q = floordiv(%i, %i) : i32\n    " + store + "\n    yield()\n"
-        check('  task[TaskAttr("t", "serial")]() {\n' + body + "  }\n", level)
+        check('  task[TaskAttr("serial", "t")]() {\n' + body + "  }\n", level)
 
     lowered("store[b](%i, %f)", "lowering")
-    with pytest.raises(IRError, match="floordiv.* is no operation of device IR"):
+    with pytest.raises(IRError, match=r"floordiv.* is no operation of device IR"):
         lowered("store[b](%i, %f)", "device")
     with pytest.raises(IRError, match="lowering IR does not access memory through ArrayRef"):
         lowered("store[x](%i, %f)", "lowering")

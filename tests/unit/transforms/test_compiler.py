@@ -92,7 +92,7 @@ def test_keys() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(SpirogradUnsupportedError, match="profile 'abacus'"):
+    with pytest.raises(SpirogradUnsupportedError, match="no target 'abacus'"):
         compile_kernel(total("add", f32), Capabilities("abacus"), CompileOptions())
     with pytest.raises(SpirogradUnsupportedError, match="64-bit floats"):
         compile_kernel(total("add", f64), Capabilities("vulkan", int64=True, atomic_int64=True), CompileOptions())

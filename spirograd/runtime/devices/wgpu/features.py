@@ -102,6 +102,7 @@ def query(adapter: Any, arch: str) -> Features:
     same_subgroups = _SUBGROUPS in offered and smallest == largest > 0
     caps = Capabilities(
         profile="wgpu",
+        nearest_f16=False,
         **{field: feature in offered for feature, field in _FEATURES.items()},  # type: ignore[arg-type]
         storage_f16="shader-f16" in offered,
         atomic_cas=False,

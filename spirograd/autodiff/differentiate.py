@@ -1,0 +1,103 @@
+"""The way of a gradient: kernel IR in, the kernel of its derivative out, with all that those who launch it must know."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spirograd.autodiff.activity import Partner
+from spirograd.autodiff.clean import clean
+from spirograd.autodiff.derivative import Derivative, Need
+from spirograd.autodiff.forward import forward
+from spirograd.autodiff.gaps import broken_chain, gapped, gaps
+from spirograd.autodiff.int_casts import int_cast_warnings
+from spirograd.autodiff.logs import log_loads
+from spirograd.autodiff.memory import late_temps, memory_accesses, memory_needs, old_values, without_states
+from spirograd.autodiff.needs import Conflict
+from spirograd.autodiff.prepared import prepared
+from spirograd.autodiff.report import logging_of, recomputed, records, refuse_lost
+from spirograd.autodiff.reverse import Reversed, reverse
+from spirograd.autodiff.segments import segments_for
+from spirograd.autodiff.sizing import sizing
+from spirograd.base.caps import Capabilities
+from spirograd.base.options import CompileOptions
+from spirograd.base.python_limits import deep_recursion, gc_paused
+from spirograd.ir.nodes import ArrayRef, Kernel, Ref
+from spirograd.ir.spec import verify
+from spirograd.transforms.context import PassContext
+from spirograd.transforms.inline_calls import inline_calls
+from spirograd.transforms.simplify import simplify
+from spirograd.transforms.space_limits import hoist_space_checks
+
+
+def differentiate(kernel: Kernel, mode: str, partner: Partner, caps: Capabilities, options: CompileOptions) -> Derivative:
+    """The derivative of ``kernel`` (kernel IR, before `offload`) as a kernel, to be compiled like any other.
+
+    ``mode``: "reverse", "forward", or "constant": forward as if nothing had a tangent. ``partner``: the memory of the gradient (the dual)
+    of outer memory, None if it has none.
+    Raises SpirogradUnsupportedError, with the line, for what has no derivative.
+    """
+    ctx = PassContext(caps, replace(options, optimize=True))
+    with gc_paused(), deep_recursion():
+        kernel = inline_calls(kernel, ctx)
+        primal = simplify(hoist_space_checks(kernel, ctx), ctx)
+        if mode in ("forward", "constant"):
+            derivative = forward(primal, partner, ctx, mode == "constant")
+            if options.verify:
+                verify(derivative.kernel, "kernel")
+            return derivative
+        primal = prepared(primal, ctx)
+        made, gradient, needs, lost = _reversed(primal, partner, ctx)
+        logging, ends = None, partner
+        if lost:
+            refuse_lost(lost)
+            logged = log_loads(primal, [conflict.load for conflict in lost], ctx)
+            logs = {log.ref.arg for log in logged.logs}
+            outer = partner
+
+            def partner(ref: Ref) -> Ref | None:
+                return None if isinstance(ref, ArrayRef) and ref.arg in logs else outer(ref)
+
+            def ends(ref: Ref) -> Ref | None:
+                """As ``outer``, but no derivative ends at a log: it goes on where the log was filled from."""
+                return ref if isinstance(ref, ArrayRef) and ref.arg in logs else outer(ref)
+
+            logging, primal = logging_of(logged, lost), logged.replaying
+            made, gradient, needs, lost = _reversed(primal, partner, ctx)
+            refuse_lost(lost, logged=True)
+        recorded = records(gradient, made.sweep)
+        main, counting, capacities = sizing(gradient, ctx, {record.tape.capacity: record.every for record in recorded})
+        if options.verify:
+            verify(main, "kernel")
+            for stage in counting:
+                verify(stage.kernel, "kernel")
+        reads, writes = memory_accesses(kernel)
+        return Derivative(
+            main,
+            counting,
+            capacities,
+            logging=logging,
+            needs=needs,
+            reads=reads,
+            writes=writes,
+            records=recorded,
+            sinks=tuple(made.sinks),
+            sources=tuple(made.sources),
+            gaps=gaps(primal, made.found, ends),
+            gapped=gapped(primal, made.found, ends),
+            broken=broken_chain(primal, made.found, ends),
+            warnings=int_cast_warnings(primal, made.found, partner),
+            recomputed=recomputed(gradient),
+        )
+
+
+def _reversed(primal: Kernel, partner: Partner, ctx: PassContext) -> tuple[Reversed, Kernel, tuple[Need, ...], tuple[Conflict, ...]]:
+    """The gradient kernel of a primal that is prepared; what it needs of memory; what it needs and no memory has."""
+    if ctx.options.verify:
+        verify(primal, "kernel")
+    made = reverse(primal, partner, locate_nan=ctx.options.locate_nan, segments=segments_for(ctx.caps))
+    gradient = clean(made.kernel, ctx)
+    if ctx.options.verify:
+        verify(gradient, "kernel")
+    needs, conflicts = memory_needs(primal, gradient)
+    lost = (*old_values(primal, gradient), *late_temps(primal, gradient), *conflicts)
+    return made, without_states(gradient), needs, lost
