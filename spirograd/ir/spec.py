@@ -320,7 +320,7 @@ def _task(v: _Verifier, op: Op) -> None:
     v.need(len(op.regions) == 3, op, "a range_for task has regions bounds, body and finish")
     bounds, body, finish = op.regions
     index = body.params[0].type if body.params else VOID
-    v.need(index in (i32, i64), op, f"the index of a task is i32 or i64, not {index}")
+    v.need(index in (i32, i64, u32, u64), op, f"the index of a task has 32 or 64 bits, not {index}")
     accumulators = tuple([r.dtype for r in attr.reductions])
     rows = (i32,) if len(bounds.results) == 3 else ()
     v.shape_of(op, bounds, (), (index, index, *rows))

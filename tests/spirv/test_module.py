@@ -29,6 +29,7 @@ def test_empty_module_is_valid() -> None:
     validate(data, "vulkan")
 
 
+@pytest.mark.needs("spirv-val")
 def test_validate_reports() -> None:
     module, function = fresh()
     function.value("IAdd", module.type_bool, module.constant_u32(1), module.constant_u32(2))
