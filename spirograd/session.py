@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.autodiff.derivative import Derivative
-from spirograd.autodiff.differentiate import differentiate
 from spirograd.base import knobs
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.dtypes import DType
@@ -21,7 +19,6 @@ from spirograd.base.errors import SpirogradRuntimeTypeError, render
 from spirograd.base.options import CompileOptions
 from spirograd.compiler import compile_kernel, kernel_key
 from spirograd.config import Config
-from spirograd.derivative_plan import DerivativePlan
 from spirograd.dumps import Compilation, listeners, with_overrides, write_stages
 from spirograd.ir import nodes
 from spirograd.lang.context import LanguageOptions
@@ -96,16 +93,6 @@ class Session:
         self.compiled += 1
         self.cache.put(key, compiled)
         return compiled
-
-    def differentiate(self, kernel: nodes.Kernel, mode: str, partner: Callable[[Any], Any]) -> Derivative:
-        """The derivative of a kernel, "reverse" or "forward". ``partner``: the gradient (tangent) of outer memory, None if it has none."""
-        return differentiate(kernel, mode, partner, self.device.caps, self.compile_options)
-
-    def prepare_derivative(self, derivative: Derivative) -> DerivativePlan:
-        """Compile a derivative, and what sizes its tapes."""
-        # The interpreter's tapes grow as they are written.
-        sizing = [] if self.arch == "interpreter" else [self.prepare(c.kernel, opt_level=1) for c in derivative.sizing]
-        return DerivativePlan(self.launcher, derivative, self.prepare(derivative.kernel), sizing)
 
     def stages(self, kernel: nodes.Kernel) -> dict[str, Any]:
         """All stages of compiling ``kernel`` for this device."""

@@ -14,12 +14,12 @@ from spirograd.ad.entries import Launch, footprint_of
 from spirograd.ad.exposed import Exposed, clear_elements
 from spirograd.ad.versions import memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
+from spirograd.gradients.specialized import SpecializedDerivative
 from spirograd.ir.nodes import FieldRef
 from spirograd.lang import context
 from spirograd.lang.data import partners
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
-from spirograd.lang.frontend.gradient import Differentiated
 from spirograd.lang.scalar import describe
 
 logger = logging.getLogger("spirograd")
@@ -113,7 +113,7 @@ class FwdMode(context.Recorder):
         mode = self._mode
         made = specialization.derivatives.get(mode)
         if made is None:
-            made = specialization.derivatives[mode] = Differentiated(context.session(), kernel, specialization, mode)
+            made = specialization.derivatives[mode] = SpecializedDerivative(context.session(), kernel, specialization, mode)
             for warning in made.derivative.warnings:
                 logger.warning(warning)
         self._chain.follow(made, packer)

@@ -15,12 +15,13 @@ from spirograd.ad.memories import Collector
 from spirograd.ad.versions import memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.sizes.evaluate import evaluate
+from spirograd.gradients.specialized import SpecializedDerivative, derive
 from spirograd.ir.nodes import ArrayRef, FieldRef
 from spirograd.lang import context
 from spirograd.lang.data import partners
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
-from spirograd.lang.frontend.gradient import Differentiated, trees_of
+from spirograd.lang.data.tree import trees_of
 from spirograd.lang.scalar import describe
 
 _DUALS = {"primal": "dual", "grad": "grad_dual"}
@@ -80,7 +81,7 @@ def _direction(x: Any, v: Any) -> Any:
     return found
 
 
-def _dual(made: Differentiated, ref: Any) -> FieldRef | ArrayRef | None:
+def _dual(made: SpecializedDerivative, ref: Any) -> FieldRef | ArrayRef | None:
     """The memory of the tangents of primal memory with a gradient, and of such gradients."""
     if ref.role not in _DUALS:
         return None
@@ -95,7 +96,7 @@ def _dual(made: Differentiated, ref: Any) -> FieldRef | ArrayRef | None:
     return found
 
 
-class _Tangents(Differentiated):
+class _Tangents(SpecializedDerivative):
     """A kernel in forward mode, with tangents in all memory that has a gradient."""
 
     def __init__(self, session: Any, kernel: Any, specialization: Any) -> None:
@@ -105,27 +106,27 @@ class _Tangents(Differentiated):
         return _dual(self, ref)
 
 
-class _Second(Differentiated):
+class _Second(SpecializedDerivative):
     """The gradient of a kernel in forward mode."""
 
     def __init__(self, session: Any, kernel: Any, specialization: Any) -> None:
         super().__init__(session, kernel, specialization, "reverse")
-        second = session.differentiate(self.derivative.kernel, "forward", lambda ref: _dual(self, ref))
+        second = derive(session, self.derivative.kernel, "forward", lambda ref: _dual(self, ref))
         self.derivative = replace(self.derivative, kernel=second.kernel)
         self.trees = trees_of(self.fields.values(), self)
 
 
-def tangents_of(session: Any, kernel: Any, specialization: Any) -> Differentiated:
+def tangents_of(session: Any, kernel: Any, specialization: Any) -> SpecializedDerivative:
     """The kernel in forward mode, made once. All memory with a gradient has duals already."""
-    found: Differentiated | None = specialization.derivatives.get("tangents")
+    found: SpecializedDerivative | None = specialization.derivatives.get("tangents")
     if found is None:
         found = specialization.derivatives["tangents"] = _Tangents(session, kernel, specialization)
     return found
 
 
-def second_of(session: Any, kernel: Any, specialization: Any) -> Differentiated:
+def second_of(session: Any, kernel: Any, specialization: Any) -> SpecializedDerivative:
     """The gradient of the kernel in forward mode, made once. All memory with a gradient has duals already."""
-    found: Differentiated | None = specialization.derivatives.get("second")
+    found: SpecializedDerivative | None = specialization.derivatives.get("second")
     if found is None:
         found = specialization.derivatives["second"] = _Second(session, kernel, specialization)
     return found
@@ -135,7 +136,7 @@ def second_of(session: Any, kernel: Any, specialization: Any) -> Differentiated:
 class _Launch:
     """A kernel that ran."""
 
-    second: Differentiated
+    second: SpecializedDerivative
     launch: Launch
 
     def reverse(self) -> None:
@@ -222,7 +223,7 @@ class _Recorder(context.Recorder):
             elif getattr(array, "requires_grad", False):
                 raise SpirogradTypeError("`hvp` works on fields and ndarrays, not on torch tensors that require a gradient")
 
-    def _refuse(self, second: Differentiated) -> None:
+    def _refuse(self, second: SpecializedDerivative) -> None:
         label = second.label
         if second.returned:
             raise SpirogradRuntimeError(
@@ -255,7 +256,7 @@ class _Recorder(context.Recorder):
             event()
 
 
-def _snapshot(second: Differentiated, launch: Launch, when: str) -> None:
+def _snapshot(second: SpecializedDerivative, launch: Launch, when: str) -> None:
     """Keep the arrays of NumPy and torch that a gradient needs: they may change unseen."""
     for access, state, _ in derivative_footprint_of(second).needs:
         if state == when and launch.memory(access)[1] is None:

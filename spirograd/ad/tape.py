@@ -17,11 +17,11 @@ from spirograd.ad.report import MemoryReport
 from spirograd.ad.versions import Saved, Versions, memory_identity
 from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.wording import counted
+from spirograd.gradients.specialized import GAP_HINT
 from spirograd.lang import context
 from spirograd.lang.data import partners
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
-from spirograd.lang.frontend.gradient import GAP_HINT
 from spirograd.lang.scalar import describe
 
 logger = logging.getLogger("spirograd")

@@ -44,6 +44,7 @@ class Trace:
 
 
 _scope = _Scope()
+_gradient: Callable[[Any], Any] | None = None
 _session: Any = None
 _recorder: Recorder | None = None
 
@@ -93,6 +94,18 @@ def set_recorder(new: Recorder | None) -> Recorder | None:
     global _recorder
     before, _recorder = _recorder, new
     return before
+
+
+def gradient_of(kernel: Any) -> Any:
+    """What is `kernel.grad`."""
+    assert _gradient is not None, "the package `gradients`, which is above the language, was not imported"
+    return _gradient(kernel)
+
+
+def set_gradient(make: Callable[[Any], Any]) -> None:
+    """Say what `kernel.grad` is (called by `gradients` only)."""
+    global _gradient
+    _gradient = make
 
 
 def session() -> Any:

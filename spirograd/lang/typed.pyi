@@ -12,10 +12,10 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, Ty
 import numpy as np
 
 from spirograd.base.dtypes import DType
+from spirograd.gradients.memory_plan import MemoryPlan
 from spirograd.lang.annotations import MatrixType
 from spirograd.lang.data.enums import Layout
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
-from spirograd.lang.frontend.memory_plan import MemoryPlan
 from spirograd.lang.frontend.stages import Staged
 from spirograd.lang.matrix import Matrix as Matrix
 from spirograd.lang.struct import StructType

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -360,3 +360,11 @@ class GlobalRoot(FieldsBuilder):
 
 
 root = GlobalRoot()
+
+
+def trees_of(fields: Iterable[Any], user: Any) -> dict[int, Any]:
+    """The allocations of the trees of ``fields``, by their numbers. When one is destroyed or collected, ``user`` is released."""
+    trees = {field.tree.id: field.tree for field in fields}
+    for tree in trees.values():
+        tree.users.add(user)
+    return {number: tree.allocation for number, tree in trees.items()}

@@ -26,10 +26,10 @@ from spirograd.lang.context import LanguageOptions, Trace
 from spirograd.lang.data.field import StructField
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import Field
+from spirograd.lang.data.tree import trees_of
 from spirograd.lang.frontend import source
 from spirograd.lang.frontend.calls import Foreseen, NeedsRandom, Unforeseen
 from spirograd.lang.frontend.function import bound_arguments, plain_function, remember_outer_names, resolved_signature
-from spirograd.lang.frontend.gradient import BoundGradient, Differentiated, Gradient, trees_of
 from spirograd.lang.frontend.guards import Path, fingerprint, guards, is_dead, is_guardable, named_by
 from spirograd.lang.frontend.memory import ArrayProxy, array_decl
 from spirograd.lang.frontend.names import RESULT, RNG
@@ -112,7 +112,7 @@ class Specialization:
         self.footprint: Any = None  # what a tape knows of it
         self.trees = trees_of(self.fields.values(), self)
         self.forget: Callable[[], None] = lambda: None  # has its kernel forget it
-        self.derivatives: dict[str, Differentiated] = {}  # by mode
+        self.derivatives: dict[str, Any] = {}  # by mode: see `gradients.specialized`
         self.captures: list[tuple[Any, Any]] = [(array, None) if path is None else (None, path.getter()) for array, path in tracer.captures]
         self.guards = guards(tracer.guards)
         self.signatures = [(path.getter(), array_signature(array)) for array, path in tracer.captures if path is not None]
@@ -188,7 +188,7 @@ class Kernel(Staged):
         self._keys: list[tuple[int, Callable[[Any], Any]]] = []
         self._signature: inspect.Signature | None = None
         self._last: Specialization | None = None
-        self.grad = Gradient(self)
+        self.grad = context.gradient_of(self)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else BoundKernel(self, instance)
@@ -415,8 +415,8 @@ class BoundKernel:
         return self.kernel(self.instance, *args, **kwargs)
 
     @property
-    def grad(self) -> BoundGradient:
-        return BoundGradient(self.kernel.grad, self.instance)
+    def grad(self) -> Any:
+        return self.kernel.grad.bound_to(self.instance)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.kernel, name)

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
+from spirograd.autodiff.derivative import Derivative, Need, Record
 from spirograd.base.loc import Loc
 from spirograd.base.sizes.nodes import needs_memory
 from spirograd.base.sizes.text import count_text
 from spirograd.base.wording import counted
-from spirograd.ir.nodes import FieldRef
+from spirograd.ir.nodes import FieldRef, Ref
 from spirograd.ir.size_names import size_names
 
 
-def name_of(ref: Any) -> str:
+def name_of(ref: Ref) -> str:
     """How texts call memory."""
     return f"`{ref.name}`"
 
 
-def explained(label: str, loc: Loc | None, derivative: Any) -> str:
+def explained(label: str, loc: Loc | None, derivative: Derivative) -> str:
     """What a gradient kernel does: a paragraph for each of what it starts from, adds to, records, runs again, reads, and where it ends."""
     return "\n".join([f"gradient of {label}{_at(loc)}", *_lines(derivative)])
 
 
-def _lines(derivative: Any) -> Iterator[str]:
+def _lines(derivative: Derivative) -> Iterator[str]:
     yield from _section("takes the gradients of", [f"{name_of(p.ref)}{_at(p.loc)}" for p in derivative.sinks], "nothing")
     yield from _section("adds to the gradients of", [f"{name_of(p.ref)}{_at(p.loc)}" for p in derivative.sources], "nothing")
     names = names_in_sizes(derivative)
@@ -46,12 +46,12 @@ def _section(title: str, items: Iterable[str], empty: str | None = None) -> Iter
         yield from (f"  {item}" for item in found)
 
 
-def _record(record: Any) -> str:
+def _record(record: Record) -> str:
     how_often = "an iteration" if record.every == 1 else f"for each {record.every} iterations"
     return f"{record.what}{_of_loop(record.loop)}: {counted(record.bytes, 'byte')} {how_often}, {record.why}"
 
 
-def _room(record: Any, derivative: Any, names: Mapping[tuple[str, int], str]) -> str:
+def _room(record: Record, derivative: Derivative, names: Mapping[tuple[str, int], str]) -> str:
     """How many iterations have room, and how that is found."""
     size, capacity = record.entries, derivative.capacities[record.tape.capacity]
     what = "iterations" if record.every == 1 else "entries"
@@ -61,13 +61,13 @@ def _room(record: Any, derivative: Any, names: Mapping[tuple[str, int], str]) ->
     return f"{what}: {count_text(capacity, names)}, known from {source}"
 
 
-def names_in_sizes(derivative: Any) -> dict[tuple[str, int], str]:
+def names_in_sizes(derivative: Derivative) -> dict[tuple[str, int], str]:
     """What sizes call memory and arguments."""
     read = {("field", need.ref.key): need.ref.name for need in derivative.needs if isinstance(need.ref, FieldRef)}
     return {**read, **size_names(derivative.kernel, *[counting.kernel for counting in derivative.sizing])}
 
 
-def _need(need: Any) -> str:
+def _need(need: Need) -> str:
     state = "as it was before the kernel" if need.when == "before" else "as the kernel leaves it"
     overwritten = f" (overwritten at {need.overwritten})" if need.overwritten is not None else ""
     return f"{name_of(need.ref)}{_at(need.loc)} {state}{overwritten}"

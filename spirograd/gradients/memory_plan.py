@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from spirograd.autodiff.derivative import Derivative, Record
+from spirograd.base.artifact import CompiledKernel, TapeInfo
 from spirograd.base.loc import Loc
 from spirograd.base.sizes.nodes import Size
 from spirograd.base.sizes.text import count_text
 from spirograd.base.wording import counted
-from spirograd.lang.frontend.explained import names_in_sizes
+from spirograd.gradients.explained import names_in_sizes
+from spirograd.gradients.plan import Forecast
+from spirograd.runtime.tapes import Share
 
 # How the number of entries was found.
 _WAYS = {"known": "known before the launch", "counted": "counted by a kernel", "reused": "still as at the last launch"}
@@ -112,25 +115,25 @@ def _tape_lines(tape: TapePlan) -> Iterator[str]:
     yield f"    {_bytes(tape.entry_bytes)} an entry, {_bytes(tape.row_bytes)} a row, {_bytes(tape.nbytes)} in all"
 
 
-def memory_plan(label: str, derivative: Any, plan: Any, forecast: Any) -> MemoryPlan:
-    """From what differentiating gave, and a `Forecast` for a launch of ``plan`` (None: it has no tapes)."""
+def memory_plan(label: str, derivative: Derivative, compiled: CompiledKernel, forecast: Forecast | None) -> MemoryPlan:
+    """From what differentiating gave, and a `Forecast` for a launch of what it was ``compiled`` to (None: it has no tapes)."""
     if forecast is None:
-        grows = bool(derivative.capacities) and not plan.compiled.tapes
+        grows = bool(derivative.capacities) and not compiled.tapes
         note = "the interpreter's tapes grow as they are written" if grows else "no loop records anything"
         return MemoryPlan(label, note=note)
     names = names_in_sizes(derivative)
     records = {record.tape.name: record for record in derivative.records}
-    tasks = [_task(share, plan.compiled.tapes, records, derivative.capacities, names, forecast) for share in forecast.cut.shares]
+    tasks = [_task(share, compiled.tapes, records, derivative.capacities, names, forecast) for share in forecast.cut.shares]
     return MemoryPlan(label, tuple(tasks), forecast.cut.nbytes, forecast.heap, forecast.budget)
 
 
 def _task(
-    share: Any,
-    tapes: Sequence[Any],
-    records: Mapping[str, Any],
+    share: Share,
+    tapes: Sequence[TapeInfo],
+    records: Mapping[str, Record],
     capacities: Sequence[Size | None],
     names: Mapping[tuple[str, int], str],
-    forecast: Any,
+    forecast: Forecast,
 ) -> TaskPlan:
     plans = []
     for tape in [tape for tape in tapes if (tape.task, tape.claimed) == (share.task, share.claimed)]:

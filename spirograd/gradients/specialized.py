@@ -1,28 +1,29 @@
-"""`kernel.grad`: the derivative of a kernel in reverse mode, compiled for the same arguments and launched with them."""
+"""The derivative of a kernel for one signature, ready to launch."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakValueDictionary
 
-from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradSyntaxError, render
+from spirograd.autodiff.derivative import Derivative
+from spirograd.autodiff.differentiate import differentiate
+from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, render
 from spirograd.base.sizes.evaluate import evaluate
-from spirograd.ir.nodes import ArrayRef, FieldRef, ScalarArg, ref_of
+from spirograd.gradients.explained import name_of
+from spirograd.gradients.memory_plan import MemoryPlan, memory_plan
+from spirograd.gradients.plan import DerivativePlan
+from spirograd.gradients.shared_arrays import refuse_shared
+from spirograd.ir.nodes import ArrayRef, FieldRef, Ref, ScalarArg, ref_of
 from spirograd.ir.nodes import Kernel as KernelIR
-from spirograd.lang import context
-from spirograd.lang.frontend.explained import explained, name_of
-from spirograd.lang.frontend.memory_plan import MemoryPlan, memory_plan
-from spirograd.lang.frontend.shared_arrays import refuse_shared
-from spirograd.lang.frontend.stages import Staged
+from spirograd.lang.data.tree import trees_of
+from spirograd.lang.frontend.kernel import Kernel, Specialization
+from spirograd.lang.frontend.signature import Packer
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.scalar import describe
-
-if TYPE_CHECKING:
-    from spirograd.lang.frontend.kernel import Kernel, Specialization
-    from spirograd.lang.frontend.signature import Packer
+from spirograd.session import Session
 
 _ROLES = {"reverse": "grad", "forward": "dual", "constant": "dual"}
 TAPE_HINT = "record the launches with `with sg.ad.Tape(loss):`, which saves what is overwritten"
@@ -32,17 +33,22 @@ GAP_HINT = "declare it with `needs_grad=True`, or say that this is meant: `sg.st
 logger = logging.getLogger("spirograd")
 
 
-class Differentiated:
+def derive(session: Session, kernel: KernelIR, mode: str, partner: Callable[[Ref], Ref | None]) -> Derivative:
+    """`differentiate` for the device and the options of a session."""
+    return differentiate(kernel, mode, partner, session.device.caps, session.compile_options)
+
+
+class SpecializedDerivative:
     """A specialization's derivative, ready to launch. ``trees``: the allocations of its field trees, those of gradients too."""
 
-    def __init__(self, session: Any, kernel: Kernel, specialization: Specialization, mode: str) -> None:
+    def __init__(self, session: Session, kernel: Kernel, specialization: Specialization, mode: str) -> None:
         self.role = _ROLES[mode]
         self.primal = specialization
         self.label = f"kernel `{kernel.function.__name__}`"
         self.fields = WeakValueDictionary(specialization.fields)  # which field each reference stands for
-        self.derivative = session.differentiate(specialization.kernel, mode, self.partner)
+        self.derivative = derive(session, specialization.kernel, mode, self.partner)
         self._session = session
-        self._plan: Any = None
+        self._plan: DerivativePlan | None = None
         self.trees = trees_of(self.fields.values(), self)
         logs = self.derivative.logging.logs if self.derivative.logging is not None else ()
         own = self.derivative.kernel.args[len(specialization.kernel.args) + len(logs) :]
@@ -52,8 +58,8 @@ class Differentiated:
         # Whether it does anything: kernels that store numbers only have it set gradients to zero.
         self.acts = any(op.code.effect in ("write", "atomic") and _role(op) == self.role for op in self.derivative.kernel.walk())
         self._checked = self._warned = False
-        written = [w for w in self.derivative.writes if isinstance(w.ref, ArrayRef)] if mode == "reverse" else []
-        self._written = {w.ref.arg: w.loc for w in written}
+        written = self.derivative.writes if mode == "reverse" else ()
+        self._written = {w.ref.arg: w.loc for w in written if isinstance(w.ref, ArrayRef)}
         self.footprint: Any = None  # what a tape knows of it
         self._logging: Any = None  # the plans of the primal that notes what it reads, and of that which counts it
 
@@ -80,11 +86,19 @@ class Differentiated:
                 del self.primal.derivatives[mode]
 
     @property
-    def plan(self) -> Any:
+    def plan(self) -> DerivativePlan:
         """How to launch it; compiled at the first need."""
         if self._plan is None:
-            self._plan = self._session.prepare_derivative(self.derivative)
+            session, derivative = self._session, self.derivative
+            # The interpreter's tapes grow as they are written.
+            sizing = [] if session.arch == "interpreter" else [session.prepare(c.kernel, opt_level=1) for c in derivative.sizing]
+            self._plan = DerivativePlan(session.launcher, derivative, session.prepare(derivative.kernel), sizing)
         return self._plan
+
+    @property
+    def tape_bytes(self) -> int:
+        """Bytes of the tapes of its last launch; 0 before the first."""
+        return 0 if self._plan is None else self._plan.tape_bytes
 
     def check_bare(self, hint: str = TAPE_HINT) -> None:
         """Raise, with the line and ``hint``, unless this can run by itself, right after the kernel. Warns once of gradients that end."""
@@ -156,12 +170,13 @@ class Differentiated:
         for _ in self.returned:
             packer.put_scalar(0.0)  # no loop depends on the adjoint
         forecast = self.plan.plan(packer.scalars, packer.arrays, self.trees, number)
-        return memory_plan(self.label, self.derivative, self.plan, forecast)
+        return memory_plan(self.label, self.derivative, self.plan.compiled, forecast)
 
     def launch_logging(self, packer: Packer) -> tuple[Any, int | None, list[Any]]:
         """Launch the primal such that it notes what no memory keeps: what the launch returns, its number, and its logs."""
         refuse_shared(self.label, self.primal.kernel.args, packer.arrays, self._written)
         logging = self.derivative.logging
+        assert logging is not None
         session = self._session
         if self._logging is None:
             self._logging = [None if kernel is None else session.prepare(kernel) for kernel in (logging.kernel, logging.counting)]
@@ -200,14 +215,6 @@ class Differentiated:
             packer.put_scalar(values[number])
 
 
-def trees_of(fields: Iterable[Any], user: Any) -> dict[int, Any]:
-    """The allocations of the trees of ``fields``, by their numbers. When one is destroyed or collected, ``user`` is released."""
-    trees = {field.tree.id: field.tree for field in fields}
-    for tree in trees.values():
-        tree.users.add(user)
-    return {number: tree.allocation for number, tree in trees.items()}
-
-
 def _role(op: Any) -> str:
     """The role of the outer memory that an operation names."""
     ref = ref_of(op)
@@ -221,105 +228,3 @@ def _leaves(returns: Any, value: Any, label: str) -> Sequence[float]:
         return [float(entry) for entry in entries]
     except TypeError:
         raise SpirogradRuntimeTypeError(f"{label}: `returned=` takes what the kernel returns ({returns}), got {describe(value)}") from None
-
-
-class Gradient(Staged):
-    """The derivative of a kernel in reverse mode: ``kernel.grad(*args)``, with the arguments of the kernel, after the kernel.
-
-    It adds to the gradients of what the kernel reads, from the gradients of what it writes (which it takes away, where the kernel
-    overwrites). ``explain()`` says in words what it does; ``memory_plan(*args)`` what a launch needs; `ir`, `spirv` ... show the
-    stages of what was compiled last.
-    """
-
-    __sg_is_kernel__ = True
-
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
-        self._last: Differentiated | None = None
-
-    def __repr__(self) -> str:
-        return f"<gradient of kernel {self.kernel.function.__qualname__}>"
-
-    def __call__(self, *args: Any, returned: Any = None, **kwargs: Any) -> None:
-        """Launch the gradient. ``returned``: the adjoint of the value that the kernel returns.
-
-        Raises SpirogradCompilationError, with the line, for what has no derivative, and where the gradient needs values that the kernel
-        overwrites.
-        """
-        if context.current_trace() is not None:
-            raise SpirogradSyntaxError("a gradient cannot be launched from a kernel", None, "launch it from Python")
-        session, specialization, bound = self.kernel.specialized(args, kwargs)
-        made = self.of(session, specialization)
-        made.check_bare()
-        made.launch(self.kernel.pack(session, specialization, bound, gradients=True), returned, specialization.last_number)
-
-    def of(self, session: Any, specialization: Specialization) -> Differentiated:
-        """The derivative of what the kernel is compiled to; differentiated once."""
-        made = specialization.derivatives.get("reverse")
-        if made is None:
-            made = specialization.derivatives["reverse"] = Differentiated(session, self.kernel, specialization, "reverse")
-        self._last = made
-        return made
-
-    def explain(self, *args: Any, **kwargs: Any) -> str:
-        """In words: what is recorded and why, what runs again, where gradients come from and go to, where they end.
-
-        Of what was compiled last, or for the arguments of a launch.
-        """
-        if self._last is None or args or kwargs:
-            session, specialization, _ = self.kernel.specialized(args, kwargs)
-            self.of(session, specialization)
-        assert self._last is not None
-        return explained(self._last.label, self._last.primal.kernel.loc, self._last.derivative)
-
-    def memory_plan(self, *args: Any, **kwargs: Any) -> MemoryPlan:
-        """What a launch with these arguments, now, would need of memory for the tapes of its loops: for each how many entries, and how that
-        was found, bytes and rows; and what the heap of tapes has and may have. Printable. The gradient does not run, at most kernels that
-        count iterations, which takes a wait.
-
-        Raises what a launch would: SpirogradCompilationError, with the line, for what has no derivative, OutOfDeviceMemory if the tapes
-        have no room.
-        """
-        session, specialization, bound = self.kernel.specialized(args, kwargs)
-        packer = self.kernel.pack(session, specialization, bound, gradients=True)
-        return self.of(session, specialization).memory_plan(packer, specialization.last_number)
-
-    @property
-    def tape_bytes(self) -> int:
-        """Bytes of the tapes in which its last launch kept values of loops; 0 before the first launch, and where it needs none."""
-        plan = None if self._last is None else self._last._plan
-        return 0 if plan is None else int(plan.tape_bytes)
-
-    def _compiled_last(self) -> KernelIR | None:
-        kernel: KernelIR | None = None if self._last is None else self._last.derivative.kernel
-        return kernel
-
-    def _label(self) -> str:
-        return f"the gradient of kernel `{self.kernel.function.__name__}`"
-
-
-class BoundGradient:
-    """The gradient of a kernel that is a method, with its object."""
-
-    __sg_is_kernel__ = True
-
-    def __init__(self, gradient: Gradient, instance: Any) -> None:
-        self.gradient = gradient
-        self.instance = instance
-
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        self.gradient(self.instance, *args, **kwargs)
-
-    def explain(self, *args: Any, **kwargs: Any) -> str:
-        """As of `Gradient`."""
-        return self.gradient.explain(self.instance, *args, **kwargs)
-
-    def memory_plan(self, *args: Any, **kwargs: Any) -> MemoryPlan:
-        """As of `Gradient`."""
-        return self.gradient.memory_plan(self.instance, *args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.gradient, name)
-
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *dir(self.gradient)})

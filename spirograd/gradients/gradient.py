@@ -1,0 +1,122 @@
+"""`kernel.grad`: the derivative of a kernel in reverse mode, compiled for the same arguments and launched with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spirograd.base.errors import SpirogradSyntaxError
+from spirograd.gradients.explained import explained
+from spirograd.gradients.memory_plan import MemoryPlan
+from spirograd.gradients.specialized import SpecializedDerivative
+from spirograd.ir.nodes import Kernel as KernelIR
+from spirograd.lang import context
+from spirograd.lang.frontend.kernel import Kernel, Specialization
+from spirograd.lang.frontend.stages import Staged
+from spirograd.session import Session
+
+
+class Gradient(Staged):
+    """The derivative of a kernel in reverse mode: ``kernel.grad(*args)``, with the arguments of the kernel, after the kernel.
+
+    It adds to the gradients of what the kernel reads, from the gradients of what it writes (which it takes away, where the kernel
+    overwrites). ``explain()`` says in words what it does; ``memory_plan(*args)`` what a launch needs; `ir`, `spirv` ... show the
+    stages of what was compiled last.
+    """
+
+    __sg_is_kernel__ = True
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self._last: SpecializedDerivative | None = None
+
+    def __repr__(self) -> str:
+        return f"<gradient of kernel {self.kernel.function.__qualname__}>"
+
+    def __call__(self, *args: Any, returned: Any = None, **kwargs: Any) -> None:
+        """Launch the gradient. ``returned``: the adjoint of the value that the kernel returns.
+
+        Raises SpirogradCompilationError, with the line, for what has no derivative, and where the gradient needs values that the kernel
+        overwrites.
+        """
+        if context.current_trace() is not None:
+            raise SpirogradSyntaxError("a gradient cannot be launched from a kernel", None, "launch it from Python")
+        session, specialization, bound = self.kernel.specialized(args, kwargs)
+        made = self.of(session, specialization)
+        made.check_bare()
+        made.launch(self.kernel.pack(session, specialization, bound, gradients=True), returned, specialization.last_number)
+
+    def of(self, session: Session, specialization: Specialization) -> SpecializedDerivative:
+        """The derivative of what the kernel is compiled to; differentiated once."""
+        made = specialization.derivatives.get("reverse")
+        if made is None:
+            made = specialization.derivatives["reverse"] = SpecializedDerivative(session, self.kernel, specialization, "reverse")
+        self._last = made
+        return made
+
+    def bound_to(self, instance: Any) -> BoundGradient:
+        """That of a kernel that is a method, for one object."""
+        return BoundGradient(self, instance)
+
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """In words: what is recorded and why, what runs again, where gradients come from and go to, where they end.
+
+        Of what was compiled last, or for the arguments of a launch.
+        """
+        if self._last is None or args or kwargs:
+            session, specialization, _ = self.kernel.specialized(args, kwargs)
+            self.of(session, specialization)
+        assert self._last is not None
+        return explained(self._last.label, self._last.primal.kernel.loc, self._last.derivative)
+
+    def memory_plan(self, *args: Any, **kwargs: Any) -> MemoryPlan:
+        """What a launch with these arguments, now, would need of memory for the tapes of its loops: for each how many entries, and how that
+        was found, bytes and rows; and what the heap of tapes has and may have. Printable. The gradient does not run, at most kernels that
+        count iterations, which takes a wait.
+
+        Raises what a launch would: SpirogradCompilationError, with the line, for what has no derivative, OutOfDeviceMemory if the tapes
+        have no room.
+        """
+        session, specialization, bound = self.kernel.specialized(args, kwargs)
+        packer = self.kernel.pack(session, specialization, bound, gradients=True)
+        return self.of(session, specialization).memory_plan(packer, specialization.last_number)
+
+    @property
+    def tape_bytes(self) -> int:
+        """Bytes of the tapes in which its last launch kept values of loops; 0 before the first launch, and where it needs none."""
+        return 0 if self._last is None else self._last.tape_bytes
+
+    def _compiled_last(self) -> KernelIR | None:
+        return None if self._last is None else self._last.derivative.kernel
+
+    def _label(self) -> str:
+        return f"the gradient of kernel `{self.kernel.function.__name__}`"
+
+
+class BoundGradient:
+    """The gradient of a kernel that is a method, with its object."""
+
+    __sg_is_kernel__ = True
+
+    def __init__(self, gradient: Gradient, instance: Any) -> None:
+        self.gradient = gradient
+        self.instance = instance
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        self.gradient(self.instance, *args, **kwargs)
+
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """As of `Gradient`."""
+        return self.gradient.explain(self.instance, *args, **kwargs)
+
+    def memory_plan(self, *args: Any, **kwargs: Any) -> MemoryPlan:
+        """As of `Gradient`."""
+        return self.gradient.memory_plan(self.instance, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.gradient, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self.gradient)})
+
+
+context.set_gradient(Gradient)
