@@ -13,6 +13,7 @@ from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.later import Later
 from spirograd.base.wording import did_you_mean
 from spirograd.config import Config, make_config
+from spirograd.gradients.gradient import Gradient
 from spirograd.lang import context, scalar
 from spirograd.lang.data.tree import root
 from spirograd.lang.hints import extension
@@ -36,6 +37,8 @@ _LEVELS = {
     "error": logging.ERROR,
     "critical": logging.CRITICAL,
 }
+# The language does not know the packages above it.
+context.set_gradient(Gradient)
 
 
 def available_archs() -> list[str]:

@@ -117,6 +117,3 @@ class BoundGradient:
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *dir(self.gradient)})
-
-
-context.set_gradient(Gradient)

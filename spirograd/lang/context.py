@@ -98,12 +98,12 @@ def set_recorder(new: Recorder | None) -> Recorder | None:
 
 def gradient_of(kernel: Any) -> Any:
     """What is `kernel.grad`."""
-    assert _gradient is not None, "the package `gradients`, which is above the language, was not imported"
+    assert _gradient is not None, "`spirograd.api` says what it is"
     return _gradient(kernel)
 
 
 def set_gradient(make: Callable[[Any], Any]) -> None:
-    """Say what `kernel.grad` is (called by `gradients` only)."""
+    """Say what `kernel.grad` is (called by the API only)."""
     global _gradient
     _gradient = make
 

@@ -31,7 +31,7 @@ ALLOWED = {
     "gradients": {"base", "ir", "autodiff", "lang", "runtime", "session"},
     "ad": {"base", "ir", "lang", "gradients"},
     "report": {"base", "ir", "compiler", "dumps", "spirvgen", "llvmgen"},
-    "api": {"base", "config", "lang", "runtime", "session"},
+    "api": {"base", "config", "gradients", "lang", "runtime", "session"},
     "types": {"base", "lang"},
     "math": {"base", "lang"},
 }
