@@ -10,11 +10,9 @@ from spirograd.base.sizes.nodes import (
     Add,
     Element,
     Extent,
-    FloorDiv,
     IfLess,
     Max,
     MaxOver,
-    Mod,
     Mul,
     Size,
     Sub,
@@ -24,6 +22,7 @@ from spirograd.base.sizes.nodes import (
 )
 from spirograd.base.sizes.simplify import simplify
 from spirograd.ir import ops
+from spirograd.ir.addresses import SIZES, cell_offset, component_number
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Region, TempKind, TempRef, ref_of
 
 
@@ -186,15 +185,9 @@ def _array_offset(ref: ArrayRef, indices: Sequence[Size]) -> Size | None:
 def _field_offset(ref: FieldRef, indices: Sequence[Size]) -> Size | None:
     axes, layout = len(ref.shape), ref.layout
     index: list[Size] = [simplify(Sub(i, o)) for i, o in zip(indices, layout.origin or (0,) * axes)]
-    component = 0
-    for i, n in zip(indices[axes:], ref.element_shape):
-        if not isinstance(i, int) or not 0 <= i < n:
-            return None
-        component = component * n + i
+    inner = [i for i, n in zip(indices[axes:], ref.element_shape) if isinstance(i, int) and 0 <= i < n]
+    if len(inner) < len(ref.element_shape):
+        return None
     if any(isinstance(i, int) and not 0 <= i < n for i, n in zip(index, ref.shape)):
         return None
-    offset: Size = layout.components[component]
-    for term in layout.terms:
-        part: Size = FloorDiv(index[term.axis], term.div)
-        offset = Add(offset, Mul(Mod(part, term.mod) if term.mod else part, term.stride))
-    return offset
+    return Add(layout.components[component_number(inner, ref.element_shape)], cell_offset(layout, index, SIZES) or 0)

@@ -10,6 +10,7 @@ import numpy as np
 
 from spirograd.base.artifact import Slot
 from spirograd.base.dtypes import storage
+from spirograd.ir.addresses import NUMBERS, cell_offset, component_number
 from spirograd.ir.nodes import ArrayRef, FieldRef, Ref
 
 
@@ -50,14 +51,8 @@ def numbering(ref: Ref, rank: int) -> tuple[Callable[[list[int]], int] | None, t
         return None, origin
 
     def number(index: list[int]) -> int:
-        address = 0
-        for term in layout.terms:
-            part = index[term.axis] // term.div
-            address += (part % term.mod if term.mod else part) * term.stride
-        component = 0
-        for i, n in zip(index[outer:], shape):
-            component = component * n + i
-        return (address + layout.components[component]) // size
+        cell = cell_offset(layout, index, NUMBERS) or 0
+        return (cell + layout.components[component_number(index[outer:], shape)]) // size
 
     return number, origin
 

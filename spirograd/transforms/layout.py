@@ -11,6 +11,7 @@ from spirograd.base.artifact import TAPE_WORDS, ArgBlock, Slot
 from spirograd.base.dtypes import DType, f16, f32, i32, i64, storage, u1, u32
 from spirograd.base.targets import Generator
 from spirograd.ir import ops
+from spirograd.ir.addresses import Arithmetic, cell_offset, component_number
 from spirograd.ir.nodes import ArrayArg, ArrayRef, BufferRef, FieldRef, Kernel, Op, ScalarArg, TapeRef, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.atomic_ways import needs_locks, unfinished_sites
@@ -250,10 +251,7 @@ class _Layout(Rewriter):
         shape_indices = [self.b.cast(i, t) for i in indices[:n]]
         if ref.layout.origin:
             shape_indices = [self._sub(i, o) for i, o in zip(shape_indices, ref.layout.origin)]
-        total: Op | None = None
-        for term in ref.layout.terms:
-            i = self._mod(self._div(shape_indices[term.axis], term.div), term.mod)
-            total = self._add(total, self._mul(i, term.stride // size))
+        total = cell_offset(ref.layout, shape_indices, Arithmetic(self._add, self._mul, self._div, self._mod), size)
         offset = self._component(ref, indices[n:], t, size)
         return self._add(total, offset)
 
@@ -261,9 +259,7 @@ class _Layout(Rewriter):
         """The offset of a component in elements: a table where the number is constant, else a multiple or a chain of choices."""
         table = [c // size for c in ref.layout.components]
         if all(i.code is ops.const for i in indices):
-            number = 0
-            for i, extent in zip(indices, ref.element_shape):
-                number = number * extent + int(i.attr)
+            number = component_number([int(i.attr) for i in indices], ref.element_shape)
             return self.b.const(table[min(max(number, 0), len(table) - 1)], t)
         at = self._horner([self.b.cast(i, t) for i in indices], ref.element_shape)
         step = table[1] - table[0]
@@ -347,15 +343,11 @@ class _Layout(Rewriter):
         return a if constant == 1 else self.b.emit(ops.mul, a, self._const(constant, a), attr="nsw")
 
     def _div(self, a: Op, constant: int) -> Op:
-        if constant == 1:
-            return a
         if constant & (constant - 1) == 0:
             return self.b.emit(ops.shr, a, self._const(constant.bit_length() - 1, a))
         return self.b.emit(ops.idiv, a, self._const(constant, a))
 
     def _mod(self, a: Op, constant: int) -> Op:
-        if constant == 0:
-            return a
         if constant & (constant - 1) == 0:
             return self.b.emit(ops.and_, a, self._const(constant - 1, a))
         return self.b.emit(ops.irem, a, self._const(constant, a))

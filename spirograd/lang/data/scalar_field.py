@@ -22,6 +22,7 @@ from spirograd.base.errors import (
 )
 from spirograd.base.tracebacks import user_location
 from spirograd.base.wording import counted
+from spirograd.ir.addresses import NUMBERS, cell_offset
 from spirograd.ir.nodes import FieldRef, Layout
 from spirograd.lang import ops, scalar
 from spirograd.lang.data import partners, transfer
@@ -350,7 +351,7 @@ class ScalarField(Field):
     def _addresses(self, key: Any) -> list[int]:
         layout = self.addresses
         index = element_index(key, self.shape, self._origin, f"field `{self.name}`")
-        base = sum((index[t.axis] // t.div % t.mod if t.mod else index[t.axis] // t.div) * t.stride for t in layout.terms)
+        base = cell_offset(layout, index, NUMBERS) or 0
         return [base + c for c in layout.components]
 
     def _read(self, address: int) -> Any:

@@ -1,0 +1,48 @@
+"""Where an element of a field lies in the buffer of its tree: one computation, over numbers, over sizes and over operations of the IR."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from spirograd.base.sizes.nodes import Add, FloorDiv, Mod, Mul, Size
+from spirograd.ir.nodes import Layout
+
+T = TypeVar("T")
+
+
+class Arithmetic(NamedTuple, Generic[T]):
+    """What addresses are computed with. Second operands of all but ``add`` are constants above 0."""
+
+    add: Callable[[T, T], T]
+    mul: Callable[[T, int], T]
+    div: Callable[[T, int], T]
+    mod: Callable[[T, int], T]
+
+
+NUMBERS: Arithmetic[int] = Arithmetic(operator.add, operator.mul, operator.floordiv, operator.mod)
+SIZES: Arithmetic[Size] = Arithmetic(Add, Mul, FloorDiv, Mod)
+
+
+def cell_offset(layout: Layout, index: Sequence[T], by: Arithmetic[T], unit: int = 1) -> T | None:
+    """The sum of the terms of ``layout`` in units of ``unit`` bytes, for an index from which the origin was subtracted; None if there are
+    no terms. The offset of the component comes on top."""
+    total: T | None = None
+    for term in layout.terms:
+        part = index[term.axis]
+        if term.div != 1:
+            part = by.div(part, term.div)
+        if term.mod:
+            part = by.mod(part, term.mod)
+        part = by.mul(part, term.stride // unit)
+        total = part if total is None else by.add(total, part)
+    return total
+
+
+def component_number(index: Sequence[int], element_shape: Sequence[int]) -> int:
+    """The row-major number of a component, by which `Layout.components` has its offset."""
+    number = 0
+    for i, extent in zip(index, element_shape):
+        number = number * extent + i
+    return number
