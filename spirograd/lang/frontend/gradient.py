@@ -8,12 +8,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradSyntaxError, render
+from spirograd.base.dtypes import storage
+from spirograd.base.errors import (
+    OutOfDeviceMemory,
+    SpirogradCompilationError,
+    SpirogradRuntimeError,
+    SpirogradRuntimeTypeError,
+    SpirogradSyntaxError,
+    render,
+)
 from spirograd.base.sizes import evaluate
 from spirograd.ir.nodes import ArrayRef, FieldRef, ScalarArg, ref_of
 from spirograd.ir.nodes import Kernel as KernelIR
 from spirograd.lang import context
 from spirograd.lang.frontend.explained import explained, name_of
+from spirograd.lang.frontend.memory import INT32_MAX
 from spirograd.lang.frontend.memory_plan import MemoryPlan, memory_plan
 from spirograd.lang.frontend.shared_arrays import refuse_shared
 from spirograd.lang.frontend.stages import Staged
@@ -176,7 +185,15 @@ class Differentiated:
         for k, (ref, sizes) in enumerate(zip(logging.logs, logging.sizes)):
             counted = counts[2 * k : 2 * k + 2] or (0, 0)
             shape = [n if size is None else evaluate(size, scalars.__getitem__, _extent_of(arrays)) for n, size in zip(counted, sizes)]
-            logs.append(session.scratch(ref.dtype, tuple(max(int(n), 0) for n in shape)))
+            rows, entries = (max(int(n), 0) for n in shape)
+            if rows * entries >= INT32_MAX:
+                nbytes = rows * entries * storage(ref.dtype).size
+                text = (
+                    f"{self.label} overwrites values that its gradient needs, and saving them takes {nbytes:,} bytes or more: a launch "
+                    f"saves fewer than {INT32_MAX:,} of them"
+                )
+                raise OutOfDeviceMemory(render(text, logging.loads[0].loc if logging.loads else None, "run fewer iterations in one launch"))
+            logs.append(session.scratch(ref.dtype, (rows, entries)))
         values = plan.launch([*scalars, *(0 for _ in logs)], [*arrays, *logs], self.primal.trees, drawn=number)
         return values, plan.last_number if number is None else number, logs
 
