@@ -9,6 +9,67 @@ import pytest
 import spirograd as sg
 
 
+@pytest.mark.parametrize("first", ["small", "large"])
+def test_a_field_without_memory_harms_no_other(arch: str, first: str) -> None:
+    """Fields that are placed together lie in one allocation, unless there is no memory for all of them."""
+    sg.init(arch=arch, device_memory_GB=1 / 16)
+    small = sg.field(sg.i32, 5)
+    large = sg.field(sg.f32, 1 << 26)
+    of_parts = sg.Vector.field(2, sg.f32, 3, layout=sg.Layout.SOA)
+    active = sg.field(sg.f32, 4, needs_grad=True)
+
+    @sg.kernel
+    def count():
+        for i in small:
+            small[i] += i
+
+    @sg.kernel
+    def grow():
+        for i in large:
+            large[i] += 1
+
+    @sg.kernel
+    def square():
+        for i in of_parts:
+            of_parts[i] += active[i] * active[i]
+
+    def refused() -> None:
+        for use in (grow, lambda: large[3], lambda: large.fill(1), large.to_numpy):
+            with pytest.raises(sg.OutOfDeviceMemory, match="there is no memory for `large`: cannot allocate 268435456 bytes"):
+                use()
+
+    if first == "large":
+        refused()
+    for turn in range(1, 4):
+        count()
+        assert (small.to_numpy() == turn * np.arange(5)).all()
+        refused()
+        active.from_numpy(np.arange(4, dtype=np.float32))
+        of_parts.fill(0)
+        square()
+        assert of_parts.to_numpy().tolist() == [[0, 0], [1, 1], [4, 4]]
+    later = sg.field(sg.f32, 6)
+    later.fill(2)
+    assert later.to_numpy().sum() == 12
+
+
+def test_a_tree_that_was_finalized_stays_whole(arch: str) -> None:
+    sg.init(arch=arch, device_memory_GB=1 / 16)
+    builder = sg.FieldsBuilder()
+    small = sg.field(sg.i32)
+    large = sg.field(sg.f32)
+    builder.dense(sg.i, 5).place(small)
+    builder.dense(sg.i, 1 << 26).place(large)
+    tree = builder.finalize()
+    for field in (small, large):
+        with pytest.raises(sg.OutOfDeviceMemory, match="there is no memory for `small`, `large`"):
+            field.fill(1)
+    tree.destroy()
+    other = sg.field(sg.i32, 3)
+    other.fill(1)
+    assert other.to_numpy().sum() == 3
+
+
 @pytest.mark.archs("cpu", "vulkan")
 def test_running_out(arch: str) -> None:
     sg.init(arch=arch, device_memory_GB=0.0625)
