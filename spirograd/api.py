@@ -129,6 +129,10 @@ class _CurrentConfig:
             raise AttributeError(f"there is no option {name!r}{'; ' if hint else ''}{hint}")
         return getattr(options, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        getattr(self, name)  # an unknown one says so
+        raise SpirogradRuntimeError(f"options of a running session do not change: `init({name}={value!r})` starts one that has it")
+
     def __dir__(self) -> list[str]:
         return dir(context.session().cfg) if context.has_session() else []
 

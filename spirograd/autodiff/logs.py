@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from spirograd.analysis.sizes import size_of
 from spirograd.autodiff.activity import is_float
 from spirograd.autodiff.prepare.induction import induction
-from spirograd.autodiff.sweep import Counter, as_entries, counter_for, noted, noted_type, recalled, turns
+from spirograd.autodiff.sweep import IN_I32, Counter, as_entries, counter_for, noted, noted_type, recalled, turns
 from spirograd.autodiff.threaded import LOOPS, Cell, Threaded
 from spirograd.base.dtypes import DType, i32
 from spirograd.base.errors import SpirogradUnsupportedError
@@ -170,7 +170,7 @@ class _Entries(Cell):
 class _Noting(Threaded):
     """Counts what is logged. ``site`` is called for each operation that is."""
 
-    def __init__(self, plans: Sequence[_Plan], count: Counter = Counter()) -> None:
+    def __init__(self, plans: Sequence[_Plan], count: Counter = IN_I32) -> None:
         super().__init__()
         self.plans = plans
         self.count = count

@@ -19,7 +19,7 @@ from spirograd.autodiff.derivative import Place
 from spirograd.autodiff.needs import states
 from spirograd.autodiff.prepare.elements import Numbers, indices_of, owned
 from spirograd.autodiff.segments import NO_SEGMENTS, Segments
-from spirograd.autodiff.sweep import Counter, Recording, Sweep, segments, turns
+from spirograd.autodiff.sweep import IN_I32, Counter, Recording, Sweep, segments, turns
 from spirograd.autodiff.values import add_temp, load_temp, store_temp, temp_of, total, zero
 from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import VOID, DType
@@ -41,7 +41,7 @@ class Reversed:
 
 
 def reverse(
-    kernel: Kernel, partner: Partner, *, locate_nan: bool = False, segments: Segments = NO_SEGMENTS, counter: Counter = Counter()
+    kernel: Kernel, partner: Partner, *, locate_nan: bool = False, segments: Segments = NO_SEGMENTS, counter: Counter = IN_I32
 ) -> Reversed:
     """The gradient kernel of ``kernel``, which is kernel IR before `offload`.
 
@@ -364,7 +364,9 @@ class _Reverse:
         assert count is not None
         t, most = self.sweep.counter.dtype, self.sweep.counter.most
         if most is not None:
-            message = f"this loop makes more than {most:,} iterations, and this device has no 64-bit integers to count them for the gradient"
+            message = (
+                f"this loop makes more than {most:,} iterations, and this device has no 64-bit integers to count them for the gradient"
+            )
             site = FaultSite("loop", message, (), op.loc)
             self.b.emit(ops.check, self.b.emit(ops.le, count, self.b.const(most, t)), attr=site, type=VOID)
         self.loop(op, self.b.const(0, t), count)

@@ -28,17 +28,20 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """The type that counts the iterations of a `while`. ``most``: the largest count to go on with, which the reverse of the loop checks; None
-    if the type holds every count."""
+    """The type that counts the iterations of a `while`. ``most``: the largest count to go on with, which the reverse of the loop checks;
+    None if the type holds every count."""
 
     dtype: DType = i32
     most: int | None = None
 
 
+IN_I32 = Counter()
+
+
 def counter_for(caps: Capabilities) -> Counter:
     """The counter for a device. Drivers that end loops early do so long before 2^31 iterations."""
     if caps.loop_limit:
-        return Counter()
+        return IN_I32
     return Counter(i64) if caps.int64 else Counter(i32, 2**31 - 2)
 
 

@@ -260,8 +260,8 @@ class Tree:
         self.closed = True
 
     def settle(self) -> None:
-        """Close the tree before its fields are used. If there is no memory for all of them, and the tree is ``divisible``, what can do with an
-        allocation of its own moves to another tree."""
+        """Close the tree before its fields are used. If there is no memory for all of them, and the tree is ``divisible``, each node below the
+        root that can do with an allocation of its own gets a tree of its own."""
         if self.closed:
             return
         self.close()
