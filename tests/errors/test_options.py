@@ -45,7 +45,7 @@ def test_options_of_a_running_session_do_not_change() -> None:
     sg.init(arch=sg.interpreter)
     with pytest.raises(sg.SpirogradRuntimeError, match=r"do not change: `init\(debug=True\)` starts one that has it"):
         sg.cfg.debug = True
-    with pytest.raises(AttributeError, match=r"there is no option 'debgu'; did you mean `debug`\?"):
+    with pytest.raises(AttributeError, match=r"`init` has no option `debgu`; did you mean `debug`\?"):
         sg.cfg.debgu = True
     assert sg.cfg.debug is False and vars(sg.cfg) == {} and isinstance(Config().debug, bool)
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError, SpirogradTypeError, SpirogradUnsupportedError
+from spirograd.base.near_names import NearNames
 from spirograd.lang import context
 from spirograd.lang.data.layout import Digit, assign_offsets, decode_of
 
@@ -42,7 +43,7 @@ def _extents(axes: Sequence[int], shape: Any) -> tuple[int, ...]:
     return tuple(int(e) for e in extents)
 
 
-class SNode:
+class SNode(NearNames):
     """A node of a field tree: the root, a dense level, or the place of a scalar.
 
     ``shape``: extents down to here, one per axis in the order of axis numbers.
@@ -195,6 +196,9 @@ class SNode:
         ``index[axis] = sum((counter // div % mod) * mul)``, mod 0 meaning no modulo."""
         return decode_of(self.path, self.axis_numbers)
 
+    def __sg_describe__(self) -> str:
+        return "a node of a field tree"
+
     def __repr__(self) -> str:
         return " => ".join(node._label() for node in self.path)
 
@@ -225,7 +229,7 @@ class Place(SNode):
         return sum(node.offset for node in self.path)
 
 
-class Tree:
+class Tree(NearNames):
     """A tree of nodes and the memory of its fields. ``id`` is unique in the process. ``divisible``: see `settle`."""
 
     def __init__(self, divisible: bool = False) -> None:
@@ -260,8 +264,8 @@ class Tree:
         self.closed = True
 
     def settle(self) -> None:
-        """Close the tree before its fields are used. If there is no memory for all of them, and the tree is ``divisible``, each node below the
-        root that can do with an allocation of its own gets a tree of its own."""
+        """Close the tree before its fields are used. If there is no memory for all of them, and the tree is ``divisible``, each node below
+        the root that can do with an allocation of its own gets a tree of its own."""
         if self.closed:
             return
         self.close()
@@ -343,7 +347,7 @@ def _collected(users: weakref.WeakSet[Any]) -> None:
         user.trees.clear()
 
 
-class FieldsBuilder:
+class FieldsBuilder(NearNames):
     """A field tree of its own: ``fb = FieldsBuilder(); fb.dense(i, 8).place(x); tree = fb.finalize()``; ``tree.destroy()`` frees it."""
 
     def __init__(self) -> None:
@@ -410,6 +414,9 @@ class GlobalRoot(FieldsBuilder):
         if self.tree.closed:
             self.tree = Tree(divisible=True)
         return self.tree.root
+
+    def __sg_describe__(self) -> str:
+        return "`root`"
 
     def __repr__(self) -> str:
         return "root"

@@ -17,6 +17,7 @@ from spirograd.base.errors import (
     SpirogradSyntaxError,
     render,
 )
+from spirograd.base.near_names import NearNames
 from spirograd.base.sizes import evaluate
 from spirograd.ir.nodes import ArrayRef, FieldRef, ScalarArg, ref_of
 from spirograd.ir.nodes import Kernel as KernelIR
@@ -244,7 +245,7 @@ def _leaves(returns: Any, value: Any, label: str) -> Sequence[float]:
         raise SpirogradRuntimeTypeError(f"{label}: `returned=` takes what the kernel returns ({returns}), got {describe(value)}") from None
 
 
-class Gradient(Staged):
+class Gradient(Staged, NearNames):
     """The derivative of a kernel in reverse mode: ``kernel.grad(*args)``, with the arguments of the kernel, after the kernel.
 
     It adds to the gradients of what the kernel reads, from the gradients of what it writes (which it takes away, where the kernel
