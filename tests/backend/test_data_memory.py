@@ -242,3 +242,44 @@ def test_fields_are_the_data_of_their_session(arch: str) -> None:
         results.append(f.to_numpy())
     np.testing.assert_array_equal(results[0], [0, 1])
     np.testing.assert_array_equal(results[1], [0, 1, 2])
+
+
+@pytest.mark.archs("cpu")  # whose memory takes room only where it is touched; others have no allocations as large
+def test_fields_of_more_than_32_bits(session) -> None:
+    """Elements, and bytes, beyond 2^31 and 2^32."""
+    columns = (1 << 30) + (1 << 29) + 7
+    x, line = sg.field(sg.u8, (3, columns)), sg.field(sg.u8, (1 << 31) + 100)
+    assert 3 * columns > 1 << 32
+
+    @sg.kernel
+    def touch():
+        for i in range(10):
+            x[2, columns - 1 - i] = sg.cast(i + 1, sg.u8)
+            x[1, i] = sg.u8(7)
+        for i in range(1 << 31, (1 << 31) + 5):
+            line[i] = sg.u8(5)
+
+    touch()
+    assert [x[2, columns - 1 - i] for i in range(12)] == [*range(1, 11), 0, 0]
+    assert [x[1, 0], x[1, 9], x[1, 10], x[0, 0], x[0, columns - 1], x[2, 0]] == [7, 7, 0, 0, 0, 0]
+    assert [line[(1 << 31) + i] for i in range(-1, 6)] == [0, 5, 5, 5, 5, 5, 0] and line[0] == line[4] == 0
+    x[2, columns - 50] = 77
+    assert x[2, columns - 50] == 77 and x[2, columns - 49] == 0
+
+
+@pytest.mark.archs("cpu")
+@pytest.mark.long
+def test_whole_fields_of_more_than_32_bits(session) -> None:
+    x = sg.field(sg.u8, (2, (1 << 31) + 3))
+
+    @sg.kernel
+    def total() -> sg.i64:
+        s = sg.i64(0)
+        for i, j in x:
+            s += sg.cast(x[i, j], sg.i64)
+        return s
+
+    x.fill(3)
+    assert total() == 3 * ((1 << 32) + 6)
+    x[1, (1 << 31) + 2] = 9
+    assert total() == 3 * ((1 << 32) + 6) + 6
