@@ -11,6 +11,7 @@ from typing import Any
 from spirograd.base import dtypes, knobs, tracebacks
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.later import Later
+from spirograd.base.near_names import NoAttribute
 from spirograd.base.wording import did_you_mean
 from spirograd.config import Config, make_config
 from spirograd.gradients.gradient import Gradient
@@ -128,9 +129,12 @@ class _CurrentConfig:
             raise AttributeError(name)
         options = context.session().cfg
         if not hasattr(options, name):
-            hint = did_you_mean(name, vars(options))
-            raise AttributeError(f"there is no option {name!r}{'; ' if hint else ''}{hint}")
+            raise NoAttribute("`init`", name, lambda: vars(options), "option")
         return getattr(options, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        getattr(self, name)  # an unknown one says so
+        raise SpirogradRuntimeError(f"options of a running session do not change: `init({name}={value!r})` starts one that has it")
 
     def __dir__(self) -> list[str]:
         return dir(context.session().cfg) if context.has_session() else []

@@ -52,17 +52,31 @@ class Config:
     num_compile_threads: int = 1
 
 
-# Options of the family that need no setting here: accepted, and noted at debug level. Prefixes end with an underscore.
-ACCEPTED = (
-    "ad_stack_", "offline_cache_", "flatten_if", "require_version", "advanced_", "print_", "gdb_trigger", "real_matrix_scalarize",
-    "force_scalarize_matrix", "half2_vectorization", "demote_dense_struct_fors", "cuda_stack_limit", "raise_on_templated_floats", "verbose",
-    "log_file", "kernel_profiler_", "timeline", "packed", "dynamic_index", "use_", "cpu_", "cuda_", "vk_",
-    "saturating_grid_dim", "max_block_dim",
-    "make_", "lower_access", "move_loop_invariant_outside_if", "cache_loop_invariant_global_vars", "auto_mesh_local", "constant_folding",
-    "detect_read_only", "ndarray_use_cached_allocator", "simplify_before_lower_access", "simplify_after_lower_access", "default_up",
-    "quant_opt_", "src_ll_cache", "make_thread_local", "make_block_local", "fast_compile", "compile_config", "allow_nv_shader_extension",
-    "external_optimization_level", "num_", "default_ad_stack_size", "experimental_", "mesh_", "check_", "debug_", "graph_", "stack_",
-)  # fmt: skip
+# Options of the family without effect here, by the reason: "" where nothing is amiss without them, which is noted at debug level only.
+_NO_EFFECT: dict[str, str] = {
+    "": """
+        ad_stack_experimental_enabled ad_stack_size ad_stack_sparse_threshold_bytes default_ad_stack_size
+        allow_nv_shader_extension auto_mesh_local_default_occupacy cache_loop_invariant_global_vars constant_folding cpu_block_dim_adaptive
+        cuda_stack_limit default_up demote_dense_struct_fors demote_no_access_mesh_fors detect_read_only dynamic_index
+        experimental_auto_mesh_local experimental_real_function external_optimization_level fast_compile flatten_if force_scalarize_matrix
+        half2_vectorization lower_access make_block_local make_cpu_multithreading_loop make_mesh_block_local make_thread_local
+        mesh_localize_all_attr_mappings mesh_localize_from_end_mapping mesh_localize_to_end_mapping move_loop_invariant_outside_if
+        ndarray_use_cached_allocator offline_cache_cleaning_factor offline_cache_cleaning_policy optimize_mesh_reordered_mapping packed
+        print_non_pure quant_opt_atomic_demotion quant_opt_store_fusion raise_on_templated_floats real_matrix_scalarize
+        simplify_after_lower_access simplify_before_lower_access src_ll_cache use_llvm use_unified_memory""",
+    "it is about a compiler with other stages; `print_ir=True` and `kernel.ir()` show those that there are": """
+        print_accessor_ir print_ir_dbg_info print_kernel_amdgcn print_kernel_asm print_kernel_llvm_ir print_kernel_llvm_ir_optimized
+        print_preprocessed_ir print_struct_llvm_ir""",
+    "the environment variable SG_DUMP says where stages are written": "debug_dump_path",
+    "`log_level` says what is told": "log_file verbose verbose_kernel_launches",
+    "there is no profiler yet": "kernel_profiler timeline",
+    "versions of the family are not those of spirograd": "require_version",
+    "no debugger is started": "gdb_trigger",
+    "the driver's own version is taken": "vk_api_version",
+    "`sg.loop_config(block_dim=...)` sets the size of workgroups": "gpu_max_reg max_block_dim saturating_grid_dim",
+    "spirograd makes its own queue": "external_metal_command_queue external_metal_command_queue_is_torch_queue",
+}
+WITHOUT_EFFECT = {name: reason for reason, names in _NO_EFFECT.items() for name in names.split()}
 _ALIASES = {"debug": "SG_DEBUG", "arch": "SG_ARCH"}
 
 
@@ -73,10 +87,12 @@ def make_config(arch: str, options: dict[str, Any]) -> Config:
     for name, value in options.items():
         if name in known:
             setattr(config, name, _converted(name, value, getattr(config, name)))
-        elif any(name == a or (a.endswith("_") and name.startswith(a)) for a in ACCEPTED):
-            logger.debug("option %s=%r needs no setting and is ignored", name, value)
+            _warned(name, getattr(config, name))
+        elif name in WITHOUT_EFFECT:
+            if not _warned(name, value):
+                logger.debug("option %s=%r needs no setting and is ignored", name, value)
         else:
-            hint = did_you_mean(name, [*known, *(a for a in ACCEPTED if not a.endswith("_"))])
+            hint = did_you_mean(name, [*known, *WITHOUT_EFFECT])
             raise SpirogradRuntimeError(f"`init` has no option `{name}`{'; ' if hint else ''}{hint}")
     for name in known:
         text = os.environ.get(_ALIASES.get(name, f"SG_{name.upper()}"), "")
@@ -85,6 +101,14 @@ def make_config(arch: str, options: dict[str, Any]) -> Config:
     if knobs.get("SG_CACHE_DIR"):
         config.offline_cache_file_path = str(Path(knobs.get("SG_CACHE_DIR")).expanduser())
     return config
+
+
+def _warned(name: str, value: Any) -> bool:
+    """Warn if an option asks for something that is not done; whether it does."""
+    reason = WITHOUT_EFFECT.get(name, "")
+    if reason and value:
+        logger.warning("the option `%s` of `init` has no effect: %s", name, reason)
+    return bool(reason and value)
 
 
 def _converted(name: str, value: Any, default: Any) -> Any:

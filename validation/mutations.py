@@ -28,7 +28,8 @@ from spirograd.spirvgen.naga_check import check_for_naga
 from spirograd.spirvgen.validate import available, validate
 from validation.case import load
 from validation.collecting import kernels_of
-from validation.mutation_kinds import BOTH, KINDS, Kind
+from validation.mutation_kind import BOTH, Kind
+from validation.mutation_kinds import KINDS
 from validation.mutation_parts import Parts
 from validation.profiles import PROFILES
 

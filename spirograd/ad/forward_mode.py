@@ -14,6 +14,7 @@ from spirograd.ad.entries import Launch, footprint_of
 from spirograd.ad.exposed import Exposed, clear_elements
 from spirograd.ad.versions import memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
+from spirograd.base.near_names import NearNames
 from spirograd.gradients.specialized import SpecializedDerivative
 from spirograd.ir.nodes import FieldRef
 from spirograd.lang import context
@@ -25,7 +26,7 @@ from spirograd.lang.scalar import describe
 logger = logging.getLogger("spirograd")
 
 
-class FwdMode(context.Recorder):
+class FwdMode(context.Recorder, NearNames):
     """Run kernels with tangents: ``with FwdMode(loss=y, param=x, seed=v): kernel()`` leaves in ``y.dual`` the derivative of y along v.
 
     ``loss``: a field or array with dual, or several in a list: what is asked for. ``param``: one, by which to differentiate. ``seed``: the

@@ -16,6 +16,7 @@ from spirograd.ad.guard import Guard
 from spirograd.ad.report import MemoryReport
 from spirograd.ad.versions import Saved, Versions, memory_identity
 from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradTypeError, render
+from spirograd.base.near_names import NearNames
 from spirograd.base.wording import counted
 from spirograd.gradients.specialized import GAP_HINT
 from spirograd.lang import context
@@ -30,7 +31,7 @@ _INACTIVE = "depends on no memory that has a gradient"
 _INACTIVE_HINT = "a number that Python reads from a field, as in `kernel(p[None])`, has no gradient: have the kernel read the field"
 
 
-class Tape(context.Recorder):
+class Tape(context.Recorder, NearNames):
     """Record launches of kernels, then compute the gradients of ``loss``: ``with Tape(loss=y): kernel()``.
 
     ``loss``: a field or array of one float, with gradient, which is set to zero when the tape is entered. Without it nothing happens at the

@@ -18,6 +18,7 @@ from spirograd.autodiff.report import logging_of, recomputed, records, refuse_lo
 from spirograd.autodiff.reverse import Reversed, reverse
 from spirograd.autodiff.segments import segments_for
 from spirograd.autodiff.sizing import sizing
+from spirograd.autodiff.sweep import counter_for
 from spirograd.base.caps import Capabilities
 from spirograd.base.options import CompileOptions
 from spirograd.base.python_limits import deep_recursion, gc_paused
@@ -94,7 +95,8 @@ def _reversed(primal: Kernel, partner: Partner, ctx: PassContext) -> tuple[Rever
     """The gradient kernel of a primal that is prepared; what it needs of memory; what it needs and no memory has."""
     if ctx.options.verify:
         verify(primal, "kernel")
-    made = reverse(primal, partner, locate_nan=ctx.options.locate_nan, segments=segments_for(ctx.caps))
+    segments, counter = segments_for(ctx.caps), counter_for(ctx.caps)
+    made = reverse(primal, partner, locate_nan=ctx.options.locate_nan, segments=segments, counter=counter)
     gradient = clean(made.kernel, ctx)
     if ctx.options.verify:
         verify(gradient, "kernel")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from spirograd.analysis.sizes import size_of
 from spirograd.autodiff.activity import is_float
 from spirograd.autodiff.prepare.induction import induction
-from spirograd.autodiff.sweep import noted, noted_type, recalled
+from spirograd.autodiff.sweep import IN_I32, Counter, as_entries, counter_for, noted, noted_type, recalled, turns
 from spirograd.autodiff.threaded import LOOPS, Cell, Threaded
 from spirograd.base.dtypes import DType, i32
 from spirograd.base.errors import SpirogradUnsupportedError
@@ -43,8 +43,9 @@ class Logged:
     and computes what the primal computed from the logs, whatever memory now holds where the loads that were logged look: it is the one to
     differentiate. There ``recall(entry, load)`` takes the place of a load, so that derivatives flow to the memory of the load.
 
-    ``counting`` has no effects on memory and returns, for each log, its rows and its capacity (i32); it must run while memory is as it is
-    before the primal, and `needs` of its loads tells whether that will do. None if the capacities depend on old values of atomics.
+    ``counting`` has no effects on memory and returns, for each log, its rows and its capacity (i32; 2^31 - 1 if it is that or
+    more). It must run while memory is as it is before the primal, and `needs` of its loads tells whether that will do. None if the
+    capacities depend on old values of atomics.
     """
 
     logging: Kernel
@@ -159,7 +160,7 @@ def _capacity(found: Sequence[tuple[Op, tuple[Op, ...]]]) -> Size | None:
 
 
 @dataclass(slots=True, eq=False)
-class _Counter(Cell):
+class _Entries(Cell):
     """The number of the next entry of a row: the value, and ``ahead`` of it by a constant."""
 
     plan: _Plan = field(kw_only=True)
@@ -169,18 +170,19 @@ class _Counter(Cell):
 class _Noting(Threaded):
     """Counts what is logged. ``site`` is called for each operation that is."""
 
-    def __init__(self, plans: Sequence[_Plan]) -> None:
+    def __init__(self, plans: Sequence[_Plan], count: Counter = IN_I32) -> None:
         super().__init__()
         self.plans = plans
+        self.count = count
         self.handlers |= {ops.load: self._visit_site, ops.atomic: self._visit_site, ops.cas: self._visit_site}
         self.handlers[ops.for_] = self._for
         self.loop: Op | None = None
         self.depth = 0
 
-    def site(self, op: Op, counter: _Counter) -> Op:
+    def site(self, op: Op, counter: _Entries) -> Op:
         raise NotImplementedError
 
-    def finish(self, counters: Sequence[_Counter]) -> None:
+    def finish(self, counters: Sequence[_Entries]) -> None:
         """Called at the end of a row."""
 
     # --- rows ------------------------------------------------------------------------------------------------------------
@@ -189,7 +191,7 @@ class _Noting(Threaded):
         """Start to count for rows of ``loop``."""
         for plan in self.plans:
             if plan.log.loop is loop:
-                self.cells.append(_Counter(values=[self.b.const(0)], sites=plan.sites, plan=plan))
+                self.cells.append(_Entries(values=[self.b.const(0, self.count.dtype)], sites=plan.sites, plan=plan))
 
     def _region(self, region: Region, params: tuple[Op, ...], yields: Sequence[Cell]) -> Region:
         self.depth += 1
@@ -205,7 +207,7 @@ class _Noting(Threaded):
     def terminator(self, op: Op) -> None:
         super().terminator(op)
         if self.depth == (1 if self.loop is None else 2):
-            counters = [c for c in self.cells if isinstance(c, _Counter) and c.plan.log.loop is self.loop]
+            counters = [c for c in self.cells if isinstance(c, _Entries) and c.plan.log.loop is self.loop]
             self.settle(counters)
             self.finish(counters)
 
@@ -222,45 +224,53 @@ class _Noting(Threaded):
 
     def settle(self, cells: Sequence[Cell]) -> None:
         for cell in cells:
-            if isinstance(cell, _Counter) and cell.ahead:
-                cell.values = [self.b.emit(ops.add, cell.values[0], self.b.const(cell.ahead), attr="nsw")]
+            if isinstance(cell, _Entries) and cell.ahead:
+                cell.values = [self._ahead(cell)]
                 cell.ahead = 0
+
+    def _ahead(self, counter: _Entries) -> Op:
+        """The number of the next entry."""
+        b, t, most = self.b, self.count.dtype, self.count.most
+        before = counter.values[0]
+        if not counter.ahead:
+            return before
+        if most is not None:
+            before = b.emit(ops.min_, before, b.const(most + 1 - counter.ahead, t))
+        return b.emit(ops.add, before, b.const(counter.ahead, t), attr="nsw")
 
     def entered(self, op: Op, number: int, cells: Sequence[Cell]) -> None:
         # The condition cannot pass on how far it came, but the body and what follows know how many entries it makes.
         for cell in cells:
-            assert isinstance(cell, _Counter)
+            assert isinstance(cell, _Entries)
             cell.ahead = cell.plan.in_condition.get(op, 0) if op.code is ops.while_ and number != 0 else 0
 
     def _visit_site(self, op: Op) -> Op:
         for cell in self.cells:
             if op in cell.sites:
-                assert isinstance(cell, _Counter)
+                assert isinstance(cell, _Entries)
                 new = self.site(op, cell)
                 cell.ahead += 1
                 return new
         return self.copy(op)
 
-    def place(self, counter: _Counter) -> tuple[Op, Op]:
+    def place(self, counter: _Entries) -> tuple[Op, Op]:
         """Row and entry."""
         b, loop = self.b, self.loop
-        at = counter.values[0]
-        if counter.ahead:
-            at = b.emit(ops.add, at, b.const(counter.ahead), attr="nsw")
+        at = self._ahead(counter)
         if loop is None:
             return b.const(0), at
         return b.cast(b.emit(ops.sub, loop.regions[0].params[0], self.value(loop.args[0]), attr="nsw"), i32), at
 
 
 class _Logging(_Noting):
-    def site(self, op: Op, counter: _Counter) -> Op:
+    def site(self, op: Op, counter: _Entries) -> Op:
         new = self.copy(op)
         self.b.store(counter.plan.log.ref, *self.place(counter), noted(self.b, new))
         return new
 
 
 class _Replaying(_Noting):
-    def site(self, op: Op, counter: _Counter) -> Op:
+    def site(self, op: Op, counter: _Entries) -> Op:
         assert isinstance(op.type, DType)
         entry = recalled(self.b, self.b.load(counter.plan.log.ref, *self.place(counter)), op.type)
         if op.code is ops.load and not is_float(op.type):
@@ -275,8 +285,8 @@ _OLD = TempRef("old", i32, kind=TempKind.OLD_VALUE)
 class _Counting(_Noting):
     """No effects but on temporaries; rows and capacities go to ``totals``."""
 
-    def __init__(self, plans: Sequence[_Plan], totals: Sequence[tuple[TempRef, TempRef]]) -> None:
-        super().__init__(plans)
+    def __init__(self, plans: Sequence[_Plan], totals: Sequence[tuple[TempRef, TempRef]], count: Counter) -> None:
+        super().__init__(plans, count)
         self.totals = dict(zip(plans, totals))
         nothing: Callable[[Op], Op | None] = lambda op: None  # noqa: E731
         self.handlers |= {ops.store: self._store, ops.check: nothing, ops.print_: nothing}
@@ -293,7 +303,7 @@ class _Counting(_Noting):
         assert isinstance(op.type, DType)
         return self.b.cast(self.b.load(_OLD), op.type)
 
-    def site(self, op: Op, counter: _Counter) -> Op:
+    def site(self, op: Op, counter: _Entries) -> Op:
         return self.copy(op)
 
     def _open(self, loop: Op | None) -> None:
@@ -303,19 +313,18 @@ class _Counting(_Noting):
                 b.store(rows, b.const(1 if plan.log.loop is None else 0))
                 b.store(capacity, b.const(0))
             elif plan.log.loop is loop:
-                begin, end = [b.cast(a, i32) for a in self.args(loop)]
-                count = b.emit(ops.sub, end, begin, attr="nsw")
-                b.store(rows, b.emit(ops.max_, count, b.const(0)))
+                begin, end = self.args(loop)
+                b.store(rows, as_entries(b, turns(b, begin, end)))
         super()._open(loop)
 
-    def finish(self, counters: Sequence[_Counter]) -> None:
+    def finish(self, counters: Sequence[_Entries]) -> None:
         for counter in counters:
-            self.b.atomic("max", self.totals[counter.plan][1], counter.values[0])
+            self.b.atomic("max", self.totals[counter.plan][1], as_entries(self.b, counter.values[0]))
 
 
 def _counting(primal: Kernel, plans: Sequence[_Plan], ctx: PassContext) -> Kernel | None:
     totals = [(TempRef(f"{p.log.ref.name}.rows", i32), TempRef(f"{p.log.ref.name}.capacity", i32)) for p in plans]
-    body = _Counting(plans, totals).region(primal.body)
+    body = _Counting(plans, totals, counter_for(ctx.caps)).region(primal.body)
     returns = tuple([ref for pair in totals for ref in pair])
     kernel = _read_only(dce(Kernel(f"{primal.name}_counts", primal.args, body, returns, primal.loc), ctx), ctx)
     return None if any(op.attr == _OLD for op in kernel.walk()) else kernel

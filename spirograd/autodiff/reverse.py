@@ -19,7 +19,7 @@ from spirograd.autodiff.derivative import Place
 from spirograd.autodiff.needs import states
 from spirograd.autodiff.prepare.elements import Numbers, indices_of, owned
 from spirograd.autodiff.segments import NO_SEGMENTS, Segments
-from spirograd.autodiff.sweep import Recording, Sweep, segments, turns
+from spirograd.autodiff.sweep import IN_I32, Counter, Recording, Sweep, segments, turns
 from spirograd.autodiff.values import add_temp, load_temp, store_temp, temp_of, total, zero
 from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import VOID, DType
@@ -40,25 +40,27 @@ class Reversed:
     sources: list[Place] = field(default_factory=list)
 
 
-def reverse(kernel: Kernel, partner: Partner, *, locate_nan: bool = False, segments: Segments = NO_SEGMENTS) -> Reversed:
+def reverse(
+    kernel: Kernel, partner: Partner, *, locate_nan: bool = False, segments: Segments = NO_SEGMENTS, counter: Counter = IN_I32
+) -> Reversed:
     """The gradient kernel of ``kernel``, which is kernel IR before `offload`.
 
     ``partner``: the gradient of outer memory, None if it has none. Arguments stay the same; for each float that the kernel returns a scalar
     argument follows, the adjoint of that value. ``locate_nan``: check each step for NaN that come up there.
-    ``segments``: see there. Raises SpirogradUnsupportedError, with the line, for what has no derivative.
+    ``segments``, ``counter``: see there. Raises SpirogradUnsupportedError, with the line, for what has no derivative.
     """
-    return _Reverse(kernel, partner, locate_nan, segments).run()
+    return _Reverse(kernel, partner, locate_nan, segments, counter).run()
 
 
 class _Reverse:
-    def __init__(self, kernel: Kernel, partner: Partner, locate_nan: bool, segments: Segments) -> None:
+    def __init__(self, kernel: Kernel, partner: Partner, locate_nan: bool, segments: Segments, counter: Counter) -> None:
         self.old = kernel
         self.locate_nan = locate_nan
         self.indices: list[Op] = []  # of the loops around, outermost first
         self.partner = partner
         self.found = activity(kernel, partner)
         self.b = Builder()
-        self.sweep = Sweep(self.b, kernel.returns, segments.of, states(kernel))
+        self.sweep = Sweep(self.b, kernel.returns, segments.of, states(kernel), counter)
         self.adjoints: dict[Op, Op] = {}  # of values whose definition the reverse sweep has not reached yet
         self.results: dict[Op, dict[int, Op]] = {}  # control operation -> adjoints of its results
         self.temps: dict[TempRef, TempRef] = {}
@@ -360,7 +362,14 @@ class _Reverse:
             return
         count = self.sweep.recordings[op].count
         assert count is not None
-        self.loop(op, self.b.const(0), count)
+        t, most = self.sweep.counter.dtype, self.sweep.counter.most
+        if most is not None:
+            message = (
+                f"this loop makes more than {most:,} iterations, and this device has no 64-bit integers to count them for the gradient"
+            )
+            site = FaultSite("loop", message, (), op.loc)
+            self.b.emit(ops.check, self.b.emit(ops.le, count, self.b.const(most, t)), attr=site, type=VOID)
+        self.loop(op, self.b.const(0, t), count)
 
     def loop(self, op: Op, begin: Op, count: Op) -> None:
         """The reverse of a serial loop of ``count`` iterations: a loop over its segments, the last one first."""

@@ -12,7 +12,7 @@ from spirograd.autodiff.derivative import Counting
 from spirograd.autodiff.gates import Gate, gates, noting, open_loops, passing_count
 from spirograd.autodiff.sweep import capacity_of, unsegmented
 from spirograd.base.artifact import FaultSite
-from spirograd.base.dtypes import VOID, i32
+from spirograd.base.dtypes import VOID, DType, i32
 from spirograd.base.sizes.nodes import Max, MaxOver, Size, needs_memory, walk
 from spirograd.base.sizes.simplify import simplify as simplified
 from spirograd.ir import ops
@@ -152,10 +152,13 @@ class _Checked(Rewriter):
             b, demand, every = self.b, self.args(op)[-1], self.every.get(number, 1)
             room = b.emit(ops.tape_word, attr=("tape_capacity", number), type=i32)
             counted = unsegmented(op.args[-1], every)
-            told = b.emit(ops.mul, demand, b.const(every)) if counted is None else b.cast(self.value(counted), i32)
+            told = b.emit(ops.mul, demand, b.const(every)) if counted is None else self.value(counted)
+            t = told.type
+            assert isinstance(t, DType)
             message = f"{self.name}: this loop makes {{0}} iterations, and its tapes have room for {{1}}"
-            site = FaultSite("tape", message, (i32, i32), op.loc)
-            b.emit(ops.check, b.emit(ops.le, demand, room), told, b.emit(ops.mul, room, b.const(every)), attr=site, type=VOID)
+            site = FaultSite("tape", message, (t, t), op.loc)
+            fitting = b.emit(ops.mul, b.cast(room, t), b.const(every, t))
+            b.emit(ops.check, b.emit(ops.le, demand, room), told, fitting, attr=site, type=VOID)
         return None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spirograd.autodiff.values import element, entries, whole
+from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, Type, Vec, f32, i32, i64, signed, unsigned
 from spirograd.base.loc import Loc
 from spirograd.ir import ops
@@ -25,6 +26,25 @@ class Recording:
     segment: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """The type that counts the iterations of a `while`. ``most``: the largest count to go on with, which the reverse of the loop checks;
+    None if the type holds every count."""
+
+    dtype: DType = i32
+    most: int | None = None
+
+
+IN_I32 = Counter()
+
+
+def counter_for(caps: Capabilities) -> Counter:
+    """The counter for a device. Drivers that end loops early do so long before 2^31 iterations."""
+    if caps.loop_limit:
+        return IN_I32
+    return Counter(i64) if caps.int64 else Counter(i32, 2**31 - 2)
+
+
 class Sweep:
     """Emits primal operations again. ``env``: primal value -> what it is now.
 
@@ -34,9 +54,12 @@ class Sweep:
     be done twice.
     """
 
-    def __init__(self, b: Builder, returns: Sequence[TempRef], segment_length: Callable[[Op], int], states: Mapping[Op, str]) -> None:
+    def __init__(
+        self, b: Builder, returns: Sequence[TempRef], segment_length: Callable[[Op], int], states: Mapping[Op, str], counter: Counter
+    ) -> None:
         self.b = b
         self.states = states
+        self.counter = counter
         self.segment_length = segment_length
         self.env: dict[Op, Op] = {}
         self.recordings: dict[Op, Recording] = {}
@@ -131,7 +154,7 @@ class Sweep:
             self.env[op] = self.b.append(Op(ops.while_, op.type, self.args(op), None, regions, op.loc))
             return
         tapes = self.declare(op, op.regions[1].params)
-        initial = (*self.args(op), self.b.const(0))
+        initial = (*self.args(op), self.b.const(0, self.counter.dtype))
         types = tuple([a.type for a in initial])
         self.env.update(zip(op.regions[0].params, self.b.begin(*types)))
         self.run(op.regions[0].ops[:-1], False)
@@ -140,7 +163,7 @@ class Sweep:
         body = self.recording(op.regions[1], recording, lambda params: params[-1], counted=True)
         self.b.loc = op.loc
         loop = self.b.append(Op(ops.while_, types, initial, None, (condition, body), op.loc))
-        count = self.b.emit(ops.result, loop, attr=len(initial) - 1, type=i32)
+        count = self.b.emit(ops.result, loop, attr=len(initial) - 1, type=self.counter.dtype)
         self.env[op] = loop
         self.recordings[op] = replace(recording, count=count)
         self.note_count(count, recording)
@@ -148,7 +171,7 @@ class Sweep:
     def recording(self, region: Region, recording: Recording, number: Callable[[tuple[Op, ...]], Op], counted: bool = False) -> Region:
         """A copy of the body of a loop that notes its carried values first. ``counted``: it carries the number of the iteration, too."""
         b = self.b
-        params = b.begin(*[p.type for p in region.params], *([i32] if counted else []))
+        params = b.begin(*[p.type for p in region.params], *([self.counter.dtype] if counted else []))
         self.env.update(zip(region.params, params))
         iteration = number(params)
         values = region.params[len(region.params) - len(recording.tapes) :]
@@ -166,7 +189,10 @@ class Sweep:
         self.run(region.ops[:-1], False)
         results = [self.env[v] for v in region.results]
         if counted:
-            results.append(b.emit(ops.add, iteration, b.const(1), attr="nsw"))
+            t = self.counter.dtype
+            most = self.counter.most
+            before = iteration if most is None else b.emit(ops.min_, iteration, b.const(most, t))
+            results.append(b.emit(ops.add, before, b.const(1, t), attr="nsw"))
         return b.end(results)
 
     # --- tapes -----------------------------------------------------------------------------------------------------------
@@ -245,6 +271,8 @@ def segments(b: Builder, count: Op, length: int) -> Op:
 
 def unsegmented(entries: Op, length: int) -> Op | None:
     """The count that `segments` has made ``entries`` of; None if that cannot be told any more."""
+    if entries.code is ops.cast and entries.args[0].code is ops.min_:  # by `as_entries`
+        entries = next((a for a in entries.args[0].args if a.code is not ops.const), entries)
     if length == 1:
         return entries
     whole_ones = next((a for a in entries.args if a.code is ops.shr), None) if entries.code is ops.add else None

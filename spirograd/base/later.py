@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 from spirograd.base.errors import SpirogradUnsupportedError
-from spirograd.base.wording import did_you_mean
+from spirograd.base.near_names import NoAttribute
 
 
 class Later:
@@ -120,7 +120,6 @@ def attributes(module: str, known: Iterable[str], table: Mapping[str, str] | Non
             ours = name.replace(family, "Spirograd", 1)
             if name.startswith(family) and ours in known:
                 raise AttributeError(f"{message}; it is `{ours}` here, and `{name}` in `spirograd.compat.{family.lower()}`")
-        hint = did_you_mean(name, known)
-        raise AttributeError(f"{message}; {hint}" if hint else message)
+        raise NoAttribute(f"module {module!r}", name, lambda: known)
 
     return __getattr__

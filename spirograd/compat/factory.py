@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import sys
 from types import ModuleType
 from typing import Any
 
 from spirograd.base.later import Later
+from spirograd.base.near_names import NoAttribute
 from spirograd.compat import tables
 
 
@@ -36,9 +36,7 @@ def lookup(path: str, name: str, known: list[str]) -> Any:
     found = fallback(name) if fallback is not None else None
     if found is not None:
         return found
-    near = difflib.get_close_matches(name, known, n=3)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    raise AttributeError(f"module {path or 'of the family'!r} has no attribute {name!r}{hint}")
+    raise NoAttribute(f"module {path!r} of the family" if path else "the family", name, lambda: known)
 
 
 def make(package: str, prefix: str, version: Any) -> dict[str, Any]:

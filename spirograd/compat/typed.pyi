@@ -1,7 +1,9 @@
-"""What type checkers and editors see of the members of the family, beside the names of spirograd itself."""
+"""What type checkers and editors see of the members of the family, all names of spirograd included."""
 
 from typing import Any
 
+from spirograd import *  # noqa: F403
+from spirograd import errors as errors
 from spirograd.api import init as init
 from spirograd.compat.facade import DeviceCapability as DeviceCapability
 from spirograd.compat.facade import hex_to_rgb as hex_to_rgb

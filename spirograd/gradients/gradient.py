@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spirograd.base.errors import SpirogradSyntaxError
+from spirograd.base.near_names import NearNames
 from spirograd.gradients.explained import explained
 from spirograd.gradients.memory_plan import MemoryPlan
 from spirograd.gradients.specialized import SpecializedDerivative
@@ -15,7 +16,7 @@ from spirograd.lang.frontend.stages import Staged
 from spirograd.session import Session
 
 
-class Gradient(Staged):
+class Gradient(Staged, NearNames):
     """The derivative of a kernel in reverse mode: ``kernel.grad(*args)``, with the arguments of the kernel, after the kernel.
 
     It adds to the gradients of what the kernel reads, from the gradients of what it writes (which it takes away, where the kernel

@@ -10,7 +10,8 @@ from weakref import WeakValueDictionary
 
 from spirograd.autodiff.derivative import Derivative
 from spirograd.autodiff.differentiate import differentiate
-from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, render
+from spirograd.base.dtypes import i32, storage
+from spirograd.base.errors import OutOfDeviceMemory, SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, render
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.gradients.explained import name_of
 from spirograd.gradients.memory_plan import MemoryPlan, memory_plan
@@ -191,7 +192,15 @@ class SpecializedDerivative:
         for k, (ref, sizes) in enumerate(zip(logging.logs, logging.sizes)):
             counted = counts[2 * k : 2 * k + 2] or (0, 0)
             shape = [n if size is None else evaluate(size, scalars, arrays) for n, size in zip(counted, sizes)]
-            logs.append(session.scratch(ref.dtype, tuple(max(int(n), 0) for n in shape)))
+            rows, entries = (max(int(n), 0) for n in shape)
+            if rows * entries >= i32.max:
+                nbytes = rows * entries * storage(ref.dtype).size
+                text = (
+                    f"{self.label} overwrites values that its gradient needs, and saving them takes {nbytes:,} bytes or more: a launch "
+                    f"saves fewer than {int(i32.max):,} of them"
+                )
+                raise OutOfDeviceMemory(render(text, logging.loads[0].loc if logging.loads else None, "run fewer iterations in one launch"))
+            logs.append(session.scratch(ref.dtype, (rows, entries)))
         values = plan.launch([*scalars, *(0 for _ in logs)], [*arrays, *logs], self.primal.trees, drawn=number)
         return values, plan.last_number if number is None else number, logs
 

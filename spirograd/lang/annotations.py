@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.dtypes import DType
+from spirograd.base.near_names import NearNames
 from spirograd.base.wording import counted
 from spirograd.lang import ops, scalar
 from spirograd.lang.data import field as fields
@@ -168,7 +169,7 @@ class MatrixOf:
         return matrix(*item)
 
 
-class NdarrayType:
+class NdarrayType(NearNames):
     """Annotation of an array argument; what is None fits anything.
 
     ``dtype`` may be a vector or matrix type; then `element_shape` is its shape and `dtype` the scalar type. ``boundary``: "unsafe" or

@@ -10,12 +10,13 @@ from typing import Any, Union
 import numpy as np
 
 from spirograd.base.dtypes import DType, promote
+from spirograd.base.near_names import NearNames
 from spirograd.lang import ops, scalar
 from spirograd.lang.context import current_trace
 from spirograd.lang.scalar import Value
 
 
-class AggregateType(ABC):
+class AggregateType(NearNames, ABC):
     """A vector, matrix or struct type. Callable: constructs a value, converting members to the type's."""
 
     @abstractmethod

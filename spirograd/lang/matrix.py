@@ -15,6 +15,7 @@ import numpy as np
 
 from spirograd.base.dtypes import DType, Vec
 from spirograd.base.errors import SpirogradIndexError, SpirogradValueError
+from spirograd.base.near_names import NearNamesOfClass, NoAttribute
 from spirograd.ir import ops as ir
 from spirograd.lang import linear, ops, scalar
 from spirograd.lang.context import current_trace
@@ -141,7 +142,7 @@ def _install_operator(name: str, function: Callable[[Any, Any], Any]) -> None:
         setattr(Matrix, f"__r{name}__", backward)
 
 
-class Matrix(MatrixOperators):
+class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
     """A vector (1-d) or matrix (2-d) of scalars: ``Matrix([[1, 2], [3, 4]], dt=f32)``, ``Matrix([row0, row1])``.
 
     ``shape`` is (n,) or (n, m); ``n`` the number of rows, ``m`` of columns (1 for vectors). Raises SpirogradTypeError for ragged
@@ -300,7 +301,7 @@ class Matrix(MatrixOperators):
     def _swizzle(self, name: str) -> tuple[int, ...]:
         found = swizzle_of(name) if self.ndim == 1 else None
         if found is None:
-            raise AttributeError(f"a {shape_name(self.shape)} has no attribute `{name}`")
+            raise NoAttribute(f"a {shape_name(self.shape)}", name, lambda: dir(self))
         if max(found) >= self.n:
             raise AttributeError(f"a vector of {self.n} has no component `{name}`; it has `{SWIZZLES[0][: self.n]}`")
         return found

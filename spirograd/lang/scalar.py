@@ -219,7 +219,7 @@ def as_value(x: Any, what: str = "value") -> Value:
 def describe(x: Any) -> str:
     """How error messages call an object of the language or of Python."""
     text = getattr(x, "__sg_describe__", None)
-    if text is not None:
+    if text is not None and not isinstance(x, type):
         return str(text())
     if isinstance(x, Value):
         return f"a scalar of type {x.dtype}"

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.dtypes import DType
+from spirograd.base.near_names import NearNamesOfClass, NoAttribute
 from spirograd.lang import scalar
 from spirograd.lang.annotations import MatrixType
 from spirograd.lang.context import current_trace
@@ -59,7 +60,7 @@ def _misfit(name: str, old: Any, value: Any) -> Any:
     raise type_error(f"member `{name}` is {scalar.describe(old)} and cannot be assigned {scalar.describe(value)}")
 
 
-class Struct:
+class Struct(metaclass=NearNamesOfClass):
     """A struct value: ``Struct(a=1, b=[1, 2])`` or ``Struct({"a": 1})``. Members are attributes and items.
 
     In Python scope members can be assigned; in kernels structs are values, and the front end uses `with_member`.
@@ -109,7 +110,7 @@ class Struct:
             return list(self._members)
         if name == "items":
             return self._members.items()
-        raise AttributeError(f"the struct has no member `{name}`; it has {', '.join(self._members)}")
+        raise NoAttribute("the struct", name, lambda: [*self._members, *self._methods], "member")
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._members, *self._methods})

@@ -9,6 +9,67 @@ import pytest
 import spirograd as sg
 
 
+@pytest.mark.parametrize("first", ["small", "large"])
+def test_a_field_without_memory_harms_no_other(arch: str, first: str) -> None:
+    """Fields that are placed together lie in one allocation, unless there is no memory for all of them."""
+    sg.init(arch=arch, device_memory_GB=1 / 16)
+    small = sg.field(sg.i32, 5)
+    large = sg.field(sg.f32, 1 << 26)
+    of_parts = sg.Vector.field(2, sg.f32, 3, layout=sg.Layout.SOA)
+    active = sg.field(sg.f32, 4, needs_grad=True)
+
+    @sg.kernel
+    def count():
+        for i in small:
+            small[i] += i
+
+    @sg.kernel
+    def grow():
+        for i in large:
+            large[i] += 1
+
+    @sg.kernel
+    def square():
+        for i in of_parts:
+            of_parts[i] += active[i] * active[i]
+
+    def refused() -> None:
+        for use in (grow, lambda: large[3], lambda: large.fill(1), large.to_numpy):
+            with pytest.raises(sg.OutOfDeviceMemory, match="there is no memory for `large`: cannot allocate 268435456 bytes"):
+                use()
+
+    if first == "large":
+        refused()
+    for turn in range(1, 4):
+        count()
+        assert (small.to_numpy() == turn * np.arange(5)).all()
+        refused()
+        active.from_numpy(np.arange(4, dtype=np.float32))
+        of_parts.fill(0)
+        square()
+        assert of_parts.to_numpy().tolist() == [[0, 0], [1, 1], [4, 4]]
+    later = sg.field(sg.f32, 6)
+    later.fill(2)
+    assert later.to_numpy().sum() == 12
+
+
+def test_a_tree_that_was_finalized_stays_whole(arch: str) -> None:
+    sg.init(arch=arch, device_memory_GB=1 / 16)
+    builder = sg.FieldsBuilder()
+    small = sg.field(sg.i32)
+    large = sg.field(sg.f32)
+    builder.dense(sg.i, 5).place(small)
+    builder.dense(sg.i, 1 << 26).place(large)
+    tree = builder.finalize()
+    for field in (small, large):
+        with pytest.raises(sg.OutOfDeviceMemory, match="there is no memory for `small`, `large`"):
+            field.fill(1)
+    tree.destroy()
+    other = sg.field(sg.i32, 3)
+    other.fill(1)
+    assert other.to_numpy().sum() == 3
+
+
 @pytest.mark.archs("cpu", "vulkan")
 def test_running_out(arch: str) -> None:
     sg.init(arch=arch, device_memory_GB=0.0625)
@@ -181,3 +242,44 @@ def test_fields_are_the_data_of_their_session(arch: str) -> None:
         results.append(f.to_numpy())
     np.testing.assert_array_equal(results[0], [0, 1])
     np.testing.assert_array_equal(results[1], [0, 1, 2])
+
+
+@pytest.mark.archs("cpu")  # whose memory takes room only where it is touched; others have no allocations as large
+def test_fields_of_more_than_32_bits(session) -> None:
+    """Elements, and bytes, beyond 2^31 and 2^32."""
+    columns = (1 << 30) + (1 << 29) + 7
+    x, line = sg.field(sg.u8, (3, columns)), sg.field(sg.u8, (1 << 31) + 100)
+    assert 3 * columns > 1 << 32
+
+    @sg.kernel
+    def touch():
+        for i in range(10):
+            x[2, columns - 1 - i] = sg.cast(i + 1, sg.u8)
+            x[1, i] = sg.u8(7)
+        for i in range(1 << 31, (1 << 31) + 5):
+            line[i] = sg.u8(5)
+
+    touch()
+    assert [x[2, columns - 1 - i] for i in range(12)] == [*range(1, 11), 0, 0]
+    assert [x[1, 0], x[1, 9], x[1, 10], x[0, 0], x[0, columns - 1], x[2, 0]] == [7, 7, 0, 0, 0, 0]
+    assert [line[(1 << 31) + i] for i in range(-1, 6)] == [0, 5, 5, 5, 5, 5, 0] and line[0] == line[4] == 0
+    x[2, columns - 50] = 77
+    assert x[2, columns - 50] == 77 and x[2, columns - 49] == 0
+
+
+@pytest.mark.archs("cpu")
+@pytest.mark.long
+def test_whole_fields_of_more_than_32_bits(session) -> None:
+    x = sg.field(sg.u8, (2, (1 << 31) + 3))
+
+    @sg.kernel
+    def total() -> sg.i64:
+        s = sg.i64(0)
+        for i, j in x:
+            s += sg.cast(x[i, j], sg.i64)
+        return s
+
+    x.fill(3)
+    assert total() == 3 * ((1 << 32) + 6)
+    x[1, (1 << 31) + 2] = 9
+    assert total() == 3 * ((1 << 32) + 6) + 6

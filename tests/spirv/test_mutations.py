@@ -12,7 +12,8 @@ from spirograd.spirvgen.grammar import ENUMERANTS
 from spirograd.spirvgen.naga_check import check_for_naga
 from spirograd.spirvgen.validate import validate
 from validation import mutations
-from validation.mutation_kinds import KINDS, Kind
+from validation.mutation_kind import Kind
+from validation.mutation_kinds import KINDS
 from validation.mutation_parts import Instruction, Parts
 
 pytestmark = pytest.mark.needs("spirv-val")

@@ -79,11 +79,11 @@ def test_unknown_names() -> None:
     assert not hasattr(sg.ad, "Tapes")
     near = {"fild": "field", "types.ndarry": "ndarray", "math.vec5": "vec4", "ad.Tap": "Tape", "errors.SpirogradErr": "SpirogradError"}
     for path, wanted in near.items():
-        with pytest.raises(AttributeError, match=f"{path.rpartition('.')[2]}'; did you mean `{wanted}`"):
+        with pytest.raises(AttributeError, match=f"{path.rpartition('.')[2]}`; did you mean `{wanted}`"):
             find(path)
     with pytest.raises(AttributeError, match=r"it is `SpirogradTypeError` here, and `TaichiTypeError` in `spirograd.compat.taichi`"):
         find("TaichiTypeError")
-    with pytest.raises(AttributeError, match=r"has no attribute 'abcdefg'$"):
+    with pytest.raises(AttributeError, match=r"has no attribute `abcdefg`$"):
         find("abcdefg")
 
 
@@ -98,7 +98,7 @@ def test_back_ends_and_options_of_the_family() -> None:
     with pytest.raises(sg.SpirogradUnsupportedError, match=r"`opengl`.*\n.*`sg.vulkan` and `sg.wgpu`"):
         sg.init(arch=sg.opengl)
     sg.init(arch=sg.interpreter)
-    with pytest.raises(AttributeError, match="no option 'debg'; did you mean `debug`"):
+    with pytest.raises(AttributeError, match="no option `debg`; did you mean `debug`"):
         sg.cfg.debg  # noqa: B018
     sg.reset()
 
@@ -198,7 +198,7 @@ def test_family_behaviour(family: str) -> None:
         ti.simt.block.SharedArray((4,), ti.f32)
     with pytest.raises(sg.SpirogradUnsupportedError, match=r"get_runtime\(\)\.prog\.launch"):
         runtime.prog.launch()
-    with pytest.raises(AttributeError, match="did you mean field"):
+    with pytest.raises(AttributeError, match="did you mean `field`"):
         ti.feild  # noqa: B018
     sg.reset()
 

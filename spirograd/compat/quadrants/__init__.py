@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 from spirograd.compat import factory
 
 if TYPE_CHECKING:
-    from spirograd import *  # noqa: F403
-    from spirograd import errors
     from spirograd.compat.typed import *  # noqa: F403
+    from spirograd.compat.typed import errors
 
     QuadrantsAssertionError = errors.SpirogradAssertionError
     QuadrantsCompilationError = errors.SpirogradCompilationError

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError
+from spirograd.base.near_names import NoAttribute
 from spirograd.ir.nodes import Layout
 from spirograd.lang import scalar
 from spirograd.lang.data import partners, transfer, tree
@@ -195,7 +196,9 @@ class StructField(Field):
         members = self.__dict__.get("members", {})
         if name in members:
             return members[name]
-        raise AttributeError(f"the struct field has no member `{name}`; it has {', '.join(members)}")
+        if name.startswith("__") or hasattr(type(self), name):
+            return super().__getattr__(name)  # type: ignore[misc]
+        raise NoAttribute("the struct field", name, lambda: members, "member")
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self.members})

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from spirograd.base.errors import SpirogradTypeError
+from spirograd.base.near_names import NearNames
 from spirograd.lang import scalar
 from spirograd.lang.context import current_trace
 from spirograd.lang.data.transfer import Array
@@ -13,7 +14,7 @@ from spirograd.lang.data.transfer import Array
 _HINT = "`.to_numpy()` gives an array to compute with; a kernel computes in place"
 
 
-class HostScope:
+class HostScope(NearNames):
     """Base of fields and arrays: NumPy's array protocol, `len`, and operators that say what to write instead."""
 
     def __array__(self: Any, dtype: Any = None, copy: Any = None) -> Array:

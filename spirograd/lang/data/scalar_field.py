@@ -116,7 +116,9 @@ class Field(HostScope):
 
     @property
     def tree(self) -> Tree:
-        return self.snode.tree
+        """The tree that this field lies in, closed."""
+        self.snode.tree.settle()
+        return self.snode.tree  # now, since that may have divided it
 
     @property
     def origin(self) -> tuple[int, ...]:
@@ -191,7 +193,7 @@ class ScalarField(Field):
             if partner is not None and partner._ref is None:
                 partner.name = f"{name}.{partner.role}"
 
-    def _take_name(self) -> None:
+    def take_name(self) -> None:
         """Go by the variable or attribute that the line which made the field assigns to, unless there is a better name."""
         whole = self if self.primal is None else self.primal
         loc = whole._made_at
@@ -255,7 +257,7 @@ class ScalarField(Field):
 
     def has_memory(self) -> bool:
         """Whether there is memory of the running session already."""
-        return self.placed and self.tree.has_memory()
+        return self.placed and self.snode.tree.has_memory()
 
     def check_partners(self) -> None:
         """Raise if a gradient was asked for and has no place, or a component has none."""
@@ -276,14 +278,13 @@ class ScalarField(Field):
         return self._addresses_found
 
     def _find_addresses(self) -> Layout:
-        above = self.snode.above
+        tree, above = self.tree, self.snode.above
         assert above is not None
-        self.tree.close()
         terms = terms_of(above.path, above.axis_numbers)
         for p in self._places[1:]:
             other = p.above
             assert other is not None
-            if p.tree is not self.tree or other.shape != above.shape or terms_of(other.path, other.axis_numbers) != terms:
+            if p.tree is not tree or other.shape != above.shape or terms_of(other.path, other.axis_numbers) != terms:
                 raise SpirogradRuntimeError(
                     f"the components of field `{self.name}` lie at different strides: place them under nodes of one shape "
                     "and beside the same kind of neighbours"
@@ -299,7 +300,7 @@ class ScalarField(Field):
             found: FieldRef = partner.refs()
             return found
         if self._ref is None:
-            self._take_name()
+            self.take_name()
             self._ref = FieldRef(self.name, self.tree.id, self.key, self.dtype, self.shape, self.element_shape, self.addresses, self.role)
         return self._ref
 

@@ -1,7 +1,8 @@
 """Trees of nodes that say how fields lie in memory: ``root.dense(ij, (4, 8)).place(x, y)``.
 
 A tree is open while nodes and fields are added, and closes when one of its fields is used for the first time (or by `finalize`). Then
-its layout is fixed and its memory, all zeros, is allocated. What is placed under `root` afterwards forms a new tree.
+its layout is fixed and its memory, all zeros, is allocated. What is placed under `root` afterwards forms a new tree. If there is no memory
+for all that was placed under `root`, its nodes become trees of their own, so that only fields that are too large cannot be used.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from typing import Any, NoReturn
 import numpy as np
 
 from spirograd.base.dtypes import DType
-from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradUnsupportedError
+from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError, SpirogradTypeError, SpirogradUnsupportedError
+from spirograd.base.near_names import NearNames
 from spirograd.lang import context
 from spirograd.lang.data.layout import Digit, assign_offsets, decode_of
 
 _tree_ids = itertools.count(1)
+_NAMED = 4  # fields in a message
 
 
 def _sparse(kind: str) -> NoReturn:
@@ -40,7 +43,7 @@ def _extents(axes: Sequence[int], shape: Any) -> tuple[int, ...]:
     return tuple(int(e) for e in extents)
 
 
-class SNode:
+class SNode(NearNames):
     """A node of a field tree: the root, a dense level, or the place of a scalar.
 
     ``shape``: extents down to here, one per axis in the order of axis numbers.
@@ -182,10 +185,19 @@ class SNode:
         """The extents of a loop over the cells of this node."""
         return self.shape
 
+    def move_to(self, tree: Tree) -> None:
+        """Belong to ``tree``, with all that is below."""
+        self.tree = tree
+        for node in self.nodes:
+            node.move_to(tree)
+
     def decode(self) -> list[Digit]:
         """Digits (axis, div, mod, mul), slowest first, that turn a loop counter into the index of a cell, in memory order:
         ``index[axis] = sum((counter // div % mod) * mul)``, mod 0 meaning no modulo."""
         return decode_of(self.path, self.axis_numbers)
+
+    def __sg_describe__(self) -> str:
+        return "a node of a field tree"
 
     def __repr__(self) -> str:
         return " => ".join(node._label() for node in self.path)
@@ -217,11 +229,12 @@ class Place(SNode):
         return sum(node.offset for node in self.path)
 
 
-class Tree:
-    """A tree of nodes and the memory of its fields. ``id`` is unique in the process."""
+class Tree(NearNames):
+    """A tree of nodes and the memory of its fields. ``id`` is unique in the process. ``divisible``: see `settle`."""
 
-    def __init__(self) -> None:
+    def __init__(self, divisible: bool = False) -> None:
         self.id = next(_tree_ids)
+        self.divisible = divisible
         self.root = Root(self, None)
         self.closed = False
         self.nbytes = 0
@@ -250,6 +263,44 @@ class Tree:
         self.nbytes = assign_offsets(self.root, is_root=True)[0]
         self.closed = True
 
+    def settle(self) -> None:
+        """Close the tree before its fields are used. If there is no memory for all of them, and the tree is ``divisible``, each node below
+        the root that can do with an allocation of its own gets a tree of its own."""
+        if self.closed:
+            return
+        self.close()
+        groups = _separable(self.root.nodes) if self.divisible and context.has_session() else []
+        if len(groups) < 2:
+            return
+        try:
+            self._allocate()
+        except OutOfDeviceMemory:
+            for nodes in groups[1:]:
+                Tree()._adopt(nodes)
+            self._adopt(groups[0])
+
+    def _adopt(self, nodes: Sequence[SNode]) -> None:
+        """Have these nodes below the root, and no others."""
+        self.root.nodes = list(nodes)
+        for node in nodes:
+            node.above = self.root
+            node.move_to(self)
+        self.nbytes = assign_offsets(self.root, is_root=True)[0]
+        self.closed = True
+
+    def _allocate(self) -> None:
+        session = context.session()
+        try:
+            self._allocation = session.memory.allocate(max(self.nbytes, 1))
+        except OutOfDeviceMemory as error:
+            fields = list({id(place.field): place.field for place in self.root.places}.values())
+            for field in fields:
+                field.take_name()
+            names = ", ".join([f"`{field.name}`" for field in fields[:_NAMED]]) + (" ..." if len(fields) > _NAMED else "")
+            raise OutOfDeviceMemory(f"there is no memory for {names}: {error}") from None
+        self._session = session
+        weakref.finalize(self, _collected, self.users).atexit = False
+
     @property
     def allocation(self) -> Any:
         """The memory of the tree, allocated at the first call. Raises SpirogradRuntimeError after `reset` or `destroy`."""
@@ -257,9 +308,7 @@ class Tree:
             if self._destroyed:
                 raise SpirogradRuntimeError("this field tree was destroyed")
             self.close()
-            self._session = context.session()
-            self._allocation = self._session.memory.allocate(max(self.nbytes, 1))
-            weakref.finalize(self, _collected, self.users).atexit = False
+            self._allocate()
         elif not context.has_session() or context.session() is not self._session:
             raise SpirogradRuntimeError("this field belongs to an earlier session, whose memory is gone: make fields after `sg.init`")
         return self._allocation
@@ -279,6 +328,18 @@ class Tree:
         self.users.clear()
 
 
+def _separable(nodes: Sequence[SNode]) -> list[list[SNode]]:
+    """``nodes`` in groups, such that no field has components in two of them."""
+    groups: list[tuple[list[SNode], set[int]]] = []
+    for node in nodes:
+        fields = {id(place.field) for place in ([node] if isinstance(node, Place) else node.places)}
+        meeting = [group for group in groups if not group[1].isdisjoint(fields)]
+        groups = [group for group in groups if group not in meeting]
+        merged = [n for group in meeting for n in group[0]]
+        groups.append(([*merged, node], fields.union(*[group[1] for group in meeting])))
+    return [group for group, _ in groups]
+
+
 def _collected(users: weakref.WeakSet[Any]) -> None:
     """Nothing refers to a tree any more: what was compiled for its fields lets go of the memory, too."""
     for user in list(users):
@@ -286,7 +347,7 @@ def _collected(users: weakref.WeakSet[Any]) -> None:
         user.trees.clear()
 
 
-class FieldsBuilder:
+class FieldsBuilder(NearNames):
     """A field tree of its own: ``fb = FieldsBuilder(); fb.dense(i, 8).place(x); tree = fb.finalize()``; ``tree.destroy()`` frees it."""
 
     def __init__(self) -> None:
@@ -346,17 +407,23 @@ class FieldsBuilder:
 class GlobalRoot(FieldsBuilder):
     """`root`: the tree under construction. Once that is closed, the next placement starts another."""
 
+    def __init__(self) -> None:
+        self.tree = Tree(divisible=True)
+
     def _root(self) -> SNode:
         if self.tree.closed:
-            self.tree = Tree()
+            self.tree = Tree(divisible=True)
         return self.tree.root
+
+    def __sg_describe__(self) -> str:
+        return "`root`"
 
     def __repr__(self) -> str:
         return "root"
 
     def reset(self) -> None:
         """Forget the tree under construction (`reset` of the API)."""
-        self.tree = Tree()
+        self.tree = Tree(divisible=True)
 
 
 root = GlobalRoot()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from spirograd.base.errors import SpirogradNameError, SpirogradRuntimeError, SpirogradTypeError
+from spirograd.base.near_names import NearNames
 from spirograd.base.wording import counted, did_you_mean
 from spirograd.lang.annotations import Template
 from spirograd.lang.frontend import source
@@ -23,7 +24,7 @@ def is_template(annotation: Any) -> bool:
     return annotation is Template or isinstance(annotation, Template) or getattr(annotation, "__name__", "") == "template"
 
 
-class Func:
+class Func(NearNames):
     """A function of the kernel language. It has no meaning outside of kernels."""
 
     def __init__(self, function: Callable[..., Any], by_reference: tuple[str, ...] = ()) -> None:
@@ -77,7 +78,7 @@ class RealFunc(Func):
     """A function of the kernel language that kernels call where they can, see `real_functions`."""
 
 
-class BoundFunc:
+class BoundFunc(NearNames):
     """A `Func` that is a method, with its object."""
 
     def __init__(self, func: Func, instance: Any) -> None:

@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 from spirograd.base import knobs
 from spirograd.base.dtypes import DType, u32
 from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradSyntaxError, render
+from spirograd.base.near_names import NearNames
 from spirograd.base.python_limits import deep_recursion
 from spirograd.base.wording import did_you_mean
 from spirograd.ir import nodes
@@ -168,7 +169,7 @@ class Specialization:
         return leaves.build(self.returns, list(values))
 
 
-class Kernel(Staged):
+class Kernel(Staged, NearNames):
     """A function that runs on the device. Made by `kernel`.
 
     Compiled at the first call with each signature: types of arguments, values of template arguments. Methods `ir`, `spirv`,

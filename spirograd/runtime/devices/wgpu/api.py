@@ -32,6 +32,7 @@ __all__ = [
     "lib",
     "losses",
     "lost_reason",
+    "poll",
     "probe",
     "read_staging",
     "start_instance",
@@ -212,22 +213,41 @@ _mappings: dict[int, Mapping] = {}
 _numbers = itertools.count(1)
 
 
+_interrupts: deque[BaseException] = deque()  # of signal handlers that ran in callbacks of wgpu
+
+
 def _note_status(status: int, message: Any, number: Any, unused: Any) -> None:
     mapping = _mappings.pop(int(ffi.cast("uintptr_t", number)), None)
     if mapping is not None:
         mapping.status = status
 
 
-_answered = ffi.callback("void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)", _note_status)
+def _note_interrupted(kind: Any, error: BaseException, where: Any) -> None:
+    """A signal handler raised an exception in `_note_status` (see `interrupts`, which knows Ctrl-C only), from where none can pass through
+    wgpu. Do what that should have done, and keep the exception until the call into wgpu has returned."""
+    given = where.tb_frame.f_locals
+    _note_status(given["status"], None, given["number"], None)
+    _interrupts.append(error)
+
+
+_answered = ffi.callback("void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)", _note_status, onerror=_note_interrupted)
+
+
+def poll(device: Any, wait: bool, submission: Any = ffi.NULL) -> None:
+    """Have wgpu answer what it can, after a wait for ``submission`` (NULL: all of them). Raises what signal handlers raised meanwhile."""
+    lib.wgpuDevicePoll(handle(device), wait, submission)
+    if _interrupts:
+        raise _interrupts.popleft()
 
 
 def read_staging(device: Any, buffer: Any, out: memoryview) -> None:
     """Wait for all submitted work and copy the first bytes of ``buffer`` (usage MAP_READ) to ``out``.
 
-    As `GPUBuffer.map_sync` and `read_mapped`, without the thread that these poll with: 20 us instead of 600.
+    As `GPUBuffer.map_sync` and `read_mapped`, without the thread that these poll with: 20 us instead of 600. After an exception ``buffer``
+    may still be mapped: no submission may use it again, which would end the process.
     """
     mapping = Mapping(buffer, len(out))
-    lib.wgpuDevicePoll(handle(device), True, ffi.NULL)
+    poll(device, True)
     out[:] = mapping.read()
     mapping.end()
 

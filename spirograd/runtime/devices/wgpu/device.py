@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from spirograd.base.artifact import CompiledKernel, TaskInfo
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.runtime.device import Buffer
+from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.fetching import check_range
 from spirograd.runtime.devices.grid import extent
 from spirograd.runtime.devices.open_devices import OpenDevices
@@ -60,7 +61,8 @@ class Executable:
 
 
 class _Turn:
-    """``with turn:`` holds the lock of a device that works, else raises; if the device is lost inside, that is remembered and told."""
+    """``with turn:`` holds the lock of a device that works, else raises; if the device is lost inside, that is remembered and told. Ctrl-C
+    waits until the end."""
 
     __slots__ = ("_device", "lock")
 
@@ -69,11 +71,13 @@ class _Turn:
         self.lock = threading.RLock()
 
     def __enter__(self) -> None:
+        interrupts.enter()
         self.lock.acquire()
         try:
             self._device._check()
         except BaseException:
             self.lock.release()
+            interrupts.leave()
             raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
@@ -82,6 +86,7 @@ class _Turn:
                 self._device._lose(error)
         finally:
             self.lock.release()
+            interrupts.leave()
 
 
 class WgpuFetch:

@@ -73,11 +73,13 @@ class Landings:
             mapping = landing.mapping
             if mapping is None or not mapping.status:
                 return
-            self._under_way.popleft()
             try:
-                landing.data = mapping.read()[:]
+                if landing.data is None:  # else a signal interrupted the last attempt
+                    landing.data = mapping.read()[:]
+                self._under_way.popleft()
                 mapping.end()
                 self._spare.append(landing.buffer)
             except SpirogradRuntimeError as error:
+                self._under_way.popleft()
                 landing.problem = error
             landing.buffer = landing.mapping = None

@@ -6,7 +6,7 @@ from collections import deque
 from typing import Any
 
 from spirograd.base.errors import SpirogradRuntimeError
-from spirograd.runtime.devices.wgpu.api import ffi, handle, lib, read_staging, telling, wgpu
+from spirograd.runtime.devices.wgpu.api import ffi, handle, lib, poll, read_staging, telling, wgpu
 from spirograd.runtime.devices.wgpu.fetching import Landing, Landings
 
 # Dispatches that are recorded before they are submitted: enough to hide the cost of a submission, few enough to keep the device busy.
@@ -92,9 +92,12 @@ class Stream:
                 index = lib.wgpuQueueSubmitForIndex(handle(self._device.queue), 1, ffi.new("WGPUCommandBuffer *", handle(commands)))
                 self._submitted.append(index)
                 self.landings.submitted(landings, index)
-        except SpirogradRuntimeError as error:
+        except BaseException as error:
             for landing in landings:
-                landing.problem = error
+                if isinstance(error, SpirogradRuntimeError):
+                    landing.problem = error
+                elif not landing.submission:
+                    landing.problem = SpirogradRuntimeError(f"a submission was interrupted: {error!r}")
             raise
         if len(self._submitted) > _UNDER_WAY:
             self._index[0] = self._submitted.popleft()
@@ -102,7 +105,7 @@ class Stream:
 
     def _wait(self, submission: Any) -> None:
         with telling("wait for work through wgpu"):
-            lib.wgpuDevicePoll(handle(self._device), True, submission)
+            poll(self._device, True, submission)
             self.landings.collect()
 
     def finish(self) -> None:
@@ -133,7 +136,9 @@ class Stream:
                 staging = self._staging_of(len(piece))
                 self.commands().copy_buffer_to_buffer(buffer, offset + start, staging, 0, len(piece))
                 self.flush()
+                self._staging = None  # after an exception it is not used again
                 read_staging(self._device, staging, piece)
+                self._staging = staging
 
     def fetch(self, buffer: Any, offset: int, nbytes: int) -> tuple[Landing, int]:
         """Record a copy to where the host finds it when the landing has data: landing and offset there."""
@@ -146,7 +151,7 @@ class Stream:
     def poll(self) -> None:
         """Take what has come, without waiting."""
         with telling("look for finished work through wgpu"):
-            lib.wgpuDevicePoll(handle(self._device), False, ffi.NULL)
+            poll(self._device, False)
             self.landings.collect()
 
     def wait_for(self, landing: Landing) -> None:

@@ -1,0 +1,64 @@
+"""Attributes that are not there: errors that name the near ones. Bases and a metaclass for what users hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from spirograd.base.wording import did_you_mean
+
+
+class NoAttribute(AttributeError):
+    """``what`` has no ``missing``, but the names that ``known`` gives. Programs ask with `hasattr`, so that the message is made when it is
+    read."""
+
+    def __init__(self, what: str, missing: str, known: Callable[[], Iterable[str]], kind: str = "attribute") -> None:
+        super().__init__(name=missing)  # without `obj`: Python then adds no suggestions of its own
+        self._parts = (what, missing, known, kind)
+
+    def __str__(self) -> str:
+        what, missing, known, kind = self._parts
+        names = [name for name in known() if not name.startswith("_")]
+        hint = did_you_mean(missing, names)
+        if kind == "member":
+            hint = f"it has {', '.join(names)}" + (f"; {hint}" if hint else "")
+        return f"{what} has no {kind} `{missing}`{'; ' if hint else ''}{hint}"
+
+    def __reduce__(self) -> Any:
+        return AttributeError, (str(self),)
+
+
+NoAttribute.__name__ = NoAttribute.__qualname__ = "AttributeError"  # tracebacks show what users can catch
+NoAttribute.__module__ = "builtins"
+
+
+def described(x: Any) -> str:
+    """``x`` in words."""
+    words = getattr(type(x), "__sg_describe__", None)
+    return f"a {type(x).__name__}" if words is None else words(x)
+
+
+class NearNames:
+    """Base of classes whose objects name the attributes that are like one that they lack."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # type checkers know the attributes that there are
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            if hasattr(type(self), name):
+                return object.__getattribute__(self, name)  # a property: whatever it raised
+            raise NoAttribute(described(self), name, lambda: dir(self))
+
+
+class NearNamesOfClass(type):
+    """Metaclass of classes that do the same for their own attributes."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(cls, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
+            raise NoAttribute(f"the class `{cls.__name__}`", name, lambda: dir(cls))

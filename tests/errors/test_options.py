@@ -1,0 +1,95 @@
+"""No option and no keyword is dropped in silence."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+import spirograd as sg
+from spirograd.config import WITHOUT_EFFECT, Config
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("check_bounds", "did you mean `check_out_of_bound`?"),
+        ("ad_stack_sise", "did you mean `ad_stack_size`"),
+        ("offline_cach", "did you mean `offline_cache`?"),
+        ("print_irr", "did you mean `print_ir`?"),
+        ("cpu_max_threads", "did you mean `cpu_max_num_threads`?"),
+        ("use_the_force", ""),
+        ("debug_everything", ""),
+    ],
+)
+def test_unknown_options_of_init(name: str, near: str) -> None:
+    with pytest.raises(sg.SpirogradRuntimeError) as caught:
+        sg.init(arch=sg.interpreter, **{name: True})
+    assert str(caught.value).startswith(f"`init` has no option `{name}`{'; ' if near else ''}{near}")
+
+
+def test_options_without_effect(caplog: pytest.LogCaptureFixture) -> None:
+    for name, reason in WITHOUT_EFFECT.items():
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "spirograd"):
+            sg.init(arch=sg.interpreter, **{name: True})
+        warned = [record.getMessage() for record in caplog.records]
+        assert warned == ([f"the option `{name}` of `init` has no effect: {reason}"] if reason else [])
+        caplog.clear()
+        sg.init(arch=sg.interpreter, **{name: False})
+        assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_options_of_a_running_session_do_not_change() -> None:
+    sg.init(arch=sg.interpreter)
+    with pytest.raises(sg.SpirogradRuntimeError, match=r"do not change: `init\(debug=True\)` starts one that has it"):
+        sg.cfg.debug = True
+    with pytest.raises(AttributeError, match=r"`init` has no option `debgu`; did you mean `debug`\?"):
+        sg.cfg.debgu = True
+    assert sg.cfg.debug is False and vars(sg.cfg) == {} and isinstance(Config().debug, bool)
+
+
+def _calls() -> dict[str, Any]:
+    x, loss = sg.field(sg.f32, 4, needs_grad=True), sg.field(sg.f32, (), needs_grad=True)
+
+    @sg.kernel
+    def total(a: sg.f32):
+        for i in x:
+            loss[None] += a * x[i]
+
+    element = sg.types.struct(a=sg.f32)
+    return {
+        "field": lambda o: sg.field(sg.f32, 4, **o),
+        "Vector.field": lambda o: sg.Vector.field(2, sg.f32, 4, **o),
+        "Matrix.field": lambda o: sg.Matrix.field(2, 2, sg.f32, 4, **o),
+        "Struct.field": lambda o: sg.Struct.field({"a": sg.f32}, shape=4, **o),
+        "types.struct.field": lambda o: element.field(shape=4, **o),
+        "ndarray": lambda o: sg.ndarray(sg.f32, 4, **o),
+        "Vector.ndarray": lambda o: sg.Vector.ndarray(2, sg.f32, 4, **o),
+        "tensor": lambda o: sg.tensor(sg.f32, 4, **o),
+        "Vector.tensor": lambda o: sg.Vector.tensor(2, sg.f32, 4, **o),
+        "root.dense": lambda o: sg.root.dense(sg.i, 4, **o),
+        "place": lambda o: sg.root.dense(sg.i, 4).place(sg.field(sg.f32), **o),
+        "types.ndarray": lambda o: sg.types.ndarray(dtype=sg.f32, **o),
+        "Tape": lambda o: sg.ad.Tape(loss, **o),
+        "FwdMode": lambda o: sg.ad.FwdMode(loss, x, **o),
+        "gradcheck": lambda o: sg.ad.gradcheck(total, 1.0, **o),
+        "grad": lambda o: total.grad(1.0, **o),
+        "call": lambda o: total(1.0, **o),
+        "explain": lambda o: total.grad.explain(1.0, **o),
+        "kernel": lambda o: sg.kernel(**o),
+        "func": lambda o: sg.func(**o),
+        "real_func": lambda o: sg.real_func(**o),
+        "data_oriented": lambda o: sg.data_oriented(**o),
+        "torch_function": lambda o: sg.ad.torch_function(total, **o),
+        "to_numpy": lambda o: x.to_numpy(**o),
+    }
+
+
+@pytest.mark.archs("interpreter")
+def test_unknown_keywords(session: Any) -> None:
+    for name, call in _calls().items():
+        with pytest.raises(TypeError, match="neds_grad"):
+            call({"neds_grad": True})
+            pytest.fail(f"`{name}` drops a keyword")

@@ -1,0 +1,141 @@
+"""Ctrl-C while a device is at work."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import needs
+import pytest
+
+from spirograd.runtime.devices import interrupts
+
+
+@pytest.fixture(autouse=True)
+def _same_handler() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def _interrupt(calls: list[int]) -> None:
+    signal.raise_signal(signal.SIGINT)
+    calls.append(1)
+
+
+def test_a_signal_waits_for_the_outermost_end() -> None:
+    calls: list[int] = []
+    interrupts.enter()
+    interrupts.enter()
+    _interrupt(calls)
+    interrupts.leave()
+    assert calls == [1]
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.leave()
+    with pytest.raises(KeyboardInterrupt):  # and at once where nothing is under way
+        _interrupt(calls)
+    interrupts.enter()
+    interrupts.leave()
+    assert calls == [1]
+
+
+def test_handlers_that_others_set_are_called() -> None:
+    seen: list[int] = []
+
+    def handler(number: int, frame: Any) -> None:
+        seen.append(number)
+
+    for _ in range(3):
+        signal.signal(signal.SIGINT, handler)
+        interrupts.enter()
+        signal.raise_signal(signal.SIGINT)
+        assert not seen
+        interrupts.leave()
+        assert seen == [signal.SIGINT]
+        seen.clear()
+    kept = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    interrupts.enter()
+    signal.raise_signal(signal.SIGINT)
+    interrupts.leave()
+    signal.signal(signal.SIGINT, kept)
+    signal.raise_signal(signal.SIGINT)
+    assert seen == [signal.SIGINT]
+
+
+def test_other_threads_take_no_part() -> None:
+    found: list[Any] = []
+
+    def work() -> None:
+        interrupts.enter()
+        found.append(interrupts._waiting.depth)
+        interrupts.leave()
+        found.append(interrupts._waiting.depth)
+
+    interrupts.enter()
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    interrupts.leave()
+    assert found == [1, 1] and interrupts._waiting.depth == 0
+
+
+_PROGRAM = """
+    import os, random, signal, sys, threading, time
+    import numpy as np
+    import spirograd as sg
+
+    sg.init(arch=sys.argv[1], offline_cache=False)
+    x, steps = sg.field(sg.i32, 1 << 14), sg.field(sg.i32, ())
+
+    @sg.kernel
+    def step():
+        for i in x:
+            x[i] += i
+        for i in range(1):
+            steps[None] += 1
+
+    step(); x.to_numpy()
+    interrupting = True
+
+    def interrupt():
+        rng = random.Random(7)
+        while interrupting:
+            time.sleep(0.004 * rng.random())
+            os.kill(os.getpid(), signal.SIGINT)
+
+    caught, started = 0, time.time()
+    thread = threading.Thread(target=interrupt, daemon=True)
+    thread.start()
+    while caught < 200 and time.time() - started < 30:
+        try:
+            while True:
+                step()
+                steps[None]
+        except KeyboardInterrupt:
+            caught += 1
+    while thread.is_alive():
+        try:
+            interrupting = False
+            thread.join()
+        except KeyboardInterrupt:
+            pass
+    n = steps[None]
+    assert caught > 20 and n > caught // 4, (caught, n)
+    assert (x.to_numpy() == np.int32(n) * np.arange(1 << 14, dtype=np.int32)).all()
+    print("good")
+"""
+
+
+@pytest.mark.parametrize("arch", ["wgpu"])
+def test_programs_go_on(arch: str) -> None:
+    """No command is lost, and the process lives."""
+    needs.need(arch)
+    command = [sys.executable, "-c", textwrap.dedent(_PROGRAM), arch]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (run.returncode, run.stdout.split()) == (0, ["good"]), run.stderr[-3000:]
