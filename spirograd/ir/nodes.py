@@ -353,6 +353,8 @@ class Kernel:
 def ref_of(op: Op) -> Ref | None:
     """The memory that ``op`` touches, if it is a memory operation."""
     attr = op.attr
+    if attr is None:
+        return None
     if isinstance(attr, _REFS):
         return attr
     if isinstance(attr, tuple) and len(attr) == 2 and isinstance(attr[1], _REFS):

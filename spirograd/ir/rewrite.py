@@ -23,13 +23,18 @@ class Rewriter:
     for are shared without a look at their operations, unless a subclass overrides one of `_HOOKS`.
     """
 
+    _sparse = True
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._sparse = all(getattr(cls, name) is getattr(Rewriter, name) for name in _HOOKS)
+
     def __init__(self) -> None:
         self.b = Builder()
         self.env: dict[Op, Op] = {}
         self.handlers: dict[OpCode, Handler] = {}
         # While positive, nothing is shared: every operation and parameter is made anew, so that a region may be emitted twice.
         self.cloning = 0
-        self._sparse = all(getattr(type(self), name) is getattr(Rewriter, name) for name in _HOOKS)
 
     def value(self, old: Op) -> Op:
         """What stands for ``old`` now."""
