@@ -11,7 +11,7 @@ from spirograd.ir.ops import OpCode, param
 # Gets the original operation, whose operands are still the old ones (see Rewriter.args); returns its replacement, or None to drop it.
 Handler = Callable[[Op], "Op | None"]
 
-# Methods that see every operation or region, also those that no handler is for.
+# Methods that see every operation or region, also where there is no handler.
 _HOOKS = ("args", "copy", "terminator", "visit", "yielded")
 
 
@@ -19,8 +19,8 @@ class Rewriter:
     """Walks a kernel in order and rebuilds it.
 
     Subclasses fill ``handlers``: code -> method. A handler may emit any number of operations through ``self.b`` and returns the value that
-    stands for the old operation. Operations without a handler are copied, or shared if nothing below them changed. Regions that no handler is
-    for are shared without a look at their operations, unless a subclass overrides one of `_HOOKS`.
+    stands for the old operation. Operations without a handler are copied, or shared if nothing below them changed. Regions without
+    operations to handle are shared as a whole, unless a subclass overrides one of `_HOOKS`.
     """
 
     _sparse = True
@@ -48,9 +48,8 @@ class Rewriter:
 
     def visit(self, op: Op) -> None:
         handler = self.handlers.get(op.code)
-        new: Op | None
         if handler is None:
-            new = self.copy(op)
+            new: Op | None = self.copy(op)
         else:
             self.b.at(op)
             new = handler(op)

@@ -189,7 +189,7 @@ class _Printer:
     def construct(self, value: Any) -> str:
         """A dataclass as a call: positional where there is no default, keywords for what differs from the default."""
         parts: list[str] = []
-        for name, default in _fields(type(value)):
+        for name, default in _fields(value.__class__):
             if name in _LOC_FIELDS and not self.locs:
                 continue
             content = getattr(value, name)
