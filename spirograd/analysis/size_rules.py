@@ -14,6 +14,7 @@ _FIXED, _UP, _DOWN, _AT_ENDS = "fixed", "up", "down", "at ends"
 _FLIPPED = {_FIXED: _FIXED, _UP: _DOWN, _DOWN: _UP}
 
 
+@functools.lru_cache(1 << 12)
 def simplify(size: Size) -> Size:
     """A size with the value of ``size`` for all arguments, extents and contents of memory.
 

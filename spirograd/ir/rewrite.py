@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Kernel, Op, Region
@@ -73,8 +73,7 @@ class Rewriter:
             params = tuple(Op(param, p.type, attr=p.attr, loc=p.loc) for p in params)
             self.env.update(zip(region.params, params))
         self.b.begin()
-        for op in region.ops[:-1]:
-            self.visit(op)
+        self.visit_all(region.ops[:-1])
         last = region.ops[-1]
         self.b.loc = last.loc
         self.terminator(last)
@@ -83,6 +82,19 @@ class Rewriter:
             self.b.suspend()
             return region
         return Region(params, self.b.end(results).ops)
+
+    def visit_all(self, body: Sequence[Op]) -> None:
+        """`visit` each operation of a region. Most stay as they are, which this finds without a call for each."""
+        if not self._sparse or self.cloning:
+            for op in body:
+                self.visit(op)
+            return
+        handlers, env, done = self.handlers, self.env, self.b.ops
+        for op in body:
+            if op.code in handlers or op.regions or not env.keys().isdisjoint(op.args):
+                self.visit(op)
+            else:
+                done.append(op)
 
     def is_untouched(self, region: Region) -> bool:
         """Whether ``region`` stays as it is: no handler is for any of its operations, and all values from outside are still the same."""
