@@ -73,12 +73,13 @@ class Rewriter:
             params = tuple(Op(param, p.type, attr=p.attr, loc=p.loc) for p in params)
             self.env.update(zip(region.params, params))
         self.b.begin()
-        self.visit_all(region.ops[:-1])
+        body = region.ops[:-1]
+        self.visit_all(body)
         last = region.ops[-1]
         self.b.loc = last.loc
         self.terminator(last)
         results = self.yielded(last)
-        if results == last.args and len(self.b.ops) == len(region.ops) - 1 and not self.cloning and self.b.ops == [*region.ops[:-1]]:
+        if results == last.args and tuple(self.b.ops) == body and not self.cloning:
             self.b.suspend()
             return region
         return Region(params, self.b.end(results).ops)

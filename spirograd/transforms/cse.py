@@ -42,7 +42,7 @@ class _Cse(Rewriter):
         self.epochs: list[int] = []  # by number of a reference: how often it may have been written
         self.refs: list[Ref] = []
         self.numbers: dict[int | Ref, int] = {}
-        self.aliases: dict[int, list[int]] = {}
+        self.aliases: dict[int, tuple[list[int], int]] = {}  # by number of a reference: those that may alias it, among the first so many
         self.written_in: dict[Op, frozenset[int] | None] = {}
         self.depth_ids: list[int] = []
         self.next_region = 0
@@ -98,15 +98,14 @@ class _Cse(Rewriter):
             if number == len(self.refs):
                 self.refs.append(ref)
                 self.epochs.append(0)
-                self.aliases = {}
             self.numbers[id(ref)] = number
         return number
 
     def _aliases(self, number: int) -> list[int]:
-        found = self.aliases.get(number)
-        if found is None:
-            found = [k for k, ref in enumerate(self.refs) if may_alias(ref, self.refs[number])]
-            self.aliases[number] = found
+        found, seen = self.aliases.get(number, ([], 0))
+        if seen < len(self.refs):
+            found += [k for k in range(seen, len(self.refs)) if may_alias(self.refs[k], self.refs[number])]
+            self.aliases[number] = found, len(self.refs)
         return found
 
     def _written(self, op: Op) -> frozenset[int] | None:
