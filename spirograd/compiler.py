@@ -234,7 +234,7 @@ def _by_task(kernel: Kernel, artifact: CompiledKernel) -> list[TaskInfo]:
 def kernel_key(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> str:
     """The name of the compiled kernel in a cache: a hash of all that the result depends on, the compiler's own source included."""
     # Source lines are part of the artifact where it reports them. Showing and verifying stages changes nothing.
-    reports = options.check_bounds or options.check_overflow or any(op.code.effect in ("check", "print") for op in kernel.walk())
+    reports = options.check_bounds or options.check_overflow or any(code.effect in ("check", "print") for code in kernel.codes)
     options = replace(options, keep_stages=False, verify=False)
     with deep_recursion():
         text = to_text(kernel, locs=reports)

@@ -58,8 +58,10 @@ class Builder:
 
     def begin(self, *types: Type, names: Sequence[str | None] = ()) -> tuple[Op, ...]:
         """Open a region; returns its parameters. ``names``: what the source calls the last ones, for messages."""
-        named = (*[None] * (len(types) - len(names)), *names)
-        params = tuple(Op(ops.param, t, attr=name, loc=self.loc) for t, name in zip(types, named))
+        params: tuple[Op, ...] = ()
+        if types:
+            named = (*[None] * (len(types) - len(names)), *names)
+            params = tuple([Op(ops.param, t, attr=name, loc=self.loc) for t, name in zip(types, named)])
         self._stack.append((params, []))
         return params
 

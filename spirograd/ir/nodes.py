@@ -8,7 +8,7 @@ it, except that nothing crosses into a ``task``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Union
 
@@ -47,6 +47,29 @@ class Region:
 
     params: tuple[Op, ...]
     ops: tuple[Op, ...]
+    # Found once, since passes share regions that they do not change.
+    _codes: frozenset[OpCode] | None = field(default=None, init=False)
+    _live_ins: frozenset[Op] | None = field(default=None, init=False)
+
+    @property
+    def codes(self) -> frozenset[OpCode]:
+        """The codes of all operations in here, nested ones included."""
+        if self._codes is None:
+            nested = [region.codes for op in self.ops for region in op.regions]
+            self._codes = frozenset([op.code for op in self.ops]).union(*nested)
+        return self._codes
+
+    @property
+    def live_ins(self) -> frozenset[Op]:
+        """The values that operations in here, nested ones included, take from outside."""
+        if self._live_ins is None:
+            used: set[Op] = set()
+            for op in self.ops:
+                used.update(op.args)
+                for region in op.regions:
+                    used |= region.live_ins
+            self._live_ins = frozenset(used.difference(self.ops, self.params))
+        return self._live_ins
 
     @property
     def results(self) -> tuple[Op, ...]:
@@ -315,6 +338,11 @@ class Kernel:
                 found.add(function.name)
         return found
 
+    @property
+    def codes(self) -> frozenset[OpCode]:
+        """The codes of all operations of the functions and of the body."""
+        return self.body.codes.union(*[function.body.codes for function in self.functions])
+
     def walk(self) -> Iterator[Op]:
         """Every operation of the functions and of the body."""
         for function in self.functions:
@@ -325,6 +353,8 @@ class Kernel:
 def ref_of(op: Op) -> Ref | None:
     """The memory that ``op`` touches, if it is a memory operation."""
     attr = op.attr
+    if attr is None:
+        return None
     if isinstance(attr, _REFS):
         return attr
     if isinstance(attr, tuple) and len(attr) == 2 and isinstance(attr[1], _REFS):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Kernel, Op, Region
@@ -11,13 +11,23 @@ from spirograd.ir.ops import OpCode, param
 # Gets the original operation, whose operands are still the old ones (see Rewriter.args); returns its replacement, or None to drop it.
 Handler = Callable[[Op], "Op | None"]
 
+# Methods that see every operation or region, also where there is no handler.
+_HOOKS = ("args", "copy", "terminator", "visit", "yielded")
+
 
 class Rewriter:
     """Walks a kernel in order and rebuilds it.
 
     Subclasses fill ``handlers``: code -> method. A handler may emit any number of operations through ``self.b`` and returns the value that
-    stands for the old operation. Operations without a handler are copied, or shared if nothing below them changed.
+    stands for the old operation. Operations without a handler are copied, or shared if nothing below them changed. Regions without
+    operations to handle are shared as a whole, unless a subclass overrides one of `_HOOKS`.
     """
+
+    _sparse = True
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._sparse = all(getattr(cls, name) is getattr(Rewriter, name) for name in _HOOKS)
 
     def __init__(self) -> None:
         self.b = Builder()
@@ -31,8 +41,10 @@ class Rewriter:
         return self.env.get(old, old)
 
     def args(self, op: Op) -> tuple[Op, ...]:
-        get = self.env.get
-        return tuple([get(a, a) for a in op.args])
+        env = self.env
+        if env.keys().isdisjoint(op.args):
+            return op.args
+        return tuple([env.get(a, a) for a in op.args])
 
     def visit(self, op: Op) -> None:
         handler = self.handlers.get(op.code)
@@ -46,8 +58,7 @@ class Rewriter:
 
     def copy(self, op: Op) -> Op:
         """Append ``op`` with its operands and regions rewritten; ``op`` itself if that changes nothing."""
-        get = self.env.get
-        args = tuple([get(a, a) for a in op.args])
+        args = self.args(op)
         regions = op.regions and tuple([self.region(r) for r in op.regions])
         if args != op.args or regions != op.regions or self.cloning:
             op = Op(op.code, op.type, args, op.attr, regions, op.loc, op.primal)
@@ -55,20 +66,42 @@ class Rewriter:
 
     def region(self, region: Region) -> Region:
         """Rewrite a nested region; the same object if nothing changed. Its parameters stay the same objects, except in a clone."""
+        if self._sparse and self.is_untouched(region):
+            return region
         params = region.params
         if self.cloning:
             params = tuple(Op(param, p.type, attr=p.attr, loc=p.loc) for p in params)
             self.env.update(zip(region.params, params))
         self.b.begin()
-        for op in region.ops[:-1]:
-            self.visit(op)
+        body = region.ops[:-1]
+        self.visit_all(body)
         last = region.ops[-1]
         self.b.loc = last.loc
         self.terminator(last)
-        new = self.b.end(self.yielded(last))
-        if new.ops[-1].args == last.args and new.ops[:-1] == region.ops[:-1] and not self.cloning:
+        results = self.yielded(last)
+        if results == last.args and tuple(self.b.ops) == body and not self.cloning:
+            self.b.suspend()
             return region
-        return Region(params, new.ops)
+        return Region(params, self.b.end(results).ops)
+
+    def visit_all(self, body: Sequence[Op]) -> None:
+        """`visit` each operation of a region. Most stay as they are, which this finds without a call for each."""
+        if not self._sparse or self.cloning:
+            for op in body:
+                self.visit(op)
+            return
+        handlers, env, done = self.handlers, self.env, self.b.ops
+        for op in body:
+            if op.code in handlers or op.regions or not env.keys().isdisjoint(op.args):
+                self.visit(op)
+            else:
+                done.append(op)
+
+    def is_untouched(self, region: Region) -> bool:
+        """Whether ``region`` stays as it is: no handler is for any of its operations, and all values from outside are still the same."""
+        if self.cloning or not self.handlers.keys().isdisjoint(region.codes):
+            return False
+        return not self.env or self.env.keys().isdisjoint(region.live_ins)
 
     def terminator(self, op: Op) -> None:
         """Called before a region is closed: a place to emit more."""
@@ -91,7 +124,7 @@ class Rewriter:
 
     def kernel(self, kernel: Kernel) -> Kernel:
         """The kernel rewritten; at once as it is if there is nothing in it that a handler is for."""
-        if type(self).visit is Rewriter.visit and not any(op.code in self.handlers for op in kernel.walk()):
+        if type(self).visit is Rewriter.visit and self.handlers.keys().isdisjoint(kernel.codes):
             return kernel
         functions = tuple([f.with_body(self.region(f.body)) for f in kernel.functions])
         return kernel.with_body(self.region(kernel.body), functions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import json
 import keyword
 import math
@@ -55,6 +56,8 @@ class IRSyntaxError(ValueError):
 
 def type_text(t: Type) -> str:
     """``i32``, ``vec<4,f32>``, ``(i32, f32)``, ``void``."""
+    if isinstance(t, DType):
+        return t.name
     if isinstance(t, tuple):
         return "(" + ", ".join([type_text(x) for x in t]) + ")"
     return repr(t)
@@ -71,6 +74,7 @@ class _Printer:
         self.locs = locs
         self.numbers: dict[Op, int] = {}
         self.refs: dict[Ref, str] = {}
+        self.written: dict[int, str] = {}  # by identity, for objects that the kernel holds: hashing a reference is slow
         self.lines: list[str] = []
         self.locs_of_lines: dict[int, Loc | None] = {0: kernel.loc}
 
@@ -96,9 +100,11 @@ class _Printer:
         """Give every reference a name that is a Python identifier and stands for nothing else."""
         taken = {*_CLASS_BY_NAME, *_NAMES}
         found: dict[Ref, None] = dict.fromkeys(self.kernel.returns)
+        seen: dict[int, Ref] = {}
         for op in self.kernel.walk():
-            ref = ref_of(op)
-            if ref is not None:
+            ref = None if op.attr is None else ref_of(op)
+            if ref is not None and id(ref) not in seen:
+                seen[id(ref)] = ref
                 found.setdefault(ref)
         for ref in found:
             stem = re.sub(r"\W", "_", ref.name, flags=re.ASCII) or "_"
@@ -112,6 +118,7 @@ class _Printer:
                 name = f"{stem}_{count}"
             taken.add(name)
             self.refs[ref] = name
+        self.written = {number: self.refs[ref] for number, ref in seen.items()}
 
     def region(self, region: Region, depth: int) -> None:
         for op in region.ops:
@@ -121,11 +128,12 @@ class _Printer:
         pad = "  " * depth
         head = op.code.name
         if op.attr is not None:
-            head += f"[{self.expression(op.attr)}]"
+            head += f"[{self.written.get(id(op.attr)) or self.expression(op.attr)}]"
         head += "(" + ", ".join([self.value(a) for a in op.args]) + ")"
         if op.type is not VOID:
             head += f" : {type_text(op.type)}"
-        head += self.location(op.loc)
+        if self.locs:
+            head += self.location(op.loc)
         # Regions come before the number of the result: it is defined only after them.
         start = len(self.lines)
         self.locs_of_lines[start] = op.loc
@@ -153,18 +161,21 @@ class _Printer:
         return "%?" if number is None else f"%{number}"
 
     def location(self, loc: Loc | None) -> str:
-        return f" @ {self.construct(loc)}" if self.locs and loc is not None else ""
+        if not self.locs or loc is None:
+            return ""
+        written = self.written.get(id(loc))
+        if written is None:
+            written = self.written[id(loc)] = self.construct(loc)
+        return f" @ {written}"
 
     def expression(self, value: Any) -> str:
         """``value`` as an expression of Python."""
-        if isinstance(value, _REFS):
-            return self.refs.get(value) or self.construct(value)
-        if value is None or isinstance(value, (bool, int)):
-            return repr(value)
-        if isinstance(value, float):
+        if value is None or isinstance(value, (bool, int, float)):
             return repr(value)
         if isinstance(value, str):
             return _quote(value)
+        if isinstance(value, _REFS):
+            return self.written.get(id(value)) or self.refs.get(value) or self.construct(value)
         if isinstance(value, DType):
             return value.name
         if isinstance(value, TempKind):
@@ -178,18 +189,25 @@ class _Printer:
     def construct(self, value: Any) -> str:
         """A dataclass as a call: positional where there is no default, keywords for what differs from the default."""
         parts: list[str] = []
-        for field in dataclasses.fields(value):
-            content = getattr(value, field.name)
-            if field.name in _LOC_FIELDS and not self.locs:
+        for name, default in _fields(value.__class__):
+            if name in _LOC_FIELDS and not self.locs:
                 continue
-            if field.default is dataclasses.MISSING:
-                prefix = f"{field.name}=" if field.name in _LOC_FIELDS else ""
+            content = getattr(value, name)
+            if default is dataclasses.MISSING:
+                prefix = f"{name}=" if name in _LOC_FIELDS else ""
                 parts.append(prefix + self.expression(content))
-            elif content != field.default:
-                parts.append(f"{field.name}={self.expression(content)}")
+            elif content != default:
+                parts.append(f"{name}={self.expression(content)}")
         return f"{type(value).__name__}({', '.join(parts)})"
 
 
+@functools.cache
+def _fields(cls: type[Any]) -> tuple[tuple[str, Any], ...]:
+    """The names and defaults of the fields of a dataclass."""
+    return tuple([(field.name, field.default) for field in dataclasses.fields(cls)])
+
+
+@functools.lru_cache(1 << 12)
 def _quote(text: str) -> str:
     return json.dumps(text)
 

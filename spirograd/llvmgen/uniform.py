@@ -123,7 +123,7 @@ def lockstep(body: Region, options: CompileOptions) -> Uniformity | None:
     """How the iterations of ``body`` can run in lockstep; None if they cannot, or LLVM does better on its own."""
     if not options.optimize or options.opt_level < 2 or body.params[0].type is not i32:
         return None
-    if not any(op.code is ops.for_ for op in body.walk()):
+    if ops.for_ not in body.codes:
         return None
     try:
         found = Uniformity(body)

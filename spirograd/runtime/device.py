@@ -52,7 +52,7 @@ class Fetch(Protocol):
 class Device(Protocol):
     """One device. Calls may come from any thread; work is done in the order of the calls.
 
-    Memory is zero when allocated. `download` waits for earlier launches, `launch` and `fill` may return before they are done.
+    `download` waits for earlier launches, `launch` and `fill` may return before they are done.
 
     ``waits`` counts how often the host has waited for results since the device was opened: each `synchronize`, `download` and
     `Fetch.wait`, whether it blocked or not (and, on wgpu, writes and copies that begin or end within a word, which must read first).
@@ -63,8 +63,9 @@ class Device(Protocol):
     caps: Capabilities
     waits: int
 
-    def allocate(self, nbytes: int) -> Buffer:
-        """``nbytes`` (rounded up, at least 16) of zeroed memory, 256-byte aligned; raises OutOfDeviceMemory."""
+    def allocate(self, nbytes: int, zeroed: bool = True) -> Buffer:
+        """``nbytes`` (rounded up, at least 16) of memory, 256-byte aligned; raises OutOfDeviceMemory. ``zeroed``: False allows contents
+        that are undefined, which costs less on some devices."""
 
     def free(self, buffer: Buffer) -> None:
         """Give memory back (once the launches that use it are done)."""

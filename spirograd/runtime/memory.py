@@ -144,16 +144,17 @@ class Memory:
     def __init__(self, device: Device) -> None:
         self.device = device
 
-    def allocate(self, nbytes: int) -> Allocation:
-        """``nbytes`` bytes of zeros, 256-byte aligned. Raises OutOfDeviceMemory, after which the device is still usable."""
+    def allocate(self, nbytes: int, zeroed: bool = True) -> Allocation:
+        """``nbytes`` bytes of zeros (undefined contents unless ``zeroed``), 256-byte aligned. Raises OutOfDeviceMemory, after which the
+        device is still usable."""
         if nbytes < 0:
             raise ValueError(f"cannot allocate {nbytes} bytes")
         try:
-            buffer = self.device.allocate(nbytes)
+            buffer = self.device.allocate(nbytes, zeroed)
         except OutOfDeviceMemory:
             # Arrays caught in reference cycles hold memory that nobody can reach any more: collect them and try once again.
             gc.collect()
-            buffer = self.device.allocate(nbytes)
+            buffer = self.device.allocate(nbytes, zeroed)
         return Allocation(self.device, buffer, nbytes)
 
     def watch(self, watcher: Any) -> bool:

@@ -325,12 +325,12 @@ class TapeHeap:
         self._heap = None
         for size in sorted({wanted, self._needed(nbytes, good), max(before, nbytes)}, reverse=True):
             try:
-                self._heap = self.memory.allocate(size)
+                self._heap = self.memory.allocate(size, zeroed=False)
                 return
             except OutOfDeviceMemory:
                 if nbytes < size <= good:
                     self._refused = size
-        self._heap = self.memory.allocate(nbytes)
+        self._heap = self.memory.allocate(nbytes, zeroed=False)
 
     def _grown(self, nbytes: int, good: int) -> int:
         """How large the heap is to be for that."""

@@ -24,23 +24,25 @@ def cse(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 
 def _key(op: Op, args: tuple[Op, ...]) -> tuple[Any, ...]:
-    if op.code is ops.const:
+    code = op.code
+    if code is ops.const:
         # repr tells -0.0 from 0.0 and lets NaN equal itself.
-        return (op.code, op.type, repr(op.attr))
-    if op.code.commutative and len(args) == 2 and id(args[0]) > id(args[1]):
+        return (code, op.type, repr(op.attr))
+    if code.commutative and len(args) == 2 and id(args[0]) > id(args[1]):
         args = (args[1], args[0])
-    return (op.code, op.type, op.attr, args)
+    return (code, op.type, op.attr, args)
 
 
 class _Cse(Rewriter):
     def __init__(self) -> None:
         super().__init__()
-        self.known: list[dict[tuple[Any, ...], Op]] = []  # one table per open region, innermost last
+        self.known: dict[tuple[Any, ...], Op] = {}
+        self.added: list[list[tuple[Any, ...]]] = []  # the keys of ``known`` that are of each open region, innermost last
         self.loaded: dict[tuple[int, tuple[Op, ...]], tuple[int, Op, int]] = {}
         self.epochs: list[int] = []  # by number of a reference: how often it may have been written
         self.refs: list[Ref] = []
         self.numbers: dict[int | Ref, int] = {}
-        self.aliases: dict[int, list[int]] = {}
+        self.aliases: dict[int, tuple[list[int], int]] = {}  # by number of a reference: those that may alias it, among the first so many
         self.written_in: dict[Op, frozenset[int] | None] = {}
         self.depth_ids: list[int] = []
         self.next_region = 0
@@ -64,24 +66,25 @@ class _Cse(Rewriter):
                 self._forget(range(len(self.refs)))
 
     def region(self, region: Region) -> Region:
-        self.known.append({})
+        self.added.append([])
         self.next_region += 1
         self.depth_ids.append(self.next_region)
         new = super().region(region)
-        self.known.pop()
+        for key in self.added.pop():
+            del self.known[key]
         self.depth_ids.pop()
         return new
 
     def _pure(self, op: Op) -> None:
         args = self.args(op)
         key = _key(op, args)
-        for table in reversed(self.known):
-            found = table.get(key)
-            if found is not None:
-                self.env[op] = found
-                return
-        new = self.b.append(op if args == op.args else Op(op.code, op.type, args, op.attr, (), op.loc, op.primal))
-        self.known[-1][key] = new
+        found = self.known.get(key)
+        if found is not None:
+            self.env[op] = found
+            return
+        new = self.b.append(op if args is op.args else Op(op.code, op.type, args, op.attr, (), op.loc, op.primal))
+        self.known[key] = new
+        self.added[-1].append(key)
         if new is not op:
             self.env[op] = new
 
@@ -95,15 +98,14 @@ class _Cse(Rewriter):
             if number == len(self.refs):
                 self.refs.append(ref)
                 self.epochs.append(0)
-                self.aliases = {}
             self.numbers[id(ref)] = number
         return number
 
     def _aliases(self, number: int) -> list[int]:
-        found = self.aliases.get(number)
-        if found is None:
-            found = [k for k, ref in enumerate(self.refs) if may_alias(ref, self.refs[number])]
-            self.aliases[number] = found
+        found, seen = self.aliases.get(number, ([], 0))
+        if seen < len(self.refs):
+            found += [k for k in range(seen, len(self.refs)) if may_alias(self.refs[k], self.refs[number])]
+            self.aliases[number] = found, len(self.refs)
         return found
 
     def _written(self, op: Op) -> frozenset[int] | None:

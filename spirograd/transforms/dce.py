@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 
 _ROOTS = frozenset(("write", "atomic", "barrier", "check", "print"))
+# What needs more, or less, than its operands.
+_STRUCTURE = frozenset((ops.result, ops.param, ops.if_, ops.for_, ops.while_, ops.task))
 # Operands before the carried values.
 _FIXED = {ops.for_: 2, ops.while_: 0}
 
@@ -52,8 +56,8 @@ class _Liveness:
 
     def region(self, region: Region, owner: Op | None) -> None:
         """Find the parts of ``region`` and mark its effects."""
+        self.total += len(region.ops) - 1
         for op in region.ops[:-1]:
-            self.total += 1
             if owner is not None:
                 self.owner[op] = owner
             if op.code.effect in _ROOTS:
@@ -85,10 +89,16 @@ class _Liveness:
 
     def close(self) -> None:
         """Mark all that the marked operations need."""
-        while self.work:
-            op = self.work.pop()
+        live, work = self.live, self.work
+        while work:
+            op = work.pop()
             code = op.code
-            if code is ops.result:
+            if code not in _STRUCTURE:
+                for a in op.args:
+                    if a not in live:
+                        live.add(a)
+                        work.append(a)
+            elif code is ops.result:
                 self.need_result(op.args[0], op.attr)
             elif code is ops.param:
                 if op in self.place:
@@ -100,13 +110,10 @@ class _Liveness:
                 self.need(op.args[1])
             elif code is ops.while_:
                 self.need(op.regions[0].results[0])
-            elif code is ops.task:
+            else:
                 for region in op.regions:
                     for value in region.results:
                         self.need(value)
-            else:
-                for a in op.args:
-                    self.need(a)
 
     def need_result(self, op: Op, k: int) -> None:
         """Mark result ``k`` of a control operation or call. A function keeps all of its results, for other calls."""
@@ -136,6 +143,16 @@ class _Remove(Rewriter):
     def visit(self, op: Op) -> None:
         if op in self.live:
             super().visit(op)
+
+    def visit_all(self, body: Sequence[Op]) -> None:
+        live, handlers, env, done = self.live, self.handlers, self.env, self.b.ops
+        for op in body:
+            if op not in live:
+                continue
+            if op.code in handlers or op.regions or not env.keys().isdisjoint(op.args):
+                super().visit(op)
+            else:
+                done.append(op)
 
     def yielded(self, op: Op) -> tuple[Op, ...]:
         keep = self.keep_yields[-1] if self.keep_yields else None

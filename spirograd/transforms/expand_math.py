@@ -119,7 +119,7 @@ class _Expander(Rewriter):
         return function
 
     def kernel(self, kernel: Kernel) -> Kernel:
-        if not any(op.code in _F32 for op in kernel.walk()):
+        if kernel.codes.isdisjoint(_F32):
             return kernel
         new = super().kernel(kernel)
         return new.with_body(new.body, (*self.functions.values(), *new.functions))

@@ -18,6 +18,8 @@ _CHEAP = frozenset((
     ops.lt, ops.le, ops.gt, ops.ge, ops.select, ops.cast, ops.bitcast, ops.fma,
 ))  # fmt: skip
 
+_PURE = tuple([code for code in ops.ALL if code.effect == "pure" and code.evaluate is not None])
+
 
 def fold(kernel: Kernel, ctx: PassContext) -> Kernel:
     """One round of folding; exact, on integers and on floats."""
@@ -27,17 +29,17 @@ def fold(kernel: Kernel, ctx: PassContext) -> Kernel:
 class _Fold(Rewriter):
     def __init__(self) -> None:
         super().__init__()
-        self.handlers = {code: self._pure for code in ops.ALL if code.effect == "pure" and code.evaluate is not None}
+        self.handlers = dict.fromkeys(_PURE, self._pure)
         self.handlers |= {ops.result: self._result, ops.if_: self._if, ops.for_: self._for, ops.while_: self._while}
         self.replaced: dict[tuple[Op, int], Op] = {}  # results of control operations that are known
 
     def _pure(self, op: Op) -> Op:
         args = self.args(op)
-        constants = [a.code is ops.const for a in args]
-        if all(constants) and isinstance(op.type, DType):
-            return self._evaluate(op, args)
-        if constants[0] and op.code.commutative:
-            args = (args[1], args[0])
+        if args[0].code is ops.const:
+            if isinstance(op.type, DType) and all(a.code is ops.const for a in args):
+                return self._evaluate(op, args)
+            if op.code.commutative:
+                args = (args[1], args[0])
         rule = RULES.get(op.code)
         if rule is not None:
             new = rule(self.b, op, args)

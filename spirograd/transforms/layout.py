@@ -45,7 +45,8 @@ def arg_block(kernel: Kernel, ctx: PassContext) -> ArgBlock:
     slot says to what. The size is a multiple of 8.
     """
     found: set[Slot] = set()
-    for op in kernel.walk():
+    # Operations that differ in their operands only take the same entries.
+    for op in {(op.code, id(op.attr)): op for op in kernel.walk() if op.code is not ops.const}.values():
         found.update(_slots_of(op, kernel))
     tapes = tapes_of(kernel)
     if tapes:

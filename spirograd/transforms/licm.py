@@ -17,7 +17,7 @@ def licm(kernel: Kernel, ctx: PassContext) -> Kernel:
     A load moves only out of a `for` that runs at least once, by its constant bounds, writes nothing that may be the same memory, and has
     no barrier.
     """
-    if not any(op.code in _LOOPS for op in kernel.walk()):
+    if _LOOPS.isdisjoint(kernel.codes):
         return kernel
     return _Licm(kernel.looping()).kernel(kernel)
 
@@ -37,6 +37,8 @@ class _Licm(Rewriter):
         depth = len(self.floor)
         # What leaves a parallel loop would have to cross from one task to another: dearer than computing it again.
         loop = owner is not None and owner.code in _LOOPS and not (owner.code is ops.for_ and owner.attr.parallel)
+        if not loop and _LOOPS.isdisjoint(region.codes) and self.env.keys().isdisjoint(region.live_ins):
+            return region
         self.floor.append(self.floor[-1] if loop else depth)
         self.frozen.append(writes(owner) if loop and owner is not None and _runs(owner) and not orders(owner) else None)
         self.level.update((p, depth) for p in region.params)
@@ -50,7 +52,9 @@ class _Licm(Rewriter):
         depth = target = len(self.floor) - 1
         if len(self.lists) == depth:
             self.lists.append(self.b.ops)
-        if op.code.effect == "pure" and op.code is not ops.result and not (op.code is ops.call and op.attr in self.staying):
+        if self.floor[-1] == depth:  # no loop: nothing leaves
+            pass
+        elif op.code.effect == "pure" and op.code is not ops.result and not (op.code is ops.call and op.attr in self.staying):
             target = self._target(op)
         elif op.code.effect == "read" and self.frozen[-1] is not None:
             target = self._load_target(op)

@@ -28,7 +28,7 @@ def lower_atomics(kernel: Kernel, ctx: PassContext) -> Kernel:
     if ctx.caps.atomic_cas:
         return _LowerAtomics(ctx.caps).kernel(kernel)
     lowered = _WithoutCas(ctx).kernel(kernel)
-    return diagnostics(lowered, ctx) if any(op.code is ops.check for op in lowered.walk()) else lowered
+    return diagnostics(lowered, ctx) if ops.check in lowered.codes else lowered
 
 
 class _LowerAtomics(Rewriter):

@@ -19,9 +19,12 @@ def simplify(kernel: Kernel, ctx: PassContext) -> Kernel:
     loops. Without ``options.optimize`` only what is dead goes."""
     if not ctx.options.optimize:
         return dce(kernel, ctx)
-    for _ in range(_ROUNDS):
+    for k in range(_ROUNDS):
         before = kernel
-        kernel = dce(cse(fold(kernel, ctx), ctx), ctx)
+        kernel = fold(kernel, ctx)
+        if k and kernel is before:  # of the same kernel, the other passes have nothing left to do
+            break
+        kernel = dce(cse(kernel, ctx), ctx)
         if kernel is before:
             break
     return _hoisted(kernel, ctx)

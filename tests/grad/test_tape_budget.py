@@ -150,7 +150,7 @@ class Scarce:
     def __init__(self, memory: Any, limit: int) -> None:
         self.whole = memory.allocate(limit)
 
-    def allocate(self, nbytes: int) -> Any:
+    def allocate(self, nbytes: int, zeroed: bool = True) -> Any:
         if nbytes > self.whole.nbytes:
             raise sg.OutOfDeviceMemory(f"{nbytes}")
         return SimpleNamespace(address=self.whole.address, nbytes=nbytes)
@@ -168,6 +168,34 @@ def test_memory_that_others_have_taken(arch: str, kind: str) -> None:
     for _ in range(3):
         compare(run, (TURNS,) if kind == "known" else (), x, y, TURNS)
     assert 0 < run.grad.tape_bytes <= heap.nbytes <= 1 << 19
+
+
+class Dirty:
+    """Memory full of ones, unless zeros are asked for."""
+
+    def __init__(self, memory: Any) -> None:
+        self.memory = memory
+        self.dirty = 0
+
+    def allocate(self, nbytes: int, zeroed: bool = True) -> Any:
+        found = self.memory.allocate(nbytes, zeroed)
+        if not zeroed:
+            found.fill(0, -(-nbytes // 4) * 4, 0xFFFFFFFF)
+            self.dirty += 1
+        return found
+
+
+@pytest.mark.archs("cpu", *DEVICES)
+@pytest.mark.parametrize("kind", ["known", "memory"])
+def test_the_heap_needs_no_zeros(arch: str, kind: str) -> None:
+    heap = start(arch, 1 << 24)
+    heap.memory = Dirty(heap.memory)
+    count = sg.field(sg.i32, N)
+    count.fill(TURNS)
+    run, x, y = known() if kind == "known" else from_memory(count)
+    for _ in range(3):
+        compare(run, (TURNS,) if kind == "known" else (), x, y, TURNS)
+    assert heap.memory.dirty
 
 
 @pytest.mark.archs("cpu", *DEVICES)

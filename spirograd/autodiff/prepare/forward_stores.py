@@ -22,7 +22,7 @@ def forward_stores(kernel: Kernel, ctx: PassContext) -> Kernel:
     (see `elements`), and joins what the two sides of an `if` leave in an element that is loaded later. Memory that other invocations
     write at the same time is not a concern: such a program has no defined order.
     """
-    if not any(op.code is ops.load for op in kernel.walk()):
+    if ops.load not in kernel.codes:
         return kernel
     new = _Forward(kernel).kernel(kernel)
     return kernel if new is kernel else dce(new, ctx)

@@ -35,7 +35,7 @@ def promote(kernel: Kernel, ctx: PassContext) -> Kernel:
     else updates the element: in serial code, and in parallel loops at elements that belong to one iteration. Left alone is what needs no
     value: loops that only read, only store, or only add and do not use the old value.
     """
-    if not any(op.code in LOOPS for op in kernel.walk()):
+    if LOOPS.isdisjoint(kernel.codes):
         return kernel
     return _Promote(kernel).kernel(kernel)
 

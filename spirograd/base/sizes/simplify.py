@@ -35,6 +35,7 @@ _Extremum = type[Min] | type[Max]
 _OTHER: dict[type, _Extremum] = {Min: Max, Max: Min}
 
 
+@functools.lru_cache(1 << 12)
 def simplify(size: Size) -> Size:
     """A size with the value of ``size`` for all arguments, extents and contents of memory.
 

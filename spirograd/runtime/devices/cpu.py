@@ -89,7 +89,7 @@ class CpuDevice:
 
     # --- memory ---
 
-    def allocate(self, nbytes: int) -> Buffer:
+    def allocate(self, nbytes: int, zeroed: bool = True) -> Buffer:
         """Zeroed memory. Raises OutOfDeviceMemory beyond the cap (or the machine's memory), or if the system refuses."""
         if nbytes < 0:
             raise ValueError(f"cannot allocate {nbytes} bytes")

@@ -60,7 +60,7 @@ class InterpreterDevice:
 
     # Memory
 
-    def allocate(self, nbytes: int) -> Buffer:
+    def allocate(self, nbytes: int, zeroed: bool = True) -> Buffer:
         size = max(16, -(-nbytes // 16) * 16)
         with self._lock:
             if self._limit is not None and self._used + size > self._limit:

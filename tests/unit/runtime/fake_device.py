@@ -19,7 +19,7 @@ class FakeDevice:
         self.launches = []
         self.syncs = 0
 
-    def allocate(self, nbytes):
+    def allocate(self, nbytes, zeroed=True):
         size = max(16, (nbytes + 15) & ~15)
         if sum(b.nbytes for b, _ in self.live.values()) + size > self.limit:
             raise OutOfDeviceMemory(f"{size} bytes wanted")

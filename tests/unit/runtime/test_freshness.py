@@ -215,7 +215,7 @@ def test_two_kernels_that_share_arrays(memory):
 
 def test_memory_at_the_same_address_is_other_memory():
     class Same(FakeDevice):
-        def allocate(self, nbytes):
+        def allocate(self, nbytes, zeroed=True):
             if not self.live:
                 self.kept = getattr(self, "kept", None) or super().allocate(nbytes)
                 self.live = {self.kept.address: (self.kept, self.kept.handle)}

@@ -136,7 +136,7 @@ class VulkanDevice:
 
     # --- memory ---
 
-    def allocate(self, nbytes: int) -> Buffer:
+    def allocate(self, nbytes: int, zeroed: bool = True) -> Buffer:
         """See `Device.allocate`. Raises OutOfDeviceMemory with the bytes wanted and the limit."""
         with self._lock:
             self._check()
@@ -148,9 +148,9 @@ class VulkanDevice:
                 self._finish()
                 self._allocator.release_empty()
                 part = self._allocator.take(max(nbytes, 16))
-            if part.host:
+            if zeroed and part.host:
                 clear_host(part)
-            else:
+            elif zeroed:
                 self._fill(part, 0, part.size, 0)
             return Buffer(-(-max(nbytes, 16) // 16) * 16, part.address, part)
 

@@ -166,7 +166,7 @@ class WgpuDevice:
 
     # --- memory ---
 
-    def allocate(self, nbytes: int) -> Buffer:
+    def allocate(self, nbytes: int, zeroed: bool = True) -> Buffer:
         """See `Device.allocate`. Raises OutOfDeviceMemory with the bytes wanted and the limit."""
         with self._turn:
             self._collect()
