@@ -7,11 +7,12 @@ from typing import Any
 
 from spirograd.analysis.effects import may_alias
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op, Ref, Region, ref_of
+from spirograd.ir.nodes import Kernel, Op, Ref, Region, TapeRef, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 
 _WRITING = frozenset(("write", "atomic"))
+_OF_A_LAUNCH = (TempRef, TapeRef)  # which only equal references may alias
 
 
 def cse(kernel: Kernel, ctx: PassContext) -> Kernel:
@@ -35,7 +36,8 @@ def _key(op: Op, args: tuple[Op, ...]) -> tuple[Any, ...]:
 class _Cse(Rewriter):
     def __init__(self) -> None:
         super().__init__()
-        self.known: list[dict[tuple[Any, ...], Op]] = []  # one table per open region, innermost last
+        self.known: dict[tuple[Any, ...], Op] = {}
+        self.added: list[list[tuple[Any, ...]]] = []  # per open region, innermost last: what it made known
         self.loaded: dict[tuple[int, tuple[Op, ...]], tuple[int, Op, int]] = {}
         self.epochs: list[int] = []  # by number of a reference: how often it may have been written
         self.refs: list[Ref] = []
@@ -64,24 +66,25 @@ class _Cse(Rewriter):
                 self._forget(range(len(self.refs)))
 
     def region(self, region: Region) -> Region:
-        self.known.append({})
+        self.added.append([])
         self.next_region += 1
         self.depth_ids.append(self.next_region)
         new = super().region(region)
-        self.known.pop()
+        for key in self.added.pop():
+            del self.known[key]
         self.depth_ids.pop()
         return new
 
     def _pure(self, op: Op) -> None:
         args = self.args(op)
         key = _key(op, args)
-        for table in reversed(self.known):
-            found = table.get(key)
-            if found is not None:
-                self.env[op] = found
-                return
+        found = self.known.get(key)
+        if found is not None:
+            self.env[op] = found
+            return
         new = self.b.append(op if args == op.args else Op(op.code, op.type, args, op.attr, (), op.loc, op.primal))
-        self.known[-1][key] = new
+        self.known[key] = new
+        self.added[-1].append(key)
         if new is not op:
             self.env[op] = new
 
@@ -95,14 +98,17 @@ class _Cse(Rewriter):
             if number == len(self.refs):
                 self.refs.append(ref)
                 self.epochs.append(0)
-                self.aliases = {}
+                if not isinstance(ref, _OF_A_LAUNCH):
+                    self.aliases = {}
             self.numbers[id(ref)] = number
         return number
 
     def _aliases(self, number: int) -> list[int]:
         found = self.aliases.get(number)
         if found is None:
-            found = [k for k, ref in enumerate(self.refs) if may_alias(ref, self.refs[number])]
+            mine = self.refs[number]
+            one = isinstance(mine, _OF_A_LAUNCH)
+            found = [number] if one else [k for k, ref in enumerate(self.refs) if may_alias(ref, mine)]
             self.aliases[number] = found
         return found
 

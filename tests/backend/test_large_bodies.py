@@ -5,7 +5,7 @@ import pytest
 
 import spirograd as sg
 
-MANY = 700
+MANY = 240
 SIZES = (0, 1, 63, 64, 65, 200)
 
 
