@@ -17,7 +17,7 @@ from spirograd.autodiff import rules
 from spirograd.autodiff.activity import FIXED, Activity, Partner, activity, is_float
 from spirograd.autodiff.derivative import Place
 from spirograd.autodiff.needs import states
-from spirograd.autodiff.prepare.elements import Numbers, indices_of, owned
+from spirograd.autodiff.prepare.elements import Numbers, Spans, indices_of, owned
 from spirograd.autodiff.segments import NO_SEGMENTS, Segments
 from spirograd.autodiff.sweep import IN_I32, Counter, Recording, Sweep, segments, turns
 from spirograd.autodiff.values import add_temp, load_temp, store_temp, temp_of, total, zero
@@ -65,6 +65,9 @@ class _Reverse:
         self.results: dict[Op, dict[int, Op]] = {}  # control operation -> adjoints of its results
         self.temps: dict[TempRef, TempRef] = {}
         self.relevant = _relevant(kernel, self._matters)
+        self.spans = Spans(kernel)
+        self.users = _users_of_branches(kernel)
+        self.free: dict[Op, set[Op]] = {}
         self.sinks: dict[tuple[object, object], Place] = {}
         self.sources: dict[tuple[object, object], Place] = {}
         self.accumulators = 0
@@ -303,21 +306,28 @@ class _Reverse:
     # --- control ---------------------------------------------------------------------------------------------------------
 
     def captured(self, op: Op) -> list[Op]:
-        """Active values from outside that the regions of ``op`` compute with."""
-        body = {inner for region in op.regions for inner in region.walk()}
-        body |= {p for inner in list(body) for region in inner.regions for p in region.params}
-        inside = body | {p for region in op.regions for p in region.params}
-        found: dict[Op, None] = {}
-        for node in body:
-            for a in (*(self.found.flows.get(node, ()) if self.active(node) else ()), *_stored(node)):
-                if isinstance(a, Op) and a not in inside and self.active(a):
-                    found[a] = None
+        """Active values from outside that the regions of ``op`` compute with, in the order of the kernel."""
+        return sorted(self._free(op), key=self.spans.number)
+
+    def _free(self, op: Op) -> set[Op]:
+        """The same, in no order."""
+        found = self.free.get(op)
+        if found is not None:
+            return found
+        candidates: set[Op] = set()
+        flows = self.found.flows
+        for region in op.regions:
+            for node in (*region.params, *region.ops):
+                reads = (*(flows.get(node, ()) if self.active(node) else ()), *_stored(node))
+                candidates.update([a for a in reads if isinstance(a, Op) and self.active(a)])
+                if node.regions:
+                    candidates |= self._free(node)
         if op.code is ops.if_ or op.code in FIXED:
-            for value in op.regions[-1].results if op.code in FIXED else [v for r in op.regions for v in r.results]:
-                if value not in inside and self.active(value):
-                    found[value] = None
-        order = {value: k for k, value in enumerate(self.sweep.env)}
-        return sorted(found, key=lambda value: order[value])
+            yielding = op.regions[-1:] if op.code in FIXED else op.regions
+            candidates.update([v for r in yielding for v in r.results if self.active(v)])
+        inside = self.spans.inside(op)
+        found = self.free[op] = {value for value in candidates if value not in inside}
+        return found
 
     def if_(self, op: Op) -> None:
         seeds = self.results.pop(op, {})
@@ -339,9 +349,11 @@ class _Reverse:
         self.adjoints.update(zip(captured, b.if_(condition, *regions)))
 
     def _both(self, region: Region) -> None:
-        """Sweep a region forwards and backwards."""
+        """Sweep a region forwards and backwards. Forwards without the branches of which nothing but the end of the region takes results:
+        their reverse runs them again, and else a chain of them would be run as often as it is deep."""
         body = region.ops[:-1]
-        self.sweep.run(body, True)
+        passed = {op for op in body if op in self.relevant and op.code is ops.if_ and self.users.get(op, set()) <= {region.ops[-1]}}
+        self.sweep.run([op for op in body if not (op in passed or (op.code is ops.result and op.args[0] in passed))], True)
         self.walk(body)
 
     def _taken(self, value: Op) -> Op:
@@ -503,6 +515,16 @@ def _stored(node: Op) -> Iterable[Op]:
     if node.code.effect in ("write", "atomic") and is_float(node.args[-1].type):
         return (node.args[-1],)
     return ()
+
+
+def _users_of_branches(kernel: Kernel) -> dict[Op, set[Op]]:
+    """What uses the results of each `if`."""
+    users: dict[Op, set[Op]] = {}
+    for op in kernel.walk():
+        for value in op.args:
+            if value.code is ops.result and value.args[0].code is ops.if_:
+                users.setdefault(value.args[0], set()).add(op)
+    return users
 
 
 def _relevant(kernel: Kernel, matters: Callable[[Op], bool]) -> set[Op]:

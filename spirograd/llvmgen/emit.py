@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from spirograd.base import dtypes as dt
 from spirograd.base.artifact import ArgBlock
@@ -17,10 +17,12 @@ from spirograd.llvmgen import abi, half
 from spirograd.llvmgen.alone import alone_body, updates_memory
 from spirograd.llvmgen.callees import Callees
 from spirograd.llvmgen.cost import cost_of, costs_of_calls
+from spirograd.llvmgen.distributed import DistributedEmitter
 from spirograd.llvmgen.function import FunctionEmitter
 from spirograd.llvmgen.lanes import LaneEmitter, lane_count
 from spirograd.llvmgen.module import ModuleText, literal, symbol
 from spirograd.llvmgen.rows import Rows, find_rows, row_loop
+from spirograd.llvmgen.stages import find_stages
 from spirograd.llvmgen.strides import prefers_scalar_iterations
 from spirograd.llvmgen.uniform import Uniformity, is_tape, lockstep
 
@@ -148,8 +150,11 @@ def _range_task(module: ModuleText, op: Op, name: str, body: Region, independent
         memory_suffix = f", !llvm.access.group {group}"
     if not independent or prefers_scalar_iterations(body, outer):
         about.append(module.node(_NOT_VECTORISED))
-    loop = module.node(f"distinct !{{{', '.join(['{self}', *about])}}}")
-    emitter = FunctionEmitter(module, memory_suffix) if found is None else LaneEmitter(module, found, op.attr.reductions)
+
+    def loop() -> str:
+        return module.node(f"distinct !{{{', '.join(['{self}', *about])}}}")
+
+    emitter = _emitter(module, memory_suffix, name, op, body, found, loop)
     emitter.at(op.loc)
     emitter.last_uses.scan(body)
     emitter.last_uses.scan(finish)
@@ -158,7 +163,7 @@ def _range_task(module: ModuleText, op: Op, name: str, body: Region, independent
     begin, end = _resized_bounds(emitter, index)
     reductions = op.attr.reductions
     initial = [literal(ops.identity(r.kind, r.dtype), r.dtype) for r in reductions]
-    types, suffix = [r.dtype for r in reductions], f", !llvm.loop {loop}"
+    types, suffix = [r.dtype for r in reductions], f", !llvm.loop {loop()}"
     if rows is None:
         values = emitter.iterations(index, begin, end, types, initial, body, suffix)
     else:
@@ -168,6 +173,16 @@ def _range_task(module: ModuleText, op: Op, name: str, body: Region, independent
         emitter.bind(finish.params, values)
         emitter.region(finish)
     return _function(name, "internal ", f"{_BLOCK}, i64 %begin, i64 %end, i32 %row, i32 %lanes", emitter)
+
+
+def _emitter(
+    module: ModuleText, memory_suffix: str, name: str, op: Op, body: Region, found: Uniformity | None, loop: Callable[[], str]
+) -> FunctionEmitter:
+    """What emits the range task ``op`` as function ``name``."""
+    if found is not None:
+        return LaneEmitter(module, found, op.attr.reductions)
+    stages = find_stages(body, bool(memory_suffix))
+    return FunctionEmitter(module, memory_suffix) if stages is None else DistributedEmitter(module, memory_suffix, name, stages, loop)
 
 
 def _resized_bounds(emitter: FunctionEmitter, index: DType) -> tuple[str, str]:

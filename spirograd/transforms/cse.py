@@ -7,11 +7,12 @@ from typing import Any
 
 from spirograd.analysis.effects import may_alias
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op, Ref, Region, ref_of
+from spirograd.ir.nodes import Kernel, Op, Ref, Region, TapeRef, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 
 _WRITING = frozenset(("write", "atomic"))
+_OF_A_LAUNCH = (TempRef, TapeRef)  # which only equal references may alias
 
 
 def cse(kernel: Kernel, ctx: PassContext) -> Kernel:
@@ -102,9 +103,12 @@ class _Cse(Rewriter):
         return number
 
     def _aliases(self, number: int) -> list[int]:
+        mine = self.refs[number]
+        if isinstance(mine, _OF_A_LAUNCH):
+            return [number]
         found, seen = self.aliases.get(number, ([], 0))
         if seen < len(self.refs):
-            found += [k for k in range(seen, len(self.refs)) if may_alias(self.refs[k], self.refs[number])]
+            found += [k for k in range(seen, len(self.refs)) if may_alias(self.refs[k], mine)]
             self.aliases[number] = found, len(self.refs)
         return found
 

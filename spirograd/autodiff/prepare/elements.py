@@ -7,13 +7,14 @@ derivative nothing could be said without it, because the gradients of one memory
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from spirograd.analysis.effects import may_alias
 from spirograd.analysis.injectivity import determines
 from spirograd.base.dtypes import DType
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, FieldRef, Op, Ref, Region, TempRef, rank, ref_of
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, Region, TempRef, rank, ref_of
 
 Memory = FieldRef | ArrayRef | TempRef
 _MEMORY = (FieldRef, ArrayRef, TempRef)
@@ -59,6 +60,40 @@ def contents(op: Op) -> set[Op]:
             inside.add(inner)
             inside.update(p for r in inner.regions for p in r.params)
     return inside
+
+
+class Spans:
+    """Where the values of a kernel stand: `contents` of all its operations, in time and memory that grow with its size alone."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._spans: dict[Op, tuple[int, int]] = {}
+        self._visit(kernel.body)
+
+    def _visit(self, region: Region) -> None:
+        for op in (*region.params, *region.ops):
+            number = len(self._spans)
+            self._spans[op] = (number, number)
+            for inner in op.regions:
+                self._visit(inner)
+            self._spans[op] = (number, len(self._spans) - 1)
+
+    def number(self, value: Op) -> int:
+        """The number of a value, in the order of the kernel."""
+        return self._spans[value][0]
+
+    def inside(self, op: Op) -> Container[Op]:
+        """All that the regions of ``op`` define."""
+        return _Inside(self._spans, *self._spans[op])
+
+
+@dataclass(frozen=True, slots=True)
+class _Inside:
+    spans: dict[Op, tuple[int, int]]
+    start: int
+    end: int
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, Op) and self.start < self.spans.get(value, (-1, -1))[0] <= self.end
 
 
 def invariant(value: Op, inside: Container[Op]) -> bool:

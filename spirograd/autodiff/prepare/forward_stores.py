@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spirograd.autodiff.prepare.elements import Memory, Numbers, accesses, contents, indices_of, invariant, memory_of, same_memory
+from spirograd.autodiff.prepare.elements import Memory, Numbers, Spans, accesses, indices_of, invariant, memory_of, same_memory
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op
 from spirograd.ir.rewrite import Rewriter
@@ -32,6 +32,7 @@ class _Forward(Rewriter):
     def __init__(self, kernel: Kernel) -> None:
         super().__init__()
         self.numbers = Numbers()
+        self.spans = Spans(kernel)
         self.known: _Known = {}
         self.loaded = {self._key(op) for op in kernel.walk() if op.code is ops.load and memory_of(op) is not None}
         self.handlers = {ops.load: self._load, ops.store: self._store, ops.atomic: self._update, ops.cas: self._update}
@@ -92,7 +93,7 @@ class _Forward(Rewriter):
         return self.b.append(Op(op.code, op.type, args, op.attr, tuple(regions), op.loc))
 
     def _if(self, op: Op) -> Op:
-        b, before, inside = self.b, self.known, contents(op)
+        b, before, inside = self.b, self.known, self.spans.inside(op)
         condition = self.args(op)
         halves, ends = [], []
         for region in op.regions:

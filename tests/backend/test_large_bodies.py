@@ -1,0 +1,181 @@
+"""Parallel loops with bodies so large that the CPU back end cuts them into stages: all iterations of a block pass one before the next."""
+
+import numpy as np
+import pytest
+
+import spirograd as sg
+
+MANY = 240
+SIZES = (0, 1, 63, 64, 65, 200)
+
+
+@sg.func
+def grown(v, n: sg.template()):
+    """``v`` after so many steps that no pass can merge."""
+    for k in sg.static(range(n)):
+        v = v * 0.5 + 0.3 * sg.sqrt(v * v + 0.01 * k)
+    return v
+
+
+def grown_in_numpy(v: np.ndarray, n: int) -> np.ndarray:
+    v = v.astype(float)
+    for k in range(n):
+        v = v * 0.5 + 0.3 * np.sqrt(v * v + 0.01 * k)
+    return v
+
+
+def starts(n: int) -> np.ndarray:
+    return np.random.default_rng(n).uniform(-1.0, 1.0, n).astype(np.float32)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_values_of_all_types_cross_the_cuts(session, n: int) -> None:
+    @sg.kernel
+    def run(x: sg.types.ndarray(sg.f32, 1), y: sg.types.ndarray(sg.f32, 1), z: sg.types.ndarray(sg.i32, 2)):
+        for i in x:
+            positive, count, narrow = x[i] > 0.0, i * 3, sg.cast(i - 2, sg.i8)
+            large = sg.Vector([x[i], 2.0, x[i] + 1.0, 4.0, 5.0])
+            a = grown(x[i], MANY)
+            y[i] = a + large[count % 5]
+            z[i, 0] = count if positive else -count
+            z[i, 1] = narrow
+
+    x, y, z = starts(n), np.zeros(n, np.float32), np.zeros((n, 2), np.int32)
+    run(x, y, z)
+    i = np.arange(n)
+    large = np.stack([x, np.full(n, 2), x + 1, np.full(n, 4), np.full(n, 5)], 1) if n else np.zeros((0, 5))
+    np.testing.assert_allclose(y, grown_in_numpy(x, MANY) + large[i, i * 3 % 5], rtol=1e-5)
+    np.testing.assert_array_equal(z[:, 0], np.where(x > 0, i * 3, i * -3))
+    np.testing.assert_array_equal(z[:, 1], (i - 2).astype(np.int8))
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_reductions_go_through_all_stages(session, n: int) -> None:
+    """Some under conditions and in loops; several kinds."""
+
+    @sg.kernel
+    def run(x: sg.types.ndarray(sg.f32, 1), total: sg.types.ndarray(sg.f32, 1), most: sg.types.ndarray(sg.i32, 1)):
+        for i in x:
+            a = x[i]
+            for k in sg.static(range(MANY)):
+                a = a * 0.5 + sg.sqrt(a * a * 0.1 + 0.01 * k) * 0.1
+                if sg.static(k % 50 == 0):
+                    total[0] += a
+                    if a > 0.5:
+                        sg.atomic_max(most[0], i)
+                        total[1] += 1.0
+                    for j in range(i % 3):
+                        total[1] += a
+
+    x, total, most = starts(n), np.zeros(2, np.float32), np.full(1, -1, np.int32)
+    run(x, total, most)
+    a, want, last = x.astype(np.float32), np.zeros(2), -1
+    for k in range(MANY):
+        a = a * np.float32(0.5) + np.sqrt(a * a * np.float32(0.1) + np.float32(0.01 * k)) * np.float32(0.1)
+        if k % 50 == 0:
+            want += a.sum(dtype=float), (a > 0.5).sum() + (a * (np.arange(n) % 3)).sum(dtype=float)
+            last = max(last, *np.nonzero(a > 0.5)[0], -1)
+    np.testing.assert_allclose(total, want, rtol=1e-4, atol=1e-5)
+    assert most[0] == last
+
+
+def test_several_axes_and_memory_between_the_stages(session) -> None:
+    """What an iteration stores it loads again later; rows whose length is not a multiple of a block."""
+
+    @sg.kernel
+    def run(x: sg.types.ndarray(sg.f32, 2), y: sg.types.ndarray(sg.i32, 2)):
+        for i, j in x:
+            for k in sg.static(range(MANY)):
+                x[i, j] = x[i, j] * 0.5 + 0.3 * sg.sqrt(x[i, j] * x[i, j] + 0.01 * k)
+                y[i, j] += i * k
+            y[i, j] += 10000 * j
+
+    x, y = starts(7 * 93).reshape(7, 93), np.zeros((7, 93), np.int32)
+    want = grown_in_numpy(x, MANY)
+    run(x, y)
+    np.testing.assert_allclose(x, want, rtol=1e-5)
+    i, j = np.indices(y.shape)
+    np.testing.assert_array_equal(y, i * (MANY * (MANY - 1) // 2) + 10000 * j)
+
+
+def test_atomics_that_dominate(session) -> None:
+    """One thread runs a version without atomics, in which iterations touch the same memory one after the other."""
+    cells = sg.field(sg.i32, 4)
+
+    @sg.kernel
+    def run():
+        for i in range(203):
+            for k in sg.static(range(MANY)):
+                cells[(i + k * k) % 4] += 1
+
+    run()
+    run()
+    counts = np.bincount(((np.arange(203)[:, None] + np.arange(MANY) ** 2) % 4).ravel(), minlength=4)
+    np.testing.assert_array_equal(cells.to_numpy(), 2 * counts)
+
+
+def test_prints_come_iteration_by_iteration(session, capfd) -> None:
+    """Of what one thread runs; lines of different iterations may come in any order elsewhere."""
+    x = sg.field(sg.f32, 3)
+
+    @sg.kernel
+    def run():
+        for i in range(3):
+            print("first", i)
+            x[i] = grown(x[i], MANY)
+            print("last", i)
+
+    run()
+    sg.sync()
+    lines = capfd.readouterr().out.split("\n")[:-1]
+    assert sorted(lines) == sorted(f"{word} {i}" for i in range(3) for word in ("first", "last"))
+    if session.device.caps.profile == "cpu":
+        assert lines == [f"{word} {i}" for i in range(3) for word in ("first", "last")]
+
+
+def test_large_bodies_are_cut(session) -> None:
+    """... and small ones are not."""
+    if session.device.caps.profile != "cpu":
+        pytest.skip("stages are for LLVM")
+    x = sg.field(sg.f32, 100)
+
+    @sg.kernel
+    def run(n: sg.template()):
+        for i in x:
+            x[i] = grown(x[i], n)
+
+    for n, stages in ((20, False), (MANY, True)):
+        run(n)
+        assert (".stage" in run.llvm()) is stages
+
+
+def test_the_gradient(session) -> None:
+    """With tapes, which have a row for each thread: iterations come one after the other."""
+    x, y = (sg.field(sg.f32, 70, needs_grad=True) for _ in range(2))
+    turns = sg.field(sg.i32, ())
+    turns[None] = 3
+
+    @sg.kernel
+    def run():
+        for i in x:
+            a = x[i]
+            for k in sg.static(range(20)):
+                for _ in range(turns[None]):
+                    a = a * 0.9 + 0.1 * a * a
+                    for m in sg.static(range(4)):
+                        a = a * 0.5 + 0.3 * sg.sqrt(a * a + 1.0 + m)
+            y[i] = a
+
+    start = starts(70)
+    x.from_numpy(start)
+    y.grad.fill(1.0)
+    run()
+    run.grad()
+    v, d = start.astype(float), np.ones(70)
+    for _ in range(60):
+        v, d = v * 0.9 + 0.1 * v * v, d * (0.9 + 0.2 * v)
+        for m in range(4):
+            root = np.sqrt(v * v + 1.0 + m)
+            v, d = v * 0.5 + 0.3 * root, d * (0.5 + 0.3 * v / root)
+    np.testing.assert_allclose(y.to_numpy(), v, rtol=1e-4)
+    np.testing.assert_allclose(x.grad.to_numpy(), d, rtol=1e-3, atol=1e-12)
