@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import spirograd as sg
-from spirograd import compiler
+from spirograd.autodiff import differentiate
 from spirograd.autodiff.sweep import Counter, counter_for
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import i32, i64
@@ -59,7 +59,7 @@ def test_counters() -> None:
 @pytest.mark.parametrize("count", [Counter(i32, 50), Counter(i64)], ids=["checked", "wide"])
 def test_counted_up_to_a_limit(session: Any, monkeypatch: pytest.MonkeyPatch, count: Counter) -> None:
     """Devices without 64-bit integers raise an error for a loop that makes more iterations than they can count."""
-    monkeypatch.setattr(compiler, "counter_for", lambda caps: count)
+    monkeypatch.setattr(differentiate, "counter_for", lambda caps: count)
     x, y = (sg.field(sg.f32, (), needs_grad=True) for _ in range(2))
 
     @sg.kernel
