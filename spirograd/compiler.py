@@ -233,13 +233,18 @@ def _by_task(kernel: Kernel, artifact: CompiledKernel) -> list[TaskInfo]:
 
 def kernel_key(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> str:
     """The name of the compiled kernel in a cache: a hash of all that the result depends on, the compiler's own source included."""
-    # Source lines are part of the artifact where it reports them. Showing and verifying stages changes nothing.
+    # Source lines are part of the artifact where it reports them.
     reports = options.check_bounds or options.check_overflow or any(code.effect in ("check", "print") for code in kernel.codes)
-    options = replace(options, keep_stages=False, verify=False)
     with deep_recursion():
         text = to_text(kernel, locs=reports)
-    parts = (text, repr(caps), repr(options), _fingerprint())
+    parts = (text, _settings(caps, options), _fingerprint())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+@functools.lru_cache(64)
+def _settings(caps: Capabilities, options: CompileOptions) -> str:
+    """What of device and options the result depends on, as text: showing and verifying stages changes nothing."""
+    return "\0".join((repr(caps), repr(replace(options, keep_stages=False, verify=False))))
 
 
 @functools.cache
