@@ -73,3 +73,19 @@ def compare(kernel: Any, args: Sequence[Any], x: Any, y: Any, turns: Any, what: 
     v, slope = turned(starts(x.shape[0], seeds.dtype), turns)
     np.testing.assert_allclose(y.to_numpy(), AMPLIFIED * v, rtol=3e-3, atol=1e-3, err_msg=what)
     np.testing.assert_allclose(x.grad.to_numpy(), AMPLIFIED * slope * seeds, rtol=3e-3, atol=1e-3, err_msg=what)
+
+
+def counted_chains(n: int, t: Any = sg.f32) -> tuple[Any, Any, Any, Any]:
+    """A kernel that makes as many turns for each element as a field says; its input, its output, and that field."""
+    x, y = chains(n, t)
+    count = sg.field(sg.i32, n)
+
+    @sg.kernel
+    def run():
+        for i in x:
+            v = x[i]
+            for _ in range(count[i]):
+                v = turn(v)
+            y[i] = v
+
+    return run, x, y, count

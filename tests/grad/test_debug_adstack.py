@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from grad.chains import chains, turn
+from grad.chains import chains, counted_chains, turn
 
 import spirograd as sg
 from spirograd.lang import context
@@ -76,17 +76,7 @@ def test_counted_sizes(arch: str, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     """Devices place tapes themselves: the lines come when the host hears of it, one for each launch, and tell what that took."""
     monkeypatch.setenv("SG_DEBUG_ADSTACK", "1")
     sg.init(arch=arch)
-    x, y = chains(N)
-    count = sg.field(sg.i32, N)
-
-    @sg.kernel
-    def run():
-        for i in x:
-            v = x[i]
-            for _ in range(count[i]):
-                v = turn(v)
-            y[i] = v
-
+    run, *_, count = counted_chains(N)
     bounds = (4, 400, 40, 40, 4, 0, 30)
     plans = []
     for longest in bounds:
@@ -111,17 +101,7 @@ def test_counted_sizes(arch: str, monkeypatch: pytest.MonkeyPatch, capsys: pytes
 def test_bytes_of_the_launch_that_they_name(arch: str, budget: int) -> None:
     """Whenever somebody asks, with or without a wait in between; also where memory is scarce."""
     sg.init(arch=arch, ad_memory_GB=budget / 2**30)
-    x, y = chains(N)
-    count = sg.field(sg.i32, N)
-
-    @sg.kernel
-    def run():
-        for i in x:
-            v = x[i]
-            for _ in range(count[i]):
-                v = turn(v)
-            y[i] = v
-
+    run, *_, count = counted_chains(N)
     assert run.grad.tape_bytes == 0
     for longest in (4, 400, 40, 4, 4, 120):
         count.fill(longest)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import needs
 import numpy as np
 import pytest
-from grad.chains import chains, launch, turn
+from grad.chains import chains, counted_chains, launch, turn
 
 import spirograd as sg
 from spirograd.lang import context
@@ -34,21 +35,6 @@ def of_argument() -> tuple[Any, Any, Any]:
     return run, x, y
 
 
-def of_field() -> tuple[Any, Any, Any, Any]:
-    x, y = chains(N)
-    count = sg.field(sg.i32, N)
-
-    @sg.kernel
-    def run():
-        for i in x:
-            v = x[i]
-            for _ in range(count[i]):
-                v = turn(v)
-            y[i] = v
-
-    return run, x, y, count
-
-
 def check(plan: Any) -> None:
     """The numbers fit each other, and are in the text."""
     text = str(plan)
@@ -60,7 +46,7 @@ def check(plan: Any) -> None:
             assert tape.nbytes == tape.row_bytes * task.rows
             assert f"{tape.entries} entr" in text
             assert f"{tape.row_bytes:,} bytes a row" in text
-            assert f"test_memory_plan.py:{tape.loop.line}" in text
+            assert f"{Path(tape.loop.file).name}:{tape.loop.line}" in text
         for slab in task.slabs:
             assert slab.stride * task.rows <= slab.nbytes <= slab.stride * task.rows * 1.2 + 4096
     assert f"{plan.nbytes:,} bytes for tapes" in text
@@ -94,7 +80,7 @@ def test_known_before_the_launch() -> None:
 @pytest.mark.archs(*LAUNCHING)
 def test_counted_or_read_from_memory() -> None:
     """By a kernel, but not by the gradient; and nothing that a launch goes by changes."""
-    run, x, y, count = of_field()
+    run, x, y, count = counted_chains(N)
     for longest in (64, 8, 320):
         counts = np.arange(N, dtype=np.int32) % 5
         counts[longest % N] = longest
