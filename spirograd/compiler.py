@@ -26,30 +26,30 @@ from spirograd.ir.interp import OnOp, compile_for_run
 from spirograd.ir.nodes import Kernel
 from spirograd.ir.spec import verify
 from spirograd.ir.text import to_text, to_text_with_locs
-from spirograd.transforms.atomic_ways import unfinished_sites
-from spirograd.transforms.check_bounds import check_bounds
-from spirograd.transforms.check_capabilities import check_capabilities
-from spirograd.transforms.check_loops import check_loops
-from spirograd.transforms.check_overflow import check_overflow
+from spirograd.transforms.checks.check_bounds import check_bounds
+from spirograd.transforms.checks.check_capabilities import check_capabilities
+from spirograd.transforms.checks.check_loops import check_loops
+from spirograd.transforms.checks.check_overflow import check_overflow
+from spirograd.transforms.checks.space_limits import hoist_space_checks, take_space_limits
 from spirograd.transforms.context import PassContext
-from spirograd.transforms.dce import dce
-from spirograd.transforms.demote_atomics import demote_atomics
-from spirograd.transforms.diagnostics import diagnostics
-from spirograd.transforms.drop_stop_grad import drop_stop_grad
-from spirograd.transforms.exact_extrema import exact_extrema
-from spirograd.transforms.expand_math import expand_math
-from spirograd.transforms.inline_calls import inline_checked
-from spirograd.transforms.layout import arg_block, layout
-from spirograd.transforms.legalize import legalize
-from spirograd.transforms.lower_atomics import lower_atomics
-from spirograd.transforms.lower_remainder import lower_remainder
-from spirograd.transforms.offload import offload
-from spirograd.transforms.place_tapes import place_tapes
-from spirograd.transforms.reassociate import reassociate
-from spirograd.transforms.reductions import reductions
-from spirograd.transforms.simplify import simplify, simplify_lowered
-from spirograd.transforms.space_limits import hoist_space_checks, take_space_limits
-from spirograd.transforms.widen_integers import widen_integers
+from spirograd.transforms.lowering.exact_extrema import exact_extrema
+from spirograd.transforms.lowering.layout import arg_block, layout
+from spirograd.transforms.lowering.legalize import legalize
+from spirograd.transforms.lowering.lower_atomics import lower_atomics
+from spirograd.transforms.lowering.lower_diagnostics import diagnostics
+from spirograd.transforms.lowering.lower_remainder import lower_remainder
+from spirograd.transforms.lowering.native_atomics import unfinished_sites
+from spirograd.transforms.lowering.widen_integers import widen_integers
+from spirograd.transforms.math.expand_math import expand_math
+from spirograd.transforms.simplification.dce import dce
+from spirograd.transforms.simplification.drop_stop_grad import drop_stop_grad
+from spirograd.transforms.simplification.inline_calls import inline_checked
+from spirograd.transforms.simplification.reassociate import reassociate
+from spirograd.transforms.simplification.simplify import simplify, simplify_lowered
+from spirograd.transforms.tasks.demote_atomics import demote_atomics
+from spirograd.transforms.tasks.offload import offload
+from spirograd.transforms.tasks.place_tapes import place_tapes
+from spirograd.transforms.tasks.reductions import reductions
 
 Pass = Callable[[Kernel, PassContext], Kernel]
 

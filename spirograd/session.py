@@ -22,10 +22,10 @@ from spirograd.config import Config
 from spirograd.dumps import Compilation, listeners, with_overrides, write_stages
 from spirograd.ir import nodes
 from spirograd.lang.context import LanguageOptions
+from spirograd.runtime.allocations import Memory
 from spirograd.runtime.cache import Cache
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
 from spirograd.runtime.loader import open_device
-from spirograd.runtime.memory import Memory
 
 
 class Session:

@@ -1,4 +1,4 @@
-"""Fit the polynomials of the elementary functions, split their constants, and write ``spirograd/transforms/math_coefficients.py``.
+"""Fit the polynomials of the elementary functions, split their constants, and write ``spirograd/transforms/math/coefficients.py``.
 
 Needs mpmath (development only). Every entry is a minimax fit by the Remez exchange algorithm in 60 digits, on a dense Chebyshev grid, of
 ``target(t)`` by a polynomial in ``t`` under ``weight(t)``, which turns the error of the polynomial into the relative error of the function.

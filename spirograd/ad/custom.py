@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from spirograd.ad.guard import run_guarded
+from spirograd.ad.restored import run_guarded
 from spirograd.ad.tape import Tape
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError
 from spirograd.lang import context

@@ -12,8 +12,8 @@ from typing import Any
 
 from spirograd.ad.entries import Access, DerivativeFootprint, Event, Launch, derivative_footprint_of, footprint_of
 from spirograd.ad.exposed import Exposed, WrittenTensors, clear_elements, is_exposed
-from spirograd.ad.guard import Guard
-from spirograd.ad.report import MemoryReport
+from spirograd.ad.memory_report import MemoryReport
+from spirograd.ad.restored import Guard
 from spirograd.ad.versions import Saved, Versions, memory_identity
 from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.near_names import NearNames

@@ -10,7 +10,7 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Ref, TapeRef, TempKind, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
-from spirograd.transforms.simplify import simplify
+from spirograd.transforms.simplification.simplify import simplify
 
 
 def clean(kernel: Kernel, ctx: PassContext) -> Kernel:

@@ -7,14 +7,14 @@ from dataclasses import replace
 from spirograd.autodiff.activity import Partner
 from spirograd.autodiff.clean import clean
 from spirograd.autodiff.derivative import Derivative, Need
+from spirograd.autodiff.findings import logging_of, recomputed, records, refuse_lost
 from spirograd.autodiff.forward import forward
 from spirograd.autodiff.gaps import broken_chain, gapped, gaps
 from spirograd.autodiff.int_casts import int_cast_warnings
 from spirograd.autodiff.logs import log_loads
-from spirograd.autodiff.memory import late_temps, memory_accesses, memory_needs, old_values, without_states
+from spirograd.autodiff.memory_states import late_temps, memory_accesses, memory_needs, old_values, without_states
 from spirograd.autodiff.needs import Conflict
-from spirograd.autodiff.prepared import prepared
-from spirograd.autodiff.report import logging_of, recomputed, records, refuse_lost
+from spirograd.autodiff.prepare.order import prepared
 from spirograd.autodiff.reverse import Reversed, reverse
 from spirograd.autodiff.segments import segments_for
 from spirograd.autodiff.sizing import sizing
@@ -24,10 +24,10 @@ from spirograd.base.options import CompileOptions
 from spirograd.base.python_limits import deep_recursion, gc_paused
 from spirograd.ir.nodes import ArrayRef, Kernel, Ref
 from spirograd.ir.spec import verify
+from spirograd.transforms.checks.space_limits import hoist_space_checks
 from spirograd.transforms.context import PassContext
-from spirograd.transforms.inline_calls import inline_calls
-from spirograd.transforms.simplify import simplify
-from spirograd.transforms.space_limits import hoist_space_checks
+from spirograd.transforms.simplification.inline_calls import inline_calls
+from spirograd.transforms.simplification.simplify import simplify
 
 
 def differentiate(kernel: Kernel, mode: str, partner: Partner, caps: Capabilities, options: CompileOptions) -> Derivative:

@@ -20,7 +20,7 @@ from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, LoopAttr, Op, Ref, Region, TapeRef, TempKind, TempRef, ref_of
 from spirograd.transforms.context import PassContext
-from spirograd.transforms.simplify import simplify
+from spirograd.transforms.simplification.simplify import simplify
 
 Own = Union[TempRef, TapeRef]  # memory of a launch, whose duals are made here
 _EXTREMA = ("min", "max")

@@ -11,7 +11,7 @@ from spirograd.base.dtypes import DType, Type, Vec, f64, storage
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Layout, Op, Ref, Region, TempRef, Term
-from spirograd.transforms.inline_calls import without_functions
+from spirograd.transforms.simplification.inline_calls import without_functions
 
 
 def in_f64(kernel: Kernel) -> tuple[Kernel, dict[FieldRef, FieldRef]]:

@@ -17,7 +17,7 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, Op, Region, TempKind, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
-from spirograd.transforms.dce import dce
+from spirograd.transforms.simplification.dce import dce
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, Region, TapeRef, TempKind, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
-from spirograd.transforms.exact_extrema import exact, is_rounded
-from spirograd.transforms.simplify import simplify
+from spirograd.transforms.lowering.exact_extrema import exact, is_rounded
+from spirograd.transforms.simplification.simplify import simplify
 
 
 def sizing(

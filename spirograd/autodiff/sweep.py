@@ -12,7 +12,7 @@ from spirograd.base.loc import Loc
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import LoopAttr, Op, Region, TapeRef, TempKind, TempRef, ref_of
-from spirograd.transforms.space_limits import is_space_check
+from spirograd.transforms.checks.space_limits import is_space_check
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from spirograd.base.dtypes import storage
 from spirograd.base.errors import OutOfDeviceMemory, render
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.sizes.nodes import Element
+from spirograd.runtime.allocations import Allocation
 from spirograd.runtime.device import Fetch
 from spirograd.runtime.freshness import Freshness
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
-from spirograd.runtime.memory import Allocation
 from spirograd.runtime.tapes import UNKNOWN, Cut, TapesTooLarge
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from spirograd.base.artifact import CompiledKernel, part_name
 from spirograd.base.sizes.nodes import Arg, Extent, Size, leaves
+from spirograd.runtime.allocations import Allocation
 from spirograd.runtime.launcher import ALLOCATION_NAMES
-from spirograd.runtime.memory import Allocation
 
 Key = tuple[Any, ...]
 

@@ -16,9 +16,9 @@ from spirograd.base.artifact import LOCK_WORDS, CompiledKernel, Slot, TaskInfo
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import AdStackOverflow, SpirogradRuntimeError, SpirogradRuntimeTypeError
 from spirograd.base.sizes.evaluate import TEXT_NAMES, python_text
+from spirograd.runtime.allocations import Allocation, Memory, tick
 from spirograd.runtime.device import Device
-from spirograd.runtime.diagnostics import Diagnostics
-from spirograd.runtime.memory import Allocation, Memory, tick
+from spirograd.runtime.faults_and_prints import Diagnostics
 from spirograd.runtime.space_checks import space_check
 from spirograd.runtime.tapes import Cut, TapeHeap
 

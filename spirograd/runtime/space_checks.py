@@ -9,7 +9,7 @@ from typing import Any
 from spirograd.base.artifact import CompiledKernel, SpaceLimit
 from spirograd.base.sizes.evaluate import TEXT_NAMES, evaluate, python_text
 from spirograd.base.sizes.nodes import Arg, Extent, IfLess, Max
-from spirograd.runtime.diagnostics import fault_error
+from spirograd.runtime.faults_and_prints import fault_error
 
 # A function (scalars, arrays) that raises SpirogradRuntimeError.
 SpaceCheck = Callable[[Sequence[Any], Sequence[Any]], object]

@@ -9,7 +9,7 @@ On the CPU the rows of a thread lie one after the other, or as on GPUs if it run
 many threads take part, is up to the pool (see `llvmgen.pool`): it may divide the rows of a task as it likes. The row of serial tasks comes
 last.
 
-Where only the device knows the sizes, it does the same: see transforms/place_tapes.py.
+Where only the device knows the sizes, it does the same: see transforms/tasks/place_tapes.py.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from spirograd.base import knobs
 from spirograd.base.artifact import TAPE_PADDING, CompiledKernel, TapeInfo, TaskInfo
 from spirograd.base.errors import OutOfDeviceMemory
 from spirograd.base.wording import counted
+from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.device import Device, Fetch
-from spirograd.runtime.memory import Allocation, Memory
 
 # Invocations that run a task with tapes at the same time: as many as large GPUs hold, so that more would only take memory.
 _ROWS = 65536
@@ -250,7 +250,7 @@ class TapeHeap:
         return self.used(kernel, Cut((0, room, *_rows_asked(kernel, counts, asked)), asked, (), 0), capacities)
 
     def used(self, kernel: CompiledKernel, offered: Cut, capacities: Sequence[int]) -> Cut:
-        """``offered``, once the sizes are known: what the device did with it. The same computation as in transforms/place_tapes.py."""
+        """``offered``, once the sizes are known: what the device did with it, in `transforms.tasks.place_tapes`."""
         _, room, *asked = offered.words
         entries = [max(n & 0xFFFFFFFF, 1) for n in capacities]
         shares, first, end = [], 0, 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from spirograd.base.dtypes import DType, i32, u32
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op
+from spirograd.spirvgen.buffer_access import atomic_view
 from spirograd.spirvgen.emitter import Emitter
-from spirograd.spirvgen.memory import atomic_view
 from spirograd.spirvgen.module import enumerant
 
 _SCOPE_DEVICE = enumerant("Scope", "Device")

@@ -14,11 +14,11 @@ from spirograd.ir.nodes import Kernel, Op, TaskAttr
 from spirograd.ir.ops import OpCode
 from spirograd.ir.slot_names import slot_names
 from spirograd.spirvgen import buffers, emit_control, emit_math, emit_scalar, emit_vector
+from spirograd.spirvgen.buffer_access import AddressedMemory, BoundMemory
 from spirograd.spirvgen.emit_vector import VectorHomes
 from spirograd.spirvgen.emitter import Emitter, Handler
 from spirograd.spirvgen.entry import emit_range, emit_serial
 from spirograd.spirvgen.function import Function
-from spirograd.spirvgen.memory import AddressedMemory, BoundMemory
 from spirograd.spirvgen.module import Module
 from spirograd.spirvgen.naga_check import check_for_naga
 from spirograd.spirvgen.validate import validate

@@ -23,8 +23,8 @@ from spirograd.spirvgen.function import Function
 from spirograd.spirvgen.module import Module
 
 if TYPE_CHECKING:
+    from spirograd.spirvgen.buffer_access import Memory
     from spirograd.spirvgen.emit_vector import VectorHomes
-    from spirograd.spirvgen.memory import Memory
 
 Handler = Callable[["Emitter", Op], None]
 # Type -> the capability of the record that it needs.

@@ -16,8 +16,8 @@ import pytest
 import spirograd as sg
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.runtime import loader
+from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.device import FETCH_LIMIT, Device, Fetch
-from spirograd.runtime.memory import Allocation, Memory
 
 LATER = ("vulkan", "wgpu")  # back ends that do not do their work at once
 SECONDS = 20.0  # for what takes milliseconds

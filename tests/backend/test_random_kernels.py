@@ -15,9 +15,9 @@ from spirograd.base.options import CompileOptions
 from spirograd.compiler import compile_kernel
 from spirograd.ir.nodes import Kernel
 from spirograd.runtime import loader
+from spirograd.runtime.allocations import Memory
 from spirograd.runtime.device import Device
 from spirograd.runtime.launcher import ArrayBinding, Launcher
-from spirograd.runtime.memory import Memory
 
 LENGTH = 37
 SEEDS = 24

@@ -18,9 +18,9 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr, Op, ScalarArg, TapeRef, TempRef
 from spirograd.ir.spec import verify
 from spirograd.runtime import loader
+from spirograd.runtime.allocations import Memory
 from spirograd.runtime.device import Device
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
-from spirograd.runtime.memory import Memory
 from spirograd.runtime.tapes import TapesTooLarge
 
 COMPILED = ("cpu", "vulkan", "wgpu")

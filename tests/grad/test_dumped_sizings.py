@@ -12,7 +12,7 @@ import pytest
 import spirograd as sg
 from spirograd.dumps import Compilation, listeners
 from spirograd.report.document import document
-from spirograd.transforms.place_tapes import PLACING
+from spirograd.transforms.tasks.place_tapes import PLACING
 
 N = 12
 PARTS = {"vulkan": ("spv", "spvasm"), "wgpu": ("spv", "spvasm")}  # of each task

@@ -18,7 +18,7 @@ from grad.check import needs_type
 import spirograd as sg
 from spirograd.base.artifact import TAPE_PADDING
 from spirograd.lang import context
-from spirograd.runtime.memory import Allocation
+from spirograd.runtime.allocations import Allocation
 
 pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.archs("cpu", "vulkan", "wgpu")]  # the interpreter's tapes grow
 

@@ -27,15 +27,15 @@ from spirograd.ir.nodes import Kernel
 from spirograd.ir.spec import verify
 from spirograd.ir.text import parse, to_text
 from spirograd.transforms.context import PassContext
-from spirograd.transforms.layout import arg_block
+from spirograd.transforms.lowering.layout import arg_block
 
 Pass = Callable[[Kernel, PassContext], Kernel]
 
 
 def passes_of(package: ModuleType) -> Iterator[Pass]:
     """The public functions of the modules of ``package`` that take a kernel and a context and give a kernel."""
-    for info in pkgutil.iter_modules(package.__path__):
-        module = importlib.import_module(f"{package.__name__}.{info.name}")
+    for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        module = importlib.import_module(info.name)
         for f in vars(module).values():
             if inspect.isfunction(f) and f.__module__ == module.__name__ and not f.__name__.startswith("_"):
                 signature = inspect.signature(f)

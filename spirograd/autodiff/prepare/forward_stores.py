@@ -7,7 +7,7 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
-from spirograd.transforms.dce import dce
+from spirograd.transforms.simplification.dce import dce
 
 # An element by its memory and the numbers of its indices.
 _Key = tuple[Memory, tuple[int, ...]]

@@ -8,7 +8,7 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
-from spirograd.transforms.dce import dce
+from spirograd.transforms.simplification.dce import dce
 
 # Steps that are themselves carried values come to light one round after the other.
 _ROUNDS = 3

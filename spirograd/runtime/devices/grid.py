@@ -13,7 +13,7 @@ _FILL_LOOPS = 1 << 18
 # Kernels stride over their range, so any number of groups is right. A CPU driver pays about 1 us for each group: few large
 # strides take half the time of many groups (4 million elements: 87 ms with 256 groups, 161 ms with 62,500).
 _CPU_GROUPS = 256
-# llvmpipe ends the loops of an invocation after so many iterations: see transforms/check_loops.py.
+# llvmpipe ends the loops of an invocation after so many iterations: see transforms/checks/check_loops.py.
 LLVMPIPE_LOOP_LIMIT = 65535
 # Mesa's llvmpipe ignores conditions below 80 levels of `if`, and says nothing (seen with 22.3); some are for the grid around a task.
 LLVMPIPE_NESTING_LIMIT = 76

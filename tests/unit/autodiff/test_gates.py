@@ -25,8 +25,8 @@ from spirograd.ir.rewrite import Rewriter
 from spirograd.ir.spec import verify
 from spirograd.runtime.tapes import Cut, TapeHeap
 from spirograd.transforms.context import PassContext
-from spirograd.transforms.offload import offload
-from spirograd.transforms.place_tapes import place_tapes, word
+from spirograd.transforms.tasks.offload import offload
+from spirograd.transforms.tasks.place_tapes import place_tapes, word
 
 CTX = PassContext(Capabilities("vulkan"), CompileOptions())
 NUMBERS = ArrayRef("numbers", 0, i32, 1)

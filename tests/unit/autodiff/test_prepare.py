@@ -18,7 +18,7 @@ from spirograd.base.options import CompileOptions
 from spirograd.ir.spec import verify
 from spirograd.ir.text import to_text
 from spirograd.transforms.context import PassContext
-from spirograd.transforms.simplify import simplify
+from spirograd.transforms.simplification.simplify import simplify
 
 CTX = PassContext(Capabilities("vulkan"), CompileOptions())
 PASSES = {f.__name__: f for f in (promote, forward_stores, hoist_temps, induction)}

@@ -16,7 +16,7 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BufferRef, Kernel, Op
 from spirograd.ir.ops import OpCode
 from spirograd.transforms.context import PassContext
-from spirograd.transforms.expand_math import expand_math
+from spirograd.transforms.math.expand_math import expand_math
 
 MATH = (ops.exp, ops.log, ops.sin, ops.cos, ops.tan, ops.asin, ops.acos, ops.atan2, ops.tanh, ops.pow_)
 

@@ -27,9 +27,9 @@ from spirograd.runtime.loader import open_device
 from spirograd.spirvgen.emit import emit_task
 from spirograd.spirvgen.validate import validate
 from spirograd.transforms.context import PassContext
-from spirograd.transforms.expand_math import expand_math
-from spirograd.transforms.legalize import legalize
-from spirograd.transforms.simplify import simplify
+from spirograd.transforms.lowering.legalize import legalize
+from spirograd.transforms.math.expand_math import expand_math
+from spirograd.transforms.simplification.simplify import simplify
 
 COUNT = 20_000
 OPTIONS = CompileOptions()

@@ -5,7 +5,7 @@ import pytest
 from fake_device import FakeDevice
 
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
-from spirograd.runtime.memory import Memory
+from spirograd.runtime.allocations import Memory
 
 
 @pytest.mark.parametrize("mappable", [True, False])

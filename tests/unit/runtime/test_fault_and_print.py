@@ -9,9 +9,9 @@ from spirograd.base.artifact import PRINT_DATA, PRINT_WORDS, FaultSite, PrintSit
 from spirograd.base.dtypes import f16, f32, f64, i8, i32, i64, u1, u8, u64
 from spirograd.base.errors import AdStackOverflow, SpirogradAssertionError, SpirogradRuntimeError
 from spirograd.base.loc import Loc
-from spirograd.runtime.diagnostics import decode_value, format_value
+from spirograd.runtime.allocations import Memory
+from spirograd.runtime.faults_and_prints import decode_value, format_value
 from spirograd.runtime.launcher import Launcher
-from spirograd.runtime.memory import Memory
 
 
 def pair(value, dtype):

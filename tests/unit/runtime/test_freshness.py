@@ -10,9 +10,9 @@ from fake_device import FakeDevice, kernel, slot
 from spirograd.base.artifact import Effects, part_name
 from spirograd.base.dtypes import f32, f64, i32
 from spirograd.base.sizes.nodes import Add, Arg, Element, Extent, IfLess, Max, MaxOver, Mul, Variable
+from spirograd.runtime.allocations import Memory
 from spirograd.runtime.freshness import Freshness
 from spirograd.runtime.launcher import ArrayBinding, Launcher
-from spirograd.runtime.memory import Memory
 
 
 @pytest.fixture(name="memory")

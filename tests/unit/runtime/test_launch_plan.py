@@ -8,8 +8,8 @@ from spirograd.base.artifact import Effects, TaskInfo
 from spirograd.base.dtypes import f32, f64, i32, u1, u8
 from spirograd.base.errors import SpirogradRuntimeTypeError
 from spirograd.base.sizes.nodes import Add, Arg, Extent, FloorDiv, Max, Min, Mod, Mul, Sub
+from spirograd.runtime.allocations import Memory
 from spirograd.runtime.launcher import ArrayBinding, Launcher
-from spirograd.runtime.memory import Memory
 
 
 def launcher(device=None, **options):

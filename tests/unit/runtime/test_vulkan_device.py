@@ -14,9 +14,9 @@ from spirv_modules import compiled, module
 from spirograd.base.artifact import ArgBlock, CompiledKernel, TaskInfo
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.base.sizes.nodes import Arg
-from spirograd.runtime.devices.vulkan.memory import Block
+from spirograd.runtime.allocations import Memory
+from spirograd.runtime.devices.vulkan.allocator import Block
 from spirograd.runtime.launcher import Launcher
-from spirograd.runtime.memory import Memory
 
 
 def read(allocation, dtype=np.uint32, offset=0, count=None):
@@ -355,7 +355,7 @@ def test_exit_with_everything_open_is_silent():
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from spirv_modules import compiled\n"
         "from spirograd.runtime.loader import open_device\n"
-        "from spirograd.runtime.memory import Memory\n"
+        "from spirograd.runtime.allocations import Memory\n"
         "from spirograd.runtime.launcher import Launcher\n"
         "device = open_device('vulkan', debug=True)\n"
         "memory = Memory(device); plan = Launcher(device, memory).prepare(compiled('count'))\n"

@@ -12,9 +12,9 @@ from wgpu_modules import compiled, filled, native, read, run
 
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.base.sizes.nodes import Arg
+from spirograd.runtime.allocations import Memory
 from spirograd.runtime.devices import grid
 from spirograd.runtime.launcher import Launcher
-from spirograd.runtime.memory import Memory
 
 TWO = ((0,), (8,))
 

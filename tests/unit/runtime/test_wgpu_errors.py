@@ -13,9 +13,9 @@ from wgpu_modules import compiled, module, native, read, run
 from spirograd.base.artifact import ArgBlock, CompiledKernel, TaskInfo
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.runtime import loader
+from spirograd.runtime.allocations import Memory
 from spirograd.runtime.devices.wgpu import api
 from spirograd.runtime.launcher import Launcher
-from spirograd.runtime.memory import Memory
 
 # --- errors ---
 
@@ -207,7 +207,7 @@ SCRIPT = (
     "from wgpu_modules import compiled\n"
     "from spirograd.base.errors import SpirogradRuntimeError\n"
     "from spirograd.runtime.loader import open_device\n"
-    "from spirograd.runtime.memory import Memory\n"
+    "from spirograd.runtime.allocations import Memory\n"
     "from spirograd.runtime.launcher import Launcher\n"
     "device = open_device('wgpu')\n"
     "memory = Memory(device); plan = Launcher(device, memory).prepare(compiled('count'))\n"

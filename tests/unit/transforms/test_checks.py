@@ -16,10 +16,10 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayArg, ArrayRef, FieldRef, Kernel, Layout, ScalarArg, TempRef, Term
 from spirograd.ir.ops import OpCode
 from spirograd.ir.spec import verify
-from spirograd.transforms.check_bounds import check_bounds
-from spirograd.transforms.check_overflow import check_overflow
+from spirograd.transforms.checks.check_bounds import check_bounds
+from spirograd.transforms.checks.check_overflow import check_overflow
 from spirograd.transforms.context import PassContext
-from spirograd.transforms.simplify import simplify
+from spirograd.transforms.simplification.simplify import simplify
 
 CTX = PassContext(Capabilities("cpu"), CompileOptions())
 

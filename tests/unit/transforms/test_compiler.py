@@ -22,9 +22,9 @@ from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr, ScalarArg, TempRef
 from spirograd.ir.spec import IRError
+from spirograd.runtime.allocations import Memory
 from spirograd.runtime.launcher import ArrayBinding, Launcher
 from spirograd.runtime.loader import open_device
-from spirograd.runtime.memory import Memory
 
 TYPES = dict.fromkeys(("int8", "int16", "int64", "float16", "float64", "storage8", "storage16"), True)
 FULL = TYPES | dict.fromkeys(("atomic_int64", "atomic_f32_add", "buffer_address"), True)

@@ -14,10 +14,10 @@ from spirograd.base.errors import SpirogradAssertionError
 from spirograd.base.options import CompileOptions
 from spirograd.compiler import compile_kernel
 from spirograd.ir.nodes import Kernel
+from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.device import Device
 from spirograd.runtime.launcher import ArrayBinding, Launcher
 from spirograd.runtime.loader import open_device
-from spirograd.runtime.memory import Allocation, Memory
 
 OPTIONS = CompileOptions(fast_math=False, verify=True)
 SEEDS = range(12)

@@ -16,23 +16,23 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.options import CompileOptions
 from spirograd.ir.nodes import Kernel
 from spirograd.ir.spec import verify
-from spirograd.transforms.atomic_ways import unfinished_sites
-from spirograd.transforms.check_bounds import check_bounds
-from spirograd.transforms.check_capabilities import check_capabilities
+from spirograd.transforms.checks.check_bounds import check_bounds
+from spirograd.transforms.checks.check_capabilities import check_capabilities
 from spirograd.transforms.context import PassContext
-from spirograd.transforms.cse import cse
-from spirograd.transforms.dce import dce
-from spirograd.transforms.demote_atomics import demote_atomics
-from spirograd.transforms.diagnostics import diagnostics
-from spirograd.transforms.fold import fold
-from spirograd.transforms.layout import arg_block, layout
-from spirograd.transforms.legalize import legalize
-from spirograd.transforms.licm import licm
-from spirograd.transforms.lower_atomics import lower_atomics
-from spirograd.transforms.offload import offload
-from spirograd.transforms.reductions import reductions
-from spirograd.transforms.simplify import simplify
-from spirograd.transforms.widen_integers import widen_integers
+from spirograd.transforms.lowering.layout import arg_block, layout
+from spirograd.transforms.lowering.legalize import legalize
+from spirograd.transforms.lowering.lower_atomics import lower_atomics
+from spirograd.transforms.lowering.lower_diagnostics import diagnostics
+from spirograd.transforms.lowering.native_atomics import unfinished_sites
+from spirograd.transforms.lowering.widen_integers import widen_integers
+from spirograd.transforms.simplification.cse import cse
+from spirograd.transforms.simplification.dce import dce
+from spirograd.transforms.simplification.fold import fold
+from spirograd.transforms.simplification.licm import licm
+from spirograd.transforms.simplification.simplify import simplify
+from spirograd.transforms.tasks.demote_atomics import demote_atomics
+from spirograd.transforms.tasks.offload import offload
+from spirograd.transforms.tasks.reductions import reductions
 
 _ALL = dict.fromkeys(("int8", "int16", "int64", "float16", "float64", "storage8", "storage16", "atomic_int64"), True)
 CPU = Capabilities("cpu", **_ALL)

@@ -18,11 +18,11 @@ from spirograd.runtime.devices.fetching import ReadyFetch, check_range
 from spirograd.runtime.devices.grid import extent
 from spirograd.runtime.devices.open_devices import OpenDevices
 from spirograd.runtime.devices.vulkan import transfer
+from spirograd.runtime.devices.vulkan.allocator import Allocator, MemoryTypes, Range, clear_host
 from spirograd.runtime.devices.vulkan.api import NULL, device_functions
 from spirograd.runtime.devices.vulkan.features import create_device, query
 from spirograd.runtime.devices.vulkan.fetching import Cell, Cells
 from spirograd.runtime.devices.vulkan.instance import choose, take_instance
-from spirograd.runtime.devices.vulkan.memory import Allocator, MemoryTypes, Range, clear_host
 from spirograd.runtime.devices.vulkan.pipelines import Pipelines
 from spirograd.runtime.devices.vulkan.stream import BATCH, WORK_STAGES, Stream
 

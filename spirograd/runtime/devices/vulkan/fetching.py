@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from spirograd.runtime.devices.vulkan.allocator import Allocator, Block
 from spirograd.runtime.devices.vulkan.api import ffi
-from spirograd.runtime.devices.vulkan.memory import Allocator, Block
 
 _SMALLEST_CELL = 64
 _FIRST_BLOCK = 1 << 14

@@ -9,8 +9,8 @@ from typing import Any
 import vulkan as vk
 
 from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.runtime.devices.vulkan.allocator import Allocator, Block
 from spirograd.runtime.devices.vulkan.api import NULL, check, ffi, struct
-from spirograd.runtime.devices.vulkan.memory import Allocator, Block
 
 SLOTS = 8
 # A command buffer is submitted after so many commands, so that the device starts while the host goes on recording.

@@ -6,8 +6,8 @@ import ctypes
 from collections import deque
 from typing import Any
 
+from spirograd.runtime.devices.vulkan.allocator import Block, Range
 from spirograd.runtime.devices.vulkan.api import ffi
-from spirograd.runtime.devices.vulkan.memory import Block, Range
 from spirograd.runtime.devices.vulkan.stream import SLOTS, STAGING_BYTES, Slot, Stream
 
 # vkCmdUpdateBuffer carries up to 64 KiB inside the command buffer, in order with launches and without a wait.

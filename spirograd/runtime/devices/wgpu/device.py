@@ -16,10 +16,10 @@ from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.fetching import check_range
 from spirograd.runtime.devices.grid import extent
 from spirograd.runtime.devices.open_devices import OpenDevices
+from spirograd.runtime.devices.wgpu.address_space import Allocator, GroupCache, Place
 from spirograd.runtime.devices.wgpu.api import DeviceLost, abandon, ffi, handle, lib, losses, lost_reason, probe, telling
 from spirograd.runtime.devices.wgpu.features import Features, create_device
 from spirograd.runtime.devices.wgpu.fetching import Landing
-from spirograd.runtime.devices.wgpu.memory import Allocator, GroupCache, Place
 from spirograd.runtime.devices.wgpu.pipelines import Pipelines
 from spirograd.runtime.devices.wgpu.stream import ARGUMENT_BYTES, BATCH, Stream
 

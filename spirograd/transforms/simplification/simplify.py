@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from spirograd.ir.nodes import Kernel
 from spirograd.transforms.context import PassContext
-from spirograd.transforms.cse import cse
-from spirograd.transforms.dce import dce
-from spirograd.transforms.fold import fold
-from spirograd.transforms.licm import licm
+from spirograd.transforms.simplification.cse import cse
+from spirograd.transforms.simplification.dce import dce
+from spirograd.transforms.simplification.fold import fold
+from spirograd.transforms.simplification.licm import licm
 
 # Of kernel IR: what the first round leaves is mostly constants that only come to light behind what it removed. Device IR was simple before
 # it was lowered.

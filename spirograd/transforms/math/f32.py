@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 
 from spirograd.base.dtypes import f32, f64, i32
-from spirograd.transforms import math_coefficients as fits
-from spirograd.transforms.math_value import Value
+from spirograd.transforms.math import coefficients as fits
+from spirograd.transforms.math.values import Value
 
 # Adding 1.5 * 2**23 rounds to an integer, which then stands in the low bits.
 MAGIC = 1.5 * 2.0**23

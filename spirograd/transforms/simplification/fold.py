@@ -9,7 +9,7 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
-from spirograd.transforms.fold_rules import RULES, constant
+from spirograd.transforms.simplification.fold_rules import RULES, constant
 
 # An `if` whose branches hold no more than this many cheap operations becomes a choice between values.
 _MAX_SELECT = 4

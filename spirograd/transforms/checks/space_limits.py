@@ -17,7 +17,7 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
-from spirograd.transforms.dce import dce
+from spirograd.transforms.simplification.dce import dce
 
 _LEAVES = frozenset((ops.const, ops.arg, ops.shape))
 

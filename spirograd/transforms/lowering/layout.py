@@ -14,9 +14,9 @@ from spirograd.ir import ops
 from spirograd.ir.addresses import Arithmetic, cell_offset, component_number
 from spirograd.ir.nodes import ArrayArg, ArrayRef, BufferRef, FieldRef, Kernel, Op, ScalarArg, TapeRef, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.atomic_ways import needs_locks, unfinished_sites
 from spirograd.transforms.context import PassContext
-from spirograd.transforms.place_tapes import is_placed, word
+from spirograd.transforms.lowering.native_atomics import needs_locks, unfinished_sites
+from spirograd.transforms.tasks.place_tapes import is_placed, word
 
 _STRUCT_CODES = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "d"}
 _ROLES = ("primal", "grad", "dual", "grad_dual")

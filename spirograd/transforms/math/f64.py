@@ -15,9 +15,9 @@ from __future__ import annotations
 import math
 
 from spirograd.base.dtypes import f32, f64
-from spirograd.transforms import math_coefficients as fits
-from spirograd.transforms.math_f32 import into_quadrant, power_cases
-from spirograd.transforms.math_value import Value
+from spirograd.transforms.math import coefficients as fits
+from spirograd.transforms.math.f32 import into_quadrant, power_cases
+from spirograd.transforms.math.values import Value
 
 # Adding 1.5 * 2**52 rounds to an integer, which then stands in the low bits.
 MAGIC = 1.5 * 2.0**52

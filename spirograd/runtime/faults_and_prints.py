@@ -29,7 +29,7 @@ from spirograd.base.artifact import (
 )
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import AdStackOverflow, SpirogradAssertionError, SpirogradRuntimeError, render
-from spirograd.runtime.memory import Allocation, Memory
+from spirograd.runtime.allocations import Allocation, Memory
 
 # No record begins with this word: it marks ring space that nothing was written to since the last drain.
 _UNWRITTEN = 0xFFFFFFFF

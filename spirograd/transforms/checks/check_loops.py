@@ -10,8 +10,8 @@ from spirograd.base.dtypes import VOID, DType, i32
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.atomic_ways import loops, ways
 from spirograd.transforms.context import PassContext
+from spirograd.transforms.lowering.native_atomics import loops, ways
 
 
 def check_loops(kernel: Kernel, ctx: PassContext) -> Kernel:

@@ -19,10 +19,11 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Function, Kernel, Op
 from spirograd.ir.ops import OpCode
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms import math_f32, math_f64
 from spirograd.transforms.context import PassContext
-from spirograd.transforms.fold_rules import constant
-from spirograd.transforms.math_value import Value
+from spirograd.transforms.math import f32 as math_f32
+from spirograd.transforms.math import f64 as math_f64
+from spirograd.transforms.math.values import Value
+from spirograd.transforms.simplification.fold_rules import constant
 
 Expansion = Callable[..., Value]
 

@@ -13,10 +13,10 @@ from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BufferRef, Kernel, Op
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.atomic_ways import is_native, place, unfinished, ways
 from spirograd.transforms.context import PassContext
-from spirograd.transforms.diagnostics import diagnostics
-from spirograd.transforms.parts import part_of_word
+from spirograd.transforms.lowering.lower_diagnostics import diagnostics
+from spirograd.transforms.lowering.narrow_parts import part_of_word
+from spirograd.transforms.lowering.native_atomics import is_native, place, unfinished, ways
 
 
 def lower_atomics(kernel: Kernel, ctx: PassContext) -> Kernel:

@@ -13,7 +13,7 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, Kernel, Op, Reduction, Region, TaskAttr
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
-from spirograd.transforms.parts import f32_from_half_bits, half_bits_from_f32, part_of_word
+from spirograd.transforms.lowering.narrow_parts import f32_from_half_bits, half_bits_from_f32, part_of_word
 
 _WIDE = {i8: i32, i16: i32, u8: u32, u16: u32}
 

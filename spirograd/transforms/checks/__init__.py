@@ -1,0 +1,1 @@
+"""Passes that check: what programs may not do, and what devices cannot."""

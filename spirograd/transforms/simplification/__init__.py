@@ -1,0 +1,1 @@
+"""Passes that make kernels smaller without changing what they compute."""
