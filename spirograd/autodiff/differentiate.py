@@ -14,7 +14,7 @@ from spirograd.autodiff.int_casts import int_cast_warnings
 from spirograd.autodiff.logs import log_loads
 from spirograd.autodiff.memory_states import late_temps, memory_accesses, memory_needs, old_values, without_states
 from spirograd.autodiff.needs import Conflict
-from spirograd.autodiff.prepare.order import prepared
+from spirograd.autodiff.prepare_order import prepared
 from spirograd.autodiff.reverse import Reversed, reverse
 from spirograd.autodiff.segments import segments_for
 from spirograd.autodiff.sizing import sizing
