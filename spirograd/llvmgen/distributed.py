@@ -86,7 +86,7 @@ class _StageEmitter(FunctionEmitter):
             return super().region(region)
         index = region.params[0]
         it = type_name(index.type)
-        number = f"{it} {self.value(f'sub nsw {it} {self.operand(index)}, %first')}"
+        number = f"{it} {self.value(f'sub {it} {self.operand(index)}, %first')}"
         for value in self._stage.loaded:
             text = self.value(f"load {_stored_type(value)}, {self._entry(value, number)}{self.memory_suffix}")
             self.env[value] = self.value(f"trunc i8 {text} to i1") if value.type is u1 else text

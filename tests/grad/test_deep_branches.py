@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import spirograd as sg
-from spirograd import compiler
+from spirograd.autodiff import differentiate
 
 
 def chain(folder: pathlib.Path, depth: int, used: bool) -> Any:
@@ -52,8 +52,8 @@ def test_the_gradient_of_each_level(session, tmp_path: pathlib.Path, used: bool)
 
 def test_a_chain_is_not_run_as_often_as_it_is_deep(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
-    clean = compiler.clean
-    monkeypatch.setattr(compiler, "clean", lambda kernel, ctx: sizes.append(sum(1 for _ in kernel.walk())) or clean(kernel, ctx))
+    clean = differentiate.clean
+    monkeypatch.setattr(differentiate, "clean", lambda kernel, ctx: sizes.append(sum(1 for _ in kernel.walk())) or clean(kernel, ctx))
     sg.init(arch=sg.cpu)
     for depth in (20, 40, 80):
         x, y = (sg.field(sg.f32, 3, needs_grad=True) for _ in range(2))
