@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from spirograd.base.dtypes import DType, Type, f16, f32, f64
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import Function, Kernel, Op
+from spirograd.ir.nodes import Function, Kernel, Op, Region
 from spirograd.ir.ops import OpCode
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
@@ -51,9 +51,10 @@ _F64: dict[OpCode, Expansion] = {
     ops.tanh: math_f64.tanh,
     ops.pow_: math_f64.pow_,
 }
-# The most expansions in a task that are inlined. A call takes LLVM a tenth of the compile time of an expansion. Loops with calls are
-# vectorised too; they run as fast where each call depends on the one before, and up to a third longer where the calls are independent.
-_INLINED = 8
+# The most expansions that are inlined in a task, and outside of the loops in it: what is in these runs many times. A call takes LLVM a
+# tenth of the compile time of an expansion. Loops with calls are vectorised too; they run as fast where each call depends on the one before,
+# and up to a third longer where the calls are independent.
+_INLINED, _INLINED_OUTSIDE_LOOPS = 24, 8
 Tables = dict[DType, dict[OpCode, Expansion]]
 _THROUGH_F64 = frozenset((ops.sin, ops.cos, ops.tan, ops.pow_))  # those of _F32 that compute in f64
 _COARSE = {code: _F32[code] for code in (ops.asin, ops.acos, ops.atan2)}
@@ -79,9 +80,19 @@ class _Expander(Rewriter):
         self.handlers = {**dict.fromkeys(_F32, self.expand), ops.task: self.task}
 
     def task(self, op: Op) -> Op:
-        expanded = [inner for region in op.regions for inner in region.walk() if inner.code in _F32 and self._expansion(inner)]
-        self.calls = len(expanded) > _INLINED
+        regions = op.regions
+        self.calls = self._count(regions, True) > _INLINED or self._count(regions, False) > _INLINED_OUTSIDE_LOOPS
         return self.copy(op)
+
+    def _count(self, regions: Sequence[Region], in_loops: bool) -> int:
+        """How many operations in ``regions`` are expanded, with or without those in loops."""
+        found = 0
+        for op in [op for region in regions for op in region.ops]:
+            if op.code in _F32 and self._expansion(op):
+                found += 1
+            elif in_loops or op.code not in (ops.for_, ops.while_):
+                found += self._count(op.regions, in_loops)
+        return found
 
     def _expansion(self, op: Op) -> Expansion | None:
         """How ``op`` is expanded, if it is."""

@@ -21,7 +21,8 @@ def heap(profile, threads, loop_limit, budget=None):
     device = SimpleNamespace(caps=Capabilities(profile, loop_limit=loop_limit))
     if threads:
         device.threads = threads
-    return TapeHeap(device, SimpleNamespace(allocate=lambda nbytes, **_: SimpleNamespace(address=4096, nbytes=nbytes)), budget)
+    memory = SimpleNamespace(allocate=lambda nbytes, zeroed: SimpleNamespace(address=4096, nbytes=nbytes))
+    return TapeHeap(device, memory, budget)
 
 
 def kernel_of(profile, lanes=1):
