@@ -52,8 +52,8 @@ _F64: dict[OpCode, Expansion] = {
     ops.pow_: math_f64.pow_,
 }
 # The most expansions that are inlined in a task, and outside of the loops in it: what is in these runs many times. A call takes LLVM a
-# tenth of the compile time of an expansion. Loops with calls are vectorised too; they run as fast where each call depends on the one before,
-# and up to a third longer where the calls are independent.
+# tenth of the compile time of an expansion. Loops with calls are vectorised too; they run as fast where each call depends on the one
+# before, and up to a third longer where the calls are independent.
 _INLINED, _INLINED_OUTSIDE_LOOPS = 24, 8
 Tables = dict[DType, dict[OpCode, Expansion]]
 _THROUGH_F64 = frozenset((ops.sin, ops.cos, ops.tan, ops.pow_))  # those of _F32 that compute in f64
