@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from spirograd.base.sizes.nodes import Add, FloorDiv, Mod, Mul, Size
 from spirograd.ir.nodes import Layout
@@ -12,7 +13,8 @@ from spirograd.ir.nodes import Layout
 T = TypeVar("T")
 
 
-class Arithmetic(NamedTuple, Generic[T]):
+@dataclass(frozen=True)
+class Arithmetic(Generic[T]):
     """What addresses are computed with. Second operands of all but ``add`` are constants above 0."""
 
     add: Callable[[T, T], T]

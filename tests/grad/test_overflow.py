@@ -246,9 +246,8 @@ def overflow(made: Made, memory: Any, write: Callable[[Any, np.ndarray], bool], 
     assert "run_grad" in message
     assert "in run" in message
     demand, capacity = map(int, re.findall(r"(?<=this loop makes )\d+|(?<=tapes have room for )\d+", message))
-    # Of several loops any may tell, the shortest does a seventh.
-    assert max(turns(many)) / 7 <= demand <= 700
-    assert demand in {*many, *turns(many), 350, 175}, "a loop makes so many iterations"
+    # Of several loops, and of iterations that run at the same time, any may tell.
+    assert demand in {*many, *turns(many), 350, 175, 88} - {0, 1}, "a loop makes so many iterations"
     # Entries stand for segments of 8 iterations where these are small, and for less where they are large.
     assert 20 <= capacity < demand
     assert capacity <= -(-(20 + 20 // 4 + 16) // 8) * 8
