@@ -38,7 +38,9 @@ mermaid.initialize({{
     textColor: "{text}", titleColor: "{text}", edgeLabelBackground: "{page}", clusterBkg: "{page}", clusterBorder: "{line}",
   }},
 }});
-mermaid.render("{name}", {source}).then(({{svg}}) => {{ document.getElementById("out").textContent = btoa(unescape(encodeURIComponent(svg))); }});
+mermaid.render("{name}", {source}).then(({{svg}}) => {{
+  document.getElementById("out").textContent = btoa(unescape(encodeURIComponent(svg)));
+}});
 </script>"""
 
 

@@ -31,15 +31,14 @@ _INACTIVE_HINT = "a number that Python reads from a field, as in `kernel(p[None]
 
 
 class Tape(context.Recorder):
-    """Record launches of kernels, then compute the gradients of ``loss``: ``with Tape(loss=y): kernel()``.
+    """Record launches of kernels, then compute the gradients of ``loss``: ``with Tape(loss): kernel()``.
 
-    ``loss``: a field or array of one float, with gradient, which is set to zero when the tape is entered. Without it nothing happens at the
-    end, and `grad` runs the reverse when called, from the gradients that are set then. ``clear_gradients``: set all gradients to zero
-    first. ``validation`` is accepted and has no meaning: what a kernel overwrites is saved where a gradient needs it, so that there is
-    nothing to validate.
+    ``loss``: a field or array of one float, with a gradient; the tape sets it to zero on entry. Without it nothing runs at the end: set
+    gradients of results and call `grad`. ``clear_gradients``: set all gradients to zero on entry. ``validation`` is accepted, without
+    effect: the tape saves what kernels overwrite, so there is nothing to validate.
 
-    Raises SpirogradRuntimeError for a loss that is not one float with a gradient and for a tape inside of another;
-    SpirogradCompilationError, with the line, where a kernel has no derivative, and where memory without gradient breaks the chain.
+    Raises SpirogradRuntimeError for a loss that is not one float with a gradient, and for a tape inside another one. A launch raises
+    SpirogradCompilationError, with the line, if its kernel has no derivative, or if memory without a gradient breaks the chain.
     """
 
     def __init__(self, loss: Any = None, clear_gradients: bool = True, validation: bool = False) -> None:

@@ -1,8 +1,7 @@
 """Vectors and matrices: small aggregates of scalars, in Python and in kernels alike.
 
-A matrix holds its entries flat and row-major: Python or NumPy numbers outside of kernels, run-time values (`scalar.Value`) inside.
-Every operation is unrolled over the entries, so no matrix exists in the IR. In kernels matrices are values: the front end replaces a
-variable by what `with_entry` returns. Elements of fields that were read in Python scope write through to the field.
+A matrix holds its entries flat and row-major: numbers outside of kernels, run-time values (`scalar.Value`) inside. Operations are unrolled
+over the entries, so the IR has no matrices. In kernels matrices are values: see `with_entry`. Elements of fields write through to them.
 """
 
 from __future__ import annotations
@@ -144,8 +143,7 @@ def _install_operator(name: str, function: Callable[[Any, Any], Any]) -> None:
 class Matrix(MatrixOperators):
     """A vector (1-d) or matrix (2-d) of scalars: ``Matrix([[1, 2], [3, 4]], dt=f32)``, ``Matrix([row0, row1])``.
 
-    ``shape`` is (n,) or (n, m); ``n`` the number of rows, ``m`` of columns (1 for vectors). Raises SpirogradTypeError for ragged
-    rows and entries that are no scalars.
+    ``shape`` is (n,) or (n, m). Raises SpirogradTypeError for ragged rows and entries that are no scalars.
     """
 
     __slots__ = ("__weakref__", "_entries", "_write", "shape")
@@ -184,14 +182,17 @@ class Matrix(MatrixOperators):
 
     @property
     def n(self) -> int:
+        """Number of rows."""
         return self.shape[0]
 
     @property
     def m(self) -> int:
+        """Number of columns; 1 for vectors."""
         return self.shape[1] if len(self.shape) == 2 else 1
 
     @property
     def ndim(self) -> int:
+        """Number of axes: 1 for vectors, 2 for matrices."""
         return len(self.shape)
 
     @property
@@ -200,6 +201,7 @@ class Matrix(MatrixOperators):
         return common_dtype(self._entries)
 
     def get_shape(self) -> Shape:
+        """The same as ``shape``."""
         return self.shape
 
     def __len__(self) -> int:
@@ -416,12 +418,15 @@ class Matrix(MatrixOperators):
     # --- reductions and norms ---
 
     def sum(self) -> Any:
+        """The sum of the entries."""
         return functools.reduce(scalar.add, self._entries)
 
     def min(self) -> Any:
+        """The smallest entry."""
         return functools.reduce(ops.min, self._entries)
 
     def max(self) -> Any:
+        """The largest entry."""
         return functools.reduce(ops.max, self._entries)
 
     def any(self) -> Any:

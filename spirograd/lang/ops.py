@@ -61,16 +61,16 @@ def _python(function: Callable[..., Any], *args: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-sqrt = _unary_math("sqrt", ir.sqrt, np.sqrt, "Square root.")
-rsqrt = _unary_math("rsqrt", ir.rsqrt, lambda x: 1.0 / np.sqrt(x), "One over the square root.")
+sqrt = _unary_math("sqrt", ir.sqrt, np.sqrt, "The square root: NaN below 0.")
+rsqrt = _unary_math("rsqrt", ir.rsqrt, lambda x: 1.0 / np.sqrt(x), "``1 / sqrt(x)``: infinite at 0, NaN below.")
 exp = _unary_math("exp", ir.exp, np.exp, "e to the power of x.")
-log = _unary_math("log", ir.log, np.log, "Natural logarithm.")
-sin = _unary_math("sin", ir.sin, np.sin, "Sine of x radians.")
-cos = _unary_math("cos", ir.cos, np.cos, "Cosine of x radians.")
-tan = _unary_math("tan", ir.tan, np.tan, "Tangent of x radians.")
-asin = _unary_math("asin", ir.asin, np.arcsin, "Inverse sine, in radians.")
-acos = _unary_math("acos", ir.acos, np.arccos, "Inverse cosine, in radians.")
-tanh = _unary_math("tanh", ir.tanh, np.tanh, "Hyperbolic tangent.")
+log = _unary_math("log", ir.log, np.log, "The natural logarithm: -inf at 0, NaN below.")
+sin = _unary_math("sin", ir.sin, np.sin, "The sine of x, an angle in radians.")
+cos = _unary_math("cos", ir.cos, np.cos, "The cosine of x, an angle in radians.")
+tan = _unary_math("tan", ir.tan, np.tan, "The tangent of x, an angle in radians.")
+asin = _unary_math("asin", ir.asin, np.arcsin, "The angle in radians, from -pi/2 to pi/2, whose sine is x; NaN outside of -1 to 1.")
+acos = _unary_math("acos", ir.acos, np.arccos, "The angle in radians, from 0 to pi, whose cosine is x; NaN outside of -1 to 1.")
+tanh = _unary_math("tanh", ir.tanh, np.tanh, "The hyperbolic tangent.")
 
 
 def _nearest(x: Value) -> Value:
@@ -101,10 +101,10 @@ def _rounding(name: str, emit_value: Callable[[Value], Value], python: Callable[
     return traceable(entry)
 
 
-floor = _rounding("floor", lambda x: emit(ir.floor, x), np.floor, "Round down; as ``dtype`` if given.")
-ceil = _rounding("ceil", lambda x: emit(ir.ceil, x), np.ceil, "Round up; as ``dtype`` if given.")
-round = _rounding("round", _nearest, _nearest_number, "Round to nearest, ties away from zero; as ``dtype`` if given.")
-trunc = _rounding("trunc", lambda x: emit(ir.trunc, x), np.trunc, "Round towards zero; as ``dtype`` if given.")
+floor = _rounding("floor", lambda x: emit(ir.floor, x), np.floor, "Round down. ``dtype``: the type of the result, by default that of x.")
+ceil = _rounding("ceil", lambda x: emit(ir.ceil, x), np.ceil, "Round up. ``dtype``: as of `floor`.")
+round = _rounding("round", _nearest, _nearest_number, "Round to nearest, ties away from zero. ``dtype``: as of `floor`.")
+trunc = _rounding("trunc", lambda x: emit(ir.trunc, x), np.trunc, "Round towards zero. ``dtype``: as of `floor`.")
 
 
 @elementwise

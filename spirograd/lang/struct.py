@@ -209,8 +209,9 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 class StructType(AggregateType):
-    """A struct type: member types by name, and methods. Called with positional or keyword arguments it makes a value; what is not
-    given is zero."""
+    """A struct type: member types by name, and methods. Calling it with positional or keyword arguments makes a value; members that are
+    not given are zero.
+    """
 
     __slots__ = ("defaults", "members", "methods", "name")
     __sg_traceable__ = True
@@ -225,6 +226,7 @@ class StructType(AggregateType):
 
     @property
     def dtype(self) -> StructType:
+        """The type itself, so that struct types can stand where scalar types do."""
         return self
 
     def _key(self) -> tuple[Any, ...]:
@@ -343,7 +345,7 @@ def struct(**members: Any) -> StructType:
 
 
 def dataclass(cls: type) -> StructType:
-    """Decorator: the annotations of a class become the members of a struct type, its functions the methods."""
+    """Decorator: make a struct type of a class. Its annotations become the members, its functions the methods."""
     hints = inspect.get_annotations(cls)
     if any(isinstance(h, str) for h in hints.values()):
         frame = sys._getframe(1)

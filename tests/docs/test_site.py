@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from pages import BLOCK, PAGES, ROOT, name
-from tools import diagrams
 
 from spirograd.base.later import Later
+from tools import diagrams
 
 DOCS = ROOT / "docs"
 SITE_PAGES = [page for page in PAGES if DOCS in page.parents]

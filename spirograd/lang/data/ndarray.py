@@ -18,10 +18,10 @@ from spirograd.lang.data.transfer import Array, HostView
 
 
 class Ndarray(HostScope):
-    """A dense array on the device, zero at first. ``shape``: of the index space; ``element_shape``: of the elements.
+    """A dense array on the device, made by `ndarray`. Its elements are zero at first.
 
-    ``grad``: the array of gradients, or None; ``dual``: that of tangents. ``allocation``: its memory, row-major. ``layout``: what a tensor
-    was asked for.
+    ``shape``: the extents of the index space; ``element_shape``: those of an element. ``allocation``: the memory, row-major. ``layout``:
+    what a tensor was asked for.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class Ndarray(HostScope):
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the elements, without those of gradients and tangents."""
         return self.view.count * self.dtype.size
 
     @property
@@ -116,9 +117,11 @@ class Ndarray(HostScope):
             self.__dict__.pop(name, None)
 
     def has_grad(self) -> bool:
+        """Whether there is memory for gradients."""
         return self._grad is not None
 
     def has_dual(self) -> bool:
+        """Whether there is memory for tangents."""
         return self._dual is not None
 
     def make_duals(self) -> None:
@@ -269,10 +272,12 @@ class MatrixNdarray(Ndarray):
 
     @property
     def n(self) -> int:
+        """Rows of an element, or entries of a vector."""
         return self.element_shape[0]
 
     @property
     def m(self) -> int:
+        """Columns of an element; 1 for vectors."""
         return self.element_shape[1] if len(self.element_shape) == 2 else 1
 
 

@@ -102,6 +102,7 @@ class Field(HostScope):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The extents of the index space, without those of the elements. Raises SpirogradRuntimeError for a field without a place."""
         return self.snode.above.shape if self.snode.above is not None else ()
 
     @property
@@ -115,6 +116,7 @@ class Field(HostScope):
 
     @property
     def tree(self) -> Tree:
+        """The tree that holds the field."""
         return self.snode.tree
 
     @property
@@ -145,7 +147,10 @@ class Field(HostScope):
 
 
 class ScalarField(Field):
-    """A field of scalars of ``dtype``; base of `MatrixField`. ``role``: "primal", "grad", "dual", "grad_dual" (tangents of gradients)."""
+    """A field of scalars of ``dtype``, made by `field`; the base of `MatrixField`.
+
+    ``role``: "primal", "grad", "dual", or "grad_dual" (tangents of gradients).
+    """
 
     element_shape: tuple[int, ...] = ()
 
@@ -223,10 +228,12 @@ class ScalarField(Field):
 
     @property
     def placed(self) -> bool:
+        """Whether every scalar of an element has a place in a tree."""
         return len(self._places) == self.components
 
     @property
     def snode(self) -> SNode:
+        """The place of the first scalar of an element in its tree; raises SpirogradRuntimeError if it has none."""
         if not self.placed:
             raise SpirogradRuntimeError(f"field `{self.name}` has no place yet: {_REMEDIES[self.role]}")
         return self._places[0]

@@ -60,6 +60,7 @@ class SNode:
 
     @property
     def children(self) -> Sequence[SNode]:
+        """The nodes right below this one."""
         return self.nodes
 
     # --- building ---
@@ -166,6 +167,7 @@ class SNode:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Extents down to here, one per axis in the order of axis numbers."""
         path = self.path
         return tuple(math.prod(e for node in path for a, e in zip(node.axes, node.extents) if a == axis) for axis in self.axis_numbers)
 
@@ -287,7 +289,7 @@ def _collected(users: weakref.WeakSet[Any]) -> None:
 
 
 class FieldsBuilder:
-    """A field tree of its own: ``fb = FieldsBuilder(); fb.dense(i, 8).place(x); tree = fb.finalize()``; ``tree.destroy()`` frees it."""
+    """A separate field tree: ``fb = FieldsBuilder(); fb.dense(i, 8).place(x); tree = fb.finalize()``. ``tree.destroy()`` frees it."""
 
     def __init__(self) -> None:
         self.tree = Tree()
@@ -340,6 +342,7 @@ class FieldsBuilder:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The extents of the root: none."""
         return self._root().shape
 
 

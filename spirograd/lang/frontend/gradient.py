@@ -228,11 +228,12 @@ def _leaves(returns: Any, value: Any, label: str) -> Sequence[float]:
 
 
 class Gradient(Staged):
-    """The derivative of a kernel in reverse mode: ``kernel.grad(*args)``, with the arguments of the kernel, after the kernel.
+    """The gradient of a kernel: ``kernel.grad(*args)`` runs the reverse pass of a launch with these arguments.
 
-    It adds to the gradients of what the kernel reads, from the gradients of what it writes (which it takes away, where the kernel
-    overwrites). ``explain()`` says in words what it does; ``memory_plan(*args)`` what a launch needs; `ir`, `spirv` ... show the
-    stages of what was compiled last.
+    It accumulates into the gradients of the memory that the kernel reads, from the gradients of the memory that it writes. Where the kernel
+    overwrites an element, it consumes the gradient of the element. ``returned=`` gives the adjoint of the value that the kernel returns.
+    `ir`, `spirv`, ... show the stages of what was compiled last. A call raises SpirogradCompilationError, with the line, for what has no
+    derivative, and where the gradient needs values that the kernel overwrites.
     """
 
     __sg_is_kernel__ = True
@@ -266,9 +267,9 @@ class Gradient(Staged):
         return made
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
-        """In words: what is recorded and why, what runs again, where gradients come from and go to, where they end.
+        """Describe the gradient in words: what is saved and why, what is recomputed, where gradients come from, go to, and end.
 
-        Of what was compiled last, or for the arguments of a launch.
+        Without arguments of what was compiled last, otherwise of a launch with these arguments.
         """
         if self._last is None or args or kwargs:
             session, specialization, _ = self.kernel.specialized(args, kwargs)
@@ -290,7 +291,7 @@ class Gradient(Staged):
 
     @property
     def tape_bytes(self) -> int:
-        """Bytes of the tapes in which its last launch kept values of loops; 0 before the first launch, and where it needs none."""
+        """Bytes of the tapes of loops in the last launch; 0 before the first one, and if the gradient needs none."""
         plan = None if self._last is None else self._last._plan
         return 0 if plan is None else int(plan.tape_bytes)
 
