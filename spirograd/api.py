@@ -122,7 +122,7 @@ class _CurrentConfig:
     """The options of the running session."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("_"):  # no option does; tools that look at objects ask for such names without a session
             raise AttributeError(name)
         options = context.session().cfg
         if not hasattr(options, name):
