@@ -43,6 +43,7 @@ test-long:
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
 # Its environment is its own, so that tests do without it. tests/docs runs the Python blocks of the pages.
+docs: export NO_MKDOCS_2_WARNING = 1
 docs: $(DOCS_STAMP)
 	$(DOCS_VENV)/bin/python tools/gen_ops_doc.py
 	$(DOCS_VENV)/bin/python -m mkdocs build --strict --quiet
