@@ -47,7 +47,8 @@ docs: export NO_MKDOCS_2_WARNING = 1
 docs: $(DOCS_STAMP)
 	$(DOCS_VENV)/bin/python tools/gen_ops_doc.py
 	$(DOCS_VENV)/bin/python -m mkdocs build --strict --quiet
-	@echo "open site/index.html"
+	@if grep -rlE --include='*.html' '<(script|img|link)[^>]* (src|href)="https?://' site; then echo "these pages load from other servers"; exit 1; fi
+	@echo "open site/index.html, or, for the search: $(DOCS_VENV)/bin/python -m http.server --directory site"
 
 $(DOCS_STAMP): pyproject.toml
 	$(PYTHON) -m venv $(DOCS_VENV)
