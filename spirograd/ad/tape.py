@@ -88,7 +88,9 @@ class Tape(context.Recorder):
             self._left = self._generations()
 
     def grad(self) -> None:
-        """Replay what was recorded backwards, from 1 for the gradient of the loss, or from the gradients that are set without one."""
+        """Run the reverse pass of the recorded launches, starting from 1 for the gradient of the loss, or without a loss from the gradients
+        that are set. Raises SpirogradRuntimeError if memory that it needs was written after the block, or if a tape with a loss has run.
+        """
         if self._released is not None:
             raise SpirogradRuntimeError(
                 "this tape was replayed and forgot its launches: without `loss`, `grad()` can be called at any time"
@@ -129,7 +131,7 @@ class Tape(context.Recorder):
             logger.warning(render(f"all gradients are zero: {reason}", None, hint))
 
     def memory_report(self) -> MemoryReport:
-        """What was saved so far, or in all: bytes by field and array."""
+        """The bytes that the tape has saved, by field and array, as text."""
         if self._released is not None:
             return self._released
         items: dict[str, tuple[int, int]] = {}

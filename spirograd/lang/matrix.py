@@ -337,12 +337,12 @@ class Matrix(MatrixOperators):
         return np.array(self._entries).reshape(self.shape)
 
     def cast(self, dtype: Any) -> Matrix:
-        """All entries converted to ``dtype``."""
+        """The matrix with all entries converted to ``dtype``."""
         t = ops.as_dtype(dtype)
         return make([typed(e, t) for e in self._entries], self.shape)
 
     def fill(self, value: Any) -> None:
-        """Set all entries."""
+        """Set all entries to ``value``."""
         self[(slice(None),) * self.ndim] = value
 
     def filled(self, value: Any) -> Matrix:
@@ -453,14 +453,14 @@ class Matrix(MatrixOperators):
         return ops.rsqrt(self._safe_norm_sqr(eps))
 
     def normalized(self, eps: Any = 0) -> Matrix:
-        """This divided by ``norm() + eps``."""
+        """The vector divided by ``norm() + eps``."""
         length = self.norm()
         return _entrywise(scalar.truediv, (self, length if is_number(eps) and eps == 0 else scalar.add(length, eps)))  # type: ignore[no-any-return]
 
     # --- square matrices ---
 
     def transpose(self) -> Matrix:
-        """Rows and columns swapped."""
+        """The matrix with rows and columns exchanged."""
         if self.ndim == 1:
             raise type_error("a vector has no transpose", "`a.outer_product(b)` is a times the transpose of b, `a.dot(b)` the reverse")
         return make([self._entries[i * self.m + j] for j in range(self.m) for i in range(self.n)], (self.m, self.n))
@@ -476,11 +476,11 @@ class Matrix(MatrixOperators):
         return functools.reduce(scalar.add, self._entries[:: n + 1])
 
     def determinant(self) -> Any:
-        """Of a square matrix up to 4x4."""
+        """The determinant of a square matrix up to 4x4."""
         return linear.determinant(self._entries, self._side("determinant"))
 
     def inverse(self) -> Matrix:
-        """Of a square matrix up to 4x4; infinite or NaN if it is singular."""
+        """The inverse of a square matrix up to 4x4; infinite or NaN if it is singular."""
         return make(linear.inverse(self._entries, self._side("inverse")), self.shape)
 
     # --- constructors ---
@@ -549,7 +549,7 @@ for _name, _function in _OPERATORS.items():
 
 
 class Vector(Matrix):
-    """A vector: ``Vector([1, 2, 3], dt=f32)``. Of a list of rows it makes a matrix."""
+    """A vector: ``Vector([1, 2, 3], dt=f32)``. A list of rows makes a matrix."""
 
     __slots__ = ()
 

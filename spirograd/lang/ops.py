@@ -123,7 +123,9 @@ def _float_binary(code: OpCode, a: Any, b: Any) -> Value:
 
 @elementwise
 def pow(x: Any, y: Any) -> Any:
-    """``x ** y``."""
+    """``x ** y``; of two integers an integer, truncated if the exponent is negative. A negative constant exponent raises
+    SpirogradTypeError.
+    """
     return scalar.power(x, y)
 
 
@@ -177,8 +179,8 @@ def _extremum(name: str, code: OpCode, python: Callable[[Any, Any], Any], doc: s
     return traceable(run)
 
 
-min = _extremum("min", ir.min_, lambda a, b: a if a <= b or b != b else b, "The smallest of two or more.")
-max = _extremum("max", ir.max_, lambda a, b: a if a >= b or b != b else b, "The largest of two or more.")
+min = _extremum("min", ir.min_, lambda a, b: a if a <= b or b != b else b, "The smallest of two or more. A NaN counts only if all are NaN.")
+max = _extremum("max", ir.max_, lambda a, b: a if a >= b or b != b else b, "The largest of two or more. A NaN counts only if all are NaN.")
 
 
 def _operator(name: str, function: Callable[[Any, Any], Any], doc: str) -> Callable[[Any, Any], Any]:
@@ -196,8 +198,8 @@ mul = _operator("mul", scalar.mul, "``a * b``.")
 div = _operator("div", scalar.truediv, "``a / b``: of integers a float.")
 floor_div = _operator("floor_div", scalar.floordiv, "``a // b``: rounds down.")
 mod = _operator("mod", scalar.mod, "``a % b``: with the sign of b.")
-raw_div = _operator("raw_div", scalar.raw_div, "C's division: of integers truncated.")
-raw_mod = _operator("raw_mod", scalar.raw_mod, "C's remainder: with the sign of a.")
+raw_div = _operator("raw_div", scalar.raw_div, "The division of C, which truncates integers.")
+raw_mod = _operator("raw_mod", scalar.raw_mod, "The remainder of C, with the sign of a.")
 bit_and = _operator("bit_and", scalar.bit_and, "``a & b``.")
 bit_or = _operator("bit_or", scalar.bit_or, "``a | b``.")
 bit_xor = _operator("bit_xor", scalar.bit_xor, "``a ^ b``.")
@@ -226,13 +228,13 @@ def logical_not(x: Any) -> Any:
 
 @elementwise
 def logical_and(a: Any, b: Any) -> Any:
-    """Both; evaluates both."""
+    """``a and b``, evaluating both."""
     return scalar.bit_and(scalar.truth(a), scalar.truth(b))
 
 
 @elementwise
 def logical_or(a: Any, b: Any) -> Any:
-    """Either; evaluates both."""
+    """``a or b``, evaluating both."""
     return scalar.bit_or(scalar.truth(a), scalar.truth(b))
 
 
@@ -244,7 +246,9 @@ def select(condition: Any, a: Any, b: Any) -> Any:
 
 @traceable
 def cast(x: Any, dtype: Any) -> Any:
-    """Convert a number, vector or matrix to ``dtype`` (floats to integers: towards zero)."""
+    """Convert a number, vector or matrix to ``dtype``. In kernels floats become integers towards zero, saturating,
+    and NaN becomes 0.
+    """
     dtype = as_dtype(dtype)
     hook = getattr(x, "__sg_elementwise__", None)
     if hook is not None:
@@ -256,7 +260,7 @@ def cast(x: Any, dtype: Any) -> Any:
 
 @traceable
 def bit_cast(x: Any, dtype: Any) -> Any:
-    """The same bits as a type of the same width."""
+    """The same bits as a value of ``dtype``. Raises SpirogradTypeError for another width."""
     dtype = as_dtype(dtype)
     hook = getattr(x, "__sg_elementwise__", None)
     if hook is not None:
@@ -299,13 +303,13 @@ def _bit_count(name: str, code: OpCode, python: Callable[[int], int], doc: str) 
     return elementwise(run)
 
 
-popcnt = _bit_count("popcnt", ir.popcnt, lambda x: (x & 0xFFFFFFFF).bit_count(), "Number of one bits (i32).")
-clz = _bit_count("clz", ir.clz, lambda x: 32 - (x & 0xFFFFFFFF).bit_length(), "Number of leading zeros (i32).")
+popcnt = _bit_count("popcnt", ir.popcnt, lambda x: (x & 0xFFFFFFFF).bit_count(), "The number of one bits, an i32.")
+clz = _bit_count("clz", ir.clz, lambda x: 32 - (x & 0xFFFFFFFF).bit_length(), "The number of leading zero bits, an i32; of 0 the width.")
 
 
 @elementwise
 def ffs(x: Any) -> Any:
-    """Position of the lowest one bit, from 1; 0 if there is none (i32)."""
+    """The position of the lowest one bit, counted from 1, an i32; 0 if there is none."""
     if not isinstance(x, Value):
         return (int(x) & -int(x)).bit_length()
     scalar.need_integers("ffs", x)

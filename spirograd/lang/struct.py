@@ -63,7 +63,7 @@ class Struct:
     """A struct value: ``Struct(a=1, b=[1, 2])`` or ``Struct({"a": 1})``. Members are attributes and items.
 
     In Python scope members can be assigned; in kernels structs are values, and the front end uses `with_member`.
-    Names of members take precedence over methods; a few names that the class itself needs are refused with SpirogradTypeError.
+    Names of members take precedence over methods; a few names that the class itself needs raise SpirogradTypeError.
     """
 
     __slots__ = ("__weakref__", "_members", "_methods", "_write")

@@ -105,7 +105,7 @@ def directives() -> Iterator[tuple[str, list[str]]]:
 
 def test_every_public_name_is_in_the_api_reference():
     shown = Counter(path for path, _ in directives())
-    assert [path for path, count in shown.items() if count > 1] == []
+    assert [path for path, count in shown.items() if count > 1 or isinstance(resolve(path), ModuleType)] == []
     text = "\n".join(prose(page.read_text(encoding="utf-8")) for page in (DOCS / "api").glob("*.md"))
     named = {path.replace("sg.", "spirograd.", 1) if path.startswith("sg.") else path for path in _MENTIONED.findall(text)}
     shown_objects = {id(resolve(path)) for path in shown}

@@ -284,7 +284,7 @@ class StructField(Field):
             m.fill(entries[name] if isinstance(entries, Mapping) else entries)
 
     def copy_from(self, other: Any) -> None:
-        """Take over the contents of another field with the same members and shape."""
+        """Copy the contents of another field with the same members and shape."""
         if not isinstance(other, StructField) or set(other.members) != set(self.members):
             raise SpirogradTypeError(f"`copy_from` needs a field of structs with members {', '.join(self.members)}")
         for name, m in self.members.items():

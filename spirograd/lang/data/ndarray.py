@@ -83,7 +83,7 @@ class Ndarray(HostScope):
 
     @property
     def grad(self) -> Ndarray | Any:
-        """The array of gradients. Another one may take its place: of this type and shape, else SpirogradValueError is raised."""
+        """The array of gradients, or None. It can be set to another array; raises SpirogradValueError for another type or shape."""
         return self._grad
 
     @grad.setter
@@ -198,7 +198,7 @@ class Ndarray(HostScope):
         transfer.fill(self.allocation, self.view, element)
 
     def copy_from(self, other: Any) -> None:
-        """Take over the contents of another array or field of the same shape; raises ValueError if shapes differ."""
+        """Copy the contents of another array or field of the same shape. Raises ValueError if the shapes differ."""
         if not hasattr(other, "view") or not hasattr(other, "tree"):
             raise SpirogradTypeError(f"`copy_from` takes an ndarray, not {scalar.describe(other)}")
         if other.shape != self.shape or other.element_shape != self.element_shape:
@@ -308,7 +308,11 @@ def element_ndarray(
 
 
 def ndarray(dtype: Any, shape: Any, needs_grad: bool = False, needs_dual: bool = False) -> Ndarray:
-    """An array of scalars, or of the elements of a vector or matrix type. ``shape``: an int or a sequence of extents."""
+    """Make an array of ``dtype``: a scalar, vector or matrix type. Its elements are zero at first.
+
+    ``shape``: an int or a sequence of extents, which may be 0. ``needs_grad``, ``needs_dual``: have arrays of gradients, of tangents.
+    Raises SpirogradRuntimeError for wrong shapes and without a session.
+    """
     if hasattr(dtype, "leaf_dtypes"):
         if not hasattr(dtype, "ndarray"):
             raise SpirogradTypeError(f"an ndarray holds scalars, vectors or matrices, not {dtype!r}", None, "fields hold structs")

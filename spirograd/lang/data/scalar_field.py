@@ -400,7 +400,7 @@ class ScalarField(Field):
         transfer.fill(self.tree.allocation, self.view, number)
 
     def copy_from(self, other: Any) -> None:
-        """Take over the contents of another field or array of the same shape; raises ValueError if shapes differ."""
+        """Copy the contents of another field or array of the same shape. Raises ValueError if the shapes differ."""
         if not hasattr(other, "view") or not hasattr(other, "tree"):
             raise SpirogradTypeError(f"`copy_from` takes a field, not {scalar.describe(other)}")
         if other.shape != self.shape or other.element_shape != self.element_shape:

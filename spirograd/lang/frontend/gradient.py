@@ -278,12 +278,10 @@ class Gradient(Staged):
         return explained(self._last.label, self._last.primal.kernel.loc, self._last.derivative)
 
     def memory_plan(self, *args: Any, **kwargs: Any) -> MemoryPlan:
-        """What a launch with these arguments, now, would need of memory for the tapes of its loops: for each how many entries, and how that
-        was found, bytes and rows; and what the heap of tapes has and may have. Printable. The gradient does not run, at most kernels that
-        count iterations, which takes a wait.
+        """The memory that a launch with these arguments would need now for the tapes of its loops: entries, bytes and rows of each.
 
-        Raises what a launch would: SpirogradCompilationError, with the line, for what has no derivative, OutOfDeviceMemory if the tapes
-        have no room.
+        The gradient does not run. At most kernels that count iterations run, for which the host blocks. Raises what a launch would raise:
+        SpirogradCompilationError, with the line, for what has no derivative; OutOfDeviceMemory if the tapes do not fit.
         """
         session, specialization, bound = self.kernel.specialized(args, kwargs)
         packer = self.kernel.pack(session, specialization, bound, gradients=True)
