@@ -45,6 +45,15 @@ def test_files_that_are_mentioned_exist(page):
     assert [span for span in spans if not re.search(rf"/{re.escape(span.rstrip('/'))}/?$", text, re.MULTILINE)] == []
 
 
+def test_pages_that_the_source_mentions_exist():
+    """In docstrings, messages and comments."""
+    sources = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md", ".yml", ".html")]
+    sources += [path for path in (ROOT / "ci").iterdir() if path.is_file()]
+    pages = {(page, path.name) for path in sources for page in re.findall(r"\bdocs/[\w/-]+\.md", path.read_text(encoding="utf-8"))}
+    assert len(pages) > 5
+    assert sorted((page, source) for page, source in pages if not (ROOT / page).exists()) == []
+
+
 def test_boxes_of_the_architecture_are_files():
     sources = diagrams.BLOCK.findall((DOCS / "architecture.md").read_text(encoding="utf-8"))
     boxes = [box for source in sources for box in re.findall(r'\["(\S+?)<br/>', source)]
