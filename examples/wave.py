@@ -25,7 +25,7 @@ def main():
     def build():
         for i, j in open_:
             in_slit = abs(abs(j - n // 2) - n // 12) < n // 60 + 1
-            open_[i, j] = 0 if i == n // 3 and not in_slit else 1
+            open_[i, j] = sg.cast(0 if i == n // 3 and not in_slit else 1, sg.u8)
 
     @sg.kernel
     def step(before: sg.Template, now: sg.Template, after: sg.Template, t: sg.f32):

@@ -48,13 +48,14 @@ def available_archs() -> list[str]:
 
 
 def init(arch: str | Sequence[str] | None = None, **options: Any) -> None:
-    """Start a session on a back end; ends the one before.
+    """Start a session on a back end; end the session before.
 
-    ``arch``: one of `cpu`, `vulkan`, `wgpu`, `metal` (macOS), `interpreter`, or a list like `gpu` (also as "gpu"), of which the first
-    that works is taken; by default the CPU.
-    The environment variable SG_ARCH overrides it. For the other options see `spirograd.config.Config`; each can be set as SG_<NAME>.
-    Raises SpirogradRuntimeError if the back end is not there (unless ``enable_fallback=True``: then the CPU is used, with a warning)
-    and for unknown options; the session before then goes on.
+    ``arch``: one of `cpu`, `vulkan`, `wgpu`, `metal` (macOS), `interpreter`, or a list like `gpu` (also as ``"gpu"``), of which the first
+    that works is taken; by default the CPU. The environment variable ``SG_ARCH`` overrides it. The other options are the fields of
+    `spirograd.config.Config`; ``SG_<NAME>`` in the environment overrides each.
+
+    Raises SpirogradRuntimeError if the back end cannot be started (with ``enable_fallback=True`` the CPU is used instead, with a warning)
+    and for unknown options. The session before then goes on.
     """
     wanted = knobs.get("SG_ARCH") or arch or cpu
     wanted = gpu if wanted == "gpu" else wanted
@@ -108,7 +109,7 @@ def _choose(names: list[str], config: Config) -> str:
 
 
 def reset() -> None:
-    """End the session: all fields, arrays and compiled kernels are gone."""
+    """End the session: its fields, arrays and compiled kernels cannot be used any more."""
     if context.has_session():
         session = context.session()
         context.set_session(None)
@@ -117,7 +118,7 @@ def reset() -> None:
 
 
 def sync() -> None:
-    """Wait until all launches are done; prints what kernels printed, raises what they reported."""
+    """Wait until all launches are done. Print what kernels printed, and raise SpirogradAssertionError or AdStackOverflow if one failed."""
     context.session().sync()
 
 
@@ -125,7 +126,7 @@ class _CurrentConfig:
     """The options of the running session."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("_"):  # no option does; tools that look at objects ask for such names without a session
             raise AttributeError(name)
         options = context.session().cfg
         if not hasattr(options, name):

@@ -17,15 +17,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def grad_replaced(function: F) -> F:
-    """A Python function that launches kernels, whose gradient is a function of the user's own: that decorated with `grad_for`.
+    """Decorator of a Python function that launches kernels and has a custom gradient: the function decorated with `grad_for`.
 
-    Inside of a tape its launches are not recorded; in the reverse the other function is called with the same arguments.
+    A tape does not record its launches. In the reverse pass it calls the other function with the same arguments. Raises SpirogradTypeError
+    for functions of kernels, and in a tape SpirogradRuntimeError if there is no gradient.
     """
     return _aside(function, True)
 
 
 def no_grad(function: F) -> F:
-    """A Python function that launches kernels, left out of differentiation: gradients do not flow through it."""
+    """Decorator of a Python function that launches kernels and is not differentiated: gradients do not flow through it."""
     return _aside(function, False)
 
 
@@ -62,11 +63,11 @@ def _aside(function: F, replaced: bool) -> F:
 
 
 def grad_for(primal: Any, saves: bool = True) -> Callable[[F], F]:
-    """Make a function the gradient of ``primal``, which is decorated with `grad_replaced`: it takes the same arguments.
+    """Decorator: make a function the gradient of ``primal``, which is decorated with `grad_replaced`. It takes the same arguments.
 
-    It finds the memory that the kernels of ``primal`` use as ``primal`` left it, and may write to it: afterwards that is put back. With
-    ``saves=False`` nothing is saved for it: it computes what it needs itself, as checkpoints do. Raises SpirogradTypeError for another
-    ``primal``.
+    It sees the memory that the kernels of ``primal`` use as ``primal`` left it. It may write to that memory, which is restored afterwards.
+    With ``saves=False`` the tape saves nothing for it: it computes what it needs itself, as checkpoints do. Raises SpirogradTypeError if
+    ``primal`` is not decorated.
     """
     if not getattr(primal, "is_grad_replaced", False):
         raise SpirogradTypeError("`grad_for` takes a function that is decorated with `grad_replaced`")

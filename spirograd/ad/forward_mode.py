@@ -27,14 +27,15 @@ logger = logging.getLogger("spirograd")
 
 
 class FwdMode(context.Recorder, NearNames):
-    """Run kernels with tangents: ``with FwdMode(loss=y, param=x, seed=v): kernel()`` leaves in ``y.dual`` the derivative of y along v.
+    """Run kernels with tangents: ``with FwdMode(loss=y, param=x, seed=v): kernel()`` leaves the derivative of y along v in ``y.dual``.
 
-    ``loss``: a field or array with dual, or several in a list: what is asked for. ``param``: one, by which to differentiate. ``seed``: the
-    direction, an array of the shape of ``param`` (axes of elements last); not needed where that is one scalar: 1. ``clear_gradients``: set
-    all duals to zero first. At the end the dual of ``param`` is zero again. What the host writes to other memory meanwhile has no tangent.
+    ``loss``: a field or array with tangents, or a list of several: the results. ``param``: the field or array to differentiate with
+    respect to. ``seed``: the direction, an array of the shape of ``param`` with the axes of elements last; by default 1 if ``param`` is
+    one scalar. ``clear_gradients``: set all tangents to zero on entry. On exit the tangent of ``param`` is zero again. What the host
+    writes to other memory in the block has no tangent.
 
-    Raises SpirogradRuntimeError for memory without dual, a seed of another shape, and where a kernel reads memory without dual that
-    another one gave values with tangents; SpirogradTypeError for what is no field or array.
+    Raises SpirogradRuntimeError for memory without tangents, for a seed of another shape, and if a kernel reads memory without tangents to
+    which another kernel wrote values with tangents; SpirogradTypeError if ``loss`` or ``param`` is no field or array.
     """
 
     def __init__(self, loss: Any, param: Any, seed: Any = None, clear_gradients: bool = True) -> None:

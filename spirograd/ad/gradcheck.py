@@ -36,7 +36,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class GradCheck:
-    """The result of `gradcheck`: true if all is right; prints as a table."""
+    """The result of `gradcheck`: true if every gradient is within its tolerance. Prints as a table."""
 
     kernel: str
     rows: tuple[Row, ...] = field(default=())
@@ -66,14 +66,14 @@ def gradcheck(
     seed: int = 0,
     raise_exception: bool = True,
 ) -> GradCheck:
-    """Compare ``kernel.grad(*inputs)``, on the device, with central differences of the kernel in f64, on the reference interpreter.
+    """Compare ``kernel.grad(*inputs)`` on the device with central differences of the kernel in f64 on the reference interpreter.
 
-    All that the kernel writes and that has a gradient gets a random adjoint; the gradient of each element that it reads must be within
-    ``atol + rtol * |difference|`` of the difference quotient with steps ``eps * max(1, |x|)``. By default the tolerances are 1e-5 where
-    all gradients are f64 and 1e-3 elsewhere (f16: 5e-2). ``entries``: of larger memory so many elements are compared, chosen at random
-    (``seed``). Memory and gradients are put back as they were.
+    All memory that the kernel writes and that has a gradient gets a random adjoint. The gradient of each element that it reads must be
+    within ``atol + rtol * |difference|`` of the difference quotient with steps ``eps * max(1, |x|)``. By default both tolerances are 1e-5
+    if all gradients are f64, 5e-2 if one is f16, and 1e-3 otherwise. ``entries``: of larger memory so many elements are compared, chosen
+    at random from ``seed``. Memory and gradients are restored afterwards.
 
-    Raises SpirogradAssertionError with the table, and the first wrong element, unless ``raise_exception`` is False; SpirogradRuntimeError
+    Raises SpirogradAssertionError with the table and the first wrong element, unless ``raise_exception`` is False; SpirogradRuntimeError
     for kernels that draw random numbers or read nothing that has a gradient.
     """
     if isinstance(kernel, BoundKernel):

@@ -29,15 +29,15 @@ _HINT = "write to other memory, or to another index at each step (`x[t + 1]` fro
 
 
 def hvp(function: Callable[[], Any], loss: Any, x: Any, v: Any) -> Any:
-    """The product of the Hessian of ``loss`` by ``x`` with ``v``, as a NumPy array of the shape of ``x``.
+    """The Hessian of ``loss`` with respect to ``x``, times ``v``: a NumPy array of the shape of ``x``.
 
-    ``function()`` runs the kernels that compute ``loss`` (a field or array of one scalar) from ``x``, from its start: it sets ``loss`` to
-    zero itself if it adds to it. ``x``: a field or array with gradient, or several in a list; then ``v`` is a list too, and so is the
-    result. Everything between ``x`` and ``loss`` needs gradients; tangents are made as needed. All gradients are cleared first, and hold
-    the gradient of ``loss`` afterwards.
+    ``function()`` runs the kernels that compute ``loss``, a field or array of one scalar, from ``x``. It runs them from the start, so it
+    sets ``loss`` to zero itself if it accumulates into it. ``x``: a field or array with a gradient, or a list of several; then ``v`` and
+    the result are lists, too. All memory between ``x`` and ``loss`` needs gradients; tangents are made where they are needed. ``hvp``
+    clears all gradients, and leaves the gradient of ``loss`` in them.
 
-    Raises SpirogradRuntimeError, with the line, where a kernel overwrites what the gradient of an earlier one needs, or where a chain
-    leads through memory without gradient; SpirogradUnsupportedError for what has no derivative.
+    Raises SpirogradRuntimeError, with the line, if a kernel overwrites what the gradient of an earlier one reads, or if a chain leads
+    through memory without a gradient; SpirogradUnsupportedError for what has no derivative.
     """
     single = not isinstance(x, (list, tuple))
     parameters, directions = ([x], [v]) if single else (list(x), list(v))

@@ -24,7 +24,7 @@ class Sizings:
 
 
 def sizings(reset: bool = False) -> Sizings:
-    """The counts since `init`, or since the last call with ``reset=True``, which sets them to 0 after they were read.
+    """How launches of gradients found the sizes of their tapes: the counts since `init`, or since the last call with ``reset=True``.
 
     Plans (`kernel.grad.memory_plan`) and gradients without tapes do not count, nor do those of the interpreter, whose tapes grow.
     """

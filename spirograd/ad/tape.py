@@ -32,15 +32,14 @@ _INACTIVE_HINT = "a number that Python reads from a field, as in `kernel(p[None]
 
 
 class Tape(context.Recorder, NearNames):
-    """Record launches of kernels, then compute the gradients of ``loss``: ``with Tape(loss=y): kernel()``.
+    """Record launches of kernels, then compute the gradients of ``loss``: ``with Tape(loss): kernel()``.
 
-    ``loss``: a field or array of one float, with gradient, which is set to zero when the tape is entered. Without it nothing happens at the
-    end, and `grad` runs the reverse when called, from the gradients that are set then. ``clear_gradients``: set all gradients to zero
-    first. ``validation`` is accepted and has no meaning: what a kernel overwrites is saved where a gradient needs it, so that there is
-    nothing to validate.
+    ``loss``: a field or array of one float, with a gradient; the tape sets it to zero on entry. Without it nothing runs at the end: set
+    gradients of results and call `grad`. ``clear_gradients``: set all gradients to zero on entry. ``validation`` is accepted, without
+    effect: the tape saves what kernels overwrite, so there is nothing to validate.
 
-    Raises SpirogradRuntimeError for a loss that is not one float with a gradient and for a tape inside of another;
-    SpirogradCompilationError, with the line, where a kernel has no derivative, and where memory without gradient breaks the chain.
+    Raises SpirogradRuntimeError for a loss that is not one float with a gradient, and for a tape inside another one. A launch raises
+    SpirogradCompilationError, with the line, if its kernel has no derivative, or if memory without a gradient breaks the chain.
     """
 
     def __init__(self, loss: Any = None, clear_gradients: bool = True, validation: bool = False) -> None:
@@ -90,7 +89,9 @@ class Tape(context.Recorder, NearNames):
             self._left = self._generations()
 
     def grad(self) -> None:
-        """Replay what was recorded backwards, from 1 for the gradient of the loss, or from the gradients that are set without one."""
+        """Run the reverse pass of the recorded launches, starting from 1 for the gradient of the loss, or without a loss from the gradients
+        that are set. Raises SpirogradRuntimeError if memory that it needs was written after the block, or if a tape with a loss has run.
+        """
         if self._released is not None:
             raise SpirogradRuntimeError(
                 "this tape was replayed and forgot its launches: without `loss`, `grad()` can be called at any time"
@@ -131,7 +132,7 @@ class Tape(context.Recorder, NearNames):
             logger.warning(render(f"all gradients are zero: {reason}", None, hint))
 
     def memory_report(self) -> MemoryReport:
-        """What was saved so far, or in all: bytes by field and array."""
+        """The bytes that the tape has saved, by field and array, as text."""
         if self._released is not None:
             return self._released
         items: dict[str, tuple[int, int]] = {}

@@ -24,16 +24,16 @@ _COPY_HINT = "have the kernel write to another array than it reads: torch then k
 
 
 def torch_function(kernel: Any, outputs: Mapping[str, Any] | Sequence[str] = ()) -> Callable[..., Any]:
-    """``kernel`` as a function that torch differentiates: ``f = torch_function(kernel, {"y": "x"}); y = f(x)``.
+    """Make of ``kernel`` a function that torch differentiates: ``f = torch_function(kernel, {"y": "x"}); y = f(x)``.
 
-    ``outputs``: the parameters of the kernel that it writes. Each is allocated, as zeros, by what stands there: the name of the parameter
-    that it is like, a shape, or a function that takes the arguments and returns either a shape or a tensor to be filled. The other
-    parameters are the arguments of the function, by position or by name; an output can be passed too, by name: it is then overwritten, as
-    torch does in place. In a sequence of names all outputs are passed. The function returns the outputs, one or a tuple; without any, what
-    the kernel returns, as a tensor.
+    ``outputs``: the parameters that the kernel writes, each with what to allocate (as zeros): the name of a parameter of the same shape, a
+    shape, or a function of the arguments that returns a shape or a tensor to be filled. The other parameters are the arguments of the
+    function, by position or by name. An output can be passed by name, too; it is then overwritten, like torch's operations in place. With
+    a sequence of names, all outputs are passed. The function returns the outputs, one or a tuple; without outputs, it returns the result
+    of the kernel as a tensor.
 
-    Gradients come from ``kernel.grad``. Raises SpirogradTypeError for what is no kernel, or no parameter of it; SpirogradRuntimeError where
-    the kernel writes to a tensor that is not among the outputs. Needs torch.
+    Gradients come from ``kernel.grad``. Raises SpirogradTypeError if ``kernel`` is no kernel or has no such parameter;
+    SpirogradRuntimeError if the kernel writes to a tensor that is not among the outputs. Needs torch.
     """
     if not isinstance(kernel, (Kernel, BoundKernel)):
         raise SpirogradTypeError("`torch_function` takes a kernel")

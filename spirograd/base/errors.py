@@ -10,11 +10,11 @@ from spirograd.base.wording import counted
 
 
 class SpirogradError(Exception):
-    """Base of everything that spirograd raises on purpose."""
+    """Base of all exceptions that spirograd raises on purpose."""
 
 
 class SpirogradCompilationError(SpirogradError):
-    """A kernel cannot be compiled. ``loc`` is where, ``hint`` what to do about it."""
+    """A kernel cannot be compiled. ``message``: what is wrong; ``loc``: where, or None; ``hint``: what to do, or empty."""
 
     def __init__(self, message: str, loc: Loc | None = None, hint: str = "") -> None:
         self.message = message
@@ -27,11 +27,11 @@ class SpirogradCompilationError(SpirogradError):
 
 
 class SpirogradSyntaxError(SpirogradCompilationError):
-    """A Python construct that kernels do not have, or have only elsewhere."""
+    """A Python construct that kernels do not support, or not in this place."""
 
 
 class SpirogradTypeError(SpirogradCompilationError, TypeError):
-    """Operand, argument or annotation of the wrong type."""
+    """An operand, an argument or an annotation has the wrong type."""
 
 
 class SpirogradNameError(SpirogradCompilationError, NameError):
@@ -43,11 +43,11 @@ class SpirogradIndexError(SpirogradCompilationError, IndexError):
 
 
 class SpirogradUnsupportedError(SpirogradCompilationError):
-    """The program is right, but this device or back end lacks what it needs; the message names it."""
+    """This device, back end or version lacks what a correct program needs; the message names it."""
 
 
 class SpirogradRuntimeError(SpirogradError, RuntimeError):
-    """Something went wrong while running: a device fault, a lost device, misuse of the run-time interface."""
+    """A failure outside of compilation: a device that cannot be started or was lost, a wrong call of the run-time interface."""
 
 
 class SpirogradRuntimeTypeError(SpirogradRuntimeError, TypeError):
@@ -55,7 +55,7 @@ class SpirogradRuntimeTypeError(SpirogradRuntimeError, TypeError):
 
 
 class SpirogradValueError(SpirogradRuntimeError, ValueError):
-    """A value outside of kernels that does not fit: a shape, an extent, an option."""
+    """A value given by Python is wrong: a shape, an extent, an option."""
 
 
 class SpirogradAssertionError(SpirogradRuntimeError, AssertionError):
@@ -63,11 +63,11 @@ class SpirogradAssertionError(SpirogradRuntimeError, AssertionError):
 
 
 class AdStackOverflow(SpirogradRuntimeError):
-    """A tape needed more room than its launch was sized for."""
+    """A loop ran longer than was computed before the launch of its gradient, so its tape lacks entries. The gradients are wrong."""
 
 
 class OutOfDeviceMemory(SpirogradRuntimeError, MemoryError):
-    """The device cannot allocate what was asked for; it stays usable."""
+    """The device, or the limit that `init` set, has too little memory for an allocation. The session stays usable."""
 
 
 _WIDEST = 120  # characters of a source line that are shown

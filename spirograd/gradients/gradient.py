@@ -17,11 +17,12 @@ from spirograd.session import Session
 
 
 class Gradient(Staged, NearNames):
-    """The derivative of a kernel in reverse mode: ``kernel.grad(*args)``, with the arguments of the kernel, after the kernel.
+    """The gradient of a kernel: ``kernel.grad(*args)`` runs the reverse pass of a launch with these arguments.
 
-    It adds to the gradients of what the kernel reads, from the gradients of what it writes (which it takes away, where the kernel
-    overwrites). ``explain()`` says in words what it does; ``memory_plan(*args)`` what a launch needs; `ir`, `spirv` ... show the
-    stages of what was compiled last.
+    It accumulates into the gradients of the memory that the kernel reads, from the gradients of the memory that it writes. Where the kernel
+    overwrites an element, it consumes the gradient of the element. ``returned=`` gives the adjoint of the value that the kernel returns.
+    `ir`, `spirv`, ... show the stages of what was compiled last. A call raises SpirogradCompilationError, with the line, for what has no
+    derivative, and where the gradient needs values that the kernel overwrites.
     """
 
     __sg_is_kernel__ = True
@@ -59,9 +60,9 @@ class Gradient(Staged, NearNames):
         return BoundGradient(self, instance)
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
-        """In words: what is recorded and why, what runs again, where gradients come from and go to, where they end.
+        """Describe the gradient in words: what is saved and why, what is recomputed, where gradients come from, go to, and end.
 
-        Of what was compiled last, or for the arguments of a launch.
+        Without arguments of what was compiled last, otherwise of a launch with these arguments.
         """
         if self._last is None or args or kwargs:
             session, specialization, _ = self.kernel.specialized(args, kwargs)
@@ -70,12 +71,10 @@ class Gradient(Staged, NearNames):
         return explained(self._last.label, self._last.primal.kernel.loc, self._last.derivative)
 
     def memory_plan(self, *args: Any, **kwargs: Any) -> MemoryPlan:
-        """What a launch with these arguments, now, would need of memory for the tapes of its loops: for each how many entries, and how that
-        was found, bytes and rows; and what the heap of tapes has and may have. Printable. The gradient does not run, at most kernels that
-        count iterations, which takes a wait.
+        """The memory that a launch with these arguments would need now for the tapes of its loops: entries, bytes and rows of each.
 
-        Raises what a launch would: SpirogradCompilationError, with the line, for what has no derivative, OutOfDeviceMemory if the tapes
-        have no room.
+        The gradient does not run. At most kernels that count iterations run, for which the host blocks. Raises what a launch would raise:
+        SpirogradCompilationError, with the line, for what has no derivative; OutOfDeviceMemory if the tapes do not fit.
         """
         session, specialization, bound = self.kernel.specialized(args, kwargs)
         packer = self.kernel.pack(session, specialization, bound, gradients=True)
@@ -83,7 +82,7 @@ class Gradient(Staged, NearNames):
 
     @property
     def tape_bytes(self) -> int:
-        """Bytes of the tapes in which its last launch kept values of loops; 0 before the first launch, and where it needs none."""
+        """Bytes of the tapes of loops in the last launch; 0 before the first one, and if the gradient needs none."""
         return 0 if self._last is None else self._last.tape_bytes
 
     def _compiled_last(self) -> KernelIR | None:

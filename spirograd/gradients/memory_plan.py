@@ -21,9 +21,11 @@ _WAYS = {"known": "known before the launch", "counted": "counted by a kernel", "
 
 @dataclass(frozen=True, slots=True)
 class TapePlan:
-    """A tape. ``what`` is recorded, of the loop at ``loop``; ``every``: so many of its iterations have one entry. ``entries`` in each row:
-    ``way`` says how they were found ("known", "counted", "reused"), ``formula`` what they are, where an expression says that. Sizes are
-    bytes: of an entry, of the entries of a row, and of all rows."""
+    """One tape: ``what`` it saves, of the loop at ``loop``, in one entry for every ``every`` iterations.
+
+    ``entries``: entries of each row; ``way``: how their number was found ("known", "counted", "reused"); ``formula``: the expression for
+    it, or None. ``entry_bytes``, ``row_bytes``, ``nbytes``: bytes of an entry, of the entries of a row, and of all rows.
+    """
 
     what: str
     loop: Loc | None
@@ -38,7 +40,9 @@ class TapePlan:
 
 @dataclass(frozen=True, slots=True)
 class SlabPlan:
-    """All tapes of floats (``kind`` "F") or of integers ("I") of a task: ``stride`` bytes a row, ``nbytes`` with what lies between rows."""
+    """All tapes of floats (``kind`` "F") or of integers ("I") of a task. ``stride``: bytes of a row; ``nbytes``: bytes of all rows and of
+    the gaps between them.
+    """
 
     kind: str
     stride: int
@@ -47,8 +51,10 @@ class SlabPlan:
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """A task with tapes; ``task`` None: all serial ones, which share a row. ``rows``: one for each iteration that may run at a time.
-    ``guarded``: and passes the condition that guards these tapes; others that the task has are a plan of their own."""
+    """The tapes of a task. ``task``: its name, or None for all serial tasks, which share a row. ``rows``: one for each iteration that may
+    run at the same time. ``guarded``: only iterations that pass the condition which guards these tapes count; the other tapes of the
+    task have a plan of their own.
+    """
 
     task: str | None
     rows: int
@@ -58,14 +64,17 @@ class TaskPlan:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its slabs."""
+        """Bytes of the slabs."""
         return sum(slab.nbytes for slab in self.slabs)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """What the tapes of one launch need; printable. ``nbytes``: of all tasks, which take the same memory one after the other. ``heap``:
-    bytes that are there for tapes by now, ``budget``: bytes that they may have. ``note``: why there is no task."""
+    """The memory that the tapes of one launch need. It prints as text.
+
+    ``nbytes``: bytes for all tasks, which use the same memory one after the other. ``heap``: bytes that are reserved for tapes so far;
+    ``budget``: bytes that may be reserved. ``note``: why there is no task.
+    """
 
     label: str
     tasks: tuple[TaskPlan, ...] = ()
@@ -76,12 +85,12 @@ class MemoryPlan:
 
     @property
     def tapes(self) -> tuple[TapePlan, ...]:
-        """Those of all tasks."""
+        """The tapes of all tasks."""
         return tuple([tape for task in self.tasks for tape in task.tapes])
 
     @property
     def rows(self) -> int:
-        """Of the task that has most."""
+        """The rows of the task that has the most."""
         return max([task.rows for task in self.tasks], default=0)
 
     def __str__(self) -> str:

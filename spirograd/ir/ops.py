@@ -181,13 +181,13 @@ for_ = _op(
     "for",
     None,
     "control",
-    "args (begin, end, *initial); region (index, *carried) yields the next carried; results are the final ones; attr LoopAttr.",
+    "args (begin, end, *initial); region (index, *loop-carried) yields the next loop-carried values; results are the final ones; attr LoopAttr.",
 )
 while_ = _op(
     "while",
     None,
     "control",
-    "args initial; regions (condition, body), each taking the carried values: condition yields u1, body the next carried values.",
+    "args initial; regions (condition, body), each taking the loop-carried values: condition yields u1, body the next ones.",
 )
 task = _op("task", 0, "control", "One dispatch; attr TaskAttr. Nothing is visible inside but what is defined inside.", level="both")
 

@@ -21,9 +21,9 @@ from spirograd.lang.scalar import type_error
 
 
 class MatrixType(AggregateType):
-    """The type of n x m matrices of ``dtype``, or of vectors of n (``m`` None). Called, it makes one.
+    """The type of n x m matrices of ``dtype``, or of vectors of n entries (``m`` None). Calling it makes a value.
 
-    ``vec3(1)`` fills, ``vec3(v.xy, 1)`` strings together, ``mat2([[1, 2], [3, 4]])`` takes rows.
+    ``vec3(1)`` repeats a number, ``vec3(v.xy, 1)`` joins vectors and numbers, ``mat2([[1, 2], [3, 4]])`` takes rows.
     """
 
     __slots__ = ("_dtype", "shape")
@@ -43,14 +43,17 @@ class MatrixType(AggregateType):
 
     @property
     def n(self) -> int:
+        """Number of rows, or of entries of a vector."""
         return self.shape[0]
 
     @property
     def m(self) -> int:
+        """Number of columns; 1 for vectors."""
         return self.shape[1] if len(self.shape) == 2 else 1
 
     @property
     def ndim(self) -> int:
+        """1 for vectors, 2 for matrices."""
         return len(self.shape)
 
     @property
@@ -170,10 +173,10 @@ class MatrixOf:
 
 
 class NdarrayType(NearNames):
-    """Annotation of an array argument; what is None fits anything.
+    """Annotation of an array argument: ``NDArray[dtype, ndim]``. What is None, or left out, matches anything.
 
-    ``dtype`` may be a vector or matrix type; then `element_shape` is its shape and `dtype` the scalar type. ``boundary``: "unsafe" or
-    "clamp". Raises SpirogradTypeError for contradictions.
+    ``dtype`` may be a vector or matrix type; then ``element_shape`` is its shape. ``ndim``: axes of the index space, without those of
+    elements. ``boundary``: "unsafe" or "clamp". Raises SpirogradTypeError for contradictions.
     """
 
     __slots__ = ("boundary", "dtype", "element_shape", "ndim", "needs_grad")
@@ -243,7 +246,9 @@ NDArray = NdarrayType
 
 
 class Template:
-    """Annotation of an argument that is fixed while compiling: fields, types, functions, Python values. ``template()`` or ``Template``."""
+    """Annotation of an argument whose value is fixed while compiling: a field, a type, a function, a Python value. A call with another
+    value compiles the kernel again. ``Template`` and ``template()`` mean the same.
+    """
 
     __slots__ = ()
 

@@ -16,27 +16,26 @@ def _only_in_kernels(name: str) -> NoReturn:
 
 
 def static(*args: Any) -> Any:
-    """Evaluate while compiling: ``if static(x):`` chooses a branch, ``for i in static(range(3)):`` unrolls. In Python: the identity."""
+    """Evaluate while compiling: ``if static(x):`` compiles one branch, ``for i in static(range(3)):`` unrolls. In Python: the identity."""
     return args[0] if len(args) == 1 else args
 
 
 def static_assert(condition: Any, message: str = "") -> None:
-    """Fail compilation if a compile-time condition is false."""
+    """Raise SpirogradCompilationError with ``message`` if a condition is false while compiling. In Python: AssertionError."""
     if not condition:
         raise AssertionError(message or "static assertion failed")
 
 
 def static_print(*args: Any, sep: str = " ", end: str = "\n") -> None:
-    """Print while compiling."""
+    """Print while compiling; arguments are as for Python's ``print``."""
     print(*args, sep=sep, end=end)
 
 
 def loop_config(
     *, serialize: bool = False, block_dim: int | None = None, parallelize: int | None = None, name: str | None = None, **_: Any
 ) -> None:
-    """Options of the loop that follows: ``serialize`` runs it in order, ``block_dim`` is its workgroup size, ``name`` names its task.
-
-    ``parallelize`` (threads) and the family's other options are accepted; the scheduler balances by itself.
+    """Set options of the loop that follows: ``serialize`` runs it in order, ``block_dim`` is its workgroup size in invocations, ``name``
+    names its task in dumps. ``parallelize`` and other options of the Taichi family are accepted, without effect.
     """
     _only_in_kernels("loop_config")
 
@@ -57,7 +56,7 @@ def randn(dtype: Any = float) -> Any:
 
 
 def atomic_add(x: Any, y: Any) -> Any:
-    """``x += y``, returning the old value; like the following, only in kernels, on an element of memory or a variable."""
+    """``x += y``, returning the old value. ``x``: an element of memory or a variable. Only in kernels, as all atomics."""
     _only_in_kernels("atomic_add")
 
 

@@ -117,7 +117,7 @@ def fract(x: Any) -> Any:
 
 @elementwise
 def sign(x: Any) -> Any:
-    """-1.0, 0.0 or 1.0."""
+    """The sign of x: -1.0, 0.0 or 1.0."""
     x = _real(x)
     if isinstance(x, Value):
         one = scalar.cast(1.0, x.dtype)
@@ -133,13 +133,13 @@ def mod(x: Any, y: Any) -> Any:
 
 @elementwise
 def degrees(x: Any) -> Any:
-    """Radians to degrees."""
+    """Convert radians to degrees."""
     return x * (180.0 / pi)
 
 
 @elementwise
 def radians(x: Any) -> Any:
-    """Degrees to radians."""
+    """Convert degrees to radians."""
     return x * (pi / 180.0)
 
 
@@ -206,7 +206,7 @@ def determinant(m: Any) -> Any:
 
 @traceable
 def inverse(m: Any) -> Any:
-    """The inverse of a square matrix up to 4x4."""
+    """The inverse of a square matrix up to 4x4; infinite or NaN if it is singular."""
     return m.inverse()
 
 
@@ -278,53 +278,53 @@ def rotation3d(ang_x: Any, ang_y: Any, ang_z: Any) -> Matrix:
 
 @traceable
 def cmul(z1: Any, z2: Any) -> Matrix:
-    """The product."""
+    """The product of two complex numbers."""
     (a, b), (c, d) = _complex(z1, "cmul"), _complex(z2, "cmul")
     return Vector([a * c - b * d, a * d + b * c])
 
 
 @traceable
 def cconj(z: Any) -> Matrix:
-    """The conjugate."""
+    """The conjugate of a complex number."""
     a, b = _complex(z, "cconj")
     return Vector([a, -b])
 
 
 @traceable
 def cinv(z: Any) -> Matrix:
-    """One over z."""
+    """``1 / z``."""
     return cconj(z) / dot(z, z)  # type: ignore[no-any-return]
 
 
 @traceable
 def cdiv(z1: Any, z2: Any) -> Matrix:
-    """The quotient."""
+    """The quotient of two complex numbers."""
     return cmul(z1, cconj(z2)) / dot(z2, z2)  # type: ignore[no-any-return]
 
 
 @traceable
 def cpow(z: Any, n: Any) -> Matrix:
-    """z to a real power, on the principal branch."""
+    """A complex number to the real power ``n``, on the principal branch."""
     a, b = _complex(z, "cpow")
     return vdir(ops.atan2(b, a) * n) * ops.pow(length(z), n)  # type: ignore[no-any-return]
 
 
 @traceable
 def csqrt(z: Any) -> Matrix:
-    """The square root with a real part that is not negative."""
+    """The square root of a complex number whose real part is not negative."""
     a, b = _complex(z, "csqrt")
     return vdir(ops.atan2(b, a) * 0.5) * ops.sqrt(length(z))  # type: ignore[no-any-return]
 
 
 @traceable
 def cexp(z: Any) -> Matrix:
-    """e to the power of z."""
+    """e to the power of a complex number."""
     a, b = _complex(z, "cexp")
     return vdir(b) * ops.exp(a)  # type: ignore[no-any-return]
 
 
 @traceable
 def clog(z: Any) -> Matrix:
-    """The natural logarithm, on the principal branch."""
+    """The natural logarithm of a complex number, on the principal branch."""
     a, b = _complex(z, "clog")
     return Vector([ops.log(length(z)), ops.atan2(b, a)])

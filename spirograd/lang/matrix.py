@@ -1,8 +1,7 @@
 """Vectors and matrices: small aggregates of scalars, in Python and in kernels alike.
 
-A matrix holds its entries flat and row-major: Python or NumPy numbers outside of kernels, run-time values (`scalar.Value`) inside.
-Every operation is unrolled over the entries, so no matrix exists in the IR. In kernels matrices are values: the front end replaces a
-variable by what `with_entry` returns. Elements of fields that were read in Python scope write through to the field.
+A matrix holds its entries flat and row-major: numbers outside of kernels, run-time values (`scalar.Value`) inside. Operations are unrolled
+over the entries, so the IR has no matrices. In kernels matrices are values: see `with_entry`. Elements of fields write through to them.
 """
 
 from __future__ import annotations
@@ -145,8 +144,7 @@ def _install_operator(name: str, function: Callable[[Any, Any], Any]) -> None:
 class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
     """A vector (1-d) or matrix (2-d) of scalars: ``Matrix([[1, 2], [3, 4]], dt=f32)``, ``Matrix([row0, row1])``.
 
-    ``shape`` is (n,) or (n, m); ``n`` the number of rows, ``m`` of columns (1 for vectors). Raises SpirogradTypeError for ragged
-    rows and entries that are no scalars.
+    ``shape`` is (n,) or (n, m). Raises SpirogradTypeError for ragged rows and entries that are no scalars.
     """
 
     __slots__ = ("__weakref__", "_entries", "_write", "shape")
@@ -185,14 +183,17 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
 
     @property
     def n(self) -> int:
+        """Number of rows."""
         return self.shape[0]
 
     @property
     def m(self) -> int:
+        """Number of columns; 1 for vectors."""
         return self.shape[1] if len(self.shape) == 2 else 1
 
     @property
     def ndim(self) -> int:
+        """Number of axes: 1 for vectors, 2 for matrices."""
         return len(self.shape)
 
     @property
@@ -201,6 +202,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         return common_dtype(self._entries)
 
     def get_shape(self) -> Shape:
+        """The same as ``shape``."""
         return self.shape
 
     def __len__(self) -> int:
@@ -336,12 +338,12 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         return np.array(self._entries).reshape(self.shape)
 
     def cast(self, dtype: Any) -> Matrix:
-        """All entries converted to ``dtype``."""
+        """The matrix with all entries converted to ``dtype``."""
         t = ops.as_dtype(dtype)
         return make([typed(e, t) for e in self._entries], self.shape)
 
     def fill(self, value: Any) -> None:
-        """Set all entries."""
+        """Set all entries to ``value``."""
         self[(slice(None),) * self.ndim] = value
 
     def filled(self, value: Any) -> Matrix:
@@ -417,12 +419,15 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
     # --- reductions and norms ---
 
     def sum(self) -> Any:
+        """The sum of the entries."""
         return functools.reduce(scalar.add, self._entries)
 
     def min(self) -> Any:
+        """The smallest entry."""
         return functools.reduce(ops.min, self._entries)
 
     def max(self) -> Any:
+        """The largest entry."""
         return functools.reduce(ops.max, self._entries)
 
     def any(self) -> Any:
@@ -449,14 +454,14 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         return ops.rsqrt(self._safe_norm_sqr(eps))
 
     def normalized(self, eps: Any = 0) -> Matrix:
-        """This divided by ``norm() + eps``."""
+        """The vector divided by ``norm() + eps``."""
         length = self.norm()
         return _entrywise(scalar.truediv, (self, length if is_number(eps) and eps == 0 else scalar.add(length, eps)))  # type: ignore[no-any-return]
 
     # --- square matrices ---
 
     def transpose(self) -> Matrix:
-        """Rows and columns swapped."""
+        """The matrix with rows and columns exchanged."""
         if self.ndim == 1:
             raise type_error("a vector has no transpose", "`a.outer_product(b)` is a times the transpose of b, `a.dot(b)` the reverse")
         return make([self._entries[i * self.m + j] for j in range(self.m) for i in range(self.n)], (self.m, self.n))
@@ -472,11 +477,11 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         return functools.reduce(scalar.add, self._entries[:: n + 1])
 
     def determinant(self) -> Any:
-        """Of a square matrix up to 4x4."""
+        """The determinant of a square matrix up to 4x4."""
         return linear.determinant(self._entries, self._side("determinant"))
 
     def inverse(self) -> Matrix:
-        """Of a square matrix up to 4x4; infinite or NaN if it is singular."""
+        """The inverse of a square matrix up to 4x4; infinite or NaN if it is singular."""
         return make(linear.inverse(self._entries, self._side("inverse")), self.shape)
 
     # --- constructors ---
@@ -545,7 +550,7 @@ for _name, _function in _OPERATORS.items():
 
 
 class Vector(Matrix):
-    """A vector: ``Vector([1, 2, 3], dt=f32)``. Of a list of rows it makes a matrix."""
+    """A vector: ``Vector([1, 2, 3], dt=f32)``. A list of rows makes a matrix."""
 
     __slots__ = ()
 

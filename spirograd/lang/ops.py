@@ -61,16 +61,16 @@ def _python(function: Callable[..., Any], *args: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-sqrt = _unary_math("sqrt", ir.sqrt, np.sqrt, "Square root.")
-rsqrt = _unary_math("rsqrt", ir.rsqrt, lambda x: 1.0 / np.sqrt(x), "One over the square root.")
+sqrt = _unary_math("sqrt", ir.sqrt, np.sqrt, "The square root: NaN below 0.")
+rsqrt = _unary_math("rsqrt", ir.rsqrt, lambda x: 1.0 / np.sqrt(x), "``1 / sqrt(x)``: infinite at 0, NaN below.")
 exp = _unary_math("exp", ir.exp, np.exp, "e to the power of x.")
-log = _unary_math("log", ir.log, np.log, "Natural logarithm.")
-sin = _unary_math("sin", ir.sin, np.sin, "Sine of x radians.")
-cos = _unary_math("cos", ir.cos, np.cos, "Cosine of x radians.")
-tan = _unary_math("tan", ir.tan, np.tan, "Tangent of x radians.")
-asin = _unary_math("asin", ir.asin, np.arcsin, "Inverse sine, in radians.")
-acos = _unary_math("acos", ir.acos, np.arccos, "Inverse cosine, in radians.")
-tanh = _unary_math("tanh", ir.tanh, np.tanh, "Hyperbolic tangent.")
+log = _unary_math("log", ir.log, np.log, "The natural logarithm: -inf at 0, NaN below.")
+sin = _unary_math("sin", ir.sin, np.sin, "The sine of x, an angle in radians.")
+cos = _unary_math("cos", ir.cos, np.cos, "The cosine of x, an angle in radians.")
+tan = _unary_math("tan", ir.tan, np.tan, "The tangent of x, an angle in radians.")
+asin = _unary_math("asin", ir.asin, np.arcsin, "The angle in radians, from -pi/2 to pi/2, whose sine is x; NaN outside of -1 to 1.")
+acos = _unary_math("acos", ir.acos, np.arccos, "The angle in radians, from 0 to pi, whose cosine is x; NaN outside of -1 to 1.")
+tanh = _unary_math("tanh", ir.tanh, np.tanh, "The hyperbolic tangent.")
 
 
 def _nearest(x: Value) -> Value:
@@ -101,10 +101,10 @@ def _rounding(name: str, emit_value: Callable[[Value], Value], python: Callable[
     return traceable(entry)
 
 
-floor = _rounding("floor", lambda x: emit(ir.floor, x), np.floor, "Round down; as ``dtype`` if given.")
-ceil = _rounding("ceil", lambda x: emit(ir.ceil, x), np.ceil, "Round up; as ``dtype`` if given.")
-round = _rounding("round", _nearest, _nearest_number, "Round to nearest, ties away from zero; as ``dtype`` if given.")
-trunc = _rounding("trunc", lambda x: emit(ir.trunc, x), np.trunc, "Round towards zero; as ``dtype`` if given.")
+floor = _rounding("floor", lambda x: emit(ir.floor, x), np.floor, "Round down. ``dtype``: the type of the result, by default that of x.")
+ceil = _rounding("ceil", lambda x: emit(ir.ceil, x), np.ceil, "Round up. ``dtype``: as of `floor`.")
+round = _rounding("round", _nearest, _nearest_number, "Round to nearest, ties away from zero. ``dtype``: as of `floor`.")
+trunc = _rounding("trunc", lambda x: emit(ir.trunc, x), np.trunc, "Round towards zero. ``dtype``: as of `floor`.")
 
 
 @elementwise
@@ -123,7 +123,9 @@ def _float_binary(code: OpCode, a: Any, b: Any) -> Value:
 
 @elementwise
 def pow(x: Any, y: Any) -> Any:
-    """``x ** y``."""
+    """``x ** y``; of two integers an integer, truncated if the exponent is negative. A negative constant exponent raises
+    SpirogradTypeError.
+    """
     return scalar.power(x, y)
 
 
@@ -177,8 +179,8 @@ def _extremum(name: str, code: OpCode, python: Callable[[Any, Any], Any], doc: s
     return traceable(run)
 
 
-min = _extremum("min", ir.min_, lambda a, b: a if a <= b or b != b else b, "The smallest of two or more.")
-max = _extremum("max", ir.max_, lambda a, b: a if a >= b or b != b else b, "The largest of two or more.")
+min = _extremum("min", ir.min_, lambda a, b: a if a <= b or b != b else b, "The smallest of two or more. A NaN counts only if all are NaN.")
+max = _extremum("max", ir.max_, lambda a, b: a if a >= b or b != b else b, "The largest of two or more. A NaN counts only if all are NaN.")
 
 
 def _operator(name: str, function: Callable[[Any, Any], Any], doc: str) -> Callable[[Any, Any], Any]:
@@ -196,8 +198,8 @@ mul = _operator("mul", scalar.mul, "``a * b``.")
 div = _operator("div", scalar.truediv, "``a / b``: of integers a float.")
 floor_div = _operator("floor_div", scalar.floordiv, "``a // b``: rounds down.")
 mod = _operator("mod", scalar.mod, "``a % b``: with the sign of b.")
-raw_div = _operator("raw_div", scalar.raw_div, "C's division: of integers truncated.")
-raw_mod = _operator("raw_mod", scalar.raw_mod, "C's remainder: with the sign of a.")
+raw_div = _operator("raw_div", scalar.raw_div, "The division of C, which truncates integers.")
+raw_mod = _operator("raw_mod", scalar.raw_mod, "The remainder of C, with the sign of a.")
 bit_and = _operator("bit_and", scalar.bit_and, "``a & b``.")
 bit_or = _operator("bit_or", scalar.bit_or, "``a | b``.")
 bit_xor = _operator("bit_xor", scalar.bit_xor, "``a ^ b``.")
@@ -226,13 +228,13 @@ def logical_not(x: Any) -> Any:
 
 @elementwise
 def logical_and(a: Any, b: Any) -> Any:
-    """Both; evaluates both."""
+    """``a and b``, evaluating both."""
     return scalar.bit_and(scalar.truth(a), scalar.truth(b))
 
 
 @elementwise
 def logical_or(a: Any, b: Any) -> Any:
-    """Either; evaluates both."""
+    """``a or b``, evaluating both."""
     return scalar.bit_or(scalar.truth(a), scalar.truth(b))
 
 
@@ -244,7 +246,9 @@ def select(condition: Any, a: Any, b: Any) -> Any:
 
 @traceable
 def cast(x: Any, dtype: Any) -> Any:
-    """Convert a number, vector or matrix to ``dtype`` (floats to integers: towards zero)."""
+    """Convert a number, vector or matrix to ``dtype``. In kernels floats become integers towards zero, saturating,
+    and NaN becomes 0.
+    """
     dtype = as_dtype(dtype)
     hook = getattr(x, "__sg_elementwise__", None)
     if hook is not None:
@@ -256,7 +260,7 @@ def cast(x: Any, dtype: Any) -> Any:
 
 @traceable
 def bit_cast(x: Any, dtype: Any) -> Any:
-    """The same bits as a type of the same width."""
+    """The same bits as a value of ``dtype``. Raises SpirogradTypeError for another width."""
     dtype = as_dtype(dtype)
     hook = getattr(x, "__sg_elementwise__", None)
     if hook is not None:
@@ -299,13 +303,13 @@ def _bit_count(name: str, code: OpCode, python: Callable[[int], int], doc: str) 
     return elementwise(run)
 
 
-popcnt = _bit_count("popcnt", ir.popcnt, lambda x: (x & 0xFFFFFFFF).bit_count(), "Number of one bits (i32).")
-clz = _bit_count("clz", ir.clz, lambda x: 32 - (x & 0xFFFFFFFF).bit_length(), "Number of leading zeros (i32).")
+popcnt = _bit_count("popcnt", ir.popcnt, lambda x: (x & 0xFFFFFFFF).bit_count(), "The number of one bits, an i32.")
+clz = _bit_count("clz", ir.clz, lambda x: 32 - (x & 0xFFFFFFFF).bit_length(), "The number of leading zero bits, an i32; of 0 the width.")
 
 
 @elementwise
 def ffs(x: Any) -> Any:
-    """Position of the lowest one bit, from 1; 0 if there is none (i32)."""
+    """The position of the lowest one bit, counted from 1, an i32; 0 if there is none."""
     if not isinstance(x, Value):
         return (int(x) & -int(x)).bit_length()
     scalar.need_integers("ffs", x)

@@ -64,7 +64,7 @@ class Struct(metaclass=NearNamesOfClass):
     """A struct value: ``Struct(a=1, b=[1, 2])`` or ``Struct({"a": 1})``. Members are attributes and items.
 
     In Python scope members can be assigned; in kernels structs are values, and the front end uses `with_member`.
-    Names of members take precedence over methods; a few names that the class itself needs are refused with SpirogradTypeError.
+    Names of members take precedence over methods; a few names that the class itself needs raise SpirogradTypeError.
     """
 
     __slots__ = ("__weakref__", "_members", "_methods", "_write")
@@ -210,8 +210,9 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 class StructType(AggregateType):
-    """A struct type: member types by name, and methods. Called with positional or keyword arguments it makes a value; what is not
-    given is zero."""
+    """A struct type: member types by name, and methods. Calling it with positional or keyword arguments makes a value; members that are
+    not given are zero.
+    """
 
     __slots__ = ("defaults", "members", "methods", "name")
     __sg_traceable__ = True
@@ -226,6 +227,7 @@ class StructType(AggregateType):
 
     @property
     def dtype(self) -> StructType:
+        """The type itself, so that struct types can stand where scalar types do."""
         return self
 
     def _key(self) -> tuple[Any, ...]:
@@ -344,7 +346,7 @@ def struct(**members: Any) -> StructType:
 
 
 def dataclass(cls: type) -> StructType:
-    """Decorator: the annotations of a class become the members of a struct type, its functions the methods."""
+    """Decorator: make a struct type of a class. Its annotations become the members, its functions the methods."""
     hints = inspect.get_annotations(cls)
     if any(isinstance(h, str) for h in hints.values()):
         frame = sys._getframe(1)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from pages import ROOT, WITH_CODE, program
+from pages import name as name_of
 
 from spirograd.base.later import Later
 from spirograd.compat.tables import EMPTY_MODULES
@@ -49,7 +50,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Found]:
     """What pyright finds, by name of the file."""
     folder = tmp_path_factory.mktemp("pyright")
     for page in WITH_CODE:
-        (folder / f"{page.name}.py").write_text(program(page.read_text(encoding="utf-8")), encoding="utf-8")
+        (folder / f"{name_of(page)}.py").write_text(program(page.read_text(encoding="utf-8")), encoding="utf-8")
     (folder / "names.py").write_text(all_names(), encoding="utf-8")
     files = [*sorted(folder.glob("*.py")), *sorted(HERE.glob("[!t]*.py")), *EXAMPLES]
     command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, *map(str, files)]
@@ -69,10 +70,10 @@ def wrong_on_purpose(source: str) -> list[range]:
     return [range(f.lineno, (f.end_lineno or f.lineno) + 1) for f in functions]
 
 
-@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
 def test_pages_have_no_errors_but_those_on_purpose(page: Path, found: dict[str, Found]) -> None:
     wrong = wrong_on_purpose(program(page.read_text(encoding="utf-8")))
-    errors = found[f"{page.name}.py"]["error"]
+    errors = found[f"{name_of(page)}.py"]["error"]
     assert [f"{page.name}:{line}: {message}" for line, message in errors if not any(line in lines for lines in wrong)] == []
     assert all(any(line in lines for line, _ in errors) for lines in wrong), "pyright accepts a function called `wrong`"
 

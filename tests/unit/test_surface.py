@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from typing import Any
 
 import pytest
@@ -101,6 +102,13 @@ def test_back_ends_and_options_of_the_family() -> None:
     with pytest.raises(AttributeError, match="no option `debg`; did you mean `debug`"):
         sg.cfg.debg  # noqa: B018
     sg.reset()
+
+
+def test_options_can_be_inspected_without_a_session() -> None:
+    """From Python 3.12 on, `inspect` asks any object for names that begin with an underscore."""
+    sg.reset()
+    assert not inspect.iscoroutinefunction(sg.cfg)
+    assert not hasattr(sg.cfg, "_is_coroutine_marker")
 
 
 @pytest.mark.parametrize("arch", ["cpu", "interpreter"])

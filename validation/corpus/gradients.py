@@ -1,4 +1,4 @@
-"""Gradients of loops, which keep values of each iteration in tapes: how many is known in all ways there are. See docs/autodiff.md."""
+"""Gradients of loops, which save values of each iteration in tapes, with sizes found in every way. See docs/how-to/long-loops.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""spirograd under the names of Quadrants: ``import spirograd.compat.quadrants as qd``. What differs is in docs/migrating.md."""
+"""spirograd under the names of Quadrants: ``import spirograd.compat.quadrants as qd``. The differences are in docs/how-to/migrate.md."""
 
 from typing import TYPE_CHECKING
 

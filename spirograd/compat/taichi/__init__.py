@@ -1,4 +1,4 @@
-"""spirograd under the names of Taichi: ``import spirograd.compat.taichi as ti``. What differs is in docs/migrating.md."""
+"""spirograd under the names of Taichi: ``import spirograd.compat.taichi as ti``. The differences are in docs/how-to/migrate.md."""
 
 from typing import TYPE_CHECKING
 

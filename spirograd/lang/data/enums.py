@@ -6,7 +6,7 @@ import enum
 
 
 class Layout(enum.Enum):
-    """Where the parts of an element lie: AOS together, SOA each in an array of its own."""
+    """The memory layout of fields with several scalars per element: AOS puts those of an element together, SOA makes an array of each."""
 
     AOS = 1
     SOA = 2

@@ -22,7 +22,7 @@ __all__ = ["ComponentField", "Field", "MatrixField", "ScalarField", "StructField
 
 
 class MatrixField(ScalarField):
-    """A field of vectors (``element_shape`` (n,)) or matrices (n, m)."""
+    """A field of vectors (``element_shape`` (n,)) or matrices (n, m), made by `Vector.field`, `Matrix.field` or `field`."""
 
     def __init__(
         self,
@@ -47,14 +47,17 @@ class MatrixField(ScalarField):
 
     @property
     def n(self) -> int:
+        """Rows of an element, or entries of a vector."""
         return self.element_shape[0]
 
     @property
     def m(self) -> int:
+        """Columns of an element; 1 for vectors."""
         return self.element_shape[1] if len(self.element_shape) == 2 else 1
 
     @property
     def ndim(self) -> int:
+        """Axes of an element: 1 for vectors, 2 for matrices."""
         return len(self.element_shape)
 
     def __repr__(self) -> str:
@@ -154,7 +157,7 @@ class ComponentField(ScalarField):
 
 
 class StructField(Field):
-    """A field of structs: ``members`` are fields of their own, also reachable as attributes."""
+    """A field of structs. Its ``members`` are fields, which are attributes, too."""
 
     def __init__(
         self,
@@ -184,6 +187,7 @@ class StructField(Field):
 
     @property
     def keys(self) -> list[str]:
+        """The names of the members, in order."""
         return list(self.members)
 
     def get_member_field(self, name: str) -> Any:
@@ -215,10 +219,12 @@ class StructField(Field):
 
     @property
     def placed(self) -> bool:
+        """Whether every member has its places in a tree."""
         return all(m.placed for m in self.members.values())
 
     @property
     def snode(self) -> SNode:
+        """The place of the first scalar of the first member in its tree; raises SpirogradRuntimeError if it has none."""
         node: SNode = self._first.snode
         return node
 
@@ -228,6 +234,7 @@ class StructField(Field):
         return origin
 
     def place_in(self, node: SNode, origin: tuple[int, ...]) -> None:
+        """Give every scalar of every member a place in the cells of ``node``. ``origin``: the smallest index of each axis."""
         for m in self.members.values():
             m.place_in(node, origin)
 
@@ -280,7 +287,7 @@ class StructField(Field):
             m.fill(entries[name] if isinstance(entries, Mapping) else entries)
 
     def copy_from(self, other: Any) -> None:
-        """Take over the contents of another field with the same members and shape."""
+        """Copy the contents of another field with the same members and shape."""
         if not isinstance(other, StructField) or set(other.members) != set(self.members):
             raise SpirogradTypeError(f"`copy_from` needs a field of structs with members {', '.join(self.members)}")
         for name, m in self.members.items():
@@ -375,10 +382,14 @@ def field(
     needs_grad: bool = False,
     needs_dual: bool = False,
 ) -> Any:
-    """A field of scalars, or of the elements of a vector, matrix or struct type.
+    """Make a field of ``dtype``: a scalar, vector, matrix or struct type. Its elements are zero at first.
 
-    ``shape``: extents of the index space; without it the field must be placed by hand. ``order``: the axes from slowest to fastest in
-    memory, as ``"ji"``. ``offset``: the smallest index of each axis. Raises SpirogradRuntimeError for bad shapes and orders.
+    ``shape``: the extents of the index space, an int or a tuple of positive ints; ``()`` for one element, ``x[None]``. Without it the
+    field must be placed by hand. ``order``: the axes from slowest to fastest in memory, as in ``"ji"``. ``offset``: the smallest index of
+    each axis. ``name``: what messages and dumps call it, by default the variable. ``needs_grad``, ``needs_dual``: have memory for
+    gradients, tangents.
+
+    Raises SpirogradRuntimeError for wrong shapes and orders.
     """
     if hasattr(dtype, "unplaced_field"):
         f = dtype.unplaced_field(name, needs_grad, needs_dual, Arrangement.AOS)

@@ -18,10 +18,10 @@ from spirograd.lang.data.transfer import Array, HostView
 
 
 class Ndarray(HostScope):
-    """A dense array on the device, zero at first. ``shape``: of the index space; ``element_shape``: of the elements.
+    """A dense array on the device, made by `ndarray`. Its elements are zero at first.
 
-    ``grad``: the array of gradients, or None; ``dual``: that of tangents. ``allocation``: its memory, row-major. ``layout``: what a tensor
-    was asked for.
+    ``shape``: the extents of the index space; ``element_shape``: those of an element. ``allocation``: the memory, row-major. ``layout``:
+    what a tensor was asked for.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class Ndarray(HostScope):
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the elements, without those of gradients and tangents."""
         return self.view.count * self.dtype.size
 
     @property
@@ -82,7 +83,7 @@ class Ndarray(HostScope):
 
     @property
     def grad(self) -> Ndarray | Any:
-        """The array of gradients. Another one may take its place: of this type and shape, else SpirogradValueError is raised."""
+        """The array of gradients, or None. It can be set to another array; raises SpirogradValueError for another type or shape."""
         return self._grad
 
     @grad.setter
@@ -116,9 +117,11 @@ class Ndarray(HostScope):
             self.__dict__.pop(name, None)
 
     def has_grad(self) -> bool:
+        """Whether there is memory for gradients."""
         return self._grad is not None
 
     def has_dual(self) -> bool:
+        """Whether there is memory for tangents."""
         return self._dual is not None
 
     def make_duals(self) -> None:
@@ -195,7 +198,7 @@ class Ndarray(HostScope):
         transfer.fill(self.allocation, self.view, element)
 
     def copy_from(self, other: Any) -> None:
-        """Take over the contents of another array or field of the same shape; raises ValueError if shapes differ."""
+        """Copy the contents of another array or field of the same shape. Raises ValueError if the shapes differ."""
         if not hasattr(other, "view") or not hasattr(other, "tree"):
             raise SpirogradTypeError(f"`copy_from` takes an ndarray, not {scalar.describe(other)}")
         if other.shape != self.shape or other.element_shape != self.element_shape:
@@ -269,10 +272,12 @@ class MatrixNdarray(Ndarray):
 
     @property
     def n(self) -> int:
+        """Rows of an element, or entries of a vector."""
         return self.element_shape[0]
 
     @property
     def m(self) -> int:
+        """Columns of an element; 1 for vectors."""
         return self.element_shape[1] if len(self.element_shape) == 2 else 1
 
 
@@ -303,7 +308,11 @@ def element_ndarray(
 
 
 def ndarray(dtype: Any, shape: Any, needs_grad: bool = False, needs_dual: bool = False) -> Ndarray:
-    """An array of scalars, or of the elements of a vector or matrix type. ``shape``: an int or a sequence of extents."""
+    """Make an array of ``dtype``: a scalar, vector or matrix type. Its elements are zero at first.
+
+    ``shape``: an int or a sequence of extents, which may be 0. ``needs_grad``, ``needs_dual``: have arrays of gradients, of tangents.
+    Raises SpirogradRuntimeError for wrong shapes and without a session.
+    """
     if hasattr(dtype, "leaf_dtypes"):
         if not hasattr(dtype, "ndarray"):
             raise SpirogradTypeError(f"an ndarray holds scalars, vectors or matrices, not {dtype!r}", None, "fields hold structs")

@@ -103,6 +103,7 @@ class Field(HostScope):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The extents of the index space, without those of the elements. Raises SpirogradRuntimeError for a field without a place."""
         return self.snode.above.shape if self.snode.above is not None else ()
 
     @property
@@ -116,7 +117,7 @@ class Field(HostScope):
 
     @property
     def tree(self) -> Tree:
-        """The tree that this field lies in, closed."""
+        """The tree that holds the field, closed."""
         self.snode.tree.settle()
         return self.snode.tree  # now, since that may have divided it
 
@@ -148,7 +149,10 @@ class Field(HostScope):
 
 
 class ScalarField(Field):
-    """A field of scalars of ``dtype``; base of `MatrixField`. ``role``: "primal", "grad", "dual", "grad_dual" (tangents of gradients)."""
+    """A field of scalars of ``dtype``, made by `field`; the base of `MatrixField`.
+
+    ``role``: "primal", "grad", "dual", or "grad_dual" (tangents of gradients).
+    """
 
     element_shape: tuple[int, ...] = ()
 
@@ -226,10 +230,12 @@ class ScalarField(Field):
 
     @property
     def placed(self) -> bool:
+        """Whether every scalar of an element has a place in a tree."""
         return len(self._places) == self.components
 
     @property
     def snode(self) -> SNode:
+        """The place of the first scalar of an element in its tree; raises SpirogradRuntimeError if it has none."""
         if not self.placed:
             raise SpirogradRuntimeError(f"field `{self.name}` has no place yet: {_REMEDIES[self.role]}")
         return self._places[0]
@@ -395,7 +401,7 @@ class ScalarField(Field):
         transfer.fill(self.tree.allocation, self.view, number)
 
     def copy_from(self, other: Any) -> None:
-        """Take over the contents of another field or array of the same shape; raises ValueError if shapes differ."""
+        """Copy the contents of another field or array of the same shape. Raises ValueError if the shapes differ."""
         if not hasattr(other, "view") or not hasattr(other, "tree"):
             raise SpirogradTypeError(f"`copy_from` takes a field, not {scalar.describe(other)}")
         if other.shape != self.shape or other.element_shape != self.element_shape:

@@ -21,10 +21,10 @@ F = TypeVar("F", bound=ScalarField)
 
 
 class Tensor(FieldOrArray):
-    """What fields and arrays made by `tensor` have in common; as an annotation of kernel arguments it takes either.
+    """A field or an array made by `tensor`. As the annotation of an argument it takes any field or array.
 
-    ``layout``: the axes from slowest to fastest in memory, None for row-major. Fields lie in memory so. Arrays are row-major whatever it
-    says, because one compiled kernel serves all arrays.
+    ``layout``: the axes from slowest to fastest in memory, None for row-major. The memory of a field follows it. Arrays are row-major in
+    any case, because one compiled kernel serves all arrays.
     """
 
     layout: tuple[int, ...] | None

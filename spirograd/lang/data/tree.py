@@ -63,6 +63,7 @@ class SNode(NearNames):
 
     @property
     def children(self) -> Sequence[SNode]:
+        """The nodes right below this one."""
         return self.nodes
 
     # --- building ---
@@ -169,6 +170,7 @@ class SNode(NearNames):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Extents down to here, one per axis in the order of axis numbers."""
         path = self.path
         return tuple(math.prod(e for node in path for a, e in zip(node.axes, node.extents) if a == axis) for axis in self.axis_numbers)
 
@@ -348,7 +350,7 @@ def _collected(users: weakref.WeakSet[Any]) -> None:
 
 
 class FieldsBuilder(NearNames):
-    """A field tree of its own: ``fb = FieldsBuilder(); fb.dense(i, 8).place(x); tree = fb.finalize()``; ``tree.destroy()`` frees it."""
+    """A separate field tree: ``fb = FieldsBuilder(); fb.dense(i, 8).place(x); tree = fb.finalize()``. ``tree.destroy()`` frees it."""
 
     def __init__(self) -> None:
         self.tree = Tree()
@@ -401,6 +403,7 @@ class FieldsBuilder(NearNames):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The extents of the root: none."""
         return self._root().shape
 
 

@@ -178,19 +178,19 @@ def _scopes(frame: Any) -> list[dict[str, Any]]:
 
 
 def func(function: Callable[..., Any]) -> Func:
-    """Mark a function that kernels and other such functions may call; it is inlined."""
+    """Decorator: a function that kernels and other such functions may call. It is inlined."""
     remember_outer_names(plain_function(function, "func"), sys._getframe(1))
     return Func(function)
 
 
 def pyfunc(function: Callable[..., Any]) -> PythonFunc:
-    """Mark a function for both kernels, where it is inlined, and Python, where it runs as it is."""
+    """Decorator: a function for kernels, where it is inlined, and for Python, where it runs as it is."""
     remember_outer_names(plain_function(function, "pyfunc"), sys._getframe(1))
     return PythonFunc(function)
 
 
 def real_func(function: Callable[..., Any]) -> RealFunc:
-    """Mark a function that kernels and other such functions may call. It is compiled once for each signature and called, if it only
-    computes; else it is inlined."""
+    """Decorator: a function that kernels and other such functions may call. If it only computes, it is compiled once for each signature
+    and called; otherwise it is inlined."""
     remember_outer_names(plain_function(function, "real_func"), sys._getframe(1))
     return RealFunc(function)

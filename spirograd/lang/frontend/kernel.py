@@ -170,10 +170,13 @@ class Specialization:
 
 
 class Kernel(Staged, NearNames):
-    """A function that runs on the device. Made by `kernel`.
+    """A function that runs on the device, made by `kernel`. Calling it launches it.
 
-    Compiled at the first call with each signature: types of arguments, values of template arguments. Methods `ir`, `spirv`,
-    `spirv_asm`, `llvm` and `asm` show the stages of what was compiled last. ``grad``: its reverse-mode derivative.
+    It is compiled at the first call with each signature: types of arguments, values of template arguments. Methods `ir`, `spirv`,
+    `spirv_asm`, `llvm` and `asm` show the stages of what was compiled last. ``grad``: the kernel's gradient, a `Gradient`.
+
+    A call raises SpirogradCompilationError if the kernel cannot be compiled, SpirogradRuntimeTypeError for arguments that do not fit the
+    annotations, and on synchronous devices SpirogradAssertionError if a check fails.
     """
 
     __sg_is_kernel__ = True
@@ -490,9 +493,9 @@ def check_options(what: str, given: Iterable[str], known: Sequence[str]) -> None
 
 
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Make a kernel of a function: ``@kernel``. Options of the family (``fastcache``, ``graph`` ...) are accepted and need no setting.
+    """Decorator: make a `Kernel` of a function. Options of the Taichi family (``fastcache``, ``graph`` ...) are accepted, without effect.
 
-    Raises SpirogradRuntimeTypeError for others.
+    Raises SpirogradRuntimeTypeError for other options.
     """
     check_options("kernel", options, _KERNEL_OPTIONS)
     frame = sys._getframe(1)
@@ -508,9 +511,9 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 
 def data_oriented(cls: Any = None, **options: Any) -> Any:
-    """Let methods of a class be kernels and functions: ``@data_oriented``. Options of the family are accepted and need no setting.
+    """Decorator of a class whose methods are kernels and functions. Options of the Taichi family are accepted, without effect.
 
-    Raises SpirogradRuntimeTypeError for others.
+    Raises SpirogradRuntimeTypeError for other options.
     """
     check_options("data_oriented", options, _CLASS_OPTIONS)
     if cls is None:

@@ -19,7 +19,10 @@ class Staged:
         raise NotImplementedError
 
     def stages(self) -> dict[str, Any]:
-        """All stages of what was compiled last: name -> text, or bytes of SPIR-V modules. SpirogradRuntimeError if never called."""
+        """All stages of what was compiled last: name -> text, or bytes of SPIR-V modules.
+
+        Raises SpirogradRuntimeError before the first call.
+        """
         kernel = self._compiled_last()
         if kernel is None:
             raise SpirogradRuntimeError(f"{self._label()} was not compiled yet: call it first")
@@ -31,19 +34,19 @@ class Staged:
         return str(self._stage(f"{stage}.ir"))
 
     def spirv(self) -> dict[str, bytes]:
-        """The SPIR-V modules, by name of the task."""
+        """The SPIR-V modules, by name of the task. Raises SpirogradRuntimeError on back ends without SPIR-V."""
         return {name[: -len(".spv")]: data for name, data in self._some(".spv", "SPIR-V").items()}
 
     def spirv_asm(self) -> dict[str, str]:
-        """The SPIR-V modules disassembled, by name of the task."""
+        """The SPIR-V modules as text, by name of the task, with the source line of each group of instructions."""
         return {name[: -len(".spvasm")]: text for name, text in self._some(".spvasm", "SPIR-V").items()}
 
     def llvm(self, optimized: bool = False) -> str:
-        """The LLVM IR of the kernel, before or after optimisation."""
+        """The LLVM IR of the kernel, before or after optimisation. Raises SpirogradRuntimeError on back ends other than the CPU."""
         return str(self._some(".opt.ll" if optimized else "kernel.ll", "LLVM IR").popitem()[1])
 
     def asm(self) -> str:
-        """The machine code of the kernel as assembly."""
+        """The machine code of the kernel as assembly. Raises SpirogradRuntimeError on back ends other than the CPU."""
         return str(self._some(".s", "assembly").popitem()[1])
 
     def _stage(self, name: str) -> Any:
