@@ -267,7 +267,7 @@ def test_field_written_past_the_tracking(make: Callable[[Any, Any], Made], t: An
     overflow(make(memory, t), memory, by_device, make.__name__)
 
 
-@pytest.mark.parametrize(("few", "many"), [(4, 64), (5, 65), (1, 7)])
+@pytest.mark.parametrize(("few", "many"), [(4, 64), (5, 65), (1, 17)])
 def test_numbers_are_those_of_the_program(few: int, many: int) -> None:
     """Iterations, whatever an entry of a tape stands for."""
     memory = sg.field(sg.i32, N)

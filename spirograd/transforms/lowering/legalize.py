@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spirograd.base.dtypes import DType, f16, f32, i32, signed, u1, u32, unsigned
+from spirograd.base.dtypes import DType, f16, f32, i32, signed, u1, u32, u64, unsigned
 from spirograd.base.targets import Generator
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
@@ -101,11 +101,20 @@ class _Legalize(Rewriter):
         return self.copy(op) if _dtype(x).bits < 64 else rounded(self.b, op.code, x)
 
     def _max(self, op: Op) -> Op:
-        """Of 64-bit integers: by comparing. NVIDIA's driver 580 loses upper words of `max(x, 1) - 1` and of quotients of it."""
+        """Of 64-bit integers: by comparing. NVIDIA's driver 580 loses upper words of `max(x, 1) - 1` and of quotients of it. It takes an
+        unsigned comparison with a selection for the same, so that its words are compared."""
         a, b = self.args(op)
         if _dtype(a).is_float or _dtype(a).bits < 64:
             return self.copy(op)
-        return self.b.emit(ops.select, self.b.emit(ops.lt, a, b), b, a)
+        less = self.b.emit(ops.lt, a, b) if _dtype(a).is_signed else self._less_by_words(a, b)
+        return self.b.emit(ops.select, less, b, a)
+
+    def _less_by_words(self, x: Op, y: Op) -> Op:
+        """x < y of u64."""
+        b = self.b
+        high, other = (b.cast(b.emit(ops.shr, a, b.const(32, u64)), u32) for a in (x, y))
+        low = b.emit(ops.and_, b.emit(ops.eq, high, other), b.emit(ops.lt, b.cast(x, u32), b.cast(y, u32)))
+        return b.emit(ops.or_, b.emit(ops.lt, high, other), low)
 
     def _count(self, code: ops.OpCode, lower: Callable[[Builder, Op], Op]) -> Callable[[Op], Op]:
         def handle(op: Op) -> Op:
