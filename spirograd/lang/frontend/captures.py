@@ -44,8 +44,7 @@ class Captures:
 
     def reachable(self, path: Path, obj: Any) -> None:
         """Attributes of ``obj``, which a launch reaches by ``path``, may change between launches: they are guarded."""
-        if obj is not None:
-            self._paths[id(obj)] = path
+        self._paths[id(obj)] = path
 
     def global_name(self, name: str, obj: Any) -> Any:
         """What ``obj``, found under a name from outside, is in the kernel: an ndarray becomes an argument."""
