@@ -9,8 +9,7 @@ from spirograd.lang import ops, scalar
 from spirograd.lang.frontend.access import lvalue_of
 from spirograd.lang.frontend.formatted_text import FormattedText
 from spirograd.lang.frontend.function import is_scalar_type
-from spirograd.lang.frontend.lvalues import Element, Selection, StructElement
-from spirograd.lang.frontend.memory import has_elements
+from spirograd.lang.frontend.lvalues import Element, Selection, StructElement, has_elements
 from spirograd.lang.frontend.operators import BINARY, apply_binary
 from spirograd.lang.frontend.runtime_values import is_runtime, settle
 from spirograd.lang.frontend.tracer import Handler, Tracer

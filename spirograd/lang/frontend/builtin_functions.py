@@ -10,8 +10,8 @@ import numpy as np
 
 from spirograd.lang import ops, scalar
 from spirograd.lang.data.scalar_field import Field
-from spirograd.lang.frontend.index_spaces import RunTimeRange
-from spirograd.lang.frontend.memory import ArrayProxy
+from spirograd.lang.frontend.array_proxy import ArrayProxy
+from spirograd.lang.frontend.loop_spaces import RunTimeRange
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe, type_error
 

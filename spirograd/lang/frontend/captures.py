@@ -10,8 +10,8 @@ from spirograd.ir.nodes import ArrayArg, ScalarArg
 from spirograd.lang import scalar
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import Field
+from spirograd.lang.frontend.array_proxy import ArrayProxy, array_decl
 from spirograd.lang.frontend.guards import Path, is_guardable
-from spirograd.lang.frontend.memory import ArrayProxy, array_decl
 from spirograd.lang.scalar import Value
 
 

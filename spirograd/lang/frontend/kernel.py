@@ -19,7 +19,7 @@ from spirograd.lang.frontend import source
 from spirograd.lang.frontend.fingerprints import is_dead
 from spirograd.lang.frontend.function import bound_arguments, resolved_signature
 from spirograd.lang.frontend.kernel_tracing import TracedKernel, trace_kernel
-from spirograd.lang.frontend.signature import (
+from spirograd.lang.frontend.parameters import (
     AggregateParameter,
     Packer,
     Parameter,

@@ -21,8 +21,8 @@ from spirograd.lang.frontend.frames import Frame
 from spirograd.lang.frontend.function_bodies import function_body
 from spirograd.lang.frontend.guards import Path
 from spirograd.lang.frontend.handlers import HANDLERS
+from spirograd.lang.frontend.parameters import Parameter
 from spirograd.lang.frontend.runtime_values import leaves
-from spirograd.lang.frontend.signature import Parameter
 from spirograd.lang.frontend.source import Source
 from spirograd.lang.frontend.special_forms import NeedsRandom
 from spirograd.lang.frontend.syntax_facts import RESULT, RNG

@@ -13,7 +13,7 @@ from spirograd.lang import forms, scalar
 from spirograd.lang.frontend.call_effects import is_static
 from spirograd.lang.frontend.control import at_top_level
 from spirograd.lang.frontend.frames import LoopScope
-from spirograd.lang.frontend.index_spaces import RunTimeRange, index_space
+from spirograd.lang.frontend.loop_spaces import RunTimeRange, loop_space
 from spirograd.lang.frontend.parallel_loops import needs_order, parallel_loop
 from spirograd.lang.frontend.serial_loops import Bind, refuse_else, serial_loop
 from spirograd.lang.frontend.tracer import Handler, Tracer
@@ -43,7 +43,7 @@ def _for(t: Tracer, node: ast.For) -> None:
 
 def _space_loop(t: Tracer, node: ast.For, space: Any, grouped: bool, options: dict[str, Any]) -> None:
     """A loop over an index space. ``grouped``: its indices are one vector."""
-    points = index_space(space)
+    points = loop_space(space)
     if points is None:
         hint = "to loop over a list or a vector while compiling: `for x in sg.static(...)`" if hasattr(space, "__iter__") else ""
         hint = "write `range(...)`" if scalar.is_scalar(space) else hint

@@ -16,7 +16,7 @@ from spirograd.lang.data.tree import trees_of
 from spirograd.lang.frontend.fingerprints import fingerprint, named_by
 from spirograd.lang.frontend.guards import guards
 from spirograd.lang.frontend.kernel_tracing import TracedKernel
-from spirograd.lang.frontend.signature import array_signature
+from spirograd.lang.frontend.parameters import array_signature
 
 
 class Specialization:

@@ -9,7 +9,7 @@ from typing import Any
 from spirograd.base.errors import SpirogradTypeError
 from spirograd.base.wording import did_you_mean
 from spirograd.lang import ops
-from spirograd.lang.frontend.memory import has_elements
+from spirograd.lang.frontend.lvalues import has_elements
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe, type_error
 from spirograd.lang.struct import Struct

@@ -9,7 +9,7 @@ from typing import Any
 from spirograd.lang.frontend.call_effects import is_static
 from spirograd.lang.frontend.control import block
 from spirograd.lang.frontend.frames import LoopScope
-from spirograd.lang.frontend.index_spaces import RunTimeRange
+from spirograd.lang.frontend.loop_spaces import RunTimeRange
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe, type_error

@@ -11,7 +11,7 @@ from spirograd.lang import forms, scalar
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.data.scalar_field import indices_of
 from spirograd.lang.data.tree import SNode
-from spirograd.lang.frontend.memory import ArrayProxy
+from spirograd.lang.frontend.array_proxy import ArrayProxy
 from spirograd.lang.frontend.trip_counts import extent, product
 from spirograd.lang.scalar import Value, type_error
 
@@ -26,19 +26,19 @@ class RunTimeRange:
         self.begin, self.end, self.step = begin, end, step
 
 
-class IndexSpace(NamedTuple):
+class LoopSpace(NamedTuple):
     """The number of points, and the function that decodes a flat index into indices."""
 
     size: Value
     decode: Callable[[Value], list[Value]]
 
 
-def index_space(space: Any) -> IndexSpace | None:
+def loop_space(space: Any) -> LoopSpace | None:
     """The points of ``space``; None if it has no indices."""
     return next((make(space) for types, make in _SPACES if isinstance(space, types)), None)
 
 
-def _ndrange_space(space: forms.ndrange, fits: bool = False) -> IndexSpace:
+def _ndrange_space(space: forms.ndrange, fits: bool = False) -> LoopSpace:
     """The points of an ndrange, the last axis fastest. ``fits``: see `product`."""
     extents, begins = [], []
     for begin, end in space.bounds:
@@ -61,19 +61,19 @@ def _ndrange_space(space: forms.ndrange, fits: bool = False) -> IndexSpace:
             out[axis] = scalar.cast(here, t) + begins[axis]
         return out
 
-    return IndexSpace(total, decode)
+    return LoopSpace(total, decode)
 
 
-def _array_space(array: ArrayProxy) -> IndexSpace:
+def _array_space(array: ArrayProxy) -> LoopSpace:
     """All elements of an array."""
     shape = array.shape
     if not shape:
-        return IndexSpace(scalar.constant(1), lambda index: [])
+        return LoopSpace(scalar.constant(1), lambda index: [])
     # The type of arrays tells whether they are larger.
     return _ndrange_space(forms.ndrange(*[scalar.cast(n, i64) for n in shape] if array.decl.wide else shape), True)
 
 
-def _field_space(field: ScalarField | MatrixField | StructField | SNode) -> IndexSpace:
+def _field_space(field: ScalarField | MatrixField | StructField | SNode) -> LoopSpace:
     """All elements of a field, or cells of a node, in the order of memory."""
     total = 1
     for n in field.shape:
@@ -84,10 +84,10 @@ def _field_space(field: ScalarField | MatrixField | StructField | SNode) -> Inde
             return indices_of(field.decode(), len(field.shape), (), index)
         return list(field.loop_order(index))
 
-    return IndexSpace(scalar.constant(total, i64 if total > 2**31 - 1 else i32), decode)
+    return LoopSpace(scalar.constant(total, i64 if total > 2**31 - 1 else i32), decode)
 
 
-_SPACES: tuple[tuple[tuple[type, ...], Callable[[Any], IndexSpace]], ...] = (
+_SPACES: tuple[tuple[tuple[type, ...], Callable[[Any], LoopSpace]], ...] = (
     ((forms.ndrange,), _ndrange_space),
     ((ScalarField, MatrixField, StructField, SNode), _field_space),
     ((ArrayProxy,), _array_space),

@@ -18,10 +18,10 @@ from spirograd.lang.annotations import FunctionArgument, MatrixType, NdarrayType
 from spirograd.lang.context import LanguageOptions
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.tensor import Tensor
+from spirograd.lang.frontend.array_proxy import array_decl, is_wide
 from spirograd.lang.frontend.captures import Declarations
 from spirograd.lang.frontend.fingerprints import fingerprint
 from spirograd.lang.frontend.function import BoundFunc, Func, is_template
-from spirograd.lang.frontend.memory import array_decl, is_wide
 from spirograd.lang.leaves import AggregateType, build
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import describe
