@@ -12,6 +12,7 @@ from spirograd.lang.frontend.function import is_scalar_type
 from spirograd.lang.frontend.lvalues import Element, Selection, StructElement, has_elements
 from spirograd.lang.frontend.operators import BINARY, apply_binary
 from spirograd.lang.frontend.runtime_values import is_runtime, settle
+from spirograd.lang.frontend.syntax_facts import ATOMIC_UPDATES
 from spirograd.lang.frontend.tracer import Handler, Tracer
 from spirograd.lang.frontend.type_errors import no_attribute
 from spirograd.lang.frontend.variables import assign, lookup
@@ -19,16 +20,6 @@ from spirograd.lang.leaves import AggregateType
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe, type_error
 from spirograd.lang.struct import Struct
-
-# Augmented assignments that are one atomic operation on memory; the others read, compute and write.
-_ATOMIC: dict[type[ast.operator], str] = {
-    ast.Add: "add",
-    ast.Sub: "sub",
-    ast.Mult: "mul",
-    ast.BitAnd: "and",
-    ast.BitOr: "or",
-    ast.BitXor: "xor",
-}
 
 
 def _assign(t: Tracer, node: ast.Assign) -> None:
@@ -116,8 +107,8 @@ def _augmented(t: Tracer, node: ast.AugAssign) -> None:
     value = t.expression(node.value)
     t.at(node)
     op = type(node.op)
-    if isinstance(lvalue, (Element, Selection, StructElement)) and op in _ATOMIC and not isinstance(value, Struct):
-        lvalue.update(_ATOMIC[op], value)
+    if isinstance(lvalue, (Element, Selection, StructElement)) and op in ATOMIC_UPDATES and not isinstance(value, Struct):
+        lvalue.update(ATOMIC_UPDATES[op], value)
     else:
         lvalue.store(apply_binary(op, lvalue.load(), value))
 

@@ -17,7 +17,7 @@ from spirograd.lang.scalar import Value, describe, type_error
 
 ONE_BRANCH = "it is assigned in only one branch of an `if`; assign it before the `if`"
 DIFFERENT_KINDS = "the branches of an `if` assign different kinds of things to it"
-# Operations that are cheaper to run than to branch around.
+# How many operations the sides of a conditional may have to be run both, without a branch.
 _MAX_SPECULATED = 16
 # A branch that was traced: its region, suspended, and the variables at its end.
 _Side = tuple[Any, dict[str, Any]]

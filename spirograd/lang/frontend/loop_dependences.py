@@ -1,4 +1,5 @@
-"""How the iterations of a loop at the top of a kernel use a variable from outside, found in the syntax: may they run in parallel?"""
+"""Dependences between the iterations of a loop at the top of a kernel through variables from outside, found in the syntax: whether the
+iterations may run in parallel."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from spirograd.lang.frontend.syntax_facts import References, base_of, parts_of
+from spirograd.lang.frontend.syntax_facts import ATOMIC_UPDATES, References, base_of, parts_of
 
 # What iterations do with a variable. PRIVATE: each has its own. SHARED: it lives in memory, and updates are atomic. ORDERED: one iteration
 # needs what an earlier one left, or what follows the loop needs what the last one left, so the loop cannot be parallel.
@@ -14,7 +15,6 @@ PRIVATE, SHARED, ORDERED = "private", "shared", "ordered"
 _NONE, _READ, _WRITTEN = "none", "read", "written"
 # Whether a call is an atomic operation, which changes its first argument.
 IsAtomic = Callable[[ast.Call], bool]
-ATOMIC_UPDATES = (ast.Add, ast.Sub, ast.Mult, ast.BitAnd, ast.BitOr, ast.BitXor)
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ def _collect(node: ast.AST, name: str, uses: _Uses, references: References, is_a
             _collect(child, name, uses, references, is_atomic)
 
     if isinstance(node, ast.AugAssign) and _is(base_of(node.target), name):
-        if isinstance(node.op, ATOMIC_UPDATES):
+        if type(node.op) in ATOMIC_UPDATES:
             uses.updates = True
         else:
             uses.assigns = uses.reads = True

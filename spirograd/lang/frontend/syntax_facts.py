@@ -10,6 +10,15 @@ BREAK, CONTINUE, RETURNED, RESULT, RNG = "%break", "%continue", "%returned", "%r
 CHOSEN = "%chosen"  # the value of a conditional expression
 _FLAGS = {ast.Break: {BREAK}, ast.Continue: {CONTINUE}, ast.Return: {RETURNED, RESULT}}
 _LOOPS = (ast.For, ast.While)
+# Augmented assignments that are one atomic operation on memory; the others read, compute and write.
+ATOMIC_UPDATES: dict[type[ast.operator], str] = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.BitAnd: "and",
+    ast.BitOr: "or",
+    ast.BitXor: "xor",
+}
 # The arguments of a call that the callee may change (parameters taken by reference).
 References = Callable[[ast.Call], Sequence[ast.expr]]
 

@@ -62,7 +62,7 @@ class Tracer:
         self.trace = trace
         self.b: Builder = trace.b
         self.frame = frame
-        self.handlers = handlers
+        self._expressions, self._statements = handlers
         self.foreseen = foreseen
         self.captures = Captures()
         self.fields: dict[FieldRef, Any] = {}  # which field each reference stands for
@@ -73,13 +73,13 @@ class Tracer:
         self.parallel_loops = 0  # traced so far
         self.call_depth = 0  # of functions that are inlined
         self.probing: Frame | None = None  # the function whose first `return` is looked for
-        self.temps = 0  # names of memory that were given
+        self.temps = 0  # how many names of memory were given
 
     # --- dispatch ----------------------------------------------------------------------------------------------------------
 
     def expression(self, node: ast.expr) -> Any:
         """The object that an expression stands for: a `Value`, a `Matrix` or a `Struct` if the kernel computes it."""
-        handler = self.handlers.expressions.get(type(node))
+        handler = self._expressions.get(type(node))
         if handler is None:
             what, hint = unsupported_expression(node)
             raise self.syntax_error(f"{what} is not supported in kernels", node, hint)
@@ -87,7 +87,7 @@ class Tracer:
 
     def statement(self, node: ast.stmt) -> None:
         """Emit what a statement does."""
-        handler = self.handlers.statements.get(type(node))
+        handler = self._statements.get(type(node))
         if handler is None:
             what, hint = unsupported_statement(node)
             raise self.syntax_error(f"{what} is not supported in kernels", node, hint)
@@ -97,7 +97,8 @@ class Tracer:
 
     def at(self, node: ast.AST) -> None:
         """What is emitted next, and errors, come from ``node``."""
-        self.b.loc = self.frame.loc(node)
+        frame = self.frame
+        self.b.loc = frame.source.loc(node, frame.caller)
 
     def located(self, handler: Handler, node: ast.AST) -> Any:
         """``handler(self, node)``; errors without a source location get the current one."""
