@@ -155,8 +155,8 @@ else:
     from spirograd.lang.annotations import Template, template
     from spirograd.lang.data.field import field
     from spirograd.lang.data.tensor import Tensor
+    from spirograd.lang.frontend.decorators import data_oriented, kernel
     from spirograd.lang.frontend.function import func, pyfunc, real_func
-    from spirograd.lang.frontend.kernel import data_oriented, kernel
     from spirograd.lang.primitive_types import (
         f16,
         f32,

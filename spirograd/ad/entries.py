@@ -17,7 +17,7 @@ from spirograd.base.sizes.nodes import Size
 from spirograd.ir.nodes import ArrayArg, ArrayRef, FieldRef, ref_of
 from spirograd.lang.data import transfer
 from spirograd.lang.data.ndarray import Ndarray
-from spirograd.lang.frontend.signature import Packer
+from spirograd.lang.frontend.parameters import Packer
 
 _WRITES = ("write", "atomic")
 _ALL = ("read", "write", "atomic")

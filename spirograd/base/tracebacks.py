@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from spirograd.base import knobs
-from spirograd.base.errors import SpirogradError
+from spirograd.base.errors import SpirogradCompilationError, SpirogradError
 from spirograd.base.loc import Loc
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
@@ -38,6 +38,17 @@ def user_frames(traceback: TracebackType | None) -> TracebackType | None:
         if not entry.tb_frame.f_code.co_filename.startswith(_PACKAGE):
             out = TracebackType(out, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return out
+
+
+class frames_hidden:
+    """Errors of compilation end at the user's call: the compiler's own frames are dropped, unless a knob asks for them."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if isinstance(error, SpirogradCompilationError) and not knobs.flag("SG_TRACEBACK"):
+            raise error.with_traceback(None) from error.__cause__
 
 
 def user_location() -> Loc | None:

@@ -16,8 +16,9 @@ from spirograd.lang.data.field import MatrixField, StructField
 from spirograd.lang.data.ndarray import MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray
 from spirograd.lang.data.scalar_field import Field, ScalarField
 from spirograd.lang.data.tree import FieldsBuilder, SNode
+from spirograd.lang.frontend.decorators import data_oriented, kernel
 from spirograd.lang.frontend.function import Func, func, pyfunc, real_func
-from spirograd.lang.frontend.kernel import Kernel, data_oriented, kernel
+from spirograd.lang.frontend.kernel import Kernel
 from spirograd.lang.matrix import Matrix, Vector
 from spirograd.lang.struct import Struct, StructType, dataclass, struct
 

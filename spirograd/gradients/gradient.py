@@ -11,7 +11,8 @@ from spirograd.gradients.memory_plan import MemoryPlan
 from spirograd.gradients.specialized import SpecializedDerivative
 from spirograd.ir.nodes import Kernel as KernelIR
 from spirograd.lang import context
-from spirograd.lang.frontend.kernel import Kernel, Specialization
+from spirograd.lang.frontend.kernel import Kernel
+from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.frontend.stages import Staged
 from spirograd.session import Session
 

@@ -20,8 +20,9 @@ from spirograd.gradients.shared_arrays import refuse_shared
 from spirograd.ir.nodes import ArrayRef, FieldRef, Ref, ScalarArg, ref_of
 from spirograd.ir.nodes import Kernel as KernelIR
 from spirograd.lang.data.tree import trees_of
-from spirograd.lang.frontend.kernel import Kernel, Specialization
-from spirograd.lang.frontend.signature import Packer
+from spirograd.lang.frontend.kernel import Kernel
+from spirograd.lang.frontend.parameters import Packer
+from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.scalar import describe
 from spirograd.session import Session

@@ -28,10 +28,7 @@ class _Scope(threading.local):
 
 
 class Trace:
-    """A kernel being traced: the builder that values emit into, and the options. Fields and arrays of the kernel register here.
-
-    ``rng`` holds the counter of the random number stream of this invocation as an IR value; the front end carries it like a variable.
-    """
+    """A kernel being traced: the builder that values emit into, and the options."""
 
     def __init__(self, builder: Builder, options: LanguageOptions) -> None:
         self.b = builder

@@ -107,6 +107,7 @@ def atomic_cas(x: Any, expected: Any, desired: Any) -> Any:
 
 ATOMICS: dict[Any, str] = {
     atomic_add: "add",
+    atomic_sub: "sub",
     atomic_mul: "mul",
     atomic_min: "min",
     atomic_max: "max",

@@ -457,3 +457,27 @@ def test_kernels_made_in_functions(arch: str) -> None:
     assert square(2) == 9 and cube(2) == 27
     offset = 2.0
     assert square(2) == 9 and make(2, plus)(2) == 16  # closures are constants of the compilation
+
+
+def test_attribute_that_is_none_beside_globals():
+    """What a kernel finds by name is no attribute of a `None` that it read before."""
+    values = sg.ndarray(sg.f32, shape=4)
+    scale = 3
+
+    @sg.data_oriented
+    class Solver:
+        def __init__(self):
+            self.limit = None
+
+        @sg.kernel
+        def run(self):
+            if self.limit is None:
+                for i in range(4):
+                    values[i] = scale * i
+
+    solver = Solver()
+    for _ in range(2):
+        solver.run()
+        np.testing.assert_array_equal(values.to_numpy(), [0, 3, 6, 9])
+        values.fill(0)
+    assert [len(found) for found in Solver.run._specializations.values()] == [1]

@@ -10,7 +10,7 @@ import pytest
 import spirograd as sg
 from spirograd.base import dtypes
 from spirograd.base.dtypes import DType
-from spirograd.lang.frontend import memory as frontend_memory
+from spirograd.lang.frontend import array_proxy
 
 pytestmark = pytest.mark.usefixtures("session")
 
@@ -329,7 +329,7 @@ def test_exchange_with_numpy(arch: str) -> None:
 
 def test_elements_beyond_32_bits(arch: str, monkeypatch) -> None:
     """Kernels for arrays of more than 2^31 elements use 64-bit indices; here the limit is lowered."""
-    monkeypatch.setattr(frontend_memory, "INT32_MAX", 10)
+    monkeypatch.setattr(array_proxy, "INT32_MAX", 10)
 
     @sg.kernel
     def work(x: sg.types.ndarray(), y: sg.types.ndarray()):

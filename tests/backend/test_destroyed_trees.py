@@ -10,7 +10,7 @@ import pytest
 import spirograd as sg
 from spirograd.base.options import CompileOptions
 from spirograd.gradients.plan import DerivativePlan
-from spirograd.lang.frontend.kernel import Specialization
+from spirograd.lang.frontend.specialization import Specialization
 from spirograd.llvmgen.toolchain import compile_module, host_caps, link
 from spirograd.runtime.launcher import LaunchPlan
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spirograd.lang.frontend.function import BoundFunc, Func
-from spirograd.lang.frontend.places import Place
+from spirograd.lang.frontend.lvalues import Lvalue
 from spirograd.lang.struct import Struct
 
 
@@ -51,11 +51,11 @@ class Callee:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An argument of a call: its value, and the expression and the place that it comes from, if it is that of a variable or of memory."""
+    """An argument of a call: its value, and the expression and the lvalue that it comes from, if it is that of a variable or of memory."""
 
     value: Any
     node: ast.expr | None = None
-    place: Place | None = None
+    lvalue: Lvalue | None = None
 
 
 def resolved(callee: Any) -> Callee | None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradNameError, SpirogradRuntimeError, SpirogradTypeError
 from spirograd.base.near_names import NearNames
 from spirograd.base.wording import counted, did_you_mean
@@ -22,6 +23,11 @@ from spirograd.lang.scalar import describe
 def is_template(annotation: Any) -> bool:
     """Whether a parameter is taken by reference: `template()`, `Template` or the call-less `template`."""
     return annotation is Template or isinstance(annotation, Template) or getattr(annotation, "__name__", "") == "template"
+
+
+def is_scalar_type(annotation: Any) -> bool:
+    """Whether an annotation names a type of scalars."""
+    return isinstance(annotation, DType) or annotation in (int, float, bool)
 
 
 class Func(NearNames):

@@ -6,19 +6,22 @@ scalars. A function that does more than to compute (see `Function`), or takes a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Hashable, Mapping
+from typing import Any
 
 import numpy as np
 
 from spirograd.base.errors import SpirogradCompilationError, SpirogradSyntaxError
 from spirograd.base.loc import Loc
 from spirograd.ir import ops
-from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Function, Op, Region
+from spirograd.lang.frontend.frames import Frame
 from spirograd.lang.frontend.function import Func
-from spirograd.lang.frontend.names import RESULT, RNG
-from spirograd.lang.frontend.state import Frame, MemoryVariable, is_runtime, leaves, pack_tuple, rebuild, settle, unpack_tuple
+from spirograd.lang.frontend.function_bodies import function_body
+from spirograd.lang.frontend.runtime_values import is_runtime, leaves, pack_tuple, rebuild, settle, unpack_tuple
+from spirograd.lang.frontend.syntax_facts import RESULT, RNG
+from spirograd.lang.frontend.tracer import CalledFunction, Tracer
+from spirograd.lang.frontend.variables import MemoryVariable
 from spirograd.lang.scalar import Value
 from spirograd.lang.struct import Struct
 
@@ -27,121 +30,95 @@ _MUTABLE = (list, dict, set, MemoryVariable)
 _NUMBERS = (bool, int, float, str, type(None), np.generic)
 
 
-class _Tracer(Protocol):
-    """What is needed of the tracer."""
-
-    b: Builder
-    frame: Frame
-    depth: int
-    temps: int
-
-    @property
-    def function_body(self) -> Callable[[list[Any]], None]: ...
-
-
-class _Made(NamedTuple):
-    """A function, and a value of the shape that it returns."""
-
-    function: Function
-    model: Any
-
-
 class _Inlined(Exception):
     """The function cannot be called with these arguments."""
 
 
-class RealFunctions:
-    """The functions of one kernel, callees before callers."""
-
-    def __init__(self) -> None:
-        self.functions: list[Function] = []
-        self._made: dict[Hashable, _Made | None] = {}
-        self._tracing: set[Hashable] = set()
-        self._recursion: SpirogradCompilationError | None = None
-        self._kept: list[Any] = []  # objects that signatures tell apart by their identity
-
-    def call(self, tracer: _Tracer, func: Func, arguments: Mapping[str, Any], loc: Loc | None) -> Any:
-        """The value of a call of ``func`` with ``arguments``; None if it must be inlined. Raises SpirogradSyntaxError for recursion."""
-        by_reference = func.references()
-        settled = {name: settle(value) if is_runtime(value) else value for name, value in arguments.items()}
-        values: list[Value] = []
-        try:
-            if any(is_runtime(settled[name]) for name in by_reference):
-                raise _Inlined
-            key = (func, *[(name, self._signature(value, values)) for name, value in settled.items()])
-        except _Inlined:
-            return None
-        if key in self._tracing:
-            name = func.function.__name__
-            message = f"`{name}` calls itself with arguments of the same types, and a function of a kernel cannot"
-            hint = "use a loop, or let a template argument count down, which is known while compiling"
-            self._recursion = SpirogradSyntaxError(message, loc, hint)
-            raise self._recursion
-        if key not in self._made:
-            self._made[key] = self._new(tracer, func, settled, values, key)
-        made = self._made[key]
-        if made is None:
-            return None
-        b, function = tracer.b, made.function
-        b.loc = loc
-        op = b.emit(ops.call, *[v.op for v in values], attr=function.name, type=function.result)
-        results = b.results(op) if isinstance(op.type, tuple) else (op,)
-        return unpack_tuple(rebuild(made.model, [Value(r) for r in results]))
-
-    def _signature(self, value: Any, values: list[Value]) -> Hashable:
-        """What of an argument decides which function it calls; its scalars are appended to ``values``."""
-        if isinstance(value, Struct):
-            self._kept.append(value._methods)
-            return ("struct", id(value._methods), *[(name, self._signature(member, values)) for name, member in value.entries.items()])
-        if is_runtime(value):
-            found = leaves(value)
-            values += found
-            return (getattr(value, "shape", None) if not isinstance(value, Value) else None, *[v.dtype for v in found])
-        if isinstance(value, tuple):
-            return ("tuple", *[self._signature(member, values) for member in value])
-        if isinstance(value, _MUTABLE):
+def call_real_function(t: Tracer, func: Func, arguments: Mapping[str, Any], loc: Loc | None) -> Any:
+    """The value of a call of ``func`` with ``arguments``; None if it must be inlined. Raises SpirogradSyntaxError for recursion."""
+    known = t.real_functions
+    settled = {name: settle(value) if is_runtime(value) else value for name, value in arguments.items()}
+    values: list[Value] = []
+    try:
+        if any(is_runtime(settled[name]) for name in func.references()):
             raise _Inlined
-        if isinstance(value, _NUMBERS):
-            return (type(value), repr(value))
-        self._kept.append(value)
-        return ("object", id(value))
+        key = (func, *[(name, _signature(value, values, known.kept)) for name, value in settled.items()])
+    except _Inlined:
+        return None
+    if key in known.being_traced:
+        name = func.function.__name__
+        message = f"`{name}` calls itself with arguments of the same types, and a function of a kernel cannot"
+        hint = "use a loop, or let a template argument count down, which is known while compiling"
+        known.recursion = SpirogradSyntaxError(message, loc, hint)
+        raise known.recursion
+    if key not in known.by_signature:
+        known.by_signature[key] = _trace(t, func, settled, values, key)
+    called = known.by_signature[key]
+    if called is None:
+        return None
+    t.b.loc = loc
+    op = t.b.emit(ops.call, *[v.op for v in values], attr=called.function.name, type=called.function.result)
+    results = t.b.results(op) if isinstance(op.type, tuple) else (op,)
+    return unpack_tuple(rebuild(called.model, [Value(r) for r in results]))
 
-    def _new(self, tracer: _Tracer, func: Func, arguments: Mapping[str, Any], values: list[Value], key: Hashable) -> _Made | None:
-        """Trace ``func``; None if it has to be inlined, in which case its errors are found again, with the chain of calls."""
-        b, caller, depth, temps = tracer.b, tracer.frame, tracer.b.depth, tracer.temps
-        frame = Frame(func.source, func.source.names(), False, func.signature.return_annotation)
-        params = [Value(p) for p in b.begin(*[v.dtype for v in values])][::-1]
-        frame.vars = {name: _rebuilt(value, params) for name, value in arguments.items()}
-        given = {name: frame.vars[name] for name in func.references()}
-        frame.by_reference, frame.depth = frozenset(given), b.depth
-        if RNG in caller.vars:
-            frame.vars[RNG] = given[RNG] = caller.vars[RNG]
-        self._tracing.add(key)
-        tracer.frame, tracer.depth = frame, tracer.depth + 1
-        try:
-            tracer.function_body(func.source.tree.body)
-            return self._finished(b, func, frame) if all(frame.vars.get(name) is value for name, value in given.items()) else None
-        except SpirogradCompilationError as error:
-            if error is self._recursion:
-                raise
-            return None
-        finally:
-            self._tracing.discard(key)
-            tracer.frame, tracer.depth, tracer.temps = caller, tracer.depth - 1, temps
-            while b.depth > depth:
-                b.suspend()
 
-    def _finished(self, b: Builder, func: Func, frame: Frame) -> _Made | None:
-        result = frame.vars.get(RESULT)
-        model = pack_tuple(result) if isinstance(result, tuple) else result
-        if not is_runtime(model):
-            return None
-        body = b.end([value.op for value in leaves(model)])
-        if not _computes(body, set()):
-            return None
-        function = Function(f"{func.function.__name__}.{len(self.functions) + 1}", body)
-        self.functions.append(function)
-        return _Made(function, model)
+def _signature(value: Any, values: list[Value], kept: list[Any]) -> Hashable:
+    """What of an argument decides which function it calls; its scalars are appended to ``values``, objects to be kept alive to ``kept``."""
+    if isinstance(value, Struct):
+        kept.append(value._methods)
+        return ("struct", id(value._methods), *[(name, _signature(member, values, kept)) for name, member in value.entries.items()])
+    if is_runtime(value):
+        found = leaves(value)
+        values += found
+        return (getattr(value, "shape", None) if not isinstance(value, Value) else None, *[v.dtype for v in found])
+    if isinstance(value, tuple):
+        return ("tuple", *[_signature(member, values, kept) for member in value])
+    if isinstance(value, _MUTABLE):
+        raise _Inlined
+    if isinstance(value, _NUMBERS):
+        return (type(value), repr(value))
+    kept.append(value)
+    return ("object", id(value))
+
+
+def _trace(t: Tracer, func: Func, arguments: Mapping[str, Any], values: list[Value], key: Hashable) -> CalledFunction | None:
+    """Trace ``func``; None if it has to be inlined, in which case its errors are found again, with the chain of calls."""
+    b, caller, depth, temps = t.b, t.frame, t.b.depth, t.temps
+    frame = Frame(func.source, func.source.names(), False, func.signature.return_annotation)
+    params = [Value(p) for p in b.begin(*[v.dtype for v in values])][::-1]
+    frame.variables = {name: _rebuilt(value, params) for name, value in arguments.items()}
+    given = {name: frame.variables[name] for name in func.references()}
+    frame.by_reference, frame.depth = frozenset(given), b.depth
+    if RNG in caller.variables:
+        frame.variables[RNG] = given[RNG] = caller.variables[RNG]
+    t.real_functions.being_traced.add(key)
+    t.frame, t.call_depth = frame, t.call_depth + 1
+    try:
+        function_body(t, func.source.tree.body)
+        return _finished(t, func, frame) if all(frame.variables.get(name) is value for name, value in given.items()) else None
+    except SpirogradCompilationError as error:
+        if error is t.real_functions.recursion:
+            raise
+        return None
+    finally:
+        t.real_functions.being_traced.discard(key)
+        t.frame, t.call_depth, t.temps = caller, t.call_depth - 1, temps
+        while b.depth > depth:
+            b.suspend()
+
+
+def _finished(t: Tracer, func: Func, frame: Frame) -> CalledFunction | None:
+    result = frame.variables.get(RESULT)
+    model = pack_tuple(result) if isinstance(result, tuple) else result
+    if not is_runtime(model):
+        return None
+    body = t.b.end([value.op for value in leaves(model)])
+    if not _computes(body, set()):
+        return None
+    functions = t.real_functions.functions
+    function = Function(f"{func.function.__name__}.{len(functions) + 1}", body)
+    functions.append(function)
+    return CalledFunction(function, model)
 
 
 def _rebuilt(value: Any, params: list[Value]) -> Any:

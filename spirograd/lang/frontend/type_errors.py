@@ -1,4 +1,4 @@
-"""What the front end says about operands and attributes that do not fit."""
+"""The errors for operands, attributes and callees that do not fit."""
 
 from __future__ import annotations
 
@@ -9,19 +9,10 @@ from typing import Any
 from spirograd.base.errors import SpirogradTypeError
 from spirograd.base.wording import did_you_mean
 from spirograd.lang import ops
-from spirograd.lang.frontend.memory import has_elements
+from spirograd.lang.frontend.lvalues import has_elements
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe, type_error
 from spirograd.lang.struct import Struct
-
-
-def contains_runtime(x: Any) -> bool:
-    """Whether ``x`` is, or holds, something that the kernel computes."""
-    if isinstance(x, dict):
-        return any(contains_runtime(e) for e in x.values())
-    if isinstance(x, (list, tuple, set)):
-        return any(contains_runtime(e) for e in x)
-    return isinstance(x, (Value, Matrix, Struct))
 
 
 def operand_hint(x: Any) -> str:

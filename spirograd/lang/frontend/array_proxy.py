@@ -1,20 +1,17 @@
-"""Fields and arrays as the kernel sees them."""
+"""Array arguments as the kernel sees them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from spirograd.base.dtypes import DType, i32
 from spirograd.base.errors import SpirogradRuntimeTypeError, SpirogradTypeError
 from spirograd.ir import ops as ir
-from spirograd.ir.nodes import ArrayArg, ArrayRef, FieldRef
+from spirograd.ir.nodes import ArrayArg, ArrayRef
 from spirograd.lang import scalar
 from spirograd.lang.context import current_trace
-from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.data.ndarray import Ndarray
-from spirograd.lang.frontend.places import Element, Place, StructElement, index_values
 from spirograd.lang.scalar import Value
 
 INT32_MAX = 2**31 - 1
@@ -48,13 +45,13 @@ class ArrayProxy:
 
     @property
     def grad(self) -> ArrayProxy:
-        return self._partner("grad", "gradient", self.decl.needs_grad)
+        return self._shadow("grad", "gradient", self.decl.needs_grad)
 
     @property
     def dual(self) -> ArrayProxy:
-        return self._partner("dual", "dual", self.decl.needs_dual)
+        return self._shadow("dual", "dual", self.decl.needs_dual)
 
-    def _partner(self, role: str, what: str, there: bool) -> ArrayProxy:
+    def _shadow(self, role: str, what: str, there: bool) -> ArrayProxy:
         if not there:
             trace = current_trace()
             loc = trace.b.loc if trace else None
@@ -78,22 +75,3 @@ def is_wide(shape: Sequence[int], element_shape: Sequence[int]) -> bool:
     if any(n > LONGEST_AXIS for n in shape):
         raise SpirogradRuntimeTypeError(f"an array of shape {tuple(shape)} has an axis of more than 2^31 - 1: give it another axis")
     return True
-
-
-def place_of_element(base: Any, key: Any, fields: dict[FieldRef, Any]) -> Place | None:
-    """The element of a field or array at ``key``; None if ``base`` is neither. Notes in ``fields`` which field a reference stands for."""
-    if isinstance(base, ArrayProxy):
-        return Element(base.ref, index_values(key, base.decl.ndim, base.decl.name))
-    if isinstance(base, StructField):
-        members = {name: place_of_element(member, key, fields) for name, member in base.members.items()}
-        return StructElement({name: place for name, place in members.items() if place is not None}, base.make_value)
-    if isinstance(base, (ScalarField, MatrixField)):
-        ref = base.refs()
-        fields[ref] = base
-        return Element(ref, index_values(key, len(ref.shape), ref.name, ref.shape, ref.layout.origin))
-    return None
-
-
-def has_elements(base: Any) -> bool:
-    """Whether ``base`` is a field or an array of the kernel."""
-    return isinstance(base, (ArrayProxy, ScalarField, MatrixField, StructField))

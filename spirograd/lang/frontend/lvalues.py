@@ -1,4 +1,4 @@
-"""Places: what can stand on the left of an assignment. Elements of memory, local variables, and parts of either."""
+"""Lvalues: what can stand on the left of an assignment. Elements of memory, and parts of them or of local variables."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.base.dtypes import DType, i32, i64
-from spirograd.base.errors import SpirogradIndexError
-from spirograd.base.wording import counted
+from spirograd.base.dtypes import i32
 from spirograd.ir import ops as ir
 from spirograd.ir.nodes import ArrayRef, FieldRef, Op, TempRef
 from spirograd.lang import ops, scalar
-from spirograd.lang.frontend import precision
+from spirograd.lang.data.field import MatrixField, ScalarField, StructField
+from spirograd.lang.frontend import lossy_conversions
+from spirograd.lang.frontend.array_proxy import ArrayProxy
+from spirograd.lang.frontend.indices import component_index, index_values
 from spirograd.lang.indexing import axis_positions, shape_name, swizzle_of
 from spirograd.lang.matrix import Matrix, make
-from spirograd.lang.scalar import Value, as_value, describe, type_error
+from spirograd.lang.scalar import Value, describe, type_error
 from spirograd.lang.struct import Struct
 
 MemoryRef = FieldRef | ArrayRef | TempRef
 
 
-class Place:
+class Lvalue:
     """Somewhere a value can be read from and written to. ``what``: how messages call it."""
 
     what = "it"
@@ -35,11 +36,11 @@ class Place:
     def store(self, value: Any) -> None:
         raise NotImplementedError
 
-    def index(self, key: Any) -> Place:
+    def index(self, key: Any) -> Lvalue:
         """The part at ``[key]``."""
         return Part(self, "index", key)
 
-    def member(self, name: str) -> Place:
+    def member(self, name: str) -> Lvalue:
         """The part at ``.name``."""
         return Part(self, "member", name)
 
@@ -58,7 +59,7 @@ def element_shape(ref: MemoryRef) -> tuple[int, ...]:
     return ref.shape if isinstance(ref, TempRef) else ref.element_shape
 
 
-class Element(Place):
+class Element(Lvalue):
     """An element of a field or array: scalar, vector or matrix, as its element shape says."""
 
     def __init__(self, ref: MemoryRef, indices: Sequence[Op], components: tuple[Op, ...] = ()) -> None:
@@ -97,11 +98,11 @@ class Element(Place):
     def _entries(self, value: Any) -> list[Any]:
         """The scalars of a value that this takes."""
         entries = entries_for(value, self.shape, self.what)
-        kind = precision.VARIABLE if isinstance(self.ref, TempRef) else precision.MEMORY
-        precision.check(entries, itertools.repeat(self.ref.dtype), self.what, kind)
+        kind = lossy_conversions.VARIABLE if isinstance(self.ref, TempRef) else lossy_conversions.MEMORY
+        lossy_conversions.check(entries, itertools.repeat(self.ref.dtype), self.what, kind)
         return entries
 
-    def index(self, key: Any) -> Place:
+    def index(self, key: Any) -> Lvalue:
         keys = key if isinstance(key, tuple) else (key,)
         if isinstance(key, Matrix):
             keys = tuple(key.entries)
@@ -118,7 +119,7 @@ class Element(Place):
         components = [component_index(k, n) for k, n in zip(keys, self.shape)]
         return Element(self.ref, self.indices, (*self.components, *components))
 
-    def member(self, name: str) -> Place:
+    def member(self, name: str) -> Lvalue:
         """The component, or the components, that a swizzle names: no other is touched."""
         positions = swizzle_of(name)
         if positions is None or len(self.shape) != 1 or max(positions) >= self.shape[0]:
@@ -165,7 +166,7 @@ class Element(Place):
         return Value(b.emit(ir.cas, *self.indices, *self.components, *operands, attr=self.ref, type=dtype))
 
 
-class Selection(Place):
+class Selection(Lvalue):
     """Several scalars of one element of memory: a slice or a swizzle. The others are neither read nor written."""
 
     def __init__(self, parts: Sequence[Element], shape: tuple[int, ...]) -> None:
@@ -190,24 +191,24 @@ class Selection(Place):
         return entries_for(value, self.shape, f"a part of an element of `{self.parts[0].ref.name}`")
 
 
-class StructElement(Place):
-    """An element of a field of structs: one place per member."""
+class StructElement(Lvalue):
+    """An element of a field of structs: one lvalue per member."""
 
-    def __init__(self, members: dict[str, Place], make: Any) -> None:
+    def __init__(self, members: dict[str, Lvalue], make: Any) -> None:
         self.members = members
         self.make = make
 
     def load(self) -> Any:
-        return self.make({name: place.load() for name, place in self.members.items()})
+        return self.make({name: member.load() for name, member in self.members.items()})
 
     def store(self, value: Any) -> None:
         if not isinstance(value, Struct):
             raise type_error(f"cannot store {describe(value)} in an element that is a struct with {', '.join(self.members)}")
         check_members(value, self.members)
-        for name, place in self.members.items():
-            place.store(value.entries[name])
+        for name, member in self.members.items():
+            member.store(value.entries[name])
 
-    def member(self, name: str) -> Place:
+    def member(self, name: str) -> Lvalue:
         if name not in self.members:
             raise type_error(f"the struct has no member `{name}`", f"it has {', '.join(self.members)}")
         return self.members[name]
@@ -216,7 +217,7 @@ class StructElement(Place):
         if not isinstance(value, Struct):
             raise type_error(f"cannot combine a struct with {describe(value)}")
         check_members(value, self.members)
-        return self.make({name: place.atomic(kind, value.entries[name]) for name, place in self.members.items()})
+        return self.make({name: member.atomic(kind, value.entries[name]) for name, member in self.members.items()})
 
 
 def check_members(value: Struct, members: Any) -> None:
@@ -224,10 +225,10 @@ def check_members(value: Struct, members: Any) -> None:
         raise type_error(f"structs with different members: {', '.join(value.entries)} and {', '.join(members)}")
 
 
-class Part(Place):
-    """A part of another place: reading takes the part of the whole, writing replaces the whole with a changed copy."""
+class Part(Lvalue):
+    """A part of another lvalue: reading takes the part of the whole, writing replaces the whole with a changed copy."""
 
-    def __init__(self, whole: Place, kind: str, key: Any) -> None:
+    def __init__(self, whole: Lvalue, kind: str, key: Any) -> None:
         self.whole = whole
         self.kind = kind
         self.key = key
@@ -249,9 +250,9 @@ class Part(Place):
         old = whole.entries.get(self.key) if self.kind == "member" and isinstance(whole, Struct) else whole
         if isinstance(old, Matrix):
             given = value.entries if isinstance(value, Matrix) else [value] if scalar.is_scalar(value) else []
-            precision.check(given, itertools.repeat(scalar.dtype_of(old.entries[0])), self.what, precision.VARIABLE)
+            lossy_conversions.check(given, itertools.repeat(scalar.dtype_of(old.entries[0])), self.what, lossy_conversions.VARIABLE)
         elif isinstance(old, Value) and scalar.is_scalar(value):
-            precision.check([value], [old.dtype], self.what, precision.VARIABLE)
+            lossy_conversions.check([value], [old.dtype], self.what, lossy_conversions.VARIABLE)
         if self.kind == "index" and isinstance(whole, Matrix):
             self.whole.store(whole.with_entry(self.key, value))
         elif self.kind == "member" and isinstance(whole, Struct):
@@ -284,56 +285,23 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def index_values(key: Any, ndim: int, name: str, shape: tuple[int, ...] | None = None, origin: tuple[int, ...] = ()) -> list[Op]:
-    """The indices of an access as IR integers: ``None`` for 0-d, integers, index vectors, tuples of them."""
-    parts: list[Any] = []
-    for k in key if isinstance(key, tuple) else (key,):
-        if isinstance(k, Matrix):
-            parts += k.entries
-        elif k is not None:
-            parts.append(k)
-    if len(parts) != ndim:
-        trace = scalar.trace_of()
-        hint = f"write `{name}[None]`" if ndim == 0 else f"write `{name}[{', '.join('ijklmnop'[:ndim])}]`"
-        message = f"`{name}` has {counted(ndim, 'axis', 'axes')}, but is indexed with {counted(len(parts), 'index', 'indices')}"
-        raise SpirogradIndexError(message, trace.b.loc, hint)
-    parts = [scalar.known(k) for k in parts]
-    for axis, k in enumerate(parts):
-        if shape is not None and scalar.is_number(k):
-            low = origin[axis] if origin else 0
-            if not low <= int(k) < low + shape[axis]:
-                raise SpirogradIndexError(
-                    f"index {k} is out of range on axis {axis} of `{name}`, which has indices {low} to {low + shape[axis] - 1}",
-                    scalar.trace_of().b.loc,
-                    "" if k >= 0 else "negative indices do not count from the end in kernels",
-                )
-    return [integer_index(k, name) for k in parts]
+def element_of(base: Any, key: Any, fields: dict[FieldRef, Any]) -> Lvalue | None:
+    """The element of a field or array at ``key``; None if ``base`` is neither. Records in ``fields`` which field a reference stands for."""
+    if isinstance(base, ArrayProxy):
+        return Element(base.ref, index_values(key, base.decl.ndim, base.decl.name))
+    if isinstance(base, StructField):
+        members = {name: element_of(member, key, fields) for name, member in base.members.items()}
+        return StructElement({name: element for name, element in members.items() if element is not None}, base.make_value)
+    if isinstance(base, (ScalarField, MatrixField)):
+        ref = base.refs()
+        fields[ref] = base
+        return Element(ref, index_values(key, len(ref.shape), ref.name, ref.shape, ref.layout.origin))
+    return None
 
 
-def integer_index(key: Any, name: str) -> Op:
-    """One index as i32 or i64."""
-    if isinstance(key, slice):
-        raise type_error(f"`{name}` cannot be sliced in a kernel", "loop over the indices; slices work on vectors and matrices")
-    if not scalar.is_scalar(key):
-        raise type_error(f"{describe(key)} is no index for `{name}`")
-    value = as_value(key)
-    t: DType = value.dtype
-    if t.is_float:
-        hint = "`//` divides integers to an integer" if scalar.is_number(key) else "cast it: `sg.cast(x, sg.i32)` or `int(x)`"
-        raise type_error(f"an index of `{name}` is an integer, not {describe(key)}", hint)
-    wide = t.bits == 64 or t.name == "u32"
-    return scalar.cast(value, i64 if wide else i32).op
-
-
-def component_index(key: Any, extent: int) -> Op:
-    """An index into a vector or matrix of ``extent`` on that axis; constants are checked and may count from the end."""
-    key = scalar.known(key)
-    if scalar.is_number(key):
-        if not -extent <= int(key) < extent:
-            message = f"index {key} is out of range for a vector of {extent}"
-            raise SpirogradIndexError(message, scalar.trace_of().b.loc, f"valid are {-extent} to {extent - 1}")
-        return scalar.builder().const(int(key) % extent, i32)
-    return integer_index(key, "vector")
+def has_elements(base: Any) -> bool:
+    """Whether ``base`` is a field or an array of the kernel."""
+    return isinstance(base, (ArrayProxy, ScalarField, MatrixField, StructField))
 
 
 def entries_for(value: Any, shape: tuple[int, ...], what: str) -> list[Any]:

@@ -12,19 +12,19 @@ import numpy as np
 from spirograd.base import dtypes
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradNameError, SpirogradRuntimeTypeError, render
-from spirograd.ir import ops as ir
-from spirograd.ir.nodes import ArrayArg, ScalarArg
+from spirograd.ir.nodes import ArrayArg
 from spirograd.lang import ops, scalar
 from spirograd.lang.annotations import FunctionArgument, MatrixType, NdarrayType
 from spirograd.lang.context import LanguageOptions
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.tensor import Tensor
+from spirograd.lang.frontend.array_proxy import array_decl, is_wide
+from spirograd.lang.frontend.captures import Declarations
+from spirograd.lang.frontend.fingerprints import fingerprint
 from spirograd.lang.frontend.function import BoundFunc, Func, is_template
-from spirograd.lang.frontend.guards import fingerprint
-from spirograd.lang.frontend.memory import ArrayProxy, array_decl, is_wide
 from spirograd.lang.leaves import AggregateType, build
 from spirograd.lang.matrix import Matrix
-from spirograd.lang.scalar import Value, describe
+from spirograd.lang.scalar import describe
 
 
 def array_signature(array: Ndarray) -> tuple[Any, ...]:
@@ -35,22 +35,6 @@ def array_signature(array: Ndarray) -> tuple[Any, ...]:
         signature = (decl.dtype, decl.ndim, decl.element_shape, decl.needs_grad, decl.wide, decl.needs_dual)
         array.__dict__["_sg_signature"] = signature  # asked for at each launch: an array never changes its type
     return signature
-
-
-class Declarations:
-    """The flat arguments of the kernel being traced."""
-
-    def __init__(self) -> None:
-        self.args: list[ScalarArg | ArrayArg] = []
-
-    def scalar(self, name: str, t: DType) -> Value:
-        """A scalar argument; its value in the kernel."""
-        self.args.append(ScalarArg(name, t))
-        return Value(scalar.builder().emit(ir.arg, attr=len(self.args) - 1, type=t))
-
-    def array(self, decl: ArrayArg) -> ArrayProxy:
-        self.args.append(decl)
-        return ArrayProxy(len(self.args) - 1, decl)
 
 
 class Packer:
@@ -108,7 +92,7 @@ class Parameter:
         """Append the flat arguments of a launch."""
         raise NotImplementedError
 
-    def complaint(self, problem: object, hint: str = "") -> SpirogradRuntimeTypeError:
+    def error(self, problem: object, hint: str = "") -> SpirogradRuntimeTypeError:
         return SpirogradRuntimeTypeError(render(f"{self.label}: {problem}", None, hint))
 
     def misfit(self, wanted: str, value: Any) -> SpirogradRuntimeTypeError:
@@ -152,7 +136,7 @@ class ScalarParameter(Parameter):
         if self.t.kind == "bool":
             return bool(value)
         if not self.t.min <= value <= self.t.max:
-            raise self.complaint(f"{value} does not fit {self.t}")
+            raise self.error(f"{value} does not fit {self.t}")
         return int(value)
 
 
@@ -182,7 +166,7 @@ class AggregateParameter(Parameter):
         except SpirogradRuntimeTypeError:
             raise
         except TypeError as error:
-            raise self.complaint(error) from None
+            raise self.error(error) from None
         for leaf, v in zip(self.leaves, values):
             leaf.pack(v.item() if isinstance(v, np.generic) else v, into)
 
@@ -208,11 +192,11 @@ class ArrayParameter(Parameter):
             what, fix = ("arrays", ".astype(np.float32)") if isinstance(value, np.ndarray) else ("tensors", ".to(torch.float32)")
             problem = f"{what} of {value.dtype} cannot be passed to kernels, which take integers, floats and bool"
             parts = "pass `.real` and `.imag`, or " if "complex" in str(value.dtype) else ""
-            raise self.complaint(problem, f"{parts}convert it: `{fix}`")
+            raise self.error(problem, f"{parts}convert it: `{fix}`")
         element = self.t.element_shape or ()
         ndim = len(shape) - len(element)
         if ndim < 0 or tuple(shape[ndim:]) != tuple(element):
-            raise self.complaint(f"an array of shape {tuple(shape)} has no elements of shape {tuple(element)}")
+            raise self.error(f"an array of shape {tuple(shape)} has no elements of shape {tuple(element)}")
         grad = bool(getattr(value, "requires_grad", False))
         return dtype, ndim, tuple(element), grad, is_wide(shape, ())
 
@@ -226,7 +210,7 @@ class ArrayParameter(Parameter):
             shape = tuple(value.shape)[:ndim]
         problem = self.t.mismatch(decl.dtype, shape, decl.element_shape)
         if problem is not None:
-            raise self.complaint(problem, self._conversion(value, decl.dtype))
+            raise self.error(problem, self._conversion(value, decl.dtype))
         return to.array(decl)
 
     def _conversion(self, value: Any, dtype: DType) -> str:

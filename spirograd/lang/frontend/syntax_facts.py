@@ -1,17 +1,24 @@
-"""What a block of statements may do, found in its syntax alone: which names it assigns, which jumps it may take."""
+"""What statements may do, found in their syntax alone: which names they assign, which jumps they may take."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-# Names that no Python program can spell: the flags of jumps and the value of a function, carried like variables.
+# Names that no Python program can spell: the flags of jumps and the value of a function, which loops carry like variables.
 BREAK, CONTINUE, RETURNED, RESULT, RNG = "%break", "%continue", "%returned", "%result", "%rng"
 CHOSEN = "%chosen"  # the value of a conditional expression
 _FLAGS = {ast.Break: {BREAK}, ast.Continue: {CONTINUE}, ast.Return: {RETURNED, RESULT}}
 _LOOPS = (ast.For, ast.While)
-
-
+# Augmented assignments that are one atomic operation on memory; the others read, compute and write.
+ATOMIC_UPDATES: dict[type[ast.operator], str] = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.BitAnd: "and",
+    ast.BitOr: "or",
+    ast.BitXor: "xor",
+}
 # The arguments of a call that the callee may change (parameters taken by reference).
 References = Callable[[ast.Call], Sequence[ast.expr]]
 
@@ -63,13 +70,34 @@ def _find_facts(node: ast.AST) -> _Facts:
 
 
 def _targets(target: ast.expr, out: set[str]) -> None:
-    if isinstance(target, ast.Name):
-        out.add(target.id)
-    elif isinstance(target, (ast.Tuple, ast.List)):
+    """Add the variables that ``target`` names, or names parts of."""
+    for part in parts_of(target):
+        base = base_of(part)
+        if isinstance(base, ast.Name):
+            out.add(base.id)
+        elif base is not part:
+            _targets(base, out)
+
+
+def parts_of(target: ast.expr) -> Iterator[ast.expr]:
+    """The targets that a tuple of targets is made of."""
+    if isinstance(target, (ast.Tuple, ast.List)):
         for element in target.elts:
-            _targets(element, out)
-    elif isinstance(target, (ast.Attribute, ast.Subscript, ast.Starred)):
-        _targets(target.value, out)
+            yield from parts_of(element)
+    else:
+        yield target
+
+
+def base_of(node: ast.expr) -> ast.expr:
+    """What a target is a part of."""
+    while isinstance(node, (ast.Subscript, ast.Attribute, ast.Starred)):
+        node = node.value
+    return node
+
+
+def names_in(target: ast.expr) -> set[str]:
+    """The names in the target of a loop."""
+    return {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
 
 
 def jumps(statements: Sequence[ast.stmt]) -> set[str]:
@@ -103,3 +131,28 @@ def always_jumps(statements: Sequence[ast.stmt]) -> bool:
         if isinstance(statement, ast.If) and always_jumps(statement.body) and always_jumps(statement.orelse):
             return True
     return False
+
+
+def returns_end_branches(statements: Sequence[ast.stmt]) -> bool:
+    """Whether every `return` ends its branch, so that no flag is needed."""
+    for k, node in enumerate(statements):
+        if isinstance(node, ast.Return):
+            return True
+        if RETURNED not in jumps([node]):
+            continue
+        if not isinstance(node, ast.If):
+            return False
+        rest = list(statements[k + 1 :])
+        body_jumps, else_jumps = always_jumps(node.body), always_jumps(node.orelse)
+        if rest and not body_jumps and not else_jumps:
+            return False
+        sides = [*node.body, *([] if body_jumps else rest)], [*node.orelse, *([] if else_jumps else rest)]
+        return all(map(returns_end_branches, sides))
+    return True
+
+
+def serializes(statement: ast.stmt | None) -> bool:
+    """Whether a statement is `loop_config(serialize=True)`."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    options = call.keywords if isinstance(call, ast.Call) else []
+    return any(o.arg == "serialize" and isinstance(o.value, ast.Constant) and bool(o.value.value) for o in options)

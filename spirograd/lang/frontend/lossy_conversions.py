@@ -13,7 +13,7 @@ VARIABLE, MEMORY = "variable", "memory"
 
 
 def check(values: Any, types: Any, what: str, kind: str) -> None:
-    """Warn, once for each place in the source, if a scalar of ``values`` loses something as the type that ``types`` has for it.
+    """Warn, once for each source location, if a scalar of ``values`` loses something as the type that ``types`` has for it.
 
     ``what``: how the message calls what takes the values; ``kind``: VARIABLE or MEMORY."""
     for value, t in zip(values, types):
@@ -57,5 +57,5 @@ def _warn(value: Any, t: DType, loss: str, what: str, kind: str) -> None:
     given = repr(known) if scalar.is_number(known) else f"a value of type {s}"
     remedy = f"give the variable a first value of type {s}" if kind == VARIABLE else f"declare it with sg.{s}"
     hint = f"{remedy}, or say that this is meant: `sg.cast(value, sg.{t})`"
-    place = None if loc is None else (loc.file, loc.line, loc.col)
-    trace.warn((place, s, t), render(f"{what} is of type {t} and takes {given}, {loss}", loc, hint))
+    where = None if loc is None else (loc.file, loc.line, loc.col)
+    trace.warn((where, s, t), render(f"{what} is of type {t} and takes {given}, {loss}", loc, hint))

@@ -1,12 +1,13 @@
-"""How the iterations of a loop at the top of a kernel use a variable from outside, found in the syntax: may they run in parallel?"""
+"""Dependences between the iterations of a loop at the top of a kernel through variables from outside, found in the syntax: whether the
+iterations may run in parallel."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from spirograd.lang.frontend.names import References
+from spirograd.lang.frontend.syntax_facts import ATOMIC_UPDATES, References, base_of, parts_of
 
 # What iterations do with a variable. PRIVATE: each has its own. SHARED: it lives in memory, and updates are atomic. ORDERED: one iteration
 # needs what an earlier one left, or what follows the loop needs what the last one left, so the loop cannot be parallel.
@@ -14,7 +15,6 @@ PRIVATE, SHARED, ORDERED = "private", "shared", "ordered"
 _NONE, _READ, _WRITTEN = "none", "read", "written"
 # Whether a call is an atomic operation, which changes its first argument.
 IsAtomic = Callable[[ast.Call], bool]
-ATOMIC_UPDATES = (ast.Add, ast.Sub, ast.Mult, ast.BitAnd, ast.BitOr, ast.BitXor)
 
 
 @dataclass(slots=True)
@@ -43,42 +43,27 @@ def sharing(name: str, loop: ast.For, tree: ast.FunctionDef, kept: bool, referen
     return ORDERED if uses.reads or uses.updates else SHARED
 
 
-def _base(node: ast.expr) -> ast.expr:
-    """The variable that a target is a part of."""
-    while isinstance(node, (ast.Subscript, ast.Attribute, ast.Starred)):
-        node = node.value
-    return node
-
-
 def _is(node: ast.expr, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name
 
 
-def _targets(node: ast.expr) -> Iterator[ast.expr]:
-    if isinstance(node, (ast.Tuple, ast.List)):
-        for element in node.elts:
-            yield from _targets(element)
-    else:
-        yield node
-
-
 def _collect(node: ast.AST, name: str, uses: _Uses, references: References, is_atomic: IsAtomic) -> None:
-    """Note the uses of ``name`` in ``node``."""
+    """Record the uses of ``name`` in ``node``."""
 
     def inner(*children: ast.AST) -> None:
         for child in children:
             _collect(child, name, uses, references, is_atomic)
 
-    if isinstance(node, ast.AugAssign) and _is(_base(node.target), name):
-        if isinstance(node.op, ATOMIC_UPDATES):
+    if isinstance(node, ast.AugAssign) and _is(base_of(node.target), name):
+        if type(node.op) in ATOMIC_UPDATES:
             uses.updates = True
         else:
             uses.assigns = uses.reads = True
         inner(node.value, *_indices(node.target))
     elif isinstance(node, ast.Assign):
         for target in node.targets:
-            for part in _targets(target):
-                if _is(_base(part), name):
+            for part in parts_of(target):
+                if _is(base_of(part), name):
                     whole = isinstance(part, ast.Name)
                     uses.assigns |= whole
                     uses.parts |= not whole
@@ -86,12 +71,12 @@ def _collect(node: ast.AST, name: str, uses: _Uses, references: References, is_a
                 else:
                     inner(part)
         inner(node.value)
-    elif isinstance(node, ast.Call) and node.args and is_atomic(node) and _is(_base(node.args[0]), name):
+    elif isinstance(node, ast.Call) and node.args and is_atomic(node) and _is(base_of(node.args[0]), name):
         uses.updates = True
         inner(*_indices(node.args[0]), *node.args[1:])
-    elif isinstance(node, ast.Call) and any(_is(_base(a), name) for a in references(node)):
+    elif isinstance(node, ast.Call) and any(_is(base_of(a), name) for a in references(node)):
         uses.assigns = uses.reads = True
-    elif isinstance(node, ast.For) and any(_is(t, name) for t in _targets(node.target)):
+    elif isinstance(node, ast.For) and any(_is(t, name) for t in parts_of(node.target)):
         inner(node.iter)  # in its body the name is another variable
     elif isinstance(node, ast.Name) and node.id == name:
         if isinstance(node.ctx, ast.Load):
@@ -130,19 +115,19 @@ def _first_use(statements: Sequence[ast.stmt], name: str) -> str:
 
 def _use(node: ast.stmt, name: str) -> str:
     if isinstance(node, ast.Assign):
-        parts = [part for target in node.targets for part in _targets(target)]
+        parts = [part for target in node.targets for part in parts_of(target)]
         if _reads(node.value, name) or any(_reads(p, name) for p in parts):
             return _READ  # assigning to a part keeps the rest
         return _WRITTEN if any(_is(p, name) for p in parts) else _NONE
     if isinstance(node, ast.AnnAssign):
         return _READ if _reads(node.value, name) else _WRITTEN if _is(node.target, name) else _NONE
     if isinstance(node, ast.AugAssign):
-        return _READ if _is(_base(node.target), name) or _reads(node.value, name) or _reads(node.target, name) else _NONE
+        return _READ if _is(base_of(node.target), name) or _reads(node.value, name) or _reads(node.target, name) else _NONE
     if isinstance(node, ast.If):
         sides = {_first_use(node.body, name), _first_use(node.orelse, name)}
         return _READ if _reads(node.test, name) or _READ in sides else _WRITTEN if sides == {_WRITTEN} else _NONE
     if isinstance(node, ast.For):
-        own = any(_is(t, name) for t in _targets(node.target))
+        own = any(_is(t, name) for t in parts_of(node.target))
         return _READ if _reads(node.iter, name) or (not own and _first_use(node.body, name) == _READ) else _NONE
     if isinstance(node, ast.While):
         return _READ if _reads(node.test, name) or _first_use(node.body, name) == _READ else _NONE

@@ -1,4 +1,4 @@
-"""How many iterations loops have: of ranges with a step, of products of extents. Exact over the whole range of the types of the bounds.
+"""Trip counts of loops over ranges with a step, and over products of extents. Exact over the whole range of the types of the bounds.
 
 A flat loop counts in the type of its bounds. Where the number of iterations may not fit that, the loop counts in a wider or an unsigned
 type, or a check refuses it.

@@ -1,0 +1,141 @@
+"""Names, attributes and subscripts: objects known while compiling, variables, elements of memory, and parts of either."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from spirograd.base.errors import SpirogradCompilationError, SpirogradIndexError
+from spirograd.base.wording import did_you_mean
+from spirograd.lang.data.field import Field, ScalarField, StructField
+from spirograd.lang.frontend.lvalues import Lvalue, Part, StructElement, element_of, has_elements
+from spirograd.lang.frontend.runtime_values import is_runtime
+from spirograd.lang.frontend.tracer import Handler, Tracer
+from spirograd.lang.frontend.type_errors import no_attribute
+from spirograd.lang.frontend.variables import MemoryVariable, Variable, lookup
+from spirograd.lang.indexing import swizzle_of
+from spirograd.lang.matrix import Matrix
+from spirograd.lang.scalar import Value, describe, type_error
+from spirograd.lang.struct import Struct
+
+
+def lvalue_of(t: Tracer, node: ast.expr) -> Lvalue | None:
+    """The lvalue that an expression names, or None if it names none (a compile-time object, a result)."""
+    if not isinstance(node, (ast.Subscript, ast.Attribute)):
+        return resolve(t, node)[0]
+    whole, base = resolve(t, node.value)
+    within = whole is not None or (isinstance(node, ast.Subscript) and has_elements(base))
+    return _part(t, node, whole, base)[0] if within else None
+
+
+def resolve(t: Tracer, node: ast.expr) -> tuple[Lvalue | None, Any]:
+    """The lvalue that an expression names; for others None, and the object that it stands for. Each part is evaluated once."""
+    if isinstance(node, ast.Name):
+        held = t.frame.variables.get(node.id)
+        if isinstance(held, MemoryVariable):
+            return held.lvalue, None
+        return (Variable(t, node.id), None) if is_runtime(held) else (None, t.expression(node))
+    if isinstance(node, (ast.Subscript, ast.Attribute)):
+        return _part(t, node, *resolve(t, node.value))
+    return None, t.expression(node)
+
+
+def _part(t: Tracer, node: ast.Subscript | ast.Attribute, whole: Lvalue | None, base: Any) -> tuple[Lvalue | None, Any]:
+    """As `resolve`, of a part of the lvalue ``whole``, or else of the object ``base``."""
+    if isinstance(node, ast.Subscript):
+        key = t.expression(node.slice)
+        t.at(node)
+        if whole is not None:
+            return whole.index(key), None
+        return (element_of(base, key, t.fields), None) if has_elements(base) else (None, _item(t, node, base, key))
+    part = None if whole is None else _member(whole, node.attr)
+    t.at(node)
+    return (None, get_attribute(t, base if whole is None else whole.load(), node.attr)) if part is None else (part, None)
+
+
+def _member(whole: Lvalue, name: str) -> Lvalue | None:
+    """The part of an lvalue called ``name``: a member of a struct, a swizzle of a vector; None for methods and other attributes."""
+    if isinstance(whole, StructElement):
+        return whole.members.get(name)
+    model = whole.load() if isinstance(whole, (Variable, Part)) else None
+    if isinstance(model, Struct):
+        return whole.member(name) if name in model.entries else None
+    if isinstance(model, Matrix) or model is None:
+        return whole.member(name) if swizzle_of(name) is not None else None
+    return None
+
+
+def get_attribute(t: Tracer, base: Any, name: str) -> Any:
+    """``base.name``, of an object."""
+    has_shadow = name in ("grad", "dual") and isinstance(base, (ScalarField, StructField))
+    if has_shadow and not (base.has_grad() if name == "grad" else base.has_dual()):
+        integers = isinstance(base, ScalarField) and not base.dtype.is_float
+        hint = "only floats have gradients" if integers else f"declare it with `needs_{name}=True`"
+        raise type_error(f"{describe(base)} has no {'gradient' if name == 'grad' else 'dual'}", hint)
+    try:
+        return t.captures.attribute(base, name, getattr(base, name))
+    except AttributeError:
+        raise no_attribute(base, name) from None
+
+
+def _item(t: Tracer, node: ast.Subscript, base: Any, key: Any) -> Any:
+    """``base[key]``, of something that is no memory."""
+    if isinstance(base, (Matrix, Struct)):
+        return base[key]
+    if any(isinstance(k, Value) for k in (key if isinstance(key, tuple) else (key,))):
+        raise type_error(
+            f"{describe(base)} cannot be indexed with a run-time value",
+            "put the data in a field, an ndarray or an sg.Vector, or loop over it with `sg.static`",
+        )
+    try:
+        return t.captures.item(_named(t, node, key, base[key]))
+    except SpirogradCompilationError:
+        raise
+    except IndexError:
+        raise SpirogradIndexError(f"index {key} is out of range for {describe(base)}", t.b.loc) from None
+    except KeyError:
+        raise type_error(f"{describe(base)} has no key {key!r}", did_you_mean(str(key), map(str, base))) from None
+    except TypeError as error:
+        raise type_error(f"{describe(base)} cannot be indexed with {describe(key)}", str(error)) from None
+
+
+def _named(t: Tracer, node: ast.Subscript, key: Any, item: Any) -> Any:
+    """``item``; a field that a list or dict holds goes by that, unless it has a name. Arguments stand for others in other calls."""
+    holder = node.value
+    name = holder.attr if isinstance(holder, ast.Attribute) else holder.id if isinstance(holder, ast.Name) else None
+    if isinstance(item, Field) and name is not None and not (isinstance(holder, ast.Name) and name in t.frame.variables):
+        item.suggest_name(f"{name}[{key!r}]")
+    return item
+
+
+# --- expressions -------------------------------------------------------------------------------------------------------------
+
+
+def _name(t: Tracer, node: ast.Name) -> Any:
+    found = lookup(t, node)
+    return t.captures.item(found, node.id) if node.id in t.frame.variables else t.captures.global_name(node.id, found)
+
+
+def _attribute(t: Tracer, node: ast.Attribute) -> Any:
+    lvalue, value = resolve(t, node)
+    if lvalue is None:
+        return value
+    try:
+        return lvalue.load()
+    except AttributeError as error:  # a component that the vector does not have
+        raise type_error(str(error)) from None
+
+
+def _subscript(t: Tracer, node: ast.Subscript) -> Any:
+    lvalue, value = resolve(t, node)
+    return value if lvalue is None else lvalue.load()
+
+
+def _slice(t: Tracer, node: ast.Slice) -> slice:
+    parts = [None if n is None else t.expression(n) for n in (node.lower, node.upper, node.step)]
+    if any(is_runtime(p) for p in parts):
+        raise type_error("the bounds of a slice must be known while compiling")
+    return slice(*parts)
+
+
+HANDLERS: dict[type[ast.AST], Handler] = {ast.Name: _name, ast.Attribute: _attribute, ast.Subscript: _subscript, ast.Slice: _slice}

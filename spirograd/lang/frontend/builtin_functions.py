@@ -1,0 +1,89 @@
+"""Python's builtin functions, as kernels have them."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from spirograd.lang import ops, scalar
+from spirograd.lang.data.scalar_field import Field
+from spirograd.lang.frontend.array_proxy import ArrayProxy
+from spirograd.lang.frontend.loop_spaces import RunTimeRange
+from spirograd.lang.matrix import Matrix
+from spirograd.lang.scalar import Value, describe, type_error
+
+
+def _range(*args: Any) -> Any:
+    if not 1 <= len(args) <= 3:
+        raise type_error(f"`range` takes 1 to 3 arguments, got {len(args)}")
+    if len(args) == 3 and scalar.is_number(scalar.known(args[2])) and scalar.known(args[2]) == 0:
+        raise type_error("the step of a range cannot be 0")
+    if any(isinstance(a, Value) for a in args):
+        for a in args:
+            if scalar.dtype_of(a).is_float:
+                raise type_error(f"`range` needs integers, got {scalar.dtype_of(a)}", "cast the bound: `int(x)`")
+        return RunTimeRange(0, *args) if len(args) == 1 else RunTimeRange(*args)
+    for a in args:
+        if not isinstance(a, (int, np.integer)):
+            raise type_error(f"`range` needs integers, got {describe(a)}", "`//` divides integers to an integer")
+    return range(*map(int, args))
+
+
+def _convert(t: Any) -> Callable[[Any], Any]:
+    def run(x: Any = 0) -> Any:
+        return ops.cast(x, t) if not scalar.is_number(x) else t(x)
+
+    return run
+
+
+def _reduce(method: str) -> Callable[[Any], Any]:
+    def run(x: Any) -> Any:
+        items = x if isinstance(x, Matrix) else Matrix(_items(x, method))
+        return getattr(items, method)()
+
+    return run
+
+
+def _items(x: Any, what: str) -> list[Any]:
+    """The items of something whose length is known while compiling."""
+    if isinstance(x, (RunTimeRange, Value, Field, ArrayProxy)) or not isinstance(x, (Iterable, Matrix)):
+        hint = "" if isinstance(x, Value) else "write a loop"
+        raise type_error(f"`{what}` needs a vector, or a list or range that is known while compiling, not {describe(x)}", hint)
+    return list(x)
+
+
+def _extremum(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        return function(*(args if len(args) != 1 else _items(args[0], name)))
+
+    return run
+
+
+def _length(x: Any) -> int:
+    try:
+        return len(x)
+    except TypeError:
+        raise type_error(f"{describe(x)} has no length", "the extents of a field or array are in `.shape`") from None
+
+
+BUILTINS: dict[Any, Callable[..., Any]] = {
+    builtins.range: _range,
+    builtins.abs: ops.abs,
+    builtins.min: _extremum(ops.min, "min"),
+    builtins.max: _extremum(ops.max, "max"),
+    builtins.pow: ops.pow,
+    builtins.round: ops.round,
+    builtins.int: _convert(int),
+    builtins.float: _convert(float),
+    builtins.bool: _convert(bool),
+    builtins.len: _length,
+    builtins.sum: _reduce("sum"),
+    builtins.any: _reduce("any"),
+    builtins.all: _reduce("all"),
+    builtins.enumerate: lambda x, start=0: list(enumerate(_items(x, "enumerate"), start)),
+    builtins.zip: lambda *a: list(zip(*[_items(x, "zip") for x in a])),
+    builtins.reversed: lambda x: list(reversed(_items(x, "reversed"))),
+}

@@ -1,0 +1,77 @@
+"""What a kernel takes from outside: the arguments that the user sees, arrays that it names, and attributes that it depends on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spirograd.base.dtypes import DType
+from spirograd.ir import ops as ir
+from spirograd.ir.nodes import ArrayArg, ScalarArg
+from spirograd.lang import scalar
+from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.scalar_field import Field
+from spirograd.lang.frontend.array_proxy import ArrayProxy, array_decl
+from spirograd.lang.frontend.guards import Path, is_guardable
+from spirograd.lang.scalar import Value
+
+
+class Declarations:
+    """The flat arguments of the kernel being traced."""
+
+    def __init__(self) -> None:
+        self.args: list[ScalarArg | ArrayArg] = []
+
+    def scalar(self, name: str, t: DType) -> Value:
+        """A scalar argument; its value in the kernel."""
+        self.args.append(ScalarArg(name, t))
+        return Value(scalar.builder().emit(ir.arg, attr=len(self.args) - 1, type=t))
+
+    def array(self, decl: ArrayArg) -> ArrayProxy:
+        self.args.append(decl)
+        return ArrayProxy(len(self.args) - 1, decl)
+
+
+class Captures:
+    """``arrays``: named by the kernel, each an argument that the user does not see, with its path if it has one. ``guarded``: attributes
+    of template arguments, with the values that they have now."""
+
+    def __init__(self) -> None:
+        self.declarations = Declarations()
+        self.arrays: list[tuple[Ndarray, Path | None]] = []
+        self.guarded: dict[Path, Any] = {}
+        self._proxies: dict[Any, ArrayProxy] = {}
+        self._paths: dict[int, Path] = {}
+
+    def reachable(self, path: Path, obj: Any) -> None:
+        """Attributes of ``obj``, which a launch reaches by ``path``, may change between launches: they are guarded."""
+        self._paths[id(obj)] = path
+
+    def global_name(self, name: str, obj: Any) -> Any:
+        """What ``obj``, found under a name from outside, is in the kernel: an ndarray becomes an argument."""
+        if isinstance(obj, Field):
+            obj.suggest_name(name)
+        return self.item(obj, name)
+
+    def attribute(self, owner: Any, name: str, obj: Any) -> Any:
+        """As `global_name`, of ``owner.name``, which is guarded if ``owner`` can be reached from the arguments."""
+        if isinstance(obj, Field):
+            obj.suggest_name(name)
+        base = None if isinstance(owner, (Field, type)) else self._paths.get(id(owner))
+        path = None if base is None else base.then(name)
+        if isinstance(obj, Ndarray):
+            return self._array(name, obj, path)
+        if path is not None and is_guardable(owner, name, obj):
+            self.guarded[path] = obj
+            self._paths.setdefault(id(obj), path)
+        return obj
+
+    def item(self, obj: Any, name: str = "") -> Any:
+        """As `global_name`, of an object that has no name, as an item of a list has none, or of a local variable."""
+        return self._array(name, obj, None) if isinstance(obj, Ndarray) else obj
+
+    def _array(self, name: str, array: Ndarray, path: Path | None) -> ArrayProxy:
+        found = path or id(array)
+        if found not in self._proxies:
+            self._proxies[found] = self.declarations.array(array_decl(name or f"array{len(self.arrays)}", array))
+            self.arrays.append((array, path))
+        return self._proxies[found]

@@ -1,0 +1,54 @@
+"""The decorators of kernels, `@kernel`, and of classes whose methods are kernels, `@data_oriented`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from spirograd.base.errors import SpirogradRuntimeTypeError, render
+from spirograd.base.wording import did_you_mean
+from spirograd.lang.frontend.function import plain_function, remember_outer_names
+from spirograd.lang.frontend.kernel import Kernel
+
+# What the family's decorators take.
+_KERNEL_OPTIONS = ("checkpoints", "fastcache", "graph", "pure")
+_CLASS_OPTIONS = ("stable_members", "template_primitives")
+
+
+def check_options(what: str, given: Iterable[str], known: Sequence[str]) -> None:
+    """Raise SpirogradRuntimeTypeError for the first option of ``what`` that is not among those ``known``."""
+    for name in given:
+        if name not in known:
+            hint = did_you_mean(name, known) or f"it takes {', '.join(f'`{option}`' for option in known)}"
+            raise SpirogradRuntimeTypeError(render(f"`{what}` has no option `{name}`", None, hint))
+
+
+def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Decorator: make a `Kernel` of a function. Options of the Taichi family (``fastcache``, ``graph`` ...) are accepted, without effect.
+
+    Raises SpirogradRuntimeTypeError for other options.
+    """
+    check_options("kernel", options, _KERNEL_OPTIONS)
+    frame = sys._getframe(1)
+    if function is None:
+
+        def decorate(f: Callable[..., Any]) -> Kernel:
+            remember_outer_names(plain_function(f, "kernel"), frame)
+            return Kernel(f)
+
+        return decorate
+    remember_outer_names(plain_function(function, "kernel"), frame)
+    return Kernel(function)
+
+
+def data_oriented(cls: Any = None, **options: Any) -> Any:
+    """Decorator of a class whose methods are kernels and functions. Options of the Taichi family are accepted, without effect.
+
+    Raises SpirogradRuntimeTypeError for other options.
+    """
+    check_options("data_oriented", options, _CLASS_OPTIONS)
+    if cls is None:
+        return lambda c: data_oriented(c, **options)
+    cls.__sg_data_oriented__ = True
+    return cls

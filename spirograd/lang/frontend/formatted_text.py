@@ -1,0 +1,117 @@
+"""Text with holes for run-time values: f-strings, and the `print` and `assert` that show them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import Any
+
+from spirograd.base.artifact import FAULT_MAX_OPERANDS, FaultSite, PrintSite
+from spirograd.base.dtypes import VOID
+from spirograd.ir import ops as ir
+from spirograd.lang import scalar
+from spirograd.lang.frontend.runtime_values import is_runtime, leaves
+from spirograd.lang.frontend.tracer import Handler, Tracer
+from spirograd.lang.matrix import Matrix
+from spirograd.lang.scalar import Value, describe, type_error
+from spirograd.lang.struct import Struct
+
+
+class FormattedText:
+    """An f-string: literal strings and (value, format spec) pairs. Only `print` and `assert` can use one with run-time values."""
+
+    def __init__(self, parts: list[Any]) -> None:
+        self.parts = parts
+
+
+def _formatted(t: Tracer, node: ast.JoinedStr) -> str | FormattedText:
+    parts: list[Any] = []
+    for part in node.values:
+        if isinstance(part, ast.Constant):
+            parts.append(part.value)
+            continue
+        assert isinstance(part, ast.FormattedValue)
+        spec = t.expression(part.format_spec) if part.format_spec is not None else ""
+        if not isinstance(spec, str):
+            raise t.syntax_error("a format specification must be known while compiling", node)
+        value = t.expression(part.value)
+        t.at(node)  # parts have source locations of their own from Python 3.12 on only
+        if is_runtime(value):
+            for sample in {float if v.dtype.is_float else int for v in leaves(value)}:
+                _format(sample(0), spec, describe(value))
+            parts.append((value, spec))
+        else:
+            parts.append(_format(value if part.conversion != 114 else repr(value), spec, describe(value)))
+    return "".join(parts) if all(isinstance(p, str) for p in parts) else FormattedText(parts)
+
+
+def _format(value: Any, spec: str, what: str) -> str:
+    try:
+        return format(value, spec)
+    except (TypeError, ValueError):
+        raise type_error(f"the format {spec!r} does not fit {what}") from None
+
+
+def text_parts(value: Any) -> list[Any]:
+    """``value`` as literal strings and (value, format spec) pairs."""
+    return value.parts if isinstance(value, FormattedText) else [(value, "") if is_runtime(value) else str(value)]
+
+
+def _holes(value: Any, spec: str, operands: list[Value]) -> list[Any]:
+    """The parts that show a run-time value, with each of its scalars appended to ``operands``."""
+    if isinstance(value, Struct):
+        out: list[Any] = ["{"]
+        for k, (name, member) in enumerate(value.entries.items()):
+            out += [f"{', ' if k else ''}{name}: ", *_holes(member, spec, operands)]
+        return [*out, "}"]
+    if isinstance(value, Matrix):
+        rows = [value[i] for i in range(value.n)]
+        out = ["["]
+        for k, row in enumerate(rows):
+            out += [", "] if k else []
+            out += _holes(row, spec, operands)
+        return [*out, "]"]
+    operands.append(scalar.as_value(value))
+    return [(len(operands) - 1, spec)]
+
+
+def _numbered(parts: Sequence[Any]) -> tuple[list[Any], list[Value]]:
+    """Literal strings and (operand number, format spec) pairs for a list of strings and (value, spec) pairs."""
+    operands: list[Value] = []
+    out: list[Any] = []
+    for part in parts:
+        out += [part] if isinstance(part, str) else _holes(part[0], part[1], operands)
+    merged: list[Any] = []
+    for part in out:
+        if isinstance(part, str) and merged and isinstance(merged[-1], str):
+            merged[-1] += part
+        else:
+            merged.append(part)
+    return merged, operands
+
+
+def emit_print(parts: Sequence[Any]) -> None:
+    """Print literal strings and (value, format spec) pairs."""
+    merged, operands = _numbered(parts)
+    b = scalar.builder()
+    site = PrintSite(tuple(merged), tuple(v.dtype for v in operands), b.loc)
+    b.emit(ir.print_, *[v.op for v in operands], attr=site, type=VOID)
+
+
+def emit_assert(condition: Value, parts: Sequence[Any]) -> None:
+    """Fail with a message of literal strings and (value, format spec) pairs unless ``condition`` holds."""
+    merged, operands = _numbered(parts)
+    operands = operands[:FAULT_MAX_OPERANDS]
+    message = ""
+    for part in merged:
+        if isinstance(part, str):
+            message += part.replace("{", "{{").replace("}", "}}")
+        else:
+            index, spec = part
+            message += "..." if index >= len(operands) else f"{{{index}:{spec}}}" if spec else f"{{{index}}}"
+    b = scalar.builder()
+    site = FaultSite("assert", message, tuple(v.dtype for v in operands), b.loc)
+    b.emit(ir.check, condition.op, *[v.op for v in operands], attr=site, type=VOID)
+
+
+HANDLERS: dict[type[ast.AST], Handler] = {ast.JoinedStr: _formatted}

@@ -1,0 +1,40 @@
+"""One function being traced: its source, its variables, and the loops around the statement being traced."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from typing import Any
+
+from spirograd.base.loc import Loc
+from spirograd.lang.frontend.source import Source
+
+
+@dataclass(slots=True)
+class LoopScope:
+    """A loop around the statement being traced. ``kind``: "parallel", "serial" or "static"; ``depth``: of the builder inside."""
+
+    kind: str
+    depth: int
+
+
+@dataclass(slots=True, eq=False)
+class Frame:
+    """A function being traced. ``returns``: the annotation of its result; ``caller``: where it is called, if it is inlined."""
+
+    source: Source
+    names: dict[str, Any]  # what the function sees from outside
+    is_kernel: bool
+    returns: Any = None
+    caller: Loc | None = None
+    variables: dict[str, Any] = field(default_factory=dict)
+    out_of_scope: dict[str, str] = field(default_factory=dict)  # names that have no value here any more -> why, for messages
+    loops: list[LoopScope] = field(default_factory=list)
+    by_reference: frozenset[str] = frozenset()
+    depth: int = 0  # of the builder at the beginning of a function
+    constants: frozenset[str] = frozenset()  # arguments of the kernel, which cannot change
+    reported: dict[ast.Call, frozenset[ast.expr]] = field(default_factory=dict)  # see `call_effects`
+
+    def loc(self, node: ast.AST) -> Loc:
+        """Where ``node`` stands in the user's file."""
+        return self.source.loc(node, self.caller)

@@ -1,0 +1,65 @@
+"""Indices of memory, and of vectors and matrices, as integers of the IR."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spirograd.base.dtypes import DType, i32, i64
+from spirograd.base.errors import SpirogradIndexError
+from spirograd.base.wording import counted
+from spirograd.ir.nodes import Op
+from spirograd.lang import scalar
+from spirograd.lang.matrix import Matrix
+from spirograd.lang.scalar import as_value, describe, type_error
+
+
+def index_values(key: Any, ndim: int, name: str, shape: tuple[int, ...] | None = None, origin: tuple[int, ...] = ()) -> list[Op]:
+    """The indices of an access as IR integers: ``None`` for 0-d, integers, index vectors, tuples of them."""
+    parts: list[Any] = []
+    for k in key if isinstance(key, tuple) else (key,):
+        if isinstance(k, Matrix):
+            parts += k.entries
+        elif k is not None:
+            parts.append(k)
+    if len(parts) != ndim:
+        trace = scalar.trace_of()
+        hint = f"write `{name}[None]`" if ndim == 0 else f"write `{name}[{', '.join('ijklmnop'[:ndim])}]`"
+        message = f"`{name}` has {counted(ndim, 'axis', 'axes')}, but is indexed with {counted(len(parts), 'index', 'indices')}"
+        raise SpirogradIndexError(message, trace.b.loc, hint)
+    parts = [scalar.known(k) for k in parts]
+    for axis, k in enumerate(parts):
+        if shape is not None and scalar.is_number(k):
+            low = origin[axis] if origin else 0
+            if not low <= int(k) < low + shape[axis]:
+                raise SpirogradIndexError(
+                    f"index {k} is out of range on axis {axis} of `{name}`, which has indices {low} to {low + shape[axis] - 1}",
+                    scalar.trace_of().b.loc,
+                    "" if k >= 0 else "negative indices do not count from the end in kernels",
+                )
+    return [integer_index(k, name) for k in parts]
+
+
+def integer_index(key: Any, name: str) -> Op:
+    """One index as i32 or i64."""
+    if isinstance(key, slice):
+        raise type_error(f"`{name}` cannot be sliced in a kernel", "loop over the indices; slices work on vectors and matrices")
+    if not scalar.is_scalar(key):
+        raise type_error(f"{describe(key)} is no index for `{name}`")
+    value = as_value(key)
+    t: DType = value.dtype
+    if t.is_float:
+        hint = "`//` divides integers to an integer" if scalar.is_number(key) else "cast it: `sg.cast(x, sg.i32)` or `int(x)`"
+        raise type_error(f"an index of `{name}` is an integer, not {describe(key)}", hint)
+    wide = t.bits == 64 or t.name == "u32"
+    return scalar.cast(value, i64 if wide else i32).op
+
+
+def component_index(key: Any, extent: int) -> Op:
+    """An index into a vector or matrix of ``extent`` on that axis; constants are checked and may count from the end."""
+    key = scalar.known(key)
+    if scalar.is_number(key):
+        if not -extent <= int(key) < extent:
+            message = f"index {key} is out of range for a vector of {extent}"
+            raise SpirogradIndexError(message, scalar.trace_of().b.loc, f"valid are {-extent} to {extent - 1}")
+        return scalar.builder().const(int(key) % extent, i32)
+    return integer_index(key, "vector")

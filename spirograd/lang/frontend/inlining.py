@@ -1,0 +1,142 @@
+"""Calls of functions of the kernel language: their bodies are traced where they are called."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+from spirograd.base.errors import SpirogradSyntaxError, SpirogradTypeError
+from spirograd.base.loc import Loc
+from spirograd.lang import ops, scalar
+from spirograd.lang.frontend.access import resolve
+from spirograd.lang.frontend.call_effects import check_foreseen
+from spirograd.lang.frontend.callees import Argument, Callee
+from spirograd.lang.frontend.frames import Frame
+from spirograd.lang.frontend.function import Func, RealFunc, bound_arguments, is_scalar_type, is_template
+from spirograd.lang.frontend.function_bodies import function_body
+from spirograd.lang.frontend.lvalues import Element, Lvalue, StructElement
+from spirograd.lang.frontend.real_functions import call_real_function
+from spirograd.lang.frontend.runtime_values import settle, unpack_tuple
+from spirograd.lang.frontend.syntax_facts import RESULT, RNG
+from spirograd.lang.frontend.tracer import Tracer
+from spirograd.lang.frontend.variables import MemoryVariable
+from spirograd.lang.leaves import AggregateType
+from spirograd.lang.scalar import describe, is_scalar, type_error
+
+MAX_DEPTH = 64
+
+
+def call_function(t: Tracer, callee: Callee, node: ast.Call, lvalue: Lvalue | None) -> Any:
+    """The value of a call. ``lvalue``: of the object whose method the function is."""
+    func = callee.func
+    if t.call_depth >= MAX_DEPTH:
+        raise SpirogradSyntaxError(
+            f"`{func.function.__name__}` calls itself: {MAX_DEPTH} calls deep while inlining",
+            t.b.loc,
+            "recursion needs an end that is known while compiling",
+        )
+    args, kwargs = _given(t, callee, node, lvalue)
+    call_loc = t.b.loc = t.frame.loc(node)
+    try:
+        bound = bound_arguments(func.signature, [a.value for a in args], {name: a.value for name, a in kwargs.items()})
+    except TypeError as error:
+        raise SpirogradTypeError(f"function `{func.function.__name__}`: {error}", call_loc) from None
+    bound.apply_defaults()
+    by_reference = func.references()
+    references = {name: a for name, a in [*zip(callee.parameters, args), *kwargs.items()] if name in by_reference}
+    variables: dict[str, Any] = {}
+    for name, value in bound.arguments.items():
+        target = references[name].lvalue if name in references else None
+        if isinstance(target, (Element, StructElement)):  # the parameter is that element, updated atomically
+            variables[name] = MemoryVariable(target)
+        else:
+            variables[name] = _converted(name, value, func.signature.parameters[name].annotation, func)
+    called = call_real_function(t, func, variables, call_loc) if isinstance(func, RealFunc) else None
+    if called is not None:
+        return called
+    frame = _inline(t, func, variables, frozenset(by_reference), call_loc)
+    t.at(node)
+    _copy_back(t, callee, node, frame, bound.arguments, references)
+    return unpack_tuple(frame.variables.get(RESULT))
+
+
+def _inline(t: Tracer, func: Func, variables: dict[str, Any], by_reference: frozenset[str], call_loc: Loc) -> Frame:
+    """Trace the body of ``func`` here; the frame as it is at the end."""
+    caller = t.frame
+    frame = Frame(func.source, func.source.names(), False, func.signature.return_annotation, call_loc, variables)
+    frame.loops, frame.by_reference, frame.depth = list(caller.loops), by_reference, t.b.depth
+    if t.random_key is not None:
+        frame.variables[RNG] = caller.variables[RNG]
+    t.frame, t.call_depth = frame, t.call_depth + 1
+    try:
+        function_body(t, func.source.tree.body)
+    finally:
+        t.frame, t.call_depth = caller, t.call_depth - 1
+    if t.random_key is not None:
+        caller.variables[RNG] = frame.variables[RNG]
+    return frame
+
+
+# --- arguments ---------------------------------------------------------------------------------------------------------------
+
+
+def _given(t: Tracer, callee: Callee, node: ast.Call, lvalue: Lvalue | None) -> tuple[list[Argument], dict[str, Argument]]:
+    """The arguments of a call, in the order of the source; what ``callee`` is bound to comes first."""
+    names, by_reference = callee.parameters, callee.func.references()
+
+    def of(expression: ast.expr, name: str | None) -> Argument:
+        if name not in by_reference:
+            return Argument(t.expression(expression))
+        found, value = resolve(t, expression)
+        return Argument(value if found is None else found.load(), expression, found)
+
+    args = [Argument(value) for value in callee.positional]
+    if callee.has_object and isinstance(node.func, ast.Attribute):
+        args[0] = Argument(args[0].value, node.func.value, lvalue)
+    for expression in node.args:
+        if isinstance(expression, ast.Starred):
+            args += [Argument(value) for value in t.expression(expression.value)]
+        else:
+            args.append(of(expression, names[len(args)] if len(args) < len(names) else None))
+    kwargs = {name: Argument(value) for name, value in callee.keywords.items()}
+    for keyword in node.keywords:
+        if keyword.arg is None:
+            kwargs.update({name: Argument(value) for name, value in t.expression(keyword.value).items()})
+        else:
+            kwargs[keyword.arg] = of(keyword.value, keyword.arg)
+    return args, kwargs
+
+
+def _converted(name: str, value: Any, annotation: Any, func: Func) -> Any:
+    """The value of a parameter: cast to its annotation if it has one."""
+    if is_scalar_type(annotation):
+        if not is_scalar(value):
+            wanted = getattr(annotation, "__name__", None) or str(annotation)
+            raise type_error(f"argument `{name}` of `{func.function.__name__}` takes a scalar ({wanted}), got {describe(value)}")
+        return scalar.cast(value, ops.as_dtype(annotation))
+    if isinstance(annotation, AggregateType):
+        try:
+            return settle(annotation.build(annotation.leaves_of(value)))
+        except SpirogradTypeError as error:
+            raise type_error(f"argument `{name}` of `{func.function.__name__}`: {error.message}", error.hint) from None
+    return settle(value) if is_scalar(value) and not is_template(annotation) else value
+
+
+def _copy_back(
+    t: Tracer, callee: Callee, node: ast.Call, frame: Frame, given: Mapping[str, Any], references: Mapping[str, Argument]
+) -> None:
+    """Store what parameters taken by reference have become to the variables that they stand for."""
+    func, changed = callee.func, list[tuple[ast.expr, Lvalue, Any]]()
+    for name, argument in references.items():
+        held = frame.variables.get(name, given[name])
+        if held is given[name] or isinstance(argument.lvalue, (Element, StructElement)):
+            continue
+        if argument.lvalue is not None and argument.node is not None:
+            changed.append((argument.node, argument.lvalue, held.lvalue.load() if isinstance(held, MemoryVariable) else held))
+        elif argument.node is None and func.changes_object and name == callee.parameters[0]:
+            name = func.function.__name__
+            raise type_error(f"`{name}` changes its struct, which the call does not name", f"call it on a variable: `s.{name}(...)`")
+    check_foreseen(t, node, [argument for argument, _, _ in changed])
+    for _, lvalue, value in changed:
+        lvalue.store(value)

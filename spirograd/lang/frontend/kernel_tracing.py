@@ -1,0 +1,138 @@
+"""Tracing a kernel: from its syntax tree and arguments to kernel IR, and what the kernel takes from outside."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from spirograd.base.dtypes import u32
+from spirograd.base.errors import SpirogradSyntaxError
+from spirograd.base.python_limits import deep_recursion
+from spirograd.ir import ops as ir
+from spirograd.ir.builder import Builder
+from spirograd.ir.nodes import FieldRef, Kernel, TempRef
+from spirograd.lang import context, ops, scalar
+from spirograd.lang.context import LanguageOptions, Trace
+from spirograd.lang.frontend.call_effects import Unforeseen
+from spirograd.lang.frontend.captures import Captures
+from spirograd.lang.frontend.frames import Frame
+from spirograd.lang.frontend.function_bodies import function_body
+from spirograd.lang.frontend.guards import Path
+from spirograd.lang.frontend.handlers import HANDLERS
+from spirograd.lang.frontend.parameters import Parameter
+from spirograd.lang.frontend.runtime_values import leaves
+from spirograd.lang.frontend.source import Source
+from spirograd.lang.frontend.special_forms import NeedsRandom
+from spirograd.lang.frontend.syntax_facts import RESULT, RNG
+from spirograd.lang.frontend.tracer import Foreseen, Tracer
+from spirograd.lang.leaves import AggregateType, leaf_dtypes
+from spirograd.lang.scalar import Value
+
+
+class TracedKernel(NamedTuple):
+    """``kernel``: the IR; ``returns``: the type of its result, or None; ``fields``: which field each reference stands for; ``warnings``:
+    for the user, by what they are about."""
+
+    kernel: Kernel
+    returns: Any
+    captures: Captures
+    fields: Mapping[FieldRef, Any]
+    warnings: Mapping[Hashable, str]
+
+
+def trace_kernel(
+    source: Source, parameters: Sequence[Parameter], returns: Any, args: Sequence[Any], options: LanguageOptions
+) -> TracedKernel:
+    """Trace a kernel for arguments like ``args``. ``returns``: the annotation of its result.
+
+    What the loops of a kernel carry must be known before their bodies are traced. Where tracing finds out more, it begins again.
+    """
+    draws_random, foreseen = False, Foreseen()
+    while True:
+        try:
+            return _trace(source, parameters, returns, args, options, draws_random, foreseen)
+        except NeedsRandom:
+            draws_random = True
+        except Unforeseen as found:
+            foreseen.setdefault(found.call, []).extend(found.arguments)
+
+
+def _trace(
+    source: Source,
+    parameters: Sequence[Parameter],
+    annotation: Any,
+    args: Sequence[Any],
+    options: LanguageOptions,
+    draws_random: bool,
+    foreseen: Foreseen,
+) -> TracedKernel:
+    trace, loc = Trace(Builder(), options), source.loc(source.tree, None)
+    before = context.set_trace(trace)
+    try:
+        trace.b.loc = loc
+        returns = None if annotation in (inspect.Signature.empty, None, type(None)) else _result_type(annotation)
+        frame = Frame(source, source.names(), True, returns, constants=frozenset(p.name for p in parameters))
+        t = Tracer(trace, frame, HANDLERS, foreseen)
+        trace.b.begin()
+        _declare(t, parameters, args)
+        if draws_random:
+            seed = Value(trace.b.emit(ir.seed, type=u32))
+            t.random_key = (seed, scalar.constant(0, u32))
+            frame.variables[RNG] = scalar.constant(0, u32)
+        _refuse_assigned_arguments(source, parameters)
+        with deep_recursion():
+            function_body(t, source.tree.body)
+        results = _store_result(t, returns)
+        body = trace.b.end()
+    finally:
+        context.set_trace(before)
+    arguments, functions = tuple(t.captures.declarations.args), tuple(t.real_functions.functions)
+    kernel = Kernel(source.name, arguments, body, results, loc, functions)
+    return TracedKernel(kernel, returns, t.captures, t.fields, trace.warnings)
+
+
+def _declare(t: Tracer, parameters: Sequence[Parameter], args: Sequence[Any]) -> None:
+    """Declare the arguments of the kernel, and bind its parameters to them."""
+    for number, (parameter, value) in enumerate(zip(parameters, args)):
+        for names, obj in parameter.constants(value):
+            t.captures.reachable(Path(number, names), obj)
+        t.frame.variables[parameter.name] = parameter.declare(value, t.captures.declarations)
+
+
+def _refuse_assigned_arguments(source: Source, parameters: Sequence[Parameter]) -> None:
+    """Arguments of kernels are constants of the launch."""
+    names = {p.name for p in parameters}
+    for node in ast.walk(source.tree) if names else ():
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in names:
+            message = f"argument `{node.id}` of a kernel cannot be assigned to"
+            raise SpirogradSyntaxError(message, source.loc(node, None), f"copy it first: `{node.id}_ = {node.id}`")
+
+
+# --- the result --------------------------------------------------------------------------------------------------------------
+
+
+def _result_type(annotation: Any) -> Any:
+    if isinstance(annotation, AggregateType):
+        return annotation
+    if isinstance(annotation, (tuple, list)) or getattr(annotation, "__origin__", None) is tuple:
+        hint = "return a vector, `-> sg.types.Vector[2, sg.f32]`, or a struct, `-> sg.types.struct(n=sg.i32, x=sg.f32)`, or store to fields"
+        raise scalar.type_error("a kernel returns one value", hint)
+    return ops.as_dtype(annotation)
+
+
+def _store_result(t: Tracer, returns: Any) -> tuple[TempRef, ...]:
+    """Store the value of the kernel where the launcher reads it."""
+    if returns is None:
+        return ()
+    value, source = t.frame.variables.get(RESULT), t.frame.source
+    if value is None:
+        message = f"kernel `{source.name}` says that it returns a value, but does not on every path"
+        raise SpirogradSyntaxError(message, source.loc(source.tree, None), "end it with `return`")
+    refs = []
+    for k, (leaf, dtype) in enumerate(zip(leaves(value), leaf_dtypes(returns))):
+        ref = TempRef(f"result{k}", dtype)
+        t.b.store(ref, scalar.cast(leaf, dtype).op)
+        refs.append(ref)
+    return tuple(refs)

@@ -1,0 +1,94 @@
+"""What run-time loops go over: ranges, and spaces of several indices, which are flattened to one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from spirograd.base.dtypes import i32, i64, promote
+from spirograd.lang import forms, scalar
+from spirograd.lang.data.field import MatrixField, ScalarField, StructField
+from spirograd.lang.data.scalar_field import indices_of
+from spirograd.lang.data.tree import SNode
+from spirograd.lang.frontend.array_proxy import ArrayProxy
+from spirograd.lang.frontend.trip_counts import extent, product
+from spirograd.lang.scalar import Value, type_error
+
+
+class RunTimeRange:
+    """``range`` with bounds that the kernel computes."""
+
+    def __sg_describe__(self) -> str:
+        return "a range whose bounds are only known at run time"
+
+    def __init__(self, begin: Any, end: Any, step: Any = 1) -> None:
+        self.begin, self.end, self.step = begin, end, step
+
+
+class LoopSpace(NamedTuple):
+    """The number of points, and the function that decodes a flat index into indices."""
+
+    size: Value
+    decode: Callable[[Value], list[Value]]
+
+
+def loop_space(space: Any) -> LoopSpace | None:
+    """The points of ``space``; None if it has no indices."""
+    return next((make(space) for types, make in _SPACES if isinstance(space, types)), None)
+
+
+def _ndrange_space(space: forms.ndrange, fits: bool = False) -> LoopSpace:
+    """The points of an ndrange, the last axis fastest. ``fits``: see `product`."""
+    extents, begins = [], []
+    for begin, end in space.bounds:
+        low, high = scalar.as_value(begin), scalar.as_value(end)
+        if low.dtype.is_float or high.dtype.is_float:
+            raise type_error("the bounds of an ndrange are integers", "cast them: `int(x)`; `//` divides integers to an integer")
+        low, high, _ = scalar.unify(scalar.cast(low, i32) if low.dtype.bits < 32 else low, high)
+        begins.append(low)
+        extents.append(extent(low, high))
+    total = product(extents, fits)
+    order = [extents[axis][0] for axis in space.axes]
+    t = functools.reduce(promote, [n.dtype for n in begins])
+
+    def decode(index: Value) -> list[Value]:
+        out: list[Value] = [index] * len(order)
+        for position in reversed(range(len(order))):
+            axis = space.axes[position]
+            here = index if position == 0 else scalar.raw_mod(index, order[position])
+            index = index if position == 0 else scalar.raw_div(index, order[position])
+            out[axis] = scalar.cast(here, t) + begins[axis]
+        return out
+
+    return LoopSpace(total, decode)
+
+
+def _array_space(array: ArrayProxy) -> LoopSpace:
+    """All elements of an array."""
+    shape = array.shape
+    if not shape:
+        return LoopSpace(scalar.constant(1), lambda index: [])
+    # The type of arrays tells whether they are larger.
+    return _ndrange_space(forms.ndrange(*[scalar.cast(n, i64) for n in shape] if array.decl.wide else shape), True)
+
+
+def _field_space(field: ScalarField | MatrixField | StructField | SNode) -> LoopSpace:
+    """All elements of a field, or cells of a node, in the order of memory."""
+    total = 1
+    for n in field.shape:
+        total *= n
+
+    def decode(index: Value) -> list[Value]:
+        if isinstance(field, SNode):
+            return indices_of(field.decode(), len(field.shape), (), index)
+        return list(field.loop_order(index))
+
+    return LoopSpace(scalar.constant(total, i64 if total > 2**31 - 1 else i32), decode)
+
+
+_SPACES: tuple[tuple[tuple[type, ...], Callable[[Any], LoopSpace]], ...] = (
+    ((forms.ndrange,), _ndrange_space),
+    ((ScalarField, MatrixField, StructField, SNode), _field_space),
+    ((ArrayProxy,), _array_space),
+)

@@ -1,0 +1,114 @@
+"""Parallel loops: which loops can be, and what their iterations do with variables from outside."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from typing import Any
+
+from spirograd.base.dtypes import u32
+from spirograd.ir import ops as ir
+from spirograd.ir.nodes import LoopAttr
+from spirograd.lang import randoms, scalar
+from spirograd.lang.frontend.call_effects import changed_arguments, changed_names, is_atomic, static_callee
+from spirograd.lang.frontend.control import block
+from spirograd.lang.frontend.loop_dependences import ORDERED, PRIVATE, SHARED, sharing
+from spirograd.lang.frontend.runtime_values import is_runtime
+from spirograd.lang.frontend.serial_loops import INDEX, LOOP_LOCAL, Bind
+from spirograd.lang.frontend.syntax_facts import BREAK, CONTINUE, RETURNED, RNG, jumps, names_in
+from spirograd.lang.frontend.tracer import Tracer
+from spirograd.lang.frontend.variables import MemoryVariable, end_scope, move_to_memory
+from spirograd.lang.scalar import Value
+
+
+def parallel_loop(t: Tracer, node: ast.For, begin: Value, end: Value, bind: Bind, options: dict[str, Any]) -> None:
+    """A parallel `for` operation, from ``begin`` to below ``end``; ``bind`` gives the targets their values."""
+    _refuse_jumps(t, node)
+    b, random_key = t.b, t.random_key
+    memory = {name: held for name, held in t.frame.variables.items() if isinstance(held, MemoryVariable)}
+    _share_variables(t, node)
+    before, loc = dict(t.frame.variables) | memory, b.loc
+    t.parallel_loops += 1
+    (index,) = b.begin(begin.op.type)
+    if random_key is not None:
+        seed = Value(b.emit(ir.seed, type=u32))
+        t.random_key = (randoms.stream_key(seed, t.parallel_loops), scalar.cast(Value(index), u32))
+        t.frame.variables[RNG] = scalar.constant(0, u32)
+    bind(Value(index))
+    t.frame.variables[CONTINUE] = scalar.constant(False)
+    block(t, node.body)
+    region = b.end()
+    end_scope(t, before, LOOP_LOCAL)
+    t.frame.out_of_scope |= {name: INDEX for name in names_in(node.target) if name not in before}
+    t.random_key = random_key
+    attr = LoopAttr(True, str(options.get("name") or ""), int(options.get("block_dim") or 0))
+    b.loc = loc
+    b.emit(ir.for_, begin.op, end.op, attr=attr, type=(), regions=(region,))
+
+
+def _refuse_jumps(t: Tracer, node: ast.For) -> None:
+    """SpirogradSyntaxError for a jump out of a parallel loop."""
+    taken = jumps(node.body)
+    if BREAK in taken:
+        raise t.syntax_error(
+            "`break` cannot leave a parallel loop",
+            _find(node, ast.Break),
+            "put `sg.loop_config(serialize=True)` before the loop, or loop in an inner loop",
+        )
+    if RETURNED in taken:
+        raise t.syntax_error(
+            "a parallel loop cannot return from the kernel", _find(node, ast.Return), "store the result, and return it after the loop"
+        )
+
+
+def _find(node: ast.AST, kind: type[ast.AST]) -> ast.AST:
+    return next(n for n in ast.walk(node) if isinstance(n, kind))
+
+
+def needs_order(t: Tracer, node: ast.For, begin: Value, end: Value) -> bool:
+    """Whether a loop that could be parallel must run in order all the same.
+
+    A function may leave its loops early; and the iterations of any loop may hand on values in variables.
+    """
+    if not t.frame.is_kernel and jumps(node.body) & {BREAK, RETURNED}:
+        return True
+    for name, use in _outer_variables(t, node):
+        if use == ORDERED:
+            if not _at_most_one(begin, end):
+                t.trace.warn(
+                    ("order", str(t.b.loc), name),
+                    f"{t.b.loc}: this loop runs in order, not in parallel: `{name}` carries a value from one iteration to the next or "
+                    "to what follows. If the order does not matter, update it with `+=` or `sg.atomic_max(...)`; "
+                    "`sg.loop_config(serialize=True)` silences this.",
+                )
+            return True
+    return False
+
+
+def _at_most_one(begin: Value, end: Value) -> bool:
+    """Whether a loop is known to run once at most, as ``for _ in range(1)``, which makes what is inside run in order."""
+    first, last = scalar.known(begin), scalar.known(end)
+    return isinstance(first, int) and isinstance(last, int) and last - first <= 1
+
+
+def _outer_variables(t: Tracer, node: ast.For) -> list[tuple[str, str]]:
+    """Variables from outside that a parallel loop may change, and how its iterations use them."""
+    frame = t.frame
+    changed = (name for name in sorted(changed_names(t, node.body) - names_in(node.target)) if not name.startswith("%"))
+    names = [name for name in changed if is_runtime(frame.variables.get(name)) or isinstance(frame.variables.get(name), MemoryVariable)]
+    references = functools.partial(changed_arguments, t)
+
+    def calls_atomic(call: ast.Call) -> bool:
+        return is_atomic(static_callee(t, call.func))
+
+    return [(name, sharing(name, node, frame.source.tree, name in frame.by_reference, references, calls_atomic)) for name in names]
+
+
+def _share_variables(t: Tracer, node: ast.For) -> None:
+    """Variables from outside that the iterations update together move to memory; of the private ones each iteration gets a copy."""
+    for name, use in _outer_variables(t, node):
+        held = t.frame.variables[name]
+        if use == SHARED and not isinstance(held, MemoryVariable):
+            move_to_memory(t, name)
+        elif use == PRIVATE and isinstance(held, MemoryVariable):
+            t.frame.variables[name] = held.lvalue.load()

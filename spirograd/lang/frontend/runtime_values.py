@@ -1,0 +1,107 @@
+"""Values that the kernel computes: scalars, and the vectors and structs that are made of scalars.
+
+The IR has scalars only. `leaves` takes an aggregate apart, and `rebuild` makes one of the same structure from other scalars: so aggregates
+pass through branches, loops and calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from spirograd.lang import scalar
+from spirograd.lang.frontend import lossy_conversions
+from spirograd.lang.matrix import Matrix, make
+from spirograd.lang.scalar import Value, describe, type_error
+from spirograd.lang.struct import Struct, make_struct
+
+
+def is_runtime(x: Any) -> bool:
+    """Whether ``x`` is a value that the kernel computes (rather than an object known while compiling)."""
+    return isinstance(x, (Value, Matrix, Struct))
+
+
+def contains_runtime(x: Any) -> bool:
+    """Whether ``x`` is, or holds, something that the kernel computes."""
+    if isinstance(x, dict):
+        return any(contains_runtime(e) for e in x.values())
+    if isinstance(x, (list, tuple, set)):
+        return any(contains_runtime(e) for e in x)
+    return is_runtime(x)
+
+
+def leaves(x: Any) -> list[Value]:
+    """The scalars of a run-time value, in order."""
+    if isinstance(x, Matrix):
+        return [scalar.as_value(e) for e in x.entries]
+    if isinstance(x, Struct):
+        return [leaf for member in x.entries.values() for leaf in leaves(member)]
+    return [scalar.as_value(x)]
+
+
+def rebuild(model: Any, values: Sequence[Value]) -> Any:
+    """A value of the structure of ``model`` from its scalars."""
+    return _rebuild(model, list(reversed(values)))
+
+
+def _rebuild(model: Any, stack: list[Value]) -> Any:
+    if isinstance(model, Matrix):
+        return make([stack.pop() for _ in model.entries], model.shape)
+    if isinstance(model, Struct):
+        return model.with_entries({name: _rebuild(member, stack) for name, member in model.entries.items()})
+    return stack.pop()
+
+
+def settle(x: Any) -> Any:
+    """``x`` as something a variable can hold: numbers become typed constants, in vectors and structs too."""
+    if scalar.is_scalar(x):
+        return scalar.as_value(x)
+    if isinstance(x, (Matrix, Struct)):
+        return rebuild(x, leaves(x))
+    return x
+
+
+def pack_tuple(value: tuple[Any, ...]) -> Any:
+    """A tuple of run-time values as a struct, so that the tuples of several `return` statements can be merged; others as they are."""
+    members = [pack_tuple(v) if isinstance(v, tuple) else settle(v) for v in value]
+    if not members or not all(is_runtime(m) for m in members):
+        return value
+    return make_struct({f"{k}": m for k, m in enumerate(members)}, _TUPLE)
+
+
+def unpack_tuple(value: Any) -> Any:
+    """What `pack_tuple` was given."""
+    if isinstance(value, Struct) and value._methods is _TUPLE:
+        return tuple(unpack_tuple(v) for v in value.entries.values())
+    return value
+
+
+_TUPLE: dict[str, Any] = {}  # marks such structs
+
+
+def same_structure(a: Any, b: Any) -> bool:
+    """Whether two run-time values have the same structure (types of scalars apart)."""
+    if isinstance(a, Matrix) and isinstance(b, Matrix):
+        return bool(a.shape == b.shape)
+    if isinstance(a, Struct) and isinstance(b, Struct):
+        return list(a.entries) == list(b.entries) and all(same_structure(a.entries[k], b.entries[k]) for k in a.entries)
+    return isinstance(a, Value) and isinstance(b, Value)
+
+
+def convert(value: Any, model: Any, what: str) -> Any:
+    """``value`` with the structure and the types of ``model``, as assignment to an existing variable has it."""
+    if isinstance(model, Matrix) and scalar.is_scalar(value):
+        value = make([value] * len(model.entries), model.shape)
+    if isinstance(model, Matrix) and isinstance(value, (list, tuple)):
+        value = Matrix(value)
+    if isinstance(model, Value) and isinstance(value, float):  # a literal, which adapts: 0.1 for an f64 is not rounded to f32 first
+        lossy_conversions.check([value], [model.dtype], what, lossy_conversions.VARIABLE)
+        return scalar.cast(value, model.dtype)
+    value = settle(value)
+    if not is_runtime(value) or not same_structure(value, model):
+        raise type_error(
+            f"cannot assign {describe(value)} to {what}, which is {describe(model)}", "use another name for a value of another kind"
+        )
+    values, types = leaves(value), [m.dtype for m in leaves(model)]
+    lossy_conversions.check(values, types, what, lossy_conversions.VARIABLE)
+    return rebuild(model, [scalar.cast(v, t) for v, t in zip(values, types)])

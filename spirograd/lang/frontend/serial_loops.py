@@ -1,0 +1,192 @@
+"""Serial loops: `for` and `while` operations, whose loop-carried values are the variables that the body changes."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from spirograd.base.dtypes import u1
+from spirograd.ir.nodes import Op
+from spirograd.lang import scalar
+from spirograd.lang.frontend.call_effects import changed_arguments, changed_names
+from spirograd.lang.frontend.control import block, condition
+from spirograd.lang.frontend.frames import LoopScope
+from spirograd.lang.frontend.runtime_values import leaves
+from spirograd.lang.frontend.syntax_facts import BREAK, CONTINUE, RETURNED, assigned, jumps, names_in
+from spirograd.lang.frontend.tracer import Handler, Tracer
+from spirograd.lang.frontend.variables import bind, end_scope, runtime_variables, scalars_of
+from spirograd.lang.scalar import Value
+
+LOOP_LOCAL = "it is assigned inside a loop; assign it before the loop to use it afterwards"
+INDEX = "it is the index of a loop, and ends with it; keep it in a variable that is assigned before the loop"
+# Gives the loop's targets their values, from the index of the flat loop.
+Bind = Callable[[Value], None]
+
+
+def refuse_else(t: Tracer, node: ast.For | ast.While) -> None:
+    """SpirogradSyntaxError for a loop with an `else`."""
+    if node.orelse:
+        raise t.syntax_error("`else` of a loop is not supported in kernels", node.orelse[0], "use a flag")
+
+
+# --- while -------------------------------------------------------------------------------------------------------------------
+
+
+def _while(t: Tracer, node: ast.While) -> None:
+    refuse_else(t, node)
+
+    def test() -> Value:
+        value = condition(t, node.test)
+        return value if isinstance(value, Value) else scalar.constant(value)
+
+    t.frame.loops.append(LoopScope("serial", t.b.depth + 1))
+    try:
+        if _condition_assigns(t, node.test):
+            _loop_with_jumps(t, lambda: scalar.constant(True), [_leave_unless(node.test), *node.body])
+        else:
+            _loop_with_jumps(t, test, node.body)
+    finally:
+        t.frame.loops.pop()
+
+
+def _condition_assigns(t: Tracer, test: ast.expr) -> bool:
+    """Whether evaluating the condition of a loop changes variables (or draws random numbers): its region could not pass them on."""
+    draws = t.random_key is not None and any(isinstance(n, ast.Call) for n in ast.walk(test))
+    return draws or bool(assigned([ast.Expr(test)], functools.partial(changed_arguments, t)))
+
+
+def _leave_unless(test: ast.expr) -> ast.If:
+    """``if not test: break``, at the source location of ``test``."""
+    stop = ast.copy_location(ast.Break(), test)
+    return ast.copy_location(ast.If(ast.copy_location(ast.UnaryOp(ast.Not(), test), test), [stop], []), test)
+
+
+def _loop_with_jumps(
+    t: Tracer,
+    test: Callable[[], Value],
+    body: Sequence[ast.stmt],
+    counter: str | None = None,
+    start: Callable[[], None] = lambda: None,
+    step: Callable[[], None] = lambda: None,
+) -> None:
+    """A `while` operation around ``body``, left early by its jumps; ``start`` and ``step`` begin and end each iteration, ``counter`` is
+    the variable that they use."""
+    taken = jumps(body)
+    changed = changed_names(t, body) | ({counter} if counter else set())
+    saved = {name: t.frame.variables.get(name) for name in (BREAK, CONTINUE)}
+    if BREAK in taken:
+        t.frame.variables[BREAK] = scalar.constant(False)
+        changed.add(BREAK)
+    flags = [f for f in (BREAK, RETURNED) if f in taken]
+
+    def go_on() -> Value:
+        value = test()
+        for flag in flags:
+            value = scalar.bit_and(scalar.logical_not(t.frame.variables[flag]), value)
+        return value
+
+    def once() -> None:
+        t.frame.variables[CONTINUE] = scalar.constant(False)
+        start()
+        block(t, body)
+        step()
+
+    _while_op(t, go_on, once, runtime_variables(t, changed - {CONTINUE}))
+    for name, value in saved.items():
+        t.frame.variables.pop(name, None)
+        if value is not None:
+            t.frame.variables[name] = value
+
+
+def _while_op(t: Tracer, test: Callable[[], Value], body: Callable[[], None], carried: Sequence[str]) -> None:
+    """A `while` operation with the loop-carried variables ``carried``."""
+    b, before, loc = t.b, dict(t.frame.variables), t.b.loc
+    models = {name: before[name] for name in carried}
+    initial = scalars_of(t, carried)
+    types, names = [op.type for op in initial], _names_of_scalars(carried, models)
+    bind(t, carried, models, b.begin(*types, names=names))
+    test_region = b.end([test().op])
+    t.frame.variables = dict(before)
+    bind(t, carried, models, b.begin(*types, names=names))
+    body()
+    body_region = b.end(_next_values(t, carried, models))
+    end_scope(t, before, LOOP_LOCAL)
+    b.loc = loc
+    bind(t, carried, models, b.while_(initial, test_region, body_region))
+
+
+# --- for ---------------------------------------------------------------------------------------------------------------------
+
+
+def serial_loop(t: Tracer, node: ast.For, begin: Value, end: Value, bind_targets: Bind) -> None:
+    """A `for` statement whose iterations run in order, from ``begin`` to below ``end``."""
+    taken, targets, variables = jumps(node.body), names_in(node.target), t.frame.variables
+    hidden = {name: variables.pop(name) for name in targets if name in variables}
+    if BREAK not in taken and RETURNED not in taken:
+
+        def body(index: Value) -> None:
+            bind_targets(index)
+            t.frame.variables[CONTINUE] = scalar.constant(False)
+            block(t, node.body)
+
+        _for_op(t, begin.op, end.op, body, changed_names(t, node.body) - targets)
+    else:
+        _serial_loop_with_jumps(t, node, begin, end, bind_targets)
+    t.frame.out_of_scope |= dict.fromkeys(targets, INDEX)
+    t.frame.variables.update(hidden)
+
+
+def _serial_loop_with_jumps(t: Tracer, node: ast.For, begin: Value, end: Value, bind_targets: Bind) -> None:
+    """As a `while` operation over a counter."""
+    counter = f"%index{len(t.frame.loops)}"
+    t.frame.variables[counter] = begin
+
+    def test() -> Value:
+        return scalar.cast(scalar.less(t.frame.variables[counter], end), u1)
+
+    def start() -> None:
+        bind_targets(t.frame.variables[counter])
+
+    def step() -> None:
+        t.frame.variables[counter] = t.frame.variables[counter] + 1
+
+    _loop_with_jumps(t, test, node.body, counter, start, step)
+    del t.frame.variables[counter]
+
+
+def _for_op(t: Tracer, begin: Op, end: Op, body: Callable[[Value], None], changed: set[str]) -> None:
+    """A serial `for` operation; ``body`` gets the index."""
+    b, carried = t.b, runtime_variables(t, changed)
+    before, loc = dict(t.frame.variables), b.loc
+    models = {name: before[name] for name in carried}
+    initial = scalars_of(t, carried)
+    index, *params = b.begin(begin.type, *[op.type for op in initial], names=_names_of_scalars(carried, models))
+    bind(t, carried, models, params)
+    body(Value(index))
+    region = b.end(_next_values(t, carried, models))
+    end_scope(t, before, LOOP_LOCAL)
+    b.loc = loc
+    bind(t, carried, models, b.for_(begin, end, initial, region))
+
+
+def _next_values(t: Tracer, carried: Sequence[str], models: dict[str, Any]) -> list[Op]:
+    """The loop-carried values for the next iteration."""
+    out: list[Op] = []
+    for name in carried:
+        out += [scalar.cast(v, m.dtype).op for v, m in zip(leaves(t.frame.variables[name]), leaves(models[name]))]
+    return out
+
+
+def _names_of_scalars(carried: Sequence[str], models: dict[str, Any]) -> list[str | None]:
+    """What the source calls each loop-carried scalar; None for what only the compiler has."""
+    names: list[str | None] = []
+    for name in carried:
+        parts = leaves(models[name])
+        for k in range(len(parts)):
+            names.append(None if name.startswith("%") else name if len(parts) == 1 else f"{name}[{k}]")
+    return names
+
+
+HANDLERS: dict[type[ast.AST], Handler] = {ast.While: _while}

@@ -1,0 +1,142 @@
+"""Calls that mean something special to the front end: it needs the expressions that are their arguments, or the state of tracing."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from spirograd.base.dtypes import u32
+from spirograd.base.errors import SpirogradCompilationError, SpirogradTypeError
+from spirograd.lang import forms, ops, randoms, scalar
+from spirograd.lang.frontend.access import lvalue_of
+from spirograd.lang.frontend.call_effects import check_foreseen
+from spirograd.lang.frontend.expressions import arguments, values_of
+from spirograd.lang.frontend.formatted_text import emit_print, text_parts
+from spirograd.lang.frontend.lvalues import Element, Lvalue
+from spirograd.lang.frontend.runtime_values import is_runtime
+from spirograd.lang.frontend.syntax_facts import RNG
+from spirograd.lang.frontend.tracer import Handler, Tracer
+from spirograd.lang.matrix import Matrix
+from spirograd.lang.scalar import Value, describe, type_error
+
+
+class NeedsRandom(Exception):
+    """The kernel draws random numbers: trace it again, with the counter carried through loops."""
+
+
+def _static(t: Tracer, node: ast.Call) -> Any:
+    values = values_of(t, node.args)
+    if not values:
+        raise type_error("`static` needs an argument")
+    for value, argument in zip(values, node.args):
+        if is_runtime(value) and not (isinstance(value, Matrix) and not any(isinstance(e, Value) for e in value.entries)):
+            raise SpirogradTypeError(
+                f"`sg.static` needs what is known while compiling, got {describe(value)}",
+                t.frame.loc(argument),
+                "closures, template arguments, shapes of fields and literals are known; variables of the kernel are not",
+            )
+    return forms.static(*values)
+
+
+def _static_assert(t: Tracer, node: ast.Call) -> None:
+    values, kwargs = arguments(t, node)
+    if not 1 <= len(values) <= 2:
+        raise t.syntax_error("`static_assert` takes a condition and a message", node)
+    t.at(node.args[0])
+    if is_runtime(values[0]):
+        raise type_error("`static_assert` needs a condition that is known while compiling", "use `assert`")
+    if not values[0]:
+        message = values[1] if len(values) > 1 else kwargs.get("message", "")
+        raise SpirogradCompilationError(f"static assertion failed{': ' + str(message) if message else ''}", t.b.loc)
+
+
+# --- atomic operations -------------------------------------------------------------------------------------------------------
+
+
+def _operands(t: Tracer, node: ast.Call, what: str, count: int) -> tuple[Lvalue, list[Any]]:
+    """The memory that an atomic operation changes, and its other operands."""
+    if len(node.args) != count or node.keywords:
+        raise type_error(f"`{what}` takes {count} arguments, got {len(node.args) + len(node.keywords)}")
+    target = node.args[0]
+    lvalue = lvalue_of(t, target)
+    if lvalue is None:
+        raise type_error(f"`{what}` needs an element of a field or array, or a variable, as its first argument")
+    if isinstance(target, ast.Name) and target.id in t.frame.constants:
+        hint = "copy it to a variable, or pass an array"
+        raise type_error(f"`{what}` cannot change argument `{target.id}` of the kernel", hint)
+    values = values_of(t, node.args[1:])
+    t.at(node)
+    return lvalue, values
+
+
+def _atomic(kind: str, t: Tracer, node: ast.Call) -> Any:
+    lvalue, (value,) = _operands(t, node, f"atomic_{kind}", 2)
+    check_foreseen(t, node, node.args[:1])
+    return lvalue.atomic(kind, value)
+
+
+def _atomic_cas(t: Tracer, node: ast.Call) -> Any:
+    lvalue, (expected, desired) = _operands(t, node, "atomic_cas", 3)
+    if not isinstance(lvalue, Element) or lvalue.shape:
+        raise type_error("`atomic_cas` needs a scalar element of a field or array")
+    return lvalue.compare_and_swap(expected, desired)
+
+
+# --- the rest ----------------------------------------------------------------------------------------------------------------
+
+
+def _random(draw: Callable[..., Value], t: Tracer, node: ast.Call) -> Value:
+    if t.random_key is None:
+        raise NeedsRandom
+    args, kwargs = arguments(t, node)
+    t.at(node)
+    if len(args) + len(kwargs) > 1 or set(kwargs) - {"dtype"}:
+        raise type_error("a random number takes nothing but its type", "scale it yourself: `low + (high - low) * sg.random()`")
+    dtype = ops.as_dtype(kwargs.get("dtype", args[0] if args else float))
+    if draw is randoms.normal and not dtype.is_float:
+        raise type_error(f"`randn` gives floats, not {dtype}", "`sg.random(sg.i32)` draws integers")
+    counter = t.frame.variables[RNG]
+    t.frame.variables[RNG] = scalar.add(counter, scalar.constant(1, u32))
+    return draw(dtype, counter, *t.random_key)
+
+
+def _super(t: Tracer, node: ast.Call) -> Any:
+    """``super()``: Python finds the class and the object by itself, from the method that is running."""
+    if node.args or node.keywords:
+        args, kwargs = arguments(t, node)
+        return super(*args, **kwargs)
+    cls, first = t.frame.names.get("__class__"), next(iter(t.frame.variables.values()), None)
+    if not isinstance(cls, type) or not isinstance(first, cls):
+        raise t.syntax_error("`super()` works in methods of a class", node, "name the class: `Base.method(self, ...)`")
+    return super(cls, first)
+
+
+def _print(t: Tracer, node: ast.Call) -> None:
+    args, kwargs = arguments(t, node)
+    t.at(node)
+    unknown = set(kwargs) - {"sep", "end"}
+    if unknown:
+        raise type_error(f"`print` in a kernel has no argument `{unknown.pop()}`", "it takes sep and end")
+    for name, value in kwargs.items():
+        if not isinstance(value, str):
+            raise type_error(f"`{name}` of `print` is a string known while compiling, not {describe(value)}")
+    parts: list[Any] = []
+    for k, value in enumerate(args):
+        parts += [kwargs.get("sep", " ")] if k else []
+        parts += text_parts(value)
+    emit_print([*parts, kwargs.get("end", "\n")])
+
+
+FORMS: dict[Any, Handler] = {
+    forms.static: _static,
+    forms.static_assert: _static_assert,
+    forms.atomic_cas: _atomic_cas,
+    forms.random: functools.partial(_random, randoms.uniform),
+    forms.randn: functools.partial(_random, randoms.normal),
+    builtins.print: _print,
+    builtins.super: _super,
+    **{function: functools.partial(_atomic, kind) for function, kind in forms.ATOMICS.items()},
+}

@@ -1,0 +1,102 @@
+"""A kernel compiled for one signature: types of arrays, values of template arguments, attributes of these that the kernel read."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+from spirograd.base.tracebacks import frames_hidden
+from spirograd.ir import nodes
+from spirograd.lang import leaves
+from spirograd.lang.data.field import StructField
+from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.tree import trees_of
+from spirograd.lang.frontend.fingerprints import fingerprint, named_by
+from spirograd.lang.frontend.guards import guards
+from spirograd.lang.frontend.kernel_tracing import TracedKernel
+from spirograd.lang.frontend.parameters import array_signature
+
+
+class Specialization:
+    """A kernel traced for one signature, and compiled when it is first launched (`prepare` gives its launch plan): of one whose derivative
+    alone is wanted, that is never. ``key``: what its kernel knows it by. ``guards``: attributes of template arguments that were constants
+    of the compilation.
+
+    Fields that the key or a guard names are not kept alive: without them nothing can launch it. Those that the kernel itself names are.
+    """
+
+    def __init__(self, traced: TracedKernel, prepare: Callable[[nodes.Kernel], Any], key: Any = ()) -> None:
+        captures = traced.captures
+        self.kernel = traced.kernel
+        self._prepare = prepare
+        self.returns = traced.returns
+        self.fields = WeakValueDictionary(traced.fields)
+        named = named_by((key, *map(fingerprint, captures.guarded.values())))
+        mortal = {id(field) for obj in named for field in _with_members(obj)}
+        self._kept = [field for field in traced.fields.values() if id(field) not in mortal]
+        self.footprint: Any = None  # what a tape knows of it
+        self.trees = trees_of(self.fields.values(), self)
+        self.forget: Callable[[], None] = lambda: None  # has its kernel forget it
+        self.derivatives: dict[str, Any] = {}  # by mode: see `gradients.specialized`
+        self.captures: list[tuple[Any, Any]] = [(array, None) if path is None else (None, path.getter()) for array, path in captures.arrays]
+        self.guards = guards(captures.guarded)
+        self.signatures = [(path.getter(), array_signature(array)) for array, path in captures.arrays if path is not None]
+        self.constant = not self.guards and not self.signatures
+
+    @functools.cached_property
+    def plan(self) -> Any:
+        with frames_hidden():
+            return self._prepare(self.kernel)
+
+    @functools.cached_property
+    def reports(self) -> bool:
+        """Whether launches may print or fail."""
+        return bool(self.plan.compiled.prints or self.plan.compiled.faults)
+
+    @functools.cached_property
+    def writes(self) -> set[int]:
+        """The numbers of the array arguments that are written."""
+        return {index for kind, index in self.plan.compiled.effects.writes if kind == "array"}
+
+    def release(self) -> None:
+        """One of its field trees was destroyed or collected: give back what was compiled. Nothing can launch it any more, but a tape that
+        recorded it, which then finds that the memory is gone. Takes no lock: the collector may call this at any time, in any thread."""
+        self.forget()
+        self.__dict__.pop("plan", None)
+        for derivative in list(self.derivatives.values()):
+            derivative.release()
+
+    @property
+    def last_number(self) -> int | None:
+        """That of the last launch, if there was one; see `LaunchPlan`."""
+        number: int | None = self.plan.last_number if "plan" in self.__dict__ else None
+        return number
+
+    def holds(self, args: Sequence[Any]) -> bool:
+        """Whether what was constant when this was compiled still is what it was."""
+        try:
+            for argument, look, checks in self.guards:
+                for is_same, now in zip(checks, look(args[argument])):
+                    if not is_same(now):
+                        return False
+            for get, signature in self.signatures:
+                array = get(args)
+                if not isinstance(array, Ndarray) or array_signature(array) != signature:
+                    return False
+        except AttributeError:
+            return False
+        return True
+
+    def result(self, values: tuple[Any, ...] | None) -> Any:
+        if self.returns is None or values is None:
+            return None
+        return leaves.build(self.returns, list(values))
+
+
+def _with_members(obj: Any) -> Iterator[Any]:
+    """``obj``, and if it is a field of structs, the fields of its members."""
+    yield obj
+    for member in obj.members.values() if isinstance(obj, StructField) else ():
+        yield from _with_members(member)

@@ -1,0 +1,130 @@
+"""The state of tracing one kernel: the builder, the function being traced with its variables, what the kernel takes from outside.
+
+A table maps each type of syntax node to the function that traces it. These functions live in one file for each subject, take the state as
+their first argument, and reach the functions of nodes inside of theirs by `Tracer.expression` and `Tracer.statement`; `handlers.py` joins
+the tables.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from spirograd.base.dtypes import DType
+from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradSyntaxError, render
+from spirograd.ir.builder import Builder
+from spirograd.ir.nodes import FieldRef, Function, TempRef
+from spirograd.lang.context import Trace
+from spirograd.lang.frontend.captures import Captures
+from spirograd.lang.frontend.frames import Frame
+from spirograd.lang.frontend.unsupported import unsupported_expression, unsupported_statement
+from spirograd.lang.scalar import Value
+
+# Traces a syntax node, of the type that the table has it for: gives the object that an expression stands for, None for a statement.
+Handler = Callable[["Tracer", Any], Any]
+# The arguments that calls were found to change while the kernel was traced before; see `call_effects.Unforeseen`.
+Foreseen = dict[ast.Call, list[ast.expr]]
+# What Python raises where our own checks have missed something.
+_INTERNAL_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
+
+class Handlers(NamedTuple):
+    """The functions that trace syntax nodes, by the type of the node."""
+
+    expressions: Mapping[type[ast.AST], Handler]
+    statements: Mapping[type[ast.AST], Handler]
+
+
+class CalledFunction(NamedTuple):
+    """A function that is called, and a value of the structure that it returns."""
+
+    function: Function
+    model: Any
+
+
+@dataclass(slots=True)
+class RealFunctions:
+    """The functions of one kernel that are called, callees before callers. ``by_signature``: None for those that are inlined."""
+
+    functions: list[Function] = field(default_factory=list)
+    by_signature: dict[Hashable, CalledFunction | None] = field(default_factory=dict)
+    being_traced: set[Hashable] = field(default_factory=set)
+    recursion: SpirogradCompilationError | None = None
+    kept: list[Any] = field(default_factory=list)  # objects that signatures tell apart by their identity
+
+
+class Tracer:
+    """What the functions that trace syntax nodes share. ``frame``: the function being traced."""
+
+    def __init__(self, trace: Trace, frame: Frame, handlers: Handlers, foreseen: Foreseen) -> None:
+        self.trace = trace
+        self.b: Builder = trace.b
+        self.frame = frame
+        self._expressions, self._statements = handlers
+        self.foreseen = foreseen
+        self.captures = Captures()
+        self.fields: dict[FieldRef, Any] = {}  # which field each reference stands for
+        self.real_functions = RealFunctions()
+        self.displays: dict[int, tuple[Any, int]] = {}  # lists, dicts and sets by identity, with the depth of the block that made them
+        self.random_key: tuple[Value, Value] | None = None  # of the stream of random numbers, if the kernel draws any
+        self.loop_options: dict[str, Any] = {}  # for the next loop
+        self.parallel_loops = 0  # traced so far
+        self.call_depth = 0  # of functions that are inlined
+        self.probing: Frame | None = None  # the function whose first `return` is looked for
+        self.temps = 0  # how many names of memory were given
+
+    # --- dispatch ----------------------------------------------------------------------------------------------------------
+
+    def expression(self, node: ast.expr) -> Any:
+        """The object that an expression stands for: a `Value`, a `Matrix` or a `Struct` if the kernel computes it."""
+        handler = self._expressions.get(type(node))
+        if handler is None:
+            what, hint = unsupported_expression(node)
+            raise self.syntax_error(f"{what} is not supported in kernels", node, hint)
+        return self.located(handler, node)
+
+    def statement(self, node: ast.stmt) -> None:
+        """Emit what a statement does."""
+        handler = self._statements.get(type(node))
+        if handler is None:
+            what, hint = unsupported_statement(node)
+            raise self.syntax_error(f"{what} is not supported in kernels", node, hint)
+        self.located(handler, node)
+
+    # --- source locations --------------------------------------------------------------------------------------------------
+
+    def at(self, node: ast.AST) -> None:
+        """What is emitted next, and errors, come from ``node``."""
+        frame = self.frame
+        self.b.loc = frame.source.loc(node, frame.caller)
+
+    def located(self, handler: Handler, node: ast.AST) -> Any:
+        """``handler(self, node)``; errors without a source location get the current one."""
+        self.at(node)
+        try:
+            return handler(self, node)
+        except SpirogradCompilationError as error:
+            if error.loc is not None:
+                raise error from error.__cause__
+            raise type(error)(error.message, self.b.loc, error.hint) from error.__cause__
+        except SpirogradRuntimeError as error:
+            if hasattr(error, "located"):
+                raise
+            new = type(error)(render(str(error), self.b.loc))
+            new.located = True  # type: ignore[attr-defined]
+            raise new from None
+        except _INTERNAL_ERRORS as error:
+            message = f"the compiler failed here, which is a bug of spirograd: {type(error).__name__}: {error}"
+            raise SpirogradCompilationError(message, self.b.loc, "please report it; SG_TRACEBACK=1 shows more") from error
+
+    def syntax_error(self, message: str, node: ast.AST, hint: str = "") -> SpirogradSyntaxError:
+        return SpirogradSyntaxError(message, self.frame.loc(node), hint)
+
+    # --- names of memory ---------------------------------------------------------------------------------------------------
+
+    def new_temp(self, name: str, t: DType, shape: tuple[int, ...] = ()) -> TempRef:
+        """Memory of the kernel, under a name of its own."""
+        self.temps += 1
+        return TempRef(f"{name}.{self.temps}", t, shape)
