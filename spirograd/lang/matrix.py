@@ -142,10 +142,8 @@ def _install_operator(name: str, function: Callable[[Any, Any], Any]) -> None:
 
 
 class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
-    """A vector (1-d) or matrix (2-d) of scalars: ``Matrix([[1, 2], [3, 4]], dt=f32)``, ``Matrix([row0, row1])``.
-
-    ``shape`` is (n,) or (n, m). Raises SpirogradTypeError for ragged rows and entries that are no scalars.
-    """
+    """A vector or matrix of scalars, of ``shape`` (n,) or (n, m): ``Matrix([[1, 2], [3, 4]], dt=f32)``, ``Matrix([row0, row1])``.
+    Raises SpirogradTypeError for ragged rows and entries that are no scalars."""
 
     __slots__ = ("__weakref__", "_entries", "_write", "shape")
     __array_ufunc__ = None  # NumPy arrays on the left leave the operation to us
