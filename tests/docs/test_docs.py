@@ -6,6 +6,7 @@ import dataclasses
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import needs
 import pytest
@@ -15,7 +16,7 @@ import spirograd as sg
 from spirograd.base.knobs import KNOBS
 from spirograd.config import Config
 
-_LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+_LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)]*))?\)")
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=name)
@@ -45,8 +46,15 @@ def test_blocks_run(page, tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links_lead_somewhere(page):
     text = re.sub(r"`[^`\n]+`", "", BLOCK.sub("", page.read_text(encoding="utf-8")))
-    targets = [t for t in _LINK.findall(text) if "://" not in t]
-    assert [t for t in targets if not (page.parent / t).exists()] == []
+    links = [(page.parent / target if target else page, anchor) for target, anchor in _LINK.findall(text) if "://" not in target]
+    assert [target for target, _ in links if not target.exists()] == []
+    assert [f"{target.name}#{anchor}" for target, anchor in links if anchor and anchor not in anchors(target)] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of the headings of a page, as the site and hosts of repositories make them."""
+    headings = re.findall(r"^#+ (.+)$", BLOCK.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_operations_page_is_up_to_date():
