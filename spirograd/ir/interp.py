@@ -567,7 +567,7 @@ def compile_for_run(
     prints: Sequence[PrintSite] = (),
     on_op: OnOp | None = None,
 ) -> Program:
-    """Prepare ``kernel``, of either level, for running with argument blocks of the layout ``block``.
+    """Prepare ``kernel``, of any level, for running with argument blocks of the layout ``block``.
 
     ``temps``: byte offset of each temporary (analysis.temps); ``faults``, ``prints``: the numbered sites (analysis.sites). The block should
     have a ``fault`` entry: without one a fault raises SpirogradAssertionError at once. Raises ValueError if the block lacks another entry
@@ -583,7 +583,7 @@ def compile_for_run(
     def run(block: bytes | bytearray, memory: Memory) -> None:
         data = bytes(block)
         env = list(c.template)
-        env[_VALUES] = Values(c.slots, env)
+        env[_VALUES] = None if on_op is None else Values(c.slots, env)  # it refers to them: memory would stay until the collector comes
         for entry, kind in ((_FAULT, "fault"), (_PRINT, "print")):
             slot = special[kind]
             raw = resolve(memory, data, slot) if slot is not None else ()
