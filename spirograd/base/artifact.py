@@ -139,11 +139,6 @@ class TapeInfo:
     claimed: bool = False
 
     @property
-    def slab(self) -> str:
-        """The kind of its numbers: tapes of floats ("F") and of integers ("I") lie apart."""
-        return "F" if self.dtype.is_float else "I"
-
-    @property
     def words(self) -> int:
         """32-bit words of an entry."""
         return self.width * self.dtype.size // 4

@@ -24,8 +24,6 @@ T = TypeVar("T")
 
 # Added to the distance between entries of tapes, in elements: at large powers of two they would share few cache lines.
 TAPE_PADDING = 32
-# More words than any launch takes: the host lays out rows before it knows how much room they get.
-UNBOUNDED = 1 << 62
 
 
 # --- words -------------------------------------------------------------------------------------------------------------
@@ -51,21 +49,20 @@ ADDRESSING = (TapeWord.BASE, TapeWord.PITCH)
 PLACED = (*ADDRESSING, TapeWord.CAPACITY, TapeWord.CLAIMS)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TapeWords:
     """The words of one launch, by kind; each kind by number. A kernel that places its tapes itself takes ``room`` and ``rows`` only, all
     others take no ``room``."""
 
-    address: int = 0
     bases: tuple[int, ...] = ()
     pitches: tuple[int, ...] = ()
     capacities: tuple[int, ...] = ()
     room: tuple[int, ...] = ()
     rows: tuple[int, ...] = ()
 
-    def flat(self) -> tuple[int, ...]:
+    def flat(self, address: int) -> tuple[int, ...]:
         """The address of the memory of tapes, then all words in the order of `TapeWord`; `word_places` says where each is."""
-        return (self.address, *chain.from_iterable([getattr(self, _FIELDS[kind]) for kind in TapeWord if kind in _FIELDS]))
+        return (address, *chain.from_iterable(_in_order(self)))
 
 
 # The fields of `TapeWords`; claims are what a launch never says itself.
@@ -76,6 +73,7 @@ _FIELDS = {
     TapeWord.ROOM: "room",
     TapeWord.ROWS: "rows",
 }
+_in_order = operator.attrgetter(*[_FIELDS[kind] for kind in TapeWord if kind in _FIELDS])
 
 
 def word_places(kernel: CompiledKernel) -> dict[tuple[str, int], int]:
@@ -115,15 +113,15 @@ class Arithmetic(Generic[T]):
 
 
 NUMBERS: Arithmetic[int] = Arithmetic(
-    const=int,
+    const=lambda n: n,
     add=operator.add,
     sub=operator.sub,
     mul=operator.mul,
     product=operator.mul,
     div=operator.floordiv,
     half=lambda n: n >> 1,
-    min=min,
-    max=max,
+    min=lambda a, b: a if a < b else b,
+    max=lambda a, b: a if a > b else b,
     both=operator.and_,
     le=operator.le,
     ge=operator.ge,
@@ -136,7 +134,7 @@ NUMBERS: Arithmetic[int] = Arithmetic(
 Numbered = Sequence[tuple[int, TapeInfo]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Group(Generic[T]):
     """Tapes that have one row for each invocation that uses them. ``offsets``: where in a row each begins, by number; ``floats`` and
     ``words``: the lengths of the tapes of floats and of the whole row. All are words of 32 bits."""
@@ -156,7 +154,7 @@ class Group(Generic[T]):
         return self.tapes[0][1].rows
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Rows(Generic[T]):
     """The rows of a task. ``needed``: rows of each group for all invocations; ``pitches``: of each group; ``enough``: whether there is room
     for all that are needed, else each group has ``fewer``; ``limit``: how many invocations may run at a time."""
@@ -168,13 +166,13 @@ class Rows(Generic[T]):
     limit: T
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Layout(Generic[T]):
-    """Lays out tapes. ``room``: words that there are at most; a longer row counts as some length above that, so that 32 bits are enough for
-    all numbers. ``capacity`` of tapes and ``count`` of invocations: by number of the size."""
+    """Lays out tapes. ``room``, where numbers have 32 bits: words that there are at most; a longer row counts as some length above that, so
+    that no number wraps. ``capacity`` of tapes and ``count`` of invocations: by number of the size."""
 
     by: Arithmetic[T]
-    room: T
+    room: T | None
     capacity: Callable[[int], T]
     count: Callable[[int], T]
 
@@ -185,17 +183,19 @@ class Layout(Generic[T]):
 
     def group(self, tapes: Numbered, even: bool) -> Group[T]:
         """One row of ``tapes``. ``even``: integers begin at an even word and rows have even lengths, where pitches do not see to it."""
-        by = self.by
+        by, room = self.by, self.room
         offsets, ends, end = {}, [], by.const(0)
-        most = by.add(self.room, by.const(2))
-        for slab in "FI":
-            for n, tape in sorted(tapes, key=lambda item: -item[1].dtype.size):
-                if tape.slab == slab:
-                    offsets[n] = end
-                    # More entries than this do not fit anyway.
-                    entries = by.add(by.div(self.room, by.const(tape.words)), by.const(1))
-                    words = by.mul(by.min(self.capacity(tape.capacity), entries), by.const(tape.words))
-                    end = by.min(by.add(end, words), most)
+        most = None if room is None else by.add(room, by.const(2))
+        ordered = tapes if len(tapes) == 1 else sorted(tapes, key=_size, reverse=True)
+        for floats in (True, False):
+            for n, tape in ordered:
+                if tape.dtype.is_float is floats:
+                    offsets[n], size, entries = end, tape.words, self.capacity(tape.capacity)
+                    if room is not None:
+                        # More entries than this do not fit anyway.
+                        entries = by.min(entries, by.add(by.div(room, by.const(size)), by.const(1)))
+                    end = by.add(end, by.mul(entries, by.const(size)))
+                    end = end if most is None else by.min(end, most)
             end = self._even(end) if even else end
             ends.append(end)
         return Group(tapes, offsets, *ends)
@@ -203,30 +203,43 @@ class Layout(Generic[T]):
     def row_words(self, groups: Sequence[Group[T]]) -> T:
         """What one row of each group takes."""
         by = self.by
-        most, words = by.add(self.room, by.const(2)), by.const(0)
+        most = None if self.room is None else by.add(self.room, by.const(2))
+        words = by.const(0)
         for group in groups:
-            words = by.min(by.add(words, group.words), most)
+            words = by.add(words, group.words)
+            words = words if most is None else by.min(words, most)
         return words
 
     def fits(self, row_words: T, left: T) -> T:
         """Whether there is room for rows. There are two at least, because pitches are even."""
         return self.by.le(self.by.add(row_words, row_words), left)
 
-    def rows(self, groups: Sequence[Group[T]], asked: T, left: T, least: int = 2) -> Rows[T]:
-        """Divide ``left`` words among the rows of ``asked`` invocations: as many rows as are needed, or if there is no room for all, the
-        same number for each group. ``least``: the smallest pitch, an even number."""
-        by = self.by
-        needed, pitches = [], []
+    def wanted(self, groups: Sequence[Group[T]], asked: T, least: int) -> tuple[list[T], list[T]]:
+        """The rows of each group that ``asked`` invocations need, and an even number of at least as many, at least ``least``."""
+        needed, even = [], []
         for group in groups:
             needed.append(self._needed(group.counted, asked))
-            pitches.append(by.max(self._even(needed[-1]), by.const(least)))
-        first = pitches[0]
+            even.append(self.by.max(self._even(needed[-1]), self.by.const(least)))
+        return needed, even
+
+    def padded(self, rows: T) -> T:
+        """The distance between entries of an even number of rows."""
+        by = self.by
+        many = by.gt(rows, by.const(TAPE_PADDING))
+        return by.select(many, by.add(rows, by.const(TAPE_PADDING)), rows)
+
+    def rows(self, groups: Sequence[Group[T]], asked: T, left: T) -> Rows[T]:
+        """Divide ``left`` words among the rows of ``asked`` invocations: as many rows as are needed, or if there is no room for all, the
+        same number for each group."""
+        by = self.by
+        needed, even = self.wanted(groups, asked, 2)
+        pitches = []
         enough, rest, row_words = None, left, by.const(0)
-        for k, group in enumerate(groups):
-            many = by.gt(pitches[k], by.const(TAPE_PADDING))
-            pitches[k] = by.select(many, by.add(pitches[k], by.const(TAPE_PADDING)), pitches[k])
-            fit = by.le(pitches[k], by.div(rest, by.max(group.words, by.const(1))))
-            rest = by.sub(rest, by.select(fit, by.product(pitches[k], group.words), by.const(0)))
+        for group, wanted in zip(groups, even):
+            pitch = self.padded(wanted)
+            pitches.append(pitch)
+            fit = by.le(pitch, by.div(rest, by.max(group.words, by.const(1))))
+            rest = by.sub(rest, by.select(fit, by.product(pitch, group.words), by.const(0)))
             enough = fit if enough is None else by.both(enough, fit)
             row_words = by.add(row_words, group.words)
         assert enough is not None
@@ -235,7 +248,7 @@ class Layout(Generic[T]):
         fewer = by.select(many, by.sub(shared, by.const(TAPE_PADDING)), shared)
         pitches = [by.select(enough, pitch, shared) for pitch in pitches]
         # Any number of invocations may run where each finds a row by claiming one.
-        everybody = asked if groups[0].claimed else by.min(first, asked)
+        everybody = asked if groups[0].claimed else by.min(even[0], asked)
         return Rows(needed, pitches, enough, fewer, by.select(enough, everybody, by.min(fewer, asked)))
 
     def bases(self, group: Group[T], pitch: T, first: T) -> Iterator[tuple[int, T]]:
@@ -266,3 +279,7 @@ class Layout(Generic[T]):
     def _elements(self, words: T, tape: TapeInfo) -> T:
         """Numbers of words where a tape with 64 bits begins are even."""
         return words if tape.dtype.size == 4 else self.by.half(words)
+
+
+def _size(numbered: tuple[int, TapeInfo]) -> int:
+    return numbered[1].dtype.size

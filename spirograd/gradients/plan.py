@@ -47,6 +47,7 @@ class DerivativePlan:
         self.main = main
         self.sizing = tuple(sizing)
         self.capacities: tuple[int, ...] = ()  # by number: of the last launch, as far as the host knows
+        self._sized = TapeSizes()  # what the host found last
         self._launcher = launcher
         self._numbers = tuple([counting.numbers for counting in derivative.sizing])
         self._sizes = derivative.capacities
@@ -142,8 +143,9 @@ class DerivativePlan:
     ) -> None:
         if resized:
             self.capacities = self._find(scalars, arrays, trees, drawn)
+            self._sized = TapeSizes(self._with_room(self.capacities))
         self._launcher.tapes.sized["reused" if not resized else "counted" if self.sizing else "known"] += 1
-        self.main.launch(scalars, arrays, trees, TapeSizes(self._with_room(self.capacities)), drawn)
+        self.main.launch(scalars, arrays, trees, self._sized, drawn)
 
     def _with_room(self, capacities: Sequence[int]) -> tuple[int, ...]:
         """Capacities with room to spare, where only running the loop could tell them: a `while` may take a few turns more in another

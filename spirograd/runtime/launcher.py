@@ -285,7 +285,7 @@ class LaunchPlan:
             else:
                 cut = heap.offer(self.compiled, counts, sizes)
             self._cut = (*alike, heap.address, heap.nbytes), cut
-            self._words = cut.words.flat()
+            self._words = cut.words.flat(heap.address)
         return self._cut[1]
 
     def _launch_reporting(

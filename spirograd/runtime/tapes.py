@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import itemgetter
 
 import numpy as np
@@ -22,7 +22,7 @@ import numpy as np
 from spirograd.base import knobs
 from spirograd.base.artifact import CompiledKernel, TapeInfo, TaskInfo
 from spirograd.base.errors import OutOfDeviceMemory
-from spirograd.base.tape_layout import NUMBERS, UNBOUNDED, Group, Layout, TapeWords
+from spirograd.base.tape_layout import NUMBERS, Group, Layout, TapeWords
 from spirograd.base.wording import counted
 from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.device import Device, Fetch
@@ -145,12 +145,12 @@ class TapeHeap:
         """
         cut = self._backed(lambda most: self.plan(kernel, counts, capacities, most=most))
         self.note(kernel, cut, None)
-        return replace(cut, words=replace(cut.words, address=self.address))
+        return cut
 
     def plan(
         self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int], limit: int = 0, most: int | None = None
     ) -> Cut:
-        """As `cut`, without touching the heap: the words lack its address. ``limit``: rows of a task at most; 0: as many as are good.
+        """As `cut`, without touching the heap. ``limit``: rows of a task at most; 0: as many as are good.
         ``most``: bytes, if there are fewer than the heap may have."""
         most = self.most if most is None else most
         entries = _entries(capacities)
@@ -175,14 +175,13 @@ class TapeHeap:
             if own:
                 most, limited[k] = self._rows(task, counts[k], [entries[n] for n in own], limit)
             rows.append(most)
-        # A task without iterations has no rows.
-        words, shares, nbytes = _lay_out(kernel, rows, entries, UNBOUNDED, least=0)
+        words, shares, nbytes = _lay_out(kernel, rows, entries, None)
         return Cut(words, tuple(limited), shares, nbytes)
 
     def _placed_apart(self, kernel: CompiledKernel, counts: Sequence[int | None], entries: Sequence[int], limit: int) -> Cut:
         """As `_placed`, for the CPU: where tapes begin in a row, how long rows are, and how many."""
         bases, pitches, rows = [0] * len(kernel.tapes), [0] * len(kernel.tapes), [1] * len(kernel.tasks)
-        layout = Layout(NUMBERS, UNBOUNDED, entries.__getitem__, entries.__getitem__)
+        layout = Layout(NUMBERS, None, entries.__getitem__, entries.__getitem__)
         shares, end = [], 0
         serial, *tasks = _tapes_of_tasks(kernel)
         for k, task, own in (*tasks, serial):
@@ -199,7 +198,7 @@ class TapeHeap:
                 bases[n], pitches[n] = base, group.words // (kernel.tapes[n].dtype.size // 4)
             length = number * group.words
             end = end + length if task is None else max(end, length)
-        words = TapeWords(0, tuple(bases), tuple(pitches), tuple(entries[: kernel.capacities]), (), tuple(rows))
+        words = TapeWords(tuple(bases), tuple(pitches), tuple(entries[: kernel.capacities]), (), tuple(rows))
         return Cut(words, tuple(counts), tuple(shares), 4 * end)
 
     def _rows(self, task: TaskInfo, count: int | None, entries: Sequence[int], limit: int) -> tuple[int, int | None]:
@@ -234,7 +233,7 @@ class TapeHeap:
                 bound = max(_LEAST_OFFER, self.plan(kernel, asked, capacities, _LEAST_ROWS).nbytes)
             to_spare = self._unknown_to_spare
         plan = self._backed(lambda most: self.plan(kernel, asked, capacities, limit, min(most, bound)), to_spare)
-        words = TapeWords(self.address, room=(self.room,), rows=_rows_asked(kernel, counts, asked))
+        words = TapeWords(room=(self.room,), rows=_rows_asked(kernel, counts, asked))
         return Cut(words, asked, plan.shares, plan.nbytes)
 
     def plan_offer(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int]) -> Cut:
@@ -249,7 +248,7 @@ class TapeHeap:
         """``offered``, once the sizes are known: what the device did with it."""
         (room,) = offered.words.room
         words, shares, nbytes = _lay_out(kernel, offered.words.rows, _entries(capacities), room)
-        return Cut(replace(words, address=offered.words.address, room=(room,)), offered.counts, shares, nbytes)
+        return Cut(words, offered.counts, shares, nbytes)
 
     def _asked(self, kernel: CompiledKernel, counts: Sequence[int | None], sizes: TapeSizes) -> tuple[tuple[int | None, ...], int]:
         """How many invocations of each task to ask for, and how many rows a task may have."""
@@ -369,17 +368,17 @@ def _entries(capacities: Sequence[int]) -> list[int]:
 
 def _tapes_of_tasks(kernel: CompiledKernel) -> list[tuple[int, TaskInfo | None, list[tuple[int, TapeInfo]]]]:
     """The tapes of serial tasks, then those of each other task; tasks and tapes with their numbers."""
-    tasks: list[tuple[int, TaskInfo | None]] = [(-1, None), *enumerate(kernel.tasks)]
-    owners = [(k, task, None if task is None else task.name) for k, task in tasks]
-    return [(k, task, [(n, tape) for n, tape in enumerate(kernel.tapes) if tape.task == name]) for k, task, name in owners]
+    numbered = list(enumerate(kernel.tapes))
+    serial = [item for item in numbered if item[1].task is None]
+    return [(-1, None, serial), *[(k, t, [item for item in numbered if item[1].task == t.name]) for k, t in enumerate(kernel.tasks)]]
 
 
 def _lay_out(
-    kernel: CompiledKernel, asked: Sequence[int], entries: Sequence[int], room: int, least: int = 2
+    kernel: CompiledKernel, asked: Sequence[int], entries: Sequence[int], room: int | None
 ) -> tuple[TapeWords, tuple[Share, ...], int]:
-    """Rows for ``asked`` invocations of each task in ``room`` words: the words without address and room, the shares, the bytes in all.
-    The same as the task of `transforms.tasks.place_tapes` does. ``least``: as of `Layout.rows`."""
-    layout = Layout(NUMBERS, UNBOUNDED, entries.__getitem__, entries.__getitem__)
+    """Rows for ``asked`` invocations of each task: the words of a launch that the host places, the shares, the bytes in all. In ``room``
+    words they are divided as the task of `transforms.tasks.place_tapes` does; None: they take as much as they need."""
+    layout = Layout(NUMBERS, None, entries.__getitem__, entries.__getitem__)
     bases, pitches, limits = [0] * len(kernel.tapes), [0] * len(kernel.tapes), list(asked)
     shares, first, end = [], 0, 0
     for k, task, own in _tapes_of_tasks(kernel):
@@ -387,21 +386,29 @@ def _lay_out(
             continue
         if task is None:
             group = layout.group(own, even=True)
-            for n, base in layout.serial_bases(group, group.words <= room):
+            fits = room is None or group.words <= room
+            for n, base in layout.serial_bases(group, fits):
                 bases[n] = base
             shares.append(_share(group, 1, 1))
-            end, first = group.words, group.words if group.words <= room else 0
+            end, first = group.words, group.words if fits else 0
             continue
         groups, begin = layout.groups(own), first
-        rows = layout.rows(groups, asked[k], room - first, least)
-        limits[k] = rows.limit if layout.fits(layout.row_words(groups), room - first) else 0
-        for group, needed, pitch in zip(groups, rows.needed, rows.pitches):
+        if room is None:
+            # A task without iterations has no rows.
+            numbers, even = layout.wanted(groups, asked[k], least=0)
+            apart: Sequence[int] = [layout.padded(n) for n in even]
+        else:
+            rows = layout.rows(groups, asked[k], room - first)
+            limits[k] = rows.limit if layout.fits(layout.row_words(groups), room - first) else 0
+            numbers = list(rows.needed) if rows.enough else [rows.fewer] * len(groups)
+            apart = rows.pitches
+        for group, number, pitch in zip(groups, numbers, apart):
             for n, base in layout.bases(group, pitch, begin):
                 bases[n], pitches[n] = base, pitch
             begin = layout.end(group, pitch, begin)
-            shares.append(_share(group, needed if rows.enough else rows.fewer, pitch))
+            shares.append(_share(group, number, pitch))
         end = max(end, begin)
-    words = TapeWords(0, tuple(bases), tuple(pitches), tuple(entries[: kernel.capacities]), (), tuple(limits))
+    words = TapeWords(tuple(bases), tuple(pitches), tuple(entries[: kernel.capacities]), (), tuple(limits))
     return words, tuple(shares), 4 * end
 
 

@@ -54,8 +54,9 @@ def check_apart(cut, elements):
 @pytest.mark.parametrize(("profile", "loop_limit"), [("vulkan", 0), ("wgpu", 65535)])
 @pytest.mark.parametrize("counts", COUNTS)
 def test_no_two_elements_meet(profile, loop_limit, counts):
-    cut = heap(profile, 0, loop_limit).cut(kernel_of(profile), counts, CAPACITIES)
-    assert cut.words.address == 4096
+    owner = heap(profile, 0, loop_limit)
+    cut = owner.cut(kernel_of(profile), counts, CAPACITIES)
+    assert owner.address == 4096
 
     def elements(_, tape, base, pitch):
         rows = 1 if tape.task is None else rows_on_gpu(cut, counts, ("one", "two").index(tape.task))
@@ -72,8 +73,9 @@ def test_no_two_elements_meet(profile, loop_limit, counts):
 def test_no_two_elements_meet_however_the_pool_divides_the_rows(lanes, budget, counts):
     """Between threads, and iterations that one runs in lockstep."""
     threads = 3
-    cut = heap("cpu", threads, 0, budget).cut(kernel_of("cpu", lanes), counts, CAPACITIES)
-    assert cut.words.address == 4096
+    owner = heap("cpu", threads, 0, budget)
+    cut = owner.cut(kernel_of("cpu", lanes), counts, CAPACITIES)
+    assert owner.address == 4096
     most = cut.words.rows
     for rows, count in zip(most, counts):
         wanted = threads * lanes if count is None else max(min(threads * lanes, count), 1)
