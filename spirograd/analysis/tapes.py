@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spirograd.base.artifact import TapeInfo
 from spirograd.base.dtypes import i32
+from spirograd.base.tape_layout import TapeWord
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, Op, TapeRef, TempKind, TempRef
 
@@ -45,4 +46,4 @@ def sizes_of(kernel: Kernel) -> ArrayRef | None:
 def guarded(kernel: Kernel) -> frozenset[int]:
     """The numbers of the capacities that loops of ``kernel`` may exceed, as far as the compiler can tell: those that it checks."""
     words = [op.attr for op in kernel.walk() if op.code is ops.tape_word]
-    return frozenset([number for kind, number in words if kind == "tape_capacity"])
+    return frozenset([number for kind, number in words if kind == TapeWord.CAPACITY])

@@ -15,6 +15,7 @@ from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import VOID, DType, i32
 from spirograd.base.sizes.nodes import Max, MaxOver, Size, needs_memory, walk
 from spirograd.base.sizes.simplify import simplify as simplified
+from spirograd.base.tape_layout import TapeWord
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, Region, TapeRef, TempKind, TempRef, ref_of
@@ -150,7 +151,7 @@ class _Checked(Rewriter):
             return self.copy(op)
         if number in self.unsure:
             b, demand, every = self.b, self.args(op)[-1], self.every.get(number, 1)
-            room = b.emit(ops.tape_word, attr=("tape_capacity", number), type=i32)
+            room = b.emit(ops.tape_word, attr=(TapeWord.CAPACITY, number), type=i32)
             counted = unsegmented(op.args[-1], every)
             told = b.emit(ops.mul, demand, b.const(every)) if counted is None else self.value(counted)
             t = told.type

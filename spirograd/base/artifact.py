@@ -11,11 +11,6 @@ from spirograd.base.loc import Loc
 from spirograd.base.sizes.nodes import Size
 from spirograd.base.targets import TARGETS, Target
 
-# Added to the distance between entries of tapes, in elements: at large powers of two they would share few cache lines.
-TAPE_PADDING = 32
-# Kinds of `Slot` that say where tapes lie; each is an i32.
-TAPE_WORDS = ("tape_base", "tape_pitch", "tape_capacity", "tape_claims", "tape_room", "tape_rows")
-
 
 @dataclass(frozen=True, slots=True)
 class Slot:
@@ -29,7 +24,7 @@ class Slot:
     ``"locks"``  address (u64) of `LOCK_WORDS` words, zero between launches, that guard atomics which the device lacks
     ``"scalar"`` scalar argument ``index``, of type ``dtype``
     ``"shape"``  extent (i32) of axis ``axis`` of array argument ``index``
-    ``"tapes"``  address (u64) of the memory of tapes
+    ``"tapes"``  address (u64) of the memory of tapes; what a launch says about them is in the kinds of `tape_layout.TapeWord`:
     ``"tape_base"`` where tape ``index`` begins in it, in elements (i32)
     ``"tape_pitch"`` elements (i32) from one entry of tape ``index`` to the next, or, where rows lie one after the other, from row to row
     ``"tape_capacity"`` entries (i32, at least 1) of the tapes with capacity number ``index``
@@ -142,11 +137,6 @@ class TapeInfo:
     task: str | None
     rows: int | None = None
     claimed: bool = False
-
-    @property
-    def slab(self) -> str:
-        """The kind of its numbers: tapes of floats ("F") and of integers ("I") lie apart."""
-        return "F" if self.dtype.is_float else "I"
 
     @property
     def words(self) -> int:

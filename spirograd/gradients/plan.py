@@ -18,7 +18,7 @@ from spirograd.runtime.allocations import Allocation
 from spirograd.runtime.device import Fetch
 from spirograd.runtime.freshness import Freshness
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
-from spirograd.runtime.tapes import UNKNOWN, Cut, TapesTooLarge
+from spirograd.runtime.tapes import UNKNOWN, Cut, TapeSizes, TapesTooLarge
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,7 @@ class DerivativePlan:
         self.main = main
         self.sizing = tuple(sizing)
         self.capacities: tuple[int, ...] = ()  # by number: of the last launch, as far as the host knows
+        self._sized = TapeSizes()  # what the host found last
         self._launcher = launcher
         self._numbers = tuple([counting.numbers for counting in derivative.sizing])
         self._sizes = derivative.capacities
@@ -142,8 +143,9 @@ class DerivativePlan:
     ) -> None:
         if resized:
             self.capacities = self._find(scalars, arrays, trees, drawn)
+            self._sized = TapeSizes(self._with_room(self.capacities))
         self._launcher.tapes.sized["reused" if not resized else "counted" if self.sizing else "known"] += 1
-        self.main.launch(scalars, arrays, trees, self._with_room(self.capacities), drawn)
+        self.main.launch(scalars, arrays, trees, self._sized, drawn)
 
     def _with_room(self, capacities: Sequence[int]) -> tuple[int, ...]:
         """Capacities with room to spare, where only running the loop could tell them: a `while` may take a few turns more in another
@@ -153,7 +155,7 @@ class DerivativePlan:
     def _find(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None) -> tuple[int, ...]:
         found = self._evaluated(scalars, arrays, trees, [0] * len(self._sizes))
         for plan, numbers in zip(self.sizing, self._numbers):
-            for k, count in zip(numbers, plan.launch(scalars, arrays, trees, self._with_room(found), drawn) or ()):
+            for k, count in zip(numbers, plan.launch(scalars, arrays, trees, TapeSizes(self._with_room(found)), drawn) or ()):
                 found[k] = int(count)
         return tuple(found)
 
@@ -192,13 +194,14 @@ class DerivativePlan:
             if plan is self.main and not self._certain and self._fetched is None:
                 self._fetched = self._fetch()  # one at a time: more would cost more, and tell little more
                 self._outdated = False
+            sizes = TapeSizes(self.capacities, resized, self._certain or not self._blind)
             try:
-                plan.launch(scalars, arrays, trees, self.capacities, drawn, resized, self._certain or not self._blind)
+                plan.launch(scalars, arrays, trees, sizes, drawn)
             except TapesTooLarge:
-                if self._certain or not self._blind:
+                if sizes.certain:
                     raise
                 self._learn()  # it may be an earlier launch that needed so much
-                plan.launch(scalars, arrays, trees, self.capacities, drawn, resized, self._certain)
+                plan.launch(scalars, arrays, trees, TapeSizes(self.capacities, resized, self._certain), drawn)
             if heap.telling and plan.last_cut is not None:
                 heap.note(plan.compiled, plan.last_cut, self._fetch())
             if plan is not self.main:
@@ -211,7 +214,7 @@ class DerivativePlan:
         there = self._place_for_sizes()
         entries: tuple[int, ...] = ()
         for plan in self.sizing:
-            plan.launch([*scalars, 0], [*arrays, there], trees, entries, drawn)
+            plan.launch([*scalars, 0], [*arrays, there], trees, TapeSizes(entries), drawn)
             entries = self._read(there)
         return entries
 

@@ -15,6 +15,7 @@ from typing import Any, Union
 from spirograd.base.artifact import Slot
 from spirograd.base.dtypes import DType, Type
 from spirograd.base.loc import Loc
+from spirograd.base.tape_layout import TapeWord
 from spirograd.ir import ops
 from spirograd.ir.ops import OpCode
 
@@ -161,12 +162,12 @@ class TempKind(Enum):
     CLAIMS = "claims"  # rows claimed so far, of the gate with size ``number``
     OLD_VALUE = "old_value"  # stands for the old value of atomic ``number``, which is gone
     CHANGED = "changed"  # stands for a value of memory that has changed since
-    # What places tapes, as of the kinds of `Slot` of these names: of tape, capacity, gate or task ``number``.
-    TAPE_BASE = "tape_base"
-    TAPE_PITCH = "tape_pitch"
-    TAPE_CAPACITY = "tape_capacity"
-    TAPE_CLAIMS = "tape_claims"
-    TAPE_ROWS = "tape_rows"
+    # What the task that places tapes finds out: of tape, capacity, gate or task ``number``.
+    TAPE_BASE = TapeWord.BASE.value
+    TAPE_PITCH = TapeWord.PITCH.value
+    TAPE_CAPACITY = TapeWord.CAPACITY.value
+    TAPE_CLAIMS = TapeWord.CLAIMS.value
+    TAPE_ROWS = TapeWord.ROWS.value
 
 
 @dataclass(frozen=True, slots=True)

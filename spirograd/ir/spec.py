@@ -8,8 +8,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from spirograd.base.artifact import TAPE_WORDS, FaultSite, PrintSite, Slot
+from spirograd.base.artifact import FaultSite, PrintSite, Slot
 from spirograd.base.dtypes import VOID, DType, Type, Vec, i32, i64, u1, u32, u64
+from spirograd.base.tape_layout import TapeWord
 from spirograd.ir import ops
 from spirograd.ir.nodes import (
     ArrayArg,
@@ -356,7 +357,7 @@ def _row(v: _Verifier, op: Op) -> None:
 
 
 def _tape_word(v: _Verifier, op: Op) -> None:
-    v.need(isinstance(op.attr, tuple) and len(op.attr) == 2 and op.attr[0] in TAPE_WORDS, op, "takes (kind of slot, number)")
+    v.need(isinstance(op.attr, tuple) and len(op.attr) == 2 and op.attr[0] in set(TapeWord), op, "takes (kind of slot, number)")
     v.need(op.type is i32, op, "is i32")
 
 
@@ -367,7 +368,7 @@ def _seed(v: _Verifier, op: Op) -> None:
 def _slot(v: _Verifier, op: Op) -> None:
     v.need(isinstance(op.attr, Slot) and not op.attr.is_buffer, op, "takes a Slot that is no buffer")
     v.need(isinstance(op.type, DType), op, "is a scalar")
-    known = {"seed": u32, "launch": u32, "scalar": op.attr.dtype, **dict.fromkeys(("shape", *TAPE_WORDS), i32)}
+    known = {"seed": u32, "launch": u32, "scalar": op.attr.dtype, **dict.fromkeys(("shape", *TapeWord), i32)}
     v.need(op.attr.kind in known and known[op.attr.kind] in (None, op.type), op, f"that slot is {known.get(op.attr.kind)}")
 
 

@@ -16,16 +16,18 @@ from spirograd.base.artifact import LOCK_WORDS, CompiledKernel, Slot, TaskInfo
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import AdStackOverflow, SpirogradRuntimeError, SpirogradRuntimeTypeError
 from spirograd.base.sizes.evaluate import TEXT_NAMES, python_text
+from spirograd.base.tape_layout import word_places
 from spirograd.runtime.allocations import Allocation, Memory, tick
 from spirograd.runtime.device import Device
 from spirograd.runtime.faults_and_prints import Diagnostics
 from spirograd.runtime.space_checks import space_check
-from spirograd.runtime.tapes import Cut, TapeHeap
+from spirograd.runtime.tapes import Cut, TapeHeap, TapeSizes
 
 Scalar = Union[int, float, bool]
 _ROLE_ATTRIBUTES = {"primal": "address", "grad": "grad_address", "dual": "dual_address", "grad_dual": "grad_dual_address"}
 # Weyl sequence with the golden ratio: seeds of successive launches differ in many bits, and never repeat within 2^32 launches.
 _SEED_STEP = 0x9E3779B9
+_NO_SIZES = TapeSizes()
 
 
 class ArrayBinding:
@@ -138,6 +140,7 @@ class LaunchPlan:
         "_results",
         "_temps",
         "_trees_written",
+        "_words",
         "compiled",
         "last_number",
         "tape_bytes",
@@ -167,6 +170,7 @@ class LaunchPlan:
         self._placement: tuple[int, ...] | None = None  # what the tapes were placed by
         self._claimed = any(tape.claimed for tape in compiled.tapes)  # from rows that are counted anew in each launch
         self._cut: tuple[Any, Cut] | None = None  # the last one, and what it was for
+        self._words: tuple[int, ...] = ()  # of the last one
         self.tape_bytes = 0  # of the last launch
         self.last_number: int | None = None  # of the last launch: another one with this number draws the same random numbers
 
@@ -184,31 +188,27 @@ class LaunchPlan:
         scalars: Sequence[Scalar],
         arrays: Sequence[ArrayBinding],
         trees: Mapping[int, Allocation],
-        capacities: Sequence[int] = (),
+        sizes: TapeSizes = _NO_SIZES,
         drawn: int | None = None,
-        resized: bool = True,
-        certain: bool = True,
     ) -> tuple[Scalar, ...] | None:
         """Run the kernel; returns at once, except where the kernel returns values: then waits and gives them.
 
         ``scalars[i]`` and ``arrays[i]`` belong to the kernel's flat argument ``i``; entries of the other kind are ignored.
-        ``trees`` maps the id of each field tree that the kernel uses to its allocation. ``capacities``: for how many iterations of each
-        loop its tapes have room; a hint, if the kernel places its tapes itself: then ``resized`` says whether their sizes on the device may
-        be others than at the last launch, and ``certain`` whether ``capacities`` are those. ``drawn``: the `last_number` of a launch whose
-        random numbers this one is to draw again.
+        ``trees`` maps the id of each field tree that the kernel uses to its allocation. ``sizes``: those of its tapes. ``drawn``: the
+        `last_number` of a launch whose random numbers this one is to draw again.
         Raises SpirogradRuntimeTypeError for a scalar that its type cannot hold, OutOfDeviceMemory if there is no room for the tapes,
         SpirogradRuntimeError for an index space that is too large.
         """
         if self._limited is not None:
             self._limited(scalars, arrays)
         if self._reports:
-            return self._launch_reporting(scalars, arrays, trees, capacities, drawn, resized, certain)
+            return self._launch_reporting(scalars, arrays, trees, sizes, drawn)
         number = self._next()
         if drawn is None:
             drawn = self.last_number = number
         if self._count is not None:
             with self._launcher.lock:  # the tapes of a launch lie where those of another were
-                self._send(number, drawn, scalars, arrays, trees, capacities, resized, certain)
+                self._send(number, drawn, scalars, arrays, trees, sizes)
             return None
         if self._temps is None:
             self._send(number, drawn, scalars, arrays, trees)
@@ -224,19 +224,17 @@ class LaunchPlan:
         scalars: Sequence[Scalar],
         arrays: Sequence[Any],
         trees: Mapping[int, Allocation],
-        capacities: Sequence[int] = (),
-        resized: bool = True,
-        certain: bool = True,
+        sizes: TapeSizes = _NO_SIZES,
     ) -> None:
-        words: Sequence[int] = ()
+        words: tuple[int, ...] = ()
         tape_counts = None
         if self._count is not None:
-            cut = self._cut_for(self._count(scalars, arrays), tuple(capacities), certain)
-            words, tape_counts, self.tape_bytes = cut.words, cut.counts, cut.nbytes
+            cut = self._cut_for(self._count(scalars, arrays), sizes)
+            words, tape_counts, self.tape_bytes = self._words, cut.counts, cut.nbytes
             if self._places is not None:
-                if not resized and words == self._placement and not self._claimed:
+                if not sizes.resized and words == self._placement and not self._claimed:
                     tape_counts = (*tape_counts[: self._places], 0, *tape_counts[self._places + 1 :])
-                self._placement = tuple(words)
+                self._placement = words
         try:
             block, counts = self._pack(scalars, arrays, trees, number, drawn, words)
         except (struct.error, OverflowError):
@@ -277,16 +275,17 @@ class LaunchPlan:
         """How the last launch used the heap of tapes."""
         return None if self._cut is None else self._cut[1]
 
-    def _cut_for(self, counts: tuple[int | None, ...], capacities: tuple[int, ...], certain: bool) -> Cut:
+    def _cut_for(self, counts: tuple[int | None, ...], sizes: TapeSizes) -> Cut:
         """The share of the heap of a launch; that of the last one if it was alike."""
         heap = self._launcher.tapes
-        alike = (counts, capacities, certain)
+        alike = (counts, sizes.entries, sizes.certain)
         if self._cut is None or self._cut[0] != (*alike, heap.address, heap.nbytes) or heap.telling:
             if self._places is None:
-                cut = heap.cut(self.compiled, counts, capacities)
+                cut = heap.cut(self.compiled, counts, sizes.entries)
             else:
-                cut = heap.offer(self.compiled, counts, capacities, certain)
+                cut = heap.offer(self.compiled, counts, sizes)
             self._cut = (*alike, heap.address, heap.nbytes), cut
+            self._words = cut.words.flat(heap.address)
         return self._cut[1]
 
     def _launch_reporting(
@@ -294,10 +293,8 @@ class LaunchPlan:
         scalars: Sequence[Scalar],
         arrays: Sequence[Any],
         trees: Mapping[int, Allocation],
-        capacities: Sequence[int],
+        sizes: TapeSizes,
         drawn: int | None,
-        resized: bool,
-        certain: bool,
     ) -> tuple[Scalar, ...] | None:
         """Launch of a kernel that prints, can fail, or returns values: numbers are noted in order, results read back."""
         launcher = self._launcher
@@ -309,7 +306,7 @@ class LaunchPlan:
                 drawn = self.last_number = number
             if self._diagnosed:
                 launcher.diagnostics.note(number, self.compiled)
-            self._send(number, drawn, scalars, arrays, trees, capacities, resized, certain)
+            self._send(number, drawn, scalars, arrays, trees, sizes)
             if not self.compiled.returns:
                 return None
             values = self._read_returns()  # waits, too, and in one submission with the launch
@@ -342,7 +339,7 @@ def _missing(index: int, role: str) -> int:
 def _build_packer(
     compiled: CompiledKernel, addresses: Mapping[str, int], launcher: Launcher
 ) -> Callable[..., tuple[bytes, tuple[int | None, ...]]]:
-    """A function (scalars, arrays, trees, number of the launch, number for seeds, words of `TapeHeap.cut`) -> (argument block, counts).
+    """A function (scalars, arrays, trees, number of the launch, number for seeds, `TapeWords.flat`) -> (argument block, counts).
 
     Built as one Python expression: a launch then runs a single frame without loops, which is 3 times as fast as a loop over
     slots. The text is made of this module's own templates and of integers only.
@@ -353,7 +350,7 @@ def _build_packer(
         raise SpirogradRuntimeError(f"kernel {compiled.name}: format {block.format!r} does not fit a block of {block.size} bytes")
     if packer.size < block.size:
         packer = struct.Struct(f"{block.format}{block.size - packer.size}x")
-    tapes = _tape_words(compiled)
+    tapes = {word: f"tapes[{place}]" for word, place in word_places(compiled).items()}
     values = ", ".join(tapes.get((slot.kind, slot.index)) or _slot_text(slot, addresses) for slot in block.slots)
     counts = "".join(_count_text(task) + ", " for task in compiled.tasks)
     text = f"lambda s, a, t, number, drawn, tapes: (pack({values}), ({counts}))"
@@ -383,18 +380,6 @@ def _slot_text(slot: Slot, addresses: Mapping[str, int]) -> str:
     if slot.kind == "shape":
         return f"a[{index}].shape[{int(slot.axis)}]"
     return {"seed": f"launcher.seed + drawn * {_SEED_STEP} & 0xFFFFFFFF", "launch": "number & 0xFFFFFFFF"}[slot.kind]
-
-
-def _tape_words(compiled: CompiledKernel) -> dict[tuple[str, int], str]:
-    """The texts of the slots about tapes: where they stand among the words of a `Cut`."""
-    kinds = [("tapes", 0)]
-    if any(task.places for task in compiled.tasks):
-        kinds += [("tape_room", 0), *(("tape_rows", k) for k in range(len(compiled.tasks)))]
-    else:
-        kinds += [(kind, k) for k in range(len(compiled.tapes)) for kind in ("tape_base", "tape_pitch")]
-        kinds += [("tape_capacity", k) for k in range(compiled.capacities)]
-        kinds += [("tape_rows", k) for k in range(len(compiled.tasks))]
-    return {kind: f"tapes[{n}]" for n, kind in enumerate(kinds)}
 
 
 def _count_text(task: TaskInfo) -> str:

@@ -1,15 +1,12 @@
 """The memory of tapes: one heap for all launches, cut anew for each.
 
-A row is what one invocation of a task needs at a time: its tapes of floats, then its tapes of integers, and in both what has 64 bits
-first. On GPUs rows lie side by side: an entry of all rows, then the next entry, so that neighbouring invocations touch neighbouring words;
-all tapes of a task share one distance between entries, its pitch. Serial tasks share one row, which comes first. Tasks run one after the
-other, so all others begin behind it.
+Where the rows of a launch lie is in `base.tape_layout`; how many there are is decided here.
 
-On the CPU the rows of a thread lie one after the other, or as on GPUs if it runs several iterations in lockstep. How many that are, and how
-many threads take part, is up to the pool (see `llvmgen.pool`): it may divide the rows of a task as it likes. The row of serial tasks comes
-last.
+On the CPU the rows of a thread lie one after the other, or side by side if it runs several iterations in lockstep. How many that are, and
+how many threads take part, is up to the pool (see `llvmgen.pool`): it may divide the rows of a task as it likes. The row of serial tasks
+comes last.
 
-Where only the device knows the sizes, it does the same: see transforms/tasks/place_tapes.py.
+Where only the device knows the sizes, it lays out the rows itself: see transforms/tasks/place_tapes.py.
 """
 
 from __future__ import annotations
@@ -23,8 +20,9 @@ from operator import itemgetter
 import numpy as np
 
 from spirograd.base import knobs
-from spirograd.base.artifact import TAPE_PADDING, CompiledKernel, TapeInfo, TaskInfo
+from spirograd.base.artifact import CompiledKernel, TapeInfo, TaskInfo
 from spirograd.base.errors import OutOfDeviceMemory
+from spirograd.base.tape_layout import NUMBERS, Group, Layout, TapeWords
 from spirograd.base.wording import counted
 from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.device import Device, Fetch
@@ -82,10 +80,23 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """How a launch uses the heap: ``words`` for the argument block (see `Launcher`), ``counts`` the invocations of each task."""
+class TapeSizes:
+    """How large the tapes of a launch must be. ``entries``: for how many iterations of each loop they have room, by number of the size.
 
-    words: tuple[int, ...]
+    Where the kernel places its tapes itself, the sizes on the device count, and ``entries`` are a hint. ``resized``: whether those may be
+    others than at the last launch; ``certain``: whether ``entries`` are those.
+    """
+
+    entries: tuple[int, ...] = ()
+    resized: bool = True
+    certain: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a launch uses the heap: ``words`` for the argument block, ``counts`` the invocations of each task."""
+
+    words: TapeWords
     counts: tuple[int | None, ...]
     shares: tuple[Share, ...]
     nbytes: int
@@ -134,16 +145,15 @@ class TapeHeap:
         """
         cut = self._backed(lambda most: self.plan(kernel, counts, capacities, most=most))
         self.note(kernel, cut, None)
-        return Cut((self.address, *cut.words), cut.counts, cut.shares, cut.nbytes)
+        return cut
 
     def plan(
         self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int], limit: int = 0, most: int | None = None
     ) -> Cut:
-        """As `cut`, without touching the heap: the words lack its address. ``limit``: rows of a task at most; 0: as many as are good.
+        """As `cut`, without touching the heap. ``limit``: rows of a task at most; 0: as many as are good.
         ``most``: bytes, if there are fewer than the heap may have."""
         most = self.most if most is None else most
-        # What counts more than 2^31 iterations that claim rows has wrapped.
-        entries = [max(n & 0xFFFFFFFF, 1) for n in capacities]
+        entries = _entries(capacities)
         while True:
             cut = self._placed(kernel, counts, entries, limit)
             if cut.nbytes <= most:
@@ -158,56 +168,38 @@ class TapeHeap:
         """Places with at most ``limit`` rows of a task."""
         if kernel.target.rows_by_thread:
             return self._placed_apart(kernel, counts, entries, limit)
-        limited = list(counts)
-        bases, pitches = [0] * len(kernel.tapes), [0] * len(kernel.tapes)
-        shares, first, end = [], 0, 0
-        tasks: list[tuple[int, TaskInfo | None]] = [(-1, None), *enumerate(kernel.tasks)]
-        for k, task in tasks:
-            own = [(n, tape) for n, tape in enumerate(kernel.tapes) if tape.task == (task.name if task is not None else None)]
-            if not own:
-                continue
-            most = 1
-            if task is not None:
-                most, limited[k] = self._rows(task, counts[k], [entries[n] for n in {tape.capacity for _, tape in own}], limit)
-            last = first
-            for group in _groups(own):
-                offsets, floats, integers = _offsets(group, entries, even=task is None)
-                number, claimed = group[0][1].rows, group[0][1].claimed
-                rows = most if number is None else min(most, entries[number])
-                pitch = rows if task is None else _pitch(rows)
-                shares.append(Share(task.name if task is not None else None, rows, floats, integers, pitch, claimed))
-                for n, tape in group:
-                    # In elements of the tape; all of these numbers of words are even where it has 64 bits.
-                    bases[n], pitches[n] = (last + pitch * offsets[n]) // (tape.dtype.size // 4), pitch
-                last += pitch * (floats + integers)
-            first = last if task is None else first
-            end = max(end, last)
-        words = [word for pair in zip(bases, pitches) for word in pair]
-        return Cut((*words, *entries[: kernel.capacities]), tuple(limited), tuple(shares), 4 * end)
+        limited, rows = list(counts), []
+        for k, task in enumerate(kernel.tasks):
+            own = {tape.capacity for tape in kernel.tapes if tape.task == task.name}
+            most = 0
+            if own:
+                most, limited[k] = self._rows(task, counts[k], [entries[n] for n in own], limit)
+            rows.append(most)
+        words, shares, nbytes = _lay_out(kernel, rows, entries, None)
+        return Cut(words, tuple(limited), shares, nbytes)
 
     def _placed_apart(self, kernel: CompiledKernel, counts: Sequence[int | None], entries: Sequence[int], limit: int) -> Cut:
         """As `_placed`, for the CPU: where tapes begin in a row, how long rows are, and how many."""
         bases, pitches, rows = [0] * len(kernel.tapes), [0] * len(kernel.tapes), [1] * len(kernel.tasks)
+        layout = Layout(NUMBERS, None, entries.__getitem__, entries.__getitem__)
         shares, end = [], 0
-        for k, task in [*enumerate(kernel.tasks), (-1, None)]:
-            own = [(n, tape) for n, tape in enumerate(kernel.tapes) if tape.task == (task.name if task is not None else None)]
+        serial, *tasks = _tapes_of_tasks(kernel)
+        for k, task, own in (*tasks, serial):
             if not own:
                 continue
-            offsets, floats, integers = _offsets(own, entries, even=True)
-            number = 1
+            group, number = layout.group(own, even=True), 1
             if task is not None:
                 threads: int = self.device.threads  # type: ignore[attr-defined]
-                most, count, size = threads * task.lanes, counts[k], own[0][1].rows
+                most, count, size = threads * task.lanes, counts[k], group.counted
                 count = count if size is None else entries[size]
                 number = rows[k] = max(min(most, limit or most, most if count is None else count), 1)
-            shares.append(Share(task.name if task is not None else None, number, floats, integers, number))
-            for n, tape in own:
-                scale = tape.dtype.size // 4
-                bases[n], pitches[n] = (offsets[n] + (end if task is None else 0)) // scale, (floats + integers) // scale
-            length = number * (floats + integers)
+            shares.append(_share(group, number, number))
+            for n, base in layout.bases(group, 1, end if task is None else 0):
+                bases[n], pitches[n] = base, group.words // (kernel.tapes[n].dtype.size // 4)
+            length = number * group.words
             end = end + length if task is None else max(end, length)
-        words = [word for pair in zip(bases, pitches) for word in pair]
-        return Cut((*words, *entries[: kernel.capacities], *rows), tuple(counts), tuple(shares), 4 * end)
+        words = TapeWords(tuple(bases), tuple(pitches), tuple(entries[: kernel.capacities]), (), tuple(rows))
+        return Cut(words, tuple(counts), tuple(shares), 4 * end)
 
     def _rows(self, task: TaskInfo, count: int | None, entries: Sequence[int], limit: int) -> tuple[int, int | None]:
         """How many rows a task needs, and how many invocations to ask the device for."""
@@ -226,12 +218,13 @@ class TapeHeap:
 
     # --- sizes that only the device knows ----------------------------------------------------------------------------------
 
-    def offer(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int], certain: bool) -> Cut:
-        """Room for a launch that places its tapes itself. ``capacities``: by number; unless ``certain``, those of an earlier launch.
+    def offer(self, kernel: CompiledKernel, counts: Sequence[int | None], sizes: TapeSizes) -> Cut:
+        """Room for a launch that places its tapes itself.
 
         Raises TapesTooLarge if the device cannot have so much that few rows of such capacities fit.
         """
-        asked, limit = self._asked(kernel, counts, capacities, certain)
+        capacities = sizes.entries
+        asked, limit = self._asked(kernel, counts, sizes)
         bound = self.most
         to_spare: Callable[[Cut], int] = self._to_spare
         if UNKNOWN in capacities:
@@ -240,47 +233,31 @@ class TapeHeap:
                 bound = max(_LEAST_OFFER, self.plan(kernel, asked, capacities, _LEAST_ROWS).nbytes)
             to_spare = self._unknown_to_spare
         plan = self._backed(lambda most: self.plan(kernel, asked, capacities, limit, min(most, bound)), to_spare)
-        return Cut((self.address, self.room, *_rows_asked(kernel, counts, asked)), asked, plan.shares, plan.nbytes)
+        words = TapeWords(room=(self.room,), rows=_rows_asked(kernel, counts, asked))
+        return Cut(words, asked, plan.shares, plan.nbytes)
 
     def plan_offer(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int]) -> Cut:
         """How a launch with these capacities would use an `offer`, without touching the heap."""
-        asked, limit = self._asked(kernel, counts, capacities, certain=True)
+        asked, limit = self._asked(kernel, counts, TapeSizes(tuple(capacities)))
         plan = self.plan(kernel, asked, capacities, limit)
         room = min(self._grown(plan.nbytes, self._to_spare(plan)) // 4, _MOST_WORDS)
-        return self.used(kernel, Cut((0, room, *_rows_asked(kernel, counts, asked)), asked, (), 0), capacities)
+        words = TapeWords(room=(room,), rows=_rows_asked(kernel, counts, asked))
+        return self.used(kernel, Cut(words, asked, (), 0), capacities)
 
     def used(self, kernel: CompiledKernel, offered: Cut, capacities: Sequence[int]) -> Cut:
-        """``offered``, once the sizes are known: what the device did with it, in `transforms.tasks.place_tapes`."""
-        _, room, *asked = offered.words
-        entries = [max(n & 0xFFFFFFFF, 1) for n in capacities]
-        shares, first, end = [], 0, 0
-        tasks: list[tuple[int, TaskInfo | None]] = [(-1, None), *enumerate(kernel.tasks)]
-        for k, task in tasks:
-            own = [(n, tape) for n, tape in enumerate(kernel.tapes) if tape.task == (task.name if task is not None else None)]
-            if not own:
-                continue
-            laid = [(group[0][1], *_offsets(group, entries, even=task is None)[1:]) for group in _groups(own)]
-            if task is None:
-                pitches = [(1, 1)]
-            else:
-                wanted = [asked[k] if tape.rows is None else min(asked[k], entries[tape.rows]) for tape, *_ in laid]
-                pitches = _fitting([floats + integers for _, floats, integers in laid], wanted, room - first)
-            made = [Share(tape.task, rows, f, i, pitch, tape.claimed) for (tape, f, i), (rows, pitch) in zip(laid, pitches)]
-            shares += made
-            end = max(end, first + sum([share.nbytes // 4 for share in made]))
-            first = end if task is None else first
-        return Cut(offered.words, offered.counts, tuple(shares), 4 * end)
+        """``offered``, once the sizes are known: what the device did with it."""
+        (room,) = offered.words.room
+        words, shares, nbytes = _lay_out(kernel, offered.words.rows, _entries(capacities), room)
+        return Cut(words, offered.counts, shares, nbytes)
 
-    def _asked(
-        self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int], certain: bool
-    ) -> tuple[tuple[int | None, ...], int]:
+    def _asked(self, kernel: CompiledKernel, counts: Sequence[int | None], sizes: TapeSizes) -> tuple[tuple[int | None, ...], int]:
         """How many invocations of each task to ask for, and how many rows a task may have."""
         most = _CPU_MOST_ROWS if self.device.caps.loop_limit else _ROWS
         asked = list(counts)
         for k, task in enumerate(kernel.tasks):
             own = {tape.capacity for tape in kernel.tapes if tape.task == task.name}
             if own:
-                rows = min(most, self._good_rows(counts[k], [max(capacities[n], 1) for n in own])) if certain else most
+                rows = min(most, self._good_rows(counts[k], [max(sizes.entries[n], 1) for n in own])) if sizes.certain else most
                 asked[k] = rows if asked[k] is None else min(asked[k] or 0, rows)
         return tuple(asked), most
 
@@ -384,29 +361,59 @@ def _too_large(kernel: CompiledKernel, cut: Cut, entries: Sequence[int], most: i
     )
 
 
-def _groups(tapes: Sequence[tuple[int, TapeInfo]]) -> list[list[tuple[int, TapeInfo]]]:
-    """``tapes`` of a task, by number: those that all its invocations use, then those that they claim, if there are such."""
-    groups = [[(n, tape) for n, tape in tapes if tape.claimed == claimed] for claimed in (False, True)]
-    return [group for group in groups if group]
+def _entries(capacities: Sequence[int]) -> list[int]:
+    # What counts more than 2^31 iterations that claim rows has wrapped.
+    return [max(n & 0xFFFFFFFF, 1) for n in capacities]
 
 
-def _offsets(tapes: Sequence[tuple[int, TapeInfo]], entries: Sequence[int], even: bool) -> tuple[dict[int, int], int, int]:
-    """Where in a row each tape begins, and how long its floats and its integers are. ``even``: both lengths."""
-    offsets, lengths, end = {}, [], 0
-    for slab in "FI":
-        start = end
-        for n, tape in sorted(tapes, key=lambda item: -item[1].dtype.size):
-            if tape.slab == slab:
-                offsets[n] = end
-                end += entries[tape.capacity] * tape.words
-        end += end % 2 if even else 0
-        lengths.append(end - start)
-    return offsets, lengths[0], lengths[1]
+def _tapes_of_tasks(kernel: CompiledKernel) -> list[tuple[int, TaskInfo | None, list[tuple[int, TapeInfo]]]]:
+    """The tapes of serial tasks, then those of each other task; tasks and tapes with their numbers."""
+    numbered = list(enumerate(kernel.tapes))
+    serial = [item for item in numbered if item[1].task is None]
+    return [(-1, None, serial), *[(k, t, [item for item in numbered if item[1].task == t.name]) for k, t in enumerate(kernel.tasks)]]
 
 
-def _pitch(rows: int) -> int:
-    """The distance of entries for so many rows: even, so that every tape begins at an even word."""
-    return (rows + TAPE_PADDING if rows > TAPE_PADDING else rows) + 1 & -2
+def _lay_out(
+    kernel: CompiledKernel, asked: Sequence[int], entries: Sequence[int], room: int | None
+) -> tuple[TapeWords, tuple[Share, ...], int]:
+    """Rows for ``asked`` invocations of each task: the words of a launch that the host places, the shares, the bytes in all. In ``room``
+    words they are divided as the task of `transforms.tasks.place_tapes` does; None: they take as much as they need."""
+    layout = Layout(NUMBERS, None, entries.__getitem__, entries.__getitem__)
+    bases, pitches, limits = [0] * len(kernel.tapes), [0] * len(kernel.tapes), list(asked)
+    shares, first, end = [], 0, 0
+    for k, task, own in _tapes_of_tasks(kernel):
+        if not own:
+            continue
+        if task is None:
+            group = layout.group(own, even=True)
+            fits = room is None or group.words <= room
+            for n, base in layout.serial_bases(group, fits):
+                bases[n] = base
+            shares.append(_share(group, 1, 1))
+            end, first = group.words, group.words if fits else 0
+            continue
+        groups, begin = layout.groups(own), first
+        if room is None:
+            # A task without iterations has no rows.
+            numbers, even = layout.wanted(groups, asked[k], least=0)
+            apart: Sequence[int] = [layout.padded(n) for n in even]
+        else:
+            rows = layout.rows(groups, asked[k], room - first)
+            limits[k] = rows.limit if layout.fits(layout.row_words(groups), room - first) else 0
+            numbers = list(rows.needed) if rows.enough else [rows.fewer] * len(groups)
+            apart = rows.pitches
+        for group, number, pitch in zip(groups, numbers, apart):
+            for n, base in layout.bases(group, pitch, begin):
+                bases[n], pitches[n] = base, pitch
+            begin = layout.end(group, pitch, begin)
+            shares.append(_share(group, number, pitch))
+        end = max(end, begin)
+    words = TapeWords(tuple(bases), tuple(pitches), tuple(entries[: kernel.capacities]), (), tuple(limits))
+    return words, tuple(shares), 4 * end
+
+
+def _share(group: Group[int], rows: int, pitch: int) -> Share:
+    return Share(group.tapes[0][1].task, rows, group.floats, group.words - group.floats, pitch, group.claimed)
 
 
 def _rows_of(asked: int, count: int | None, task: TaskInfo) -> int:
@@ -415,19 +422,8 @@ def _rows_of(asked: int, count: int | None, task: TaskInfo) -> int:
     return rows if count is None else min(rows, max(count, 1))
 
 
-def _rows_asked(kernel: CompiledKernel, counts: Sequence[int | None], asked: Sequence[int | None]) -> list[int]:
-    return [0 if n is None else _rows_of(n, count, task) for n, count, task in zip(asked, counts, kernel.tasks)]
-
-
-def _fitting(strides: Sequence[int], wanted: Sequence[int], left: int) -> list[tuple[int, int]]:
-    """Of each group of rows, how many there are and the distance of entries: those ``wanted``, if ``left`` words are enough for all, else
-    as many of each."""
-    pitches = [_pitch(rows) for rows in wanted]
-    if sum([pitch * stride for pitch, stride in zip(pitches, strides)]) <= left:
-        return list(zip(wanted, pitches))
-    shared = left // sum(strides) & -2
-    rows = shared - TAPE_PADDING if shared > 2 * TAPE_PADDING else shared
-    return [(rows, shared)] * len(strides)
+def _rows_asked(kernel: CompiledKernel, counts: Sequence[int | None], asked: Sequence[int | None]) -> tuple[int, ...]:
+    return tuple([0 if n is None else _rows_of(n, count, task) for n, count, task in zip(asked, counts, kernel.tasks)])
 
 
 def _whole_groups(count: int, task: TaskInfo) -> int:

@@ -16,7 +16,7 @@ from grad.chains import AMPLIFIED, chains, compare, starts, turn, turned
 from grad.check import needs_type
 
 import spirograd as sg
-from spirograd.base.artifact import TAPE_PADDING
+from spirograd.base.tape_layout import TAPE_PADDING
 from spirograd.lang import context
 from spirograd.runtime.allocations import Allocation
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from spirograd.analysis.tapes import guarded, passing_of, tapes_of
 from spirograd.analysis.temps import temp_offsets
-from spirograd.base.artifact import TAPE_WORDS, ArgBlock, Slot
+from spirograd.base.artifact import ArgBlock, Slot
 from spirograd.base.dtypes import DType, f16, f32, i32, i64, storage, u1, u32
+from spirograd.base.tape_layout import ADDRESSING, PLACED, TapeWord
 from spirograd.base.targets import Generator
 from spirograd.ir import ops
 from spirograd.ir.addresses import Arithmetic, cell_offset, component_number
@@ -21,8 +22,6 @@ from spirograd.transforms.tasks.place_tapes import is_placed, word
 _STRUCT_CODES = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "d"}
 _ROLES = ("primal", "grad", "dual", "grad_dual")
 _INDEX_LIMIT = 2**31
-# What the task that places tapes finds out, where there is one; see `place_tapes`.
-_PLACED = ("tape_base", "tape_pitch", "tape_capacity", "tape_claims")
 
 
 # --- the argument block ------------------------------------------------------------------------------------------------
@@ -51,9 +50,9 @@ def arg_block(kernel: Kernel, ctx: PassContext) -> ArgBlock:
     tapes = tapes_of(kernel)
     if tapes:
         found.add(Slot("tapes"))
-        found |= {Slot(kind, k, dtype=i32) for k in range(len(tapes)) for kind in _PLACED[:2]}
+        found |= {Slot(kind, k, dtype=i32) for k in range(len(tapes)) for kind in ADDRESSING}
     if is_placed(kernel):
-        found = {s for s in found if s.kind not in _PLACED}
+        found = {s for s in found if s.kind not in PLACED}
     if kernel.returns:
         found.add(Slot("temps"))
     if needs_locks(kernel, ctx.caps):
@@ -62,7 +61,7 @@ def arg_block(kernel: Kernel, ctx: PassContext) -> ArgBlock:
         found |= {Slot("fault"), Slot("launch", dtype=u32)}
     if ctx.caps.target.generator is Generator.INTERPRETER:
         # It checks every access itself, which takes the fault record and all extents. Its tapes grow as they are written.
-        found = {s for s in found if s.kind not in TAPE_WORDS}
+        found = {s for s in found if s.kind not in set(TapeWord)}
         found |= {Slot("fault"), Slot("launch", dtype=u32)}
         arrays = {s.index for s in found if s.kind == "array"}
         found |= {Slot("shape", n, axis, dtype=i32) for n in arrays for axis in range(_array_rank(kernel, n))}
@@ -89,7 +88,7 @@ def _array_rank(kernel: Kernel, index: int) -> int:
 
 
 _KIND_ORDER = (
-    "tree", "array", "temps", "tapes", "fault", "print", "locks", "scalar", "shape", *TAPE_WORDS, "seed", "launch",
+    "tree", "array", "temps", "tapes", "fault", "print", "locks", "scalar", "shape", *TapeWord, "seed", "launch",
 )  # fmt: skip
 
 
@@ -151,7 +150,7 @@ class _Layout(Rewriter):
         self.tapes = {ref: (k, info) for k, (ref, info) in enumerate(tapes_of(kernel).items())}
         self.guarded = guarded(kernel)
         self.placed = is_placed(kernel)
-        self.words: dict[tuple[str, int], Op] = {}  # of tapes, as the current task has loaded them
+        self.words: dict[tuple[TapeWord, int], Op] = {}  # of tapes, as the current task has loaded them
         self.claimed: Op | None = None  # the row that the current task has claimed
         self.offsets, _ = temp_offsets(kernel)
         # By the slot without its offset, which is how `_slots_of` names it.
@@ -208,7 +207,7 @@ class _Layout(Rewriter):
         b = self.b
         ref, index = self._place(op, self.args(op))
         claimed = b.emit(ops.claim, index, attr=ref, type=ref.dtype)
-        last = b.emit(ops.max_, self._sub(self._word("tape_claims", passing_of(op)), 1), b.const(0))
+        last = b.emit(ops.max_, self._sub(self._word(TapeWord.CLAIMS, passing_of(op)), 1), b.const(0))
         self.claimed = b.emit(ops.min_, claimed, last)
         return claimed
 
@@ -299,10 +298,10 @@ class _Layout(Rewriter):
         iteration, entry = [self.b.cast(i, i32) for i in indices]
         if ref.capacity in self.guarded:
             # Past the end it is the last entry: the check that comes with these loops tells.
-            last = self._sub(self._word("tape_capacity", ref.capacity), 1)
+            last = self._sub(self._word(TapeWord.CAPACITY, ref.capacity), 1)
             iteration = self.b.emit(ops.min_, iteration, last)
         at = self._add(self._mul(iteration, ref.width), entry)
-        base, pitch = self._word("tape_base", number), self._word("tape_pitch", number)
+        base, pitch = self._word(TapeWord.BASE, number), self._word(TapeWord.PITCH, number)
         if info.task is None:
             return self._add(at, base)
         row = self.claimed if info.claimed else self.b.emit(ops.row, type=i32)
@@ -312,14 +311,14 @@ class _Layout(Rewriter):
 
     def _tape_word(self, op: Op) -> Op:
         kind, number = op.attr
-        if self.placed and kind in _PLACED:
+        if self.placed and kind in PLACED:
             ref = word(kind, number)
             self.words[op.attr] = self.b.load(BufferRef(ref.name, self.slots[Slot("temps")], i32), self._temp_index(ref, ()))
         return self._word(kind, number)
 
-    def _word(self, kind: str, number: int) -> Op:
+    def _word(self, kind: TapeWord, number: int) -> Op:
         """What the launch says of its tapes. Tasks whose tapes are placed on the device begin with `tape_word` for all that they need."""
-        return self.words[kind, number] if self.placed and kind in _PLACED else self._slot(Slot(kind, number, dtype=i32))
+        return self.words[kind, number] if self.placed and kind in PLACED else self._slot(Slot(kind, number, dtype=i32))
 
     def _horner(self, values: Sequence[Op], extents: Sequence[int]) -> Op:
         """The row-major number of an element."""

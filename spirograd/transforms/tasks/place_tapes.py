@@ -1,19 +1,21 @@
 """Tapes whose sizes only the device knows: a task that gives each its place, before the tasks that use them.
 
-The host does the same for sizes that it knows: see `runtime.tapes`, where the layout is described.
+Which places these are is up to `base.tape_layout`, which the host uses as well, for sizes that it knows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 from spirograd.analysis.tapes import counter, guarded, passing_of, sizes_of, tapes_of
-from spirograd.base.artifact import TAPE_PADDING, FaultSite, TapeInfo
-from spirograd.base.dtypes import VOID, i32, u1
+from spirograd.base.artifact import FaultSite, TapeInfo
+from spirograd.base.dtypes import VOID, i32
 from spirograd.base.loc import Loc
+from spirograd.base.tape_layout import ADDRESSING, Arithmetic, Layout, Numbered, TapeWord
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayRef, Kernel, Op, Region, TapeRef, TaskAttr, TempKind, TempRef
+from spirograd.ir.ops import OpCode
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 
@@ -54,7 +56,7 @@ def place_tapes(kernel: Kernel, ctx: PassContext) -> Kernel:
     return kernel.with_body(Region((), (*first, *asking, end)))
 
 
-def word(kind: str, number: int) -> TempRef:
+def word(kind: TapeWord, number: int) -> TempRef:
     """Where the task leaves a word of a tape, or the rows of a task."""
     return TempRef(f"{kind}{number}", i32, kind=TempKind(kind), number=number)
 
@@ -79,133 +81,98 @@ class _Place:
     def body(self) -> Region:
         b = self.b
         b.begin()
-        self.room = b.emit(ops.tape_word, attr=("tape_room", 0), type=i32)
-        self.capacities = {k: b.load(self.sizes, b.const(k)) for k in sorted({tape.capacity for _, tape in self.tapes})}
+        self.room = b.emit(ops.tape_word, attr=(TapeWord.ROOM, 0), type=i32)
+        self.capacities = {k: self._size(k) for k in sorted({tape.capacity for _, tape in self.tapes})}
+        self.layout = Layout(_arithmetic(b), self.room, self.capacities.__getitem__, self._size)
         serial = self._serial([(k, tape) for k, tape in self.tapes if tape.task is None])
         left = b.emit(ops.sub, self.room, serial, attr="nsw")
         for name in dict.fromkeys(tape.task for _, tape in self.tapes if tape.task is not None):
             self._range(name, [(k, tape) for k, tape in self.tapes if tape.task == name], serial, left)
         for k in guarded(self.kernel):
-            b.store(word("tape_capacity", k), self.capacities[k])
+            b.store(word(TapeWord.CAPACITY, k), self.capacities[k])
         return b.end()
 
-    def _serial(self, tapes: Sequence[tuple[int, TapeInfo]]) -> Op:
-        """One row, from the first word on; gives its length. If it does not fit, its tapes share their first entry: the launch fails."""
+    def _size(self, number: int) -> Op:
+        return self.b.load(self.sizes, self.b.const(number))
+
+    def _serial(self, tapes: Numbered) -> Op:
+        """One row, from the first word on; gives its length."""
         b = self.b
-        offsets, stride = self._offsets(tapes, even=True)
-        fits = self._check(stride, stride, self.room, [tape for _, tape in tapes])
-        for k, tape in tapes:
-            b.store(word("tape_base", k), self._elements(self._choose(fits, offsets[k], b.const(0)), tape))
-            b.store(word("tape_pitch", k), b.const(0))
+        group = self.layout.group(tapes, even=True)
+        fits = self.layout.by.le(group.words, self.room)
+        self._check(fits, group.words, self.room, tapes)
+        for (k, tape), (_, base) in zip(tapes, self.layout.serial_bases(group, fits)):
+            b.store(word(TapeWord.BASE, k), base)
+            b.store(word(TapeWord.PITCH, k), b.const(0))
             self.capacities[tape.capacity] = self._choose(fits, self.capacities[tape.capacity], b.const(1))
-        return self._choose(fits, stride, b.const(0))
+        return self._choose(fits, group.words, b.const(0))
 
-    def _range(self, name: str, tapes: Sequence[tuple[int, TapeInfo]], first: Op, left: Op) -> None:
-        """Rows side by side, as many as there is room for, from the word ``first`` on: those that go by the number of the invocation, then
-        those that are claimed."""
-        b, number = self.b, self.tasks[name]
-        groups = [own for claimed in (False, True) if (own := [(k, tape) for k, tape in tapes if tape.claimed == claimed])]
-        laid = [self._offsets(own, even=False) for own in groups]
-        most = b.emit(ops.add, self.room, b.const(2), attr="nsw")
-        stride = b.const(0)
-        for _, length in laid:
-            stride = b.emit(ops.min_, b.emit(ops.add, stride, length, attr="nsw"), most)
-        # Two rows, because there is an even number.
-        fits = self._check(stride, b.emit(ops.add, stride, stride, attr="nsw"), left, [tape for _, tape in tapes])
-        asked = b.emit(ops.tape_word, attr=("tape_rows", number), type=i32)
-        wanted = [self._wanted(own[0][1].rows, asked) for own in groups]
-        enough, pitches, rows = self._pitches([length for _, length in laid], wanted, left)
-        everybody = asked if groups[0][0][1].claimed else b.emit(ops.min_, wanted[0], asked)
-        rows = self._choose(enough, everybody, b.emit(ops.min_, rows, asked))
-        b.store(word("tape_rows", number), self._choose(fits, rows, b.const(0)))
-        for own, (offsets, length), pitch in zip(groups, laid, pitches):
-            if own[0][1].claimed:
-                passing = own[0][1].rows
-                assert passing is not None
+    def _range(self, name: str, tapes: Numbered, first: Op, left: Op) -> None:
+        """Rows side by side, as many as there is room for, from the word ``first`` on."""
+        b, layout, number = self.b, self.layout, self.tasks[name]
+        groups = layout.groups(tapes)
+        row_words = layout.row_words(groups)
+        fits = layout.fits(row_words, left)
+        self._check(fits, row_words, left, tapes)
+        asked = b.emit(ops.tape_word, attr=(TapeWord.ROWS, number), type=i32)
+        rows = layout.rows(groups, asked, left)
+        b.store(word(TapeWord.ROWS, number), self._choose(fits, rows.limit, b.const(0)))
+        for group, pitch in zip(groups, rows.pitches):
+            if group.claimed:
+                assert group.counted is not None
                 # A claim may take any of the places of an entry.
-                b.store(word("tape_claims", passing), self._choose(fits, pitch, b.const(0)))
-                b.store(counter(passing), b.const(0))
-            for k, tape in own:
-                begin = b.emit(ops.add, first, b.emit(ops.mul, offsets[k], pitch, attr="nsw"), attr="nsw")
-                b.store(word("tape_base", k), self._elements(begin, tape))
-                b.store(word("tape_pitch", k), pitch)
-            first = b.emit(ops.add, first, b.emit(ops.mul, length, pitch, attr="nsw"), attr="nsw")
+                b.store(word(TapeWord.CLAIMS, group.counted), self._choose(fits, pitch, b.const(0)))
+                b.store(counter(group.counted), b.const(0))
+            for k, base in layout.bases(group, pitch, first):
+                b.store(word(TapeWord.BASE, k), base)
+                b.store(word(TapeWord.PITCH, k), pitch)
+            first = layout.end(group, pitch, first)
 
-    def _wanted(self, number: int | None, asked: Op) -> Op:
-        """How many rows ``asked`` invocations need, an even number; fewer if the size with this number says so."""
-        b = self.b
-        if number is not None:
-            count = b.load(self.sizes, b.const(number))
-            # Of more than 2^31 iterations the number has wrapped.
-            fewer = b.emit(ops.and_, b.emit(ops.ge, count, b.const(0)), b.emit(ops.lt, count, asked))
-            asked = self._choose(fewer, count, asked)
-        return b.emit(ops.max_, self._even(asked), b.const(2))
-
-    def _pitches(self, strides: Sequence[Op], wanted: Sequence[Op], left: Op) -> tuple[Op, list[Op], Op]:
-        """Whether there is room for all rows that are ``wanted``, the distances between entries, even numbers, and how many rows there are
-        if not: then there are as many of each kind."""
-        b = self.b
-        enough, rest, stride = b.const(True, u1), left, b.const(0)
-        padded = []
-        for length, rows in zip(strides, wanted):
-            many = b.emit(ops.gt, rows, b.const(TAPE_PADDING))
-            padded.append(self._choose(many, b.emit(ops.add, rows, b.const(TAPE_PADDING), attr="nsw"), rows))
-            fits = b.emit(ops.le, padded[-1], b.emit(ops.idiv, rest, b.emit(ops.max_, length, b.const(1))))
-            rest = b.emit(ops.sub, rest, self._choose(fits, b.emit(ops.mul, padded[-1], length), b.const(0)), attr="nsw")
-            enough, stride = b.emit(ops.and_, enough, fits), b.emit(ops.add, stride, length, attr="nsw")
-        shared = b.emit(ops.and_, b.emit(ops.idiv, left, b.emit(ops.max_, stride, b.const(1))), b.const(-2))
-        many = b.emit(ops.gt, shared, b.const(2 * TAPE_PADDING))
-        fewer = self._choose(many, b.emit(ops.sub, shared, b.const(TAPE_PADDING), attr="nsw"), shared)
-        return enough, [self._choose(enough, pitch, shared) for pitch in padded], fewer
-
-    def _even(self, n: Op) -> Op:
-        return self.b.emit(ops.and_, self.b.emit(ops.add, n, self.b.const(1), attr="nsw"), self.b.const(-2))
-
-    def _offsets(self, tapes: Sequence[tuple[int, TapeInfo]], even: bool) -> tuple[dict[int, Op], Op]:
-        """Where in a row each tape begins, and the length of a row (if that is more than there is room for: some number above that).
-
-        Floats come before integers, and in both what has 64 bits first. ``even``: they begin at an even word, where rows do not see to it.
-        """
-        b = self.b
-        offsets, end = {}, b.const(0)
-        most = b.emit(ops.add, self.room, b.const(2), attr="nsw")
-        for slab in "FI":
-            for k, tape in sorted(tapes, key=lambda item: -item[1].dtype.size):
-                if tape.slab == slab:
-                    offsets[k] = end
-                    # More entries than this do not fit anyway.
-                    entries = b.emit(ops.add, b.emit(ops.idiv, self.room, b.const(tape.words)), b.const(1), attr="nsw")
-                    entries = b.emit(ops.min_, self.capacities[tape.capacity], entries)
-                    words = b.emit(ops.mul, entries, b.const(tape.words), attr="nsw")
-                    end = b.emit(ops.min_, b.emit(ops.add, end, words, attr="nsw"), most)
-            end = self._even(end) if even else end
-        return offsets, end
-
-    def _check(self, stride: Op, needed: Op, room: Op, tapes: Sequence[TapeInfo]) -> Op:
-        """Whether a row of ``stride`` words fits, which takes ``needed``; reports it if not."""
-        b = self.b
-        fits = b.emit(ops.le, needed, room)
-        if tapes:
-            message = (
-                f"{self.kernel.name}: one row of its tapes takes {{0}} words of 32 bits, and earlier launches have left room for {{1}} in "
-                "all; the next launch will have room"
-            )
-            loc = next((self.loops[tape.capacity] for tape in tapes if tape.capacity in self.loops), self.kernel.loc)
-            b.emit(ops.check, fits, stride, room, attr=FaultSite("tape", message, (i32, i32), loc), type=VOID)
-        return fits
+    def _check(self, fits: Op, row_words: Op, room: Op, tapes: Numbered) -> None:
+        """Report it if rows of so many words do not fit."""
+        if not tapes:
+            return
+        message = (
+            f"{self.kernel.name}: one row of its tapes takes {{0}} words of 32 bits, and earlier launches have left room for {{1}} in "
+            "all; the next launch will have room"
+        )
+        loc = next((self.loops[tape.capacity] for _, tape in tapes if tape.capacity in self.loops), self.kernel.loc)
+        self.b.emit(ops.check, fits, row_words, room, attr=FaultSite("tape", message, (i32, i32), loc), type=VOID)
 
     def _choose(self, condition: Op, a: Op, b: Op) -> Op:
         return self.b.emit(ops.select, condition, a, b)
 
-    def _elements(self, words: Op, tape: TapeInfo) -> Op:
-        return words if tape.dtype.size == 4 else self.b.emit(ops.shr, words, self.b.const(1))
+
+def _arithmetic(b: Builder) -> Arithmetic[Op]:
+    """Arithmetic that appends operations to what ``b`` builds."""
+
+    def by(code: OpCode, attr: str | None = None) -> Callable[..., Op]:
+        return lambda *args: b.emit(code, *args, attr=attr)
+
+    return Arithmetic(
+        const=b.const,
+        add=by(ops.add, "nsw"),
+        sub=by(ops.sub, "nsw"),
+        mul=by(ops.mul, "nsw"),
+        product=by(ops.mul),
+        div=by(ops.idiv),
+        half=lambda n: b.emit(ops.shr, n, b.const(1)),
+        min=by(ops.min_),
+        max=by(ops.max_),
+        both=by(ops.and_),
+        le=by(ops.le),
+        ge=by(ops.ge),
+        lt=by(ops.lt),
+        gt=by(ops.gt),
+        select=by(ops.select),
+    )
 
 
 def _loops(kernel: Kernel) -> dict[int, Loc | None]:
     """Where the loops are whose tapes have a capacity that is checked, by its number."""
     checks = [op for op in kernel.walk() if op.code is ops.check and op.attr.code == "tape"]
     rooms = [(word, op.attr.loc) for op in checks for word in op.args[0].args if word.code is ops.tape_word]
-    return {word.attr[1]: loc for word, loc in rooms if word.attr[0] == "tape_capacity"}
+    return {word.attr[1]: loc for word, loc in rooms if word.attr[0] == TapeWord.CAPACITY}
 
 
 def _asking(task: Op, number: int, tapes: dict[TapeRef, TapeInfo], checked: frozenset[int]) -> Op:
@@ -219,15 +186,15 @@ def _asking(task: Op, number: int, tapes: dict[TapeRef, TapeInfo], checked: froz
     b.begin()
     for k, ref in enumerate(tapes):
         if ref in used:
-            b.emit(ops.tape_word, attr=("tape_base", k), type=i32)
-            b.emit(ops.tape_word, attr=("tape_pitch", k), type=i32)
+            for kind in ADDRESSING:
+                b.emit(ops.tape_word, attr=(kind, k), type=i32)
     for k in sorted({ref.capacity for ref in used} & checked):
-        b.emit(ops.tape_word, attr=("tape_capacity", k), type=i32)
+        b.emit(ops.tape_word, attr=(TapeWord.CAPACITY, k), type=i32)
     regions = list(task.regions)
     regions[body] = Region(region.params, (*b.end().ops[:-1], *region.ops))
     if body:
         b.begin()
-        regions[0] = _bounds(regions[0], b.load(word("tape_rows", number)))
+        regions[0] = _bounds(regions[0], b.load(word(TapeWord.ROWS, number)))
     return Op(task.code, task.type, task.args, task.attr, tuple(regions), task.loc)
 
 
@@ -235,7 +202,7 @@ def _limited(task: Op, number: int) -> Op:
     """``task``, number ``number``, with how many rows it has, if it takes any."""
     if task.attr.kind == "serial" or not _tapes_in(task.regions[1]):
         return task
-    bounds = _bounds(task.regions[0], Op(ops.tape_word, i32, (), ("tape_rows", number)))
+    bounds = _bounds(task.regions[0], Op(ops.tape_word, i32, (), (TapeWord.ROWS, number)))
     return Op(task.code, task.type, task.args, task.attr, (bounds, *task.regions[1:]), task.loc)
 
 
@@ -262,7 +229,7 @@ class _Claims(Rewriter):
         if passing not in self.used:
             return None
         b = self.b
-        room = b.emit(ops.tape_word, attr=("tape_claims", passing), type=i32)
+        room = b.emit(ops.tape_word, attr=(TapeWord.CLAIMS, passing), type=i32)
         claimed = self.copy(op)
         message = f"{self.of.name}: {{0}} or more iterations get to the loops with tapes here, and there are rows for {{1}}"
         demand = b.emit(ops.add, claimed, b.const(1), attr="nsw")

@@ -14,10 +14,11 @@ from spirograd.analysis.trial import run
 from spirograd.autodiff.gates import gates
 from spirograd.autodiff.sizing import sizing
 from spirograd.autodiff.sweep import capacity_of
-from spirograd.base.artifact import TAPE_PADDING, ArgBlock, CompiledKernel, TaskInfo
+from spirograd.base.artifact import ArgBlock, CompiledKernel, TaskInfo
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import f32, f64, i32, i64
 from spirograd.base.options import CompileOptions
+from spirograd.base.tape_layout import TAPE_PADDING, TapeWords
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr, Region, ScalarArg, TapeRef, ref_of
@@ -349,7 +350,7 @@ def test_rows_of_both_kinds_lie_apart(room, dtype):
             given = Given({"tape_room": room, "tape_rows": asked}).kernel(kernel)
             outcome = run(given, [np.zeros(1, np.int32), np.zeros(1, np.float32), 0, np.array(sizes, np.int32)], {})
             rows, claims, *placed = (int(v) for v in outcome.returns)
-            used = heap.used(made, Cut((0, room, 0, asked), (None, None), (), 0), sizes)
+            used = heap.used(made, Cut(TapeWords(room=(room,), rows=(0, asked)), (None, None), (), 0), sizes)
             if outcome.fault is not None:
                 assert rows == claims == 0
                 assert sum(2 * tape.words * max(sizes[tape.capacity], 1) for tape in tapes) > room

@@ -42,7 +42,7 @@ def check_apart(cut, elements):
     """``elements(number, tape, base, pitch)``: of a tape, each as its row and its number."""
     taken = {}
     for k, tape in sorted(enumerate(TAPES), key=lambda item: item[1].task is not None):
-        for what, at in elements(k, tape, *cut.words[1 + 2 * k : 3 + 2 * k]):
+        for what, at in elements(k, tape, cut.words.bases[k], cut.words.pitches[k]):
             place = {at * tape.dtype.size + byte for byte in range(tape.dtype.size)}
             # Tasks run one after the other; what serial ones note lasts.
             for task in {None, tape.task}:
@@ -54,8 +54,9 @@ def check_apart(cut, elements):
 @pytest.mark.parametrize(("profile", "loop_limit"), [("vulkan", 0), ("wgpu", 65535)])
 @pytest.mark.parametrize("counts", COUNTS)
 def test_no_two_elements_meet(profile, loop_limit, counts):
-    cut = heap(profile, 0, loop_limit).cut(kernel_of(profile), counts, CAPACITIES)
-    assert cut.words[0] == 4096
+    owner = heap(profile, 0, loop_limit)
+    cut = owner.cut(kernel_of(profile), counts, CAPACITIES)
+    assert owner.address == 4096
 
     def elements(_, tape, base, pitch):
         rows = 1 if tape.task is None else rows_on_gpu(cut, counts, ("one", "two").index(tape.task))
@@ -72,9 +73,10 @@ def test_no_two_elements_meet(profile, loop_limit, counts):
 def test_no_two_elements_meet_however_the_pool_divides_the_rows(lanes, budget, counts):
     """Between threads, and iterations that one runs in lockstep."""
     threads = 3
-    cut = heap("cpu", threads, 0, budget).cut(kernel_of("cpu", lanes), counts, CAPACITIES)
-    assert cut.words[0] == 4096
-    most = cut.words[-2:]
+    owner = heap("cpu", threads, 0, budget)
+    cut = owner.cut(kernel_of("cpu", lanes), counts, CAPACITIES)
+    assert owner.address == 4096
+    most = cut.words.rows
     for rows, count in zip(most, counts):
         wanted = threads * lanes if count is None else max(min(threads * lanes, count), 1)
         assert rows == wanted if budget is None else 1 <= rows <= wanted
@@ -98,7 +100,7 @@ def test_fewer_rows_before_a_launch_is_refused():
     """Down to one."""
     most = 4 * (10 + 6)  # a row of the first task and that of serial ones
     cut = heap("cpu", 64, 0, most).cut(kernel_of("cpu", 16), (5000, 5000), CAPACITIES)
-    assert cut.words[-2] == 1
+    assert cut.words.rows[0] == 1
     assert cut.nbytes <= most
     with pytest.raises(OutOfDeviceMemory, match=r"the tapes of k need .* in each of 1 row"):
         heap("cpu", 64, 0, most - 4).cut(kernel_of("cpu", 16), (5000, 5000), CAPACITIES)

@@ -1,0 +1,285 @@
+"""How launches with tapes are described and laid out: the words of a launch and their order, and where each tape begins.
+
+A row is what one invocation of a task needs at a time: its tapes of floats, then its tapes of integers, and in both what has 64 bits
+first. Rows lie side by side: an entry of all rows, then the next entry; the distance between entries is the pitch. The tapes of a task
+that all its invocations use form one group with one pitch, those whose rows are claimed another group, which follows it. Serial tasks
+share one row, which comes first. Tasks run one after the other, so all others begin behind it.
+
+`Layout` is one algorithm for two callers. The host runs it over numbers (`runtime.tapes`); the task that places tapes on the device
+consists of the operations that it emits when it runs over operations of the IR (`transforms.tasks.place_tapes`).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import chain
+from typing import Generic, TypeVar
+
+from spirograd.base.artifact import CompiledKernel, TapeInfo
+
+T = TypeVar("T")
+
+# Added to the distance between entries of tapes, in elements: at large powers of two they would share few cache lines.
+TAPE_PADDING = 32
+
+
+# --- words -------------------------------------------------------------------------------------------------------------
+
+
+class TapeWord(str, Enum):
+    """What a launch says about its tapes: kinds of `Slot`, each an i32, in their order in the argument block and in `TapeWords.flat`."""
+
+    BASE = "tape_base"
+    PITCH = "tape_pitch"
+    CAPACITY = "tape_capacity"
+    CLAIMS = "tape_claims"
+    ROOM = "tape_room"
+    ROWS = "tape_rows"
+
+    # As plain strings, whatever the version of Python makes of an Enum of strings.
+    __repr__, __str__, __format__ = str.__repr__, str.__str__, str.__format__  # type: ignore[assignment]
+
+
+# What each access to a tape takes.
+ADDRESSING = (TapeWord.BASE, TapeWord.PITCH)
+# What the task that places tapes leaves to the tasks after it; they don't take these words from the launch.
+PLACED = (*ADDRESSING, TapeWord.CAPACITY, TapeWord.CLAIMS)
+
+
+@dataclass(slots=True)
+class TapeWords:
+    """The words of one launch, by kind; each kind by number. A kernel that places its tapes itself takes ``room`` and ``rows`` only, all
+    others take no ``room``."""
+
+    bases: tuple[int, ...] = ()
+    pitches: tuple[int, ...] = ()
+    capacities: tuple[int, ...] = ()
+    room: tuple[int, ...] = ()
+    rows: tuple[int, ...] = ()
+
+    def flat(self, address: int) -> tuple[int, ...]:
+        """The address of the memory of tapes, then all words in the order of `TapeWord`; `word_places` says where each is."""
+        return (address, *chain.from_iterable(_in_order(self)))
+
+
+# The fields of `TapeWords`; claims are what a launch never says itself.
+_FIELDS = {
+    TapeWord.BASE: "bases",
+    TapeWord.PITCH: "pitches",
+    TapeWord.CAPACITY: "capacities",
+    TapeWord.ROOM: "room",
+    TapeWord.ROWS: "rows",
+}
+_in_order = operator.attrgetter(*[_FIELDS[kind] for kind in TapeWord if kind in _FIELDS])
+
+
+def word_places(kernel: CompiledKernel) -> dict[tuple[str, int], int]:
+    """Where in `TapeWords.flat` each entry of the argument block of ``kernel`` is, by kind and number of the `Slot`."""
+    counts = {TapeWord.ROWS: len(kernel.tasks)}
+    if any(task.places for task in kernel.tasks):
+        counts[TapeWord.ROOM] = 1
+    else:
+        counts |= {TapeWord.BASE: len(kernel.tapes), TapeWord.PITCH: len(kernel.tapes), TapeWord.CAPACITY: kernel.capacities}
+    words = ((kind.value, number) for kind in TapeWord for number in range(counts.get(kind, 0)))
+    return {word: place for place, word in enumerate(chain([("tapes", 0)], words))}
+
+
+# --- rows --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic(Generic[T]):
+    """What layouts are computed with. Conditions, which ``le``, ``ge``, ``lt`` and ``gt`` give and ``both`` and ``select`` take, are of
+    ``T``, too. Results stay below 2^31, except for ``product``, which may wrap where it is not used."""
+
+    const: Callable[[int], T]
+    add: Callable[[T, T], T]
+    sub: Callable[[T, T], T]
+    mul: Callable[[T, T], T]
+    product: Callable[[T, T], T]
+    div: Callable[[T, T], T]
+    half: Callable[[T], T]
+    min: Callable[[T, T], T]
+    max: Callable[[T, T], T]
+    both: Callable[[T, T], T]  # bitwise, of conditions and of numbers
+    le: Callable[[T, T], T]
+    ge: Callable[[T, T], T]
+    lt: Callable[[T, T], T]
+    gt: Callable[[T, T], T]
+    select: Callable[[T, T, T], T]
+
+
+NUMBERS: Arithmetic[int] = Arithmetic(
+    const=lambda n: n,
+    add=operator.add,
+    sub=operator.sub,
+    mul=operator.mul,
+    product=operator.mul,
+    div=operator.floordiv,
+    half=lambda n: n >> 1,
+    min=lambda a, b: a if a < b else b,
+    max=lambda a, b: a if a > b else b,
+    both=operator.and_,
+    le=operator.le,
+    ge=operator.ge,
+    lt=operator.lt,
+    gt=operator.gt,
+    select=lambda condition, a, b: a if condition else b,
+)
+
+# Tapes with their numbers.
+Numbered = Sequence[tuple[int, TapeInfo]]
+
+
+@dataclass(slots=True)
+class Group(Generic[T]):
+    """Tapes that have one row for each invocation that uses them. ``offsets``: where in a row each begins, by number; ``floats`` and
+    ``words``: the lengths of the tapes of floats and of the whole row. All are words of 32 bits."""
+
+    tapes: Numbered
+    offsets: Mapping[int, T]
+    floats: T
+    words: T
+
+    @property
+    def claimed(self) -> bool:
+        return self.tapes[0][1].claimed
+
+    @property
+    def counted(self) -> int | None:
+        """The number of the size that says how many invocations use the tapes, if that may be fewer than the launch has."""
+        return self.tapes[0][1].rows
+
+
+@dataclass(slots=True)
+class Rows(Generic[T]):
+    """The rows of a task. ``needed``: rows of each group for all invocations; ``pitches``: of each group; ``enough``: whether there is room
+    for all that are needed, else each group has ``fewer``; ``limit``: how many invocations may run at a time."""
+
+    needed: Sequence[T]
+    pitches: Sequence[T]
+    enough: T
+    fewer: T
+    limit: T
+
+
+@dataclass(slots=True)
+class Layout(Generic[T]):
+    """Lays out tapes. ``room``, where numbers have 32 bits: words that there are at most; a longer row counts as some length above that, so
+    that no number wraps. ``capacity`` of tapes and ``count`` of invocations: by number of the size."""
+
+    by: Arithmetic[T]
+    room: T | None
+    capacity: Callable[[int], T]
+    count: Callable[[int], T]
+
+    def groups(self, tapes: Numbered) -> list[Group[T]]:
+        """The groups of a task that is not serial."""
+        found = [[(n, tape) for n, tape in tapes if tape.claimed == claimed] for claimed in (False, True)]
+        return [self.group(own, even=False) for own in found if own]
+
+    def group(self, tapes: Numbered, even: bool) -> Group[T]:
+        """One row of ``tapes``. ``even``: integers begin at an even word and rows have even lengths, where pitches do not see to it."""
+        by, room = self.by, self.room
+        offsets, ends, end = {}, [], by.const(0)
+        most = None if room is None else by.add(room, by.const(2))
+        ordered = tapes if len(tapes) == 1 else sorted(tapes, key=_size, reverse=True)
+        for floats in (True, False):
+            for n, tape in ordered:
+                if tape.dtype.is_float is floats:
+                    offsets[n], size, entries = end, tape.words, self.capacity(tape.capacity)
+                    if room is not None:
+                        # More entries than this do not fit anyway.
+                        entries = by.min(entries, by.add(by.div(room, by.const(size)), by.const(1)))
+                    end = by.add(end, by.mul(entries, by.const(size)))
+                    end = end if most is None else by.min(end, most)
+            end = self._even(end) if even else end
+            ends.append(end)
+        return Group(tapes, offsets, *ends)
+
+    def row_words(self, groups: Sequence[Group[T]]) -> T:
+        """What one row of each group takes."""
+        by = self.by
+        most = None if self.room is None else by.add(self.room, by.const(2))
+        words = by.const(0)
+        for group in groups:
+            words = by.add(words, group.words)
+            words = words if most is None else by.min(words, most)
+        return words
+
+    def fits(self, row_words: T, left: T) -> T:
+        """Whether there is room for rows. There are two at least, because pitches are even."""
+        return self.by.le(self.by.add(row_words, row_words), left)
+
+    def wanted(self, groups: Sequence[Group[T]], asked: T, least: int) -> tuple[list[T], list[T]]:
+        """The rows of each group that ``asked`` invocations need, and an even number of at least as many, at least ``least``."""
+        needed, even = [], []
+        for group in groups:
+            needed.append(self._needed(group.counted, asked))
+            even.append(self.by.max(self._even(needed[-1]), self.by.const(least)))
+        return needed, even
+
+    def padded(self, rows: T) -> T:
+        """The distance between entries of an even number of rows."""
+        by = self.by
+        many = by.gt(rows, by.const(TAPE_PADDING))
+        return by.select(many, by.add(rows, by.const(TAPE_PADDING)), rows)
+
+    def rows(self, groups: Sequence[Group[T]], asked: T, left: T) -> Rows[T]:
+        """Divide ``left`` words among the rows of ``asked`` invocations: as many rows as are needed, or if there is no room for all, the
+        same number for each group."""
+        by = self.by
+        needed, even = self.wanted(groups, asked, 2)
+        pitches = []
+        enough, rest, row_words = None, left, by.const(0)
+        for group, wanted in zip(groups, even):
+            pitch = self.padded(wanted)
+            pitches.append(pitch)
+            fit = by.le(pitch, by.div(rest, by.max(group.words, by.const(1))))
+            rest = by.sub(rest, by.select(fit, by.product(pitch, group.words), by.const(0)))
+            enough = fit if enough is None else by.both(enough, fit)
+            row_words = by.add(row_words, group.words)
+        assert enough is not None
+        shared = by.both(by.div(left, by.max(row_words, by.const(1))), by.const(-2))
+        many = by.gt(shared, by.const(2 * TAPE_PADDING))
+        fewer = by.select(many, by.sub(shared, by.const(TAPE_PADDING)), shared)
+        pitches = [by.select(enough, pitch, shared) for pitch in pitches]
+        # Any number of invocations may run where each finds a row by claiming one.
+        everybody = asked if groups[0].claimed else by.min(even[0], asked)
+        return Rows(needed, pitches, enough, fewer, by.select(enough, everybody, by.min(fewer, asked)))
+
+    def bases(self, group: Group[T], pitch: T, first: T) -> Iterator[tuple[int, T]]:
+        """Where each tape begins, by number, in elements of the tape, if the group begins at word ``first``."""
+        for n, tape in group.tapes:
+            yield n, self._elements(self.by.add(first, self.by.mul(group.offsets[n], pitch)), tape)
+
+    def end(self, group: Group[T], pitch: T, first: T) -> T:
+        """The word behind the group."""
+        return self.by.add(first, self.by.mul(group.words, pitch))
+
+    def serial_bases(self, group: Group[T], fits: T) -> Iterator[tuple[int, T]]:
+        """Where the tapes of serial tasks begin, as of `bases`. If their row does not fit, which fails the launch, they all begin at 0."""
+        for n, tape in group.tapes:
+            yield n, self._elements(self.by.select(fits, group.offsets[n], self.by.const(0)), tape)
+
+    def _needed(self, counted: int | None, asked: T) -> T:
+        """How many rows ``asked`` invocations need: fewer if the size with number ``counted`` says so."""
+        if counted is None:
+            return asked
+        by, count = self.by, self.count(counted)
+        # Of more than 2^31 iterations the number has wrapped.
+        return by.select(by.both(by.ge(count, by.const(0)), by.lt(count, asked)), count, asked)
+
+    def _even(self, n: T) -> T:
+        return self.by.both(self.by.add(n, self.by.const(1)), self.by.const(-2))
+
+    def _elements(self, words: T, tape: TapeInfo) -> T:
+        """Numbers of words where a tape with 64 bits begins are even."""
+        return words if tape.dtype.size == 4 else self.by.half(words)
+
+
+def _size(numbered: tuple[int, TapeInfo]) -> int:
+    return numbered[1].dtype.size
