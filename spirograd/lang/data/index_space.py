@@ -6,14 +6,17 @@ in memory is its own affair.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.base.loc import Loc
 
-if TYPE_CHECKING:
-    from spirograd.lang.data.scalar_field import ScalarField
-    from spirograd.lang.data.tree import SNode
+
+class Named(Protocol):
+    """A field, of which messages give the name."""
+
+    @property
+    def name(self) -> str: ...
 
 
 class IndexSpace:
@@ -22,20 +25,19 @@ class IndexSpace:
     def __init__(self) -> None:
         self._shape: tuple[int, ...] | None = None
         self._origin: tuple[int, ...] = ()
-        self._first: ScalarField
+        self._first: Named
         self._loc: Loc | None = None
 
-    def agree(self, field: ScalarField, node: SNode, origin: tuple[int, ...], loc: Loc | None) -> None:
-        """``field`` is about to be placed in the cells of ``node``, at the user's line ``loc``. Raises SpirogradRuntimeError, with both
-        lines, if its extents or its origin differ from those of a field placed before."""
-        shape = node.shape
+    def agree(self, field: Named, shape: tuple[int, ...], origin: tuple[int, ...], loc: Loc | None) -> None:
+        """``field`` is about to be placed with these extents and this origin, at the user's line ``loc``. Raises SpirogradRuntimeError,
+        with both lines, if its extents or its origin differ from those of a field placed before."""
         origin = origin or (0,) * len(shape)
         if self._shape is None:
             self._shape, self._origin, self._first, self._loc = shape, origin, field, loc
         elif (shape, origin) != (self._shape, self._origin):
             raise SpirogradRuntimeError(self._disagreement(field, shape, origin, loc))
 
-    def _disagreement(self, field: ScalarField, shape: tuple[int, ...], origin: tuple[int, ...], loc: Loc | None) -> str:
+    def _disagreement(self, field: Named, shape: tuple[int, ...], origin: tuple[int, ...], loc: Loc | None) -> str:
         first = self._first
         what, new, old = ("shape", shape, self._shape) if shape != self._shape else ("offset", origin, self._origin)
         names = (f"`{field.name}`", f"`{first.name}`") if field is not first else (f"another component of `{field.name}`", "the first one")

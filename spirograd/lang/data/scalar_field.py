@@ -256,7 +256,7 @@ class ScalarField(Field):
         """Give some scalars of an element a place in the cells of ``node``."""
         if any(p.component in components for p in self._places):
             raise SpirogradRuntimeError(f"field `{self.name}` has a place already")
-        self.space.agree(self, node, origin, user_location())
+        self.space.agree(self, node.shape, origin, user_location())
         self._places += [node.add_place(self, c, self.dtype) for c in components]
         self._places.sort(key=lambda p: p.component)
         self._origin = origin
