@@ -123,7 +123,7 @@ class FieldRef:
 
     ``state``, of this and of other references: while a gradient kernel is being made, the state in which the memory has to be for a load
     that repeats one of the primal, such as "before" the primal or "after" it. References in different states differ, so that no pass takes
-    one value for the other; see `autodiff.memory`.
+    one value for the other; see `autodiff.memory_states`.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Loads, stores and atomics of buffers. How a buffer is reached depends on the profile: see `memory`."""
+"""Loads, stores and atomics of buffers. How a buffer is reached depends on the target: see `buffer_access`."""
 
 from __future__ import annotations
 
