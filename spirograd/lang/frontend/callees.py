@@ -67,6 +67,8 @@ def resolved(callee: Any) -> Callee | None:
     if isinstance(callee, types.MethodType) and isinstance(callee.__self__, Struct):
         methods: Any = callee.__self__.methods.values()
         return Callee(struct_method(callee.__func__), (callee.__self__,), has_object=True) if callee.__func__ in methods else None
+    if isinstance(callee, types.MethodType) and isinstance(callee.__func__, Func):  # a class method, since Python 3.13
+        return Callee(callee.__func__, (callee.__self__,), has_object=True)
     if isinstance(callee, functools.partial):
         inner = resolved(callee.func)
         if inner is None:
