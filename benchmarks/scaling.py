@@ -19,7 +19,7 @@ _Lines = Callable[[int], list[str]]
 
 
 def _repeated(*lines: str) -> _Lines:
-    """``lines`` in turns, so many of them; {k} is the number of the line."""
+    """n lines: ``lines``, repeated in this order; ``{k}`` becomes the number of the line."""
     return lambda n: [lines[k % len(lines)].format(k=k, small=k % 7) for k in range(n)]
 
 
@@ -35,21 +35,21 @@ def _branches(n: int) -> list[str]:
 
 
 def _nests(n: int) -> list[str]:
-    """Loops, eight in each other: Python takes no more than twenty."""
+    """Loops nested eight deep: Python allows no more than twenty."""
     lines = []
     for k in range(n):
-        lines.append(f"{'    ' * (k % 8)}for _{k} in range(turns[None]):")
+        lines.append(f"{'    ' * (k % 8)}for _{k} in range(trip_count[None]):")
         if k % 8 == 7 or k == n - 1:
             lines.append("    " * (k % 8 + 1) + "a = a * 0.9 + b")
     return lines
 
 
 def _in_loop(n: int) -> list[str]:
-    return ["for _ in range(turns[None]):", *[f"    {line}" for line in KINDS["assign"](n)]]
+    return ["for _ in range(trip_count[None]):", *[f"    {line}" for line in KINDS["assign"](n)]]
 
 
 def _loops(n: int) -> list[str]:
-    return [line for _ in range(n) for line in ("for _ in range(turns[None]):", "    a = a * 0.9 + b")]
+    return [line for _ in range(n) for line in ("for _ in range(trip_count[None]):", "    a = a * 0.9 + b")]
 
 
 KINDS: dict[str, _Lines] = {
@@ -70,8 +70,8 @@ KINDS: dict[str, _Lines] = {
 _HEAD = """import {module} as sg
 
 x, y = (sg.field(sg.f32, 1024, needs_grad=True) for _ in range(2))
-turns = sg.field(sg.i32, shape=())
-turns[None] = 1
+trip_count = sg.field(sg.i32, shape=())
+trip_count[None] = 1
 
 @sg.func
 def inlined(p, q):

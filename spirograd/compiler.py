@@ -65,7 +65,7 @@ def compile_kernel(
     """Compile ``kernel`` (kernel IR, before `offload`) for a device with ``caps``.
 
     ``key``: its `kernel_key`, if the caller has it already. ``on_op``: for the interpreter, called after each operation.
-    Raises SpirogradUnsupportedError for what the device or profile cannot do, IRError if the IR is broken (a defect of the compiler).
+    Raises SpirogradUnsupportedError for what the device or target cannot do, IRError if the IR is broken (a defect of the compiler).
     """
     if caps.profile not in TARGETS:
         raise SpirogradUnsupportedError(f"there is no target {caps.profile!r}", kernel.loc)
@@ -165,7 +165,7 @@ def _interpreted(kernel: Kernel, key: str, run: _Pipeline, on_op: OnOp | None) -
 
 
 def _native(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKernel:
-    """LLVM, for the CPU. Imported here because llvmlite is large and other profiles do without it."""
+    """LLVM, for the CPU. Imported here because llvmlite is large and other targets do without it."""
     from spirograd.llvmgen.emit import emit_kernel, entry_names, optimisation_need, tape_lanes
     from spirograd.llvmgen.toolchain import compile_module
 

@@ -1,4 +1,4 @@
-"""What operations do besides giving a value: which memory they read and write, and whether they may be dropped or moved."""
+"""What operations do besides giving a value: which memory they read and write."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, T
 
 _READING = frozenset(("read", "atomic"))
 _WRITING = frozenset(("write", "atomic"))
-_VALUE_ONLY = frozenset(("pure", "structure"))
-_DROPPABLE = frozenset(("pure", "structure", "read"))
 
 
 def nested(op: Op) -> Iterator[Op]:
@@ -21,16 +19,6 @@ def nested(op: Op) -> Iterator[Op]:
         for inner in region.walk():
             if inner.code.effect != "control":
                 yield inner
-
-
-def is_pure(op: Op) -> bool:
-    """Whether ``op`` only computes: same operands, same value, whenever it runs. A control operation is as pure as its regions."""
-    return all(inner.code.effect in _VALUE_ONLY for inner in nested(op))
-
-
-def is_removable(op: Op) -> bool:
-    """Whether ``op`` may be dropped if nobody uses its value: it computes and reads, but leaves no trace."""
-    return all(inner.code.effect in _DROPPABLE for inner in nested(op))
 
 
 def reads(op: Op) -> frozenset[Ref]:

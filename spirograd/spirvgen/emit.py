@@ -1,4 +1,4 @@
-"""Device IR to SPIR-V: one module per task. See DESIGN, section 4, for the profile, and `op_map` for the spellings."""
+"""Device IR to SPIR-V: one module per task. docs/spirv.md describes the modules; `op_map` maps operations to instructions."""
 
 from __future__ import annotations
 

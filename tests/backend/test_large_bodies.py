@@ -133,10 +133,9 @@ def test_prints_come_iteration_by_iteration(session, capfd) -> None:
         assert lines == [f"{word} {i}" for i in range(3) for word in ("first", "last")]
 
 
+@pytest.mark.archs("cpu")  # by llvmgen
 def test_large_bodies_are_cut(session) -> None:
     """... and small ones are not."""
-    if session.device.caps.profile != "cpu":
-        pytest.skip("stages are for LLVM")
     x = sg.field(sg.f32, 100)
 
     @sg.kernel

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from spirograd.analysis.effects import effects, is_pure, is_removable, may_alias, reads, touches, writes
+from spirograd.analysis.effects import effects, may_alias, reads, touches, writes
 from spirograd.analysis.sites import collect_sites
 from spirograd.analysis.sizes import size_of
 from spirograd.analysis.temps import temp_offsets
@@ -91,11 +91,9 @@ def test_effects(kernel: Kernel) -> None:
     assert slot.is_buffer and effects(device) == Effects(frozenset({("array", 1)}), frozenset(), frozenset({("array", 1, "primal")}))
 
 
-def test_purity(kernel: Kernel) -> None:
+def test_memory_of_an_operation(kernel: Kernel) -> None:
     pure, reading, writing = loops(kernel)
-    assert is_pure(pure) and is_removable(pure) and not touches(pure)
-    assert not is_pure(reading) and is_removable(reading)
-    assert not is_pure(writing) and not is_removable(writing)
+    assert not touches(pure)
     assert {r.name for r in reads(reading)} == {"x"} and not writes(reading)
     assert {(r.name, getattr(r, "role", "")) for r in writes(writing)} == {("x", "grad"), ("g", "primal")}
     assert {r.name for r in touches(writing)} == {"x", "f", "g"}
