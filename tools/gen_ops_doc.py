@@ -27,6 +27,7 @@ GROUPS = (
     ("Vectors", ops.vec),
     ("Arguments", ops.arg),
     ("Memory", ops.load),
+    ("Workgroups", ops.workgroup_barrier),
     ("Diagnostics", ops.check),
 )
 COLUMNS = ("operation", "operands", "types", "effect", "level", "meaning", "derivative", "SPIR-V", "LLVM")

@@ -35,6 +35,7 @@ class Capabilities:
     buffer_address: bool = False
     subgroup_size: int = 0
     subgroup_arithmetic: bool = False
+    subgroup_shuffle: bool = False
     shared_memory: int = 32768
     max_group_size: int = 256
     max_groups: int = 65535

@@ -70,6 +70,7 @@ def pick(spelling: Instr | Compare | Intrinsic, t: Type) -> str:
     return name
 
 
+_GPU = Unsupported("the CPU has threads and lanes, no workgroups")
 _KERNEL_LEVEL = Unsupported("kernel IR only: lowered before device IR")
 
 OP_MAP: dict[OpCode, Spelling] = {
@@ -149,6 +150,7 @@ OP_MAP: dict[OpCode, Spelling] = {
     ops.seed: _KERNEL_LEVEL,
     ops.tape_word: _KERNEL_LEVEL,
     ops.row: Emitted("row"),
+    ops.builtin: _GPU,
     ops.slot: Emitted("slot"),
     # memory
     ops.load: Emitted("load"),
@@ -157,6 +159,10 @@ OP_MAP: dict[OpCode, Spelling] = {
     ops.cas: Emitted("cas"),
     ops.claim: Unsupported("for devices with very many invocations: here each worker has a row of the tapes"),
     ops.barrier: Emitted("barrier"),
+    # workgroups
+    ops.workgroup_barrier: _GPU,
+    ops.subgroup_reduce: _GPU,
+    ops.subgroup_shuffle: _GPU,
     # diagnostics
     ops.check: _KERNEL_LEVEL,
     ops.print_: _KERNEL_LEVEL,

@@ -13,11 +13,10 @@ from spirograd.ir import nodes as ir_nodes
 from spirograd.ir.nodes import Kernel, Op, TaskAttr
 from spirograd.ir.ops import OpCode
 from spirograd.ir.slot_names import slot_names
-from spirograd.spirvgen import buffers, emit_control, emit_math, emit_scalar, emit_vector
+from spirograd.spirvgen import buffers, emit_control, emit_math, emit_scalar, emit_vector, emit_workgroup
 from spirograd.spirvgen.buffer_access import AddressedMemory, BoundMemory
 from spirograd.spirvgen.emit_vector import VectorHomes
 from spirograd.spirvgen.emitter import Emitter, Handler
-from spirograd.spirvgen.entry import emit_range, emit_serial
 from spirograd.spirvgen.function import Function
 from spirograd.spirvgen.module import Module
 from spirograd.spirvgen.naga_check import check_for_naga
@@ -32,6 +31,7 @@ HANDLERS: dict[OpCode, Handler] = {
     **emit_vector.HANDLERS,
     **emit_control.HANDLERS,
     **buffers.HANDLERS,
+    **emit_workgroup.HANDLERS,
 }
 
 
@@ -72,8 +72,8 @@ class _Callees:
         return function.id
 
 
-def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions, group_size: int) -> TaskModule:
-    """The SPIR-V module of one task (device IR), with the entry point ``main`` and ``group_size`` invocations per workgroup.
+def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions) -> TaskModule:
+    """The SPIR-V module of one task (device IR, of kind "invocations"), with the entry point ``main``.
 
     Any number of workgroups is right. Raises SpirogradUnsupportedError, with the source location, where the device lacks something; under
     SG_VALIDATE=1 ModuleError, where spirv-val finds fault with the module.
@@ -81,8 +81,8 @@ def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, opt
     attr: TaskAttr = task.attr
     if caps.profile not in PROFILES:
         raise SpirogradUnsupportedError(f"no SPIR-V for the profile {caps.profile}", kernel.loc)
-    if group_size > caps.max_group_size:
-        message = f"a workgroup of {group_size} invocations: the device has at most {caps.max_group_size}"
+    if attr.group_size > caps.max_group_size:
+        message = f"a workgroup of {attr.group_size} invocations: the device has at most {caps.max_group_size}"
         raise SpirogradUnsupportedError(message, task.loc or kernel.loc)
     module = Module((1, 5), PROFILES[caps.profile], "GLSL450")
     module.embeds_sources = options.keep_stages
@@ -94,11 +94,8 @@ def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, opt
     e.homes = VectorHomes(e, task.regions)
     e.memory = AddressedMemory(e, block, task) if caps.buffer_address else BoundMemory(e, block, task)
     e.callee = _Callees(e, kernel).id
-    if attr.kind == "serial":
-        emit_serial(e, task)
-    else:
-        emit_range(e, task, group_size)
-    module.entry_point(function.id, ENTRY_POINT, group_size)
+    e.run(task.regions[0])
+    module.entry_point(function.id, ENTRY_POINT, attr.group_size)
     # Without this a driver may take infinities, NaN and -0.0 for whatever is convenient: x / 0.0 was 0 on lavapipe.
     module.float_mode(function.id, "SignedZeroInfNanPreserve", caps.exact_specials)
     if not options.fast_math:

@@ -17,7 +17,7 @@ from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.loc import Loc
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
-from spirograd.ir.nodes import BufferRef, Op, Region
+from spirograd.ir.nodes import BufferRef, Op, Region, SharedRef
 from spirograd.ir.ops import OpCode
 from spirograd.spirvgen.function import Function
 from spirograd.spirvgen.module import Module
@@ -56,6 +56,7 @@ class Emitter:
         self.slot_names: Mapping[Slot, str] = {}
         self.memory: Memory
         self.homes: VectorHomes
+        self.shared: dict[SharedRef, int] = {}  # the variables of shared memory
         self.claims: dict[BufferRef, int] = {}  # counter -> the variable that keeps what this invocation has claimed
         self.exact = not options.fast_math
         self.callee: Callable[[str], int] = _no_function  # name of a function of the kernel -> its id

@@ -27,7 +27,7 @@ from . import kit
 
 def emit(k: kit.Kernel, args: kit.Args, caps: Capabilities = kit.WGPU, options: CompileOptions | None = None) -> TaskModule:
     kit.compile_task(k, args, caps, options)
-    return emit_task(k.body.ops[0], k, args.block, caps, options or CompileOptions(), 1)
+    return emit_task(kit.lowered(k, caps), k, args.block, caps, options or CompileOptions())
 
 
 def copies(args: kit.Args) -> kit.Kernel:

@@ -15,8 +15,8 @@ _FILL_LOOPS = 1 << 18
 _CPU_GROUPS = 256
 # llvmpipe ends the loops of an invocation after so many iterations: see transforms/checks/check_loops.py.
 LLVMPIPE_LOOP_LIMIT = 65535
-# Mesa's llvmpipe ignores conditions below 80 levels of `if`, and says nothing (seen with 22.3); some are for the grid around a task.
-LLVMPIPE_NESTING_LIMIT = 76
+# Mesa's llvmpipe ignores conditions below 80 levels of `if`, and says nothing (seen with 22.3); some are for what drivers put around.
+LLVMPIPE_NESTING_LIMIT = 77
 _SPIRV_MAGIC = 0x07230203
 
 
