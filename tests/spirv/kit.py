@@ -85,7 +85,7 @@ def kernel(task: Op) -> Kernel:
 def compile_task(k: Kernel, args: Args, caps: Capabilities = FULL, options: CompileOptions | None = None, group_size: int = 1) -> bytes:
     """The module of the first task, checked by spirv-val."""
     module = emit_task(k.body.ops[0], k, args.block, caps, options or CompileOptions(), group_size).binary
-    validate(module, caps.profile)
+    validate(module, caps.target_name)
     return module
 
 

@@ -197,8 +197,8 @@ def test_other_refusals() -> None:
     empty = kit.serial(lambda b: None)
     with pytest.raises(SpirogradUnsupportedError, match="workgroup of 4096"):
         kit.compile_task(empty, args, group_size=4096)
-    with pytest.raises(SpirogradUnsupportedError, match="profile cpu"):
-        emit_task(empty.body.ops[0], empty, args.block, replace(kit.FULL, profile="cpu"), CompileOptions(), 1)
+    with pytest.raises(SpirogradUnsupportedError, match="target cpu"):
+        emit_task(empty.body.ops[0], empty, args.block, replace(kit.FULL, target_name="cpu"), CompileOptions(), 1)
 
 
 def sum_of(t: DType, kind: str, args: kit.Args) -> kit.Kernel:
