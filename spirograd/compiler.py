@@ -67,8 +67,8 @@ def compile_kernel(
     ``key``: its `kernel_key`, if the caller has it already. ``on_op``: for the interpreter, called after each operation.
     Raises SpirogradUnsupportedError for what the device or target cannot do, IRError if the IR is broken (a defect of the compiler).
     """
-    if caps.profile not in TARGETS:
-        raise SpirogradUnsupportedError(f"there is no target {caps.profile!r}", kernel.loc)
+    if caps.target_name not in TARGETS:
+        raise SpirogradUnsupportedError(f"there is no target {caps.target_name!r}", kernel.loc)
     with gc_paused(), deep_recursion():
         run = _Pipeline(caps, options)
         key = key or kernel_key(kernel, caps, options)
@@ -145,7 +145,7 @@ class _Pipeline:
         caps, found = self.ctx.caps, effects(kernel)
         tasks = _task_infos(kernel, caps, self.ctx.options)
         artifact = CompiledKernel(
-            kernel.name, caps.profile, key, block, tasks, (), size, returns, faults, prints, found, stages=self.stages
+            kernel.name, caps.target_name, key, block, tasks, (), size, returns, faults, prints, found, stages=self.stages
         )
         artifact.stage_locs = self.stage_locs
         artifact.tapes = tuple(tapes_of(kernel).values())

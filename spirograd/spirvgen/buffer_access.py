@@ -1,4 +1,4 @@
-"""How a task reaches its buffers, by profile: through addresses (``vulkan``), or through storage buffers of a descriptor set (``wgpu``).
+"""How a task reaches its buffers, by target: through addresses (``vulkan``), or through storage buffers of a descriptor set (``wgpu``).
 
 Both give a pointer to ``Block { T data[]; }``, whose elements are reached by an access chain: this form also survives translation to Metal.
 """

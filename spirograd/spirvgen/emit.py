@@ -23,8 +23,8 @@ from spirograd.spirvgen.naga_check import check_for_naga
 from spirograd.spirvgen.validate import validate
 
 ENTRY_POINT = "main"
-# Profile -> addressing model.
-PROFILES = {"vulkan": "PhysicalStorageBuffer64", "wgpu": "Logical"}
+# Target -> addressing model.
+ADDRESSING = {"vulkan": "PhysicalStorageBuffer64", "wgpu": "Logical"}
 HANDLERS: dict[OpCode, Handler] = {
     **emit_scalar.HANDLERS,
     **emit_math.HANDLERS,
@@ -79,14 +79,14 @@ def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, opt
     SG_VALIDATE=1 ModuleError, where spirv-val finds fault with the module.
     """
     attr: TaskAttr = task.attr
-    if caps.profile not in PROFILES:
-        raise SpirogradUnsupportedError(f"no SPIR-V for the profile {caps.profile}", kernel.loc)
+    if caps.target_name not in ADDRESSING:
+        raise SpirogradUnsupportedError(f"no SPIR-V for the target {caps.target_name}", kernel.loc)
     if attr.group_size > caps.max_group_size:
         message = f"a workgroup of {attr.group_size} invocations: the device has at most {caps.max_group_size}"
         raise SpirogradUnsupportedError(message, task.loc or kernel.loc)
-    module = Module((1, 5), PROFILES[caps.profile], "GLSL450")
+    module = Module((1, 5), ADDRESSING[caps.target_name], "GLSL450")
     module.embeds_sources = options.keep_stages
-    module.continues_sources = caps.profile != "wgpu"  # naga refuses OpSourceContinued
+    module.continues_sources = caps.target_name != "wgpu"  # naga refuses OpSourceContinued
     function = Function(module, attr.name if attr.name.startswith(kernel.name) else f"{kernel.name}_{attr.name}".rstrip("_"))
     e = Emitter(module, function, caps, options, HANDLERS)
     e.loc = task.loc or kernel.loc
@@ -102,8 +102,8 @@ def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, opt
         module.float_mode(function.id, "DenormPreserve", caps.exact_subnormals)
     function.finish()
     data = module.to_bytes()
-    if caps.profile == "wgpu":
+    if caps.target_name == "wgpu":
         check_for_naga(data)
     if knobs.flag("SG_VALIDATE"):
-        validate(data, caps.profile)
+        validate(data, caps.target_name)
     return TaskModule(data, e.memory.bindings)

@@ -168,10 +168,10 @@ class Emitter:
     def rounded(self, value: int, t: DType) -> int:
         """A float result that nothing may fuse or reorder with what uses it.
 
-        Profile ``wgpu`` has no NoContraction: there the bits pass through an operation that no driver can see through, an exclusive or with
+        Target ``wgpu`` has no NoContraction: there the bits pass through an operation that no driver can see through, an exclusive or with
         a number that is always zero.
         """
-        if self.caps.profile == "vulkan":
+        if self.caps.target_name == "vulkan":
             self.m.decorate(value, "NoContraction")
             return value
         wide = f32 if t is f16 else t

@@ -93,7 +93,7 @@ def lowered(k: Kernel, caps: Capabilities, group_size: int = 1) -> Op:
 def compile_task(k: Kernel, args: Args, caps: Capabilities = FULL, options: CompileOptions | None = None, group_size: int = 1) -> bytes:
     """The module of the first task, checked by spirv-val."""
     module = emit_task(lowered(k, caps, group_size), k, args.block, caps, options or CompileOptions()).binary
-    validate(module, caps.profile)
+    validate(module, caps.target_name)
     return module
 
 

@@ -197,8 +197,8 @@ def test_other_refusals() -> None:
     empty = kit.range_for(lambda b: (b.const(0), b.const(9)), lambda b, i: ())
     with pytest.raises(SpirogradUnsupportedError, match="workgroup of 4096"):
         kit.compile_task(empty, args, group_size=4096)
-    with pytest.raises(SpirogradUnsupportedError, match="profile cpu"):
-        emit_task(kit.lowered(empty, kit.FULL), empty, args.block, replace(kit.FULL, profile="cpu"), CompileOptions())
+    with pytest.raises(SpirogradUnsupportedError, match="target cpu"):
+        emit_task(kit.lowered(empty, kit.FULL), empty, args.block, replace(kit.FULL, target_name="cpu"), CompileOptions())
 
 
 def sum_of(t: DType, kind: str, args: kit.Args) -> kit.Kernel:

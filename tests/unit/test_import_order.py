@@ -50,7 +50,7 @@ MODULE_ALLOWED = {
 }
 # Imports inside of functions. Each has a reason; nothing else may.
 LATE = {
-    # Large libraries that other profiles do without.
+    # Large libraries that other targets do without.
     ("compiler", "spirograd.llvmgen.emit"),
     ("compiler", "spirograd.llvmgen.toolchain"),
     ("compiler", "spirograd.spirvgen.disasm"),

@@ -152,9 +152,9 @@ class CpuDevice:
     # --- code ---
 
     def load(self, kernel: CompiledKernel) -> Executable:
-        """Link a kernel compiled with profile "cpu". Raises SpirogradRuntimeError for another profile or a missing symbol."""
-        if kernel.profile != "cpu":
-            raise SpirogradRuntimeError(f"kernel {kernel.name} was compiled for {kernel.profile}, not for the CPU")
+        """Link a kernel compiled with target "cpu". Raises SpirogradRuntimeError for another target or a missing symbol."""
+        if kernel.target_name != "cpu":
+            raise SpirogradRuntimeError(f"kernel {kernel.name} was compiled for {kernel.target_name}, not for the CPU")
         library = link(kernel.binaries[0], (abi.DRIVER,), self._imports)
         return Executable(kernel.name, cpu_call.caller(library.addresses[abi.DRIVER]), library)
 

@@ -14,7 +14,7 @@ from spirograd.ir.spec import verify
 from spirograd.ir.text import parse, to_text
 
 CAPS = Capabilities(
-    profile="vulkan", int8=True, int16=True, int64=True, float16=True, float64=True, storage8=True, storage16=True, buffer_address=True,
+    target_name="vulkan", int8=True, int16=True, int64=True, float16=True, float64=True, storage8=True, storage16=True, buffer_address=True,
     atomic_int64=True,
 )  # fmt: skip
 

@@ -70,9 +70,9 @@ class Runner:
         else:
             entry, group = "main", kernel.body.ops[0].attr.group_size
             binary = emit_task(kernel.body.ops[0], kernel, block, caps, OPTIONS).binary
-            validate(binary, caps.profile)
+            validate(binary, caps.target_name)
         task = TaskInfo("loop", "range_for", entry, 0, 0, COUNT, group)
-        return CompiledKernel(code.name, caps.profile, "", block, (task,), (binary,))
+        return CompiledKernel(code.name, caps.target_name, "", block, (task,), (binary,))
 
     def run(self, code: OpCode, t: DType, *inputs: Any) -> Any:
         executable = self.device.load(self.build(code, t))
@@ -102,11 +102,11 @@ def expanded_type(runner: Runner) -> DType:
     return f32 if runner.arch == "cpu" else f64
 
 
-@pytest.mark.parametrize(("profile", "t"), [("cpu", f16), ("cpu", f32), ("vulkan", f64)])
-def test_expansions_are_legal_device_ir(profile: str, t: DType) -> None:
+@pytest.mark.parametrize(("target", "t"), [("cpu", f16), ("cpu", f32), ("vulkan", f64)])
+def test_expansions_are_legal_device_ir(target: str, t: DType) -> None:
     for code in MATH:
         kernel, _ = elementwise(code, t)
-        verify(expand_math(kernel, PassContext(Capabilities(profile=profile), OPTIONS)), "device")
+        verify(expand_math(kernel, PassContext(Capabilities(target_name=target), OPTIONS)), "device")
 
 
 @needs_long_double

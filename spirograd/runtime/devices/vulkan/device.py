@@ -229,8 +229,8 @@ class VulkanDevice:
     def load(self, kernel: CompiledKernel) -> Executable:
         """Make pipelines of the kernel's SPIR-V modules. Raises SpirogradRuntimeError on a bad module."""
         self._check()
-        if kernel.profile != "vulkan":
-            raise SpirogradRuntimeError(f"kernel {kernel.name} was compiled for {kernel.profile!r}, not for Vulkan")
+        if kernel.target_name != "vulkan":
+            raise SpirogradRuntimeError(f"kernel {kernel.name} was compiled for {kernel.target_name!r}, not for Vulkan")
         tasks: list[tuple[Any, int, int, int]] = []
         try:
             for task in kernel.tasks:

@@ -267,8 +267,8 @@ class WgpuDevice:
 
     def load(self, kernel: CompiledKernel) -> Executable:
         """Make pipelines of the kernel's SPIR-V modules. Raises SpirogradRuntimeError on a bad module."""
-        if kernel.profile != "wgpu":
-            raise SpirogradRuntimeError(f"kernel {kernel.name} was compiled for {kernel.profile!r}, not for wgpu")
+        if kernel.target_name != "wgpu":
+            raise SpirogradRuntimeError(f"kernel {kernel.name} was compiled for {kernel.target_name!r}, not for wgpu")
         with self._turn:
             size = kernel.args.size
             if size > ARGUMENT_BYTES:

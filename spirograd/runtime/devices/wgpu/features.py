@@ -101,7 +101,7 @@ def query(adapter: Any, arch: str) -> Features:
     smallest, largest = subgroup_sizes(adapter)
     same_subgroups = _SUBGROUPS in offered and smallest == largest > 0
     caps = Capabilities(
-        profile="wgpu",
+        target_name="wgpu",
         nearest_f16=False,
         **{field: feature in offered for feature, field in _FEATURES.items()},  # type: ignore[arg-type]
         storage_f16="shader-f16" in offered,

@@ -1,4 +1,4 @@
-"""The wgpu profile: buffers without addresses, sharing of bindings, rounding; and devices without 64-bit integers."""
+"""The wgpu target: buffers without addresses, sharing of bindings, rounding; and devices without 64-bit integers."""
 
 from __future__ import annotations
 
