@@ -5,7 +5,7 @@ Both give a pointer to ``Block { T data[]; }``, whose elements are reached by an
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from spirograd.base.artifact import ArgBlock, Slot
 from spirograd.base.dtypes import DType, i32, i64, u32, u64, unsigned
@@ -15,19 +15,6 @@ from spirograd.spirvgen.arguments import ArgumentBlock, is_direct
 from spirograd.spirvgen.emitter import Emitter
 
 _BUFFER_SET = 0
-
-
-class Memory(Protocol):
-    """The buffers of a task. ``bindings``: see `TaskInfo`."""
-
-    block: ArgumentBlock
-    bindings: tuple[tuple[int, ...], ...]
-
-    def element(self, ref: BufferRef, t: DType, index: Op) -> int:
-        """A pointer to element ``index`` of the buffer of ``ref``, seen as an array of ``t``."""
-
-    def alignment(self, t: DType) -> int:
-        """The alignment that accesses of ``t`` declare; 0 for none."""
 
 
 class AddressedMemory:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from spirograd.base.artifact import Slot
 from spirograd.base.caps import Capabilities
@@ -20,11 +19,8 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, Op, Region, SharedRef
 from spirograd.ir.ops import OpCode
 from spirograd.spirvgen.function import Function
+from spirograd.spirvgen.interfaces import Homes, Memory
 from spirograd.spirvgen.module import Module
-
-if TYPE_CHECKING:
-    from spirograd.spirvgen.buffer_access import Memory
-    from spirograd.spirvgen.emit_vector import VectorHomes
 
 Handler = Callable[["Emitter", Op], None]
 # Type -> the capability of the record that it needs.
@@ -55,7 +51,7 @@ class Emitter:
         self.loc: Loc | None = None
         self.slot_names: Mapping[Slot, str] = {}
         self.memory: Memory
-        self.homes: VectorHomes
+        self.homes: Homes
         self.shared: dict[SharedRef, int] = {}  # the variables of shared memory
         self.claims: dict[BufferRef, int] = {}  # counter -> the variable that keeps what this invocation has claimed
         self.exact = not options.fast_math
