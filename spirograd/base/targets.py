@@ -12,6 +12,7 @@ class Generator(Enum):
     INTERPRETER = "nothing: kernel IR is run as it is"
     LLVM = "object code, by llvmgen"
     SPIRV = "modules, by spirvgen"
+    PTX = "PTX, by llvmgen"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,4 +36,5 @@ TARGETS = {
     "cpu": Target(Generator.LLVM, rows_by_thread=True, f64_math_library=True, wide_sums=True),
     "vulkan": Target(Generator.SPIRV, asynchronous=True),
     "wgpu": Target(Generator.SPIRV, asynchronous=True),
+    "cuda": Target(Generator.PTX, asynchronous=True),
 }
