@@ -365,9 +365,9 @@ def test_load_refuses(cuda, standin):
         cuda.load(kernel)
     kernel = compiled("count")
     kernel.binaries = (b"nonsense",)
-    with pytest.raises(SpirogradRuntimeError, match="(?s)load kernel k: CUDA_ERROR_INVALID_PTX.*line 3.*nonsense"):
+    with pytest.raises(SpirogradRuntimeError, match=r"(?s)load kernel k: CUDA_ERROR_INVALID_PTX.*line 3.*nonsense"):
         cuda.load(kernel)
-    with pytest.raises(SpirogradRuntimeError, match="(?s)compile kernel k: CUDA_ERROR_INVALID_PTX.*line 3"):
+    with pytest.raises(SpirogradRuntimeError, match=r"(?s)compile kernel k: CUDA_ERROR_INVALID_PTX.*line 3"):
         cuda.assemble(kernel)
     kernel = compiled("count")
     kernel.binaries = compiled("scale").binaries
@@ -441,13 +441,12 @@ def test_close(open_cuda, standin):
     for use in (open_.take, open_.wait, cuda.synchronize, lambda: cuda.launch(executable, bytes(16), (1,)), lambda: memory.allocate(4)):
         with pytest.raises(SpirogradRuntimeError, match="was closed"):
             use()
-    del a, executable
 
 
 def test_an_opening_that_fails_leaves_nothing(standin):
     for symbol in ("cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2", "cuStreamCreate", "cuMemPoolCreate", "cuMemPoolSetAttribute"):
         standin.fail(symbol, 1)
-        with pytest.raises(SpirogradRuntimeError, match="CUDA: cannot .*CUDA_ERROR_INVALID_VALUE"):
+        with pytest.raises(SpirogradRuntimeError, match=r"CUDA: cannot .*CUDA_ERROR_INVALID_VALUE"):
             loader.open_device("cuda")
         standin.fail(symbol, 0, 0)
         assert standin.leftovers() == {} and standin.depth == 0, symbol
@@ -491,7 +490,7 @@ def test_no_driver_and_no_device(standin, monkeypatch):
     with pytest.raises(SpirogradRuntimeError, match="driver is not installed: /nowhere"):
         loader.open_device("cuda")
     monkeypatch.setenv("SG_LIBCUDA", "libm.so.6")
-    with pytest.raises(SpirogradRuntimeError, match="libm.so.6 lacks cuInit"):
+    with pytest.raises(SpirogradRuntimeError, match=r"libm\.so\.6 lacks cuInit"):
         loader.open_device("cuda")
 
 
