@@ -22,7 +22,7 @@ from spirograd.runtime import loader
 
 ARCHS = ("interpreter", "cpu", "vulkan", "wgpu")
 PREFIX = "missing "
-_PROGRAMS = ("spirv-val", "spirv-as", "spirv-dis", "spirv-cross", "chromium", "g++")
+_PROGRAMS = ("spirv-val", "spirv-as", "spirv-dis", "spirv-cross", "chromium", "g++", "cc")
 _PACKAGES = ("torch", "matplotlib", "rich", "pyright")
 
 

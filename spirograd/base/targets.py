@@ -38,4 +38,5 @@ TARGETS = {
     "cpu": Target(Generator.LLVM, rows_by_thread=True, f64_math_library=True, wide_sums=True),
     "vulkan": Target(Generator.SPIRV, asynchronous=True, invocations=True),
     "wgpu": Target(Generator.SPIRV, asynchronous=True, invocations=True),
+    "cuda": Target(Generator.PTX, asynchronous=True, invocations=True),
 }

@@ -10,6 +10,7 @@ from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.runtime.device import Device
 
 DEVICES = {
+    "cuda": "spirograd.runtime.devices.cuda",
     "vulkan": "spirograd.runtime.devices.vulkan",
     "wgpu": "spirograd.runtime.devices.wgpu",
     "metal": "spirograd.runtime.devices.metal",

@@ -46,6 +46,8 @@ MODULE_ALLOWED = {
     "spirograd.runtime.devices.cpu": {"llvmgen"},
     "spirograd.runtime.devices.cpu_call": {"llvmgen"},
     "spirograd.runtime.devices.cpu_pool": {"llvmgen"},
+    "spirograd.runtime.devices.cuda.call": {"llvmgen"},
+    "spirograd.runtime.devices.cuda.features": {"llvmgen"},
     "spirograd.dumps": {"llvmgen"},
 }
 # Imports inside of functions. Each has a reason; nothing else may.

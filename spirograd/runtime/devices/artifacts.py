@@ -9,7 +9,7 @@ _SPIRV_MAGIC = 0x07230203
 
 
 def check_target(kernel: CompiledKernel, target_name: str, device: str) -> None:
-    """Raise SpirogradRuntimeError if ``kernel`` was compiled for another target than ``profile``. ``device`` is its name for users."""
+    """Raise SpirogradRuntimeError if ``kernel`` was compiled for another target than ``target_name``. ``device`` is its name for users."""
     if kernel.target_name != target_name:
         raise SpirogradRuntimeError(f"kernel {kernel.name} was compiled for {kernel.target_name!r}, not for {device}")
 

@@ -1,5 +1,8 @@
+import gc
+
 import needs
 import pytest
+import standin_cuda
 
 from spirograd.runtime.loader import open_device
 
@@ -50,3 +53,37 @@ def open_wgpu():
 def wgpu(request, open_wgpu):
     """A device, once with modules as they are, once with wgpu's own checks in them."""
     return open_wgpu(debug=request.param == "checked")
+
+
+@pytest.fixture
+def standin(tmp_path_factory, monkeypatch):
+    """The stand-in for the CUDA driver in place of the driver, fresh. After the test nothing may be left in it."""
+    needs.need("cc")
+    library = standin_cuda.build(tmp_path_factory.getbasetemp())
+    library.reset()
+    monkeypatch.setenv("SG_LIBCUDA", str(library.path))
+    yield library
+    gc.collect()
+    assert library.leftovers() == {}
+    assert library.depth == 0, "a context was left current"
+
+
+@pytest.fixture
+def open_cuda(standin):
+    """Opens CUDA devices on the stand-in that are closed after the test."""
+    opened = []
+
+    def make(**options):
+        device = open_device("cuda", **options)
+        opened.append(device)
+        return device
+
+    yield make
+    standin.hold(False)
+    for device in opened:
+        device.close()
+
+
+@pytest.fixture
+def cuda(open_cuda):
+    return open_cuda()

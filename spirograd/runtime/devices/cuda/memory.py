@@ -1,0 +1,94 @@
+"""Device memory from a pool of the driver's, allocated and freed in the order of a stream, and pinned host memory."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import byref, c_int, c_size_t, c_uint64, c_ushort, c_void_p
+
+from spirograd.base.errors import OutOfDeviceMemory
+from spirograd.base.wording import over_limit
+from spirograd.runtime.devices.cuda.driver import Calls
+
+_PINNED_TYPE, _ON_DEVICE = 1, 1  # CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE
+_RELEASE_THRESHOLD = 4  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+_KEEP_ALL = (1 << 64) - 1
+
+
+class _PoolProperties(ctypes.Structure):
+    """CUmemPoolProps."""
+
+    _fields_ = [
+        ("allocation_type", c_int),
+        ("handle_types", c_int),
+        ("location_type", c_int),
+        ("location", c_int),
+        ("security", c_void_p),
+        ("max_size", c_size_t),
+        ("usage", c_ushort),
+        ("reserved", ctypes.c_ubyte * 54),
+    ]
+
+
+class Pool:
+    """Allocations of one device, ordered by ``stream``. Not thread safe: the device's lock guards it. ``used``: bytes handed out.
+
+    The pool keeps what is freed, so that allocating takes 2 us and not 60; `trim` gives it back to the driver.
+    """
+
+    def __init__(self, calls: Calls, ordinal: int, stream: c_void_p, total: int, cap: int | None) -> None:
+        self._calls = calls
+        self._stream = stream
+        self._total = total
+        self._cap = cap
+        self._handle = c_void_p()
+        self.used = 0
+        driver = calls.driver
+        properties = _PoolProperties(_PINNED_TYPE, 0, _ON_DEVICE, ordinal)
+        calls("create a memory pool", driver.pool_create, byref(self._handle), byref(properties))
+        try:
+            calls("set up a memory pool", driver.pool_set, self._handle, _RELEASE_THRESHOLD, byref(c_uint64(_KEEP_ALL)))
+        except BaseException:
+            self.close()
+            raise
+
+    def check_limits(self, nbytes: int) -> None:
+        """Raise OutOfDeviceMemory if ``nbytes`` exceed the device, or with what is in use the cap."""
+        if nbytes > self._total:
+            raise OutOfDeviceMemory(f"{nbytes} bytes wanted, but the CUDA device has at most {self._total} bytes")
+        if self._cap is not None and self.used + nbytes > self._cap:
+            raise OutOfDeviceMemory(over_limit(nbytes, self.used, self._cap))
+
+    def take(self, nbytes: int) -> int:
+        """The address of ``nbytes`` with undefined contents, for work that comes later. Raises OutOfDeviceMemory."""
+        self.check_limits(nbytes)
+        address = c_uint64()
+        self._calls(f"allocate {nbytes} bytes", self._calls.driver.allocate_from_pool, byref(address), nbytes, self._handle, self._stream)
+        self.used += nbytes
+        return address.value
+
+    def give(self, address: int, nbytes: int) -> None:
+        """Free an allocation, after the work so far."""
+        self.used -= nbytes
+        self._calls("free memory", self._calls.driver.free_on_stream, address, self._stream)
+
+    def trim(self) -> None:
+        """Give back to the driver what is free."""
+        self._calls("release free memory", self._calls.driver.pool_trim, self._handle, 0)
+
+    def close(self) -> None:
+        """Destroy the pool and all memory in it."""
+        self._calls.driver.pool_destroy(self._handle)
+
+
+def pinned(calls: Calls, nbytes: int) -> int:
+    """The address of ``nbytes`` of host memory that the device reads and writes while the host goes on."""
+    address = c_void_p()
+    calls(f"allocate {nbytes} bytes of pinned host memory", calls.driver.host_allocate, byref(address), nbytes, 0)
+    return address.value or 0
+
+
+def new_event(calls: Calls) -> c_void_p:
+    """An event that takes no time stamps."""
+    event = c_void_p()
+    calls("create an event", calls.driver.event_create, byref(event), 2)  # CU_EVENT_DISABLE_TIMING
+    return event
