@@ -23,7 +23,7 @@ from spirograd.runtime.devices.cuda.fetching import Cell, Cells
 from spirograd.runtime.devices.cuda.memory import Pool
 from spirograd.runtime.devices.cuda.transfer import Transfers
 from spirograd.runtime.devices.fetching import check_range
-from spirograd.runtime.devices.grid import extent
+from spirograd.runtime.devices.grid import grid_limits
 from spirograd.runtime.devices.open_devices import OpenDevices
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: no waits for the stream that other code of the process uses by default
@@ -33,7 +33,7 @@ _TRASH_LIMIT = 1024
 _QUERIES = 50_000
 _NAP_SECONDS = 100e-6
 
-_open_devices: OpenDevices[CudaDevice] = OpenDevices()
+_open_devices = OpenDevices()
 
 
 class Executable:
@@ -269,7 +269,8 @@ class CudaDevice:
 
     def _task(self, module: int, kernel: CompiledKernel, task: Any) -> call.LaunchTask:
         handle = modules.function(self._calls, c_void_p(module), task.entry, f"{kernel.name} ({task.name})")
-        return call.LaunchTask(handle, max(task.group_size, 1), *extent(task, self.caps, "discrete"))
+        size, most, fill = grid_limits(task, self.caps, "discrete")
+        return call.LaunchTask(handle, size, most, fill * size)
 
     def launch(self, executable: Executable, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
         """See `Device.launch`."""

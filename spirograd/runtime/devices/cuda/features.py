@@ -109,6 +109,7 @@ def query(driver: Driver, ordinal: int) -> Features:
         atomic_f64_add=True,
         buffer_address=True,
         subgroup_size=attribute(_WARP),
+        subgroup_shuffle=True,
         shared_memory=attribute(_SHARED),
         max_group_size=attribute(_MAX_GROUP),
         max_groups=attribute(_MAX_GRID),
