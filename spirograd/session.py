@@ -24,6 +24,7 @@ from spirograd.ir import nodes
 from spirograd.lang.context import LanguageOptions
 from spirograd.runtime.allocations import Memory
 from spirograd.runtime.cache import Cache
+from spirograd.runtime.device import Assembler
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
 from spirograd.runtime.loader import open_device
 
@@ -90,6 +91,8 @@ class Session:
         if found is not None:
             return found
         compiled = compile_kernel(kernel, self.device.caps, options, key)
+        if isinstance(self.device, Assembler):
+            compiled = self.device.assemble(compiled)
         self.compiled += 1
         self.cache.put(key, compiled)
         return compiled

@@ -28,6 +28,7 @@ _SYSTEMS = {"linux": "linux", "darwin": "macos", "win32": "windows"}
 _SDK = "the Vulkan SDK, https://vulkan.lunarg.com"
 # What helps -> where to get it, by operating system.
 _HOW_TO_GET = {
+    "cuda": dict.fromkeys(("linux", "windows"), "NVIDIA's driver for the graphics card, with CUDA 12.0 or newer; no toolkit is needed"),
     "vulkan": {
         "linux": "apt install libvulkan1 mesa-vulkan-drivers (AMD, Intel, and lavapipe: Vulkan on the CPU); NVIDIA: the vendor's driver",
         "macos": f"brew install molten-vk vulkan-loader, or {_SDK}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
@@ -106,3 +106,12 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Release everything; the device cannot be used afterwards."""
+
+
+@runtime_checkable
+class Assembler(Protocol):
+    """A device whose driver compiles what the code generator makes, which takes many times as long as loading the result."""
+
+    def assemble(self, kernel: CompiledKernel) -> CompiledKernel:
+        """``kernel`` with machine code for this device in place of its binaries. `Capabilities.toolchain` names what the code depends on.
+        Raises SpirogradRuntimeError, with the messages of the driver's compiler, if it refuses."""

@@ -117,7 +117,7 @@ def test_extensions(arch: str) -> None:
     assert sg.is_extension_enabled(sg.extension.data64)
     assert sg.is_extension_supported(arch, sg.extension.assertion)
     assert not sg.is_extension_supported(arch, sg.extension.sparse)
-    assert not sg.is_extension_supported("cuda", sg.extension.data64)
+    assert not sg.is_extension_supported("amdgpu", sg.extension.data64)
     sg.reset()
 
 
@@ -196,7 +196,7 @@ def test_family_behaviour(family: str) -> None:
     import spirograd.compat.taichi
 
     ti: Any = getattr(spirograd.compat, family)
-    ti.init(arch=ti.cuda, log_level=ti.ERROR)  # the CPU takes over, as in the family
+    ti.init(arch=ti.amdgpu, log_level=ti.ERROR)  # the CPU takes over, as in the family
     assert ti.lang.impl.current_cfg().arch == ti.cfg.arch == "cpu"
     runtime = ti.lang.impl.get_runtime()
     assert (runtime.default_fp, runtime.prog.config().debug) == (ti.f32, False)

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from ptx_modules import compiled
 
+from spirograd import api
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
+from spirograd.commands import doctor
 from spirograd.runtime import loader
 from spirograd.runtime.allocations import Memory
 from spirograd.runtime.devices.cuda import driver, transfer
@@ -471,6 +473,14 @@ def test_choice_of_the_device(open_cuda, standin, monkeypatch):
     listed = loader.devices("cuda")
     assert [name for name, _ in listed] == ["Stand-in A", "Stand-in B", "Stand-in C"]
     assert "7.0 is needed" in listed[0][1] and listed[1][1] == ""
+
+
+def test_doctor_and_gpu(standin):
+    info = doctor.probe("cuda")
+    row = " ".join(doctor._back_end_row(info))
+    for part in ("Stand-in A", "CUDA 13.0", "compute capability 9.0", "memory 1.0 GiB"):
+        assert part in row
+    assert api.available_archs()[0] == "cuda", "before Vulkan and wgpu"
 
 
 def test_newer_devices_than_llvm_knows(open_cuda, standin):

@@ -241,7 +241,7 @@ class CudaDevice:
     # --- kernels ---
 
     def assemble(self, kernel: CompiledKernel) -> CompiledKernel:
-        """The kernel with machine code for this device in place of PTX, which loads in less time. Raises as `load`."""
+        """See `Assembler.assemble`: cubins in place of PTX."""
         with self._turn:
             cubins = [b if modules.is_cubin(b) else modules.link(self._calls, b, kernel.name) for b in kernel.binaries]
         return replace(kernel, binaries=tuple(cubins))
