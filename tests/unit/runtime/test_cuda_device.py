@@ -30,7 +30,7 @@ def read(allocation, dtype=np.uint32, offset=0, count=None):
 
 def test_capabilities(cuda):
     caps = cuda.caps
-    assert caps.profile == "cuda" and caps.cpu_name == "sm_90" and caps.buffer_address and caps.int64 and caps.float64
+    assert caps.target_name == "cuda" and caps.cpu_name == "sm_90" and caps.buffer_address and caps.int64 and caps.float64
     assert caps.subgroup_size == 32 and caps.max_groups == 2**31 - 1 and caps.max_push_constants == 4032 and caps.max_allocation == 1 << 30
     assert "llvmlite" in caps.toolchain and "CUDA 13.0" in caps.toolchain
     assert cuda.info.arch == "cuda" and cuda.info.name == "Stand-in A" and "CUDA 13.0" in cuda.info.driver
@@ -362,7 +362,7 @@ def test_errors_that_are_not_fatal(cuda, standin):
 
 def test_load_refuses(cuda, standin):
     kernel = compiled("count")
-    kernel.profile = "vulkan"
+    kernel.target_name = "vulkan"
     with pytest.raises(SpirogradRuntimeError, match="compiled for 'vulkan', not for CUDA"):
         cuda.load(kernel)
     kernel = compiled("count")
