@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from spirograd.analysis.effects import effects
+from spirograd.analysis.group_size import group_size
 from spirograd.analysis.sites import collect_sites
 from spirograd.analysis.sizes import size_of
 from spirograd.analysis.tapes import tapes_of
@@ -38,6 +39,7 @@ from spirograd.transforms.lowering.legalize import legalize
 from spirograd.transforms.lowering.lower_atomics import lower_atomics
 from spirograd.transforms.lowering.lower_diagnostics import diagnostics
 from spirograd.transforms.lowering.lower_remainder import lower_remainder
+from spirograd.transforms.lowering.lower_tasks import lower_tasks
 from spirograd.transforms.lowering.native_atomics import unfinished_sites
 from spirograd.transforms.lowering.widen_integers import widen_integers
 from spirograd.transforms.math.expand_math import expand_math
@@ -53,8 +55,6 @@ from spirograd.transforms.tasks.reductions import reductions
 
 Pass = Callable[[Kernel, PassContext], Kernel]
 
-# One H100, 1 GiB saxpy: 1,265 GB/s in groups of 64, 2,049 of 128, 2,730 of 256, 2,581 of 1,024 (a copy: 3,000).
-_DEFAULT_GROUP_SIZE = 256
 # Each workgroup of a reduction ends with an atomic: few of them, for speed and because each one rounds; enough to fill large GPUs.
 _REDUCTION_GROUPS = 512
 
@@ -67,8 +67,8 @@ def compile_kernel(
     ``key``: its `kernel_key`, if the caller has it already. ``on_op``: for the interpreter, called after each operation.
     Raises SpirogradUnsupportedError for what the device or target cannot do, IRError if the IR is broken (a defect of the compiler).
     """
-    if caps.profile not in TARGETS:
-        raise SpirogradUnsupportedError(f"there is no target {caps.profile!r}", kernel.loc)
+    if caps.target_name not in TARGETS:
+        raise SpirogradUnsupportedError(f"there is no target {caps.target_name!r}", kernel.loc)
     with gc_paused(), deep_recursion():
         run = _Pipeline(caps, options)
         key = key or kernel_key(kernel, caps, options)
@@ -99,6 +99,7 @@ def compile_kernel(
         kernel = run.apply(layout, kernel, "lowering")
         kernel = run.apply(diagnostics, kernel, "lowering")
         kernel = run.apply(expand_math, kernel, "lowering")
+        kernel = run.apply(lower_tasks, kernel, "lowering")
         kernel = run.apply(legalize, kernel, "lowering")
         kernel = run.apply(lower_remainder, kernel, "lowering")
         kernel = run.apply(lower_atomics, kernel, "lowering")
@@ -144,7 +145,7 @@ class _Pipeline:
         caps, found = self.ctx.caps, effects(kernel)
         tasks = _task_infos(kernel, caps, self.ctx.options)
         artifact = CompiledKernel(
-            kernel.name, caps.profile, key, block, tasks, (), size, returns, faults, prints, found, stages=self.stages
+            kernel.name, caps.target_name, key, block, tasks, (), size, returns, faults, prints, found, stages=self.stages
         )
         artifact.stage_locs = self.stage_locs
         artifact.tapes = tuple(tapes_of(kernel).values())
@@ -188,7 +189,7 @@ def _spirv(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> Compiled
     binaries: list[bytes] = []
     tasks = []
     for task, info in zip(kernel.body.ops, _by_task(kernel, artifact)):
-        module, bindings = emit_task(task, kernel, artifact.args, run.ctx.caps, run.ctx.options, info.group_size)
+        module, bindings = emit_task(task, kernel, artifact.args, run.ctx.caps, run.ctx.options)
         tasks.append(replace(info, entry="main", binary=len(binaries), bindings=bindings))
         binaries.append(module)
         if run.ctx.options.keep_stages:
@@ -216,7 +217,7 @@ def _task_infos(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> 
             continue
         begin, end = (size_of(value) for value in op.regions[0].results[:2])
         most = _REDUCTION_GROUPS if op.attr.reductions else 0
-        size = max(1, min(op.attr.group_size or options.group_size or _DEFAULT_GROUP_SIZE, caps.max_group_size))
+        size = group_size(op, caps, options)
         loops = any(inner.code in (ops.for_, ops.while_) for inner in op.regions[1].walk())
         infos.append(TaskInfo(op.attr.name, "range_for", op.attr.name, 0, begin, end, size, most, loops))
     return tuple(infos)

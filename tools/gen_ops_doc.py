@@ -12,7 +12,8 @@ from pathlib import Path
 from spirograd.autodiff.rules import RULES, NoGradient, Rule
 from spirograd.ir import ops
 from spirograd.ir.ops import OpCode
-from spirograd.llvmgen import op_map as llvm
+from spirograd.llvmgen.instructions import Compare, Instr, Intrinsic, Math, Unsupported
+from spirograd.llvmgen.op_map import OP_MAP
 from spirograd.spirvgen import op_map as spirv
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "ops.md"
@@ -27,6 +28,7 @@ GROUPS = (
     ("Vectors", ops.vec),
     ("Arguments", ops.arg),
     ("Memory", ops.load),
+    ("Workgroups", ops.workgroup_barrier),
     ("Diagnostics", ops.check),
 )
 COLUMNS = ("operation", "operands", "types", "effect", "level", "meaning", "derivative", "SPIR-V", "LLVM")
@@ -62,18 +64,18 @@ def spirv_cell(code: OpCode) -> str:
 
 
 def llvm_cell(code: OpCode) -> str:
-    """How LLVM spells ``code``."""
-    entry = llvm.OP_MAP[code]
-    if isinstance(entry, llvm.Instr):
+    """What ``code`` is in LLVM IR."""
+    entry = OP_MAP[code]
+    if isinstance(entry, Instr):
         return _variants((entry.float, entry.signed, entry.unsigned))
-    if isinstance(entry, llvm.Compare):
+    if isinstance(entry, Compare):
         compares = tuple(f"icmp {name}" for name in (entry.signed, entry.unsigned) if name)
         return _variants(((f"fcmp {entry.float}",) if entry.float else ()) + compares)
-    if isinstance(entry, llvm.Intrinsic):
+    if isinstance(entry, Intrinsic):
         return _variants(tuple(f"llvm.{name}" for name in (entry.float, entry.signed, entry.unsigned) if name))
-    if isinstance(entry, llvm.Math):
+    if isinstance(entry, Math):
         return f"`{entry.name}` of libm, or of the vector library"
-    return "code" if isinstance(entry, llvm.Emitted) else _never(code)
+    return _never(code) if isinstance(entry, Unsupported) else "code"
 
 
 def derivative_cell(code: OpCode) -> str:

@@ -33,16 +33,16 @@ class _Derived:
 
     kernel: Kernel
     mode: str
-    partner: Callable[[Any], Any]
+    shadow: Callable[[Any], Any]
     derivative: Derivative
     first: _Derived | None
 
     def again(self, caps: Capabilities, options: CompileOptions) -> Derivative:
         """The same for another device. A derivative of a gradient kernel uses the tapes of that."""
         if self.first is None:
-            return differentiate(self.kernel, self.mode, self.partner, caps, options)
+            return differentiate(self.kernel, self.mode, self.shadow, caps, options)
         first = self.first.again(caps, options)
-        return replace(first, kernel=differentiate(first.kernel, self.mode, self.partner, caps, options).kernel)
+        return replace(first, kernel=differentiate(first.kernel, self.mode, self.shadow, caps, options).kernel)
 
 
 def kernels_of(case: Case) -> list[Source]:
@@ -53,10 +53,10 @@ def kernels_of(case: Case) -> list[Source]:
     try:
         sg.init(arch="cpu", offline_cache=False, **dict(case.options))
 
-        def noting(kernel: Kernel, mode: str, partner: Callable[[Any], Any], caps: Capabilities, options: CompileOptions) -> Derivative:
-            derivative = differentiate(kernel, mode, partner, caps, options)
+        def noting(kernel: Kernel, mode: str, shadow: Callable[[Any], Any], caps: Capabilities, options: CompileOptions) -> Derivative:
+            derivative = differentiate(kernel, mode, shadow, caps, options)
             first = next((d for d in derived if d.derivative.kernel is kernel), None)
-            derived.append(_Derived(kernel, mode, partner, derivative, first))
+            derived.append(_Derived(kernel, mode, shadow, derivative, first))
             return derivative
 
         with mock.patch.object(specialized, "differentiate", noting):

@@ -85,11 +85,11 @@ def _check(compiled: CompiledKernel, caps: Capabilities, checks: Iterable[str], 
         result.nbytes += len(binary)
         result.capabilities |= set(capabilities(binary))
         for check in checks:
-            result.add(check, CHECKS[check](binary, caps.profile))
+            result.add(check, CHECKS[check](binary, caps.target_name))
 
 
 def _leave(compiled: CompiledKernel, caps: Capabilities, folder: Path) -> None:
     """Write the stages of a kernel to ``folder``, and what Metal gets."""
     for path in write_stages(compiled, folder):
         if path.suffix == ".spv":
-            path.with_suffix(".metal").write_text(metal_text(path.read_bytes(), caps.profile))
+            path.with_suffix(".metal").write_text(metal_text(path.read_bytes(), caps.target_name))

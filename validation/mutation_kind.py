@@ -15,20 +15,20 @@ BOTH = ("vulkan", "wgpu")
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """``mutate`` changes one thing at random and says what, or says "" where it cannot. ``profiles``: where the result is wrong. What naga
+    """``mutate`` changes one thing at random and says what, or says "" where it cannot. ``targets``: where the result is wrong. What naga
     gets wrong may be right elsewhere."""
 
     name: str
     mutate: Mutate
-    profiles: tuple[str, ...] = BOTH
+    targets: tuple[str, ...] = BOTH
 
 
 def noting(kinds: list[Kind]) -> Callable[..., Callable[[Mutate], Mutate]]:
-    """A decorator ``kind(name, *profiles)`` for functions that are kinds; they go to ``kinds``."""
+    """A decorator ``kind(name, *targets)`` for functions that are kinds; they go to ``kinds``."""
 
-    def kind(name: str, *profiles: str) -> Callable[[Mutate], Mutate]:
+    def kind(name: str, *targets: str) -> Callable[[Mutate], Mutate]:
         def decorate(mutate: Mutate) -> Mutate:
-            kinds.append(Kind(name, mutate, profiles or BOTH))
+            kinds.append(Kind(name, mutate, targets or BOTH))
             return mutate
 
         return decorate

@@ -43,7 +43,7 @@ CASES = (
 
 class Module(NamedTuple):
     case: str
-    profile: str
+    target: str
     binary: bytes
 
 
@@ -57,13 +57,13 @@ class Fault(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """A fault that the checks let pass: ``what`` are words of its description, ``profiles`` where. ``why``, and whether it is harmless."""
+    """A fault that the checks let pass: ``what`` are words of its description, ``targets`` where. ``why``, and whether it is harmless."""
 
     kind: str
     what: str
     harmless: bool
     why: str
-    profiles: tuple[str, ...] = BOTH
+    targets: tuple[str, ...] = BOTH
 
     def covers(self, fault: Fault) -> bool:
         return self.kind == fault.kind and f" {self.what} " in f" {fault.what} "
@@ -113,7 +113,7 @@ class Findings:
         """The row of `PASSES` that it belongs to."""
         fault = self.fault
         for row in PASSES:
-            if row.covers(fault) and fault.module.profile in row.profiles:
+            if row.covers(fault) and fault.module.target in row.targets:
                 return row
         return None
 
@@ -134,16 +134,16 @@ class Tally:
 # --- modules -----------------------------------------------------------------------------------------------------------------
 
 
-def collect(names: Iterable[str] = CASES, profiles: Sequence[str] = BOTH) -> list[Module]:
+def collect(names: Iterable[str] = CASES, targets: Sequence[str] = BOTH) -> list[Module]:
     """The modules of cases of the corpus, for devices with every feature."""
     cases = {case.name: case for case in load()}
     found: list[Module] = []
     for name in names:
         for source in kernels_of(cases[name]):
-            for profile in profiles:
-                caps = PROFILES[profile]
+            for target in targets:
+                caps = PROFILES[target]
                 compiled = [compile_kernel(kernel, caps, source.options) for kernel in source.kernels(caps)]
-                found += [Module(name, profile, binary) for one in compiled for binary in one.binaries]
+                found += [Module(name, target, binary) for one in compiled for binary in one.binaries]
     return found
 
 
@@ -159,12 +159,12 @@ def make_fault(module: Module, kind: Kind, random: Random) -> Fault | None:
 
 
 def make_faults(modules: Sequence[Module], kinds: Sequence[Kind], count: int, seed: int) -> list[Fault]:
-    """``count`` faults of each kind and profile, fewer where few modules have what it takes."""
+    """``count`` faults of each kind and target, fewer where few modules have what it takes."""
     made: list[Fault] = []
     for kind in kinds:
-        for profile in kind.profiles:
-            random = Random(f"{seed} {kind.name} {profile}")
-            suited = [module for module in modules if module.profile == profile]
+        for target in kind.targets:
+            random = Random(f"{seed} {kind.name} {target}")
+            suited = [module for module in modules if module.target == target]
             tried = (make_fault(random.choice(suited), kind, random) for _ in range(5 * count))
             made += islice((fault for fault in tried if fault is not None), count)
     return made
@@ -182,7 +182,7 @@ OWN_CHECKS: dict[str, Callable[[bytes], None]] = {"vulkan": _read, "wgpu": check
 def _own(fault: Fault) -> tuple[str, str]:
     """What our own checks say: (message, crash)."""
     try:
-        OWN_CHECKS[fault.module.profile](fault.binary)
+        OWN_CHECKS[fault.module.target](fault.binary)
     except (ModuleError, DisassemblyError) as error:
         return str(error), ""
     except Exception as error:
@@ -194,7 +194,7 @@ def examine(fault: Fault) -> Findings:
     found = Findings(fault)
     found.own, found.crash = _own(fault)
     try:
-        validate(fault.binary, fault.module.profile)
+        validate(fault.binary, fault.module.target)
     except ModuleError as error:
         found.spirv_val = str(error)
     except subprocess.TimeoutExpired:
@@ -230,15 +230,15 @@ def tally(findings: Iterable[Findings]) -> dict[str, Tally]:
 
 
 def stale(modules: Sequence[Module], seed: int = 1, tries: int = 2000) -> list[tuple[Pass, str]]:
-    """Rows of `PASSES` that are not true, in some profile: no such fault can be made, or the checks see it."""
+    """Rows of `PASSES` that are not true, for some target: no such fault can be made, or the checks see it."""
     kinds = {kind.name: kind for kind in KINDS}
     out = []
     for row in PASSES:
-        for profile in row.profiles:
-            suited, random = [m for m in modules if m.profile == profile], Random(seed)
+        for target in row.targets:
+            suited, random = [m for m in modules if m.target == target], Random(seed)
             made = (make_fault(random.choice(suited), kinds[row.kind], random) for _ in range(tries))
             if all(examine(fault).caught for fault in made if fault is not None and row.covers(fault)):
-                out.append((row, profile))
+                out.append((row, target))
     return out
 
 
@@ -264,7 +264,7 @@ def table(rows: dict[str, Tally]) -> str:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m validation.mutations", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--count", type=int, default=50, help="faults of each kind and profile (50)")
+    parser.add_argument("--count", type=int, default=50, help="faults of each kind and target (50)")
     parser.add_argument("--seed", type=int, default=1, help="of the random numbers (1)")
     parser.add_argument("--only", default="", metavar="TEXT", help="kinds of faults whose name contains TEXT")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes of spirv-val at a time")
@@ -275,7 +275,7 @@ def _arguments() -> argparse.Namespace:
 def _keep(passing: Sequence[Findings], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for k, found in enumerate(passing):
-        name = "_".join((*found.fault.kind.replace(":", "").split(), found.fault.module.profile, str(k)))
+        name = "_".join((*found.fault.kind.replace(":", "").split(), found.fault.module.target, str(k)))
         (folder / f"{name}.spv").write_bytes(found.fault.binary)
 
 
@@ -290,13 +290,13 @@ def main() -> int:
     rows = tally(examine_all(make_faults(modules, kinds, options.count, options.seed), options.jobs))
     print(table(rows))
     passing = [found for row in rows.values() for found in row.unknown]
-    for (kind, profile, what), count in Counter((f.fault.kind, f.fault.module.profile, f.fault.what) for f in passing).most_common():
-        print(f"passes: {kind}, {profile}: {what} ({count})")
+    for (kind, target, what), count in Counter((f.fault.kind, f.fault.module.target, f.fault.what) for f in passing).most_common():
+        print(f"passes: {kind}, {target}: {what} ({count})")
     if options.keep is not None:
         _keep(passing, options.keep)
     untrue = stale(modules, options.seed)
-    for row, profile in untrue:
-        print(f"PASSES is not true any more: {row.kind}, {row.what}, {profile}")
+    for row, target in untrue:
+        print(f"PASSES is not true any more: {row.kind}, {row.what}, {target}")
     return 1 if passing or untrue else 0
 
 

@@ -1,4 +1,4 @@
-"""The capability records that every case is compiled for."""
+"""The profiles that every case is compiled for: capability records that stand for classes of devices, several for one target."""
 
 from __future__ import annotations
 

@@ -28,12 +28,12 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a translator cannot do, by a part of its message; ``why``: whose limit that is. ``profile``: the one in which it is met."""
+    """What a translator cannot do, by a part of its message; ``why``: whose limit that is. ``target``: which meets it, "" for any."""
 
     tool: str
     message: str
     why: str
-    profile: str = ""
+    target: str = ""
 
 
 # Each is met by some case of the corpus: one that is not met any more is an error, so that the list stays true.
@@ -55,18 +55,18 @@ def _run(command: list[str], text: bytes | None = None) -> tuple[int, str, str]:
     return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
 
 
-def spirv_val(module: bytes, profile: str) -> Verdict:
-    """spirv-val for the target environment of the profile."""
+def spirv_val(module: bytes, target: str) -> Verdict:
+    """spirv-val, with the environment of the target."""
     if not available():
         return Verdict(ABSENT, "spirv-val is not installed")
     try:
-        validate(module, profile)
+        validate(module, target)
     except ModuleError as error:
         return Verdict(FAILED, str(error))
     return Verdict(OK)
 
 
-def _translate(tool: str, module: bytes, profile: str, arguments: list[str]) -> tuple[Verdict, str]:
+def _translate(tool: str, module: bytes, target: str, arguments: list[str]) -> tuple[Verdict, str]:
     """The text that spirv-cross makes of a module."""
     if shutil.which("spirv-cross") is None:
         return Verdict(ABSENT, "spirv-cross is not installed"), ""
@@ -77,20 +77,20 @@ def _translate(tool: str, module: bytes, profile: str, arguments: list[str]) -> 
     if status == 0 and "unimplemented op" not in text:
         return Verdict(OK), text
     said = said if status else next(line for line in text.splitlines() if "unimplemented op" in line)
-    return _complaint(tool, profile, f"spirv-cross: {said.strip()}"), ""
+    return _complaint(tool, target, f"spirv-cross: {said.strip()}"), ""
 
 
-def _complaint(tool: str, profile: str, said: str) -> Verdict:
+def _complaint(tool: str, target: str, said: str) -> Verdict:
     """A limit of the tool that is known, or a failure."""
     for limit in LIMITS:
-        if limit.tool == tool and limit.message in said and profile == (limit.profile or profile):
+        if limit.tool == tool and limit.message in said and target == (limit.target or target):
             return Verdict(LIMIT, limit.why)
     return Verdict(FAILED, said)
 
 
-def msl(module: bytes, profile: str, version: str = "20300") -> Verdict:
+def msl(module: bytes, target: str, version: str = "20300") -> Verdict:
     """Translated to Metal, and the result read by a C++ compiler with a stand-in for Metal's library."""
-    verdict, text = _translate("msl", module, profile, ["--msl", "--msl-version", version, *_MSL])
+    verdict, text = _translate("msl", module, target, ["--msl", "--msl-version", version, *_MSL])
     if verdict.status != OK:
         return verdict
     if shutil.which("g++") is None:
@@ -98,17 +98,17 @@ def msl(module: bytes, profile: str, version: str = "20300") -> Verdict:
     options = ["-std=c++17", "-x", "c++", "-fsyntax-only", "-w", "-fsingle-precision-constant", f"-I{_SHIM}", "-"]
     status, _, said = _run(["g++", *options], text.encode())
     errors = [line for line in said.splitlines() if "error:" in line]
-    return _complaint("msl", profile, f"MSL {version}: {errors[0] if errors else said}") if status else Verdict(OK)
+    return _complaint("msl", target, f"MSL {version}: {errors[0] if errors else said}") if status else Verdict(OK)
 
 
-def metal_text(module: bytes, profile: str) -> str:
+def metal_text(module: bytes, target: str) -> str:
     """The Metal source of a module; "" where there is none."""
-    return _translate("msl", module, profile, ["--msl", "--msl-version", "30000", *_MSL])[1]
+    return _translate("msl", module, target, ["--msl", "--msl-version", "30000", *_MSL])[1]
 
 
-def glsl(module: bytes, profile: str) -> Verdict:
+def glsl(module: bytes, target: str) -> Verdict:
     """Translated to GLSL for Vulkan, and that compiled back."""
-    verdict, text = _translate("glsl", module, profile, ["-V"])
+    verdict, text = _translate("glsl", module, target, ["-V"])
     if verdict.status != OK:
         return verdict
     if shutil.which("glslangValidator") is None:
@@ -118,20 +118,20 @@ def glsl(module: bytes, profile: str) -> Verdict:
         file.flush()
         status, said, _ = _run(["glslangValidator", "-V", "--target-env", "vulkan1.2", "-o", "/dev/null", file.name])
     errors = [line for line in said.splitlines() if "ERROR" in line]
-    return _complaint("glsl", profile, f"glslang: {errors[0] if errors else said}") if status else Verdict(OK)
+    return _complaint("glsl", target, f"glslang: {errors[0] if errors else said}") if status else Verdict(OK)
 
 
-def hlsl(module: bytes, profile: str) -> Verdict:
+def hlsl(module: bytes, target: str) -> Verdict:
     """Translated to HLSL, which has no buffer addresses."""
-    if profile == "vulkan":
+    if target == "vulkan":
         return Verdict(NOT_APPLICABLE, "HLSL has no buffer addresses")
-    return _translate("hlsl", module, profile, ["--hlsl", "--shader-model", "60"])[0]
+    return _translate("hlsl", module, target, ["--hlsl", "--shader-model", "60"])[0]
 
 
 CHECKS: dict[str, Callable[[bytes, str], Verdict]] = {
     "valid": spirv_val,
-    "MSL 2.3": lambda module, profile: msl(module, profile, "20300"),
-    "MSL 3.0": lambda module, profile: msl(module, profile, "30000"),
+    "MSL 2.3": lambda module, target: msl(module, target, "20300"),
+    "MSL 3.0": lambda module, target: msl(module, target, "30000"),
     "GLSL": glsl,
     "HLSL": hlsl,
 }

@@ -10,7 +10,7 @@ from spirograd.ad.restored import run_guarded
 from spirograd.ad.tape import Tape
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError
 from spirograd.lang import context
-from spirograd.lang.data import partners
+from spirograd.lang.data import shadows
 from spirograd.lang.frontend.function import Func
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -82,4 +82,4 @@ def grad_for(primal: Any, saves: bool = True) -> Callable[[F], F]:
 
 def clear_all_gradients() -> None:
     """Set the gradients of all fields and ndarrays to zero."""
-    partners.clear("grad")
+    shadows.clear("grad")

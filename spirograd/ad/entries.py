@@ -80,7 +80,7 @@ class Footprint:
 
 class DerivativeFootprint:
     """The memory of a kernel that its derivative is about. ``needs``: with when ("before" or "after") and whether the kernel itself
-    overwrites what is needed. ``inactive``: writes of values that depend on no memory with a gradient."""
+    overwrites what is needed. ``constant_writes``: writes of values that depend on no memory with a gradient."""
 
     def __init__(self, made: Any) -> None:
         derivative, fields = made.derivative, made.primal.fields
@@ -88,11 +88,12 @@ class DerivativeFootprint:
         self.needs = [(Access(n.ref, fields, n.loc, n.first), n.when, n.when == "before" and n.overwritten is not None) for n in needs]
         self.writes = [Access(write.ref, fields, write.loc, write.first) for write in derivative.writes]
         self.accesses = [Access(read.ref, fields, read.loc, read.first) for read in derivative.reads] + self.writes
-        self.sinks, self.gaps, self.gapped = (
-            [Access(place.ref, fields, place.loc) for place in places] for places in (derivative.sinks, derivative.gaps, derivative.gapped)
+        places_of = (derivative.active_outputs, derivative.inactive_writes, derivative.inactive_reads)
+        self.active_outputs, self.inactive_writes, self.inactive_reads = (
+            [Access(place.ref, fields, place.loc) for place in places] for places in places_of
         )
-        active = {place.ref for place in derivative.sinks} if made.acts else set()
-        self.inactive = [access for write, access in zip(derivative.writes, self.writes) if write.ref not in active]
+        active = {place.ref for place in derivative.active_outputs} if made.acts else set()
+        self.constant_writes = [access for write, access in zip(derivative.writes, self.writes) if write.ref not in active]
 
 
 def footprint_of(specialization: Any) -> Footprint:

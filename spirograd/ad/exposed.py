@@ -129,9 +129,9 @@ class WrittenTensors:
         for key in list(self._known):
             self._look(key)
 
-    def after(self, launch: Launch, sinks: Sequence[Access]) -> None:
+    def after(self, launch: Launch, active_outputs: Sequence[Access]) -> None:
         """Note what a launch wrote."""
-        for access in sinks:
+        for access in active_outputs:
             if access.arg in launch.external:
                 tensor = launch.external[access.arg][0]
                 if getattr(tensor, "requires_grad", False):
@@ -166,9 +166,9 @@ def is_exposed(whole: Any) -> bool:
     return bool(shared) and ("" in shared or whole.view.part in shared)
 
 
-def clear_elements(partner: Any, changed: Array) -> None:
+def clear_elements(shadow: Any, changed: Array) -> None:
     """Set the gradients or tangents of some elements to zero."""
     if changed.all():
-        partner.fill(0.0)
+        shadow.fill(0.0)
     else:
-        partner.from_numpy(np.where(changed, 0, partner.to_numpy()))
+        shadow.from_numpy(np.where(changed, 0, shadow.to_numpy()))

@@ -18,7 +18,7 @@ from spirograd.base.near_names import NearNames
 from spirograd.gradients.specialized import SpecializedDerivative
 from spirograd.ir.nodes import FieldRef
 from spirograd.lang import context
-from spirograd.lang.data import partners
+from spirograd.lang.data import shadows
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.scalar import describe
@@ -55,7 +55,7 @@ class FwdMode(context.Recorder, NearNames):
         if context.recorder() is not None:
             raise SpirogradRuntimeError("a `FwdMode` cannot be opened inside of another one, or of a tape")
         if self.clear_gradients:
-            partners.clear("dual")
+            shadows.clear("dual")
         self.param.dual.from_numpy(self.seed)
         self._chain = Chain()
         self._exposed = Exposed(self._used, self._unseen_write)
@@ -77,7 +77,7 @@ class FwdMode(context.Recorder, NearNames):
 
     def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any) -> None:
         """Numbers have no tangent; copies have that of their source. See `context.Recorder`."""
-        if partners.is_partner(memory) or memory is self.param:
+        if shadows.is_shadow(memory) or memory is self.param:
             return
         if self._exposed is not None and self._exposed.active:
             self._exposed.look(memory_identity(memory)[0], None)
@@ -95,7 +95,7 @@ class FwdMode(context.Recorder, NearNames):
 
     def _used(self) -> list[Any]:
         """The fields and ndarrays that may have tangents."""
-        return partners.primals("dual")
+        return shadows.primals("dual")
 
     def _unseen_write(self, key: Any, whole: Any, before: Any, changed: Any) -> None:
         """The host wrote numbers to memory that was handed out: see `Exposed`."""
@@ -137,10 +137,10 @@ class Chain:
 
     def follow(self, made: Any, packer: Any) -> None:
         """Look at a launch before it; raises SpirogradRuntimeError, with the line, where a chain breaks."""
-        for place in made.derivative.gaps:
+        for place in made.derivative.inactive_writes:
             owner = None if isinstance(place.ref, FieldRef) else packer.arrays[place.ref.arg]
             self.lose(memory_key(place.ref, packer), made.label, place.loc, owner)
-        for place in made.derivative.gapped:
+        for place in made.derivative.inactive_reads:
             self.check(memory_key(place.ref, packer), place.ref.name, made.label, place.loc)
 
     def lose(self, key: Any, writer: str, loc: Any, owner: Any) -> None:

@@ -127,7 +127,7 @@ class _Check:
     def _gradients(self, values: dict[Any, Any]) -> dict[Any, Any]:
         """Gradients from the device, for random adjoints of what the kernel writes. It finds memory in the state that it needs."""
         self.kernel(*self.bound)
-        written = {self._key(place.ref) for place in self.made.derivative.sinks}
+        written = {self._key(place.ref) for place in self.made.derivative.active_outputs}
         for key, m in self.active.items():
             shape = values[key].shape
             self.adjoints[key] = self.rng.standard_normal(shape).astype(m.dtype.np) if key in written else np.zeros(shape, m.dtype.np)

@@ -8,7 +8,7 @@ from typing import Any
 from spirograd.ad.entries import Launch, footprint_of
 from spirograd.ad.versions import Saved, Stored, memory_identity
 from spirograd.lang import context
-from spirograd.lang.data import partners
+from spirograd.lang.data import shadows
 from spirograd.lang.data.scalar_field import ScalarField
 
 
@@ -36,7 +36,7 @@ class Guard(context.Recorder):
 
     def save(self, memory: Any) -> None:
         """Save memory, unless it is a gradient."""
-        if partners.is_partner(memory) or (isinstance(memory, ScalarField) and memory.role != "primal"):
+        if shadows.is_shadow(memory) or (isinstance(memory, ScalarField) and memory.role != "primal"):
             return
         key, whole = memory_identity(memory)
         if key not in self._saved:

@@ -18,7 +18,7 @@ from spirograd.base.sizes.evaluate import evaluate
 from spirograd.gradients.specialized import SpecializedDerivative, derive
 from spirograd.ir.nodes import ArrayRef, FieldRef
 from spirograd.lang import context
-from spirograd.lang.data import partners
+from spirograd.lang.data import shadows
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.data.tree import trees_of
@@ -51,7 +51,7 @@ def hvp(function: Callable[[], Any], loss: Any, x: Any, v: Any) -> Any:
         raise SpirogradRuntimeError("`hvp` cannot run inside of a tape, of a `FwdMode`, or of another `hvp`")
     for memory in (*parameters, loss):
         memory.make_duals()
-    partners.clear("dual", "grad", "grad_dual")
+    shadows.clear("dual", "grad", "grad_dual")
     for p, direction in zip(parameters, directions):
         p.dual.from_numpy(_direction(p, direction))
     recorded = _Recorder()
@@ -102,7 +102,7 @@ class _Tangents(SpecializedDerivative):
     def __init__(self, session: Any, kernel: Any, specialization: Any) -> None:
         super().__init__(session, kernel, specialization, "forward")
 
-    def partner(self, ref: Any) -> FieldRef | ArrayRef | None:
+    def shadow(self, ref: Any) -> FieldRef | ArrayRef | None:
         return _dual(self, ref)
 
 
@@ -179,7 +179,7 @@ class _Recorder(context.Recorder):
 
     def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any) -> None:
         """Numbers have no derivatives. See `context.Recorder`."""
-        if partners.is_partner(memory):
+        if shadows.is_shadow(memory):
             return
         if source is not None and source.has_grad():
             raise SpirogradRuntimeError(

@@ -18,9 +18,9 @@ from spirograd.ad.versions import Saved, Versions, memory_identity
 from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.near_names import NearNames
 from spirograd.base.wording import counted
-from spirograd.gradients.specialized import GAP_HINT
+from spirograd.gradients.specialized import INACTIVE_HINT
 from spirograd.lang import context
-from spirograd.lang.data import partners
+from spirograd.lang.data import shadows
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.scalar import describe
@@ -49,11 +49,11 @@ class Tape(context.Recorder, NearNames):
         self.clear_gradients = clear_gradients
         self._versions = Versions()
         self._events: list[Event] = []
-        # Memory without gradient that has values which depend on sources -> who wrote it, where, and what keeps it alive.
-        self._gaps: dict[Any, tuple[str, Any, Launch]] = {}
+        # Memory without gradient that has values which depend on active inputs -> who wrote it, where, and what keeps it alive.
+        self._inactive: dict[Any, tuple[str, Any, Launch]] = {}
         self._outer: Guard | None = None  # of the gradient function that this tape is in
         self._paused: list[set[Any]] | None = None  # inside of functions that are not recorded: what their kernels use
-        self._sinks: set[Any] = set()
+        self._active_outputs: set[Any] = set()
         self._constant: dict[Any, tuple[str, str]] = {}  # memory that launches gave values without gradients -> who did, and what to do
         self._released: MemoryReport | None = None
         self._exposed: Exposed | None = None
@@ -71,7 +71,7 @@ class Tape(context.Recorder, NearNames):
         if self._events or self._released is not None:
             raise SpirogradRuntimeError("a tape records once: make a new one")
         if self.clear_gradients:
-            partners.clear("grad")
+            shadows.clear("grad")
         if self.loss is not None:
             self.loss.fill(0.0)
         self._exposed = Exposed(self._used, self._unseen_write)
@@ -99,7 +99,7 @@ class Tape(context.Recorder, NearNames):
         self._look()
         self._check_left()
         if self.loss is not None:
-            self._warn_without_sink()
+            self._warn_without_active_output()
         with contextlib.nullcontext() if self._exposed is None else self._exposed.replaying():
             self._replay()
         if self._left is not None:
@@ -124,10 +124,10 @@ class Tape(context.Recorder, NearNames):
         if any(is_exposed(saved.memory.whole) for saved in swapped):
             context.session().sync()  # what was handed out may be written next
 
-    def _warn_without_sink(self) -> None:
+    def _warn_without_active_output(self) -> None:
         """Tell the user, with the reason, that no gradient flows from the loss."""
         key = memory_identity(self.loss)[0]
-        if key not in self._sinks:
+        if key not in self._active_outputs:
             reason, hint = self._constant.get(key, ("no kernel that the tape recorded writes the loss", ""))
             logger.warning(render(f"all gradients are zero: {reason}", None, hint))
 
@@ -148,7 +148,7 @@ class Tape(context.Recorder, NearNames):
         self._versions = Versions()
         self._exposed = None
         self._tensors = WrittenTensors(self._changed_tensor)
-        self._gaps = {}
+        self._inactive = {}
 
     # --- recording -------------------------------------------------------------------------------------------------------
 
@@ -188,12 +188,12 @@ class Tape(context.Recorder, NearNames):
             if when == "after":
                 self._need(access, launch, event, False)
         if made.acts:
-            self._sinks.update(launch.memory(access)[0] for access in memory.sinks)
+            self._active_outputs.update(launch.memory(access)[0] for access in memory.active_outputs)
             event.launch, event.launched = launch, True
             if launch.external:
-                self._tensors.after(launch, memory.sinks)
+                self._tensors.after(launch, memory.active_outputs)
             event.reverse = lambda: made.launch(launch.again(), None, launch.number)
-        for access in memory.inactive:
+        for access in memory.constant_writes:
             self._constant[launch.memory(access)[0]] = (f"what {made.label} writes to the loss {_INACTIVE}", _INACTIVE_HINT)
         return values
 
@@ -243,17 +243,17 @@ class Tape(context.Recorder, NearNames):
                 made.primal.kernel.loc,
                 "store the value to a field with `needs_grad=True`, or return `sg.stop_grad(value)`",
             )
-        for access in memory.gapped:
-            found = self._gaps.get(launch.memory(access)[0])
+        for access in memory.inactive_reads:
+            found = self._inactive.get(launch.memory(access)[0])
             if found is not None:
                 raise SpirogradCompilationError(
                     f"gradients end at `{access.name}`, which has none: {made.label} reads it, and {found[0]} gave it values "
                     f"that depend on memory with gradients{_at(found[1])}",
                     access.loc,
-                    GAP_HINT,
+                    INACTIVE_HINT,
                 )
-        for access in memory.gaps:
-            self._gaps.setdefault(launch.memory(access)[0], (made.label, access.loc, launch))
+        for access in memory.inactive_writes:
+            self._inactive.setdefault(launch.memory(access)[0], (made.label, access.loc, launch))
 
     # --- the host ----------------------------------------------------------------------------------------------------------
 
@@ -276,7 +276,7 @@ class Tape(context.Recorder, NearNames):
         if self._paused is None and memory.has_grad():
             event.reverse = clear
         if key is None:
-            self._gaps.pop(name, None)
+            self._inactive.pop(name, None)
 
     def _used(self) -> Iterator[Any]:
         """The fields and ndarrays of the launches so far."""
@@ -296,7 +296,7 @@ class Tape(context.Recorder, NearNames):
             event.reverse = lambda: clear_elements(whole.grad, changed)
         self._events.append(event)
         if changed.all():
-            self._gaps.pop(key, None)
+            self._inactive.pop(key, None)
 
     def _changed_tensor(self, tensor: Any, changed: Any) -> None:
         """Torch, or NumPy, replaced elements of a tensor: the gradients of what it held end there."""
@@ -329,7 +329,7 @@ class Tape(context.Recorder, NearNames):
 
     def _refuse_copy(self, memory: Any, name: Any, source: Any) -> None:
         """Raise if `copy_from` would break a chain."""
-        if self._paused is None and (source.has_grad() or memory_identity(source)[0] in self._gaps):
+        if self._paused is None and (source.has_grad() or memory_identity(source)[0] in self._inactive):
             raise SpirogradRuntimeError(
                 render(
                     "`copy_from` inside of a tape has no derivative, and what it copies may depend on memory with gradients",
@@ -359,7 +359,7 @@ class Tape(context.Recorder, NearNames):
         if reverse is not None:
             for key in used if saves else ():
                 self._versions.need(key, None)
-            self._sinks.update(used)
+            self._active_outputs.update(used)
             self._events.append(Event(reverse=reverse))
         return result
 

@@ -59,13 +59,13 @@ class Call:
         self.function.gradient(arguments, None if self.outputs else adjoints[0].item(), self.number, self.saved)
         return [arguments[name].grad if name in self.needed else None for name in self.values]
 
-    def check_sinks(self, tensors: Sequence[Any]) -> None:
+    def check_active_outputs(self, tensors: Sequence[Any]) -> None:
         """Raise if a gradient that torch is to differentiate begins at memory that torch does not know."""
         function = self.function
         session, specialization, args = function.kernel.specialized(function.bound, self.arguments(tensors))
         made = function.kernel.grad.of(session, specialization)
         arrays = Collector(function.kernel, specialization, args).arrays
-        for place in made.derivative.sinks:
+        for place in made.derivative.active_outputs:
             whole = made.fields[place.ref] if isinstance(place.ref, FieldRef) else arrays[place.ref.arg]
             if isinstance(whole, (ScalarField, Ndarray)) and whole.grad is not None and whole.grad.to_numpy().any():
                 problem = f"the gradient of `{place.ref.name}` is not zero: torch cannot differentiate a gradient that begins there"
@@ -119,8 +119,8 @@ class _Second:
         kept = [Saved(Stored("", memory), None) for whole in others for memory in (whole, *([whole.grad] if whole.has_grad() else ()))]
         try:
             for whole in gradients:
-                for partner in (whole.grad, whole.dual, whole.grad.dual):
-                    partner.fill(0.0)
+                for shadow in (whole.grad, whole.dual, whole.grad.dual):
+                    shadow.fill(0.0)
             packer = self.kernel.pack(self.session, self.specialization, self.args)
             first.plan.main.launch(packer.scalars, packer.arrays, first.trees, drawn=self.call.number)
             for name, adjoint in adjoints.items():
@@ -194,7 +194,7 @@ def gradient_function() -> Any:
     def forward(ctx: Any, call: Call, count: int, *tensors: Any) -> Any:
         ctx.call, ctx.count = call, count
         ctx.save_for_backward(*tensors)
-        call.check_sinks(tensors[count:])
+        call.check_active_outputs(tensors[count:])
         return tuple(call.gradient(tensors[:count], tensors[count:]))
 
     def backward(ctx: Any, *cotangents: Any) -> Any:

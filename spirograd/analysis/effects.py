@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spirograd.base.artifact import Effects, part_name
-from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, TapeRef, TempRef, ref_of
+from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, SharedRef, TapeRef, TempRef, ref_of
 
 _READING = frozenset(("read", "atomic"))
 _WRITING = frozenset(("write", "atomic"))
@@ -55,6 +55,8 @@ def place(ref: Ref) -> tuple[str, int]:
         return ("temps", 0)
     if isinstance(ref, TapeRef):
         return ("tapes", 0)
+    if isinstance(ref, SharedRef):
+        return ("shared", 0)
     return (ref.slot.kind, ref.slot.index)
 
 

@@ -11,7 +11,7 @@ from spirograd.base.dtypes import DType, Type, Vec
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Ref, TapeRef, TempRef, ref_of
 
-Partner = Callable[[Ref], "Ref | None"]
+ShadowOf = Callable[[Ref], "Ref | None"]
 # A value, or memory of a launch, which values flow through.
 Node = Union[Op, TempRef, TapeRef]
 
@@ -37,8 +37,9 @@ def is_float(t: Type | tuple[Type, ...]) -> bool:
 class Activity:
     """The result of `activity`.
 
-    ``flows``: for each float value (and temporary) those that it is computed from, differentiably. ``varied`` depend on a source (memory
-    with a gradient); ``useful`` are those that a sink (such memory, a returned value) depends on; ``active`` are both.
+    ``flows``: for each float value (and temporary) those that it is computed from, differentiably. ``varied`` values depend on an active
+    input (a read of memory with a gradient); an active output (a write of such memory, a returned value) depends on ``useful`` ones; an
+    active value is both.
     """
 
     flows: dict[Node, list[Node]] = field(default_factory=dict)
@@ -49,11 +50,11 @@ class Activity:
         return node in self.varied and node in self.useful
 
 
-def activity(kernel: Kernel, partner: Partner) -> Activity:
-    """Find the active values of kernel IR. ``partner``: the gradient of outer memory, None if it has none."""
+def activity(kernel: Kernel, shadow: ShadowOf) -> Activity:
+    """Find the active values of kernel IR. ``shadow``: the gradient of outer memory, None if it has none."""
     found = Activity()
-    sources: list[Node] = []
-    sinks: list[Node] = list(kernel.returns)
+    active_inputs: list[Node] = []
+    active_outputs: list[Node] = list(kernel.returns)
     for op in kernel.walk():
         found.flows.update(_control(op))
         ref = ref_of(op)
@@ -67,13 +68,13 @@ def activity(kernel: Kernel, partner: Partner) -> Activity:
                 found.flows.setdefault(ref, []).append(value)
             if is_float(op.type):
                 found.flows[op] = [ref]
-        elif partner(ref) is not None:
+        elif shadow(ref) is not None:
             if value is not None:
-                sinks.append(value)
+                active_outputs.append(value)
             if is_float(op.type):
-                sources.append(op)
-    found.useful = _reach(sinks, found.flows)
-    found.varied = _reach(sources, _inverted(found.flows))
+                active_inputs.append(op)
+    found.useful = _reach(active_outputs, found.flows)
+    found.varied = _reach(active_inputs, _inverted(found.flows))
     return found
 
 

@@ -93,11 +93,12 @@ class Derivative:
     ``capacities``: by number (`TapeRef.capacity`), the iterations that a tape must hold: a size expression where the host can know it at
     launch, None where one of ``sizing`` counts it, to run right before, in this order.
     ``logging``: set if the derivative needs values that the primal has to note, which only a Tape lets it do.
-    ``needs``: primal memory that ``kernel`` and ``sizing`` read; ``reads``, ``writes``: what the primal reads and writes. ``sinks``: memory
-    whose gradient flows into ``kernel``, ``sources``: whose gradient it adds to. ``gaps``: memory without gradient that the primal gives
-    values which depend on its sources; ``gapped``: memory without gradient that the primal's sinks depend on; ``broken``: such memory that
-    the primal writes, and reads after that (writing, reading). ``recomputed``: how many operations on floats of the primal run again, by
-    the line of the loop around them (None: of no serial loop).
+    ``needs``: primal memory that ``kernel`` and ``sizing`` read; ``reads``, ``writes``: what the primal reads and writes.
+    ``active_outputs``: memory whose gradient flows into ``kernel``, ``active_inputs``: memory whose gradient it adds to.
+    ``inactive_writes``: memory without gradient to which the primal writes values that depend on active inputs; ``inactive_reads``: memory
+    without gradient on which active outputs depend; ``broken``: such memory that the primal writes, and reads after that (writing,
+    reading). ``recomputed``: how many operations on floats of the primal run again, by the line of the loop around them (None: of no
+    serial loop).
     """
 
     kernel: Kernel
@@ -108,10 +109,10 @@ class Derivative:
     reads: tuple[Access, ...] = ()
     writes: tuple[Access, ...] = ()
     records: tuple[Record, ...] = ()
-    sinks: tuple[Place, ...] = ()
-    sources: tuple[Place, ...] = ()
-    gaps: tuple[Place, ...] = ()
-    gapped: tuple[Place, ...] = ()
+    active_outputs: tuple[Place, ...] = ()
+    active_inputs: tuple[Place, ...] = ()
+    inactive_writes: tuple[Place, ...] = ()
+    inactive_reads: tuple[Place, ...] = ()
     broken: tuple[Place, Place] | None = None
     warnings: tuple[str, ...] = ()
     recomputed: tuple[tuple[Loc | None, int], ...] = ()

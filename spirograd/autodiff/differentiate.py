@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spirograd.autodiff.activity import Partner
+from spirograd.autodiff.activity import ShadowOf
 from spirograd.autodiff.clean import clean
 from spirograd.autodiff.derivative import Derivative, Need
 from spirograd.autodiff.findings import logging_of, recomputed, records, refuse_lost
 from spirograd.autodiff.forward import forward
-from spirograd.autodiff.gaps import broken_chain, gapped, gaps
+from spirograd.autodiff.inactive_memory import broken_chain, inactive_reads, inactive_writes
 from spirograd.autodiff.int_casts import int_cast_warnings
 from spirograd.autodiff.logs import log_loads
 from spirograd.autodiff.memory_states import late_temps, memory_accesses, memory_needs, old_values, without_states
@@ -30,10 +30,10 @@ from spirograd.transforms.simplification.inline_calls import inline_calls
 from spirograd.transforms.simplification.simplify import simplify
 
 
-def differentiate(kernel: Kernel, mode: str, partner: Partner, caps: Capabilities, options: CompileOptions) -> Derivative:
+def differentiate(kernel: Kernel, mode: str, shadow: ShadowOf, caps: Capabilities, options: CompileOptions) -> Derivative:
     """The derivative of ``kernel`` (kernel IR, before `offload`) as a kernel, to be compiled like any other.
 
-    ``mode``: "reverse", "forward", or "constant": forward as if nothing had a tangent. ``partner``: the memory of the gradient (the dual)
+    ``mode``: "reverse", "forward", or "constant": forward as if nothing had a tangent. ``shadow``: the memory of the gradient (the dual)
     of outer memory, None if it has none.
     Raises SpirogradUnsupportedError, with the line, for what has no derivative.
     """
@@ -42,20 +42,20 @@ def differentiate(kernel: Kernel, mode: str, partner: Partner, caps: Capabilitie
         kernel = inline_calls(kernel, ctx)
         primal = simplify(hoist_space_checks(kernel, ctx), ctx)
         if mode in ("forward", "constant"):
-            derivative = forward(primal, partner, ctx, mode == "constant")
+            derivative = forward(primal, shadow, ctx, mode == "constant")
             if options.verify:
                 verify(derivative.kernel, "kernel")
             return derivative
         primal = prepared(primal, ctx)
-        made, gradient, needs, lost = _reversed(primal, partner, ctx)
-        logging, ends = None, partner
+        made, gradient, needs, lost = _reversed(primal, shadow, ctx)
+        logging, ends = None, shadow
         if lost:
             refuse_lost(lost)
             logged = log_loads(primal, [conflict.load for conflict in lost], ctx)
             logs = {log.ref.arg for log in logged.logs}
-            outer = partner
+            outer = shadow
 
-            def partner(ref: Ref) -> Ref | None:
+            def shadow(ref: Ref) -> Ref | None:
                 return None if isinstance(ref, ArrayRef) and ref.arg in logs else outer(ref)
 
             def ends(ref: Ref) -> Ref | None:
@@ -63,7 +63,7 @@ def differentiate(kernel: Kernel, mode: str, partner: Partner, caps: Capabilitie
                 return ref if isinstance(ref, ArrayRef) and ref.arg in logs else outer(ref)
 
             logging, primal = logging_of(logged, lost), logged.replaying
-            made, gradient, needs, lost = _reversed(primal, partner, ctx)
+            made, gradient, needs, lost = _reversed(primal, shadow, ctx)
             refuse_lost(lost, logged=True)
         recorded = records(gradient, made.sweep)
         main, counting, capacities = sizing(gradient, ctx, {record.tape.capacity: record.every for record in recorded})
@@ -81,22 +81,22 @@ def differentiate(kernel: Kernel, mode: str, partner: Partner, caps: Capabilitie
             reads=reads,
             writes=writes,
             records=recorded,
-            sinks=tuple(made.sinks),
-            sources=tuple(made.sources),
-            gaps=gaps(primal, made.found, ends),
-            gapped=gapped(primal, made.found, ends),
+            active_outputs=tuple(made.active_outputs),
+            active_inputs=tuple(made.active_inputs),
+            inactive_writes=inactive_writes(primal, made.found, ends),
+            inactive_reads=inactive_reads(primal, made.found, ends),
             broken=broken_chain(primal, made.found, ends),
-            warnings=int_cast_warnings(primal, made.found, partner),
+            warnings=int_cast_warnings(primal, made.found, shadow),
             recomputed=recomputed(gradient),
         )
 
 
-def _reversed(primal: Kernel, partner: Partner, ctx: PassContext) -> tuple[Reversed, Kernel, tuple[Need, ...], tuple[Conflict, ...]]:
+def _reversed(primal: Kernel, shadow: ShadowOf, ctx: PassContext) -> tuple[Reversed, Kernel, tuple[Need, ...], tuple[Conflict, ...]]:
     """The gradient kernel of a primal that is prepared; what it needs of memory; what it needs and no memory has."""
     if ctx.options.verify:
         verify(primal, "kernel")
     segments, counter = segments_for(ctx.caps), counter_for(ctx.caps)
-    made = reverse(primal, partner, locate_nan=ctx.options.locate_nan, segments=segments, counter=counter)
+    made = reverse(primal, shadow, locate_nan=ctx.options.locate_nan, segments=segments, counter=counter)
     gradient = clean(made.kernel, ctx)
     if ctx.options.verify:
         verify(gradient, "kernel")

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import NoReturn, Union
 
 from spirograd.autodiff import rules
-from spirograd.autodiff.activity import FIXED, Activity, Partner, activity, is_float
+from spirograd.autodiff.activity import FIXED, Activity, ShadowOf, activity, is_float
 from spirograd.autodiff.derivative import Derivative, Place
-from spirograd.autodiff.gaps import gapped, gaps
+from spirograd.autodiff.inactive_memory import inactive_reads, inactive_writes
 from spirograd.autodiff.values import zero
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.ir import ops
@@ -27,33 +27,33 @@ _EXTREMA = ("min", "max")
 _ROUNDED = (ops.add, ops.sub, ops.mul, ops.div)
 
 
-def forward(kernel: Kernel, partner: Partner, ctx: PassContext, constant: bool = False) -> Derivative:
+def forward(kernel: Kernel, shadow: ShadowOf, ctx: PassContext, constant: bool = False) -> Derivative:
     """The forward derivative of ``kernel``, which is kernel IR before `offload`: it runs in place of the primal, with the same arguments.
 
-    ``partner``: the dual of outer memory, None if it has none; temporaries and tapes get duals of their own. ``constant``: no value has a
+    ``shadow``: the dual of outer memory, None if it has none; temporaries and tapes get duals of their own. ``constant``: no value has a
     tangent, and what is written loses its own. The tangent of a value that the kernel returns is lost: that is a warning.
     Raises SpirogradUnsupportedError, with the line, for what has no derivative.
     """
-    found = Activity() if constant else activity(kernel, partner)
-    made = _Forward(kernel, partner, found).run()
+    found = Activity() if constant else activity(kernel, shadow)
+    made = _Forward(kernel, shadow, found).run()
     new = simplify(made, ctx)
     _refuse_changed(new)
     return Derivative(
         new,
-        sinks=_places(kernel, partner, ("write", "atomic")),
-        sources=_places(kernel, partner, ("read", "atomic")),
-        gaps=gaps(kernel, found, partner),
-        gapped=gapped(kernel, found, partner),
+        active_outputs=_places(kernel, shadow, ("write", "atomic")),
+        active_inputs=_places(kernel, shadow, ("read", "atomic")),
+        inactive_writes=inactive_writes(kernel, found, shadow),
+        inactive_reads=inactive_reads(kernel, found, shadow),
         warnings=_lost_returns(kernel, found),
     )
 
 
-def _places(kernel: Kernel, partner: Partner, effects: tuple[str, ...]) -> tuple[Place, ...]:
+def _places(kernel: Kernel, shadow: ShadowOf, effects: tuple[str, ...]) -> tuple[Place, ...]:
     """Memory with a dual that the kernel writes (reads), each once."""
     places: dict[Ref, Place] = {}
     for op in kernel.walk():
         ref = ref_of(op)
-        if isinstance(ref, (FieldRef, ArrayRef)) and op.code.effect in effects and ref.dtype.is_float and partner(ref) is not None:
+        if isinstance(ref, (FieldRef, ArrayRef)) and op.code.effect in effects and ref.dtype.is_float and shadow(ref) is not None:
             places.setdefault(ref, Place(ref, op.loc))
     return tuple(places.values())
 
@@ -79,9 +79,9 @@ def _refuse_changed(kernel: Kernel) -> None:
 class _Forward:
     """Emits the primal again, with tangents. ``env``: primal value -> what it is now; ``tangents``: primal value -> its tangent, if any."""
 
-    def __init__(self, kernel: Kernel, partner: Partner, found: Activity) -> None:
+    def __init__(self, kernel: Kernel, shadow: ShadowOf, found: Activity) -> None:
         self.old = kernel
-        self.partner = partner
+        self.shadow = shadow
         self.found = found
         self.b = Builder()
         self.env: dict[Op, Op] = {}
@@ -133,7 +133,7 @@ class _Forward:
         """Where the tangents of memory lie."""
         if not ref.dtype.is_float:
             return None
-        return self.own.get(ref) if isinstance(ref, (TempRef, TapeRef)) else self.partner(ref)
+        return self.own.get(ref) if isinstance(ref, (TempRef, TapeRef)) else self.shadow(ref)
 
     # --- values ----------------------------------------------------------------------------------------------------------
 
@@ -294,7 +294,7 @@ class _Winners(_Forward):
     """The second run of a parallel loop: nothing is written but the tangents of values that equal the final minimum or maximum."""
 
     def __init__(self, first: _Forward, changed: set[object]) -> None:
-        super().__init__(first.old, first.partner, first.found)
+        super().__init__(first.old, first.shadow, first.found)
         self.b = first.b
         self.env = dict(first.env)
         self.tangents = dict(first.tangents)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from spirograd.autodiff.activity import FIXED, Activity, Partner
+from spirograd.autodiff.activity import FIXED, Activity, ShadowOf
 from spirograd.base.dtypes import DType
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, ref_of
 
 
-def int_cast_warnings(kernel: Kernel, found: Activity, partner: Partner) -> tuple[str, ...]:
+def int_cast_warnings(kernel: Kernel, found: Activity, shadow: ShadowOf) -> tuple[str, ...]:
     """A warning for each conversion of a differentiable value to an integer through which all goes that reaches memory with a gradient.
 
     It names the line of the conversion and the memory.
@@ -23,7 +23,7 @@ def int_cast_warnings(kernel: Kernel, found: Activity, partner: Partner) -> tupl
             ref = ref_of(op)
             if op.code.effect not in ("write", "atomic") or ref is None or op.args[-1] in found.varied or not ref.dtype.is_float:
                 continue
-            if partner(ref) is not None:
+            if shadow(ref) is not None:
                 warnings[
                     f"{cast.loc}: the derivative of a conversion to an integer is 0, and `{ref.name}` depends on what is differentiated "
                     "through it alone here"

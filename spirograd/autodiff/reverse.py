@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from spirograd.autodiff import rules
-from spirograd.autodiff.activity import FIXED, Activity, Partner, activity, is_float
+from spirograd.autodiff.activity import FIXED, Activity, ShadowOf, activity, is_float
 from spirograd.autodiff.derivative import Place
 from spirograd.autodiff.needs import states
 from spirograd.autodiff.prepare.elements import Numbers, Spans, indices_of, owned
@@ -36,29 +36,29 @@ class Reversed:
     kernel: Kernel
     sweep: Sweep
     found: Activity
-    sinks: list[Place] = field(default_factory=list)
-    sources: list[Place] = field(default_factory=list)
+    active_outputs: list[Place] = field(default_factory=list)
+    active_inputs: list[Place] = field(default_factory=list)
 
 
 def reverse(
-    kernel: Kernel, partner: Partner, *, locate_nan: bool = False, segments: Segments = NO_SEGMENTS, counter: Counter = IN_I32
+    kernel: Kernel, shadow: ShadowOf, *, locate_nan: bool = False, segments: Segments = NO_SEGMENTS, counter: Counter = IN_I32
 ) -> Reversed:
     """The gradient kernel of ``kernel``, which is kernel IR before `offload`.
 
-    ``partner``: the gradient of outer memory, None if it has none. Arguments stay the same; for each float that the kernel returns a scalar
+    ``shadow``: the gradient of outer memory, None if it has none. Arguments stay the same; for each float that the kernel returns a scalar
     argument follows, the adjoint of that value. ``locate_nan``: check each step for NaN that come up there.
     ``segments``, ``counter``: see there. Raises SpirogradUnsupportedError, with the line, for what has no derivative.
     """
-    return _Reverse(kernel, partner, locate_nan, segments, counter).run()
+    return _Reverse(kernel, shadow, locate_nan, segments, counter).run()
 
 
 class _Reverse:
-    def __init__(self, kernel: Kernel, partner: Partner, locate_nan: bool, segments: Segments, counter: Counter) -> None:
+    def __init__(self, kernel: Kernel, shadow: ShadowOf, locate_nan: bool, segments: Segments, counter: Counter) -> None:
         self.old = kernel
         self.locate_nan = locate_nan
         self.indices: list[Op] = []  # of the loops around, outermost first
-        self.partner = partner
-        self.found = activity(kernel, partner)
+        self.shadow = shadow
+        self.found = activity(kernel, shadow)
         self.b = Builder()
         self.sweep = Sweep(self.b, kernel.returns, segments.of, states(kernel), counter)
         self.adjoints: dict[Op, Op] = {}  # of values whose definition the reverse sweep has not reached yet
@@ -68,8 +68,8 @@ class _Reverse:
         self.spans = Spans(kernel)
         self.users = _users_of_branches(kernel)
         self.free: dict[Op, set[Op]] = {}
-        self.sinks: dict[tuple[object, object], Place] = {}
-        self.sources: dict[tuple[object, object], Place] = {}
+        self.active_outputs: dict[tuple[object, object], Place] = {}
+        self.active_inputs: dict[tuple[object, object], Place] = {}
         self.accumulators = 0
         self.extrema: dict[Op, int] = {}  # numbered, for no two may share the load of what they left: `memory` looks at each
         self.parallel_loop: Op | None = None  # the primal loop whose iteration is being reversed
@@ -93,7 +93,7 @@ class _Reverse:
         self.sweep.fresh = False
         self.walk(body)
         new = Kernel(f"{old.name}_grad", tuple(args), b.end(), (), old.loc)
-        return Reversed(new, self.sweep, self.found, list(self.sinks.values()), list(self.sources.values()))
+        return Reversed(new, self.sweep, self.found, list(self.active_outputs.values()), list(self.active_inputs.values()))
 
     def _fill(self, ref: TempRef) -> None:
         """Set a temporary to zero."""
@@ -121,7 +121,7 @@ class _Reverse:
 
     def gradient(self, ref: Ref) -> Ref | None:
         """Where the adjoint of memory lies; None if it has none."""
-        return self.temps.get(ref) if isinstance(ref, TempRef) else self.partner(ref)
+        return self.temps.get(ref) if isinstance(ref, TempRef) else self.shadow(ref)
 
     def _matters(self, op: Op) -> bool:
         """Whether the reverse sweep has something to do for ``op``, its regions aside."""
@@ -129,7 +129,7 @@ class _Reverse:
         return self.found.active(op) or (ref is not None and op.code.effect in ("write", "atomic") and self._has_gradient(ref))
 
     def _has_gradient(self, ref: Ref) -> bool:
-        return self.found.active(ref) if isinstance(ref, TempRef) else self.partner(ref) is not None
+        return self.found.active(ref) if isinstance(ref, TempRef) else self.shadow(ref) is not None
 
     # --- walking backwards -----------------------------------------------------------------------------------------------
 
@@ -222,7 +222,7 @@ class _Reverse:
         adjoint = self.adjoints.pop(op, None)
         grad = None if adjoint is None else self.gradient(op.attr)
         if grad is not None and adjoint is not None:
-            self._note(self.sources, op.attr, op)
+            self._note(self.active_inputs, op.attr, op)
             self.b.atomic("add", grad, *self._at(op, 0), adjoint)
 
     def store(self, op: Op) -> None:
@@ -231,7 +231,7 @@ class _Reverse:
             return
         b, at, value = self.b, self._at(op, 1), op.args[-1]
         if self.active(value):
-            self._note(self.sinks, op.attr, op)
+            self._note(self.active_outputs, op.attr, op)
             self.accumulate(value, b.load(grad, *at))
         b.store(grad, *at, b.const(0.0, op.attr.dtype))
 
@@ -270,7 +270,7 @@ class _Reverse:
 
     def atomic_add(self, op: Op, grad: Ref) -> None:
         if self.active(op.args[-1]):
-            self._note(self.sinks, op.attr[1], op)
+            self._note(self.active_outputs, op.attr[1], op)
             self.accumulate(op.args[-1], self.b.load(grad, *self._at(op, 1)))
 
     def atomic_extremum(self, op: Op, grad: Ref) -> None:
@@ -282,7 +282,7 @@ class _Reverse:
         ref = op.attr[1]
         if not self.active(value):
             return
-        self._note(self.sinks, ref, op)
+        self._note(self.active_outputs, ref, op)
         number = self.extrema.setdefault(op, len(self.extrema))
         final = b.append(Op(ops.load, ref.dtype, at, replace(ref, state=f"final{number}"), (), op.loc, op))
         there, t = self.sweep.env[value], ref.dtype

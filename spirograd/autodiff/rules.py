@@ -193,13 +193,14 @@ RULES: dict[OpCode, Rule | NoGradient | Structural] = {
     **dict.fromkeys((ops.floor, ops.ceil, ops.trunc, ops.round_), _ROUNDING),
     ops.stop_grad: NoGradient("that is what it is for"),
     ops.recall: Rule((_nothing, _same), "0, 1"),
-    **dict.fromkeys((ops.const, ops.arg, ops.shape, ops.seed, ops.tape_word, ops.row, ops.slot), _LEAF),
+    **dict.fromkeys((ops.const, ops.arg, ops.shape, ops.seed, ops.tape_word, ops.row, ops.builtin, ops.slot), _LEAF),
     **dict.fromkeys((ops.idiv, ops.irem, ops.floordiv, ops.floormod, ops.and_, ops.or_, ops.xor, ops.not_, ops.shl, ops.shr), _INTEGER),
     **dict.fromkeys((ops.popcnt, ops.clz, ops.ctz, ops.eq, ops.ne, ops.lt, ops.le, ops.gt, ops.ge, ops.isnan, ops.isinf), _INTEGER),
     ops.call: NoGradient("functions are inlined before differentiation"),
     ops.bitcast: NoGradient("bits are not numbers"),
     **dict.fromkeys((ops.vec, ops.extract, ops.insert, ops.select), _VECTOR),
     **dict.fromkeys((ops.load, ops.store, ops.atomic, ops.cas, ops.claim, ops.barrier, ops.check, ops.print_), _MEMORY),
+    **dict.fromkeys((ops.workgroup_barrier, ops.subgroup_reduce, ops.subgroup_shuffle), NoGradient("device IR only")),
     **dict.fromkeys((ops.param, ops.result, ops.yield_, ops.if_, ops.for_, ops.while_, ops.task), _CONTROL),
 }
 

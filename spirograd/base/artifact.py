@@ -62,7 +62,7 @@ class TaskInfo:
     ``places``: it only places the tapes of the tasks after it, which stay where they are while their sizes do.
     ``lanes``: how many iterations a thread runs in lockstep at most, each with a row of the tapes.
     ``max_groups``: dispatch at most so many workgroups (0: as many as the device takes). ``loops``: whether an iteration has loops inside.
-    ``bindings`` (profiles without addresses): for each storage buffer of descriptor set 0, the offsets in the argument block of the
+    ``bindings`` (targets without addresses): for each storage buffer of descriptor set 0, the offsets in the argument block of the
     addresses of what it holds. One: that allocation alone, from its first byte on. Several: one buffer that holds them all, bound from its
     start, and the code reads at each of these offsets of the block where in that buffer (in bytes, u32) the allocation begins.
     """
@@ -185,7 +185,7 @@ class CompiledKernel:
     """
 
     name: str
-    profile: str
+    target_name: str
     key: str
     args: ArgBlock
     tasks: tuple[TaskInfo, ...]
@@ -203,7 +203,7 @@ class CompiledKernel:
 
     @property
     def target(self) -> Target:
-        return TARGETS[self.profile]
+        return TARGETS[self.target_name]
 
     @property
     def capacities(self) -> int:

@@ -12,11 +12,11 @@ from spirograd.base.targets import TARGETS, Target
 class Capabilities:
     """What a device can do. Generators consult only this record; it is part of the cache key.
 
-    ``profile``: the name of the target, a key of `TARGETS`.
+    ``target_name``: the name of the target, a key of `TARGETS`.
     Sizes are bytes, ``max_groups`` and ``max_group_size`` count per dimension x.
     """
 
-    profile: str
+    target_name: str
     int8: bool = False
     int16: bool = False
     int64: bool = False
@@ -35,6 +35,7 @@ class Capabilities:
     buffer_address: bool = False
     subgroup_size: int = 0
     subgroup_arithmetic: bool = False
+    subgroup_shuffle: bool = False
     shared_memory: int = 32768
     max_group_size: int = 256
     max_groups: int = 65535
@@ -56,7 +57,7 @@ class Capabilities:
 
     @property
     def target(self) -> Target:
-        return TARGETS[self.profile]
+        return TARGETS[self.target_name]
 
     def stores(self, t: DType) -> bool:
         """Whether memory can be read and written as elements of ``t``."""

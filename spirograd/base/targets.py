@@ -23,6 +23,8 @@ class Target:
     # Launches run while Python goes on: the host reads the memory of kernels only by waiting for them. So what it would have to know
     # before a launch, such as the lengths of tapes, is found on the device, and stays there.
     asynchronous: bool = False
+    # A task is dispatched as workgroups of invocations, each of which finds its own iterations.
+    invocations: bool = False
     # Each thread has one row of tapes for every lane, side by side. Elsewhere invocations own or claim a row each.
     rows_by_thread: bool = False
     # Elementary functions of f64 come from a library that the code is linked with.
@@ -34,7 +36,7 @@ class Target:
 TARGETS = {
     "interpreter": Target(Generator.INTERPRETER),
     "cpu": Target(Generator.LLVM, rows_by_thread=True, f64_math_library=True, wide_sums=True),
-    "vulkan": Target(Generator.SPIRV, asynchronous=True),
-    "wgpu": Target(Generator.SPIRV, asynchronous=True),
-    "cuda": Target(Generator.PTX, asynchronous=True),
+    "vulkan": Target(Generator.SPIRV, asynchronous=True, invocations=True),
+    "wgpu": Target(Generator.SPIRV, asynchronous=True, invocations=True),
+    "cuda": Target(Generator.PTX, asynchronous=True, invocations=True),
 }

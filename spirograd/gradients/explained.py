@@ -24,8 +24,8 @@ def explained(label: str, loc: Loc | None, derivative: Derivative) -> str:
 
 
 def _lines(derivative: Derivative) -> Iterator[str]:
-    yield from _section("takes the gradients of", [f"{name_of(p.ref)}{_at(p.loc)}" for p in derivative.sinks], "nothing")
-    yield from _section("adds to the gradients of", [f"{name_of(p.ref)}{_at(p.loc)}" for p in derivative.sources], "nothing")
+    yield from _section("takes the gradients of", [f"{name_of(p.ref)}{_at(p.loc)}" for p in derivative.active_outputs], "nothing")
+    yield from _section("adds to the gradients of", [f"{name_of(p.ref)}{_at(p.loc)}" for p in derivative.active_inputs], "nothing")
     names = names_in_sizes(derivative)
     yield from _section("records", [f"{_record(r)}; {_room(r, derivative, names)}" for r in derivative.records], "nothing")
     again = [f"{counted(count, 'operation')}{_of_loop(loop)}" for loop, count in derivative.recomputed]
@@ -35,8 +35,8 @@ def _lines(derivative: Derivative) -> Iterator[str]:
     yield from _section("reads", [_need(need) for need in derivative.needs if need.ref not in logs])
     if logging is not None:
         yield from _section("has the kernel note, under a tape", [_need(need) for need in logging.loads])
-    yield from _section("gradients end at", [f"{name_of(p.ref)}{_at(p.loc)}, which has no gradient" for p in derivative.gaps])
-    yield from _section("takes no gradients back to", [f"{name_of(p.ref)}{_at(p.loc)}, which has none" for p in derivative.gapped])
+    yield from _section("gradients end at", [f"{name_of(p.ref)}{_at(p.loc)}, which has no gradient" for p in derivative.inactive_writes])
+    yield from _section("takes no gradients back to", [f"{name_of(p.ref)}{_at(p.loc)}, which has none" for p in derivative.inactive_reads])
 
 
 def _section(title: str, items: Iterable[str], empty: str | None = None) -> Iterator[str]:

@@ -30,14 +30,14 @@ from spirograd.session import Session
 _ROLES = {"reverse": "grad", "forward": "dual", "constant": "dual"}
 TAPE_HINT = "record the launches with `with sg.ad.Tape(loss):`, which saves what is overwritten"
 
-GAP_HINT = "declare it with `needs_grad=True`, or say that this is meant: `sg.stop_grad(value)`"
+INACTIVE_HINT = "declare it with `needs_grad=True`, or say that this is meant: `sg.stop_grad(value)`"
 
 logger = logging.getLogger("spirograd")
 
 
-def derive(session: Session, kernel: KernelIR, mode: str, partner: Callable[[Ref], Ref | None]) -> Derivative:
+def derive(session: Session, kernel: KernelIR, mode: str, shadow: Callable[[Ref], Ref | None]) -> Derivative:
     """`differentiate` for the device and the options of a session."""
-    return differentiate(kernel, mode, partner, session.device.caps, session.compile_options)
+    return differentiate(kernel, mode, shadow, session.device.caps, session.compile_options)
 
 
 class SpecializedDerivative:
@@ -48,7 +48,7 @@ class SpecializedDerivative:
         self.primal = specialization
         self.label = f"kernel `{kernel.function.__name__}`"
         self.fields = WeakValueDictionary(specialization.fields)  # which field each reference stands for
-        self.derivative = derive(session, specialization.kernel, mode, self.partner)
+        self.derivative = derive(session, specialization.kernel, mode, self.shadow)
         self._session = session
         self._plan: DerivativePlan | None = None
         self.trees = trees_of(self.fields.values(), self)
@@ -65,7 +65,7 @@ class SpecializedDerivative:
         self.footprint: Any = None  # what a tape knows of it
         self._logging: Any = None  # the plans of the primal that notes what it reads, and of that which counts it
 
-    def partner(self, ref: Any) -> FieldRef | ArrayRef | None:
+    def shadow(self, ref: Any) -> FieldRef | ArrayRef | None:
         """The memory of the gradient (or tangent) of primal memory, None if there is none."""
         if isinstance(ref, ArrayRef) and ref.role == "primal":
             decl = self.primal.kernel.args[ref.arg]
@@ -75,9 +75,9 @@ class SpecializedDerivative:
         field = self.fields.get(ref) if isinstance(ref, FieldRef) and ref.role == "primal" else None
         if field is None or not (field.has_grad() if self.role == "grad" else field.has_dual()):
             return None
-        partner = field.grad if self.role == "grad" else field.dual
-        found: FieldRef = partner.refs()
-        self.fields[found] = partner
+        shadow = field.grad if self.role == "grad" else field.dual
+        found: FieldRef = shadow.refs()
+        self.fields[found] = shadow
         return found
 
     def release(self) -> None:
@@ -109,7 +109,7 @@ class SpecializedDerivative:
         self.warn()
         derivative = self.derivative
         if not self.acts and not self.returned:
-            self._refuse_without_sink()
+            self._refuse_without_active_output()
         for need in (*self.needs, *(derivative.logging.loads if derivative.logging is not None else ())):
             if need.when == "before" and need.overwritten is not None:
                 raise SpirogradCompilationError(
@@ -118,9 +118,9 @@ class SpecializedDerivative:
                     need.loc,
                     hint,
                 )
-        for place in derivative.gaps:
+        for place in derivative.inactive_writes:
             text = f"no gradient flows through {name_of(place.ref)}, which {self.label} gives values that depend on others with gradients"
-            logger.warning(render(text, place.loc, GAP_HINT))
+            logger.warning(render(text, place.loc, INACTIVE_HINT))
         self._checked = True
 
     def warn(self) -> None:
@@ -132,18 +132,18 @@ class SpecializedDerivative:
                 f"gradients end at {name_of(read.ref)}, which has none: {self.label} reads it after giving it values that depend on memory "
                 f"with gradients{f' ({written.loc})' if written.loc is not None else ''}",
                 read.loc,
-                GAP_HINT,
+                INACTIVE_HINT,
             )
         for text in () if self._warned else self.derivative.warnings:
             logger.warning(text)
         self._warned = True
 
-    def _refuse_without_sink(self) -> None:
+    def _refuse_without_active_output(self) -> None:
         derivative = self.derivative
-        if any(self.partner(w.ref) is not None for w in derivative.writes):
+        if any(self.shadow(w.ref) is not None for w in derivative.writes):
             return  # what it writes has gradients, and depends on nothing that has
         hint = "declare it with `needs_grad=True`"
-        place = next(iter(derivative.gaps), None) or next((w for w in derivative.writes if w.ref.dtype.is_float), None)
+        place = next(iter(derivative.inactive_writes), None) or next((w for w in derivative.writes if w.ref.dtype.is_float), None)
         if place is None:
             raise SpirogradCompilationError(
                 f"{self.label} has no gradient: it writes no memory of floats, and returns nothing that depends on any",

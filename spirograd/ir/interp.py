@@ -22,7 +22,7 @@ from spirograd.base.dtypes import DType, i64, storage, u1, u32
 from spirograd.ir import ops
 from spirograd.ir.interp_memory import Memory, array_extents, numbering, resolve
 from spirograd.ir.interp_reports import bits, record_fault, record_print
-from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, Region, TapeRef, TaskAttr, TempRef, ref_of
+from spirograd.ir.nodes import ArrayRef, BufferRef, BuiltIn, FieldRef, Kernel, Op, Ref, Region, TapeRef, TaskAttr, TempRef, ref_of
 from spirograd.ir.ops import OpCode
 
 Env = list[Any]
@@ -342,7 +342,8 @@ def _while(c: _Compiler, op: Op) -> Step:
 def _task(c: _Compiler, op: Op) -> Step:
     attr = op.attr
     assert isinstance(attr, TaskAttr)
-    if attr.kind == "serial":
+    assert attr.kind != "invocations" or attr.group_size == 1, "one invocation is interpreted"
+    if attr.kind != "range_for":
         _, steps, _ = c.region(op.regions[0])
 
         def serial(env: Env) -> None:
@@ -400,9 +401,10 @@ def _block_entry(c: _Compiler, op: Op) -> None:
     c.prologue.append(read)
 
 
-def _row(c: _Compiler, op: Op) -> Step:
-    """Iterations run one after the other here."""
-    return _apply(lambda: np.int32(0), c.slot(op), [])
+def _invocation(c: _Compiler, op: Op) -> Step:
+    """One invocation runs here, number 0 everywhere, in one workgroup of one subgroup."""
+    value = np.int32(op.attr in (BuiltIn.WORKGROUPS, BuiltIn.SUBGROUPS))
+    return _apply(lambda: value, c.slot(op), [])
 
 
 def _same(value: Any) -> Any:
@@ -553,9 +555,9 @@ def _print(c: _Compiler, op: Op) -> Step:
 _MAKERS: dict[OpCode, Callable[[_Compiler, Op], Step | None]] = {
     ops.const: _const, ops.result: _result, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
     ops.arg: _block_entry, ops.shape: _block_entry, ops.seed: _block_entry, ops.slot: _block_entry,
-    ops.row: _row, ops.tape_word: _tape_word, ops.call: _call,
-    ops.load: _load, ops.store: _store, ops.atomic: _atomic, ops.cas: _cas, ops.claim: _row, ops.barrier: _barrier, ops.check: _check,
-    ops.print_: _print,
+    ops.row: _invocation, ops.builtin: _invocation, ops.tape_word: _tape_word, ops.call: _call, ops.check: _check, ops.print_: _print,
+    ops.load: _load, ops.store: _store, ops.atomic: _atomic, ops.cas: _cas, ops.claim: _invocation,
+    **dict.fromkeys((ops.barrier, ops.workgroup_barrier, ops.subgroup_reduce, ops.subgroup_shuffle), _barrier),
 }  # fmt: skip
 
 

@@ -210,8 +210,17 @@ class BufferRef:
     dtype: DType
 
 
-Ref = Union[FieldRef, ArrayRef, TempRef, TapeRef, BufferRef]
-_REFS = (FieldRef, ArrayRef, TempRef, TapeRef, BufferRef)
+@dataclass(frozen=True, slots=True)
+class SharedRef:
+    """Device IR: memory that the invocations of a workgroup share while they run, ``length`` elements. Undefined until written."""
+
+    name: str
+    dtype: DType
+    length: int
+
+
+Ref = Union[FieldRef, ArrayRef, TempRef, TapeRef, BufferRef, SharedRef]
+REFS = (FieldRef, ArrayRef, TempRef, TapeRef, BufferRef, SharedRef)
 
 
 def rank(ref: Ref) -> int:
@@ -225,7 +234,17 @@ def rank(ref: Ref) -> int:
     return 2 if isinstance(ref, TapeRef) else 1
 
 
-# --- attributes of control operations ----------------------------------------------------------------------------------
+# --- attributes of operations ----------------------------------------------------------------------------------
+
+
+class BuiltIn(Enum):
+    """Numbers, from 0, and counts that say where an invocation stands; `row` is its number among all invocations of the dispatch."""
+
+    LOCAL = "local"  # number of the invocation in its workgroup
+    WORKGROUPS = "workgroups"  # how many there are in the dispatch
+    LANE = "lane"  # number of the invocation in its subgroup
+    SUBGROUP = "subgroup"  # number of the subgroup in its workgroup
+    SUBGROUPS = "subgroups"  # how many there are in the workgroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +274,8 @@ class TaskAttr:
     per entry of ``reductions`` and yields the next accumulators. finish takes the accumulators of some iterations combined (of a thread,
     workgroup or chunk) and adds them to memory; it may run any number of times, and never runs with an accumulator counted twice.
     Accumulators start at the identity.
+    ``invocations``: what the others become on GPUs, in device IR. One region (body,), which each invocation runs, in workgroups of
+    ``group_size``.
     ``places``: a serial task that only places the tapes of the tasks after it.
     """
 
@@ -356,8 +377,8 @@ def ref_of(op: Op) -> Ref | None:
     attr = op.attr
     if attr is None:
         return None
-    if isinstance(attr, _REFS):
+    if isinstance(attr, REFS):
         return attr
-    if isinstance(attr, tuple) and len(attr) == 2 and isinstance(attr[1], _REFS):
+    if isinstance(attr, tuple) and len(attr) == 2 and isinstance(attr[1], REFS):
         return attr[1]
     return None

@@ -350,6 +350,7 @@ shape = _op("shape", 0, "pure", "Extent (i32) of array argument attr[0] along ax
 seed = _op("seed", 0, "pure", "Random seed (u32) of this launch; another one at each launch.", level="kernel")
 tape_word = _op("tape_word", 0, "pure", "What a launch says about its tapes (i32): attr is (kind of slot, number).", level="kernel")
 row = _op("row", 0, "pure", "Number (i32) of this invocation among those that run at the same time.", level="device")
+builtin = _op("builtin", 0, "pure", "Where this invocation stands in its dispatch (i32): attr is a BuiltIn.", level="device")
 slot = _op("slot", 0, "pure", "Entry `attr` (a Slot that is no buffer) of the argument block.", level="device")
 
 # --- memory --------------------------------------------------------------------------------------------------------------
@@ -385,6 +386,31 @@ barrier = _op(
     level="device",
 )
 
+# --- workgroups ----------------------------------------------------------------------------------------------------------
+# All invocations of a workgroup, or of a subgroup, get to these together.
+
+workgroup_barrier = _op(
+    "workgroup_barrier",
+    0,
+    "barrier",
+    "Waits for all invocations of the workgroup; what they have written to its shared memory is seen afterwards.",
+    level="device",
+)
+subgroup_reduce = _op(
+    "subgroup_reduce",
+    1,
+    "barrier",
+    "attr the kind of a reduction: the operands of all invocations of the subgroup, combined in any order.",
+    level="device",
+)
+subgroup_shuffle = _op(
+    "subgroup_shuffle",
+    1,
+    "barrier",
+    "attr a mask: the operand of that invocation of the subgroup whose number differs from this one's in the bits of the mask.",
+    level="device",
+)
+
 # --- diagnostics ---------------------------------------------------------------------------------------------------------
 
 check = _op(
@@ -393,7 +419,7 @@ check = _op(
 print_ = _op("print", None, "print", "attr PrintSite; args scalars.", level="lowered")
 
 # What gives values that only the kernel has: its arguments, and what its launch says.
-OUTSIDE = frozenset((arg, shape, seed, tape_word, row, slot))
+OUTSIDE = frozenset((arg, shape, seed, tape_word, row, builtin, slot))
 ALL: tuple[OpCode, ...] = tuple(BY_NAME.values())
 ATOMIC_KINDS = ("add", "mul", "min", "max", "and", "or", "xor", "exchange")
 # The pure operation that combines two partial results of an atomic or a reduction.

@@ -16,6 +16,7 @@ from spirograd.ir.nodes import (
     ArrayArg,
     ArrayRef,
     BufferRef,
+    BuiltIn,
     FieldRef,
     Function,
     Kernel,
@@ -25,6 +26,7 @@ from spirograd.ir.nodes import (
     Ref,
     Region,
     ScalarArg,
+    SharedRef,
     TapeRef,
     TaskAttr,
     TempRef,
@@ -317,7 +319,12 @@ def _task(v: _Verifier, op: Op) -> None:
         v.need(len(op.regions) == 1 and not attr.reductions, op, "a serial task has one region and no reductions")
         v.shape_of(op, op.regions[0], (), ())
         return
-    v.need(attr.kind == "range_for", op, 'a task is "serial" or "range_for"')
+    if attr.kind == "invocations":
+        v.need(v.level != "kernel", op, "has been lowered before device IR")
+        v.need(len(op.regions) == 1 and not attr.reductions and attr.group_size > 0, op, "has one region and the size of its workgroups")
+        v.shape_of(op, op.regions[0], (), ())
+        return
+    v.need(attr.kind == "range_for", op, 'a task is "serial" or "range_for", or "invocations"')
     v.need(len(op.regions) == 3, op, "a range_for task has regions bounds, body and finish")
     bounds, body, finish = op.regions
     index = body.params[0].type if body.params else VOID
@@ -356,6 +363,10 @@ def _row(v: _Verifier, op: Op) -> None:
     v.need(op.type is i32 and op.attr is None, op, "is i32, without attribute")
 
 
+def _builtin(v: _Verifier, op: Op) -> None:
+    v.need(op.type is i32 and isinstance(op.attr, BuiltIn), op, "is i32, its attribute a BuiltIn")
+
+
 def _tape_word(v: _Verifier, op: Op) -> None:
     v.need(isinstance(op.attr, tuple) and len(op.attr) == 2 and op.attr[0] in set(TapeWord), op, "takes (kind of slot, number)")
     v.need(op.type is i32, op, "is i32")
@@ -377,13 +388,16 @@ def _slot(v: _Verifier, op: Op) -> None:
 
 def _reference(v: _Verifier, op: Op, ref: Any) -> Ref:
     """A reference that is well-formed at this level."""
-    legal = (FieldRef, ArrayRef, TempRef, TapeRef) if v.level == "kernel" else (BufferRef,)
+    legal = (FieldRef, ArrayRef, TempRef, TapeRef) if v.level == "kernel" else (BufferRef, SharedRef)
     if not isinstance(ref, legal):
         v.fail(op, f"{v.level} IR does not access memory through {type(ref).__name__}")
     v.need(isinstance(ref.dtype, DType), op, "memory holds scalars")
     if isinstance(ref, BufferRef):
         v.need(ref.slot.is_buffer, op, "its slot is no buffer")
         v.need(ref.dtype is not u1, op, "memory holds no u1 in device IR")
+    elif isinstance(ref, SharedRef):
+        v.need(op.code in (ops.load, ops.store), op, "shared memory is loaded and stored")
+        v.need(ref.dtype is not u1 and ref.length > 0, op, "shared memory holds at least one element, and no u1")
     elif isinstance(ref, FieldRef):
         _field(v, op, ref)
     elif isinstance(ref, ArrayRef):
@@ -461,6 +475,21 @@ def _barrier(v: _Verifier, op: Op) -> None:
     _plain(v, op)
 
 
+# --- workgroups ----------------------------------------------------------------------------------------------------------
+
+
+def _subgroup(v: _Verifier, op: Op) -> None:
+    """One operand, and a result of its type."""
+    t = op.type
+    if not isinstance(t, DType) or op.args[0].type is not t:
+        v.fail(op, "the result has the type of the operand")
+    if op.code is ops.subgroup_shuffle:
+        v.need(isinstance(op.attr, int) and op.attr > 0, op, "its attribute is a mask")
+        v.need(t is not u1, op, "shuffles numbers")
+    else:
+        v.need(op.attr in ops.COMBINE and _letter(t) in ops.COMBINE[op.attr].domain, op, f"{op.attr} is no reduction of {t}")
+
+
 # --- diagnostics ---------------------------------------------------------------------------------------------------------
 
 
@@ -482,9 +511,10 @@ def _print(v: _Verifier, op: Op) -> None:
 _SPECIAL: dict[OpCode, Rule] = {
     ops.const: _const, ops.result: _result, ops.yield_: _yield, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
     ops.call: _call, ops.select: _select, ops.cast: _cast, ops.bitcast: _bitcast, ops.vec: _vec, ops.extract: _extract, ops.insert: _insert,
-    ops.arg: _arg, ops.shape: _shape, ops.seed: _seed, ops.tape_word: _tape_word, ops.row: _row, ops.slot: _slot, ops.load: _load,
-    ops.store: _store,
+    ops.arg: _arg, ops.shape: _shape, ops.seed: _seed, ops.tape_word: _tape_word, ops.row: _row, ops.builtin: _builtin, ops.slot: _slot,
+    ops.load: _load, ops.store: _store,
     ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.check: _check, ops.print_: _print,
+    ops.workgroup_barrier: _barrier, ops.subgroup_reduce: _subgroup, ops.subgroup_shuffle: _subgroup,
 }  # fmt: skip
 _BY_RULE: dict[str, Rule] = {"same": _same, "compare": _compare}
 

@@ -17,9 +17,11 @@ from spirograd.base.dtypes import VOID, DType, Type, Vec
 from spirograd.base.loc import Loc
 from spirograd.ir import ops
 from spirograd.ir.nodes import (
+    REFS,
     ArrayArg,
     ArrayRef,
     BufferRef,
+    BuiltIn,
     FieldRef,
     Function,
     Kernel,
@@ -30,6 +32,7 @@ from spirograd.ir.nodes import (
     Ref,
     Region,
     ScalarArg,
+    SharedRef,
     TapeRef,
     TaskAttr,
     TempKind,
@@ -40,11 +43,12 @@ from spirograd.ir.nodes import (
 
 # Everything that an attribute may be made of, besides numbers, strings, tuples and dtypes.
 _CLASSES = (
-    ArrayArg, ArrayRef, BufferRef, FaultSite, FieldRef, Layout, Loc, LoopAttr, PrintSite, Reduction, ScalarArg, Slot, TapeRef, TaskAttr,
-    TempRef, Term, Vec,
+    ArrayArg, ArrayRef, BufferRef, FaultSite, FieldRef, Layout, Loc, LoopAttr, PrintSite, Reduction, ScalarArg, SharedRef, Slot, TapeRef,
+    TaskAttr, TempRef, Term, Vec,
 )  # fmt: skip
-_CLASS_BY_NAME: dict[str, Any] = {cls.__name__: cls for cls in _CLASSES} | {TempKind.__name__: TempKind}
-_REFS = (FieldRef, ArrayRef, TempRef, TapeRef, BufferRef)
+_ENUMS = (BuiltIn, TempKind)
+_CLASS_BY_NAME: dict[str, Any] = {cls.__name__: cls for cls in (*_CLASSES, *_ENUMS)}
+_ENUM_BY_NAME: dict[str, Any] = {cls.__name__: cls for cls in _ENUMS}
 _NAMES: dict[str, Any] = {t.name: t for t in dtypes.ALL} | {"nan": math.nan, "inf": math.inf}
 # Parameters of dataclasses that are left out of the text unless locations are wanted.
 _LOC_FIELDS = frozenset(("loc",))
@@ -174,11 +178,11 @@ class _Printer:
             return repr(value)
         if isinstance(value, str):
             return _quote(value)
-        if isinstance(value, _REFS):
+        if isinstance(value, REFS):
             return self.written.get(id(value)) or self.refs.get(value) or self.construct(value)
         if isinstance(value, DType):
             return value.name
-        if isinstance(value, TempKind):
+        if isinstance(value, _ENUMS):
             return str(value)
         if isinstance(value, tuple):
             return "(" + ", ".join([self.expression(x) for x in value]) + ("," if len(value) == 1 else "") + ")"
@@ -349,8 +353,8 @@ class _Parser:
             if node.id not in self.names:
                 raise ValueError(f"{node.id} is not declared")
             return self.names[node.id]
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == TempKind.__name__:
-            return TempKind[node.attr]
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in _ENUM_BY_NAME:
+            return _ENUM_BY_NAME[node.value.id][node.attr]
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _CLASS_BY_NAME:
             cls = _CLASS_BY_NAME[node.func.id]
             keywords = {k.arg: self.evaluate(k.value) for k in node.keywords if k.arg is not None}
@@ -445,7 +449,7 @@ class _Parser:
             name = line.match(_NAME, "a name")
             line.expect("=")
             ref = self.construct(line)
-            if not isinstance(ref, _REFS):
+            if not isinstance(ref, REFS):
                 line.fail("expected a memory reference")
             if name in self.names or name in _CLASS_BY_NAME:
                 line.fail(f"{name} is already declared")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from spirograd.base import dtypes as dt
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, Type
 from spirograd.ir import ops
 from spirograd.ir.nodes import Function, Kernel, Op
-from spirograd.llvmgen.function import FunctionEmitter
+from spirograd.ir.ops import OpCode
+from spirograd.llvmgen.function import FunctionEmitter, Handler
 from spirograd.llvmgen.module import Lanes, ModuleText, literal, returned_type, symbol, type_name
 
 # The most calls in a kernel that LLVM may inline: that there are many is why there are functions.
@@ -24,8 +27,8 @@ _LANE_TYPES = frozenset((dt.f32, dt.f64, dt.i32, dt.u32, dt.i64, dt.u64))
 class _WideEmitter(FunctionEmitter):
     """Emits plain operations on vectors of ``width`` lanes, constants included."""
 
-    def __init__(self, module: ModuleText, width: int) -> None:
-        super().__init__(module)
+    def __init__(self, module: ModuleText, handlers: Mapping[OpCode, Handler], width: int) -> None:
+        super().__init__(module, handlers)
         self._width = width
 
     @property
@@ -55,10 +58,14 @@ def vector_widths(caps: Capabilities) -> tuple[int, ...]:
 
 
 class Callees:
-    """Defines in ``module`` those functions of ``kernel`` that are called, each as often as it is called on another number of lanes."""
+    """Defines in ``module`` those functions of ``kernel`` that are called, each as often as it is called on another number of lanes.
 
-    def __init__(self, module: ModuleText, kernel: Kernel) -> None:
+    ``handlers``: as for `FunctionEmitter`.
+    """
+
+    def __init__(self, module: ModuleText, handlers: Mapping[OpCode, Handler], kernel: Kernel) -> None:
         self._module = module
+        self._handlers = handlers
         self._functions = {f.name: f for f in kernel.functions}
         self._looping = kernel.looping()
         self._many = bool(kernel.functions) and sum([op.code is ops.call for op in kernel.walk()]) > _FEW
@@ -91,7 +98,9 @@ class Callees:
         return found
 
     def _definition(self, name: str, function: Function, lanes: int) -> str:
-        emitter = FunctionEmitter(self._module) if lanes == 1 else _WideEmitter(self._module, lanes)
+        emitter = FunctionEmitter(self._module, self._handlers)
+        if lanes > 1:
+            emitter = _WideEmitter(self._module, self._handlers, lanes)
         body = function.body
         emitter.last_uses.scan(body)
         emitter.bind(body.params, [f"%p{k}" for k in range(len(body.params))])
@@ -104,9 +113,8 @@ class Callees:
         else:
             kind, whole = emitter.type_text(function.result), emitter.operand(body.results[0])
         params = ", ".join([f"{emitter.type_text(p.type)} %p{k}" for k, p in enumerate(body.params)])
-        lines = "\n".join([*emitter.entry, "  br label %entry.end", "entry.end:", *emitter.lines, f"  ret {kind} {whole}"])
         group = self._module.attribute_group(self._attributes(function))
-        return f"define internal {kind} @{name}({params}) {group} {{\nentry:\n{lines}\n}}\n"
+        return f"define internal {kind} @{name}({params}) {group} {{\n{emitter.body_text()}\n  ret {kind} {whole}\n}}\n"
 
     def _attributes(self, function: Function) -> str:
         """Both arms of a branch may call a function without loops: it returns for any operands."""

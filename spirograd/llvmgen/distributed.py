@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from spirograd.base.dtypes import DType, Type, i8, u1
 from spirograd.ir.nodes import Op, Region
-from spirograd.llvmgen.function import HANDLERS, FunctionEmitter
+from spirograd.ir.ops import OpCode
+from spirograd.llvmgen.emit_control import counted_loop
+from spirograd.llvmgen.function import FunctionEmitter, Handler
+from spirograd.llvmgen.iterations import TaskEmitter
 from spirograd.llvmgen.module import ModuleText, type_name
 from spirograd.llvmgen.stages import Stage, Stages
 
@@ -14,14 +17,22 @@ _BLOCK = "ptr noalias nonnull readonly align 8 captures(none) %block"
 _SUM = 8  # bytes for an accumulator
 
 
-class DistributedEmitter(FunctionEmitter):
+class DistributedEmitter(TaskEmitter):
     """Emits the function ``name``, whose parallel loop consists of ``found``. ``loop``: makes the metadata of the branch back of a loop.
 
     A block has a frame on the stack: the accumulators, then the values that cross from stage to stage.
     """
 
-    def __init__(self, module: ModuleText, memory_suffix: str, name: str, found: Stages, loop: Callable[[], str]) -> None:
-        super().__init__(module, memory_suffix)
+    def __init__(
+        self,
+        module: ModuleText,
+        handlers: Mapping[OpCode, Handler],
+        memory_suffix: str,
+        name: str,
+        found: Stages,
+        loop: Callable[[], str],
+    ) -> None:
+        super().__init__(module, handlers, memory_suffix)
         self._function = name
         self._found = found
         self._loop = loop
@@ -57,28 +68,28 @@ class DistributedEmitter(FunctionEmitter):
     def _stage(self, stage: Stage, index: DType, types: Sequence[Type]) -> str:
         """Define the function that runs ``stage`` on the iterations from %first to %stop; returns its name."""
         name, it = self.module.unique(f"{self._function}.stage"), type_name(index)
-        emitter = _StageEmitter(self.module, self.memory_suffix, stage, self._found, _start(len(types)))
+        emitter = _StageEmitter(self, stage, self._found, _start(len(types)))
         emitter.last_uses.scan(stage.body)
         emitter.bind(self._found.outer, [f"%outer{k}" for k in range(len(self._found.outer))])
         for op in stage.remade:
-            HANDLERS[op.code](emitter, op)
+            emitter.emit(op)
         places = [_at(emitter, "%frame", k * _SUM) for k in range(len(types))]
         initial = [emitter.value(f"load {type_name(t)}, ptr {place}") for t, place in zip(types, places)]
-        values = emitter.counted_loop(index, "%first", "%stop", types, initial, stage.body, f", !llvm.loop {self._loop()}")
+        values = counted_loop(emitter, index, "%first", "%stop", types, initial, stage.body, f", !llvm.loop {self._loop()}")
         for t, place, value in zip(types, places, values):
             emitter.line(f"store {type_name(t)} {value}, ptr {place}")
         outer = "".join([f", {type_name(v.type)} %outer{k}" for k, v in enumerate(self._found.outer)])
         params = f"{_BLOCK}, ptr noalias nonnull align 64 captures(none) %frame, {it} %first, {it} %stop, i32 %row{outer}"
-        body = "\n".join([*emitter.entry, "  br label %entry.end", "entry.end:", *emitter.lines])
-        self.module.functions.append(f"define internal void @{name}({params}) noinline nounwind {{\nentry:\n{body}\n  ret void\n}}\n")
+        head = f"define internal void @{name}({params}) noinline nounwind"
+        self.module.functions.append(f"{head} {{\n{emitter.body_text()}\n  ret void\n}}\n")
         return name
 
 
 class _StageEmitter(FunctionEmitter):
     """Emits one stage: what crosses is loaded at the beginning of its body, and stored at the end. ``start``: where it begins in %frame."""
 
-    def __init__(self, module: ModuleText, memory_suffix: str, stage: Stage, found: Stages, start: int) -> None:
-        super().__init__(module, memory_suffix)
+    def __init__(self, caller: FunctionEmitter, stage: Stage, found: Stages, start: int) -> None:
+        super().__init__(caller.module, caller.handlers, caller.memory_suffix)
         self._stage, self._found, self._start = stage, found, start
 
     def region(self, region: Region) -> list[str]:

@@ -19,8 +19,10 @@ from spirograd.llvmgen.callees import Callees
 from spirograd.llvmgen.cost import cost_of, costs_of_calls
 from spirograd.llvmgen.distributed import DistributedEmitter
 from spirograd.llvmgen.function import FunctionEmitter
+from spirograd.llvmgen.iterations import TaskEmitter
 from spirograd.llvmgen.lanes import LaneEmitter, lane_count
 from spirograd.llvmgen.module import ModuleText, literal, symbol
+from spirograd.llvmgen.op_map import OP_MAP
 from spirograd.llvmgen.rows import Rows, find_rows, row_loop
 from spirograd.llvmgen.stages import find_stages
 from spirograd.llvmgen.strides import prefers_scalar_iterations
@@ -59,7 +61,7 @@ def emit_kernel(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: Co
     """
     _check_slots(kernel, block)
     module = ModuleText(caps, options)
-    module.callee = Callees(module, kernel).callee
+    module.callee = Callees(module, OP_MAP, kernel).callee
     calls = costs_of_calls(kernel)
     module.declare(abi.POOL_RUN, "void", "ptr, ptr, ptr, i64, i64, i64, i64, i64", " nounwind")
     module.declare(abi.POOL_UPDATE, "void", "ptr, ptr, ptr, ptr, i64, i64, i64, i64, i64, i64", " nounwind")
@@ -121,12 +123,11 @@ def _check_slots(kernel: Kernel, block: ArgBlock) -> None:
 
 
 def _function(name: str, linkage: str, params: str, emitter: FunctionEmitter) -> str:
-    body = "\n".join([*emitter.entry, "  br label %entry.end", "entry.end:", *emitter.lines])
-    return f"define {linkage}void @{name}({params}) nounwind {{\nentry:\n{body}\n  ret void\n}}\n"
+    return f"define {linkage}void @{name}({params}) nounwind {{\n{emitter.body_text()}\n  ret void\n}}\n"
 
 
 def _serial_task(module: ModuleText, op: Op, name: str) -> str:
-    emitter = FunctionEmitter(module)
+    emitter = FunctionEmitter(module, OP_MAP)
     emitter.last_uses.scan(op.regions[0])
     emitter.region(op.regions[0])
     return _function(name, "internal ", _BLOCK, emitter)
@@ -177,12 +178,14 @@ def _range_task(module: ModuleText, op: Op, name: str, body: Region, independent
 
 def _emitter(
     module: ModuleText, memory_suffix: str, name: str, op: Op, body: Region, found: Uniformity | None, loop: Callable[[], str]
-) -> FunctionEmitter:
+) -> TaskEmitter:
     """What emits the range task ``op`` as function ``name``."""
     if found is not None:
-        return LaneEmitter(module, found, op.attr.reductions)
+        return LaneEmitter(module, OP_MAP, found, op.attr.reductions)
     stages = find_stages(body, bool(memory_suffix))
-    return FunctionEmitter(module, memory_suffix) if stages is None else DistributedEmitter(module, memory_suffix, name, stages, loop)
+    if stages is None:
+        return TaskEmitter(module, OP_MAP, memory_suffix)
+    return DistributedEmitter(module, OP_MAP, memory_suffix, name, stages, loop)
 
 
 def _resized_bounds(emitter: FunctionEmitter, index: DType) -> tuple[str, str]:
@@ -194,7 +197,7 @@ def _resized_bounds(emitter: FunctionEmitter, index: DType) -> tuple[str, str]:
 
 def _driver(module: ModuleText, tasks: tuple[Op, ...], names: tuple[str, ...], alones: dict[Op, str], calls: Mapping[str, int]) -> str:
     """``alones``: the functions that do what a task does, without atomics. ``calls``: as for `cost_of`."""
-    emitter = FunctionEmitter(module)
+    emitter = FunctionEmitter(module, OP_MAP)
     for op, name in zip(tasks, names):
         if op.attr.kind != "range_for":
             emitter.line(f"call void @{name}(ptr %block)")

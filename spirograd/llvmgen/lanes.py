@@ -9,20 +9,23 @@ Each lane has its own row of the tapes. Where there are fewer rows, fewer lanes 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, Type, i8, i32, i64, u1, u64
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Reduction, Region
-from spirograd.llvmgen.function import HANDLERS, FunctionEmitter
+from spirograd.ir.ops import OpCode
+from spirograd.llvmgen.emit_control import branches, counted_loop, emit_result
+from spirograd.llvmgen.function import FunctionEmitter, Handler
 from spirograd.llvmgen.fused import fused_products
+from spirograd.llvmgen.instructions import Math
+from spirograd.llvmgen.iterations import TaskEmitter
+from spirograd.llvmgen.local_arrays import element
 from spirograd.llvmgen.module import Lanes, ModuleText, literal, type_name
-from spirograd.llvmgen.op_map import OP_MAP, Math
+from spirograd.llvmgen.op_map import OP_MAP
 from spirograd.llvmgen.uniform import Uniformity, is_tape
 
-_LANE_BY_LANE = frozenset((ops.atomic, ops.load, ops.store))
-_COUNTING = frozenset((ops.add, ops.sub, ops.cast))
 _NOT_UNROLLED = '!{!"llvm.loop.unroll.disable"}'
 
 
@@ -31,11 +34,11 @@ def lane_count(caps: Capabilities) -> int:
     return 16 if "+avx2" in caps.cpu_features else 8
 
 
-class LaneEmitter(FunctionEmitter):
+class LaneEmitter(TaskEmitter):
     """Emits the parallel loop that ``found`` describes for several iterations at once. ``reductions``: of that loop."""
 
-    def __init__(self, module: ModuleText, found: Uniformity, reductions: Sequence[Reduction]) -> None:
-        super().__init__(module)
+    def __init__(self, module: ModuleText, handlers: Mapping[OpCode, Handler], found: Uniformity, reductions: Sequence[Reduction]) -> None:
+        super().__init__(module, handlers)
         self.found = found
         self.reductions = reductions
         self.lanes = lane_count(module.caps)
@@ -49,7 +52,7 @@ class LaneEmitter(FunctionEmitter):
             self.entry += ["  %taking = zext i32 %lanes to i64", f"  %all = icmp eq i32 %lanes, {self.lanes}"]
         self._first: dict[Op, str] = {}  # contiguous indices in the first lane
         self._lane_loop = ""  # metadata of a loop over the lanes
-        fused = fused_products(found.body) if self._contract and self._has_fma else {}
+        fused = fused_products(found.body) if self._contract and self.has_fma else {}
         self._products = {s: p for s, p in fused.items() if found.varies(p)}  # by the sum with which they are fused
         self._fused = frozenset(self._products.values())
         self._lockstep = False  # whether operations are emitted for all lanes
@@ -66,7 +69,7 @@ class LaneEmitter(FunctionEmitter):
             # In 64 bits, where counting in blocks cannot overflow.
             first, self._end = (self.resize(bound, i32, i64) for bound in (begin, end))
             self._lockstep = True
-            values = self.counted_loop(i64, first, self._end, wide, neutral, body, stride=self._stride)
+            values = counted_loop(self, i64, first, self._end, wide, neutral, body, stride=self._stride)
             self._lockstep = False
             return self._totals(values, initial)
         some = self.value(f"icmp slt {it} {begin}, {end}")
@@ -77,9 +80,9 @@ class LaneEmitter(FunctionEmitter):
         steps = self.value(f"select i1 {some}, {it} {blocks}, {it} 0")
         middle = self.value(f"add {it} {begin}, {steps}")
         self._lockstep = True
-        values = self.counted_loop(index, begin, middle, wide, neutral, body, stride=str(self.lanes))
+        values = counted_loop(self, index, begin, middle, wide, neutral, body, stride=str(self.lanes))
         self._lockstep = False
-        return self.counted_loop(index, middle, end, types, self._totals(values, initial), body)
+        return counted_loop(self, index, middle, end, types, self._totals(values, initial), body)
 
     def _totals(self, vectors: Sequence[str], initial: Sequence[str]) -> list[str]:
         return [self._combined(r.dtype, r.kind, v, first) for r, v, first in zip(self.reductions, vectors, initial)]
@@ -89,7 +92,7 @@ class LaneEmitter(FunctionEmitter):
         combine = Op(ops.COMBINE[kind], t, args)
         for k in range(self.lanes):
             self.bind(args, (total, self._lane(vector, t, k)))
-            HANDLERS[combine.code](self, combine)
+            self.emit(combine)
             total = self.env[combine]
         return total
 
@@ -118,17 +121,6 @@ class LaneEmitter(FunctionEmitter):
             return text
         return self._spread(text, op.type) if text.startswith("%") else f"splat ({type_name(op.type)} {text})"
 
-    def result_types(self, op: Op) -> Sequence[Type]:
-        types = super().result_types(op)
-        if not self._lockstep:
-            return types
-        return [Lanes(self.lanes, t) if mixed and isinstance(t, DType) else t for t, mixed in zip(types, self.found.mixed[op])]
-
-    def initial(self, op: Op, args: Sequence[Op]) -> list[str]:
-        if not self._lockstep:
-            return super().initial(op, args)
-        return [self._as_vector(a) if mixed else self.env[a] for a, mixed in zip(args, self.found.mixed[op])]
-
     def _spread(self, text: str, t: Type) -> str:
         """A vector with ``text`` in all lanes."""
         vector = self._vector_type(t)
@@ -147,7 +139,7 @@ class LaneEmitter(FunctionEmitter):
             self._number_lanes()
         for op in region.ops[:-1]:
             self.at(op.loc)
-            self._emit(op)
+            self.emit(op)
         values = [self._as_vector(v) if mixed else self.env[v] for v, mixed in zip(region.results, self.found.yields[region])]
         if self.found.index in region.params and self._mask:
             return [self._where_active(v, self.env[p], p.type) for v, p in zip(values, region.params[1:])]
@@ -183,27 +175,72 @@ class LaneEmitter(FunctionEmitter):
         self._vector = False
         return text
 
-    def _emit(self, op: Op) -> None:
-        if op.code is ops.if_ and self.found.varies(op.args[0]):
+    def emit(self, op: Op) -> None:
+        if not self._lockstep:
+            super().emit(op)
+        elif op.code in _CONTROL:
+            _CONTROL[op.code](self, op)
+        elif self.found.varies(op):
+            _VARYING.get(op.code, LaneEmitter._on_vectors)(self, op)
+        else:
+            super().emit(op)
+
+    def lane_types(self, op: Op) -> list[Type]:
+        """Types of the results of a control operation in lockstep."""
+        assert isinstance(op.type, tuple)
+        return [Lanes(self.lanes, t) if mixed and isinstance(t, DType) else t for t, mixed in zip(op.type, self.found.mixed[op])]
+
+    def _for(self, op: Op) -> None:
+        begin, end = (self.env[a] for a in op.args[:2])
+        initial = [self._as_vector(a) if mixed else self.env[a] for a, mixed in zip(op.args[2:], self.found.mixed[op])]
+        self.env[op] = counted_loop(self, op.args[0].type, begin, end, self.lane_types(op), initial, op.regions[0])
+
+    def _if(self, op: Op) -> None:
+        if self.found.varies(op.args[0]):
             self._both_arms(op)
-        elif op.regions or op.code is ops.result or not self.found.varies(op):
-            HANDLERS[op.code](self, op)
-        elif is_tape(op) or (op.code in (ops.load, ops.store) and self.found.contiguous(op.args[0]) and op.attr.dtype is not u1):
+        else:
+            self.env[op] = branches(self, op, self.lane_types(op))
+
+    def _load(self, op: Op) -> None:
+        if is_tape(op) or (self.found.contiguous(op.args[0]) and op.attr.dtype is not u1):
             self._access(op)
-        elif op.code is ops.load and op.attr.dtype is not u1:
+        elif op.attr.dtype is not u1:
             self._gather(op)
-        elif self.found.adds_together(op):
-            self._add_once(op)
-        elif op in self._products:
-            self._multiply_add(op)
-        elif op.code in _LANE_BY_LANE or isinstance(OP_MAP[op.code], Math):
+        else:
             self._lane_by_lane(op)
-        elif op not in self._fused:
-            self._vector = True
-            HANDLERS[op.code](self, op)
-            self._vector = False
-            if op.code in _COUNTING and self.found.contiguous(op):
-                self._count_apart(op)
+
+    def _store(self, op: Op) -> None:
+        if is_tape(op) or (self.found.contiguous(op.args[0]) and op.attr.dtype is not u1):
+            self._access(op)
+        else:
+            self._lane_by_lane(op)
+
+    def _atomic(self, op: Op) -> None:
+        if self.found.adds_together(op):
+            self._add_once(op)
+        else:
+            self._lane_by_lane(op)
+
+    def _sum(self, op: Op) -> None:
+        if op in self._products:
+            self._multiply_add(op)
+        else:
+            self._integer(op)
+
+    def _integer(self, op: Op) -> None:
+        self._on_vectors(op)
+        if self.found.contiguous(op):
+            self._count_apart(op)
+
+    def _product(self, op: Op) -> None:
+        if op not in self._fused:
+            self._on_vectors(op)
+
+    def _on_vectors(self, op: Op) -> None:
+        """Emit ``op`` as it is emitted elsewhere, on vectors."""
+        self._vector = True
+        super().emit(op)
+        self._vector = False
 
     def _multiply_add(self, op: Op) -> None:
         """A sum or difference with one of its operands, a product."""
@@ -225,7 +262,7 @@ class LaneEmitter(FunctionEmitter):
         """Compute a contiguous index in the first lane apart, for addresses: taken out of the vector, it would wait for the others."""
         vectors = {a: self.env[a] for a in (*op.args, op)}
         self.env.update({a: self._first[a] for a in op.args if a in self._first})
-        HANDLERS[op.code](self, op)
+        super().emit(op)
         self._first[op] = self.env[op]
         self.env.update(vectors)
 
@@ -233,7 +270,7 @@ class LaneEmitter(FunctionEmitter):
         """Both branches, one after the other: they have no effects."""
         condition = f"{self._vector_type(u1)} {self.env[op.args[0]]}"
         arms = [self.region(region) for region in op.regions]
-        types = [type_name(t) for t in self.result_types(op)]
+        types = [type_name(t) for t in self.lane_types(op)]
         self.env[op] = [self.value(f"select {condition}, {t} {a}, {t} {b}") for t, a, b in zip(types, *arms)]
 
     def _access(self, op: Op) -> None:
@@ -326,7 +363,7 @@ class LaneEmitter(FunctionEmitter):
         self.lines.append("")
         for a, array in arrays.items():
             self.env[a] = self._element(array, a.type, lane)
-        HANDLERS[op.code](self, op)
+        super().emit(op)
         if result:
             self._set_element(result, op, lane)
         following = self.value(f"add nuw i64 {lane}, 1")
@@ -367,7 +404,7 @@ class LaneEmitter(FunctionEmitter):
 
     def _place(self, array: str, t: Type, lane: str) -> str:
         assert isinstance(t, DType)
-        return self.element(array, Lanes(self.lanes, t), f"i64 {lane}")
+        return element(self, array, Lanes(self.lanes, t), f"i64 {lane}")
 
     def _from_memory(self, array: str, t: Type) -> str:
         """The values of the lanes; lanes without an iteration get that of the first."""
@@ -375,3 +412,18 @@ class LaneEmitter(FunctionEmitter):
         if t is u1:
             vector = self.value(f"trunc {self._vector_type(i8)} {vector} to {self._mask_type}")
         return self._where_active(vector, self._spread(self._lane(vector, t, 0), t), t) if self._mask else vector
+
+
+_LaneHandler = Callable[[LaneEmitter, Op], None]
+# In lockstep: control flow; and what differs between the lanes, where it is not merely emitted on vectors.
+_CONTROL: dict[OpCode, _LaneHandler] = {ops.for_: LaneEmitter._for, ops.if_: LaneEmitter._if, ops.result: emit_result}
+_VARYING: dict[OpCode, _LaneHandler] = {
+    **{code: LaneEmitter._lane_by_lane for code, handler in OP_MAP.items() if isinstance(handler, Math)},
+    ops.load: LaneEmitter._load,
+    ops.store: LaneEmitter._store,
+    ops.atomic: LaneEmitter._atomic,
+    ops.add: LaneEmitter._sum,
+    ops.sub: LaneEmitter._sum,
+    ops.cast: LaneEmitter._integer,
+    ops.mul: LaneEmitter._product,
+}

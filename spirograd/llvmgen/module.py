@@ -29,9 +29,19 @@ LLVM_TYPES: dict[DType, str] = {
 }
 
 
+# Longer vectors live on the stack, which is five times as fast: LLVM spills a whole register for every run-time index. Where indices turn
+# out constant, it takes arrays apart into scalars again.
+LARGEST_REGISTER = 2
+
+
 @dataclass(frozen=True)
 class Lanes(Vec):
     """The values of several iterations that run in lockstep, in registers."""
+
+
+def is_array(t: Type) -> bool:
+    """Whether values of this type live in stack memory."""
+    return isinstance(t, Vec) and t.n > LARGEST_REGISTER and not isinstance(t, Lanes)
 
 
 def type_name(t: Type) -> str:

@@ -1,85 +1,27 @@
-"""How LLVM spells each operation: a total table, keyed by the objects of the op table."""
+"""How LLVM IR expresses each operation: THE table from operation to what emits it, keyed by the objects of the op table.
+
+Operations that are one instruction or one call have a row that says which (`instructions`). Functions of ``emit_*.py`` emit the rest.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Union
-
-from spirograd.base.dtypes import DType, Type
 from spirograd.ir import ops
 from spirograd.ir.ops import OpCode
+from spirograd.llvmgen import emit_control, emit_memory, emit_scalar, emit_vector
+from spirograd.llvmgen.function import Handler
+from spirograd.llvmgen.instructions import Compare, Instr, Intrinsic, Math, Unsupported
 
-
-@dataclass(frozen=True, slots=True)
-class Instr:
-    """An instruction of its operands, by their kind (u1 counts as unsigned); empty where the op does not take that kind."""
-
-    signed: str
-    unsigned: str
-    float: str
-
-
-@dataclass(frozen=True, slots=True)
-class Compare:
-    """Predicates of icmp (signed, unsigned) and fcmp."""
-
-    signed: str
-    unsigned: str
-    float: str
-
-
-@dataclass(frozen=True, slots=True)
-class Intrinsic:
-    """`llvm.<name>.<type>`, by kind of operand; ``flag``: a trailing `i1 false` for the integer forms."""
-
-    signed: str
-    unsigned: str
-    float: str
-    flag: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Math:
-    """A function of libm: an intrinsic, or a call that the vector library knows."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Emitted:
-    """Written out by the method of FunctionEmitter with this name."""
-
-    method: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unsupported:
-    """Never reaches this back end, and why."""
-
-    reason: str
-
-
-Spelling = Union[Instr, Compare, Intrinsic, Math, Emitted, Unsupported]
-
-
-def pick(spelling: Instr | Compare | Intrinsic, t: Type) -> str:
-    """The spelling for operands of type ``t``."""
-    assert isinstance(t, DType), t
-    name = spelling.float if t.is_float else spelling.signed if t.is_signed else spelling.unsigned
-    assert name, (spelling, t)
-    return name
-
-
+_GPU = Unsupported("the CPU has threads and lanes, no workgroups")
 _KERNEL_LEVEL = Unsupported("kernel IR only: lowered before device IR")
 
-OP_MAP: dict[OpCode, Spelling] = {
-    ops.const: Emitted("const"),
+OP_MAP: dict[OpCode, Handler] = {
+    ops.const: emit_scalar.emit_const,
     ops.param: Unsupported("parameters belong to a region and are bound by the operation that owns it"),
-    ops.result: Emitted("result"),
+    ops.result: emit_control.emit_result,
     ops.yield_: Unsupported("the terminator is read by the operation that owns the region"),
-    ops.if_: Emitted("if_"),
-    ops.for_: Emitted("for_"),
-    ops.while_: Emitted("while_"),
+    ops.if_: emit_control.emit_if,
+    ops.for_: emit_control.emit_for,
+    ops.while_: emit_control.emit_while,
     ops.task: Unsupported("tasks are functions, made by emit_kernel"),
     # arithmetic
     ops.add: Instr("add", "add", "fadd"),
@@ -90,16 +32,16 @@ OP_MAP: dict[OpCode, Spelling] = {
     ops.irem: Instr("srem", "urem", ""),
     ops.floordiv: _KERNEL_LEVEL,
     ops.floormod: _KERNEL_LEVEL,
-    ops.neg: Emitted("neg"),
-    ops.abs_: Emitted("abs_"),
+    ops.neg: emit_scalar.emit_neg,
+    ops.abs_: emit_scalar.emit_abs,
     ops.min_: Intrinsic("smin", "umin", "minnum"),
     ops.max_: Intrinsic("smax", "umax", "maxnum"),
-    ops.fma: Emitted("fma"),
+    ops.fma: emit_scalar.emit_fma,
     # bits
     ops.and_: Instr("and", "and", ""),
     ops.or_: Instr("or", "or", ""),
     ops.xor: Instr("xor", "xor", ""),
-    ops.not_: Emitted("not_"),
+    ops.not_: emit_scalar.emit_not,
     ops.shl: Instr("shl", "shl", ""),
     ops.shr: Instr("ashr", "lshr", ""),
     ops.popcnt: Intrinsic("ctpop", "ctpop", ""),
@@ -112,12 +54,12 @@ OP_MAP: dict[OpCode, Spelling] = {
     ops.le: Compare("sle", "ule", "ole"),
     ops.gt: Compare("sgt", "ugt", "ogt"),
     ops.ge: Compare("sge", "uge", "oge"),
-    ops.select: Emitted("select"),
-    ops.cast: Emitted("cast"),
-    ops.bitcast: Emitted("bitcast"),
+    ops.select: emit_scalar.emit_select,
+    ops.cast: emit_scalar.emit_cast,
+    ops.bitcast: emit_scalar.emit_bitcast,
     # math
     ops.sqrt: Intrinsic("", "", "sqrt"),
-    ops.rsqrt: Emitted("rsqrt"),
+    ops.rsqrt: emit_scalar.emit_rsqrt,
     ops.exp: Math("exp"),
     ops.log: Math("log"),
     ops.sin: Math("sin"),
@@ -133,14 +75,14 @@ OP_MAP: dict[OpCode, Spelling] = {
     ops.trunc: Intrinsic("", "", "trunc"),
     # rint, not roundeven: the same under the default rounding mode, and every libm has it for CPUs without the instruction.
     ops.round_: Intrinsic("", "", "rint"),
-    ops.isnan: Emitted("isnan"),
-    ops.isinf: Emitted("isinf"),
+    ops.isnan: emit_scalar.emit_isnan,
+    ops.isinf: emit_scalar.emit_isinf,
     # vectors
-    ops.vec: Emitted("vec"),
-    ops.extract: Emitted("extract"),
-    ops.insert: Emitted("insert"),
+    ops.vec: emit_vector.emit_vec,
+    ops.extract: emit_vector.emit_extract,
+    ops.insert: emit_vector.emit_insert,
     # functions
-    ops.call: Emitted("call"),
+    ops.call: emit_control.emit_call,
     # arguments
     ops.stop_grad: _KERNEL_LEVEL,
     ops.recall: _KERNEL_LEVEL,
@@ -148,28 +90,21 @@ OP_MAP: dict[OpCode, Spelling] = {
     ops.shape: _KERNEL_LEVEL,
     ops.seed: _KERNEL_LEVEL,
     ops.tape_word: _KERNEL_LEVEL,
-    ops.row: Emitted("row"),
-    ops.slot: Emitted("slot"),
+    ops.row: emit_memory.emit_row,
+    ops.builtin: _GPU,
+    ops.slot: emit_memory.emit_slot,
     # memory
-    ops.load: Emitted("load"),
-    ops.store: Emitted("store"),
-    ops.atomic: Emitted("atomic"),
-    ops.cas: Emitted("cas"),
+    ops.load: emit_memory.emit_load,
+    ops.store: emit_memory.emit_store,
+    ops.atomic: emit_memory.emit_atomic,
+    ops.cas: emit_memory.emit_cas,
     ops.claim: Unsupported("for devices with very many invocations: here each worker has a row of the tapes"),
-    ops.barrier: Emitted("barrier"),
+    ops.barrier: emit_memory.emit_barrier,
+    # workgroups
+    ops.workgroup_barrier: _GPU,
+    ops.subgroup_reduce: _GPU,
+    ops.subgroup_shuffle: _GPU,
     # diagnostics
     ops.check: _KERNEL_LEVEL,
     ops.print_: _KERNEL_LEVEL,
-}
-
-# atomicrmw operations, by kind of element; None: lowered to a loop over cas before it gets here.
-ATOMIC_MAP: dict[str, Instr | None] = {
-    "add": Instr("add", "add", "fadd"),
-    "mul": None,
-    "min": Instr("min", "umin", "fmin"),
-    "max": Instr("max", "umax", "fmax"),
-    "and": Instr("and", "and", ""),
-    "or": Instr("or", "or", ""),
-    "xor": Instr("xor", "xor", ""),
-    "exchange": Instr("xchg", "xchg", "xchg"),
 }

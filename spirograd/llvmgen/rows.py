@@ -13,7 +13,7 @@ from spirograd.base.dtypes import DType
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Region
 from spirograd.ir.rewrite import Rewriter
-from spirograd.llvmgen.function import HANDLERS, FunctionEmitter
+from spirograd.llvmgen.iterations import TaskEmitter
 from spirograd.llvmgen.module import type_name
 
 # Shorter rows are not worth a loop of their own.
@@ -80,9 +80,9 @@ class _ByRow(Rewriter):
 
 
 def row_loop(
-    emitter: FunctionEmitter, rows: Rows, begin: str, end: str, types: Sequence[DType], initial: Sequence[str], suffix: str
+    emitter: TaskEmitter, rows: Rows, begin: str, end: str, types: Sequence[DType], initial: Sequence[str], suffix: str
 ) -> list[str]:
-    """The loop over [begin, end) as a loop over rows, around one over what is left of each; else as `FunctionEmitter.counted_loop`.
+    """The loop over [begin, end) as a loop over rows, around one over what is left of each; else as `TaskEmitter.iterations`.
 
     Right for any begin from 0 on, wherever in a row it and end lie, and for negative extents.
     """
@@ -91,7 +91,7 @@ def row_loop(
     it, divide = type_name(index), "sdiv" if index.is_signed else "udiv"
     less = "slt" if index.is_signed else "ult"
     for op in rows.setup:
-        HANDLERS[op.code](emitter, op)
+        emitter.emit(op)
     extent = emitter.env[rows.extent]
     length = emitter.call_intrinsic("abs", index, [extent], tail=", i1 false") if index.is_signed else extent
     some = emitter.value(f"icmp {less} {it} {begin}, {end}")

@@ -87,7 +87,7 @@ def host_caps() -> Capabilities:
     _target()
     features = llvm.get_host_cpu_features().flatten()
     return Capabilities(
-        profile="cpu",
+        target_name="cpu",
         int8=True,
         int16=True,
         int64=True,

@@ -290,13 +290,13 @@ function table(caption, titles, rows, numeric) {
 }
 
 function describe(kernel) {
-  const size = kernel.profile === "cpu" ? (kernel.tasks[0]?.size ?? 0) : kernel.tasks.reduce((sum, task) => sum + task.size, 0);
+  const size = kernel.target === "cpu" ? (kernel.tasks[0]?.size ?? 0) : kernel.tasks.reduce((sum, task) => sum + task.size, 0);
   const facts = [
     `compiled in ${(kernel.seconds * 1000).toFixed(1)} ms`,
-    ...(size ? [`${bytes(size)} of ${kernel.profile === "cpu" ? "object code" : "SPIR-V"}`] : []),
+    ...(size ? [`${bytes(size)} of ${kernel.target === "cpu" ? "object code" : "SPIR-V"}`] : []),
     `arguments: ${bytes(kernel.block.size)}`,
     ...(kernel.temps ? [`temporaries: ${bytes(kernel.temps)}`] : []),
-    ...(kernel.target ? [`CPU: ${kernel.target}`] : []),
+    ...(kernel.cpu ? [`CPU: ${kernel.cpu}`] : []),
     `key ${kernel.key.slice(0, 8)}`,
   ];
   const summary = make("summary", {}, make("code", {}, kernel.signature), make("span", { class: "badge" }, kernel.arch));

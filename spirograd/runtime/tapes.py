@@ -343,7 +343,7 @@ class TapeHeap:
             for kind, stride in (("F", share.floats), ("I", share.integers)):
                 if stride:
                     print(
-                        f"[adstack_heap] arch={kernel.profile} task='{share.task or kernel.name}' kind={kind} src={source} "
+                        f"[adstack_heap] arch={kernel.target_name} task='{share.task or kernel.name}' kind={kind} src={source} "
                         f"rows={share.rows} stride={4 * stride} required_bytes={share.slab_bytes(stride)}",
                         file=sys.stderr,
                     )

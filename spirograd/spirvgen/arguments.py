@@ -1,6 +1,6 @@
 """The argument block of a task as SPIR-V sees it: which entries it has, where it lies, and their values.
 
-It is push constants, or (where it does not fit) memory: reached by an address, which is then the one push constant, or, on profiles without
+It is push constants, or (where it does not fit) memory: reached by an address, which is then the one push constant, or, on targets without
 addresses, a storage buffer at descriptor set 1, binding 0.
 """
 

@@ -1,33 +1,20 @@
-"""How a task reaches its buffers, by profile: through addresses (``vulkan``), or through storage buffers of a descriptor set (``wgpu``).
+"""How a task reaches its buffers, by target: through addresses (``vulkan``), or through storage buffers of a descriptor set (``wgpu``).
 
 Both give a pointer to ``Block { T data[]; }``, whose elements are reached by an access chain: this form also survives translation to Metal.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from spirograd.base.artifact import ArgBlock, Slot
 from spirograd.base.dtypes import DType, i32, i64, u32, u64, unsigned
 from spirograd.ir import ops
-from spirograd.ir.nodes import BufferRef, Op
+from spirograd.ir.nodes import BufferRef, Op, SharedRef
 from spirograd.spirvgen.arguments import ArgumentBlock, is_direct
 from spirograd.spirvgen.emitter import Emitter
 
 _BUFFER_SET = 0
-
-
-class Memory(Protocol):
-    """The buffers of a task. ``bindings``: see `TaskInfo`."""
-
-    block: ArgumentBlock
-    bindings: tuple[tuple[int, ...], ...]
-
-    def element(self, ref: BufferRef, t: DType, index: Op) -> int:
-        """A pointer to element ``index`` of the buffer of ``ref``, seen as an array of ``t``."""
-
-    def alignment(self, t: DType) -> int:
-        """The alignment that accesses of ``t`` declare; 0 for none."""
 
 
 class AddressedMemory:
@@ -133,7 +120,8 @@ def _array_block(e: Emitter, t: DType) -> int:
 
 
 def _memory_ops(task: Op) -> list[Op]:
-    return [op for region in task.regions for op in region.walk() if op.code in _VIEWS or op.code is ops.slot]
+    everything = [op for region in task.regions for op in region.walk()]
+    return [op for op in everything if op.code is ops.slot or (op.code in _VIEWS and not isinstance(op.attr, SharedRef))]
 
 
 def used_slots(task: Op) -> list[Slot]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from spirograd.base.dtypes import DType, i32, u32
+from spirograd.base.dtypes import DType, i32
 from spirograd.ir import ops
-from spirograd.ir.nodes import Op
+from spirograd.ir.nodes import Op, SharedRef
 from spirograd.spirvgen.buffer_access import atomic_view
+from spirograd.spirvgen.emit_workgroup import shared_element
 from spirograd.spirvgen.emitter import Emitter
 from spirograd.spirvgen.module import enumerant
 
@@ -49,12 +50,18 @@ def emit_slot(e: Emitter, op: Op) -> None:
 
 def emit_load(e: Emitter, op: Op) -> None:
     t = op.attr.dtype
-    e.ids[op] = e.f.load(e.type(t), e.memory.element(op.attr, t, op.args[0]), e.memory.alignment(t))
+    if isinstance(op.attr, SharedRef):
+        e.ids[op] = e.f.load(e.type(t), shared_element(e, op.attr, op.args[0]))
+    else:
+        e.ids[op] = e.f.load(e.type(t), e.memory.element(op.attr, t, op.args[0]), e.memory.alignment(t))
 
 
 def emit_store(e: Emitter, op: Op) -> None:
     t = op.attr.dtype
-    e.f.store(e.memory.element(op.attr, t, op.args[0]), e.ids[op.args[1]], e.memory.alignment(t))
+    if isinstance(op.attr, SharedRef):
+        e.f.store(shared_element(e, op.attr, op.args[0]), e.ids[op.args[1]])
+    else:
+        e.f.store(e.memory.element(op.attr, t, op.args[0]), e.ids[op.args[1]], e.memory.alignment(t))
 
 
 def _atomic_width(e: Emitter, op: Op, t: DType) -> None:
@@ -120,19 +127,7 @@ def emit_barrier(e: Emitter, op: Op) -> None:
         e.f.do("MemoryBarrier", e.m.constant_u32(_SCOPE_DEVICE), e.m.constant_u32(_ORDERED))
 
 
-def builtin_x(e: Emitter, name: str) -> int:
-    """The x component of a vec3 built-in."""
-    word = e.type(u32)
-    vector = e.m.vector(word, 3)
-    return e.f.value("CompositeExtract", word, e.f.load(vector, e.m.builtin(name, vector)), 0)
-
-
-def emit_row(e: Emitter, op: Op) -> None:
-    e.ids[op] = e.bitcast(builtin_x(e, "GlobalInvocationId"), u32, i32)
-
-
 HANDLERS = {
-    ops.row: emit_row,
     ops.slot: emit_slot,
     ops.load: emit_load,
     ops.store: emit_store,

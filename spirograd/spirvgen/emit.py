@@ -13,25 +13,25 @@ from spirograd.ir import nodes as ir_nodes
 from spirograd.ir.nodes import Kernel, Op, TaskAttr
 from spirograd.ir.ops import OpCode
 from spirograd.ir.slot_names import slot_names
-from spirograd.spirvgen import buffers, emit_control, emit_math, emit_scalar, emit_vector
+from spirograd.spirvgen import buffers, emit_control, emit_math, emit_scalar, emit_vector, emit_workgroup
 from spirograd.spirvgen.buffer_access import AddressedMemory, BoundMemory
 from spirograd.spirvgen.emit_vector import VectorHomes
 from spirograd.spirvgen.emitter import Emitter, Handler
-from spirograd.spirvgen.entry import emit_range, emit_serial
 from spirograd.spirvgen.function import Function
 from spirograd.spirvgen.module import Module
 from spirograd.spirvgen.naga_check import check_for_naga
 from spirograd.spirvgen.validate import validate
 
 ENTRY_POINT = "main"
-# Profile -> addressing model.
-PROFILES = {"vulkan": "PhysicalStorageBuffer64", "wgpu": "Logical"}
+# Target -> addressing model.
+ADDRESSING = {"vulkan": "PhysicalStorageBuffer64", "wgpu": "Logical"}
 HANDLERS: dict[OpCode, Handler] = {
     **emit_scalar.HANDLERS,
     **emit_math.HANDLERS,
     **emit_vector.HANDLERS,
     **emit_control.HANDLERS,
     **buffers.HANDLERS,
+    **emit_workgroup.HANDLERS,
 }
 
 
@@ -72,21 +72,21 @@ class _Callees:
         return function.id
 
 
-def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions, group_size: int) -> TaskModule:
-    """The SPIR-V module of one task (device IR), with the entry point ``main`` and ``group_size`` invocations per workgroup.
+def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions) -> TaskModule:
+    """The SPIR-V module of one task (device IR, of kind "invocations"), with the entry point ``main``.
 
     Any number of workgroups is right. Raises SpirogradUnsupportedError, with the source location, where the device lacks something; under
     SG_VALIDATE=1 ModuleError, where spirv-val finds fault with the module.
     """
     attr: TaskAttr = task.attr
-    if caps.profile not in PROFILES:
-        raise SpirogradUnsupportedError(f"no SPIR-V for the profile {caps.profile}", kernel.loc)
-    if group_size > caps.max_group_size:
-        message = f"a workgroup of {group_size} invocations: the device has at most {caps.max_group_size}"
+    if caps.target_name not in ADDRESSING:
+        raise SpirogradUnsupportedError(f"no SPIR-V for the target {caps.target_name}", kernel.loc)
+    if attr.group_size > caps.max_group_size:
+        message = f"a workgroup of {attr.group_size} invocations: the device has at most {caps.max_group_size}"
         raise SpirogradUnsupportedError(message, task.loc or kernel.loc)
-    module = Module((1, 5), PROFILES[caps.profile], "GLSL450")
+    module = Module((1, 5), ADDRESSING[caps.target_name], "GLSL450")
     module.embeds_sources = options.keep_stages
-    module.continues_sources = caps.profile != "wgpu"  # naga refuses OpSourceContinued
+    module.continues_sources = caps.target_name != "wgpu"  # naga refuses OpSourceContinued
     function = Function(module, attr.name if attr.name.startswith(kernel.name) else f"{kernel.name}_{attr.name}".rstrip("_"))
     e = Emitter(module, function, caps, options, HANDLERS)
     e.loc = task.loc or kernel.loc
@@ -94,19 +94,16 @@ def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, opt
     e.homes = VectorHomes(e, task.regions)
     e.memory = AddressedMemory(e, block, task) if caps.buffer_address else BoundMemory(e, block, task)
     e.callee = _Callees(e, kernel).id
-    if attr.kind == "serial":
-        emit_serial(e, task)
-    else:
-        emit_range(e, task, group_size)
-    module.entry_point(function.id, ENTRY_POINT, group_size)
+    e.run(task.regions[0])
+    module.entry_point(function.id, ENTRY_POINT, attr.group_size)
     # Without this a driver may take infinities, NaN and -0.0 for whatever is convenient: x / 0.0 was 0 on lavapipe.
     module.float_mode(function.id, "SignedZeroInfNanPreserve", caps.exact_specials)
     if not options.fast_math:
         module.float_mode(function.id, "DenormPreserve", caps.exact_subnormals)
     function.finish()
     data = module.to_bytes()
-    if caps.profile == "wgpu":
+    if caps.target_name == "wgpu":
         check_for_naga(data)
     if knobs.flag("SG_VALIDATE"):
-        validate(data, caps.profile)
+        validate(data, caps.target_name)
     return TaskModule(data, e.memory.bindings)

@@ -84,7 +84,7 @@ def emit_while(e: Emitter, op: Op) -> None:
     condition, body = op.regions
     variables = _variables(e, op)
     _store_all(e, variables, op.args)
-    with e.f.loop(separate_condition=True) as loop:
+    with e.f.loop(separate_condition=any(op.regions for op in condition.ops)) as loop:
         _bind_all(e, condition.params, variables)
         e.run(condition)
         loop.test(e.ids[condition.results[0]])

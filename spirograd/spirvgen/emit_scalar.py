@@ -67,25 +67,17 @@ def emit_abs(e: Emitter, op: Op) -> None:
         e.ids[op] = e.f.value("Select", e.type(t), negative, e.f.value("SNegate", e.type(t), value), value)
 
 
-def clamp(e: Emitter, code: ops.OpCode, t: DType, a: int, b: int) -> int:
-    """min or max. Of integers, GLSL.std.450 is only asked for 32-bit ones."""
-    names = _CLAMPS[code]
-    if t.is_float or t.bits == 32:
-        return e.f.glsl(names[t.kind], e.type(t), a, b)
-    first = e.f.value(names["compare_" + t.kind], e.m.type_bool, a, b)
-    return e.f.value("Select", e.type(t), first, a, b)
-
-
 def emit_clamp(e: Emitter, op: Op) -> None:
-    assert isinstance(op.type, DType)
-    e.ids[op] = clamp(e, op.code, op.type, e.ids[op.args[0]], e.ids[op.args[1]])
-
-
-def combine(e: Emitter, code: ops.OpCode, t: DType, a: int, b: int) -> int:
-    """One of the operations of `ops.COMBINE` on two ids."""
-    if code in _CLAMPS:
-        return clamp(e, code, t, a, b)
-    return e.f.value(PLAIN[code][t.kind][1], e.type(t), a, b)
+    """min or max. Of integers, GLSL.std.450 is only asked for 32-bit ones."""
+    t = op.type
+    assert isinstance(t, DType)
+    a, b = (e.ids[x] for x in op.args)
+    names = _CLAMPS[op.code]
+    if t.is_float or t.bits == 32:
+        e.ids[op] = e.f.glsl(names[t.kind], e.type(t), a, b)
+    else:
+        first = e.f.value(names["compare_" + t.kind], e.m.type_bool, a, b)
+        e.ids[op] = e.f.value("Select", e.type(t), first, a, b)
 
 
 # --- bits ------------------------------------------------------------------------------------------------------------------

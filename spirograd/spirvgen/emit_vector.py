@@ -1,13 +1,14 @@
 """Vector values. Up to four elements they are SPIR-V vectors (one element: the scalar itself); longer ones are arrays.
 
 An array that is indexed at run time lives in a Function variable, its *home*. Values that a loop carries or a construct returns live
-in the variable of that construct; `insert` writes into the home of its operand where that is the operand's last use, into a copy elsewhere.
+in the variable of that construct; `insert` writes into the home of its operand where that is its last use, into a copy elsewhere.
 """
 
 from __future__ import annotations
 
 from spirograd.base.dtypes import DType, Type, Vec, u32, unsigned
 from spirograd.ir import ops
+from spirograd.ir.last_uses import LastUses
 from spirograd.ir.nodes import Op, Region
 from spirograd.spirvgen.emitter import Emitter
 
@@ -19,62 +20,31 @@ def is_large(t: Type) -> bool:
     return isinstance(t, Vec) and t.n > _REGISTER_LIMIT
 
 
+def _indexes(op: Op) -> bool:
+    """Whether ``op`` needs its vector in memory."""
+    return op.code is ops.insert or (op.code is ops.extract and op.args[1].code is not ops.const)
+
+
 class VectorHomes:
     """Where large vectors live, and which may be updated in place."""
 
     def __init__(self, e: Emitter, regions: tuple[Region, ...]) -> None:
         self._e = e
         self._homes: dict[Op, int] = {}
+        self._last_uses = LastUses(is_large)
         self._indexed: set[Op] = set()
-        # The last operation of a region that uses a vector, in itself or in a region of its own.
-        self._last_use: dict[tuple[Op, Region], Op] = {}
-        # Where a vector, or an `if` that results in one, stands.
-        self._region: dict[Op, Region] = {}
-        # Arms of an `if` in which a vector from outside may be overwritten.
-        self._granted: set[tuple[Op, Region]] = set()
-        self._copies: dict[tuple[Op, int], int] = {}
         for region in regions:
-            self._scan(region, ())
-
-    def _scan(self, region: Region, outer: tuple[tuple[Region, Op], ...]) -> None:
-        """Find the large vectors: where they are defined, which are indexed at run time, what uses them last."""
-        for param in region.params:
-            if type(param.type) is Vec and is_large(param.type):
-                self._region[param] = region
-        for op in region.ops:
-            if type(op.type) is Vec and is_large(op.type):
-                self._region[op] = region
-                if op.code is ops.result:
-                    key = (op.args[0], op.attr)
-                    self._copies[key] = self._copies.get(key, 0) + 1
-            for arg in op.args:
-                if type(arg.type) is Vec and is_large(arg.type):
-                    for level, at in (*outer, (region, op)):
-                        self._last_use[arg, level] = at
-                    if op.code is ops.insert or (op.code is ops.extract and op.args[1].code is not ops.const):
-                        self._indexed.add(arg)
-            if op.regions:
-                self._region[op] = region
-                for nested in op.regions:
-                    self._scan(nested, (*outer, (region, op)))
-
-    def _dies(self, value: Op, op: Op) -> bool:
-        """Whether nobody looks at ``value`` after ``op``, not even in another iteration."""
-        region = self._region[op]
-        if value.code is ops.result and self._copies[value.args[0], value.attr] > 1:
-            return False
-        here = self._region[value] is region or (value, region) in self._granted
-        return here and self._last_use[value, region] is op
+            self._last_uses.scan(region)
+            self._indexed.update([op.args[0] for op in region.walk() if _indexes(op) and is_large(op.args[0].type)])
 
     def shared_home(self, op: Op, k: int, taken: list[int]) -> int | None:
-        """The home for result ``k`` of an `if`, where that is a vector from outside, changed in the arms and not needed any more."""
+        """The home for result ``k`` of an `if`, where that is a vector from outside, changed in the arms and dead afterwards."""
         for arm in op.regions:
             root = arm.results[k]
             while root.code is ops.insert and root not in self._homes:
                 root = root.args[0]
             home = self._homes.get(root)
-            if home is not None and home not in taken and self._dies(root, op):
-                self._granted.update((root, inner) for inner in op.regions)
+            if home is not None and home not in taken and self._last_uses.is_last(op, root):
                 return home
         return None
 
@@ -110,9 +80,9 @@ class VectorHomes:
         return value in self._homes
 
     def update(self, op: Op, source: Op) -> None:
-        """Give ``op`` (an insert into ``source``) a home that holds ``source``: its own, if nobody looks at it any more."""
+        """Give ``op`` (an insert into ``source``) a home that holds ``source``: its own, if it is dead afterwards."""
         e = self._e
-        if source in self._homes and self._dies(source, op):
+        if source in self._homes and self._last_uses.is_last(op, source):
             self._homes[op] = self._homes[source]
             return
         home = self._homes[op] = e.f.variable(e.type(op.type))

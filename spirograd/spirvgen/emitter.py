@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from spirograd.base.artifact import Slot
 from spirograd.base.caps import Capabilities
@@ -17,14 +16,11 @@ from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.loc import Loc
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
-from spirograd.ir.nodes import BufferRef, Op, Region
+from spirograd.ir.nodes import BufferRef, Op, Region, SharedRef
 from spirograd.ir.ops import OpCode
 from spirograd.spirvgen.function import Function
+from spirograd.spirvgen.interfaces import Homes, Memory
 from spirograd.spirvgen.module import Module
-
-if TYPE_CHECKING:
-    from spirograd.spirvgen.buffer_access import Memory
-    from spirograd.spirvgen.emit_vector import VectorHomes
 
 Handler = Callable[["Emitter", Op], None]
 # Type -> the capability of the record that it needs.
@@ -55,7 +51,8 @@ class Emitter:
         self.loc: Loc | None = None
         self.slot_names: Mapping[Slot, str] = {}
         self.memory: Memory
-        self.homes: VectorHomes
+        self.homes: Homes
+        self.shared: dict[SharedRef, int] = {}  # the variables of shared memory
         self.claims: dict[BufferRef, int] = {}  # counter -> the variable that keeps what this invocation has claimed
         self.exact = not options.fast_math
         self.callee: Callable[[str], int] = _no_function  # name of a function of the kernel -> its id
@@ -167,10 +164,10 @@ class Emitter:
     def rounded(self, value: int, t: DType) -> int:
         """A float result that nothing may fuse or reorder with what uses it.
 
-        Profile ``wgpu`` has no NoContraction: there the bits pass through an operation that no driver can see through, an exclusive or with
+        Target ``wgpu`` has no NoContraction: there the bits pass through an operation that no driver can see through, an exclusive or with
         a number that is always zero.
         """
-        if self.caps.profile == "vulkan":
+        if self.caps.target_name == "vulkan":
             self.m.decorate(value, "NoContraction")
             return value
         wide = f32 if t is f16 else t

@@ -1,5 +1,5 @@
 """What naga, through which wgpu takes SPIR-V, may be given. It refuses some valid modules, miscompiles others without a word, and a few end
-the process: spirv-val sees none of that. So modules of the ``wgpu`` profile are checked against the list of what was tried and found right
+the process: spirv-val sees none of that. So modules of the ``wgpu`` target are checked against the list of what was tried and found right
 (wgpu-native 29), before naga sees them.
 
 Only what the emitter uses is on the list: anything else is a defect of the emitter, found here rather than as a wrong number.

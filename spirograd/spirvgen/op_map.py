@@ -65,7 +65,7 @@ MAP: dict[OpCode, Entry] = {
     ops.if_: COMPOSED("emit_control"),
     ops.for_: COMPOSED("emit_control"),
     ops.while_: COMPOSED("emit_control"),
-    ops.task: UNSUPPORTED("tasks do not nest; entry emits the task itself"),
+    ops.task: UNSUPPORTED("each task is a module, made by emit_task"),
     # arithmetic
     ops.add: Spelling("FAdd", "IAdd", "IAdd"),
     ops.sub: Spelling("FSub", "ISub", "ISub"),
@@ -132,7 +132,8 @@ MAP: dict[OpCode, Entry] = {
     ops.shape: _KERNEL_ONLY,
     ops.seed: _KERNEL_ONLY,
     ops.tape_word: _KERNEL_ONLY,
-    ops.row: COMPOSED("buffers"),
+    ops.row: COMPOSED("emit_workgroup"),
+    ops.builtin: COMPOSED("emit_workgroup"),
     ops.slot: COMPOSED("buffers"),
     ops.load: COMPOSED("buffers"),
     ops.store: COMPOSED("buffers"),
@@ -140,6 +141,10 @@ MAP: dict[OpCode, Entry] = {
     ops.cas: COMPOSED("buffers"),
     ops.claim: COMPOSED("buffers"),
     ops.barrier: COMPOSED("buffers"),
+    # workgroups
+    ops.workgroup_barrier: COMPOSED("emit_workgroup"),
+    ops.subgroup_reduce: COMPOSED("emit_workgroup"),
+    ops.subgroup_shuffle: UNSUPPORTED("devices with subgroup_arithmetic reduce by one instruction"),
     # diagnostics
     ops.check: UNSUPPORTED("kernel IR only; lowered by diagnostics"),
     ops.print_: UNSUPPORTED("kernel IR only; lowered by diagnostics"),

@@ -7,7 +7,7 @@ import subprocess
 
 from spirograd.spirvgen.module import ModuleError
 
-# Profile -> arguments of spirv-val.
+# Target -> arguments of spirv-val.
 _ARGUMENTS = {"vulkan": ("--target-env", "vulkan1.2", "--scalar-block-layout"), "wgpu": ("--target-env", "vulkan1.2")}
 _TIMEOUT_SECONDS = 120
 
@@ -17,12 +17,12 @@ def available() -> bool:
     return shutil.which("spirv-val") is not None
 
 
-def validate(module: bytes, profile: str) -> None:
+def validate(module: bytes, target: str) -> None:
     """Raise ModuleError with the message of spirv-val unless ``module`` is valid; does nothing where spirv-val is not installed."""
     program = shutil.which("spirv-val")
     if program is None:
         return
-    command = [program, *_ARGUMENTS[profile], "-"]
+    command = [program, *_ARGUMENTS[target], "-"]
     done = subprocess.run(command, input=module, capture_output=True, timeout=_TIMEOUT_SECONDS, check=False)
     if done.returncode:
         raise ModuleError(f"spirv-val: {(done.stderr or done.stdout).decode(errors='replace').strip()}")

@@ -15,7 +15,7 @@ from spirograd.runtime.freshness import Freshness
 torch = needs.package("torch")
 # Of one tree, as all fields are by default: `p` and `q` even share cells.
 FIELDS = ("n", "x", "v", "soa", "p", "q", "s.a", "s.b", "loss", "count")
-PARTNERS = ("x.grad", "v.grad", "loss.grad", "x.dual")
+SHADOWS = ("x.grad", "v.grad", "loss.grad", "x.dual")
 ARRAYS = ("a", "b", "w", "a.grad")
 
 
@@ -40,8 +40,8 @@ class World:
         builder = sg.FieldsBuilder()
         builder.dense(sg.i, 4).place(self.outer)
         self.tree = builder.finalize()
-        self.memory = {name: self.find(name) for name in (*FIELDS, *PARTNERS, *ARRAYS, "outer")}
-        assert len({memory.tree.id for name, memory in self.memory.items() if name in FIELDS + PARTNERS}) == 1
+        self.memory = {name: self.find(name) for name in (*FIELDS, *SHADOWS, *ARRAYS, "outer")}
+        assert len({memory.tree.id for name, memory in self.memory.items() if name in FIELDS + SHADOWS}) == 1
         self.session = context.session()
         self.watches = {name: self.watch(memory) for name, memory in self.memory.items()}
 
@@ -188,7 +188,7 @@ def _captured(w):
     return fill
 
 
-def _partner_of_argument(w):
+def _shadow_of_argument(w):
     @sg.kernel
     def fill(t: sg.types.ndarray()):
         t[1] = 2.0
@@ -297,7 +297,7 @@ CHANGES = {
     "kernel: array": (_kernel(_argument), {"b"}),
     "kernel: array of vectors": (_kernel(_vectors), {"w"}),
     "kernel: array that it captured": (_kernel(_captured), {"a"}),
-    "kernel: gradient of an array": (_kernel(_partner_of_argument), {"a.grad"}),
+    "kernel: gradient of an array": (_kernel(_shadow_of_argument), {"a.grad"}),
     "derivative": (_kernel(_derivative), {"x.grad"}),
     "derivative by an array": (_kernel(_derivative_of_array), {"a.grad"}),
     "forward mode": (_kernel(_forward), {"x", "x.dual"}),
@@ -415,7 +415,7 @@ def test_memory_that_lies_between_others(world):
         assert None not in world.keys().values()
         return
     keys = world.keys()
-    assert {name for name in keys if keys[name] is None} == {*FIELDS, *PARTNERS}
+    assert {name for name in keys if keys[name] is None} == {*FIELDS, *SHADOWS}
 
 
 def test_an_address_of_the_host(world):

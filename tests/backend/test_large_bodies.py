@@ -129,7 +129,7 @@ def test_prints_come_iteration_by_iteration(session, capfd) -> None:
     sg.sync()
     lines = capfd.readouterr().out.split("\n")[:-1]
     assert sorted(lines) == sorted(f"{word} {i}" for i in range(3) for word in ("first", "last"))
-    if session.device.caps.profile == "cpu":
+    if session.device.caps.target_name == "cpu":
         assert lines == [f"{word} {i}" for i in range(3) for word in ("first", "last")]
 
 

@@ -135,7 +135,7 @@ def expected(counts: np.ndarray[Any, Any], widths: Sequence[int], before: np.nda
 
 
 def tape_types(device: Device) -> list[DType]:
-    interpreted = device.caps.profile not in ("cpu", "vulkan", "wgpu")
+    interpreted = device.caps.target_name not in ("cpu", "vulkan", "wgpu")
     wide = [t for t, has in ((f64, device.caps.float64), (i64, device.caps.int64)) if has or interpreted]
     return [i32, f32, *wide]
 
@@ -223,7 +223,7 @@ def test_bounds_from_memory(machine: Machine) -> None:
     code.there_and_back([TapeRef("a", f32, 1, 0)], size)
     plan = machine.plan(code.kernel())
     counts = np.full(9000, 3, np.int32)
-    counts[0] = 5000 if machine.device.caps.profile in COMPILED else 90
+    counts[0] = 5000 if machine.device.caps.target_name in COMPILED else 90
     shown = int(counts[0])
     # Iteration 0 notes as many steps as there are iterations.
     out = machine.bind(np.zeros(9000, np.int32))

@@ -85,7 +85,7 @@ def test_a_need_that_is_none_is_noticed(tmp_path: Path) -> None:
 
 @pytest.mark.needs("spirv-val", "spirv-cross")
 def test_a_failure_leaves_its_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(tools.CHECKS, "valid", lambda module, profile: tools.Verdict(tools.FAILED, "no"))
+    monkeypatch.setitem(tools.CHECKS, "valid", lambda module, target: tools.Verdict(tools.FAILED, "no"))
     found = compile_case(kernels_of(CASES["steps"]), CASES["steps"], VULKAN, tmp_path, ["valid"])
     assert found.failed
     assert {path.suffix for path in (tmp_path / "steps").iterdir()} >= {".ir", ".spv", ".spvasm", ".metal"}

@@ -27,7 +27,7 @@ def test_kernels_that_size_are_checked(tmp_path: Path, monkeypatch: pytest.Monke
     name = "gradient_carried_bounds"
     seen: list[bytes] = []
 
-    def check(module: bytes, profile: str) -> tools.Verdict:
+    def check(module: bytes, target: str) -> tools.Verdict:
         seen.append(module)
         return tools.Verdict(tools.OK)
 
@@ -60,7 +60,7 @@ def test_devices_run_what_is_checked(arch: str, name: str, tmp_path: Path, monke
         listeners.remove(found.append)
     checked: list[bytes] = []
 
-    def check(module: bytes, profile: str) -> tools.Verdict:
+    def check(module: bytes, target: str) -> tools.Verdict:
         checked.append(module)
         return tools.Verdict(tools.OK)
 

@@ -118,7 +118,7 @@ def needs_type(t: Any) -> None:
     """Skip the test where the device has no such floats."""
     caps = context.session().device.caps
     if (t is sg.f64 and not caps.float64) or (t is sg.f16 and not (caps.float16 and caps.stores(sg.f16))):
-        pytest.skip(f"missing {t}: not on {caps.profile}")
+        pytest.skip(f"missing {t}: not on {caps.target_name}")
 
 
 def check(case: Callable[[Any], Program], t: Any = sg.f32, turns: int = 2, tolerance: float | None = None) -> None:

@@ -49,7 +49,7 @@ class Data:
 
 
 def counts() -> bool:
-    return context.session().device.caps.profile in ("vulkan", "wgpu")
+    return context.session().device.caps.target_name in ("vulkan", "wgpu")
 
 
 def check_rows(run: Any, on: np.ndarray, *args: Any) -> None:

@@ -58,9 +58,9 @@ def test_known_sizes(arch: str, name: str, monkeypatch: pytest.MonkeyPatch, caps
         slabs = {slab.kind: slab for slab in plan.slabs}
         found = lines(capsys)
         assert [line[2] for line in found] == ["F", "I"], "one line for each slab, at each launch"
-        for profile, task, kind, source, *numbers in found:
+        for target, task, kind, source, *numbers in found:
             rows, stride, required = map(int, numbers)
-            assert (profile, task, source) == (arch, plan.task, "host")
+            assert (target, task, source) == (arch, plan.task, "host")
             assert rows == plan.rows
             assert rows == (device.threads * max(1, rows // device.threads) if arch == "cpu" else N)
             assert stride == slabs[kind].stride
@@ -88,9 +88,9 @@ def test_counted_sizes(arch: str, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     sg.sync()
     found = lines(capsys)
     assert len(found) == len(bounds)
-    for plan, (profile, task, kind, source, rows, stride, required) in zip(plans, found):
+    for plan, (target, task, kind, source, rows, stride, required) in zip(plans, found):
         (slab,) = plan.tasks[0].slabs
-        assert (profile, kind, source) == (arch, "F", "host" if arch == "cpu" else "device")
+        assert (target, kind, source) == (arch, "F", "host" if arch == "cpu" else "device")
         assert task == plan.tasks[0].task
         assert (int(rows), int(stride), int(required)) == (plan.rows, slab.stride, slab.nbytes)
         assert int(stride) == max(4 * plan.tapes[0].entries, 4) + (slab.stride - plan.tapes[0].row_bytes)
@@ -126,9 +126,9 @@ def test_serial_tasks_go_by_the_name_of_the_kernel(arch: str, monkeypatch: pytes
         y[0] = v
 
     run.grad(48)
-    ((profile, task, kind, source, rows, stride, required),) = lines(capsys)
+    ((target, task, kind, source, rows, stride, required),) = lines(capsys)
     (tape,) = run.grad.memory_plan(48).tapes
-    assert (profile, task, kind, source, rows) == (arch, "run_grad", "F", "host", "1")
+    assert (target, task, kind, source, rows) == (arch, "run_grad", "F", "host", "1")
     assert int(stride) == int(required) == tape.row_bytes
 
 

@@ -166,7 +166,7 @@ def test_random_numbers_are_those_of_the_launch(session: Any) -> None:
 
 
 @pytest.mark.archs("interpreter")
-def test_no_sink(session: Any) -> None:
+def test_no_active_output(session: Any) -> None:
     x = sg.ndarray(sg.f32, N, needs_grad=True)
     y = sg.ndarray(sg.f32, N)
     with pytest.raises(sg.SpirogradCompilationError, match="it writes `y`, which has none") as caught:

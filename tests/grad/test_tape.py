@@ -410,7 +410,7 @@ def test_loss_that_nobody_writes(session: Any, caplog: pytest.LogCaptureFixture)
 
 
 @pytest.mark.archs("interpreter")
-def test_chain_with_a_gap(session: Any) -> None:
+def test_chain_with_inactive_memory(session: Any) -> None:
     x, z = (sg.ndarray(sg.f32, N, needs_grad=True) for _ in range(2))
     y = sg.ndarray(sg.f32, N)
     lines = sine.function.__code__.co_firstlineno + 3

@@ -19,6 +19,8 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BufferRef, Kernel, Op, Reduction, Region, TaskAttr
 from spirograd.spirvgen.emit import emit_task
 from spirograd.spirvgen.validate import validate
+from spirograd.transforms.context import PassContext
+from spirograd.transforms.lowering.lower_tasks import lower_tasks
 from validation import profiles
 
 FULL = replace(profiles.VULKAN, subgroup_size=8, exact_specials=(), exact_subnormals=())
@@ -82,10 +84,16 @@ def kernel(task: Op) -> Kernel:
     return Kernel("k", (), Region((), (task, Op(ops.yield_, VOID))))
 
 
+def lowered(k: Kernel, caps: Capabilities, group_size: int = 1) -> Op:
+    """The first task as what each invocation runs."""
+    context = PassContext(replace(caps, max_group_size=max(caps.max_group_size, group_size)), CompileOptions(group_size=group_size))
+    return lower_tasks(k, context).body.ops[0]
+
+
 def compile_task(k: Kernel, args: Args, caps: Capabilities = FULL, options: CompileOptions | None = None, group_size: int = 1) -> bytes:
     """The module of the first task, checked by spirv-val."""
-    module = emit_task(k.body.ops[0], k, args.block, caps, options or CompileOptions(), group_size).binary
-    validate(module, caps.profile)
+    module = emit_task(lowered(k, caps, group_size), k, args.block, caps, options or CompileOptions()).binary
+    validate(module, caps.target_name)
     return module
 
 

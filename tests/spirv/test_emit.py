@@ -194,11 +194,11 @@ def test_other_refusals() -> None:
     task = kit.serial(lambda b: b.store(args.refs[1], b.const(0), b.emit(ops.clz, b.const(1, u64))) and None)
     with pytest.raises(SpirogradUnsupportedError, match="clz of u64"):
         kit.compile_task(task, args)
-    empty = kit.serial(lambda b: None)
+    empty = kit.range_for(lambda b: (b.const(0), b.const(9)), lambda b, i: ())
     with pytest.raises(SpirogradUnsupportedError, match="workgroup of 4096"):
         kit.compile_task(empty, args, group_size=4096)
-    with pytest.raises(SpirogradUnsupportedError, match="profile cpu"):
-        emit_task(empty.body.ops[0], empty, args.block, replace(kit.FULL, profile="cpu"), CompileOptions(), 1)
+    with pytest.raises(SpirogradUnsupportedError, match="target cpu"):
+        emit_task(kit.lowered(empty, kit.FULL), empty, args.block, replace(kit.FULL, target_name="cpu"), CompileOptions())
 
 
 def sum_of(t: DType, kind: str, args: kit.Args) -> kit.Kernel:

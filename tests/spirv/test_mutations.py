@@ -26,19 +26,19 @@ def modules() -> list[mutations.Module]:
 
 
 def test_modules_are_right_before(modules: list[mutations.Module]) -> None:
-    """Else every fault would be caught. Both profiles are there, and taking a module apart loses nothing."""
-    assert {module.profile for module in modules} == {"vulkan", "wgpu"}
+    """Else every fault would be caught. Both targets are there, and taking a module apart loses nothing."""
+    assert {module.target for module in modules} == {"vulkan", "wgpu"}
     for module in modules:
         assert Parts.of(module.binary).to_bytes() == module.binary
-        validate(module.binary, module.profile)
-        if module.profile == "wgpu":
+        validate(module.binary, module.target)
+        if module.target == "wgpu":
             check_for_naga(module.binary)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_faults_are_caught(modules: list[mutations.Module], kind: Kind) -> None:
     faults = mutations.make_faults(modules, [kind], FAULTS, seed=1)
-    assert {fault.module.profile for fault in faults} == set(kind.profiles), "no module of the corpus has what it takes"
+    assert {fault.module.target for fault in faults} == set(kind.targets), "no module of the corpus has what it takes"
     for found in mutations.examine_all(faults, jobs=2):
         known = found.known
         assert found.caught or known is not None, f"passes: {kind.name}, {found.fault.module}: {found.fault.what}"
@@ -55,7 +55,7 @@ def test_what_passes_is_listed_truly(modules: list[mutations.Module]) -> None:
 @pytest.mark.parametrize("lost", ["validate", "check_for_naga"])
 def test_a_check_that_sees_nothing_is_noticed(modules: list[mutations.Module], monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
     if lost == "validate":
-        monkeypatch.setattr(mutations, "validate", lambda module, profile: None)
+        monkeypatch.setattr(mutations, "validate", lambda module, target: None)
         kinds = [kind for kind in KINDS if kind.name == "merge instruction dropped"]
     else:
         monkeypatch.setitem(mutations.OWN_CHECKS, "wgpu", lambda module: None)
@@ -76,7 +76,7 @@ def test_crashes_of_checks_do_not_count_as_caught(modules: list[mutations.Module
         raise KeyError(1)
 
     monkeypatch.setitem(mutations.OWN_CHECKS, "wgpu", broken)
-    module = next(module for module in modules if module.profile == "wgpu")
+    module = next(module for module in modules if module.target == "wgpu")
     found = mutations.examine(mutations.Fault(module, "none", "as it was", module.binary))
     assert found.crash and not found.caught
 

@@ -68,7 +68,7 @@ def test_names(kernel, caps):
 @pytest.mark.parametrize("keep", [False, True])
 def test_sources_and_lines(kernel, caps, keep):
     module = _module(kernel, caps, keep)
-    validate(module, caps.profile)
+    validate(module, caps.target_name)
     lines = Path(__file__).read_text(encoding="utf-8")
     sources = [words for opcode, words in instructions(module) if opcode == _OP_SOURCE]
     assert len(sources) == 1

@@ -41,7 +41,7 @@ def test_random_kernels_are_valid(caps: Capabilities, seed: int) -> None:
 def test_validation_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     monkeypatch.setenv("SG_VALIDATE", "1")
-    monkeypatch.setattr("spirograd.spirvgen.emit.validate", lambda data, profile: seen.append((data, profile)))
+    monkeypatch.setattr("spirograd.spirvgen.emit.validate", lambda data, target: seen.append((data, target)))
     compiled = compile_kernel(random_kernel(1, kit.FULL), kit.FULL, CompileOptions())
     assert seen == [(module, "vulkan") for module in compiled.binaries]
 

@@ -77,7 +77,7 @@ def write(path: Path, settings: dict[str, str], cases: list[Case]) -> None:
 
 def transformed(settings: dict[str, str], source: str) -> str:
     fields = dict(_FULL) | {key: ast.literal_eval(value) for key, value in (f.split("=") for f in settings.get("caps", "").split())}
-    caps = Capabilities(str(fields.pop("profile", "vulkan")), **fields)
+    caps = Capabilities(str(fields.pop("target_name", "vulkan")), **fields)
     kernel = parse(source)
     before = settings.get("level", "kernel")
     verify(kernel, before)

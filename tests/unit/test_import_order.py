@@ -52,7 +52,7 @@ MODULE_ALLOWED = {
 }
 # Imports inside of functions. Each has a reason; nothing else may.
 LATE = {
-    # Large libraries that other profiles do without.
+    # Large libraries that other targets do without.
     ("compiler", "spirograd.llvmgen.emit"),
     ("compiler", "spirograd.llvmgen.toolchain"),
     ("compiler", "spirograd.spirvgen.disasm"),
@@ -84,12 +84,11 @@ MODULES = {_module(path): path for path in FILES}
 
 
 def _imports(path: Path) -> list[tuple[str, int, bool]]:
-    """(module imported, line, whether inside of a function); blocks under TYPE_CHECKING are for type checkers only."""
+    """(module imported, line, whether inside of a function). Blocks under TYPE_CHECKING count, too: only type checkers run them, but
+    readers do."""
     found: list[tuple[str, int, bool]] = []
 
     def visit(node: ast.AST, late: bool) -> None:
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            return
         if isinstance(node, ast.Import):
             found.extend((alias.name, node.lineno, late) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -11,7 +11,7 @@ from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError
 from spirograd.base.near_names import NoAttribute
 from spirograd.ir.nodes import Layout
 from spirograd.lang import scalar
-from spirograd.lang.data import partners, transfer, tree
+from spirograd.lang.data import shadows, transfer, tree
 from spirograd.lang.data.enums import Layout as Arrangement
 from spirograd.lang.data.index_space import IndexSpace
 from spirograd.lang.data.scalar_field import UNPLACED, BuildElement, Field, ScalarField, element_index, shape_tuple
@@ -42,7 +42,7 @@ class MatrixField(ScalarField):
         self.arrangement = arrangement
         self._build = build
 
-    def _partner(self, role: str) -> ScalarField:
+    def _shadow(self, role: str) -> ScalarField:
         return type(self)(self.element_shape, self.dtype, self._build, arrangement=self.arrangement, role=role, primal=self)
 
     @property
@@ -72,7 +72,7 @@ class MatrixField(ScalarField):
         addresses = self._addresses(key)
 
         def write(component: int, value: Any) -> None:
-            partners.host_write(self, key, component)
+            shadows.host_write(self, key, component)
             self._write(addresses[component], value)
 
         return self._build([self._read(a) for a in addresses], self.element_shape, write)
@@ -80,7 +80,7 @@ class MatrixField(ScalarField):
     def __setitem__(self, key: Any, value: Any) -> None:
         data = np.broadcast_to(self._number(value), self.element_shape).reshape(-1)
         addresses = self._addresses(key)
-        partners.host_write(self, key)
+        shadows.host_write(self, key)
         for a, v in zip(addresses, data):
             self._write(a, v)
 
@@ -110,7 +110,7 @@ class ComponentField(ScalarField):
         self.key = whole.key
         self.whole = whole
         self.component = component
-        self._partners: dict[str, ComponentField] = {}
+        self._shadows: dict[str, ComponentField] = {}
 
     @property
     def placed(self) -> bool:
@@ -136,7 +136,7 @@ class ComponentField(ScalarField):
     def _of(self, whole: ScalarField | None, role: str) -> ComponentField | None:
         if not isinstance(whole, MatrixField):
             return None
-        return self._partners.setdefault(role, ComponentField(whole, self.component))
+        return self._shadows.setdefault(role, ComponentField(whole, self.component))
 
     @property
     def grad(self) -> ComponentField | Any:
@@ -243,7 +243,7 @@ class StructField(Field):
         for m in self.members.values():
             m.share(space)
 
-    def _partner(self, role: str) -> StructField | None:
+    def _shadow(self, role: str) -> StructField | None:
         found = {k: getattr(m, role) for k, m in self.members.items()}
         found = {k: m for k, m in found.items() if m is not None}
         return StructField(found, self.methods, self._make, f"{self.name}.{role}", self.arrangement) if found else None
@@ -251,12 +251,12 @@ class StructField(Field):
     @property
     def grad(self) -> StructField | Any:
         """The gradients of the members that have them; None if none has."""
-        return self._partner("grad")
+        return self._shadow("grad")
 
     @property
     def dual(self) -> StructField | Any:
         """The tangents of the members that have them; None if none has."""
-        return self._partner("dual")
+        return self._shadow("dual")
 
     def has_grad(self) -> bool:
         """Whether a member has memory for gradients."""
@@ -327,10 +327,10 @@ def _scalars(f: Any) -> list[ScalarField]:
     return [f]
 
 
-def _partners(f: Any, role: str) -> Any:
+def _shadows(f: Any, role: str) -> Any:
     """The gradients (tangents) of those members of ``f`` that asked for them, or None."""
     if isinstance(f, StructField):
-        found = {k: _partners(m, role) for k, m in f.members.items()}
+        found = {k: _shadows(m, role) for k, m in f.members.items()}
         found = {k: p for k, p in found.items() if p is not None}
         return StructField(found, f.methods, f._make, f.name, f.arrangement) if found else None
     return (f.grad if role == "grad" else f.dual) if getattr(f, f"needs_{role}") else None
@@ -345,7 +345,7 @@ def place_by_shape(f: Any, shape: Any, order: str | None, offset: Any) -> None:
     extents = shape_tuple(shape)
     axes = _axis_order(order, len(extents))
     arrangement = getattr(f, "arrangement", Arrangement.AOS)
-    for whole in (f, _partners(f, "grad"), _partners(f, "dual")):
+    for whole in (f, _shadows(f, "grad"), _shadows(f, "dual")):
         if whole is not None:
             for part in _scalars(whole) if arrangement is Arrangement.SOA else [whole]:
                 _dense_levels(extents, axes, order).place(part, offset=offset)

@@ -11,7 +11,7 @@ import numpy as np
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError
 from spirograd.lang import context, ops, scalar
-from spirograd.lang.data import partners, transfer
+from spirograd.lang.data import shadows, transfer
 from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.scalar_field import BuildElement, converted, element_index, exported, matching, shared_array
 from spirograd.lang.data.transfer import Array, HostView
@@ -45,8 +45,8 @@ class Ndarray(HostScope):
         if (needs_grad or needs_dual) and not self.dtype.is_float:
             raise SpirogradRuntimeError(f"only arrays of floats have gradients, not of {self.dtype}")
         self.needs_dual = needs_dual
-        self._grad: Ndarray | None = partners.note(self._like(), "grad", self) if needs_grad else None
-        self._dual: Ndarray | None = partners.note(self._like(), "dual", self) if needs_dual else None
+        self._grad: Ndarray | None = shadows.register(self._like(), "grad", self) if needs_grad else None
+        self._dual: Ndarray | None = shadows.register(self._like(), "dual", self) if needs_dual else None
 
     def _like(self) -> Ndarray:
         return type(self)(self.dtype, self.shape, self.element_shape, False, self._build, self.layout)
@@ -109,7 +109,7 @@ class Ndarray(HostScope):
             wanted = f"of {self.dtype} and shape {self.view.full_shape}"
             raise SpirogradValueError(f"`{role}` of an ndarray {wanted} must be an ndarray {wanted}, got {found}")
         self._forget_launches()
-        return None if new is None else partners.note(new, role, self)
+        return None if new is None else shadows.register(new, role, self)
 
     def _forget_launches(self) -> None:
         """What launches keep of this array names its gradient and its tangents."""
@@ -128,7 +128,7 @@ class Ndarray(HostScope):
         """Have arrays of tangents of this array and of its gradient, whether or not they were asked for; all zeros where they are new."""
         for array, role in ((self, "dual"), (self.grad, "grad_dual")):
             if array is not None and array.dual is None:
-                array._dual = partners.note(array._like(), role, array)
+                array._dual = shadows.register(array._like(), role, array)
                 self._forget_launches()
 
     def __repr__(self) -> str:
@@ -165,7 +165,7 @@ class Ndarray(HostScope):
         size = self.dtype.size
 
         def write(component: int, value: Any) -> None:
-            partners.host_write(self, key, component)
+            shadows.host_write(self, key, component)
             self._write_scalars(address + component * size, value)
 
         return self._build(out.tolist(), self.element_shape, write)
@@ -173,7 +173,7 @@ class Ndarray(HostScope):
     def __setitem__(self, key: Any, value: Any) -> None:
         address = self._address(key)
         data = np.broadcast_to(self._element(value), self.element_shape)
-        partners.host_write(self, key)
+        shadows.host_write(self, key)
         self._write_scalars(address, data)
 
     def clear_element(self, key: Any, component: int | None) -> None:
@@ -194,7 +194,7 @@ class Ndarray(HostScope):
     def fill(self, value: Any) -> None:
         """Set all elements to ``value``: a number, or a vector or matrix of the element shape."""
         element = self._element(value)
-        partners.host_write(self)
+        shadows.host_write(self)
         transfer.fill(self.allocation, self.view, element)
 
     def copy_from(self, other: Any) -> None:
@@ -203,7 +203,7 @@ class Ndarray(HostScope):
             raise SpirogradTypeError(f"`copy_from` takes an ndarray, not {scalar.describe(other)}")
         if other.shape != self.shape or other.element_shape != self.element_shape:
             raise SpirogradValueError(f"an ndarray of shape {self.shape} cannot copy from shape {other.shape}")
-        partners.host_write(self, source=other)
+        shadows.host_write(self, source=other)
         transfer.copy(self.allocation, self.view, other.tree.allocation, other.view)
 
     def to_numpy(self, dtype: Any = None, *, copy: bool = True) -> Array:
@@ -215,7 +215,7 @@ class Ndarray(HostScope):
     def from_numpy(self, array: Any) -> None:
         """Set the contents; raises ValueError if the shape is not ``shape`` + ``element_shape``."""
         data = matching(array, self.view, "the ndarray")
-        partners.host_write(self)
+        shadows.host_write(self)
         transfer.write(self.allocation, self.view, data)
 
     def to_torch(self, device: Any = None, *, copy: bool = True) -> Any:
@@ -249,17 +249,17 @@ class Ndarray(HostScope):
 
     def __reduce__(self) -> tuple[Any, ...]:
         made_from = (self.dtype, self.shape, self.element_shape, self.grad is not None, self._build, self.layout, self.needs_dual)
-        partners = [p.to_numpy() if p is not None else None for p in (self.grad, self.dual if self.needs_dual else None)]
-        return (_unpickle, (type(self), made_from, self.to_numpy(), partners))
+        shadows = [p.to_numpy() if p is not None else None for p in (self.grad, self.dual if self.needs_dual else None)]
+        return (_unpickle, (type(self), made_from, self.to_numpy(), shadows))
 
 
-def _unpickle(cls: type[Ndarray], made_from: tuple[Any, ...], data: Array, partners: list[Array | None]) -> Ndarray:
+def _unpickle(cls: type[Ndarray], made_from: tuple[Any, ...], data: Array, shadows: list[Array | None]) -> Ndarray:
     """An array of the current session with pickled contents."""
     new = cls(*made_from)
     new.from_numpy(data)
-    for partner, contents in zip((new.grad, new.dual), partners):
-        if partner is not None:
-            partner.from_numpy(contents)
+    for shadow, contents in zip((new.grad, new.dual), shadows):
+        if shadow is not None:
+            shadow.from_numpy(contents)
     return new
 
 

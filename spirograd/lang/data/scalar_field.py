@@ -25,7 +25,7 @@ from spirograd.base.wording import counted
 from spirograd.ir.addresses import NUMBERS, cell_offset
 from spirograd.ir.nodes import FieldRef, Layout
 from spirograd.lang import ops, scalar
-from spirograd.lang.data import partners, transfer
+from spirograd.lang.data import shadows, transfer
 from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.index_space import IndexSpace
 from spirograd.lang.data.layout import Digit, terms_of
@@ -186,16 +186,16 @@ class ScalarField(Field):
         self._view: HostView | None = None
         self._addresses_found: Layout | None = None
 
-    def _partner(self, role: str) -> ScalarField:
+    def _shadow(self, role: str) -> ScalarField:
         return type(self)(self.dtype, role=role, primal=self)
 
     def suggest_name(self, name: str) -> None:
         if self.name != f"field{self.key}" or self._ref is not None:
             return
         self.name = name
-        for partner in (self._grad, self._dual):
-            if partner is not None and partner._ref is None:
-                partner.name = f"{name}.{partner.role}"
+        for shadow in (self._grad, self._dual):
+            if shadow is not None and shadow._ref is None:
+                shadow.name = f"{name}.{shadow.role}"
 
     def take_name(self) -> None:
         """Go by the variable or attribute that the line which made the field assigns to, unless there is a better name."""
@@ -265,12 +265,12 @@ class ScalarField(Field):
         """Whether there is memory of the running session already."""
         return self.placed and self.snode.tree.has_memory()
 
-    def check_partners(self) -> None:
+    def check_shadows(self) -> None:
         """Raise if a gradient was asked for and has no place, or a component has none."""
         if not self.placed:
             raise SpirogradRuntimeError(f"field `{self.name}`: {self.components - len(self._places)} of its components have no place")
-        for wanted, partner, what in ((self.needs_grad, self._grad, "grad"), (self.needs_dual, self._dual, "dual")):
-            if wanted and (partner is None or not partner.placed):
+        for wanted, shadow, what in ((self.needs_grad, self._grad, "grad"), (self.needs_dual, self._dual, "dual")):
+            if wanted and (shadow is None or not shadow.placed):
                 raise SpirogradRuntimeError(
                     f"field `{self.name}` has needs_{what}=True, but its {what} has no place: place `{self.name}.{what}` too, "
                     f"call `lazy_{what}()` on the root, or declare the field with `shape=`"
@@ -300,10 +300,10 @@ class ScalarField(Field):
     def refs(self, role: str = "primal") -> FieldRef:
         """How kernels refer to this field ("primal"), its gradient ("grad") or its tangent ("dual")."""
         if role != "primal":
-            partner = self.grad if role == "grad" else self.dual
-            if partner is None or not partner.placed:
+            shadow = self.grad if role == "grad" else self.dual
+            if shadow is None or not shadow.placed:
                 raise SpirogradRuntimeError(f"field `{self.name}` has no {role}: declare it with `needs_{role}=True`")
-            found: FieldRef = partner.refs()
+            found: FieldRef = shadow.refs()
             return found
         if self._ref is None:
             self.take_name()
@@ -316,7 +316,7 @@ class ScalarField(Field):
     def grad(self: S) -> S | Any:
         """The field of gradients, which may have no place (see `has_grad`); None for integers and for gradients themselves."""
         if self._grad is None and self.role == "primal" and self.dtype.is_float:
-            self._grad = partners.note(self._partner("grad"), "grad", self)
+            self._grad = shadows.register(self._shadow("grad"), "grad", self)
         return self._grad
 
     @property
@@ -324,7 +324,7 @@ class ScalarField(Field):
         """The field of tangents of forward mode, which may have no place (see `has_dual`); None for integers and for tangents."""
         if self._dual is None and self.role in _DUALS and self.dtype.is_float:
             role = _DUALS[self.role]
-            self._dual = partners.note(self._partner(role), role, self)
+            self._dual = shadows.register(self._shadow(role), role, self)
         return self._dual
 
     def make_duals(self) -> None:
@@ -378,7 +378,7 @@ class ScalarField(Field):
         if not scalar.is_number(value):
             raise SpirogradTypeError(f"an element of field `{self.name}` is a {self.dtype}, not {scalar.describe(value)}")
         address = self._addresses(key)[0]
-        partners.host_write(self, key)
+        shadows.host_write(self, key)
         self._write(address, value)
 
     def clear_element(self, key: Any, component: int | None) -> None:
@@ -397,7 +397,7 @@ class ScalarField(Field):
     def fill(self, value: Any) -> None:
         """Set all elements to ``value``."""
         number = self._number(value)
-        partners.host_write(self)
+        shadows.host_write(self)
         transfer.fill(self.tree.allocation, self.view, number)
 
     def copy_from(self, other: Any) -> None:
@@ -406,7 +406,7 @@ class ScalarField(Field):
             raise SpirogradTypeError(f"`copy_from` takes a field, not {scalar.describe(other)}")
         if other.shape != self.shape or other.element_shape != self.element_shape:
             raise SpirogradValueError(f"field `{self.name}` of shape {self.shape} cannot copy from shape {other.shape}")
-        partners.host_write(self, source=other)
+        shadows.host_write(self, source=other)
         transfer.copy(self.tree.allocation, self.view, other.tree.allocation, other.view)
 
     def to_numpy(self, dtype: Any = None, *, copy: bool = True) -> Array:
@@ -421,7 +421,7 @@ class ScalarField(Field):
     def from_numpy(self, array: Any) -> None:
         """Set the contents; raises ValueError if the shape is not ``shape`` + element shape."""
         data = matching(array, self.view, f"field `{self.name}`")
-        partners.host_write(self)
+        shadows.host_write(self)
         transfer.write(self.tree.allocation, self.view, data)
 
     def to_torch(self, device: Any = None, *, copy: bool = True) -> Any:

@@ -123,12 +123,12 @@ class SNode(NearNames):
         for node in list(self.nodes):
             if not isinstance(node, Place):
                 node._lazy(role)
-        partners = []
+        shadows = []
         for field, origin in {id(n.field): (n.field, n.field.origin) for n in self.nodes if isinstance(n, Place)}.values():
-            partner = field.grad if role == "grad" else field.dual
-            if field.role == "primal" and partner is not None and not partner.placed and partner not in partners:
-                partners.append(partner)
-                partner.place_in(self, origin)
+            shadow = field.grad if role == "grad" else field.dual
+            if field.role == "primal" and shadow is not None and not shadow.placed and shadow not in shadows:
+                shadows.append(shadow)
+                shadow.place_in(self, origin)
 
     def pointer(self, *_: Any, **__: Any) -> NoReturn:
         """Sparse: raises SpirogradUnsupportedError."""
@@ -261,7 +261,7 @@ class Tree(NearNames):
         if self.closed:
             return
         for place in self.root.places:
-            place.field.check_partners()
+            place.field.check_shadows()
         self.nbytes = assign_offsets(self.root, is_root=True)[0]
         self.closed = True
 

@@ -20,6 +20,7 @@ from spirograd.llvmgen import abi
 from spirograd.llvmgen.toolchain import Library, host_caps, link, version
 from spirograd.runtime.device import Buffer, DeviceInfo
 from spirograd.runtime.devices import cpu_call, cpu_pool
+from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.fetching import ReadyFetch, check_range
 
 _ALIGNMENT = 256
@@ -152,9 +153,8 @@ class CpuDevice:
     # --- code ---
 
     def load(self, kernel: CompiledKernel) -> Executable:
-        """Link a kernel compiled with profile "cpu". Raises SpirogradRuntimeError for another profile or a missing symbol."""
-        if kernel.profile != "cpu":
-            raise SpirogradRuntimeError(f"kernel {kernel.name} was compiled for {kernel.profile}, not for the CPU")
+        """Link a kernel compiled with target "cpu". Raises SpirogradRuntimeError for another target or a missing symbol."""
+        check_target(kernel, "cpu", "the CPU")
         library = link(kernel.binaries[0], (abi.DRIVER,), self._imports)
         return Executable(kernel.name, cpu_call.caller(library.addresses[abi.DRIVER]), library)
 

@@ -25,7 +25,7 @@ _ALIGNMENT = 256
 _FIRST_ADDRESS = 1 << 32
 
 CAPS = Capabilities(
-    profile="interpreter",
+    target_name="interpreter",
     int8=True,
     int16=True,
     int64=True,
@@ -136,7 +136,7 @@ class InterpreterDevice:
 
     def load(self, kernel: CompiledKernel) -> Any:
         if kernel.run is None:
-            raise SpirogradRuntimeError(f"{kernel.name} was compiled for {kernel.profile}, not for the interpreter")
+            raise SpirogradRuntimeError(f"{kernel.name} was compiled for {kernel.target_name}, not for the interpreter")
         return kernel.run
 
     def launch(self, executable: Any, block: bytes | bytearray, counts: Sequence[int | None]) -> None:

@@ -6,27 +6,19 @@ import atexit
 import os
 import sys
 import weakref
-from typing import Generic, Protocol, TypeVar
+from typing import Any
 
 from spirograd.base.errors import SpirogradRuntimeError
 
 
-class Closable(Protocol):
-    """A device. `_abandon`: in a forked child its driver's threads do not exist, and nothing may be called any more."""
+class OpenDevices:
+    """Make one per kind of device, when its module is imported; devices `add` themselves when they are open, and `discard` when closed.
 
-    def close(self) -> None: ...
-
-    def _abandon(self) -> None: ...
-
-
-D = TypeVar("D", bound=Closable)
-
-
-class OpenDevices(Generic[D]):
-    """Make one per kind of device, when its module is imported; devices `add` themselves when they are open, and `discard` when closed."""
+    At exit they are closed in the order opposite to these imports. In a forked child their method ``_abandon`` is called.
+    """
 
     def __init__(self) -> None:
-        self._devices: weakref.WeakSet[D] = weakref.WeakSet()
+        self._devices: weakref.WeakSet[Any] = weakref.WeakSet()
         self.add, self.discard = self._devices.add, self._devices.discard
         atexit.register(self._close_all)
         if hasattr(os, "register_at_fork"):

@@ -63,5 +63,5 @@ class _Nesting:
 
 
 def _refuse(caps: Capabilities, feature: str, what: str, op: Op) -> None:
-    message = f"this device (profile {caps.profile}) has no {feature}, which {what} needs"
+    message = f"this device (target {caps.target_name}) has no {feature}, which {what} needs"
     raise SpirogradUnsupportedError(message, op.loc, "use a wider or narrower type, or another device")

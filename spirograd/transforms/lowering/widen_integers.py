@@ -7,10 +7,12 @@ access in elements of 8 or 16 bits, that of 16-bit floats too, is accessed in wo
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, Type, Vec, f16, f32, i8, i16, i32, u1, u8, u16, u32, unsigned
 from spirograd.ir import ops
-from spirograd.ir.nodes import BufferRef, Kernel, Op, Reduction, Region, TaskAttr
+from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, SharedRef
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.lowering.narrow_parts import f32_from_half_bits, half_bits_from_f32, part_of_word
@@ -53,7 +55,6 @@ class _Widen(Rewriter):
             ops.bitcast: self._bitcast,
             ops.load: self._load,
             ops.store: self._store,
-            ops.task: self._task,
         }
 
     # --- types and structure -----------------------------------------------------------------------------------------------
@@ -156,48 +157,26 @@ class _Widen(Rewriter):
     def _in_words(self, ref: BufferRef) -> bool:
         return ref.dtype in self.missing or not self.caps.stores(ref.dtype)
 
+    def _widened(self, op: Op) -> Op:
+        """An access to shared memory, whose elements may have any type that values have."""
+        ref = replace(op.attr, dtype=self._scalar(op.attr.dtype))
+        return self.b.append(Op(op.code, self._type(op.type), self.args(op), ref, (), op.loc))
+
     def _load(self, op: Op) -> Op:
-        ref: BufferRef = op.attr
+        ref = op.attr
+        if isinstance(ref, SharedRef):
+            return self._widened(op)
         if not self._in_words(ref):
             return self.copy(op)
         (index,) = self.args(op)
         return self._from_bits(part_of_word(self.b, ref, index).load(self.b), ref.dtype)
 
     def _store(self, op: Op) -> Op:
-        ref: BufferRef = op.attr
+        ref = op.attr
+        if isinstance(ref, SharedRef):
+            return self._widened(op)
         if not self._in_words(ref):
             return self.copy(op)
         index, value = self.args(op)
         bits = self._to_bits(value, ref.dtype)
         return part_of_word(self.b, ref, index).store(self.b, bits)
-
-    # --- reductions --------------------------------------------------------------------------------------------------------
-
-    def _task(self, op: Op) -> Op:
-        """Accumulators in the wide type begin at its identity, and are combined without wrapping: they are put right where they come in."""
-        attr: TaskAttr = op.attr
-        if not any(r.dtype in self.missing for r in attr.reductions):
-            return self.copy(op)
-        reductions = tuple([Reduction(r.kind, self._scalar(r.dtype)) for r in attr.reductions])
-        bounds, body, finish = op.regions
-        regions = (self.region(bounds), self._accumulating(body, 1, attr), self._accumulating(finish, 0, attr))
-        new_attr = TaskAttr(attr.kind, attr.name, attr.group_size, reductions)
-        return self.b.append(Op(op.code, op.type, (), new_attr, regions, op.loc))
-
-    def _accumulating(self, region: Region, first: int, attr: TaskAttr) -> Region:
-        """``region``, whose parameters from ``first`` on are accumulators."""
-        params = tuple([self._param(p) for p in region.params])
-        self.b.begin()
-        for old, new, reduction in zip(region.params[first:], params[first:], attr.reductions):
-            if reduction.dtype in self.missing:
-                self.env[old] = self._in_range(new, reduction)
-        for op in region.ops[:-1]:
-            self.visit(op)
-        return Region(params, self.b.end(self.args(region.ops[-1])).ops)
-
-    def _in_range(self, value: Op, reduction: Reduction) -> Op:
-        t = reduction.dtype
-        if reduction.kind not in ("min", "max"):
-            return self._wrapped(value, t)
-        b, wide = self.b, _WIDE[t]
-        return b.emit(ops.max_, b.emit(ops.min_, value, b.const(int(t.max), wide)), b.const(int(t.min), wide))

@@ -326,8 +326,8 @@ def test_what_lies_without_a_dual_is_noted(f64):
             z[i] = y[5 - i] * 2.0 + x[i]
 
     found = derived(traced(f, [data(), data(), data()]), without=("y",))
-    assert [p.ref.name for p in found.gaps] == ["y"] == [p.ref.name for p in found.gapped]
-    assert [p.ref.name for p in found.sources] == ["x"] and [p.ref.name for p in found.sinks] == ["z"]
+    assert [p.ref.name for p in found.inactive_writes] == ["y"] == [p.ref.name for p in found.inactive_reads]
+    assert [p.ref.name for p in found.active_inputs] == ["x"] and [p.ref.name for p in found.active_outputs] == ["z"]
 
 
 def test_a_returned_value_loses_its_tangent_loudly(f64):
@@ -362,11 +362,11 @@ def test_random_kernels_do_what_they_did(make):
         args, tree = random_arguments(seed, 7) if make == "values" else memory_arguments(seed)
         again, tree_again = random_arguments(seed, 7) if make == "values" else memory_arguments(seed)
 
-        def partner(ref):
+        def shadow(ref):
             return replace(ref, role="dual", tree=99) if isinstance(ref, FieldRef) else replace(ref, role="dual")
 
         try:
-            found = forward(kernel, partner, CTX)
+            found = forward(kernel, shadow, CTX)
         except SpirogradUnsupportedError:
             continue
         verify(found.kernel, "kernel")

@@ -193,10 +193,10 @@ def test_no_gate_where_iterations_cannot_be_counted():
 # --- what becomes of them --------------------------------------------------------------------------------------------------
 
 
-def gated(profile="vulkan", counts=(None,)):
+def gated(target="vulkan", counts=(None,)):
     w = Writer()
     kernel = w.kernel(lambda i: w.when(w.positive(i), lambda: [w.recorded(count) for count in counts]))
-    return sizing(kernel, PassContext(Capabilities(profile), CompileOptions()))
+    return sizing(kernel, PassContext(Capabilities(target), CompileOptions()))
 
 
 @pytest.mark.parametrize("numbers", [[3, -1, 0, 5, 7], [-2, -3], [4]], ids=str)

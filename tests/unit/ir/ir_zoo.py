@@ -98,6 +98,7 @@ arg ScalarArg("n", i32)
 arg ArrayArg("x", f32, 1)
 ref x = BufferRef("x", Slot("array", index=1), f32)
 ref temps = BufferRef("temps", Slot("temps", offset=8), u32)
+ref shared = SharedRef("shared", f32, 64)
 function "twice" { (%p: f32)
   %d = add(%p, %p) : f32
   yield(%d)
@@ -128,6 +129,19 @@ function "parts" { (%p: f32)
     + """    %u = const[3]() : u32
     %was = cas[temps](%zero, %u, %u) : u32
     barrier()
+    yield()
+  }
+  task[TaskAttr("invocations", "third", group_size=64)]() {
+    %first = builtin[BuiltIn.LOCAL]() : i32
+    %groups = builtin[BuiltIn.WORKGROUPS]() : i32
+    %lane = builtin[BuiltIn.LANE]() : i32
+    %mine = load[x](%first) : f32
+    %ours = subgroup_reduce["add"](%mine) : f32
+    %other = subgroup_shuffle[1](%ours) : f32
+    store[shared](%lane, %other)
+    workgroup_barrier()
+    %theirs = load[shared](%first) : f32
+    store[x](%groups, %theirs)
     yield()
   }
   task[TaskAttr("range_for", "second", group_size=64, reductions=(Reduction("add", f32), Reduction("max", i32)))]() {

@@ -410,7 +410,7 @@ def test_seed_and_missing_entries() -> None:
 def test_device_memory() -> None:
     device = interpreter.open()
     a, b = device.allocate(100), device.allocate(0)
-    assert a.address % 256 == 0 and b.nbytes >= 16 and device.caps.profile == "interpreter"
+    assert a.address % 256 == 0 and b.nbytes >= 16 and device.caps.target_name == "interpreter"
     data = bytes(range(100))
     device.upload(a, 4, memoryview(data)[:50])
     out = bytearray(54)

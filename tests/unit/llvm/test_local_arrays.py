@@ -14,7 +14,7 @@ from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Op
-from spirograd.llvmgen import local_arrays
+from spirograd.llvmgen import module
 from spirograd.runtime.devices import cpu
 
 _WIDTH = 5
@@ -118,7 +118,7 @@ def test_stack_memory_holds_the_same_values(seed: int, monkeypatch: pytest.Monke
     data = np.arange(32, dtype=np.int32) * 12345 % 1009
     results: list[Any] = []
     for limit in (0, 1000):
-        monkeypatch.setattr(local_arrays, "LARGEST_REGISTER", limit)
+        monkeypatch.setattr(module, "LARGEST_REGISTER", limit)
         p = _program(seed, len(data))
         p.compile(CompileOptions(opt_level=1))
         assert (" alloca " in p.text) == (limit == 0)

@@ -68,8 +68,8 @@ def make_kernel(code: OpCode, t: DType) -> Kernel:
     return Kernel("probe", (), b.end())
 
 
-def expanded(code: OpCode, t: DType, profile: str) -> Kernel:
-    return expand_math(make_kernel(code, t), PassContext(Capabilities(profile=profile), CompileOptions()))
+def expanded(code: OpCode, t: DType, target: str) -> Kernel:
+    return expand_math(make_kernel(code, t), PassContext(Capabilities(target_name=target), CompileOptions()))
 
 
 def run(kernel: Kernel, *inputs: Any, fuse: bool = False) -> Any:

@@ -15,7 +15,7 @@ from spirograd.ir.ops import BY_NAME
 
 LONG = np.longdouble
 N = 20_000
-PROFILE = {f16: "cpu", f32: "cpu", f64: "vulkan"}
+TARGET = {f16: "cpu", f32: "cpu", f64: "vulkan"}
 REFERENCE: dict[str, Any] = {
     "exp": np.exp,
     "log": np.log,
@@ -86,7 +86,7 @@ def ulps(value: Any, reference: Any, t: DType) -> Any:
 @pytest.mark.parametrize("fuse", [False, True], ids=["unfused", "fused"])
 @pytest.mark.parametrize(("t", "name"), CASES, ids=[f"{t.name}-{n}" for t, n in CASES])
 def test_error_bound(t: DType, name: str, fuse: bool) -> None:
-    kernel = expanded(BY_NAME[name], t, PROFILE[t])
+    kernel = expanded(BY_NAME[name], t, TARGET[t])
     bound = (BOUND_F32 if t is f32 else BOUND_F64)[name]
     for group in operands(t, name):
         with np.errstate(all="ignore"):
@@ -121,7 +121,7 @@ def same_bits(value: Any, expected: Any) -> Any:
 def test_special_values(t: DType, name: str) -> None:
     x = np.array([a for a, _ in UNARY[name]], t.np)
     expected = np.array([b for _, b in UNARY[name]], t.np)
-    value = run(expanded(BY_NAME[name], t, PROFILE[t]), x)
+    value = run(expanded(BY_NAME[name], t, TARGET[t]), x)
     assert same_bits(value, expected).all(), list(zip(x, value, expected))
 
 
@@ -138,7 +138,7 @@ def test_special_pairs(t: DType, name: str, reference: Any) -> None:
         pairs = [(float(t.np.type(a)), float(t.np.type(b))) for a in SPECIAL for b in SPECIAL]
         expected = np.array([reference(a, b) for a, b in pairs]).astype(t.np)
     x, y = np.array(pairs, t.np).T
-    value = run(expanded(BY_NAME[name], t, PROFILE[t]), np.ascontiguousarray(x), np.ascontiguousarray(y))
+    value = run(expanded(BY_NAME[name], t, TARGET[t]), np.ascontiguousarray(x), np.ascontiguousarray(y))
     ordinary = np.isfinite(expected) & (expected != 0)
     right = same_bits(value, expected) | (ordinary & (ulps(value, expected.astype(LONG), t) <= 2))
     assert right.all(), [(p, v, e) for p, v, e, ok in zip(pairs, value, expected, right) if not ok]
@@ -148,14 +148,14 @@ def test_special_pairs(t: DType, name: str, reference: Any) -> None:
 def test_powers_of_negative_numbers_keep_the_sign_of_odd_exponents(t: DType) -> None:
     x = np.full(9, -2.0, t.np)
     y = np.arange(-4, 5).astype(t.np)
-    assert (run(expanded(ops.pow_, t, PROFILE[t]), x, y) == np.array([1 / 16, -1 / 8, 1 / 4, -1 / 2, 1, -2, 4, -8, 16])).all()
+    assert (run(expanded(ops.pow_, t, TARGET[t]), x, y) == np.array([1 / 16, -1 / 8, 1 / 4, -1 / 2, 1, -2, 4, -8, 16])).all()
 
 
 @pytest.mark.parametrize("t", [f32, f64], ids=str)
 @pytest.mark.parametrize("name", ["sin", "cos", "tan"])
 def test_huge_angles_stay_finite(t: DType, name: str) -> None:
     x = np.ldexp(np.linspace(1, 1.9, 1000), np.linspace(30, 127 if t is f32 else 1023, 1000).astype(int)).astype(t.np)
-    value = run(expanded(BY_NAME[name], t, PROFILE[t]), x)
+    value = run(expanded(BY_NAME[name], t, TARGET[t]), x)
     assert np.isfinite(value).all()
     assert name == "tan" or (np.abs(value) <= 1).all()
 
@@ -169,12 +169,12 @@ def test_half_precision_goes_through_single() -> None:
 
 
 @pytest.mark.parametrize(
-    ("profile", "t", "changes"), [("cpu", f64, False), ("vulkan", f32, False), ("vulkan", f64, True), ("cpu", f32, True)]
+    ("target", "t", "changes"), [("cpu", f64, False), ("vulkan", f32, False), ("vulkan", f64, True), ("cpu", f32, True)]
 )
-def test_only_what_the_back_end_lacks_is_expanded(profile: str, t: DType, changes: bool) -> None:
+def test_only_what_the_back_end_lacks_is_expanded(target: str, t: DType, changes: bool) -> None:
     inverse = (ops.asin, ops.acos, ops.atan2)  # expanded everywhere: see expand_math
     for code in MATH:
-        codes = {op.code for op in expanded(code, t, profile).walk()}
-        assert (code not in codes) == (changes or (profile == "vulkan" and code in inverse))
+        codes = {op.code for op in expanded(code, t, target).walk()}
+        assert (code not in codes) == (changes or (target == "vulkan" and code in inverse))
     rsqrt = make_kernel(ops.rsqrt, t)
     assert ops.rsqrt in {op.code for op in rsqrt.walk()}

@@ -28,6 +28,7 @@ from spirograd.spirvgen.emit import emit_task
 from spirograd.spirvgen.validate import validate
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.lowering.legalize import legalize
+from spirograd.transforms.lowering.lower_tasks import lower_tasks
 from spirograd.transforms.math.expand_math import expand_math
 from spirograd.transforms.simplification.simplify import simplify
 
@@ -62,16 +63,16 @@ class Runner:
         kernel, block = elementwise(code, t)
         caps = self.device.caps
         context = PassContext(caps, OPTIONS)
-        kernel = simplify(legalize(expand_math(kernel, context), context), context)
+        kernel = simplify(legalize(lower_tasks(expand_math(kernel, context), context), context), context)
         if self.arch == "cpu":
             entry, group = entry_names(kernel)[0], 1
             binary = compile_module(emit_kernel(kernel, block, caps, OPTIONS), caps, OPTIONS).object
         else:
-            entry, group = "main", 64
-            binary = emit_task(kernel.body.ops[0], kernel, block, caps, OPTIONS, group).binary
-            validate(binary, caps.profile)
+            entry, group = "main", kernel.body.ops[0].attr.group_size
+            binary = emit_task(kernel.body.ops[0], kernel, block, caps, OPTIONS).binary
+            validate(binary, caps.target_name)
         task = TaskInfo("loop", "range_for", entry, 0, 0, COUNT, group)
-        return CompiledKernel(code.name, caps.profile, "", block, (task,), (binary,))
+        return CompiledKernel(code.name, caps.target_name, "", block, (task,), (binary,))
 
     def run(self, code: OpCode, t: DType, *inputs: Any) -> Any:
         executable = self.device.load(self.build(code, t))
@@ -101,11 +102,11 @@ def expanded_type(runner: Runner) -> DType:
     return f32 if runner.arch == "cpu" else f64
 
 
-@pytest.mark.parametrize(("profile", "t"), [("cpu", f16), ("cpu", f32), ("vulkan", f64)])
-def test_expansions_are_legal_device_ir(profile: str, t: DType) -> None:
+@pytest.mark.parametrize(("target", "t"), [("cpu", f16), ("cpu", f32), ("vulkan", f64)])
+def test_expansions_are_legal_device_ir(target: str, t: DType) -> None:
     for code in MATH:
         kernel, _ = elementwise(code, t)
-        verify(expand_math(kernel, PassContext(Capabilities(profile=profile), OPTIONS)), "device")
+        verify(expand_math(kernel, PassContext(Capabilities(target_name=target), OPTIONS)), "device")
 
 
 @needs_long_double

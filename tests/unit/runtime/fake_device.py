@@ -12,7 +12,7 @@ from spirograd.runtime.device import Buffer, DeviceInfo
 class FakeDevice:
     def __init__(self, mappable=True, limit=1 << 40):
         self.info = DeviceInfo("fake", "fake", "0")
-        self.caps = Capabilities(profile="interpreter")
+        self.caps = Capabilities(target_name="interpreter")
         self.mappable = mappable
         self.limit = limit
         self.live = {}

@@ -17,17 +17,17 @@ CAPACITIES = (3, 2)
 COUNTS = [(100, 7), (0, 300), (63, None)]
 
 
-def heap(profile, threads, loop_limit, budget=None):
-    device = SimpleNamespace(caps=Capabilities(profile, loop_limit=loop_limit))
+def heap(target, threads, loop_limit, budget=None):
+    device = SimpleNamespace(caps=Capabilities(target, loop_limit=loop_limit))
     if threads:
         device.threads = threads
     memory = SimpleNamespace(allocate=lambda nbytes, zeroed: SimpleNamespace(address=4096, nbytes=nbytes))
     return TapeHeap(device, memory, budget)
 
 
-def kernel_of(profile, lanes=1):
+def kernel_of(target, lanes=1):
     tasks = tuple([TaskInfo(name, "range_for", name, 0, None, None, 64, lanes=lanes) for name in ("one", "two")])
-    kernel = CompiledKernel("k", profile, "key", ArgBlock((), 0, ""), tasks, (), 0)
+    kernel = CompiledKernel("k", target, "key", ArgBlock((), 0, ""), tasks, (), 0)
     kernel.tapes = TAPES
     return kernel
 
@@ -51,11 +51,11 @@ def check_apart(cut, elements):
             taken[tape.task] |= place
 
 
-@pytest.mark.parametrize(("profile", "loop_limit"), [("vulkan", 0), ("wgpu", 65535)])
+@pytest.mark.parametrize(("target", "loop_limit"), [("vulkan", 0), ("wgpu", 65535)])
 @pytest.mark.parametrize("counts", COUNTS)
-def test_no_two_elements_meet(profile, loop_limit, counts):
-    owner = heap(profile, 0, loop_limit)
-    cut = owner.cut(kernel_of(profile), counts, CAPACITIES)
+def test_no_two_elements_meet(target, loop_limit, counts):
+    owner = heap(target, 0, loop_limit)
+    cut = owner.cut(kernel_of(target), counts, CAPACITIES)
     assert owner.address == 4096
 
     def elements(_, tape, base, pitch):

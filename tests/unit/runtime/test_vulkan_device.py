@@ -28,7 +28,7 @@ def read(allocation, dtype=np.uint32, offset=0, count=None):
 
 def test_capabilities(vulkan):
     caps = vulkan.caps
-    assert caps.profile == "vulkan" and caps.buffer_address and caps.int64
+    assert caps.target_name == "vulkan" and caps.buffer_address and caps.int64
     assert caps.max_push_constants >= 128 and caps.max_group_size >= 128 and caps.max_allocation >= 1 << 30
     assert vulkan.info.arch == "vulkan" and vulkan.info.name and vulkan.info.driver
 

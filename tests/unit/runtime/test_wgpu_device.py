@@ -22,7 +22,7 @@ TWO = ((0,), (8,))
 def test_capabilities(open_wgpu):
     wgpu = open_wgpu()
     caps = wgpu.caps
-    assert caps.profile == "wgpu" and not caps.buffer_address and not caps.atomic_cas
+    assert caps.target_name == "wgpu" and not caps.buffer_address and not caps.atomic_cas
     assert not (caps.int8 or caps.int16 or caps.storage8 or caps.storage16 or caps.atomic_f32_minmax or caps.atomic_f64_add)
     limits = native(wgpu).limits
     assert caps.max_buffers == limits["max-storage-buffers-per-shader-stage"] >= 8

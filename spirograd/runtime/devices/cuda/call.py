@@ -35,8 +35,7 @@ _compile_lock = threading.Lock()
 
 Launch = Callable[[bytes, "tuple[int | None, ...]"], int]
 
-# What a launch reads, in 64-bit words: context, stream, number of tasks; then for each task its function, its group size, the most groups
-# it may have, and how many iterations stand for a number that only the device knows.
+# What a launch reads, in 64-bit words: context, stream, number of tasks; then for each task its function and its grid (see `grid_limits`).
 _HEADER, _TASK = 3, 4
 # The two entries of `extra` of cuLaunchKernel: the argument block and its size.
 _BUFFER_POINTER, _BUFFER_SIZE = 1, 2
@@ -114,19 +113,21 @@ filled:
 known:
   %given = call i64 @PyLong_AsLongLong(ptr %item)
   %minus = icmp eq i64 %given, -1
-  br i1 %minus, label %doubt, label %sized
+  br i1 %minus, label %doubt, label %divide
 doubt:
   %error = call ptr @PyErr_Occurred()
   %wrong = icmp ne ptr %error, null
-  br i1 %wrong, label %raise, label %sized
-sized:
-  %n = phi i64 [%fill, %filled], [%given, %known], [0, %doubt]
-  %some = icmp sgt i64 %n, 0
-  %less = sub i64 %n, 1
+  br i1 %wrong, label %raise, label %divide
+divide:
+  %some = icmp sgt i64 %given, 0
+  %less = sub i64 %given, 1
   %full = sdiv i64 %less, %group
   %more = add i64 %full, 1
   %most = call i64 @llvm.smin.i64(i64 %more, i64 %limit)
-  %chosen = select i1 %some, i64 %most, i64 0
+  %divided = select i1 %some, i64 %most, i64 0
+  br label %sized
+sized:
+  %chosen = phi i64 [%fill, %filled], [%divided, %divide]
   %grid = trunc i64 %chosen to i32
   %grid.p = getelementptr i32, ptr %groups, i64 %t
   store i32 %grid, ptr %grid.p
@@ -256,12 +257,12 @@ def compiled(driver: Driver) -> CallCode:
 
 @dataclass(slots=True, eq=False)
 class LaunchTask:
-    """One task: its function, threads of a group, the most groups, and the number of iterations that stands for an unknown one."""
+    """One task: its function and its grid (see `grid_limits`)."""
 
     function: int
     group_size: int
-    limit: int
-    fill: int
+    most: int
+    unknown: int
 
 
 def launcher(driver: Driver, context: int, stream: int, tasks: Sequence[LaunchTask]) -> tuple[Launch, Any]:
@@ -269,7 +270,7 @@ def launcher(driver: Driver, context: int, stream: int, tasks: Sequence[LaunchTa
     must live as long as it. It raises TypeError if ``block`` is not bytes, SystemError if ``counts`` is no tuple."""
     words = [context, stream, len(tasks)]
     for task in tasks:
-        words += [task.function, task.group_size, task.limit, task.fill]
+        words += [task.function, task.group_size, task.most, task.unknown]
     memory = (ctypes.c_uint64 * len(words))(*words)
     new: Any = ctypes.pythonapi.PyCFunction_NewEx
     new.restype = ctypes.py_object

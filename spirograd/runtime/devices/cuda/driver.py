@@ -16,6 +16,7 @@ from typing import Any
 
 from spirograd.base import knobs
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
+from spirograd.runtime.devices.streamed import DeviceLost
 
 # Where the driver lies: as the system finds it, then where containers and Windows' Linux have it without telling the loader.
 _LIBRARIES = (
@@ -104,10 +105,18 @@ class Driver:
         known = (name.value or f"CUDA error {code}".encode()).decode()
         return f"{known} ({text.value.decode(errors='replace')})" if text.value else known
 
+    def call(self, what: str, function: Any, *args: Any) -> None:
+        """Call one of the functions; raise as `check`."""
+        code = function(*args)
+        if code:
+            self.check(code, what)
+
     def check(self, code: int, what: str) -> None:
-        """Raise if ``code`` is an error: OutOfDeviceMemory or SpirogradRuntimeError, naming ``what`` was tried."""
+        """Raise if ``code`` is an error: OutOfDeviceMemory, DeviceLost or SpirogradRuntimeError, naming ``what`` was tried."""
         if code == _OUT_OF_MEMORY:
             raise OutOfDeviceMemory(f"CUDA: out of memory when trying to {what}")
+        if code in _FATAL:
+            raise DeviceLost(f"CUDA: cannot {what}: {self.describe(code)}{_cause(code)}")
         if code:
             raise SpirogradRuntimeError(f"CUDA: cannot {what}: {self.describe(code)}")
 
@@ -115,7 +124,7 @@ class Driver:
     def version(self) -> str:
         """The version of CUDA that the driver implements, such as "13.0"."""
         number = c_int()
-        self.check(self.driver_version(ctypes.byref(number)), "read the version of the driver")
+        self.call("read the version of the driver", self.driver_version, ctypes.byref(number))
         return f"{number.value // 1000}.{number.value % 1000 // 10}"
 
 
@@ -161,35 +170,6 @@ def take_driver() -> Driver:
     if driver.process != os.getpid():
         raise SpirogradRuntimeError(FORKED)
     return driver
-
-
-class Calls:
-    """Calls into the driver for one device. Fatal errors are remembered: CUDA repeats them at every call, whatever it is for.
-
-    ``trouble``: why the device cannot be used any more, or "".
-    """
-
-    def __init__(self, driver: Driver) -> None:
-        self.driver = driver
-        self.trouble = ""
-
-    def __call__(self, what: str, function: Any, *args: Any) -> None:
-        """Call ``function``. Raises OutOfDeviceMemory or SpirogradRuntimeError, naming ``what`` was tried."""
-        code = function(*args)
-        if code:
-            self.fail(code, what)
-
-    def fail(self, code: int, what: str) -> None:
-        """Raise what the error ``code`` of an attempt to do ``what`` means."""
-        if code in _FATAL:
-            self.trouble = f"the CUDA device was lost: {self.driver.describe(code)}{_cause(code)}; its memory is gone: start a new process"
-            raise SpirogradRuntimeError(self.trouble)
-        self.driver.check(code, what)
-
-    def check(self) -> None:
-        """Raise SpirogradRuntimeError if the device cannot be used any more."""
-        if self.trouble:
-            raise SpirogradRuntimeError(self.trouble)
 
 
 def _cause(code: int) -> str:

@@ -10,15 +10,15 @@ import contextlib
 import ctypes
 import os
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from spirograd.runtime.devices.cuda.driver import Calls
-from spirograd.runtime.devices.cuda.memory import new_event, pinned
+from spirograd.runtime.devices.cuda.fetching import CellReadback, Cells
+from spirograd.runtime.devices.cuda.memory import Memory, pinned
+from spirograd.runtime.devices.cuda.stream import Stream
 
 CHUNK_BYTES = 8 << 20
 CHUNKS = 12
@@ -28,8 +28,6 @@ _MOST_WORKERS = 8
 _ALIGNMENT = 64
 # Chunks that are filled or emptied while others are on their way.
 _IN_FLIGHT = CHUNKS - 2
-
-Wait = Callable[[str, Any, Any], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -46,25 +44,23 @@ class Chunk:
 
 
 class Transfers:
-    """Copies in the order of ``stream``. Not thread safe: the device's lock guards it. ``wait(what, query function, handle)`` waits."""
+    """Bytes between host and device in the order of ``stream``; asynchronous readbacks land in ``cells``. The device's lock guards it."""
 
-    def __init__(self, calls: Calls, stream: Any, wait: Wait) -> None:
-        self._calls = calls
-        self._driver = calls.driver
+    def __init__(self, stream: Stream, cells: Cells) -> None:
         self._stream = stream
-        self._wait = wait
+        self._driver = stream.driver
+        self._cells = cells
         self._chunks: list[Chunk] = []
         self._current = -1
         self._workers: ThreadPoolExecutor | None = None
 
-    def upload(self, target: int, data: memoryview) -> None:
-        """Copy host bytes to the device address ``target``; they may change afterwards."""
-        nbytes = len(data)
-        source = _address(data)
+    def upload(self, memory: Memory, offset: int, data: memoryview) -> None:
+        """Copy host bytes, which may change afterwards."""
+        nbytes, source, target = len(data), _address(data), memory.address + offset
         if nbytes <= SMALL_BYTES:
             place = self._room(nbytes)
             ctypes.memmove(place, source, nbytes)
-            self._calls("copy to the device", self._driver.copy_to_device, target, place, nbytes, self._stream)
+            self._to_device(target, place, nbytes)
             return
         filling: deque[tuple[Chunk, Future[int], int, int]] = deque()
         try:
@@ -81,17 +77,18 @@ class Transfers:
 
     def _send(self, target: int, chunk: Chunk, filled: Future[int], start: int, size: int) -> None:
         filled.result()
-        self._calls("copy to the device", self._driver.copy_to_device, target + start, chunk.address, size, self._stream)
+        self._to_device(target + start, chunk.address, size)
         self._record(chunk)
 
-    def download(self, source: int, out: memoryview) -> None:
-        """Copy from the device address ``source`` into host memory; done on return."""
-        nbytes = len(out)
-        target = _address(out)
+    def download(self, memory: Memory, offset: int, out: memoryview) -> None:
+        """Copy to the host; done on return."""
+        if not len(out):
+            return
+        nbytes, source, target = len(out), memory.address + offset, _address(out)
         if nbytes <= SMALL_BYTES:
             place = self._room(nbytes)
-            self._calls("copy from the device", self._driver.copy_to_host, place, source, nbytes, self._stream)
-            self._wait("copy from the device", self._driver.stream_query, self._stream)
+            self._to_host(place, source, nbytes)
+            self._stream.finish()
             ctypes.memmove(target, place, nbytes)
             return
         coming: deque[tuple[Chunk, int, int]] = deque()
@@ -102,7 +99,7 @@ class Transfers:
                     moving.append(self._receive(target, *coming.popleft()))
                 size = min(CHUNK_BYTES, nbytes - start)
                 chunk = self._next()
-                self._calls("copy from the device", self._driver.copy_to_host, chunk.address, source + start, size, self._stream)
+                self._to_host(chunk.address, source + start, size)
                 self._record(chunk)
                 coming.append((chunk, start, size))
             while coming:
@@ -111,9 +108,28 @@ class Transfers:
             wait(moving)
 
     def _receive(self, target: int, chunk: Chunk, start: int, size: int) -> Future[int]:
-        self._wait("copy from the device", self._driver.event_query, chunk.event)
+        self._stream.wait(chunk.event)
         chunk.emptied = self._move(target + start, chunk.address, size)
         return chunk.emptied
+
+    def fetch(self, memory: Memory, offset: int, nbytes: int) -> CellReadback:
+        readback = CellReadback(self._stream, self._cells.take(nbytes), nbytes)
+        self._to_host(readback.cell.address, memory.address + offset, nbytes)
+        self._stream.record(readback.cell.event)
+        return readback
+
+    def fill(self, memory: Memory, offset: int, nbytes: int, word: int) -> None:
+        self._driver.call("fill memory", self._driver.fill, memory.address + offset, word, nbytes // 4, self._stream.handle)
+
+    def copy(self, target: Memory, target_offset: int, source: Memory, source_offset: int, nbytes: int) -> None:
+        to, of = target.address + target_offset, source.address + source_offset
+        self._driver.call("copy memory", self._driver.copy, to, of, nbytes, self._stream.handle)
+
+    def _to_device(self, target: int, source: int, nbytes: int) -> None:
+        self._driver.call("copy to the device", self._driver.copy_to_device, target, source, nbytes, self._stream.handle)
+
+    def _to_host(self, target: int, source: int, nbytes: int) -> None:
+        self._driver.call("copy from the device", self._driver.copy_to_host, target, source, nbytes, self._stream.handle)
 
     # --- chunks ---
 
@@ -132,20 +148,20 @@ class Transfers:
         if self._chunks and not self._chunks[self._current].recorded:
             self._record(self._chunks[self._current])  # covers the copies since the chunk was begun, and more
         if len(self._chunks) < CHUNKS:
-            self._chunks.append(Chunk(pinned(self._calls, CHUNK_BYTES), new_event(self._calls)))
+            self._chunks.append(Chunk(pinned(self._driver, CHUNK_BYTES), self._stream.event()))
             self._current = len(self._chunks) - 1
         else:
             self._current = (self._current + 1) % CHUNKS
         chunk = self._chunks[self._current]
         if chunk.recorded:
-            self._wait("copy between host and device", self._driver.event_query, chunk.event)
+            self._stream.wait(chunk.event)
         if chunk.emptied is not None:
             chunk.emptied.result()
         chunk.used, chunk.recorded, chunk.emptied = CHUNK_BYTES, False, None
         return chunk
 
     def _record(self, chunk: Chunk) -> None:
-        self._calls("record an event", self._driver.event_record, chunk.event, self._stream)
+        self._stream.record(chunk.event)
         chunk.recorded = True
 
     def _move(self, target: int, source: int, nbytes: int) -> Future[int]:

@@ -8,6 +8,7 @@ from typing import Any
 import vulkan as vk
 
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
+from spirograd.runtime.devices.streamed import DeviceLost
 
 ffi = vk.ffi
 lib = vk.lib
@@ -85,13 +86,14 @@ def device_functions(device: Any) -> Any:
 
 
 def check(result: int, what: str) -> None:
-    """Raise if a VkResult is an error: OutOfDeviceMemory or SpirogradRuntimeError, naming ``what`` was tried."""
+    """Raise if a VkResult is an error: OutOfDeviceMemory, DeviceLost or SpirogradRuntimeError, naming ``what`` was tried."""
     if result >= 0:
         return
     name = _RESULT_NAMES.get(result, f"VkResult {result}")
     if result in _OUT_OF_MEMORY:
         raise OutOfDeviceMemory(f"Vulkan: out of memory ({name}) when trying to {what}")
-    raise SpirogradRuntimeError(f"Vulkan: cannot {what}: {name}")
+    kind = DeviceLost if result == vk.VK_ERROR_DEVICE_LOST else SpirogradRuntimeError
+    raise kind(f"Vulkan: cannot {what}: {name}")
 
 
 def text(array: Any) -> str:

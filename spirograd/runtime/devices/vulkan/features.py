@@ -113,7 +113,7 @@ def query(physical: Any) -> Features:
     subnormals = tuple(bits for bits in (16, 32, 64) if getattr(v12, f"shaderDenormPreserveFloat{bits}"))
     together = v12.denormBehaviorIndependence == _INDEPENDENCE_NONE and len(subnormals) < 3
     caps = Capabilities(
-        profile="vulkan",
+        target_name="vulkan",
         **flags,  # type: ignore[arg-type]
         subgroup_size=v11.subgroupSize if has_subgroups else 0,
         subgroup_arithmetic=has_subgroups and bool(v11.subgroupSupportedOperations & _SUBGROUP_ARITHMETIC),

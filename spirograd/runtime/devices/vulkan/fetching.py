@@ -7,6 +7,7 @@ from typing import Any
 
 from spirograd.runtime.devices.vulkan.allocator import Allocator, Block
 from spirograd.runtime.devices.vulkan.api import ffi
+from spirograd.runtime.devices.vulkan.stream import Stream
 
 _SMALLEST_CELL = 64
 _FIRST_BLOCK = 1 << 14
@@ -21,6 +22,32 @@ class Cell:
     offset: int
     view: Any
     home: list[Cell]
+
+
+class CellReadback:
+    """A `Readback` into ``cell``, which it gives back at its end. The bytes are there when the timeline has passed ``value``."""
+
+    __slots__ = ("_nbytes", "_stream", "cell", "value")
+
+    def __init__(self, stream: Stream, cell: Cell, nbytes: int) -> None:
+        self._stream = stream
+        self._nbytes = nbytes
+        self.cell = cell
+        self.value = 0
+
+    def poll(self) -> bytes | None:
+        if self._stream.completed < self.value and self._stream.poll() < self.value:
+            return None
+        data: bytes = self.cell.view[: self._nbytes]
+        return data
+
+    def wait(self) -> None:
+        if self._stream.submitted < self.value:
+            self._stream.flush()
+        self._stream.wait(self.value)
+
+    def __del__(self) -> None:
+        self.cell.home.append(self.cell)
 
 
 class Cells:

@@ -9,8 +9,8 @@ from typing import Any
 
 import vulkan as vk
 
-from spirograd.base import knobs
 from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.runtime.devices.choice import listing, named_device
 from spirograd.runtime.devices.vulkan.api import (
     API_1_2,
     API_1_3,
@@ -173,18 +173,10 @@ def choose(instance: Instance) -> Any:
     if not devices:
         raise SpirogradRuntimeError("Vulkan is installed, but no driver offers a device")
     names = [text(basic_properties(d).deviceName) for d in devices]
-    listing = ", ".join(f"{i}: {name}" for i, name in enumerate(names))
-    wanted = knobs.get("SG_DEVICE").strip()
-    if wanted.isdigit():
-        if int(wanted) >= len(devices):
-            raise SpirogradRuntimeError(f"SG_DEVICE={wanted}: there is no such Vulkan device; there are {listing}")
-        return devices[int(wanted)]
-    if wanted:
-        found = [d for d, name in zip(devices, names) if wanted.lower() in name.lower()]
-        if not found:
-            raise SpirogradRuntimeError(f"SG_DEVICE={wanted}: no Vulkan device has this in its name; there are {listing}")
-        return found[0]
+    number = named_device(names, "Vulkan device")
+    if number is not None:
+        return devices[number]
     usable = [d for d in devices if basic_properties(d).apiVersion >= API_1_2]
     if not usable:
-        raise SpirogradRuntimeError(f"no Vulkan device supports Vulkan 1.2, which is needed; there are {listing}")
+        raise SpirogradRuntimeError(f"no Vulkan device supports Vulkan 1.2, which is needed; there are {listing(names)}")
     return min(usable, key=lambda d: _PREFERENCE.get(basic_properties(d).deviceType, 4))

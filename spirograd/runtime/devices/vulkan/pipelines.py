@@ -11,7 +11,7 @@ from typing import Any
 
 import vulkan as vk
 
-from spirograd.runtime.devices.grid import check_module
+from spirograd.runtime.devices.artifacts import check_module
 from spirograd.runtime.devices.vulkan.api import NULL, check, ffi, struct
 
 _MAGIC = b"SGVP"

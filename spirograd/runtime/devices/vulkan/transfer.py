@@ -8,6 +8,7 @@ from typing import Any
 
 from spirograd.runtime.devices.vulkan.allocator import Block, Range
 from spirograd.runtime.devices.vulkan.api import ffi
+from spirograd.runtime.devices.vulkan.fetching import CellReadback, Cells
 from spirograd.runtime.devices.vulkan.stream import SLOTS, STAGING_BYTES, Slot, Stream
 
 # vkCmdUpdateBuffer carries up to 64 KiB inside the command buffer, in order with launches and without a wait.
@@ -16,44 +17,67 @@ _INLINE_BYTES = 65536
 _IN_FLIGHT = SLOTS - 2
 
 
-def upload(stream: Stream, part: Range, offset: int, data: memoryview) -> None:
-    """Write ``data`` into ``part`` at ``offset``, after everything recorded before."""
-    nbytes = len(data)
-    if part.host and stream.idle:
-        _view(part)[offset : offset + nbytes] = data
-        return
-    if nbytes <= _INLINE_BYTES and not (offset % 4 or nbytes % 4):
-        commands = stream.order()
-        stream.fn.CmdUpdateBuffer(commands, part.block.buffer, part.offset + offset, nbytes, ffi.from_buffer(data))
-        return
-    if part.host:
-        stream.finish()
-        _view(part)[offset : offset + nbytes] = data
-        return
-    for start in range(0, nbytes, STAGING_BYTES):
-        piece = data[start : start + STAGING_BYTES]
-        _, block, at = stream.stage(len(piece))
-        _host_bytes(block, at, len(piece))[:] = piece
-        stream.copy(block.buffer, at, part.block.buffer, part.offset + offset + start, len(piece))
+class Transfers:
+    """See `streamed.Transfers`."""
 
+    def __init__(self, stream: Stream, cells: Cells) -> None:
+        self._stream = stream
+        self._cells = cells
 
-def download(stream: Stream, part: Range, offset: int, out: memoryview) -> None:
-    """Wait for everything recorded before, then read ``len(out)`` bytes of ``part`` from ``offset``."""
-    if part.host:
-        stream.finish()
-        out[:] = _view(part)[offset : offset + len(out)]
-        return
-    pending: deque[tuple[Slot, Block, int, memoryview]] = deque()
-    for start in range(0, len(out), STAGING_BYTES):
-        piece = out[start : start + STAGING_BYTES]
-        slot, block, at = stream.stage(len(piece))
-        stream.copy(part.block.buffer, part.offset + offset + start, block.buffer, at, len(piece))
-        stream.flush()
-        pending.append((slot, block, at, piece))
-        if len(pending) > _IN_FLIGHT:
+    def upload(self, memory: Range, offset: int, data: memoryview) -> None:
+        stream = self._stream
+        nbytes = len(data)
+        if memory.host and stream.idle:
+            _view(memory)[offset : offset + nbytes] = data
+            return
+        if nbytes <= _INLINE_BYTES and not (offset % 4 or nbytes % 4):
+            commands = stream.order()
+            stream.fn.CmdUpdateBuffer(commands, memory.block.buffer, memory.offset + offset, nbytes, ffi.from_buffer(data))
+            return
+        if memory.host:
+            stream.finish()
+            _view(memory)[offset : offset + nbytes] = data
+            return
+        for start in range(0, nbytes, STAGING_BYTES):
+            piece = data[start : start + STAGING_BYTES]
+            _, block, at = stream.stage(len(piece))
+            _host_bytes(block, at, len(piece))[:] = piece
+            stream.copy(block.buffer, at, memory.block.buffer, memory.offset + offset + start, len(piece))
+
+    def download(self, memory: Range, offset: int, out: memoryview) -> None:
+        stream = self._stream
+        if memory.host:
+            stream.finish()
+            out[:] = _view(memory)[offset : offset + len(out)]
+            return
+        pending: deque[tuple[Slot, Block, int, memoryview]] = deque()
+        for start in range(0, len(out), STAGING_BYTES):
+            piece = out[start : start + STAGING_BYTES]
+            slot, block, at = stream.stage(len(piece))
+            stream.copy(memory.block.buffer, memory.offset + offset + start, block.buffer, at, len(piece))
+            stream.flush()
+            pending.append((slot, block, at, piece))
+            if len(pending) > _IN_FLIGHT:
+                _collect(stream, *pending.popleft())
+        while pending:
             _collect(stream, *pending.popleft())
-    while pending:
-        _collect(stream, *pending.popleft())
+
+    def fetch(self, memory: Range, offset: int, nbytes: int) -> CellReadback | bytes:
+        if memory.view is not None and self._stream.idle:
+            return bytes(memory.view[offset : offset + nbytes])
+        readback = CellReadback(self._stream, self._cells.take(nbytes), nbytes)
+        cell = readback.cell
+        self._stream.copy(memory.block.buffer, memory.offset + offset, cell.buffer, cell.offset, nbytes)
+        readback.value = self._stream.pending_value
+        return readback
+
+    def fill(self, memory: Range, offset: int, nbytes: int, word: int) -> None:
+        commands = self._stream.order()
+        self._stream.fn.CmdFillBuffer(commands, memory.block.buffer, memory.offset + offset, nbytes, word)
+
+    def copy(self, target: Range, target_offset: int, source: Range, source_offset: int, nbytes: int) -> None:
+        begin, end = source.offset + source_offset, target.offset + target_offset
+        self._stream.copy(source.block.buffer, begin, target.block.buffer, end, nbytes)
 
 
 def _collect(stream: Stream, slot: Slot, block: Block, at: int, piece: memoryview) -> None:

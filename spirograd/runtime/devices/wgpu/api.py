@@ -21,9 +21,9 @@ from wgpu.backends.wgpu_native import GPUShaderModule, extras, ffi, lib
 from wgpu.backends.wgpu_native import _api as native
 
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradError, SpirogradRuntimeError
+from spirograd.runtime.devices.streamed import DeviceLost
 
 __all__ = [
-    "DeviceLost",
     "Mapping",
     "abandon",
     "check_version",
@@ -46,10 +46,6 @@ _OLDEST = (0, 32)  # the first whose library takes SPIR-V without adding checks 
 _DEVICE_SELECT = "NODEVICE_SELECT"
 _instance_lock = threading.Lock()
 _instance_backend = ""
-
-
-class DeviceLost(SpirogradRuntimeError):
-    """wgpu refuses to work because the device is gone."""
 
 
 def check_version() -> None:
@@ -155,9 +151,10 @@ class telling:
             raise self._ours(str(error), isinstance(error, wgpu.GPUOutOfMemoryError)) from error
 
     def _ours(self, message: str, memory: bool) -> SpirogradRuntimeError:
-        lost = "device is lost" in message
-        kind = DeviceLost if lost else OutOfDeviceMemory if memory else SpirogradRuntimeError
-        return kind(f"cannot {self._what}: {_shortened(message)}")
+        text = f"cannot {self._what}: {_shortened(message)}"
+        if "device is lost" in message:
+            return DeviceLost(lost_reason() or text)
+        return OutOfDeviceMemory(text) if memory else SpirogradRuntimeError(text)
 
 
 def _shortened(message: str) -> str:

@@ -10,6 +10,7 @@ from spirograd.base import knobs
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.runtime.device import DeviceInfo
+from spirograd.runtime.devices.choice import named_device
 from spirograd.runtime.devices.grid import LLVMPIPE_LOOP_LIMIT, LLVMPIPE_NESTING_LIMIT
 from spirograd.runtime.devices.wgpu.api import check_version, start_instance, subgroup_sizes, telling, wgpu
 
@@ -76,18 +77,9 @@ def choose(arch: str) -> Any:
     found = adapters(backend)
     if not found:
         raise SpirogradRuntimeError(f"wgpu is installed, but finds no adapter for its backend {backend}")
-    names = [adapter_name(a) for a in found]
-    listing = ", ".join(f"{i}: {name}" for i, name in enumerate(names))
-    wanted = knobs.get("SG_DEVICE").strip()
-    if wanted.isdigit():
-        if int(wanted) >= len(found):
-            raise SpirogradRuntimeError(f"SG_DEVICE={wanted}: there is no such adapter of wgpu; there are {listing}")
-        return found[int(wanted)]
-    if wanted:
-        fitting = [a for a, name in zip(found, names) if wanted.lower() in name.lower()]
-        if not fitting:
-            raise SpirogradRuntimeError(f"SG_DEVICE={wanted}: no adapter of wgpu has this in its name; there are {listing}")
-        return fitting[0]
+    number = named_device([adapter_name(a) for a in found], "adapter of wgpu")
+    if number is not None:
+        return found[number]
     return min(found, key=lambda a: _PREFERENCE.get(a.info["adapter_type"], 2))
 
 
@@ -101,7 +93,7 @@ def query(adapter: Any, arch: str) -> Features:
     smallest, largest = subgroup_sizes(adapter)
     same_subgroups = _SUBGROUPS in offered and smallest == largest > 0
     caps = Capabilities(
-        profile="wgpu",
+        target_name="wgpu",
         nearest_f16=False,
         **{field: feature in offered for feature, field in _FEATURES.items()},  # type: ignore[arg-type]
         storage_f16="shader-f16" in offered,

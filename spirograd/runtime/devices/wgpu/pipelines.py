@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spirograd.runtime.devices.grid import check_module
+from spirograd.runtime.devices.artifacts import check_module
 from spirograd.runtime.devices.wgpu.api import telling, trusted_module, wgpu
 
 

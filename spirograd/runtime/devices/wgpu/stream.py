@@ -140,13 +140,13 @@ class Stream:
                 read_staging(self._device, staging, piece)
                 self._staging = staging
 
-    def fetch(self, buffer: Any, offset: int, nbytes: int) -> tuple[Landing, int]:
-        """Record a copy to where the host finds it when the landing has data: landing and offset there."""
+    def fetch(self, buffer: Any, offset: int, nbytes: int) -> LandingReadback:
+        """Record a copy to where the host finds it when it is done."""
         with telling("read device memory through wgpu"):
             encoder = handle(self.commands())  # first: it may submit, and then the landing is another
             landing, at = self.landings.room(nbytes)
             lib.wgpuCommandEncoderCopyBufferToBuffer(encoder, handle(buffer), offset, handle(landing.buffer), at, nbytes)
-            return landing, at
+            return LandingReadback(self, landing, at, nbytes)
 
     def poll(self) -> None:
         """Take what has come, without waiting."""
@@ -197,3 +197,27 @@ class Stream:
             self._device.queue.write_buffer(pattern, 0, (word & 0xFFFFFFFF).to_bytes(4, "little") * (size // 4))
             self._pattern = (word, pattern)
         return self._pattern[1]
+
+
+class LandingReadback:
+    """A `Readback` of ``nbytes`` from ``at`` of a landing."""
+
+    __slots__ = ("_at", "_landing", "_nbytes", "_stream")
+
+    def __init__(self, stream: Stream, landing: Landing, at: int, nbytes: int) -> None:
+        self._stream = stream
+        self._landing = landing
+        self._at = at
+        self._nbytes = nbytes
+
+    def poll(self) -> bytes | None:
+        """The bytes if they are there. Raises the landing's problem."""
+        landing = self._landing
+        if landing.mapping is not None:
+            self._stream.poll()
+        if landing.problem is not None:
+            raise landing.problem
+        return None if landing.data is None else landing.data[self._at : self._at + self._nbytes]
+
+    def wait(self) -> None:
+        self._stream.wait_for(self._landing)

@@ -1,10 +1,11 @@
-"""Where chains of derivatives break: memory of floats without gradient that gets, or gives, values which derivatives flow through."""
+"""Inactive memory: floats without a gradient that a kernel gives, or takes from it, values which derivatives flow through. It breaks
+the chain of derivatives."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from spirograd.autodiff.activity import Activity, Partner
+from spirograd.autodiff.activity import Activity, ShadowOf
 from spirograd.autodiff.derivative import Outer, Place
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Region, ref_of
@@ -12,26 +13,26 @@ from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Region, ref_of
 _LOOPS = (ops.for_, ops.while_)
 
 
-def gaps(kernel: Kernel, found: Activity, partner: Partner) -> tuple[Place, ...]:
+def inactive_writes(kernel: Kernel, found: Activity, shadow: ShadowOf) -> tuple[Place, ...]:
     """Memory of floats without gradient that gets values which depend on memory with one."""
-    return _places(kernel, _writes_gap(found, partner))
+    return _places(kernel, _writes_inactive(found, shadow))
 
 
-def gapped(kernel: Kernel, found: Activity, partner: Partner) -> tuple[Place, ...]:
+def inactive_reads(kernel: Kernel, found: Activity, shadow: ShadowOf) -> tuple[Place, ...]:
     """Memory of floats without gradient on which memory with one depends."""
-    return _places(kernel, _reads_gap(found, partner))
+    return _places(kernel, _reads_inactive(found, shadow))
 
 
-def broken_chain(kernel: Kernel, found: Activity, partner: Partner) -> tuple[Place, Place] | None:
-    """The first access of `gapped` that reads what one of `gaps` wrote before, in one launch: (writing, reading). None if none does."""
-    writes, reads = _writes_gap(found, partner), _reads_gap(found, partner)
+def broken_chain(kernel: Kernel, found: Activity, shadow: ShadowOf) -> tuple[Place, Place] | None:
+    """The first inactive read of what an inactive write of the same launch wrote before: (writing, reading). None if there is none."""
+    writes, reads = _writes_inactive(found, shadow), _reads_inactive(found, shadow)
     written: list[tuple[Op, tuple[Op, ...]]] = []
     read: list[tuple[int, Op, tuple[Op, ...]]] = []  # with the number of writes before it
     for op, loops in _walk(kernel.body, ()):
         writer, reader = writes(op), reads(op)
         serial = tuple([loop for loop in loops if not (loop.code is ops.for_ and loop.attr.parallel)])
         if writer and reader and len(serial) < len(loops):
-            return _place(op), _place(op)  # iterations of a parallel loop meet there: what it gives depends on what it adds
+            return _place(op), _place(op)  # iterations of a parallel loop share it: the old value depends on what others added
         if reader:
             read.append((len(written), op, serial))
         if writer:
@@ -43,17 +44,17 @@ def broken_chain(kernel: Kernel, found: Activity, partner: Partner) -> tuple[Pla
     return None
 
 
-def _writes_gap(found: Activity, partner: Partner) -> Callable[[Op], bool]:
-    return lambda op: op.code.effect in ("write", "atomic") and op.args[-1] in found.varied and _is_gap(op, partner)
+def _writes_inactive(found: Activity, shadow: ShadowOf) -> Callable[[Op], bool]:
+    return lambda op: op.code.effect in ("write", "atomic") and op.args[-1] in found.varied and _is_inactive(op, shadow)
 
 
-def _reads_gap(found: Activity, partner: Partner) -> Callable[[Op], bool]:
-    return lambda op: op.code.effect in ("read", "atomic") and op in found.useful and _is_gap(op, partner)
+def _reads_inactive(found: Activity, shadow: ShadowOf) -> Callable[[Op], bool]:
+    return lambda op: op.code.effect in ("read", "atomic") and op in found.useful and _is_inactive(op, shadow)
 
 
-def _is_gap(op: Op, partner: Partner) -> bool:
+def _is_inactive(op: Op, shadow: ShadowOf) -> bool:
     ref = ref_of(op)
-    return isinstance(ref, (FieldRef, ArrayRef)) and ref.dtype.is_float and partner(ref) is None
+    return isinstance(ref, (FieldRef, ArrayRef)) and ref.dtype.is_float and shadow(ref) is None
 
 
 def _places(kernel: Kernel, wanted: Callable[[Op], bool]) -> tuple[Place, ...]:

@@ -1,4 +1,4 @@
-"""The wgpu profile: buffers without addresses, sharing of bindings, rounding; and devices without 64-bit integers."""
+"""The wgpu target: buffers without addresses, sharing of bindings, rounding; and devices without 64-bit integers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from . import kit
 
 def emit(k: kit.Kernel, args: kit.Args, caps: Capabilities = kit.WGPU, options: CompileOptions | None = None) -> TaskModule:
     kit.compile_task(k, args, caps, options)
-    return emit_task(k.body.ops[0], k, args.block, caps, options or CompileOptions(), 1)
+    return emit_task(kit.lowered(k, caps), k, args.block, caps, options or CompileOptions())
 
 
 def copies(args: kit.Args) -> kit.Kernel:

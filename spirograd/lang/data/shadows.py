@@ -7,22 +7,22 @@ from typing import Any
 
 from spirograd.lang import context
 
-_known: dict[str, weakref.WeakKeyDictionary[Any, weakref.ref[Any]]] = {}  # by role: partner -> what it belongs to
+_known: dict[str, weakref.WeakKeyDictionary[Any, weakref.ref[Any]]] = {}  # by role: shadow -> what it belongs to
 
 
-def note(partner: Any, role: str, primal: Any) -> Any:
+def register(shadow: Any, role: str, primal: Any) -> Any:
     """Remember a field or array that is the gradient ("grad"), tangent ("dual") or tangent of the gradient ("grad_dual") of ``primal``."""
-    _known.setdefault(role, weakref.WeakKeyDictionary())[partner] = weakref.ref(primal)
-    return partner
+    _known.setdefault(role, weakref.WeakKeyDictionary())[shadow] = weakref.ref(primal)
+    return shadow
 
 
 def primals(role: str) -> list[Any]:
-    """All fields and arrays with memory in the running session that have a partner of a role there."""
-    found = [(partner, primal()) for partner, primal in list(_known.get(role, {}).items())]
-    return [primal for partner, primal in found if primal is not None and partner.has_memory() and primal.has_memory()]
+    """All fields and arrays with memory in the running session that have a shadow of a role there."""
+    found = [(shadow, primal()) for shadow, primal in list(_known.get(role, {}).items())]
+    return [primal for shadow, primal in found if primal is not None and shadow.has_memory() and primal.has_memory()]
 
 
-def is_partner(memory: Any) -> bool:
+def is_shadow(memory: Any) -> bool:
     """Whether a field or array is a gradient or tangent of another."""
     return any(memory in known for known in _known.values())
 
@@ -35,11 +35,11 @@ def host_write(memory: Any, key: Any = None, component: int | None = None, sourc
         return
 
     def clear(role: str = "grad") -> None:
-        partner = memory.dual if role == "dual" else memory.grad if role == "grad" else memory.grad.dual
+        shadow = memory.dual if role == "dual" else memory.grad if role == "grad" else memory.grad.dual
         if key is None:
-            partner.fill(0.0)
+            shadow.fill(0.0)
         else:
-            partner.clear_element(key, component)
+            shadow.clear_element(key, component)
 
     recorder.host_write(memory, key, clear, source)
 
@@ -47,6 +47,6 @@ def host_write(memory: Any, key: Any = None, component: int | None = None, sourc
 def clear(*roles: str) -> None:
     """Set all gradients or tangents that have memory in the running session to zero."""
     for role in roles:
-        for partner in list(_known.get(role, ())):
-            if partner.has_memory():
-                partner.fill(0.0)
+        for shadow in list(_known.get(role, ())):
+            if shadow.has_memory():
+                shadow.fill(0.0)

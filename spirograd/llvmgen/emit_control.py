@@ -1,0 +1,174 @@
+"""`if`, `for`, `while` as basic blocks with phis; calls and their results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spirograd.base.dtypes import DType, Type
+from spirograd.ir.nodes import Op, Region
+from spirograd.llvmgen.function import FunctionEmitter
+from spirograd.llvmgen.local_arrays import copied_array, copy_text, new_array
+from spirograd.llvmgen.module import is_array, returned_type, type_name
+
+
+def emit_result(e: FunctionEmitter, op: Op) -> None:
+    e.env[op] = e.env[op.args[0]][op.attr]
+
+
+def emit_call(e: FunctionEmitter, op: Op) -> None:
+    args = ", ".join([e.typed(a) for a in op.args])
+    callee, attributes = e.module.callee(op.attr, e.width)
+    if not isinstance(op.type, tuple):
+        e.set(op, f"call {e.type_text(op.type)} {callee}({args}){attributes}")
+        return
+    returned = returned_type(op.type)
+    whole = e.value(f"call {returned} {callee}({args})")
+    e.env[op] = [e.value(f"extractvalue {returned} {whole}, {k}") for k in range(len(op.type))]
+
+
+# --- branches ---
+
+
+def emit_if(e: FunctionEmitter, op: Op) -> None:
+    assert isinstance(op.type, tuple)
+    e.env[op] = branches(e, op, op.type)
+
+
+def branches(e: FunctionEmitter, op: Op, types: Sequence[Type]) -> list[str]:
+    """The `if` ``op``, whose results have these ``types``; returns the results."""
+    then, orelse, done = e.new_labels("then", "else", "fi")
+    e.line(f"br i1 {e.env[op.args[0]]}, label %{then}, label %{orelse}")
+    arms: list[tuple[str, list[str], int]] = []
+    for label, region in zip((then, orelse), op.regions):
+        e.start(label)
+        values = e.region(region)
+        arms.append((e.label, values, len(e.lines)))
+        e.lines.append("")  # copies of arrays: where to is known once both arms are
+        e.goto(done)
+    e.start(done)
+    (l0, v0, _), (l1, v1, _) = arms
+    return [
+        _merge_arrays(e, op, k, t, arms) if is_array(t) else e.value(f"phi {type_name(t)} [ {a}, %{l0} ], [ {b}, %{l1} ]")
+        for k, (t, a, b) in enumerate(zip(types, v0, v1))
+    ]
+
+
+def _merge_arrays(e: FunctionEmitter, op: Op, number: int, t: Type, arms: Sequence[tuple[str, list[str], int]]) -> str:
+    """Where result ``number`` of an `if` lies: where both arms leave it, if that place is free, else in a place of its own."""
+    places = [values[number] for _, values, _ in arms]
+    ends = [region.ops[-1] for region in op.regions]
+    if places[0] == places[1] and all(e.last_uses.is_last(end, end.args[number]) for end in ends):
+        return places[0]
+    target = new_array(e, t)
+    for place, (_, _, hole) in zip(places, arms):
+        e.lines[hole] += f"{copy_text(e, target, place, t)}\n"
+    return target
+
+
+# --- loops ---
+
+
+def emit_for(e: FunctionEmitter, op: Op) -> None:
+    assert isinstance(op.type, tuple)
+    begin, end = (e.env[a] for a in op.args[:2])
+    initial = _initial(e, op, op.args[2:])
+    e.env[op] = counted_loop(e, op.args[0].type, begin, end, op.type, initial, op.regions[0])
+
+
+def _initial(e: FunctionEmitter, op: Op, args: Sequence[Op]) -> list[str]:
+    """The initial values of a loop; arrays are copied unless nobody needs them any more, for the loop will overwrite them."""
+    kept = [not is_array(a.type) or e.last_uses.is_last(op, a) for a in args]
+    return [e.env[a] if keep else copied_array(e, e.env[a], a.type) for a, keep in zip(args, kept)]
+
+
+def _next(e: FunctionEmitter, types: Sequence[Type], places: Sequence[str], values: Sequence[str]) -> None:
+    """Move the arrays that an iteration yields to their places (by way of others where one place is the source of another)."""
+    moves = [(p, v, t) for t, p, v in zip(types, places, values) if is_array(t) and p != v]
+    targets = {p for p, _, _ in moves}
+    moves = [(p, copied_array(e, v, t) if v in targets else v, t) for p, v, t in moves]
+    e.lines += [copy_text(e, p, v, t) for p, v, t in moves]
+
+
+def counted_loop(
+    e: FunctionEmitter,
+    index: Type,
+    begin: str,
+    end: str,
+    types: Sequence[Type],
+    initial: Sequence[str],
+    body: Region,
+    suffix: str = "",
+    stride: str = "1",
+) -> list[str]:
+    """A loop in rotated form (tested before, then after each iteration); returns the final loop-carried values.
+
+    ``suffix`` is the metadata of the branch back; ``stride`` divides the distance from ``begin`` to ``end``.
+    Loop-carried arrays stay where ``initial`` has them.
+    """
+    assert isinstance(index, DType)
+    it = type_name(index)
+    less, step = ("slt", "add nsw") if index.is_signed else ("ult", "add nuw")
+    loop, done = e.new_labels("for", "rof")
+    some = e.value(f"icmp {less} {it} {begin}, {end}")
+    before = e.label
+    e.line(f"br i1 {some}, label %{loop}, label %{done}")
+    e.start(loop)
+    counter = e.name()
+    carried = [first if is_array(t) else e.name() for t, first in zip(types, initial)]
+    holes = len(e.lines)  # the phis: what comes back is known only after the body
+    e.lines += [""] * (1 + len(carried))
+    e.bind(body.params, [counter, *carried])
+    loc = e.loc
+    values = e.region(body)
+    e.at(loc)
+    _next(e, types, carried, values)
+    following = e.value(f"{step} {it} {counter}, {stride}")
+    again = e.value(f"icmp {less} {it} {following}, {end}")
+    back = e.label
+    e.line(f"br i1 {again}, label %{loop}, label %{done}{suffix}")
+    e.lines[holes] = f"  {counter} = phi {it} [ {begin}, %{before} ], [ {following}, %{back} ]"
+    _fill_phis(e, holes + 1, types, carried, initial, values, before, back)
+    e.start(done)
+    return [
+        a if is_array(t) else e.value(f"phi {type_name(t)} [ {a}, %{before} ], [ {b}, %{back} ]") for t, a, b in zip(types, initial, values)
+    ]
+
+
+def _fill_phis(
+    e: FunctionEmitter,
+    hole: int,
+    types: Sequence[Type],
+    names: Sequence[str],
+    initial: Sequence[str],
+    values: Sequence[str],
+    before: str,
+    back: str,
+) -> None:
+    for k, (name, t, first, last) in enumerate(zip(names, types, initial, values), hole):
+        if not is_array(t):
+            e.lines[k] = f"  {name} = phi {type_name(t)} [ {first}, %{before} ], [ {last}, %{back} ]"
+
+
+def emit_while(e: FunctionEmitter, op: Op) -> None:
+    assert isinstance(op.type, tuple)
+    head, body, done = e.new_labels("while", "do", "done")
+    initial = _initial(e, op, op.args)
+    before = e.label
+    e.goto(head)
+    e.start(head)
+    carried = [first if is_array(t) else e.name() for t, first in zip(op.type, initial)]
+    holes = len(e.lines)
+    e.lines += [""] * len(carried)
+    condition, step = op.regions
+    e.bind(condition.params, carried)
+    (test,) = e.region(condition)
+    e.line(f"br i1 {test}, label %{body}, label %{done}")
+    e.start(body)
+    e.bind(step.params, carried)
+    values = e.region(step)
+    _next(e, op.type, carried, values)
+    back = e.label
+    e.goto(head)
+    _fill_phis(e, holes, op.type, carried, initial, values, before, back)
+    e.start(done)
+    e.env[op] = carried

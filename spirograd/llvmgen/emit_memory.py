@@ -1,0 +1,69 @@
+"""Entries of the argument block, loads, stores and atomics."""
+
+from __future__ import annotations
+
+from spirograd.base import dtypes as dt
+from spirograd.base.artifact import Slot
+from spirograd.base.dtypes import DType
+from spirograd.ir.nodes import Op
+from spirograd.llvmgen.function import FunctionEmitter
+from spirograd.llvmgen.instructions import ByKind
+from spirograd.llvmgen.module import type_name
+
+# Operations of atomicrmw, by kind of atomic; None: lowered to a loop over cas before it gets here.
+ATOMIC_MAP: dict[str, ByKind | None] = {
+    "add": ByKind("add", "add", "fadd"),
+    "mul": None,
+    "min": ByKind("min", "umin", "fmin"),
+    "max": ByKind("max", "umax", "fmax"),
+    "and": ByKind("and", "and", ""),
+    "or": ByKind("or", "or", ""),
+    "xor": ByKind("xor", "xor", ""),
+    "exchange": ByKind("xchg", "xchg", "xchg"),
+}
+
+
+def emit_row(e: FunctionEmitter, op: Op) -> None:
+    """What tells the threads of a task apart, a parameter of tasks."""
+    e.env[op] = "%row"
+
+
+def emit_slot(e: FunctionEmitter, op: Op) -> None:
+    assert isinstance(op.attr, Slot) and isinstance(op.type, DType)
+    if op.type is dt.u1:
+        byte = e.slot_value(op.attr, "i8", 1)
+        e.set(op, f"icmp ne i8 {byte}, 0")
+    else:
+        e.env[op] = e.slot_value(op.attr, type_name(op.type), op.type.size)
+
+
+def emit_load(e: FunctionEmitter, op: Op) -> None:
+    pointer = e.address(op.attr, op.args[0])
+    e.set(op, f"load {type_name(op.type)}, {pointer}, align {op.attr.dtype.size}{e.access_suffix(op.attr)}")
+
+
+def emit_store(e: FunctionEmitter, op: Op) -> None:
+    index, value = op.args
+    pointer = e.address(op.attr, index)
+    e.line(f"store {e.typed(value)}, {pointer}, align {op.attr.dtype.size}{e.access_suffix(op.attr)}")
+
+
+def emit_atomic(e: FunctionEmitter, op: Op) -> None:
+    kind, ref = op.attr
+    names = ATOMIC_MAP[kind]
+    assert names is not None, f"atomic {kind} must be lowered to a loop before it gets here"
+    index, value = op.args
+    pointer = e.address(ref, index)
+    e.set(op, f"atomicrmw {names.pick(ref.dtype)} {pointer}, {e.typed(value)}{e.atomic_scope} monotonic, align {ref.dtype.size}")
+
+
+def emit_cas(e: FunctionEmitter, op: Op) -> None:
+    index, expected, desired = op.args
+    pointer = e.address(op.attr, index)
+    order = f"{e.atomic_scope} monotonic monotonic, align {op.attr.dtype.size}"
+    pair = e.value(f"cmpxchg {pointer}, {e.typed(expected)}, {e.typed(desired)}{order}")
+    e.set(op, f"extractvalue {{ {type_name(op.type)}, i1 }} {pair}, 0")
+
+
+def emit_barrier(e: FunctionEmitter, op: Op) -> None:
+    e.line(f"fence{e.atomic_scope} seq_cst")

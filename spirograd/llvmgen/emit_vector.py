@@ -1,0 +1,62 @@
+"""Vector values: in registers if they are small, else arrays on the stack (`local_arrays`)."""
+
+from __future__ import annotations
+
+from spirograd.base import dtypes as dt
+from spirograd.base.dtypes import DType, Vec
+from spirograd.ir import ops
+from spirograd.ir.nodes import Op
+from spirograd.llvmgen.function import FunctionEmitter
+from spirograd.llvmgen.local_arrays import copied_array, element, new_array
+from spirograd.llvmgen.module import is_array, literal, type_name
+
+_ZEROS = frozenset(literal(0, t) for t in dt.ALL)
+
+
+def emit_vec(e: FunctionEmitter, op: Op) -> None:
+    assert isinstance(op.type, Vec)
+    if is_array(op.type):
+        e.env[op] = array = new_array(e, op.type)
+        if all(e.env[arg] in _ZEROS for arg in op.args):
+            callee = e.module.declare("llvm.memset.p0.i64", "void", "ptr, i8, i64, i1")
+            e.line(f"call void {callee}(ptr align 16 {array}, i8 0, i64 {op.type.n * op.type.elem.size}, i1 false)")
+            return
+        for k, arg in enumerate(op.args):
+            e.line(f"store {e.typed(arg)}, ptr {element(e, array, op.type, f'i64 {k}')}")
+        return
+    text = "poison"
+    for k, arg in enumerate(op.args):
+        text = e.value(f"insertelement {type_name(op.type)} {text}, {e.typed(arg)}, i32 {k}")
+    e.env[op] = text
+
+
+def _lane(e: FunctionEmitter, index: Op, n: int) -> str:
+    """``index`` typed, and within the vector: LLVM makes poison of what is outside."""
+    t = index.type
+    assert isinstance(t, DType)
+    if index.code is ops.const:
+        return f"i32 {min(max(int(index.attr), 0), n - 1)}"
+    wide = e.resize(e.env[index], t, dt.i64 if t.is_signed else dt.u64)
+    return f"i64 {e.call_intrinsic('umin', dt.u64, [wide, str(n - 1)])}"
+
+
+def emit_extract(e: FunctionEmitter, op: Op) -> None:
+    vector, index = op.args
+    assert isinstance(vector.type, Vec)
+    lane = _lane(e, index, vector.type.n)
+    if is_array(vector.type):
+        e.set(op, f"load {type_name(op.type)}, ptr {element(e, e.env[vector], vector.type, lane)}")
+    else:
+        e.set(op, f"extractelement {e.typed(vector)}, {lane}")
+
+
+def emit_insert(e: FunctionEmitter, op: Op) -> None:
+    vector, index, value = op.args
+    assert isinstance(vector.type, Vec)
+    lane = _lane(e, index, vector.type.n)
+    if is_array(vector.type):
+        place = e.env[vector]
+        e.env[op] = array = place if e.last_uses.is_last(op, vector) else copied_array(e, place, vector.type)
+        e.line(f"store {e.typed(value)}, ptr {element(e, array, vector.type, lane)}")
+    else:
+        e.set(op, f"insertelement {e.typed(vector)}, {e.typed(value)}, {lane}")

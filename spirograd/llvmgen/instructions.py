@@ -1,0 +1,93 @@
+"""What emits operations that are one instruction or one call: instances of these classes are rows of the table in `op_map`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spirograd.base import dtypes as dt
+from spirograd.base.dtypes import DType, Type
+from spirograd.ir.nodes import Op
+from spirograd.llvmgen import vector_math
+from spirograd.llvmgen.function import FunctionEmitter
+
+_NO_EFFECT = "nounwind willreturn memory(none)"
+
+
+@dataclass(frozen=True, slots=True)
+class ByKind:
+    """A name for each kind of operand (u1 counts as unsigned); empty where the operation does not take that kind."""
+
+    signed: str
+    unsigned: str
+    float: str
+
+    def pick(self, t: Type) -> str:
+        """The name for operands of type ``t``."""
+        assert isinstance(t, DType), t
+        name = self.float if t.is_float else self.signed if t.is_signed else self.unsigned
+        assert name, (self, t)
+        return name
+
+
+@dataclass(frozen=True, slots=True)
+class Instr(ByKind):
+    """An instruction of two operands."""
+
+    def __call__(self, e: FunctionEmitter, op: Op) -> None:
+        a, b = op.args
+        e.set(op, f"{self.pick(op.type)} {e.flags(op)}{e.typed(a)}, {e.operand(b)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Compare(ByKind):
+    """Predicates of icmp and fcmp."""
+
+    def __call__(self, e: FunctionEmitter, op: Op) -> None:
+        a, b = op.args
+        assert isinstance(a.type, DType)
+        e.set(op, f"{'fcmp' if a.type.is_float else 'icmp'} {self.pick(a.type)} {e.typed(a)}, {e.operand(b)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Intrinsic(ByKind):
+    """`llvm.<name>.<type>`; ``flag``: a trailing `i1 false`."""
+
+    flag: bool = False
+
+    def __call__(self, e: FunctionEmitter, op: Op) -> None:
+        assert isinstance(op.type, DType)
+        tail = ", i1 false" if self.flag else ""
+        e.env[op] = e.call_intrinsic(self.pick(op.type), op.type, [e.operand(a) for a in op.args], e.flags(op), tail)
+
+
+@dataclass(frozen=True, slots=True)
+class Math:
+    """A function of libm: an intrinsic, or a call that the vector library knows."""
+
+    name: str
+
+    def __call__(self, e: FunctionEmitter, op: Op) -> None:
+        assert isinstance(op.type, DType)
+        args, module = [e.env[a] for a in op.args], e.module
+        vectorised = module.caps.vector_library == vector_math.LIBMVEC and module.options.fast_math
+        if op.type is not dt.f64 or not vectorised or op.attr == "exact":
+            e.env[op] = e.call_intrinsic(self.name, op.type, args, e.flags(op))
+            return
+        vector = vector_math.vector_name(self.name)
+        lanes = f"<{vector_math.LANES} x double>"
+        module.declare(vector, lanes, ", ".join([lanes] * len(args)), " " + module.attribute_group(_NO_EFFECT))
+        module.used[vector] = None
+        target = module.declare(self.name, "double", ", ".join(["double"] * len(args)))
+        variant = f"_ZGV_LLVM_N{vector_math.LANES}{'v' * len(args)}_{self.name}({vector})"
+        group = module.attribute_group(f'{_NO_EFFECT} "vector-function-abi-variant"="{variant}"')
+        e.set(op, f"call double {target}({', '.join(f'double {a}' for a in args)}) {group}")
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """Never reaches this back end, and why."""
+
+    reason: str
+
+    def __call__(self, e: FunctionEmitter, op: Op) -> None:
+        raise TypeError(f"{op.code.name} cannot be emitted: {self.reason}")

@@ -1,0 +1,48 @@
+"""The deferred deletion queue of a device: what was released, until no pending work uses it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+# `launch` collects when so much was released; else that happens whenever memory is allocated and on each synchronize.
+COLLECT_AT = 1024
+
+
+def _at_once() -> int:
+    return 0
+
+
+class DeletionQueue:
+    """Calls ``delete`` with what was put in, when it may be deleted.
+
+    `put` and `extend` take no lock, because finalizers call them, which may run anywhere. The device's lock guards `collect`.
+    """
+
+    __slots__ = ("_delete", "_released", "_waiting", "extend", "put")
+
+    def __init__(self, delete: Callable[[Any], None]) -> None:
+        self._delete = delete
+        self._released: deque[Any] = deque()
+        self.put, self.extend = self._released.append, self._released.extend
+        self._waiting: deque[tuple[int, Any]] = deque()
+
+    def __len__(self) -> int:
+        """How many objects were released since the last `collect`."""
+        return len(self._released)
+
+    def collect(self, pending: int = 0, completed: Callable[[], int] = _at_once) -> None:
+        """Delete what is no longer in use.
+
+        ``pending`` counts the submissions that may use what was released until now, and ``completed()`` those that are done. By default all
+        is deleted, for drivers that keep alive what pending work uses.
+        """
+        released, waiting = self._released, self._waiting
+        while released:
+            waiting.append((pending, released.popleft()))
+        if not waiting:
+            return
+        done = completed()
+        while waiting and waiting[0][0] <= done:
+            self._delete(waiting.popleft()[1])

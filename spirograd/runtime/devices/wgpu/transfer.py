@@ -1,0 +1,61 @@
+"""Bytes between host and wgpu device. wgpu moves whole words: where a range begins or ends within one, more is read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spirograd.runtime.devices.wgpu.address_space import Place
+from spirograd.runtime.devices.wgpu.stream import LandingReadback, Stream
+
+
+class Transfers:
+    """See `streamed.Transfers`. ``count_wait`` notes a wait on the device."""
+
+    def __init__(self, stream: Stream, count_wait: Callable[[], None]) -> None:
+        self._stream = stream
+        self._count_wait = count_wait
+
+    def upload(self, memory: Place, offset: int, data: memoryview) -> None:
+        """At ragged ends the words that are there are read first."""
+        end = offset + len(data)
+        first, last = offset // 4 * 4, -(-end // 4) * 4
+        if (first, last) != (offset, end):
+            whole = bytearray(last - first)
+            self._count_wait()
+            edges = {(first, first + 4), (last - 4, last)}
+            for begin, stop in edges:
+                self._stream.read(memory.buffer, memory.at(begin, 4), memoryview(whole)[begin - first : stop - first])
+            whole[offset - first : end - first] = data
+            offset, data = first, memoryview(whole)
+        at = memory.at(offset, len(data))
+        self._stream.write(memory.buffer, at, data)
+
+    def download(self, memory: Place, offset: int, out: memoryview) -> None:
+        end = offset + len(out)
+        first, last = offset // 4 * 4, -(-end // 4) * 4
+        if (first, last) == (offset, end):
+            at = memory.at(offset, len(out))
+            self._stream.read(memory.buffer, at, out)
+            return
+        whole = memoryview(bytearray(last - first))
+        at = memory.at(first, len(whole))
+        self._stream.read(memory.buffer, at, whole)
+        out[:] = whole[offset - first : end - first]
+
+    def fetch(self, memory: Place, offset: int, nbytes: int) -> LandingReadback:
+        return self._stream.fetch(memory.buffer, memory.at(offset, nbytes), nbytes)
+
+    def fill(self, memory: Place, offset: int, nbytes: int, word: int) -> None:
+        at = memory.at(offset, nbytes)
+        self._stream.fill(memory.buffer, at, nbytes, word)
+
+    def copy(self, target: Place, target_offset: int, source: Place, source_offset: int, nbytes: int) -> None:
+        """Ragged ranges go through the host."""
+        if target_offset % 4 or source_offset % 4 or nbytes % 4:
+            data = memoryview(bytearray(nbytes))
+            self._count_wait()
+            self.download(source, source_offset, data)
+            self.upload(target, target_offset, data)
+            return
+        begin, end = source.at(source_offset, nbytes), target.at(target_offset, nbytes)
+        self._stream.copy(source.buffer, begin, target.buffer, end, nbytes)

@@ -1,0 +1,81 @@
+"""What the invocations of a workgroup know of each other: built-ins, shared memory, barriers, subgroups."""
+
+from __future__ import annotations
+
+from spirograd.base.dtypes import DType, i32, u32
+from spirograd.ir import ops
+from spirograd.ir.nodes import BuiltIn, Op, SharedRef
+from spirograd.spirvgen.emitter import Emitter
+from spirograd.spirvgen.module import enumerant
+
+_WORKGROUP = enumerant("Scope", "Workgroup")
+_SUBGROUP = enumerant("Scope", "Subgroup")
+_REDUCE = enumerant("GroupOperation", "Reduce")
+_SHARED_SEMANTICS = enumerant("MemorySemantics", "AcquireRelease") | enumerant("MemorySemantics", "WorkgroupMemory")
+_SCALARS = {
+    BuiltIn.LOCAL: "LocalInvocationIndex",
+    BuiltIn.LANE: "SubgroupLocalInvocationId",
+    BuiltIn.SUBGROUP: "SubgroupId",
+    BuiltIn.SUBGROUPS: "NumSubgroups",
+}
+# Kind of reduction -> instruction for floats, and for signed and unsigned integers.
+_REDUCTIONS = {
+    "add": {"float": "GroupNonUniformFAdd", "int": "GroupNonUniformIAdd", "uint": "GroupNonUniformIAdd"},
+    "mul": {"float": "GroupNonUniformFMul", "int": "GroupNonUniformIMul", "uint": "GroupNonUniformIMul"},
+    "min": {"int": "GroupNonUniformSMin", "uint": "GroupNonUniformUMin"},
+    "max": {"int": "GroupNonUniformSMax", "uint": "GroupNonUniformUMax"},
+    "and": dict.fromkeys(("int", "uint"), "GroupNonUniformBitwiseAnd"),
+    "or": dict.fromkeys(("int", "uint"), "GroupNonUniformBitwiseOr"),
+    "xor": dict.fromkeys(("int", "uint"), "GroupNonUniformBitwiseXor"),
+}
+
+
+def _first_component(e: Emitter, name: str) -> int:
+    """The x component of a vec3 built-in."""
+    word = e.type(u32)
+    vector = e.m.vector(word, 3)
+    return e.f.value("CompositeExtract", word, e.f.load(vector, e.m.builtin(name, vector)), 0)
+
+
+def emit_row(e: Emitter, op: Op) -> None:
+    e.ids[op] = e.bitcast(_first_component(e, "GlobalInvocationId"), u32, i32)
+
+
+def emit_builtin(e: Emitter, op: Op) -> None:
+    if op.attr is BuiltIn.WORKGROUPS:
+        value = _first_component(e, "NumWorkgroups")
+    else:
+        word = e.type(u32)
+        if op.attr is not BuiltIn.LOCAL:
+            e.m.capability("GroupNonUniform")  # of the built-ins of subgroups, which the grammar gives to OpenCL, too
+        value = e.f.load(word, e.m.builtin(_SCALARS[op.attr], word))
+    e.ids[op] = e.bitcast(value, u32, i32)
+
+
+def shared_element(e: Emitter, ref: SharedRef, index: Op) -> int:
+    """A pointer to an element of shared memory."""
+    t = e.type(ref.dtype)
+    array = e.shared.get(ref)
+    if array is None:
+        array = e.shared[ref] = e.m.global_variable("Workgroup", e.m.array(t, ref.length), ref.name)
+    return e.f.value("AccessChain", e.m.pointer("Workgroup", t), array, e.ids[index])
+
+
+def emit_workgroup_barrier(e: Emitter, op: Op) -> None:
+    scope = e.const(_WORKGROUP, u32)
+    e.f.do("ControlBarrier", scope, scope, e.const(_SHARED_SEMANTICS, u32))
+
+
+def emit_subgroup_reduce(e: Emitter, op: Op) -> None:
+    t = op.type
+    assert isinstance(t, DType) and t.bits == 32, op
+    name = _REDUCTIONS[op.attr][t.kind]
+    e.ids[op] = e.f.value(name, e.type(t), e.const(_SUBGROUP, u32), _REDUCE, e.ids[op.args[0]])
+
+
+HANDLERS = {
+    ops.row: emit_row,
+    ops.builtin: emit_builtin,
+    ops.workgroup_barrier: emit_workgroup_barrier,
+    ops.subgroup_reduce: emit_subgroup_reduce,
+}

@@ -1,0 +1,200 @@
+"""Tasks as what each invocation of a GPU runs: the grid-stride loop, and the combination of reductions in a workgroup."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spirograd.analysis.group_size import group_size
+from spirograd.base.caps import Capabilities
+from spirograd.base.dtypes import VOID, DType, i32, unsigned
+from spirograd.ir import ops
+from spirograd.ir.builder import Builder
+from spirograd.ir.nodes import BuiltIn, Kernel, Op, Reduction, Region, SharedRef, TaskAttr
+from spirograd.ir.rewrite import Rewriter
+from spirograd.transforms.context import PassContext
+
+
+def lower_tasks(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """Make every task one of kind "invocations", on targets that have them. Any number of workgroups is right.
+
+    A serial task runs in invocation 0. In a range task each invocation evaluates the bounds, then runs every n-th iteration, n being the
+    number of invocations. What iterations accumulate is combined in each workgroup, whose first invocation then runs ``finish``.
+    """
+    return _LowerTasks(ctx).kernel(kernel) if ctx.caps.target.invocations else kernel
+
+
+class _LowerTasks(Rewriter):
+    def __init__(self, ctx: PassContext) -> None:
+        super().__init__()
+        self.ctx = ctx
+        self.handlers = {ops.task: self._task}
+
+    def _task(self, op: Op) -> Op:
+        size = group_size(op, self.ctx.caps, self.ctx.options)
+        self.b.begin()
+        if op.attr.kind == "serial":
+            self._serial(op)
+        else:
+            self._range(op, size)
+        attr = TaskAttr("invocations", op.attr.name, size, places=op.attr.places)
+        return self.b.append(Op(ops.task, VOID, (), attr, (self.b.end(),), op.loc))
+
+    def _serial(self, op: Op) -> None:
+        b = self.b
+        first = b.emit(ops.eq, b.emit(ops.row, type=i32), b.const(0))
+        b.begin()
+        self.inline(op.regions[0], ())
+        _when(b, first, b.end())
+
+    def _range(self, op: Op, size: int) -> None:
+        """Bounds (in every invocation), the loop, then reductions."""
+        b = self.b
+        bounds, body, finish = op.regions
+        begin, end, *rows = self.inline(bounds, ())
+        b.at(op)
+        t = begin.type
+        assert isinstance(t, DType)
+        wide = unsigned(t)
+        # Iterations count from 0, unsigned: there may be more than the index type has positive numbers.
+        low = _bits(b, begin)
+        count = b.emit(ops.select, b.emit(ops.lt, begin, end), b.emit(ops.sub, _bits(b, end), low), b.const(0, wide))
+        first = b.cast(_bits(b, b.emit(ops.row, type=i32)), wide)
+        workgroups = b.cast(_bits(b, b.emit(ops.builtin, attr=BuiltIn.WORKGROUPS, type=i32)), wide)
+        stride = b.emit(ops.mul, workgroups, b.const(size, wide))
+        if rows:
+            stride = b.emit(ops.min_, b.cast(_bits(b, rows[0]), wide), stride)
+            count = b.emit(ops.select, b.emit(ops.lt, first, stride), count, b.const(0, wide))
+        reductions: tuple[Reduction, ...] = op.attr.reductions
+        identities = [b.const(ops.identity(r.kind, r.dtype), r.dtype) for r in reductions]
+        k, *_ = b.begin(wide, *[r.dtype for r in reductions])
+        condition = b.end([b.emit(ops.lt, k, count)])
+        k, *accumulators = b.begin(wide, *[r.dtype for r in reductions])
+        index = b.emit(ops.add, low, k)
+        yielded = self.inline(body, (_as(b, index, t), *accumulators))
+        b.at(op)
+        following = b.emit(ops.add, k, stride)
+        # Near the largest number the sum wraps: then there is nothing left.
+        wrapped = b.emit(ops.lt, following, k)
+        following = b.emit(ops.select, wrapped, b.const(int(wide.max), wide), following)
+        _, *totals = b.while_([first, *identities], condition, b.end([following, *yielded]))
+        if not reductions:
+            return
+        some = b.emit(ops.lt, first, count)
+        if size > 1 and size * sum(r.dtype.size for r in reductions) <= self.ctx.caps.shared_memory:
+            local = b.emit(ops.builtin, attr=BuiltIn.LOCAL, type=i32)
+            totals = _Combination(b, self.ctx.caps, local, size).run(reductions, totals)
+            # The first invocation of a workgroup has the workgroup's first iteration.
+            some = b.emit(ops.and_, b.emit(ops.eq, local, b.const(0)), some)
+        b.begin()
+        self.inline(finish, tuple(totals))
+        _when(b, some, b.end())
+
+
+def _bits(b: Builder, value: Op) -> Op:
+    """An integer as an unsigned one."""
+    assert isinstance(value.type, DType)
+    return _as(b, value, unsigned(value.type))
+
+
+def _as(b: Builder, value: Op, t: DType) -> Op:
+    return value if value.type is t else b.emit(ops.bitcast, value, type=t)
+
+
+def _when(b: Builder, condition: Op, then: Region) -> None:
+    b.begin()
+    b.if_(condition, then, b.end())
+
+
+class _Combination:
+    """Combining values over a workgroup; the results are right in its first invocation."""
+
+    def __init__(self, b: Builder, caps: Capabilities, local: Op, size: int) -> None:
+        self.b = b
+        self.caps = caps
+        self.local = local
+        self.size = size
+
+    def run(self, reductions: Sequence[Reduction], values: Sequence[Op]) -> list[Op]:
+        out = dict(enumerate(values))
+        by_subgroup = [k for k, r in enumerate(reductions) if self._has_subgroups(r)]
+        by_tree = [k for k, r in enumerate(reductions) if not self._has_subgroups(r)]
+        for numbers, method in ((by_subgroup, self._subgroups), (by_tree, self._tree)):
+            if numbers:
+                out.update(zip(numbers, method([reductions[k] for k in numbers], [values[k] for k in numbers])))
+        return [out[k] for k in range(len(values))]
+
+    def _has_subgroups(self, reduction: Reduction) -> bool:
+        """Whether subgroups can combine it: only where all are full (some drivers miscount them otherwise)."""
+        caps, t = self.caps, reduction.dtype
+        if caps.subgroup_size == 0 or self.size % caps.subgroup_size:
+            return False
+        # Instructions: of 32-bit types, which every device with arithmetic has, and not minima of floats, which may give a NaN operand.
+        plain = t.bits == 32 and not (t.is_float and reduction.kind in ("min", "max"))
+        return caps.subgroup_shuffle or (caps.subgroup_arithmetic and plain)
+
+    def _combine(self, reductions: Sequence[Reduction], values: Sequence[Op], others: Sequence[Op]) -> list[Op]:
+        return [self.b.emit(ops.COMBINE[r.kind], a, c) for r, a, c in zip(reductions, values, others)]
+
+    def _shared(self, reductions: Sequence[Reduction]) -> list[SharedRef]:
+        """An array per reduction, with an element per invocation."""
+        return [SharedRef(f"shared_{k}_{r.kind}_{r.dtype.name}", r.dtype, self.size) for k, r in enumerate(reductions)]
+
+    def _store_each(self, arrays: Sequence[SharedRef], index: Op, values: Sequence[Op]) -> None:
+        for array, value in zip(arrays, values):
+            self.b.store(array, index, value)
+
+    def _load_each(self, arrays: Sequence[SharedRef], index: Op) -> list[Op]:
+        return [self.b.load(array, index) for array in arrays]
+
+    def _barrier(self) -> None:
+        self.b.emit(ops.workgroup_barrier, type=VOID)
+
+    def _over_subgroup(self, reductions: Sequence[Reduction], values: Sequence[Op]) -> list[Op]:
+        b = self.b
+        if not self.caps.subgroup_shuffle:
+            return [b.emit(ops.subgroup_reduce, v, attr=r.kind, type=r.dtype) for r, v in zip(reductions, values)]
+        mask = self.caps.subgroup_size // 2
+        partial = list(values)
+        while mask:
+            others = [b.emit(ops.subgroup_shuffle, v, attr=mask, type=v.type) for v in partial]
+            partial = self._combine(reductions, partial, others)
+            mask //= 2
+        return partial
+
+    def _subgroups(self, reductions: Sequence[Reduction], values: Sequence[Op]) -> list[Op]:
+        """Each subgroup reduces on its own, and one invocation combines what the subgroups left in shared memory."""
+        b = self.b
+        arrays = self._shared(reductions)
+        partial = self._over_subgroup(reductions, values)
+        zero = b.const(0)
+        lane = b.emit(ops.builtin, attr=BuiltIn.LANE, type=i32)
+        leads = b.emit(ops.eq, lane, zero)
+        b.begin()
+        self._store_each(arrays, b.emit(ops.builtin, attr=BuiltIn.SUBGROUP, type=i32), partial)
+        _when(b, leads, b.end())
+        self._barrier()
+        # Only the first invocation goes round.
+        one = b.const(1)
+        count = b.emit(ops.builtin, attr=BuiltIn.SUBGROUPS, type=i32)
+        stop = b.emit(ops.select, b.emit(ops.eq, self.local, zero), count, one)
+        initial = self._load_each(arrays, zero)
+        number, *accumulators = b.begin(i32, *[r.dtype for r in reductions])
+        merged = self._combine(reductions, accumulators, self._load_each(arrays, number))
+        return list(b.for_(one, stop, initial, b.end(merged)))
+
+    def _tree(self, reductions: Sequence[Reduction], values: Sequence[Op]) -> list[Op]:
+        """Halving: in each step the lower invocations take over what the upper ones hold."""
+        b = self.b
+        arrays = self._shared(reductions)
+        self._store_each(arrays, self.local, values)
+        live = self.size
+        while live > 1:
+            half = (live + 1) // 2
+            self._barrier()
+            lower = b.emit(ops.lt, self.local, b.const(live - half))
+            b.begin()
+            theirs = self._load_each(arrays, b.emit(ops.add, self.local, b.const(half)))
+            self._store_each(arrays, self.local, self._combine(reductions, self._load_each(arrays, self.local), theirs))
+            _when(b, lower, b.end())
+            live = half
+        return self._load_each(arrays, self.local)
