@@ -283,7 +283,7 @@ def workers(device, memory):
             transfer.CHUNK_BYTES, transfer.CHUNKS, transfer._IN_FLIGHT = chunk, chunks, chunks - 2
             device.synchronize()
             device._transfers.close()
-            device._transfers = transfer.Transfers(device._calls, device._stream, device._wait)
+            device._transfers = transfer.Transfers(device._stream, device._cells)
             device._transfers._workers = ThreadPoolExecutor(count)
             up = best(lambda: (a.write(0, memoryview(data)), device.synchronize()), 3)[0]
             down = best(lambda: a.read_into(0, memoryview(data)), 3)[0]

@@ -197,9 +197,24 @@ def _spirv(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> Compiled
     return replace(artifact, tasks=tuple(tasks), binaries=tuple(binaries))
 
 
+def _ptx(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKernel:
+    """One PTX module, with an entry for each task."""
+    from spirograd.llvmgen.gpu import entry_names
+    from spirograd.llvmgen.ptx import compile_ptx, emit_module
+
+    text = emit_module(kernel, artifact.args, run.ctx.caps, run.ctx.options)
+    code = compile_ptx(text, run.ctx.caps, run.ctx.options)
+    named = zip(_by_task(kernel, artifact), entry_names(kernel))
+    tasks = tuple(replace(info, entry=entry, binary=0) for info, entry in named)
+    if run.ctx.options.keep_stages:
+        run.stages |= {"kernel.ll": text, "kernel.opt.ll": code.optimized_ir, "kernel.ptx": code.ptx}
+    return replace(artifact, tasks=tasks, binaries=(code.ptx.encode(),))
+
+
 _GENERATORS: dict[Generator, Callable[[Kernel, CompiledKernel, _Pipeline], CompiledKernel]] = {
     Generator.LLVM: _native,
     Generator.SPIRV: _spirv,
+    Generator.PTX: _ptx,
 }
 
 

@@ -20,7 +20,9 @@ import pytest
 from spirograd.lang import context
 from spirograd.runtime import loader
 
-ARCHS = ("interpreter", "cpu", "vulkan", "wgpu")
+# Tests run on CUDA where there is a GPU for it, and are not even counted elsewhere: thousands would be skipped for what few machines have.
+_CUDA = ("cuda",) if loader.available("cuda") is None or "cuda" in os.environ.get("SG_TEST_REQUIRE", "") else ()
+ARCHS = ("interpreter", "cpu", "vulkan", "wgpu", *_CUDA)
 PREFIX = "missing "
 _PROGRAMS = ("spirv-val", "spirv-as", "spirv-dis", "spirv-cross", "chromium", "g++", "cc")
 _PACKAGES = ("torch", "matplotlib", "rich", "pyright")

@@ -43,4 +43,28 @@ WGPU = Capabilities(
 # What every adapter of wgpu offers: WebGPU's own limits.
 WGPU_BARE = Capabilities("wgpu", nearest_f16=False, atomic_cas=False, max_buffers=8, max_push_constants=0, max_group_size=256)
 
+# An NVIDIA GPU, by compute capability.
+CUDA = Capabilities(
+    "cuda",
+    int8=True,
+    int16=True,
+    int64=True,
+    float16=True,
+    float64=True,
+    storage8=True,
+    storage16=True,
+    atomic_int64=True,
+    atomic_f32_add=True,
+    atomic_f64_add=True,
+    buffer_address=True,
+    subgroup_size=32,
+    subgroup_shuffle=True,
+    shared_memory=49152,
+    max_group_size=1024,
+    max_push_constants=4032,
+    exact_specials=(16, 32, 64),
+    exact_subnormals=(16, 32, 64),
+    cpu_name="sm_70",
+)
+
 PROFILES = {"vulkan": VULKAN, "vulkan-bare": VULKAN_BARE, "wgpu": WGPU, "wgpu-bare": WGPU_BARE}

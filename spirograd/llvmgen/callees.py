@@ -51,7 +51,10 @@ class _WideEmitter(FunctionEmitter):
 
 
 def vector_widths(caps: Capabilities) -> tuple[int, ...]:
-    """The numbers of lanes at which LLVM may vectorise a loop that calls a function: those of f64 and of f32 in a register."""
+    """The numbers of lanes at which LLVM may vectorise a loop that calls a function: those of f64 and of f32 in a register. None on GPUs,
+    whose invocations are scalar."""
+    if caps.target.invocations:
+        return ()
     if "+avx512f" in caps.cpu_features:
         return (4, 8, 16)
     return (4, 8) if "+avx2" in caps.cpu_features else (2, 4)
@@ -74,7 +77,7 @@ class Callees:
 
     def callee(self, name: str, lanes: int) -> tuple[str, str]:
         """What stands before and behind the arguments of a call on ``lanes`` lanes."""
-        vectorised = lanes == 1 and _has_vector_forms(self._functions[name])
+        vectorised = lanes == 1 and bool(vector_widths(self._module.caps)) and _has_vector_forms(self._functions[name])
         return f"@{self._defined(name, lanes)}", f" {self._vector_forms(name)}" if vectorised else ""
 
     def _vector_forms(self, name: str) -> str:

@@ -93,6 +93,7 @@ class ModuleText:
     attributes: dict[str, int] = field(default_factory=dict)
     metadata: list[str] = field(default_factory=lambda: ["!{}"])
     used: dict[str, None] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     uses_double_to_half: bool = False
     callee: Callable[[str, int], tuple[str, str]] = _no_function
@@ -102,6 +103,11 @@ class ModuleText:
         if name not in self.declarations:
             self.declarations[name] = f"declare {result} @{name}({params}){attributes}"
         return f"@{name}"
+
+    def shared(self, name: str, kind: str) -> str:
+        """Declare a variable of type ``kind`` that a workgroup shares once; returns it as an operand."""
+        self.variables.setdefault(f"@{symbol(name)}", f"internal addrspace(3) global {kind} undef, align 16")
+        return f"@{symbol(name)}"
 
     def attribute_group(self, text: str) -> str:
         """A reference to the attribute group with this text."""
@@ -124,7 +130,8 @@ class ModuleText:
         return chosen
 
     def text(self) -> str:
-        parts = [*self.functions, *self.declarations.values()]
+        variables = [f"{name} = {text}" for name, text in self.variables.items()]
+        parts = [*variables, *self.functions, *self.declarations.values()]
         if self.used:
             listed = ", ".join(f"ptr @{name}" for name in self.used)
             parts.append(f'@llvm.compiler.used = appending global [{len(self.used)} x ptr] [{listed}], section "llvm.metadata"')

@@ -132,26 +132,37 @@ def compile_module(text: str, caps: Capabilities, options: CompileOptions, need:
     if need <= 1 and "+avx2" in features:
         features += _NO_GATHER
     machine = _target_machine(caps.cpu_name, features, min(allowed, max(need, 1)))
+    module = parse(text, machine)
+    if need > 0:
+        optimise(module, machine, level, vectorise=level > 1, slp=level > 1 and _instructions(text) < SLP_LIMIT)
+    if not options.keep_stages:
+        return NativeCode(machine.emit_object(module))
+    # Emitting changes the module, so the text comes from a clone.
+    return NativeCode(machine.emit_object(module.clone()), str(module), machine.emit_assembly(module.clone()))
+
+
+def parse(text: str, machine: Any) -> Any:
+    """The module with this text, for ``machine``. Raises SpirogradRuntimeError with LLVM's message if it is none."""
     try:
         module = llvm.parse_assembly(text, llvm.create_context())
     except RuntimeError as error:
         raise SpirogradRuntimeError(f"LLVM rejects the generated code: {error}") from error
     module.triple = machine.triple
     module.data_layout = str(machine.target_data)
-    if need > 0:
-        tuning = llvm.create_pipeline_tuning_options(speed_level=level)
-        tuning.loop_vectorization = level > 1
-        tuning.slp_vectorization = level > 1 and _instructions(text) < SLP_LIMIT
-        # llvmlite 0.50 never frees the callbacks of a pass builder, 1.4 KiB, and a builder serves one module: running passes adds callbacks
-        # that refer to that run.
-        builder = llvm.create_pass_builder(machine, tuning)
-        passes = builder.getModulePassManager()
-        passes.run(module, builder)
-        _dispose(passes)
-    if not options.keep_stages:
-        return NativeCode(machine.emit_object(module))
-    # Emitting changes the module, so the text comes from a clone.
-    return NativeCode(machine.emit_object(module.clone()), str(module), machine.emit_assembly(module.clone()))
+    return module
+
+
+def optimise(module: Any, machine: Any, level: int, vectorise: bool, slp: bool) -> None:
+    """Run LLVM's passes of this level; ``vectorise``: loops; ``slp``: straight-line code."""
+    tuning = llvm.create_pipeline_tuning_options(speed_level=level)
+    tuning.loop_vectorization = vectorise
+    tuning.slp_vectorization = slp
+    # llvmlite 0.50 never frees the callbacks of a pass builder, 1.4 KiB, and a builder serves one module: running passes adds callbacks
+    # that refer to that run.
+    builder = llvm.create_pass_builder(machine, tuning)
+    passes = builder.getModulePassManager()
+    passes.run(module, builder)
+    _dispose(passes)
 
 
 def _dispose(passes: Any) -> None:

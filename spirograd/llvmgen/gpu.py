@@ -1,0 +1,190 @@
+"""Device IR -> the text of an LLVM module for GPUs: one kernel function per task, which every invocation runs.
+
+What differs from GPU to GPU is in a `Dialect`: how invocations find their place, exchange values and wait for each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from spirograd.base.artifact import ArgBlock, Slot
+from spirograd.base.caps import Capabilities
+from spirograd.base.options import CompileOptions
+from spirograd.ir import ops
+from spirograd.ir.nodes import BufferRef, BuiltIn, Kernel, Op, SharedRef, ref_of
+from spirograd.ir.ops import OpCode
+from spirograd.llvmgen.callees import Callees
+from spirograd.llvmgen.function import FunctionEmitter, Handler
+from spirograd.llvmgen.instructions import Math, Unsupported
+from spirograd.llvmgen.module import ModuleText, type_name
+from spirograd.llvmgen.op_map import OP_MAP
+
+_GLOBAL, _SHARED = "ptr addrspace(1)", "ptr addrspace(3)"
+_EXPANDED = Unsupported("elementary functions have been expanded: LLVM ends the process for those that a GPU lacks")
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How a GPU expresses what LLVM IR has no word for.
+
+    ``calling_convention``: of kernel functions. ``scope``: of atomics, between all invocations of the device. ``group_size``: the attribute
+    of a kernel function that says how large its workgroups are. ``builtins``: for each place (None: the number of the invocation in its
+    dispatch) what appends the instructions that read it, and returns the operand. ``shuffle``: the same for a 32-bit integer, given with a
+    mask. ``barrier``: appends the wait for the workgroup.
+    """
+
+    calling_convention: str
+    scope: str
+    group_size: Callable[[int], str]
+    builtins: Mapping[BuiltIn | None, Callable[[GpuEmitter], str]]
+    shuffle: Callable[[GpuEmitter, str, int], str]
+    barrier: Callable[[GpuEmitter], None]
+
+
+class GpuEmitter(FunctionEmitter):
+    """Emits the kernel function of a task. ``constant``: the entries of the argument block whose buffers nothing writes meanwhile."""
+
+    buffer_pointer = _GLOBAL
+
+    def __init__(self, module: ModuleText, dialect: Dialect, group_size: int, constant: frozenset[Slot]) -> None:
+        super().__init__(module, HANDLERS)
+        self.dialect = dialect
+        self.group_size = group_size
+        self.constant = constant
+        self.atomic_scope = dialect.scope
+        self.claims: dict[BufferRef, str] = {}  # counter -> where the invocation keeps what it has claimed
+
+    def address(self, ref: Any, index: Op) -> str:
+        if not isinstance(ref, SharedRef):
+            return super().address(ref, index)
+        array, t = self.module.shared(ref.name, f"[{ref.length} x {type_name(ref.dtype)}]"), type_name(index.type)
+        return f"{_SHARED} {self.value(f'getelementptr inbounds {type_name(ref.dtype)}, {_SHARED} {array}, {t} {self.env[index]}')}"
+
+
+def emit_kernel(kernel: Kernel, block: ArgBlock, dialect: Dialect, caps: Capabilities, options: CompileOptions) -> str:
+    """The module of ``kernel`` (device IR, tasks of kind "invocations"), with a function for each of `entry_names`.
+
+    A function takes the argument block by value, or, where it is larger than ``caps.max_push_constants``, its address.
+    Raises TypeError for an operation that device IR does not have.
+    """
+    module = ModuleText(caps, options)
+    module.callee = Callees(module, HANDLERS, kernel).callee
+    by_address = block.size > caps.max_push_constants
+    for op, name in zip(kernel.body.ops[:-1], entry_names(kernel)):
+        emitter = GpuEmitter(module, dialect, op.attr.group_size, _constant_slots(op))
+        param = f"{_GLOBAL} %address" if by_address else f"ptr byval([{max(block.size, 1)} x i8]) align 8 %block"
+        if by_address:
+            emitter.entry.append(f"  %block = addrspacecast {_GLOBAL} %address to ptr")
+        (body,) = op.regions
+        emitter.at(op.loc)
+        emitter.last_uses.scan(body)
+        emitter.region(body)
+        group = module.attribute_group(f"nounwind {dialect.group_size(op.attr.group_size)}")
+        head = f"define {dialect.calling_convention} void @{name}({param}) {group}"
+        module.functions.append(f"{head} {{\n{emitter.body_text()}\n  ret void\n}}\n")
+    return f"; kernel {kernel.name}\n{module.text()}"
+
+
+def entry_names(kernel: Kernel) -> tuple[str, ...]:
+    """The symbol of each task, in order: identifiers of the assemblers of GPUs, all different."""
+    names = [re.sub(r"\W", "_", f"{kernel.name}_{op.attr.name or op.attr.kind}", flags=re.ASCII) for op in kernel.body.ops[:-1]]
+    return tuple([f"k_{name}" if names.count(name) == 1 else f"k{number}_{name}" for number, name in enumerate(names)])
+
+
+def _constant_slots(task: Op) -> frozenset[Slot]:
+    """The buffers that a task reads, and that it surely does not write: arrays may lie in the memory of others."""
+    read: set[Slot] = set()
+    written: set[Slot] = set()
+    for op in task.regions[0].walk():
+        ref = ref_of(op)
+        if isinstance(ref, BufferRef):
+            (read if op.code is ops.load else written).add(ref.slot)
+    kinds = {slot.kind for slot in written}
+    arrays, anything = "array" in kinds, not kinds.isdisjoint(("array", "tree"))
+    shared = {slot for slot in read if (slot.kind == "tree" and arrays) or (slot.kind == "array" and anything)}
+    same = {(slot.kind, slot.index, slot.role) for slot in written}
+    return frozenset(slot for slot in read - shared if (slot.kind, slot.index, slot.role) not in same)
+
+
+# --- operations --------------------------------------------------------------------------------------------------------
+
+
+def _row(e: GpuEmitter, op: Op) -> None:
+    e.env[op] = e.dialect.builtins[None](e)
+
+
+def _builtin(e: GpuEmitter, op: Op) -> None:
+    e.env[op] = e.dialect.builtins[op.attr](e)
+
+
+def _load(e: GpuEmitter, op: Op) -> None:
+    ref = op.attr
+    constant = isinstance(ref, BufferRef) and ref.slot in e.constant
+    pointer = e.address(ref, op.args[0])
+    e.set(op, f"load {type_name(op.type)}, {pointer}, align {ref.dtype.size}{', !invariant.load !0' if constant else ''}")
+
+
+def _store(e: GpuEmitter, op: Op) -> None:
+    index, value = op.args
+    e.line(f"store {e.typed(value)}, {e.address(op.attr, index)}, align {op.attr.dtype.size}")
+
+
+def _claim(e: GpuEmitter, op: Op) -> None:
+    """A variable that lives as long as the invocation keeps the number, which is -1 until there is one."""
+    held = e.claims.get(op.attr)
+    if held is None:
+        held = e.claims[op.attr] = e.name()
+        e.entry += [f"  {held} = alloca i32", f"  store i32 -1, ptr {held}"]
+    claim, done = e.new_labels("claim", "claimed")
+    free = e.value(f"icmp slt i32 {e.value(f'load i32, ptr {held}')}, 0")
+    e.line(f"br i1 {free}, label %{claim}, label %{done}")
+    e.start(claim)
+    old = e.value(f"atomicrmw add {e.address(op.attr, op.args[0])}, i32 1{e.atomic_scope} monotonic, align 4")
+    e.line(f"store i32 {old}, ptr {held}")
+    e.goto(done)
+    e.start(done)
+    e.set(op, f"load i32, ptr {held}")
+
+
+def _shuffle(e: GpuEmitter, op: Op) -> None:
+    """By words: narrow values are widened, those of 64 bits are cut in two."""
+    value, t = e.env[op.args[0]], op.type
+    bits, kind = type_name(t), f"i{t.bits}"  # type: ignore[union-attr]
+    if bits != kind:
+        value = e.value(f"bitcast {bits} {value} to {kind}")
+    if kind == "i64":
+        pair = e.value(f"bitcast i64 {value} to <2 x i32>")
+        halves = [e.dialect.shuffle(e, e.value(f"extractelement <2 x i32> {pair}, i32 {k}"), op.attr) for k in range(2)]
+        joined = "poison"
+        for k, part in enumerate(halves):
+            joined = e.value(f"insertelement <2 x i32> {joined}, i32 {part}, i32 {k}")
+        value = e.value(f"bitcast <2 x i32> {joined} to i64")
+    elif kind == "i32":
+        value = e.dialect.shuffle(e, value, op.attr)
+    else:
+        wide = e.dialect.shuffle(e, e.value(f"zext {kind} {value} to i32"), op.attr)
+        value = e.value(f"trunc i32 {wide} to {kind}")
+    e.env[op] = value if bits == kind else e.value(f"bitcast {kind} {value} to {bits}")
+
+
+def _barrier(e: GpuEmitter, op: Op) -> None:
+    e.dialect.barrier(e)
+
+
+_OWN: dict[OpCode, Callable[[GpuEmitter, Op], None]] = {
+    ops.row: _row,
+    ops.builtin: _builtin,
+    ops.load: _load,
+    ops.store: _store,
+    ops.claim: _claim,
+    ops.workgroup_barrier: _barrier,
+    ops.subgroup_shuffle: _shuffle,
+    ops.subgroup_reduce: Unsupported("where values can be shuffled, that is how subgroups reduce"),
+}
+HANDLERS: dict[OpCode, Handler] = {
+    **{code: _EXPANDED if isinstance(handler, Math) else handler for code, handler in OP_MAP.items()},
+    **cast("dict[OpCode, Handler]", _OWN),
+}

@@ -1,0 +1,93 @@
+"""PTX: the words of NVIDIA's GPUs, and LLVM IR text -> PTX for an architecture."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from spirograd.base.artifact import ArgBlock
+from spirograd.base.caps import Capabilities
+from spirograd.base.options import CompileOptions
+from spirograd.ir.nodes import BuiltIn, Kernel
+from spirograd.llvmgen.gpu import Dialect, GpuEmitter, emit_kernel
+from spirograd.llvmgen.toolchain import optimise, parse
+
+_WARP = 32
+_TRIPLE = "nvptx64-nvidia-cuda"
+
+
+@dataclass(frozen=True, slots=True)
+class PtxCode:
+    """``ptx``: text for the driver's compiler. ``optimized_ir`` is empty unless the options keep stages."""
+
+    ptx: str
+    optimized_ir: str = ""
+
+
+def _register(name: str, e: GpuEmitter) -> str:
+    """A special register."""
+    return e.value(f"call i32 {e.module.declare(f'llvm.nvvm.read.ptx.sreg.{name}', 'i32', '')}()")
+
+
+def _number(e: GpuEmitter) -> str:
+    first = e.value(f"mul i32 {_register('ctaid.x', e)}, {e.group_size}")
+    return e.value(f"add i32 {first}, {_register('tid.x', e)}")
+
+
+def _subgroup(e: GpuEmitter) -> str:
+    return e.value(f"lshr i32 {_register('tid.x', e)}, {_WARP.bit_length() - 1}")
+
+
+def _shuffle(e: GpuEmitter, value: str, mask: int) -> str:
+    target = e.module.declare("llvm.nvvm.shfl.sync.bfly.i32", "i32", "i32, i32, i32, i32")
+    return e.value(f"call i32 {target}(i32 -1, i32 {value}, i32 {mask}, i32 {_WARP - 1})")
+
+
+def _barrier(e: GpuEmitter) -> None:
+    e.line(f"call void {e.module.declare('llvm.nvvm.barrier.cta.sync.aligned.all', 'void', 'i32')}(i32 0)")
+
+
+NVPTX = Dialect(
+    calling_convention="ptx_kernel",
+    scope=' syncscope("device")',
+    group_size=lambda size: f'"nvvm.maxntid"="{size}"',
+    builtins={
+        None: _number,
+        BuiltIn.LOCAL: functools.partial(_register, "tid.x"),
+        BuiltIn.WORKGROUPS: functools.partial(_register, "nctaid.x"),
+        BuiltIn.LANE: functools.partial(_register, "laneid"),
+        BuiltIn.SUBGROUP: _subgroup,
+        BuiltIn.SUBGROUPS: lambda e: str(e.group_size // _WARP),
+    },
+    shuffle=_shuffle,
+    barrier=_barrier,
+)
+
+
+@functools.lru_cache(maxsize=8)
+def _target_machine(architecture: str) -> Any:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    return llvm.Target.from_triple(_TRIPLE).create_target_machine(cpu=architecture, opt=3)
+
+
+def emit_module(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions) -> str:
+    """The LLVM IR of ``kernel`` (device IR). See `gpu.emit_kernel`."""
+    return emit_kernel(kernel, block, NVPTX, caps, options)
+
+
+def compile_ptx(text: str, caps: Capabilities, options: CompileOptions) -> PtxCode:
+    """Optimise a module and translate it for the architecture ``caps.cpu_name``, such as "sm_90".
+
+    Raises SpirogradRuntimeError with LLVM's message if the text is no valid module: a defect of the emitter.
+    """
+    machine = _target_machine(caps.cpu_name)
+    module = parse(text, machine)
+    if options.optimize:
+        optimise(module, machine, max(options.opt_level, 1), vectorise=False, slp=False)
+    if not options.keep_stages:
+        return PtxCode(machine.emit_assembly(module))
+    return PtxCode(machine.emit_assembly(module.clone()), str(module))
