@@ -12,7 +12,7 @@ class Launch(ctypes.Structure):
     """One launch as the driver got it."""
 
     _fields_ = [
-        ("_name", ctypes.c_char * 64),
+        ("_name", ctypes.c_char * 256),
         ("groups", ctypes.c_uint32),
         ("group_size", ctypes.c_uint32),
         ("_bytes", ctypes.c_ubyte * 256),

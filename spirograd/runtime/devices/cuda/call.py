@@ -41,6 +41,7 @@ _HEADER, _TASK = 3, 4
 _BUFFER_POINTER, _BUFFER_SIZE = 1, 2
 
 # self: address of these words; arguments: the block (bytes), the numbers of iterations (a tuple of int and None). Returns the error code.
+# An empty block is passed as its terminating zero: code generators make no parameter of no bytes.
 _TEXT = f"""declare ptr @PyBytes_AsString(ptr)
 declare i64 @PyBytes_Size(ptr)
 declare ptr @PyLong_AsVoidPtr(ptr)
@@ -55,6 +56,7 @@ declare i32 @cuCtxPushCurrent_v2(ptr)
 declare i32 @cuCtxPopCurrent_v2(ptr)
 declare i32 @cuLaunchKernel(ptr, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr)
 declare i64 @llvm.smin.i64(i64, i64)
+declare i64 @llvm.smax.i64(i64, i64)
 @sg_none = external global i8
 
 define ptr @{_LAUNCH}(ptr %self, ptr %args, i64 %count) nounwind {{
@@ -67,7 +69,8 @@ define ptr @{_LAUNCH}(ptr %self, ptr %args, i64 %count) nounwind {{
 begin:
   %size = alloca i64
   %nbytes = call i64 @PyBytes_Size(ptr %block.object)
-  store i64 %nbytes, ptr %size
+  %least = call i64 @llvm.smax.i64(i64 %nbytes, i64 1)
+  store i64 %least, ptr %size
   %extra = alloca [5 x ptr]
   store ptr inttoptr (i64 {_BUFFER_POINTER} to ptr), ptr %extra
   %extra.1 = getelementptr ptr, ptr %extra, i64 1
@@ -78,8 +81,6 @@ begin:
   store ptr %size, ptr %extra.3
   %extra.4 = getelementptr ptr, ptr %extra, i64 4
   store ptr null, ptr %extra.4
-  %empty = icmp eq i64 %nbytes, 0
-  %parameters = select i1 %empty, ptr null, ptr %extra
   %words = call ptr @PyLong_AsVoidPtr(ptr %self)
   %tasks.at = getelementptr i64, ptr %words, i64 2
   %tasks = load i64, ptr %tasks.at
@@ -168,7 +169,7 @@ launch:
   %threads.wide = load i64, ptr %size.p
   %threads = trunc i64 %threads.wide to i32
   %code = call i32 @cuLaunchKernel(ptr %function, i32 %g, i32 1, i32 1, i32 %threads, i32 1, i32 1, i32 0, ptr %stream, ptr null,
-    ptr %parameters)
+    ptr %extra)
   %failed = icmp ne i32 %code, 0
   br i1 %failed, label %leave, label %next
 next:

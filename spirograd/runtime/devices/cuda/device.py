@@ -88,6 +88,7 @@ class CudaDevice(StreamedDevice):
         self.info, self.caps = features.info, features.caps
         self._driver = driver
         self._handle = features.handle
+        self._processors = features.processors
         self._modules: set[int] = set()
         self._unloads = DeletionQueue(self._unload)  # of modules, when the device is idle: unloading waits for kernels
         self._context = c_void_p()
@@ -123,6 +124,8 @@ class CudaDevice(StreamedDevice):
 
     def assemble(self, kernel: CompiledKernel) -> CompiledKernel:
         """See `Assembler.assemble`: cubins in place of PTX."""
+        if not kernel.tasks:
+            return kernel
         with self._turn:
             cubins = [b if modules.is_cubin(b) else modules.link(self._driver, b, kernel.name) for b in kernel.binaries]
         return replace(kernel, binaries=tuple(cubins))
@@ -133,23 +136,32 @@ class CudaDevice(StreamedDevice):
         with self._turn:
             loaded: list[int] = []
             try:
-                for binary in kernel.binaries:
+                for binary in kernel.binaries if kernel.tasks else ():
                     loaded.append(modules.load(self._driver, binary, kernel.name).value or 0)
-                tasks = [self._task(loaded[task.binary], kernel, task) for task in kernel.tasks]
-                usage = tuple([modules.usage(self._driver, task.function) for task in tasks])
+                functions = [
+                    modules.function(self._driver, c_void_p(loaded[task.binary]), task.entry, f"{kernel.name} ({task.name})")
+                    for task in kernel.tasks
+                ]
+                usage = [modules.usage(self._driver, f, max(task.group_size, 1)) for f, task in zip(functions, kernel.tasks)]
             except BaseException:
                 self._unloads.extend(loaded)
                 raise
             finally:
                 self._modules.update(loaded)
+        tasks = [call.LaunchTask(f, *self._grid(task, used)) for f, task, used in zip(functions, kernel.tasks, usage)]
         run, kept = call.launcher(self._driver, self._context.value or 0, self._stream.handle.value or 0, tasks)
-        executable = Executable(kernel.name, run, kept, usage, kernel.args.size > PARAMETER_BYTES)
+        executable = Executable(kernel.name, run, kept, tuple(usage), kernel.args.size > PARAMETER_BYTES)
         weakref.finalize(executable, self._unloads.extend, loaded).atexit = False
         return executable
 
-    def _task(self, module: int, kernel: CompiledKernel, task: TaskInfo) -> call.LaunchTask:
-        function = modules.function(self._driver, c_void_p(module), task.entry, f"{kernel.name} ({task.name})")
-        return call.LaunchTask(function, *grid_limits(task, self.caps, "discrete"))
+    def _grid(self, task: TaskInfo, usage: modules.Usage) -> tuple[int, int, int]:
+        """See `grid_limits`. Where only the device knows the number of iterations, as many groups as run at the same time."""
+        size, most, _ = grid_limits(task, self.caps, "discrete")
+        return size, most, max(min(most, self._processors * usage.resident), 1)
+
+    def usage(self, kernel: CompiledKernel) -> str:
+        """See `Assembler.usage`."""
+        return "".join(f"{task.name}: {used}\n" for task, used in zip(kernel.tasks, self.load(kernel).usage))
 
     def launch(self, executable: Executable, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
         """See `Device.launch`."""

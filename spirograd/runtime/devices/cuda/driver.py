@@ -66,6 +66,7 @@ _FUNCTIONS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "module_unload": ("cuModuleUnload", (_handle,)),
     "module_function": ("cuModuleGetFunction", (_out, _handle, c_char_p)),
     "function_attribute": ("cuFuncGetAttribute", (_out, c_int, _handle)),
+    "occupancy": ("cuOccupancyMaxActiveBlocksPerMultiprocessor", (_out, _handle, c_int, c_size_t)),
     "link_create": ("cuLinkCreate_v2", (c_uint, POINTER(c_int), POINTER(c_void_p), _out)),
     "link_add": ("cuLinkAddData_v2", (_handle, c_int, c_char_p, c_size_t, c_char_p, c_uint, c_void_p, c_void_p)),
     "link_complete": ("cuLinkComplete", (_handle, _out, _out)),

@@ -26,13 +26,15 @@ _VERSION_FILE = Path("/proc/driver/nvidia/version")
 
 @dataclass(slots=True)
 class Features:
-    """A device as the rest of this package sees it. ``handle``: what the driver calls it. ``total``: bytes of its memory."""
+    """A device as the rest of this package sees it. ``handle``: what the driver calls it. ``total``: bytes of its memory.
+    ``processors``: how many multiprocessors it has."""
 
     ordinal: int
     handle: int
     info: DeviceInfo
     caps: Capabilities
     total: int
+    processors: int
 
 
 def count(driver: Driver) -> int:
@@ -119,7 +121,7 @@ def query(driver: Driver, ordinal: int) -> Features:
         ("memory", f"{total.value / 2**30:.1f} GiB"),
     )
     handle = device_handle(driver, ordinal)
-    return Features(ordinal, handle, DeviceInfo("cuda", name(driver, ordinal), version, detail), caps, total.value)
+    return Features(ordinal, handle, DeviceInfo("cuda", name(driver, ordinal), version, detail), caps, total.value, attribute(_PROCESSORS))
 
 
 def _driver_version(driver: Driver) -> str:

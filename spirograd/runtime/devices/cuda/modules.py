@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.wording import counted
 from spirograd.runtime.devices.cuda.driver import Driver
 
 _LOG_BYTES = 16384
@@ -22,11 +23,18 @@ _SHARED_BYTES, _LOCAL_BYTES, _REGISTERS = 1, 3, 4
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What a task takes on the device: registers of a thread, bytes of memory that a thread has for itself (spilled registers and local
-    arrays), bytes of shared memory of a group."""
+    arrays), bytes of shared memory of a group. ``resident``: how many groups run on a multiprocessor at the same time."""
 
     registers: int
     local_bytes: int
     shared_bytes: int
+    resident: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.registers} registers and {self.local_bytes} bytes of local memory (spilled registers, local arrays) a thread; "
+            f"{self.shared_bytes} bytes of shared memory a group; {counted(self.resident, 'group')} a multiprocessor"
+        )
 
 
 class _Log:
@@ -80,15 +88,17 @@ def function(driver: Driver, module: c_void_p, entry: str, name: str) -> int:
     return handle.value or 0
 
 
-def usage(driver: Driver, handle: int) -> Usage:
-    """What a function takes, as the driver compiled it."""
+def usage(driver: Driver, handle: int, group_size: int) -> Usage:
+    """What a function takes, as the driver compiled it, in groups of so many threads."""
 
     def attribute(number: int) -> int:
         value = c_int()
         driver.call("read what a kernel uses", driver.function_attribute, byref(value), number, handle)
         return value.value
 
-    return Usage(attribute(_REGISTERS), attribute(_LOCAL_BYTES), attribute(_SHARED_BYTES))
+    resident = c_int()
+    driver.call("find how many groups run at a time", driver.occupancy, byref(resident), handle, group_size, 0)
+    return Usage(attribute(_REGISTERS), attribute(_LOCAL_BYTES), attribute(_SHARED_BYTES), resident.value)
 
 
 def _image(image: bytes) -> bytes:
