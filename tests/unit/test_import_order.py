@@ -54,6 +54,8 @@ MODULE_ALLOWED = {
 LATE = {
     # Large libraries that other targets do without.
     ("compiler", "spirograd.llvmgen.emit"),
+    ("compiler", "spirograd.llvmgen.gpu"),
+    ("compiler", "spirograd.llvmgen.ptx"),
     ("compiler", "spirograd.llvmgen.toolchain"),
     ("compiler", "spirograd.spirvgen.disasm"),
     ("compiler", "spirograd.spirvgen.emit"),

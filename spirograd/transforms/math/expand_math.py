@@ -3,7 +3,8 @@
 CPU: f32 functions become branch-free polynomials, which LLVM vectorises; f64 stays, for libm and vector libraries.
 SPIR-V: f64 functions are expanded, because GLSL.std.450 has none. Of f32 the inverse trigonometric functions are, because drivers may
 be off by 4,096 ulp there and are (Mesa's asin by 1.5e-4); the others only without fast math, and if the device has the types that they
-compute in. PTX: all of f32 and f64, for NVIDIA's library of them comes with its toolkit only. Everywhere f16 goes by way of f32: drivers compute exp(x) as exp2(x * 1.44), which in f16 is off by 0.4 %.
+compute in. PTX: all of f32 and f64, for NVIDIA's library of them comes with its toolkit only.
+Everywhere f16 goes by way of f32: drivers compute exp(x) as exp2(x * 1.44), which in f16 is off by 0.4 %.
 
 A task with many calls keeps them as calls: each function that it uses is expanded once, into a `Function` of the kernel. The time that
 code generators and drivers take grows faster than the size of a function.

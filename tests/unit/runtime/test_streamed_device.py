@@ -84,7 +84,7 @@ class _Device(StreamedDevice):
     def __init__(self, limit: int = 1 << 20) -> None:
         super().__init__()
         self.info = DeviceInfo("toy", "toy", "0")
-        self.caps = Capabilities(profile="toy")
+        self.caps = Capabilities(target_name="toy")
         self._device = self._transfers = self.work = _Transfers()
         self.limit, self.used = limit, 0
         self.reports: list[str] = []
