@@ -1,5 +1,6 @@
 """The CUDA device on a stand-in for the driver: memory, order, launches, argument bytes, fetches, errors. No GPU is needed."""
 
+import contextlib
 import gc
 import itertools
 import os
@@ -84,6 +85,33 @@ def test_a_chunk_is_not_written_again_before_the_device_has_read_it(cuda, standi
         a.write(4 * i, memoryview(struct.pack("<I", i)))
     standin.hold(False)
     assert (read(a) == np.arange(3000)).all()
+
+
+def test_few_chunks_are_enough_where_little_is_pending(cuda, standin):
+    memory = Memory(cuda)
+    a = memory.allocate(transfer.CHUNK_BYTES)
+    data = bytes(a.nbytes)
+    for _ in range(5):
+        a.write(0, memoryview(data))
+        read(a)
+    assert standin.live("pinned") <= 2
+
+
+@pytest.mark.parametrize("symbol", ["cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuEventRecord", "cuEventQuery"])
+def test_transfers_that_fail_lose_no_chunk(cuda, standin, symbol):
+    memory = Memory(cuda)
+    nbytes = transfer.CHUNK_BYTES * (transfer.CHUNKS + 3)
+    a = memory.allocate(nbytes)
+    data = np.arange(nbytes, dtype=np.uint8)
+    for _ in range(3):
+        for use in (lambda: a.write(0, memoryview(data)), lambda: read(a)):
+            standin.fail(symbol, 1)
+            with contextlib.suppress(SpirogradRuntimeError):
+                use()
+            standin.fail(symbol, 0, 0)
+    assert standin.live("pinned") <= transfer.CHUNKS
+    a.write(0, memoryview(data))
+    assert (read(a, np.uint8) == data).all()
 
 
 def test_small_uploads_wait_for_nothing(cuda, standin):

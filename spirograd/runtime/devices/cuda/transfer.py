@@ -32,14 +32,13 @@ _IN_FLIGHT = CHUNKS - 2
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """Pinned memory at ``address``; the first ``used`` bytes are taken. ``event``: after the copies of the chunk, if ``recorded``.
+    """Pinned memory at ``address``; the first ``used`` bytes are taken. ``event``: recorded after the copies of the chunk.
 
     ``emptied``: the bytes that arrived are being moved out by a worker."""
 
     address: int
     event: Any
     used: int = 0
-    recorded: bool = False
     emptied: Future[int] | None = None
 
 
@@ -50,8 +49,9 @@ class Transfers:
         self._stream = stream
         self._driver = stream.driver
         self._cells = cells
-        self._chunks: list[Chunk] = []
-        self._current = -1
+        self._chunks: list[Chunk] = []  # all there are
+        self._current: Chunk | None = None  # for small pieces
+        self._left: deque[Chunk] = deque()  # with copies that may be pending, the oldest first
         self._workers: ThreadPoolExecutor | None = None
 
     def upload(self, memory: Memory, offset: int, data: memoryview) -> None:
@@ -66,19 +66,22 @@ class Transfers:
         try:
             for start in range(0, nbytes, CHUNK_BYTES):
                 if len(filling) == _IN_FLIGHT:
-                    self._send(target, *filling.popleft())
+                    self._send(target, *filling[0])
+                    filling.popleft()
                 size = min(CHUNK_BYTES, nbytes - start)
-                chunk = self._next()
+                chunk = self._take()
                 filling.append((chunk, self._move(chunk.address, source + start, size), start, size))
             while filling:
-                self._send(target, *filling.popleft())
-        finally:
+                self._send(target, *filling[0])
+                filling.popleft()
+        finally:  # after a failure, no worker may go on reading
             wait([future for _, future, _, _ in filling])
+            self._left.extend([chunk for chunk, *_ in filling])
 
     def _send(self, target: int, chunk: Chunk, filled: Future[int], start: int, size: int) -> None:
         filled.result()
         self._to_device(target + start, chunk.address, size)
-        self._record(chunk)
+        self._leave(chunk)
 
     def download(self, memory: Memory, offset: int, out: memoryview) -> None:
         """Copy to the host; done on return."""
@@ -96,20 +99,24 @@ class Transfers:
         try:
             for start in range(0, nbytes, CHUNK_BYTES):
                 if len(coming) == _IN_FLIGHT:
-                    moving.append(self._receive(target, *coming.popleft()))
+                    moving.append(self._receive(target, *coming[0]))
+                    coming.popleft()
                 size = min(CHUNK_BYTES, nbytes - start)
-                chunk = self._next()
-                self._to_host(chunk.address, source + start, size)
-                self._record(chunk)
+                chunk = self._take()
                 coming.append((chunk, start, size))
+                self._to_host(chunk.address, source + start, size)
+                self._stream.record(chunk.event)
             while coming:
-                moving.append(self._receive(target, *coming.popleft()))
-        finally:
+                moving.append(self._receive(target, *coming[0]))
+                coming.popleft()
+        finally:  # after a failure, no worker may go on writing
             wait(moving)
+            self._left.extend([chunk for chunk, *_ in coming])
 
     def _receive(self, target: int, chunk: Chunk, start: int, size: int) -> Future[int]:
         self._stream.wait(chunk.event)
         chunk.emptied = self._move(target + start, chunk.address, size)
+        self._left.append(chunk)
         return chunk.emptied
 
     def fetch(self, memory: Memory, offset: int, nbytes: int) -> CellReadback:
@@ -135,34 +142,37 @@ class Transfers:
 
     def _room(self, nbytes: int) -> int:
         """The address of ``nbytes`` (at most SMALL_BYTES) of pinned memory, the caller's until the copies so far are done."""
-        chunk = self._chunks[self._current] if self._chunks else None
+        chunk = self._current
         if chunk is None or chunk.used + nbytes > CHUNK_BYTES:
-            chunk = self._next()
+            if chunk is not None:
+                self._leave(chunk)
+                self._current = None
+            chunk = self._current = self._take()
             chunk.used = 0
         place = chunk.address + chunk.used
         chunk.used += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
         return place
 
-    def _next(self) -> Chunk:
-        """The chunk that was left longest ago, with nothing pending: all of it is the caller's."""
-        if self._chunks and not self._chunks[self._current].recorded:
-            self._record(self._chunks[self._current])  # covers the copies since the chunk was begun, and more
-        if len(self._chunks) < CHUNKS:
-            self._chunks.append(Chunk(pinned(self._driver, CHUNK_BYTES), self._stream.event()))
-            self._current = len(self._chunks) - 1
-        else:
-            self._current = (self._current + 1) % CHUNKS
-        chunk = self._chunks[self._current]
-        if chunk.recorded:
-            self._stream.wait(chunk.event)
+    def _leave(self, chunk: Chunk) -> None:
+        """All copies of a chunk were asked for."""
+        self._stream.record(chunk.event)
+        self._left.append(chunk)
+
+    def _take(self) -> Chunk:
+        """A chunk with nothing pending: the one that was left longest ago. While it is busy, there are new ones, up to CHUNKS."""
+        if not self._left or (len(self._chunks) < CHUNKS and self._busy(self._left[0])):
+            chunk = Chunk(pinned(self._driver, CHUNK_BYTES), self._stream.event())
+            self._chunks.append(chunk)
+            return chunk
+        chunk = self._left[0]
+        self._stream.wait(chunk.event)
         if chunk.emptied is not None:
             chunk.emptied.result()
-        chunk.used, chunk.recorded, chunk.emptied = CHUNK_BYTES, False, None
-        return chunk
+            chunk.emptied = None
+        return self._left.popleft()
 
-    def _record(self, chunk: Chunk) -> None:
-        self._stream.record(chunk.event)
-        chunk.recorded = True
+    def _busy(self, chunk: Chunk) -> bool:
+        return (chunk.emptied is not None and not chunk.emptied.done()) or not self._stream.done(chunk.event)
 
     def _move(self, target: int, source: int, nbytes: int) -> Future[int]:
         """Copy on the host, in another thread."""
@@ -184,6 +194,8 @@ class Transfers:
             self._driver.event_destroy(chunk.event)
             self._driver.host_free(chunk.address)
         self._chunks.clear()
+        self._left.clear()
+        self._current = None
 
 
 def _address(data: memoryview) -> int:
