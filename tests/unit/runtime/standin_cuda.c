@@ -227,7 +227,7 @@ R cuMemPoolDestroy(void *pool) {
   pthread_mutex_unlock(&lock);
   return 0;
 }
-R cuMemPoolSetAttribute(void *pool, int attribute, u64 *value) { ENTER(); if (attribute != 4 || *value != ~(u64)0) FAIL(INVALID_VALUE); LEAVE(); }
+R cuMemPoolSetAttribute(void *pool, int attribute, u64 *value) { ENTER(); if (attribute != 4 || *value != total / 8) FAIL(INVALID_VALUE); LEAVE(); }
 R cuMemPoolTrimTo(void *pool, size_t keep) { ENTER(); LEAVE(); }
 R cuMemAllocFromPoolAsync(u64 *address, size_t n, void *pool, void *stream) {
   ENTER(); CONTEXT();

@@ -94,7 +94,7 @@ def test_few_chunks_are_enough_where_little_is_pending(cuda, standin):
     for _ in range(5):
         a.write(0, memoryview(data))
         read(a)
-    assert standin.live("pinned") <= 2
+    assert standin.live("pinned") < transfer.CHUNKS
 
 
 @pytest.mark.parametrize("symbol", ["cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuEventRecord", "cuEventQuery"])

@@ -13,7 +13,8 @@ from spirograd.runtime.devices.cuda.stream import Stream
 
 _PINNED_TYPE, _ON_DEVICE = 1, 1  # CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE
 _RELEASE_THRESHOLD = 4  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
-_KEEP_ALL = (1 << 64) - 1
+# Of the device's memory, how much the pool keeps when it is free; other libraries and processes want theirs.
+_KEPT_PART = 8
 
 
 class _PoolProperties(ctypes.Structure):
@@ -41,7 +42,7 @@ class Memory(NamedTuple):
 class Pool:
     """Allocations of one device, ordered by ``stream``. Not thread safe: the device's lock guards it. ``used``: bytes handed out.
 
-    The pool keeps what is freed, so that allocating takes 2 us and not 60; `trim` gives it back to the driver.
+    The pool keeps what is freed, up to a limit, so that allocating takes 2 us and not 60; `trim` gives it back to the driver.
     """
 
     def __init__(self, stream: Stream, ordinal: int, total: int, cap: int | None) -> None:
@@ -54,7 +55,7 @@ class Pool:
         properties = _PoolProperties(_PINNED_TYPE, 0, _ON_DEVICE, ordinal)
         driver.call("create a memory pool", driver.pool_create, byref(self._handle), byref(properties))
         try:
-            driver.call("set up a memory pool", driver.pool_set, self._handle, _RELEASE_THRESHOLD, byref(c_uint64(_KEEP_ALL)))
+            driver.call("set up a memory pool", driver.pool_set, self._handle, _RELEASE_THRESHOLD, byref(c_uint64(total // _KEPT_PART)))
         except BaseException:
             self.close()
             raise

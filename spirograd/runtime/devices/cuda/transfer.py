@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
@@ -20,14 +21,15 @@ from spirograd.runtime.devices.cuda.fetching import CellReadback, Cells
 from spirograd.runtime.devices.cuda.memory import Memory, pinned
 from spirograd.runtime.devices.cuda.stream import Stream
 
-CHUNK_BYTES = 8 << 20
-CHUNKS = 12
-# Up to this size several pieces share a chunk, and the calling thread copies them itself.
+CHUNK_BYTES = 4 << 20
+CHUNKS = 16
+# Up to this size several transfers share a chunk, and the calling thread copies them itself. Larger ones go in pieces of this size or more.
 SMALL_BYTES = 1 << 20
 _MOST_WORKERS = 8
 _ALIGNMENT = 64
-# Chunks that are filled or emptied while others are on their way.
-_IN_FLIGHT = CHUNKS - 2
+# Chunks that workers fill; and those that the device fills while workers empty the others.
+_FILLING = CHUNKS - 4
+_COMING = 4
 
 
 @dataclass(slots=True, eq=False)
@@ -64,11 +66,10 @@ class Transfers:
             return
         filling: deque[tuple[Chunk, Future[int], int, int]] = deque()
         try:
-            for start in range(0, nbytes, CHUNK_BYTES):
-                if len(filling) == _IN_FLIGHT:
+            for start, size in _pieces(nbytes):
+                if len(filling) == _FILLING:
                     self._send(target, *filling[0])
                     filling.popleft()
-                size = min(CHUNK_BYTES, nbytes - start)
                 chunk = self._take()
                 filling.append((chunk, self._move(chunk.address, source + start, size), start, size))
             while filling:
@@ -97,11 +98,10 @@ class Transfers:
         coming: deque[tuple[Chunk, int, int]] = deque()
         moving: list[Future[int]] = []
         try:
-            for start in range(0, nbytes, CHUNK_BYTES):
-                if len(coming) == _IN_FLIGHT:
+            for start, size in _pieces(nbytes):
+                if len(coming) == _COMING:
                     moving.append(self._receive(target, *coming[0]))
                     coming.popleft()
-                size = min(CHUNK_BYTES, nbytes - start)
                 chunk = self._take()
                 coming.append((chunk, start, size))
                 self._to_host(chunk.address, source + start, size)
@@ -196,6 +196,12 @@ class Transfers:
         self._chunks.clear()
         self._left.clear()
         self._current = None
+
+
+def _pieces(nbytes: int) -> Iterator[tuple[int, int]]:
+    """Begin and size of the pieces of a transfer: as many as keep all workers busy, in chunks that need not be full."""
+    size = min(max(-(-nbytes // _MOST_WORKERS), SMALL_BYTES), CHUNK_BYTES)
+    return ((start, min(size, nbytes - start)) for start in range(0, nbytes, size))
 
 
 def _address(data: memoryview) -> int:
