@@ -9,6 +9,7 @@ from pathlib import Path
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.base.targets import Generator
 from spirograd.compiler import compile_kernel
 from spirograd.dumps import write_stages
 from spirograd.spirvgen.disasm import capabilities
@@ -23,11 +24,12 @@ _WORST = (FAILED, LIMIT, "absent", REFUSED, "n/a", OK)
 
 @dataclass(slots=True)
 class Compiled:
-    """What became of a case in one profile. ``verdicts``: by check (`tools.CHECKS`), and of "compile"; ``tasks``: kernel and task of each
-    module, "run/run_0"; sizes in bytes."""
+    """What became of a case in one profile. ``verdicts``: by check (`tools.CHECKS`), and of "compile"; ``tasks``: kernel and task,
+    "run/run_0"; sizes in bytes."""
 
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     tasks: list[str] = field(default_factory=list)
+    modules: int = 0
     nbytes: int = 0
     capabilities: set[str] = field(default_factory=set)
     limits: set[str] = field(default_factory=set)
@@ -38,10 +40,6 @@ class Compiled:
         known = self.verdicts.get(check)
         if known is None or _WORST.index(verdict.status) < _WORST.index(known.status):
             self.verdicts[check] = verdict
-
-    @property
-    def modules(self) -> int:
-        return len(self.tasks)
 
     @property
     def failed(self) -> bool:
@@ -79,11 +77,12 @@ def compile_case(
 
 def _check(compiled: CompiledKernel, caps: Capabilities, checks: Iterable[str], result: Compiled) -> None:
     result.add("compile", Verdict(OK))
-    for task in compiled.tasks:
-        binary = compiled.binaries[task.binary]
-        result.tasks.append(f"{compiled.name}/{task.name}")
+    result.tasks += [f"{compiled.name}/{task.name}" for task in compiled.tasks]
+    for binary in compiled.binaries:
+        result.modules += 1
         result.nbytes += len(binary)
-        result.capabilities |= set(capabilities(binary))
+        if caps.target.generator is Generator.SPIRV:
+            result.capabilities |= set(capabilities(binary))
         for check in checks:
             result.add(check, CHECKS[check](binary, caps.target_name))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from spirograd.base.caps import Capabilities
 
 # Every optional feature that the generator knows how to use.
@@ -43,7 +45,7 @@ WGPU = Capabilities(
 # What every adapter of wgpu offers: WebGPU's own limits.
 WGPU_BARE = Capabilities("wgpu", nearest_f16=False, atomic_cas=False, max_buffers=8, max_push_constants=0, max_group_size=256)
 
-# An NVIDIA GPU, by compute capability.
+# NVIDIA's GPUs differ by architecture only.
 CUDA = Capabilities(
     "cuda",
     int8=True,
@@ -67,4 +69,6 @@ CUDA = Capabilities(
     cpu_name="sm_70",
 )
 
-PROFILES = {"vulkan": VULKAN, "vulkan-bare": VULKAN_BARE, "wgpu": WGPU, "wgpu-bare": WGPU_BARE}
+SPIRV = {"vulkan": VULKAN, "vulkan-bare": VULKAN_BARE, "wgpu": WGPU, "wgpu-bare": WGPU_BARE}
+PTX = {f"cuda-{name}": replace(CUDA, cpu_name=name) for name in ("sm_70", "sm_80", "sm_90", "sm_120")}
+PROFILES = {**SPIRV, **PTX}

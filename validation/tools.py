@@ -1,7 +1,10 @@
-"""Other people's programs that look at our modules: spirv-val, spirv-cross (to Metal, GLSL and HLSL), g++ and glslangValidator."""
+"""Other people's programs that look at our modules: spirv-val, spirv-cross (to Metal, GLSL and HLSL), g++ and glslangValidator; ptxas."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -9,11 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from spirograd.base.targets import TARGETS, Generator
 from spirograd.spirvgen.module import ModuleError
 from spirograd.spirvgen.validate import available, validate
 
 _SHIM = Path(__file__).with_name("metal_shim")
 _SECONDS = 120
+_OLDEST_SM = 75  # that ptxas 13 assembles for
 _MSL = ("--msl-force-native-arrays",)  # its own array class is overloaded on address spaces, which C++ does not have
 OK, FAILED, LIMIT, ABSENT, NOT_APPLICABLE = "ok", "failed", "limit", "absent", "n/a"
 
@@ -55,8 +60,31 @@ def _run(command: list[str], text: bytes | None = None) -> tuple[int, str, str]:
     return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
 
 
-def spirv_val(module: bytes, target: str) -> Verdict:
-    """spirv-val, with the environment of the target."""
+def ptxas_path() -> str | None:
+    """Where NVIDIA's assembler lies: on the path, or in its wheel (nvidia-cuda-nvcc, too large to ask for)."""
+    found = importlib.util.find_spec("nvidia")
+    wheels = [Path(folder) / "cu13" / "bin" / "ptxas" for folder in (found.submodule_search_locations or ())] if found else []
+    return shutil.which("ptxas") or next((str(path) for path in wheels if path.exists()), None)
+
+
+def assembled(module: bytes) -> Verdict:
+    """PTX through NVIDIA's assembler, for the architecture that it is for; the oldest ones are those of newer devices, too."""
+    ptxas = ptxas_path()
+    if ptxas is None:
+        return Verdict(ABSENT, "ptxas is not installed")
+    found = re.search(rb"\.target sm_(\d+)", module)
+    assert found is not None
+    with tempfile.NamedTemporaryFile(suffix=".ptx") as file:
+        file.write(module)
+        file.flush()
+        status, said, complaint = _run([ptxas, f"-arch=sm_{max(int(found[1]), _OLDEST_SM)}", "-o", os.devnull, file.name])
+    return Verdict(FAILED, complaint + said) if status else Verdict(OK)
+
+
+def valid(module: bytes, target: str) -> Verdict:
+    """What the tool of the target's own kind of module says: spirv-val, with the environment of the target, or ptxas."""
+    if TARGETS[target].generator is Generator.PTX:
+        return assembled(module)
     if not available():
         return Verdict(ABSENT, "spirv-val is not installed")
     try:
@@ -128,10 +156,21 @@ def hlsl(module: bytes, target: str) -> Verdict:
     return _translate("hlsl", module, target, ["--hlsl", "--shader-model", "60"])[0]
 
 
+def _of_spirv(check: Callable[[bytes, str], Verdict]) -> Callable[[bytes, str], Verdict]:
+    """``check``, for targets that take SPIR-V."""
+
+    def run(module: bytes, target: str) -> Verdict:
+        if TARGETS[target].generator is not Generator.SPIRV:
+            return Verdict(NOT_APPLICABLE, "this is no SPIR-V")
+        return check(module, target)
+
+    return run
+
+
 CHECKS: dict[str, Callable[[bytes, str], Verdict]] = {
-    "valid": spirv_val,
-    "MSL 2.3": lambda module, target: msl(module, target, "20300"),
-    "MSL 3.0": lambda module, target: msl(module, target, "30000"),
-    "GLSL": glsl,
-    "HLSL": hlsl,
+    "valid": valid,
+    "MSL 2.3": _of_spirv(lambda module, target: msl(module, target, "20300")),
+    "MSL 3.0": _of_spirv(lambda module, target: msl(module, target, "30000")),
+    "GLSL": _of_spirv(glsl),
+    "HLSL": _of_spirv(hlsl),
 }
