@@ -195,6 +195,8 @@ R cuDevicePrimaryCtxRelease_v2(int device) { pthread_mutex_lock(&lock); if (devi
 R cuCtxGetCurrent(void **context) { *context = depth ? stack[depth - 1] : NULL; return 0; }
 R cuCtxPushCurrent_v2(void *context) { ENTER(); stack[depth++] = context; LEAVE(); }
 R cuCtxPopCurrent_v2(void **context) { if (!depth) return NO_CONTEXT; *context = stack[--depth]; return 0; }
+R cuCtxSetCurrent(void *context) { ENTER(); if (!depth) depth = 1; stack[depth - 1] = context; LEAVE(); }
+void standin_forget_context(void) { depth = 0; }
 int standin_depth(void) { return depth; }
 
 R cuStreamCreate(void **stream, u32 flags) { ENTER(); CONTEXT(); *stream = &streams[0]; live_streams++; LEAVE(); }

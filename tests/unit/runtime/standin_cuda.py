@@ -40,6 +40,7 @@ class StandIn:
 
     def reset(self):
         self._library.standin_reset()
+        self._library.standin_forget_context()
 
     def hold(self, on=True):
         """Do no work until further notice."""
@@ -74,7 +75,7 @@ class StandIn:
 
     def leftovers(self):
         """What exists after all devices were closed."""
-        kinds = ("memory", "pinned", "events", "modules", "streams", "pools", "contexts")
+        kinds = ("memory", "pinned", "events", "modules", "streams", "pools")
         return {kind: self.live(kind) for kind in kinds if self.live(kind)}
 
 

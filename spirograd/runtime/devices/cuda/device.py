@@ -50,25 +50,23 @@ class ContextTurn(Turn):
 
     def __init__(self, device: StreamedDevice, defer_interrupts: bool) -> None:
         super().__init__(device, defer_interrupts)
-        self._pushed: list[bool] = []  # for each turn that the thread with the lock is in
+        self._pushed: list[int] = []  # for each turn that the thread with the lock is in
 
     def __enter__(self) -> None:
         super().__enter__()
-        try:
-            device: Any = self._device
-            driver, now = device._driver, c_void_p()
-            driver.context_current(byref(now))
-            foreign = now.value != device._context.value
-            if foreign:
-                driver.call("make the context current", driver.context_push, device._context)
-        except BaseException as error:
-            super().__exit__(None, error, None)
-            raise
-        self._pushed.append(foreign)
+        device: Any = self._device
+        pushed = device._enter()
+        if pushed < 0:
+            try:
+                device._driver.check(-pushed, "make the context current")
+            except BaseException as error:
+                super().__exit__(None, error, None)
+                raise
+        self._pushed.append(pushed)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
-        device: Any = self._device
         if self._pushed.pop():
+            device: Any = self._device
             device._driver.context_pop(byref(c_void_p()))
         super().__exit__(kind, error, where)
 
@@ -91,12 +89,13 @@ class CudaDevice(StreamedDevice):
         self._processors = features.processors
         self._modules: set[int] = set()
         self._unloads = DeletionQueue(self._unload)  # of modules, when the device is idle: unloading waits for kernels
-        self._context = c_void_p()
-        driver.call(f"open {self.info.name}", driver.context_retain, byref(self._context), self._handle)
+        self._context = driver.context(self._handle)
+        self._code = call.compiled(driver, stays=features.ordinal == 0)
+        self._enter = call.enterer(self._code, self._context.value or 0)
         self._device = self._context
         try:
             with self._turn:
-                self._stream = Stream(driver, self._context)
+                self._stream = Stream(driver, self._context, self._code.spin)
                 self._pool = Pool(self._stream, features.ordinal, features.total, cap)
                 self._cells = Cells(self._stream)
                 self._transfers: Transfers = Transfers(self._stream, self._cells)
@@ -149,7 +148,7 @@ class CudaDevice(StreamedDevice):
             finally:
                 self._modules.update(loaded)
         tasks = [call.LaunchTask(f, *self._grid(task, used)) for f, task, used in zip(functions, kernel.tasks, usage)]
-        run, kept = call.launcher(self._driver, self._context.value or 0, self._stream.handle.value or 0, tasks)
+        run, kept = call.launcher(self._code, self._context.value or 0, self._stream.handle.value or 0, tasks)
         executable = Executable(kernel.name, run, kept, tuple(usage), kernel.args.size > PARAMETER_BYTES)
         weakref.finalize(executable, self._unloads.extend, loaded).atexit = False
         return executable
@@ -240,7 +239,8 @@ class CudaDevice(StreamedDevice):
                 getattr(self, part).close()
         if pushed:
             driver.context_pop(byref(c_void_p()))
-        driver.context_release(self._handle)
+        if self._trouble:
+            driver.drop_context(self._handle)
 
     def _abandon(self) -> None:
         super()._abandon()

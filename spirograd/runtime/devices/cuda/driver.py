@@ -40,7 +40,6 @@ _FUNCTIONS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "device_attribute": ("cuDeviceGetAttribute", (_out, c_int, c_int)),
     "context_retain": ("cuDevicePrimaryCtxRetain", (_out, c_int)),
     "context_release": ("cuDevicePrimaryCtxRelease_v2", (c_int,)),
-    "context_current": ("cuCtxGetCurrent", (_out,)),
     "context_push": ("cuCtxPushCurrent_v2", (_handle,)),
     "context_pop": ("cuCtxPopCurrent_v2", (_out,)),
     "stream_create": ("cuStreamCreate", (_out, c_uint)),
@@ -73,7 +72,7 @@ _FUNCTIONS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "link_destroy": ("cuLinkDestroy", (_handle,)),
 }
 # Functions that compiled code calls, so that only their addresses are wanted.
-_CALLED = ("cuLaunchKernel", "cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2")
+_CALLED = ("cuLaunchKernel", "cuCtxGetCurrent", "cuCtxSetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2")
 
 SUCCESS, NOT_INITIALIZED, NO_DEVICE, NOT_READY = 0, 3, 100, 600
 _OUT_OF_MEMORY = 2
@@ -93,6 +92,7 @@ class Driver:
             function = _symbol(library, symbol, path)
             function.argtypes, function.restype = arguments, c_int
             setattr(self, name, function)
+        self._contexts: dict[int, c_void_p] = {}
         self.addresses = {symbol: ctypes.cast(_symbol(library, symbol, path), c_void_p).value or 0 for symbol in _CALLED}
 
     def __getattr__(self, name: str) -> Any:  # tells type checkers of the functions
@@ -120,6 +120,19 @@ class Driver:
             raise DeviceLost(f"CUDA: cannot {what}: {self.describe(code)}{_cause(code)}")
         if code:
             raise SpirogradRuntimeError(f"CUDA: cannot {what}: {self.describe(code)}")
+
+    def context(self, handle: int) -> c_void_p:
+        """The primary context of a device. It is kept when a session ends: creating one takes up to a second."""
+        if handle not in self._contexts:
+            context = c_void_p()
+            self.call("create a context", self.context_retain, ctypes.byref(context), handle)
+            self._contexts[handle] = context
+        return self._contexts[handle]
+
+    def drop_context(self, handle: int) -> None:
+        """Do not keep the context: it is broken."""
+        if self._contexts.pop(handle, None) is not None:
+            self.context_release(handle)
 
     @property
     def version(self) -> str:

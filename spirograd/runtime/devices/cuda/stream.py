@@ -6,7 +6,6 @@ import time
 from ctypes import byref, c_void_p
 from typing import Any
 
-from spirograd.runtime.devices.cuda import call
 from spirograd.runtime.devices.cuda.driver import NOT_READY, Driver
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: no waits for the stream that other code of the process uses by default
@@ -19,11 +18,11 @@ _NAP_SECONDS = 100e-6
 class Stream:
     """A stream in ``context``, which must be current for all methods but `finish`, `wait` and `done`. The device's lock guards it."""
 
-    def __init__(self, driver: Driver, context: c_void_p) -> None:
+    def __init__(self, driver: Driver, context: c_void_p, spin: Any) -> None:
         self.driver = driver
         self.context = context
         self.handle = c_void_p()
-        self._spin = call.compiled(driver).spin
+        self._spin = spin  # see `CallCode`
         driver.call("create a stream", driver.stream_create, byref(self.handle), _NON_BLOCKING)
 
     def event(self) -> c_void_p:

@@ -34,11 +34,12 @@ _COMING = 4
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """Pinned memory at ``address``; the first ``used`` bytes are taken. ``event``: recorded after the copies of the chunk.
+    """Pinned memory at ``address``, seen through ``view``; the first ``used`` bytes are taken.
 
-    ``emptied``: the bytes that arrived are being moved out by a worker."""
+    ``event``: recorded after the copies of the chunk. ``emptied``: the bytes that arrived are being moved out by a worker."""
 
     address: int
+    view: memoryview
     event: Any
     used: int = 0
     emptied: Future[int] | None = None
@@ -58,12 +59,13 @@ class Transfers:
 
     def upload(self, memory: Memory, offset: int, data: memoryview) -> None:
         """Copy host bytes, which may change afterwards."""
-        nbytes, source, target = len(data), _address(data), memory.address + offset
+        nbytes, target = len(data), memory.address + offset
         if nbytes <= SMALL_BYTES:
-            place = self._room(nbytes)
-            ctypes.memmove(place, source, nbytes)
-            self._to_device(target, place, nbytes)
+            chunk, start = self._room(nbytes)
+            chunk.view[start : start + nbytes] = data
+            self._to_device(target, chunk.address + start, nbytes)
             return
+        source = _address(data)
         filling: deque[tuple[Chunk, Future[int], int, int]] = deque()
         try:
             for start, size in _pieces(nbytes):
@@ -88,13 +90,14 @@ class Transfers:
         """Copy to the host; done on return."""
         if not len(out):
             return
-        nbytes, source, target = len(out), memory.address + offset, _address(out)
+        nbytes, source = len(out), memory.address + offset
         if nbytes <= SMALL_BYTES:
-            place = self._room(nbytes)
-            self._to_host(place, source, nbytes)
+            chunk, start = self._room(nbytes)
+            self._to_host(chunk.address + start, source, nbytes)
             self._stream.finish()
-            ctypes.memmove(target, place, nbytes)
+            out[:] = chunk.view[start : start + nbytes]
             return
+        target = _address(out)
         coming: deque[tuple[Chunk, int, int]] = deque()
         moving: list[Future[int]] = []
         try:
@@ -140,8 +143,8 @@ class Transfers:
 
     # --- chunks ---
 
-    def _room(self, nbytes: int) -> int:
-        """The address of ``nbytes`` (at most SMALL_BYTES) of pinned memory, the caller's until the copies so far are done."""
+    def _room(self, nbytes: int) -> tuple[Chunk, int]:
+        """A chunk and where in it ``nbytes`` (at most SMALL_BYTES) are the caller's until the copies so far are done."""
         chunk = self._current
         if chunk is None or chunk.used + nbytes > CHUNK_BYTES:
             if chunk is not None:
@@ -149,9 +152,9 @@ class Transfers:
                 self._current = None
             chunk = self._current = self._take()
             chunk.used = 0
-        place = chunk.address + chunk.used
+        start = chunk.used
         chunk.used += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-        return place
+        return chunk, start
 
     def _leave(self, chunk: Chunk) -> None:
         """All copies of a chunk were asked for."""
@@ -161,7 +164,9 @@ class Transfers:
     def _take(self) -> Chunk:
         """A chunk with nothing pending: the one that was left longest ago. While it is busy, there are new ones, up to CHUNKS."""
         if not self._left or (len(self._chunks) < CHUNKS and self._busy(self._left[0])):
-            chunk = Chunk(pinned(self._driver, CHUNK_BYTES), self._stream.event())
+            address = pinned(self._driver, CHUNK_BYTES)
+            view = memoryview((ctypes.c_ubyte * CHUNK_BYTES).from_address(address)).cast("B")
+            chunk = Chunk(address, view, self._stream.event())
             self._chunks.append(chunk)
             return chunk
         chunk = self._left[0]
