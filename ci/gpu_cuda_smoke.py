@@ -278,12 +278,12 @@ def workers(device, memory):
     nbytes = 1 << 30
     a = memory.allocate(nbytes, zeroed=False)
     data = np.ones(nbytes, np.uint8)
-    for chunk, chunks in ((8 << 20, 12), (4 << 20, 16), (2 << 20, 24), (16 << 20, 8)):
-        for count in (2, 4, 6, 8, 12, 16):
-            transfer.CHUNK_BYTES, transfer.CHUNKS, transfer._IN_FLIGHT = chunk, chunks, chunks - 2
+    for chunk, chunks in ((8 << 20, 16), (4 << 20, 16), (4 << 20, 24), (2 << 20, 32)):
+        for count in (4, 6, 8, 12):
+            transfer.CHUNK_BYTES, transfer.CHUNKS, transfer._FILLING = chunk, chunks, chunks - 4
             device.synchronize()
             device._transfers.close()
-            device._transfers = transfer.Transfers(device._calls, device._stream, device._wait)
+            device._transfers = transfer.Transfers(device._stream, device._cells)
             device._transfers._workers = ThreadPoolExecutor(count)
             up = best(lambda: (a.write(0, memoryview(data)), device.synchronize()), 3)[0]
             down = best(lambda: a.read_into(0, memoryview(data)), 3)[0]

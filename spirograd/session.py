@@ -99,7 +99,10 @@ class Session:
 
     def stages(self, kernel: nodes.Kernel) -> dict[str, Any]:
         """All stages of compiling ``kernel`` for this device."""
-        return compile_kernel(kernel, self.device.caps, replace(self.compile_options, keep_stages=True)).stages
+        compiled = compile_kernel(kernel, self.device.caps, replace(self.compile_options, keep_stages=True))
+        if isinstance(self.device, Assembler):
+            compiled.stages["kernel.usage"] = self.device.usage(compiled)
+        return compiled.stages
 
     # --- launching -------------------------------------------------------------------------------------------------------
 

@@ -115,3 +115,6 @@ class Assembler(Protocol):
     def assemble(self, kernel: CompiledKernel) -> CompiledKernel:
         """``kernel`` with machine code for this device in place of its binaries. `Capabilities.toolchain` names what the code depends on.
         Raises SpirogradRuntimeError, with the messages of the driver's compiler, if it refuses."""
+
+    def usage(self, kernel: CompiledKernel) -> str:
+        """What each task of ``kernel`` takes on this device, one line each: registers, what was spilled, shared memory."""

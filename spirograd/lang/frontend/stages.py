@@ -42,12 +42,17 @@ class Staged:
         return {name[: -len(".spvasm")]: text for name, text in self._some(".spvasm", "SPIR-V").items()}
 
     def llvm(self, optimized: bool = False) -> str:
-        """The LLVM IR of the kernel, before or after optimisation. Raises SpirogradRuntimeError on back ends other than the CPU."""
+        """The LLVM IR of the kernel, before or after optimisation. Raises SpirogradRuntimeError on back ends that make SPIR-V."""
         return str(self._some(".opt.ll" if optimized else "kernel.ll", "LLVM IR").popitem()[1])
 
     def asm(self) -> str:
-        """The machine code of the kernel as assembly. Raises SpirogradRuntimeError on back ends other than the CPU."""
-        return str(self._some(".s", "assembly").popitem()[1])
+        """The machine code of the kernel as assembly; on CUDA its PTX, under a comment that says what each task takes: registers, spilled
+        registers, shared memory. Raises SpirogradRuntimeError on back ends that make SPIR-V."""
+        stages = self.stages()
+        if "kernel.ptx" not in stages:
+            return str(self._some(".s", "assembly").popitem()[1])
+        usage = "".join(f"// {line}\n" for line in str(stages.get("kernel.usage", "")).splitlines())
+        return usage + str(stages["kernel.ptx"])
 
     def _stage(self, name: str) -> Any:
         stages = self.stages()

@@ -69,7 +69,7 @@ class Turn:
         try:
             self._device._check()
         except BaseException as error:
-            self.__exit__(None, error, None)
+            Turn.__exit__(self, None, error, None)  # and no more, if a subclass adds to it
             raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
@@ -134,6 +134,7 @@ class StreamedDevice(ABC):
 
     api: ClassVar[str]
     open_devices: ClassVar[OpenDevices]
+    turn_type: ClassVar[type[Turn]] = Turn
     info: DeviceInfo
     caps: Capabilities
     _device: Any = None  # the driver's device, None before and after
@@ -141,7 +142,7 @@ class StreamedDevice(ABC):
 
     def __init__(self, defer_interrupts: bool = False) -> None:
         self.waits = 0
-        self._turn = Turn(self, defer_interrupts)
+        self._turn = self.turn_type(self, defer_interrupts)
         self._trouble = ""  # why the device cannot be used any more
         self._deletions = DeletionQueue(self._delete)
 
@@ -265,5 +266,5 @@ class StreamedDevice(ABC):
     def _abandon(self) -> None:
         """In a forked child: the driver's threads do not exist here, nothing may be called any more, not even to clean up."""
         self._device = None
-        self._turn = Turn(self, self._turn.defer_interrupts)  # the owner of the lock may not exist in this process
+        self._turn = self.turn_type(self, self._turn.defer_interrupts)  # the owner of the lock may not exist in this process
         self._trouble = f"{self.api} does not survive a fork; call init in the child process, or start it with the 'spawn' method"

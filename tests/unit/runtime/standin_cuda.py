@@ -12,7 +12,7 @@ class Launch(ctypes.Structure):
     """One launch as the driver got it."""
 
     _fields_ = [
-        ("_name", ctypes.c_char * 64),
+        ("_name", ctypes.c_char * 256),
         ("groups", ctypes.c_uint32),
         ("group_size", ctypes.c_uint32),
         ("_bytes", ctypes.c_ubyte * 256),
@@ -40,6 +40,7 @@ class StandIn:
 
     def reset(self):
         self._library.standin_reset()
+        self._library.standin_forget_context()
 
     def hold(self, on=True):
         """Do no work until further notice."""
@@ -74,7 +75,7 @@ class StandIn:
 
     def leftovers(self):
         """What exists after all devices were closed."""
-        kinds = ("memory", "pinned", "events", "modules", "streams", "pools", "contexts")
+        kinds = ("memory", "pinned", "events", "modules", "streams", "pools")
         return {kind: self.live(kind) for kind in kinds if self.live(kind)}
 
 

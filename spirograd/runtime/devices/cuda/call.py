@@ -1,8 +1,8 @@
-"""Launches and waits as compiled functions: one call from Python for all tasks of a kernel, whatever their number.
+"""Launches, waits and the current context as compiled functions: one call from Python for all tasks of a kernel, whatever their number.
 
 ctypes spends 2 us on a call of cuLaunchKernel; this takes 0.1 us more than the driver itself. Only functions of Python's stable ABI are
-used, as in `cpu_call`. The driver needs its context current in the calling thread: where it is not, it is pushed, and popped again, so that
-other users of CUDA in the same thread keep theirs.
+used, as in `cpu_call`. The driver needs its context current in the calling thread: where another one is, it is pushed, and popped again, so
+that other users of CUDA in the same thread keep theirs.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import functools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from spirograd.base.options import CompileOptions
 from spirograd.llvmgen.toolchain import Library, compile_module, host_caps, link
 from spirograd.runtime.devices.cuda.driver import NOT_READY, Driver
 
-_LAUNCH, _SPIN = "sg_cuda_launch", "sg_cuda_spin"
+_LAUNCH, _ENTER, _SPIN = "sg_cuda_launch", "sg_cuda_enter", "sg_cuda_spin"
 _PYTHON_API = (
     "PyBytes_AsString",
     "PyBytes_Size",
@@ -30,18 +30,19 @@ _PYTHON_API = (
     "PyEval_SaveThread",
     "PyEval_RestoreThread",
 )
-_METH_FASTCALL = 0x80
+_METH_FASTCALL, _METH_NOARGS = 0x80, 0x4
+PUSHED = 1  # the context is to be popped again
 _compile_lock = threading.Lock()
 
 Launch = Callable[[bytes, "tuple[int | None, ...]"], int]
 
-# What a launch reads, in 64-bit words: context, stream, number of tasks; then for each task its function, its group size, the most groups
-# it may have, and how many iterations stand for a number that only the device knows.
+# What a launch reads, in 64-bit words: context, stream, number of tasks; then for each task its function and its grid (see `grid_limits`).
 _HEADER, _TASK = 3, 4
 # The two entries of `extra` of cuLaunchKernel: the argument block and its size.
 _BUFFER_POINTER, _BUFFER_SIZE = 1, 2
 
 # self: address of these words; arguments: the block (bytes), the numbers of iterations (a tuple of int and None). Returns the error code.
+# An empty block is passed as its terminating zero: code generators make no parameter of no bytes.
 _TEXT = f"""declare ptr @PyBytes_AsString(ptr)
 declare i64 @PyBytes_Size(ptr)
 declare ptr @PyLong_AsVoidPtr(ptr)
@@ -52,10 +53,12 @@ declare ptr @PyErr_Occurred()
 declare ptr @PyEval_SaveThread()
 declare void @PyEval_RestoreThread(ptr)
 declare i32 @cuCtxGetCurrent(ptr)
+declare i32 @cuCtxSetCurrent(ptr)
 declare i32 @cuCtxPushCurrent_v2(ptr)
 declare i32 @cuCtxPopCurrent_v2(ptr)
 declare i32 @cuLaunchKernel(ptr, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr)
 declare i64 @llvm.smin.i64(i64, i64)
+declare i64 @llvm.smax.i64(i64, i64)
 @sg_none = external global i8
 
 define ptr @{_LAUNCH}(ptr %self, ptr %args, i64 %count) nounwind {{
@@ -68,7 +71,8 @@ define ptr @{_LAUNCH}(ptr %self, ptr %args, i64 %count) nounwind {{
 begin:
   %size = alloca i64
   %nbytes = call i64 @PyBytes_Size(ptr %block.object)
-  store i64 %nbytes, ptr %size
+  %least = call i64 @llvm.smax.i64(i64 %nbytes, i64 1)
+  store i64 %least, ptr %size
   %extra = alloca [5 x ptr]
   store ptr inttoptr (i64 {_BUFFER_POINTER} to ptr), ptr %extra
   %extra.1 = getelementptr ptr, ptr %extra, i64 1
@@ -79,8 +83,6 @@ begin:
   store ptr %size, ptr %extra.3
   %extra.4 = getelementptr ptr, ptr %extra, i64 4
   store ptr null, ptr %extra.4
-  %empty = icmp eq i64 %nbytes, 0
-  %parameters = select i1 %empty, ptr null, ptr %extra
   %words = call ptr @PyLong_AsVoidPtr(ptr %self)
   %tasks.at = getelementptr i64, ptr %words, i64 2
   %tasks = load i64, ptr %tasks.at
@@ -114,19 +116,21 @@ filled:
 known:
   %given = call i64 @PyLong_AsLongLong(ptr %item)
   %minus = icmp eq i64 %given, -1
-  br i1 %minus, label %doubt, label %sized
+  br i1 %minus, label %doubt, label %divide
 doubt:
   %error = call ptr @PyErr_Occurred()
   %wrong = icmp ne ptr %error, null
-  br i1 %wrong, label %raise, label %sized
-sized:
-  %n = phi i64 [%fill, %filled], [%given, %known], [0, %doubt]
-  %some = icmp sgt i64 %n, 0
-  %less = sub i64 %n, 1
+  br i1 %wrong, label %raise, label %divide
+divide:
+  %some = icmp sgt i64 %given, 0
+  %less = sub i64 %given, 1
   %full = sdiv i64 %less, %group
   %more = add i64 %full, 1
   %most = call i64 @llvm.smin.i64(i64 %more, i64 %limit)
-  %chosen = select i1 %some, i64 %most, i64 0
+  %divided = select i1 %some, i64 %most, i64 0
+  br label %sized
+sized:
+  %chosen = phi i64 [%fill, %filled], [%divided, %divide]
   %grid = trunc i64 %chosen to i32
   %grid.p = getelementptr i32, ptr %groups, i64 %t
   store i32 %grid, ptr %grid.p
@@ -137,15 +141,8 @@ sized:
 go:
   %thread = call ptr @PyEval_SaveThread()
   %context = load ptr, ptr %words
-  %current = alloca ptr
-  store ptr null, ptr %current
-  %asked = call i32 @cuCtxGetCurrent(ptr %current)
-  %now = load ptr, ptr %current
-  %foreign = icmp ne ptr %now, %context
-  br i1 %foreign, label %push, label %start
-push:
-  %pushed = call i32 @cuCtxPushCurrent_v2(ptr %context)
-  %refused = icmp ne i32 %pushed, 0
+  %entered = call i32 @sg_enter(ptr %context)
+  %refused = icmp slt i32 %entered, 0
   br i1 %refused, label %done, label %start
 start:
   %stream.at = getelementptr ptr, ptr %words, i64 1
@@ -167,7 +164,7 @@ launch:
   %threads.wide = load i64, ptr %size.p
   %threads = trunc i64 %threads.wide to i32
   %code = call i32 @cuLaunchKernel(ptr %function, i32 %g, i32 1, i32 1, i32 %threads, i32 1, i32 1, i32 0, ptr %stream, ptr null,
-    ptr %parameters)
+    ptr %extra)
   %failed = icmp ne i32 %code, 0
   br i1 %failed, label %leave, label %next
 next:
@@ -176,12 +173,13 @@ next:
   br i1 %left, label %each, label %leave
 leave:
   %launched = phi i32 [0, %next], [%code, %launch]
-  br i1 %foreign, label %pop, label %done
-pop:
-  %dropped = call i32 @cuCtxPopCurrent_v2(ptr %current)
+  call void @sg_leave(i32 %entered)
   br label %done
 done:
-  %result = phi i32 [%pushed, %push], [%launched, %leave], [%launched, %pop]
+  %outcome = phi i32 [%entered, %go], [%launched, %leave]
+  %negative = icmp slt i32 %outcome, 0
+  %negated = sub i32 0, %outcome
+  %result = select i1 %negative, i32 %negated, i32 %outcome
   call void @PyEval_RestoreThread(ptr %thread)
   %wide = sext i32 %result to i64
   %object = call ptr @PyLong_FromLong(i64 %wide)
@@ -190,19 +188,57 @@ raise:
   ret ptr null
 }}
 
-define i32 @{_SPIN}(ptr %query, ptr %handle, ptr %context, i64 %times) nounwind {{
+define internal i32 @sg_enter(ptr %context) nounwind {{
   %current = alloca ptr
   store ptr null, ptr %current
   %asked = call i32 @cuCtxGetCurrent(ptr %current)
   %now = load ptr, ptr %current
-  %foreign = icmp ne ptr %now, %context
-  br i1 %foreign, label %push, label %each
+  %there = icmp eq ptr %now, %context
+  br i1 %there, label %done, label %other
+other:
+  %none = icmp eq ptr %now, null
+  %stays = and i1 %none, STAYS
+  br i1 %stays, label %set, label %push
+set:
+  %kept = call i32 @cuCtxSetCurrent(ptr %context)
+  %kept.negated = sub i32 0, %kept
+  br label %done
 push:
-  %pushed = call i32 @cuCtxPushCurrent_v2(ptr %context)
-  %refused = icmp ne i32 %pushed, 0
-  br i1 %refused, label %done, label %each
+  %code = call i32 @cuCtxPushCurrent_v2(ptr %context)
+  %refused = icmp ne i32 %code, 0
+  %negated = sub i32 0, %code
+  %given = select i1 %refused, i32 %negated, i32 {PUSHED}
+  br label %done
+done:
+  %result = phi i32 [0, %0], [%kept.negated, %set], [%given, %push]
+  ret i32 %result
+}}
+
+define internal void @sg_leave(i32 %entered) nounwind {{
+  %pushed = icmp eq i32 %entered, {PUSHED}
+  br i1 %pushed, label %pop, label %done
+pop:
+  %current = alloca ptr
+  %dropped = call i32 @cuCtxPopCurrent_v2(ptr %current)
+  br label %done
+done:
+  ret void
+}}
+
+define ptr @{_ENTER}(ptr %self, ptr %none) nounwind {{
+  %context = call ptr @PyLong_AsVoidPtr(ptr %self)
+  %entered = call i32 @sg_enter(ptr %context)
+  %wide = sext i32 %entered to i64
+  %object = call ptr @PyLong_FromLong(i64 %wide)
+  ret ptr %object
+}}
+
+define i32 @{_SPIN}(ptr %query, ptr %handle, ptr %context, i64 %times) nounwind {{
+  %entered = call i32 @sg_enter(ptr %context)
+  %refused = icmp slt i32 %entered, 0
+  br i1 %refused, label %error, label %each
 each:
-  %k = phi i64 [0, %0], [0, %push], [%k.next, %again]
+  %k = phi i64 [0, %0], [%k.next, %again]
   %code = call i32 %query(ptr %handle)
   %busy = icmp eq i32 %code, {NOT_READY}
   br i1 %busy, label %again, label %leave
@@ -211,13 +247,11 @@ again:
   %left = icmp ult i64 %k.next, %times
   br i1 %left, label %each, label %leave
 leave:
-  br i1 %foreign, label %pop, label %done
-pop:
-  %dropped = call i32 @cuCtxPopCurrent_v2(ptr %current)
-  br label %done
-done:
-  %result = phi i32 [%pushed, %push], [%code, %leave], [%code, %pop]
-  ret i32 %result
+  call void @sg_leave(i32 %entered)
+  ret i32 %code
+error:
+  %negated = sub i32 0, %entered
+  ret i32 %negated
 }}
 """
 
@@ -234,44 +268,62 @@ class CallCode:
     last code."""
 
     launch: _MethodDef
+    enter: _MethodDef
     spin: Any
     library: Library
 
 
 @functools.cache
-def _compiled(driver: Driver) -> CallCode:
-    code = compile_module(_TEXT, host_caps(), CompileOptions(opt_level=1))
+def _compiled(driver: Driver, stays: bool) -> CallCode:
+    code = compile_module(_TEXT.replace("STAYS", str(stays).lower()), host_caps(), CompileOptions(opt_level=1))
     imports = {name: ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0 for name in _PYTHON_API}
-    library = link(code.object, (_LAUNCH, _SPIN), {**imports, **driver.addresses, "sg_none": id(None)})
-    entry = _MethodDef(b"launch", library.addresses[_LAUNCH], _METH_FASTCALL, None)
+    library = link(code.object, (_LAUNCH, _ENTER, _SPIN), {**imports, **driver.addresses, "sg_none": id(None)})
+    launch = _MethodDef(b"launch", library.addresses[_LAUNCH], _METH_FASTCALL, None)
+    enter = _MethodDef(b"enter", library.addresses[_ENTER], _METH_NOARGS, None)
     spin = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(library.addresses[_SPIN])
-    return CallCode(entry, spin, library)
+    return CallCode(launch, enter, spin, library)
 
 
-def compiled(driver: Driver) -> CallCode:
-    """The functions for ``driver``, compiled once: built-in functions refer to the entry, which so must live as long as the process."""
+def compiled(driver: Driver, stays: bool) -> CallCode:
+    """The functions for ``driver``, compiled once: built-in functions refer to the entries, which so must live as long as the process.
+
+    ``stays``: in a thread without a context, the device's is made current for good, which saves time. Other libraries take that as the
+    choice of their device, so it is for the device that they take anyway, the first one.
+    """
     with _compile_lock:
-        return _compiled(driver)
+        return _compiled(driver, stays)
 
 
 @dataclass(slots=True, eq=False)
 class LaunchTask:
-    """One task: its function, threads of a group, the most groups, and the number of iterations that stands for an unknown one."""
+    """One task: its function and its grid (see `grid_limits`)."""
 
     function: int
     group_size: int
-    limit: int
-    fill: int
+    most: int
+    unknown: int
 
 
-def launcher(driver: Driver, context: int, stream: int, tasks: Sequence[LaunchTask]) -> tuple[Launch, Any]:
+def launcher(code: CallCode, context: int, stream: int, tasks: Sequence[LaunchTask]) -> tuple[Launch, Any]:
     """A built-in function `(block, counts)` that launches all tasks on ``stream`` and gives the first error code, or 0; and the memory that
     must live as long as it. It raises TypeError if ``block`` is not bytes, SystemError if ``counts`` is no tuple."""
     words = [context, stream, len(tasks)]
     for task in tasks:
-        words += [task.function, task.group_size, task.limit, task.fill]
+        words += [task.function, task.group_size, task.most, task.unknown]
     memory = (ctypes.c_uint64 * len(words))(*words)
+    return _builtin(code.launch, ctypes.addressof(memory)), memory
+
+
+def enterer(code: CallCode, context: int) -> Callable[[], int]:
+    """A built-in function that makes ``context`` current in the calling thread.
+
+    It gives PUSHED if that is to be popped, 0 if not, or an error code, negated.
+    """
+    return cast("Callable[[], int]", _builtin(code.enter, context))
+
+
+def _builtin(entry: _MethodDef, address: int) -> Any:
     new: Any = ctypes.pythonapi.PyCFunction_NewEx
     new.restype = ctypes.py_object
     new.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-    return new(ctypes.addressof(compiled(driver).launch), ctypes.addressof(memory), None), memory
+    return new(ctypes.addressof(entry), address, None)

@@ -16,6 +16,7 @@ from typing import Any
 
 from spirograd.base import knobs
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
+from spirograd.runtime.devices.streamed import DeviceLost
 
 # Where the driver lies: as the system finds it, then where containers and Windows' Linux have it without telling the loader.
 _LIBRARIES = (
@@ -39,7 +40,6 @@ _FUNCTIONS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "device_attribute": ("cuDeviceGetAttribute", (_out, c_int, c_int)),
     "context_retain": ("cuDevicePrimaryCtxRetain", (_out, c_int)),
     "context_release": ("cuDevicePrimaryCtxRelease_v2", (c_int,)),
-    "context_current": ("cuCtxGetCurrent", (_out,)),
     "context_push": ("cuCtxPushCurrent_v2", (_handle,)),
     "context_pop": ("cuCtxPopCurrent_v2", (_out,)),
     "stream_create": ("cuStreamCreate", (_out, c_uint)),
@@ -65,13 +65,14 @@ _FUNCTIONS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "module_unload": ("cuModuleUnload", (_handle,)),
     "module_function": ("cuModuleGetFunction", (_out, _handle, c_char_p)),
     "function_attribute": ("cuFuncGetAttribute", (_out, c_int, _handle)),
+    "occupancy": ("cuOccupancyMaxActiveBlocksPerMultiprocessor", (_out, _handle, c_int, c_size_t)),
     "link_create": ("cuLinkCreate_v2", (c_uint, POINTER(c_int), POINTER(c_void_p), _out)),
     "link_add": ("cuLinkAddData_v2", (_handle, c_int, c_char_p, c_size_t, c_char_p, c_uint, c_void_p, c_void_p)),
     "link_complete": ("cuLinkComplete", (_handle, _out, _out)),
     "link_destroy": ("cuLinkDestroy", (_handle,)),
 }
 # Functions that compiled code calls, so that only their addresses are wanted.
-_CALLED = ("cuLaunchKernel", "cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2")
+_CALLED = ("cuLaunchKernel", "cuCtxGetCurrent", "cuCtxSetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2")
 
 SUCCESS, NOT_INITIALIZED, NO_DEVICE, NOT_READY = 0, 3, 100, 600
 _OUT_OF_MEMORY = 2
@@ -91,6 +92,7 @@ class Driver:
             function = _symbol(library, symbol, path)
             function.argtypes, function.restype = arguments, c_int
             setattr(self, name, function)
+        self._contexts: dict[int, c_void_p] = {}
         self.addresses = {symbol: ctypes.cast(_symbol(library, symbol, path), c_void_p).value or 0 for symbol in _CALLED}
 
     def __getattr__(self, name: str) -> Any:  # tells type checkers of the functions
@@ -104,18 +106,39 @@ class Driver:
         known = (name.value or f"CUDA error {code}".encode()).decode()
         return f"{known} ({text.value.decode(errors='replace')})" if text.value else known
 
+    def call(self, what: str, function: Any, *args: Any) -> None:
+        """Call one of the functions; raise as `check`."""
+        code = function(*args)
+        if code:
+            self.check(code, what)
+
     def check(self, code: int, what: str) -> None:
-        """Raise if ``code`` is an error: OutOfDeviceMemory or SpirogradRuntimeError, naming ``what`` was tried."""
+        """Raise if ``code`` is an error: OutOfDeviceMemory, DeviceLost or SpirogradRuntimeError, naming ``what`` was tried."""
         if code == _OUT_OF_MEMORY:
             raise OutOfDeviceMemory(f"CUDA: out of memory when trying to {what}")
+        if code in _FATAL:
+            raise DeviceLost(f"CUDA: cannot {what}: {self.describe(code)}{_cause(code)}")
         if code:
             raise SpirogradRuntimeError(f"CUDA: cannot {what}: {self.describe(code)}")
+
+    def context(self, handle: int) -> c_void_p:
+        """The primary context of a device. It is kept when a session ends: creating one takes up to a second."""
+        if handle not in self._contexts:
+            context = c_void_p()
+            self.call("create a context", self.context_retain, ctypes.byref(context), handle)
+            self._contexts[handle] = context
+        return self._contexts[handle]
+
+    def drop_context(self, handle: int) -> None:
+        """Do not keep the context: it is broken."""
+        if self._contexts.pop(handle, None) is not None:
+            self.context_release(handle)
 
     @property
     def version(self) -> str:
         """The version of CUDA that the driver implements, such as "13.0"."""
         number = c_int()
-        self.check(self.driver_version(ctypes.byref(number)), "read the version of the driver")
+        self.call("read the version of the driver", self.driver_version, ctypes.byref(number))
         return f"{number.value // 1000}.{number.value % 1000 // 10}"
 
 
@@ -161,35 +184,6 @@ def take_driver() -> Driver:
     if driver.process != os.getpid():
         raise SpirogradRuntimeError(FORKED)
     return driver
-
-
-class Calls:
-    """Calls into the driver for one device. Fatal errors are remembered: CUDA repeats them at every call, whatever it is for.
-
-    ``trouble``: why the device cannot be used any more, or "".
-    """
-
-    def __init__(self, driver: Driver) -> None:
-        self.driver = driver
-        self.trouble = ""
-
-    def __call__(self, what: str, function: Any, *args: Any) -> None:
-        """Call ``function``. Raises OutOfDeviceMemory or SpirogradRuntimeError, naming ``what`` was tried."""
-        code = function(*args)
-        if code:
-            self.fail(code, what)
-
-    def fail(self, code: int, what: str) -> None:
-        """Raise what the error ``code`` of an attempt to do ``what`` means."""
-        if code in _FATAL:
-            self.trouble = f"the CUDA device was lost: {self.driver.describe(code)}{_cause(code)}; its memory is gone: start a new process"
-            raise SpirogradRuntimeError(self.trouble)
-        self.driver.check(code, what)
-
-    def check(self) -> None:
-        """Raise SpirogradRuntimeError if the device cannot be used any more."""
-        if self.trouble:
-            raise SpirogradRuntimeError(self.trouble)
 
 
 def _cause(code: int) -> str:

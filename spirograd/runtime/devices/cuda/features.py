@@ -8,11 +8,11 @@ from ctypes import byref, c_int, c_size_t
 from dataclasses import dataclass
 from pathlib import Path
 
-from spirograd.base import knobs
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.llvmgen import toolchain
 from spirograd.runtime.device import DeviceInfo
+from spirograd.runtime.devices.choice import named_device
 from spirograd.runtime.devices.cuda.driver import Driver
 
 # CUdevice_attribute.
@@ -26,26 +26,28 @@ _VERSION_FILE = Path("/proc/driver/nvidia/version")
 
 @dataclass(slots=True)
 class Features:
-    """A device as the rest of this package sees it. ``handle``: what the driver calls it. ``total``: bytes of its memory."""
+    """A device as the rest of this package sees it. ``handle``: what the driver calls it. ``total``: bytes of its memory.
+    ``processors``: how many multiprocessors it has."""
 
     ordinal: int
     handle: int
     info: DeviceInfo
     caps: Capabilities
     total: int
+    processors: int
 
 
 def count(driver: Driver) -> int:
     """How many devices there are."""
     number = c_int()
-    driver.check(driver.device_count(byref(number)), "count the devices")
+    driver.call("count the devices", driver.device_count, byref(number))
     return number.value
 
 
 def name(driver: Driver, ordinal: int) -> str:
     """What the device is called."""
     text = ctypes.create_string_buffer(256)
-    driver.check(driver.device_name(text, len(text), device_handle(driver, ordinal)), f"read the name of device {ordinal}")
+    driver.call(f"read the name of device {ordinal}", driver.device_name, text, len(text), device_handle(driver, ordinal))
     return text.value.decode(errors="replace")
 
 
@@ -57,17 +59,9 @@ def choose(driver: Driver) -> int:
     names = [name(driver, ordinal) for ordinal in range(count(driver))]
     if not names:
         raise SpirogradRuntimeError("the CUDA driver is installed, but finds no device")
-    listing = ", ".join(f"{i}: {text}" for i, text in enumerate(names))
-    wanted = knobs.get("SG_DEVICE").strip()
-    if wanted.isdigit():
-        if int(wanted) >= len(names):
-            raise SpirogradRuntimeError(f"SG_DEVICE={wanted}: there is no such CUDA device; there are {listing}")
-        return int(wanted)
-    if wanted:
-        found = [i for i, text in enumerate(names) if wanted.lower() in text.lower()]
-        if not found:
-            raise SpirogradRuntimeError(f"SG_DEVICE={wanted}: no CUDA device has this in its name; there are {listing}")
-        return found[0]
+    wanted = named_device(names, "CUDA device")
+    if wanted is not None:
+        return wanted
     return next((i for i in range(len(names)) if not unusable(driver, i)), 0)
 
 
@@ -91,7 +85,7 @@ def query(driver: Driver, ordinal: int) -> Features:
         return _attribute(driver, ordinal, number)
 
     total = c_size_t()
-    driver.check(driver.device_memory(byref(total), device_handle(driver, ordinal)), f"read the memory of device {ordinal}")
+    driver.call(f"read the memory of device {ordinal}", driver.device_memory, byref(total), device_handle(driver, ordinal))
     major, minor = attribute(_MAJOR), attribute(_MINOR)
     architecture = max(sm for sm in _ARCHITECTURES if sm <= 10 * major + minor)
     version = _driver_version(driver)
@@ -127,7 +121,7 @@ def query(driver: Driver, ordinal: int) -> Features:
         ("memory", f"{total.value / 2**30:.1f} GiB"),
     )
     handle = device_handle(driver, ordinal)
-    return Features(ordinal, handle, DeviceInfo("cuda", name(driver, ordinal), version, detail), caps, total.value)
+    return Features(ordinal, handle, DeviceInfo("cuda", name(driver, ordinal), version, detail), caps, total.value, attribute(_PROCESSORS))
 
 
 def _driver_version(driver: Driver) -> str:
@@ -141,7 +135,7 @@ def _driver_version(driver: Driver) -> str:
 
 def device_handle(driver: Driver, ordinal: int) -> int:
     device = c_int()
-    driver.check(driver.device_get(byref(device), ordinal), f"open device {ordinal}")
+    driver.call(f"open device {ordinal}", driver.device_get, byref(device), ordinal)
     return device.value
 
 

@@ -6,8 +6,8 @@ import ctypes
 from dataclasses import dataclass
 from typing import Any
 
-from spirograd.runtime.devices.cuda.driver import Calls
-from spirograd.runtime.devices.cuda.memory import new_event, pinned
+from spirograd.runtime.devices.cuda.memory import pinned
+from spirograd.runtime.devices.cuda.stream import Stream
 
 _SMALLEST_CELL = 64
 _FIRST_BLOCK = 1 << 14
@@ -22,9 +22,25 @@ class Cell:
     event: Any
     home: list[Cell]
 
-    def read(self, nbytes: int) -> bytes:
-        """The first ``nbytes``, once they are there."""
-        return ctypes.string_at(self.address, nbytes)
+
+class CellReadback:
+    """A `Readback` into ``cell``, which it gives back at its end. The bytes are there when the event of the cell is done."""
+
+    __slots__ = ("_nbytes", "_stream", "cell")
+
+    def __init__(self, stream: Stream, cell: Cell, nbytes: int) -> None:
+        self._stream = stream
+        self._nbytes = nbytes
+        self.cell = cell
+
+    def poll(self) -> bytes | None:
+        return ctypes.string_at(self.cell.address, self._nbytes) if self._stream.done(self.cell.event) else None
+
+    def wait(self) -> None:
+        self._stream.wait(self.cell.event)
+
+    def __del__(self) -> None:
+        self.cell.home.append(self.cell)
 
 
 class Cells:
@@ -33,8 +49,8 @@ class Cells:
     The device's lock guards `take`. Giving a cell back is ``cell.home.append(cell)``, which finalizers may do anywhere without the lock.
     """
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
         self._free: dict[int, list[Cell]] = {}
         self._events: list[Any] = []
         self.blocks: list[int] = []
@@ -49,19 +65,20 @@ class Cells:
 
     def _grow(self, size: int, home: list[Cell]) -> None:
         nbytes = max(size, _FIRST_BLOCK << min(len(self.blocks), _DOUBLINGS))
-        block = pinned(self._calls, nbytes)
+        block = pinned(self._stream.driver, nbytes)
         self.blocks.append(block)
         for offset in range(0, nbytes, size):
-            event = new_event(self._calls)
+            event = self._stream.event()
             self._events.append(event)
             home.append(Cell(block + offset, event, home))
 
     def close(self) -> None:
         """Give everything back; nothing may be pending."""
+        driver = self._stream.driver
         for event in self._events:
-            self._calls.driver.event_destroy(event)
+            driver.event_destroy(event)
         for block in self.blocks:
-            self._calls.driver.host_free(block)
+            driver.host_free(block)
         self._events.clear()
         self.blocks.clear()
         self._free.clear()

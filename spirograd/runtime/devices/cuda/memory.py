@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import byref, c_int, c_size_t, c_uint64, c_ushort, c_void_p
+from typing import NamedTuple
 
 from spirograd.base.errors import OutOfDeviceMemory
 from spirograd.base.wording import over_limit
-from spirograd.runtime.devices.cuda.driver import Calls
+from spirograd.runtime.devices.cuda.driver import Driver
+from spirograd.runtime.devices.cuda.stream import Stream
 
 _PINNED_TYPE, _ON_DEVICE = 1, 1  # CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE
 _RELEASE_THRESHOLD = 4  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
-_KEEP_ALL = (1 << 64) - 1
+# Of the device's memory, how much the pool keeps when it is free; other libraries and processes want theirs.
+_KEPT_PART = 8
 
 
 class _PoolProperties(ctypes.Structure):
@@ -29,66 +32,61 @@ class _PoolProperties(ctypes.Structure):
     ]
 
 
+class Memory(NamedTuple):
+    """A range of device memory: what the handle of a buffer is."""
+
+    address: int
+    nbytes: int
+
+
 class Pool:
     """Allocations of one device, ordered by ``stream``. Not thread safe: the device's lock guards it. ``used``: bytes handed out.
 
-    The pool keeps what is freed, so that allocating takes 2 us and not 60; `trim` gives it back to the driver.
+    The pool keeps what is freed, up to a limit, so that allocating takes 2 us and not 60; `trim` gives it back to the driver.
     """
 
-    def __init__(self, calls: Calls, ordinal: int, stream: c_void_p, total: int, cap: int | None) -> None:
-        self._calls = calls
+    def __init__(self, stream: Stream, ordinal: int, total: int, cap: int | None) -> None:
+        self._driver = driver = stream.driver
         self._stream = stream
         self._total = total
         self._cap = cap
         self._handle = c_void_p()
         self.used = 0
-        driver = calls.driver
         properties = _PoolProperties(_PINNED_TYPE, 0, _ON_DEVICE, ordinal)
-        calls("create a memory pool", driver.pool_create, byref(self._handle), byref(properties))
+        driver.call("create a memory pool", driver.pool_create, byref(self._handle), byref(properties))
         try:
-            calls("set up a memory pool", driver.pool_set, self._handle, _RELEASE_THRESHOLD, byref(c_uint64(_KEEP_ALL)))
+            driver.call("set up a memory pool", driver.pool_set, self._handle, _RELEASE_THRESHOLD, byref(c_uint64(total // _KEPT_PART)))
         except BaseException:
             self.close()
             raise
 
-    def check_limits(self, nbytes: int) -> None:
-        """Raise OutOfDeviceMemory if ``nbytes`` exceed the device, or with what is in use the cap."""
+    def take(self, nbytes: int) -> Memory:
+        """``nbytes`` with undefined contents, for work that comes later. Raises OutOfDeviceMemory with the bytes wanted and the limit."""
         if nbytes > self._total:
             raise OutOfDeviceMemory(f"{nbytes} bytes wanted, but the CUDA device has at most {self._total} bytes")
         if self._cap is not None and self.used + nbytes > self._cap:
             raise OutOfDeviceMemory(over_limit(nbytes, self.used, self._cap))
-
-    def take(self, nbytes: int) -> int:
-        """The address of ``nbytes`` with undefined contents, for work that comes later. Raises OutOfDeviceMemory."""
-        self.check_limits(nbytes)
-        address = c_uint64()
-        self._calls(f"allocate {nbytes} bytes", self._calls.driver.allocate_from_pool, byref(address), nbytes, self._handle, self._stream)
+        address, driver = c_uint64(), self._driver
+        driver.call(f"allocate {nbytes} bytes", driver.allocate_from_pool, byref(address), nbytes, self._handle, self._stream.handle)
         self.used += nbytes
-        return address.value
+        return Memory(address.value, nbytes)
 
-    def give(self, address: int, nbytes: int) -> None:
+    def give(self, memory: Memory) -> None:
         """Free an allocation, after the work so far."""
-        self.used -= nbytes
-        self._calls("free memory", self._calls.driver.free_on_stream, address, self._stream)
+        self.used -= memory.nbytes
+        self._driver.call("free memory", self._driver.free_on_stream, memory.address, self._stream.handle)
 
     def trim(self) -> None:
         """Give back to the driver what is free."""
-        self._calls("release free memory", self._calls.driver.pool_trim, self._handle, 0)
+        self._driver.call("release free memory", self._driver.pool_trim, self._handle, 0)
 
     def close(self) -> None:
         """Destroy the pool and all memory in it."""
-        self._calls.driver.pool_destroy(self._handle)
+        self._driver.pool_destroy(self._handle)
 
 
-def pinned(calls: Calls, nbytes: int) -> int:
+def pinned(driver: Driver, nbytes: int) -> int:
     """The address of ``nbytes`` of host memory that the device reads and writes while the host goes on."""
     address = c_void_p()
-    calls(f"allocate {nbytes} bytes of pinned host memory", calls.driver.host_allocate, byref(address), nbytes, 0)
+    driver.call(f"allocate {nbytes} bytes of pinned host memory", driver.host_allocate, byref(address), nbytes, 0)
     return address.value or 0
-
-
-def new_event(calls: Calls) -> c_void_p:
-    """An event that takes no time stamps."""
-    event = c_void_p()
-    calls("create an event", calls.driver.event_create, byref(event), 2)  # CU_EVENT_DISABLE_TIMING
-    return event

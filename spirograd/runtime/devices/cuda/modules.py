@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from spirograd.base.errors import SpirogradRuntimeError
-from spirograd.runtime.devices.cuda.driver import Calls
+from spirograd.base.wording import counted
+from spirograd.runtime.devices.cuda.driver import Driver
 
 _LOG_BYTES = 16384
 # CUjit_option: the buffer for errors and its size. CU_JIT_INPUT_PTX.
@@ -22,11 +23,18 @@ _SHARED_BYTES, _LOCAL_BYTES, _REGISTERS = 1, 3, 4
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What a task takes on the device: registers of a thread, bytes of memory that a thread has for itself (spilled registers and local
-    arrays), bytes of shared memory of a group."""
+    arrays), bytes of shared memory of a group. ``resident``: how many groups run on a multiprocessor at the same time."""
 
     registers: int
     local_bytes: int
     shared_bytes: int
+    resident: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.registers} registers and {self.local_bytes} bytes of local memory (spilled registers, local arrays) a thread; "
+            f"{self.shared_bytes} bytes of shared memory a group; {counted(self.resident, 'group')} a multiprocessor"
+        )
 
 
 class _Log:
@@ -43,27 +51,26 @@ class _Log:
         return self._buffer.value.decode(errors="replace").strip()
 
 
-def load(calls: Calls, image: bytes, name: str) -> c_void_p:
+def load(driver: Driver, image: bytes, name: str) -> c_void_p:
     """A module of PTX text or a cubin; ``name`` is the kernel's, for errors. Raises SpirogradRuntimeError with the compiler's messages."""
     module, log = c_void_p(), _Log()
-    code = calls.driver.module_load(byref(module), _image(image), log.count, log.options, log.values)
+    code = driver.module_load(byref(module), _image(image), log.count, log.options, log.values)
     if code:
-        _refuse(calls, code, f"load kernel {name}", log)
+        _refuse(driver, code, f"load kernel {name}", log)
     return module
 
 
-def link(calls: Calls, ptx: bytes, name: str) -> bytes:
+def link(driver: Driver, ptx: bytes, name: str) -> bytes:
     """The cubin of PTX text for the device of the current context. Raises as `load`."""
     state, log = c_void_p(), _Log()
-    driver = calls.driver
-    calls("start the linker", driver.link_create, log.count, log.options, log.values, byref(state))
+    driver.call("start the linker", driver.link_create, log.count, log.options, log.values, byref(state))
     try:
         text = _image(ptx)
         code = driver.link_add(state, _PTX, text, len(text), name.encode(), 0, None, None)
         cubin, size = c_void_p(), c_size_t()
         code = code or driver.link_complete(state, byref(cubin), byref(size))
         if code:
-            _refuse(calls, code, f"compile kernel {name}", log)
+            _refuse(driver, code, f"compile kernel {name}", log)
         return ctypes.string_at(cubin, size.value)
     finally:
         driver.link_destroy(state)
@@ -74,32 +81,34 @@ def is_cubin(image: bytes) -> bool:
     return image.startswith(_ELF)
 
 
-def function(calls: Calls, module: c_void_p, entry: str, name: str) -> int:
+def function(driver: Driver, module: c_void_p, entry: str, name: str) -> int:
     """A function of a module."""
     handle = c_void_p()
-    calls(f"find {entry} in kernel {name}", calls.driver.module_function, byref(handle), module, entry.encode())
+    driver.call(f"find {entry} in kernel {name}", driver.module_function, byref(handle), module, entry.encode())
     return handle.value or 0
 
 
-def usage(calls: Calls, handle: int) -> Usage:
-    """What a function takes, as the driver compiled it."""
+def usage(driver: Driver, handle: int, group_size: int) -> Usage:
+    """What a function takes, as the driver compiled it, in groups of so many threads."""
 
     def attribute(number: int) -> int:
         value = c_int()
-        calls("read what a kernel uses", calls.driver.function_attribute, byref(value), number, handle)
+        driver.call("read what a kernel uses", driver.function_attribute, byref(value), number, handle)
         return value.value
 
-    return Usage(attribute(_REGISTERS), attribute(_LOCAL_BYTES), attribute(_SHARED_BYTES))
+    resident = c_int()
+    driver.call("find how many groups run at a time", driver.occupancy, byref(resident), handle, group_size, 0)
+    return Usage(attribute(_REGISTERS), attribute(_LOCAL_BYTES), attribute(_SHARED_BYTES), resident.value)
 
 
 def _image(image: bytes) -> bytes:
     return image if is_cubin(image) else image + b"\0"
 
 
-def _refuse(calls: Calls, code: int, what: str, log: _Log) -> Any:
+def _refuse(driver: Driver, code: int, what: str, log: _Log) -> Any:
     """Raise what the error means, with the compiler's messages."""
     try:
-        calls.fail(code, what)
+        driver.check(code, what)
     except SpirogradRuntimeError as error:
         if not log.text:
             raise

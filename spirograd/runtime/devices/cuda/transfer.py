@@ -10,143 +10,174 @@ import contextlib
 import ctypes
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from spirograd.runtime.devices.cuda.driver import Calls
-from spirograd.runtime.devices.cuda.memory import new_event, pinned
+from spirograd.runtime.devices.cuda.fetching import CellReadback, Cells
+from spirograd.runtime.devices.cuda.memory import Memory, pinned
+from spirograd.runtime.devices.cuda.stream import Stream
 
-CHUNK_BYTES = 8 << 20
-CHUNKS = 12
-# Up to this size several pieces share a chunk, and the calling thread copies them itself.
+CHUNK_BYTES = 4 << 20
+CHUNKS = 16
+# Up to this size several transfers share a chunk, and the calling thread copies them itself. Larger ones go in pieces of this size or more.
 SMALL_BYTES = 1 << 20
 _MOST_WORKERS = 8
 _ALIGNMENT = 64
-# Chunks that are filled or emptied while others are on their way.
-_IN_FLIGHT = CHUNKS - 2
-
-Wait = Callable[[str, Any, Any], None]
+# Chunks that workers fill; and those that the device fills while workers empty the others.
+_FILLING = CHUNKS - 4
+_COMING = 4
 
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """Pinned memory at ``address``; the first ``used`` bytes are taken. ``event``: after the copies of the chunk, if ``recorded``.
+    """Pinned memory at ``address``, seen through ``view``; the first ``used`` bytes are taken.
 
-    ``emptied``: the bytes that arrived are being moved out by a worker."""
+    ``event``: recorded after the copies of the chunk. ``emptied``: the bytes that arrived are being moved out by a worker."""
 
     address: int
+    view: memoryview
     event: Any
     used: int = 0
-    recorded: bool = False
     emptied: Future[int] | None = None
 
 
 class Transfers:
-    """Copies in the order of ``stream``. Not thread safe: the device's lock guards it. ``wait(what, query function, handle)`` waits."""
+    """Bytes between host and device in the order of ``stream``; asynchronous readbacks land in ``cells``. The device's lock guards it."""
 
-    def __init__(self, calls: Calls, stream: Any, wait: Wait) -> None:
-        self._calls = calls
-        self._driver = calls.driver
+    def __init__(self, stream: Stream, cells: Cells) -> None:
         self._stream = stream
-        self._wait = wait
-        self._chunks: list[Chunk] = []
-        self._current = -1
+        self._driver = stream.driver
+        self._cells = cells
+        self._chunks: list[Chunk] = []  # all there are
+        self._current: Chunk | None = None  # for small pieces
+        self._left: deque[Chunk] = deque()  # with copies that may be pending, the oldest first
         self._workers: ThreadPoolExecutor | None = None
 
-    def upload(self, target: int, data: memoryview) -> None:
-        """Copy host bytes to the device address ``target``; they may change afterwards."""
-        nbytes = len(data)
-        source = _address(data)
+    def upload(self, memory: Memory, offset: int, data: memoryview) -> None:
+        """Copy host bytes, which may change afterwards."""
+        nbytes, target = len(data), memory.address + offset
         if nbytes <= SMALL_BYTES:
-            place = self._room(nbytes)
-            ctypes.memmove(place, source, nbytes)
-            self._calls("copy to the device", self._driver.copy_to_device, target, place, nbytes, self._stream)
+            chunk, start = self._room(nbytes)
+            chunk.view[start : start + nbytes] = data
+            self._to_device(target, chunk.address + start, nbytes)
             return
+        source = _address(data)
         filling: deque[tuple[Chunk, Future[int], int, int]] = deque()
         try:
-            for start in range(0, nbytes, CHUNK_BYTES):
-                if len(filling) == _IN_FLIGHT:
-                    self._send(target, *filling.popleft())
-                size = min(CHUNK_BYTES, nbytes - start)
-                chunk = self._next()
+            for start, size in _pieces(nbytes):
+                if len(filling) == _FILLING:
+                    self._send(target, *filling[0])
+                    filling.popleft()
+                chunk = self._take()
                 filling.append((chunk, self._move(chunk.address, source + start, size), start, size))
             while filling:
-                self._send(target, *filling.popleft())
-        finally:
+                self._send(target, *filling[0])
+                filling.popleft()
+        finally:  # after a failure, no worker may go on reading
             wait([future for _, future, _, _ in filling])
+            self._left.extend([chunk for chunk, *_ in filling])
 
     def _send(self, target: int, chunk: Chunk, filled: Future[int], start: int, size: int) -> None:
         filled.result()
-        self._calls("copy to the device", self._driver.copy_to_device, target + start, chunk.address, size, self._stream)
-        self._record(chunk)
+        self._to_device(target + start, chunk.address, size)
+        self._leave(chunk)
 
-    def download(self, source: int, out: memoryview) -> None:
-        """Copy from the device address ``source`` into host memory; done on return."""
-        nbytes = len(out)
-        target = _address(out)
-        if nbytes <= SMALL_BYTES:
-            place = self._room(nbytes)
-            self._calls("copy from the device", self._driver.copy_to_host, place, source, nbytes, self._stream)
-            self._wait("copy from the device", self._driver.stream_query, self._stream)
-            ctypes.memmove(target, place, nbytes)
+    def download(self, memory: Memory, offset: int, out: memoryview) -> None:
+        """Copy to the host; done on return."""
+        if not len(out):
             return
+        nbytes, source = len(out), memory.address + offset
+        if nbytes <= SMALL_BYTES:
+            chunk, start = self._room(nbytes)
+            self._to_host(chunk.address + start, source, nbytes)
+            self._stream.finish()
+            out[:] = chunk.view[start : start + nbytes]
+            return
+        target = _address(out)
         coming: deque[tuple[Chunk, int, int]] = deque()
         moving: list[Future[int]] = []
         try:
-            for start in range(0, nbytes, CHUNK_BYTES):
-                if len(coming) == _IN_FLIGHT:
-                    moving.append(self._receive(target, *coming.popleft()))
-                size = min(CHUNK_BYTES, nbytes - start)
-                chunk = self._next()
-                self._calls("copy from the device", self._driver.copy_to_host, chunk.address, source + start, size, self._stream)
-                self._record(chunk)
+            for start, size in _pieces(nbytes):
+                if len(coming) == _COMING:
+                    moving.append(self._receive(target, *coming[0]))
+                    coming.popleft()
+                chunk = self._take()
                 coming.append((chunk, start, size))
+                self._to_host(chunk.address, source + start, size)
+                self._stream.record(chunk.event)
             while coming:
-                moving.append(self._receive(target, *coming.popleft()))
-        finally:
+                moving.append(self._receive(target, *coming[0]))
+                coming.popleft()
+        finally:  # after a failure, no worker may go on writing
             wait(moving)
+            self._left.extend([chunk for chunk, *_ in coming])
 
     def _receive(self, target: int, chunk: Chunk, start: int, size: int) -> Future[int]:
-        self._wait("copy from the device", self._driver.event_query, chunk.event)
+        self._stream.wait(chunk.event)
         chunk.emptied = self._move(target + start, chunk.address, size)
+        self._left.append(chunk)
         return chunk.emptied
+
+    def fetch(self, memory: Memory, offset: int, nbytes: int) -> CellReadback:
+        readback = CellReadback(self._stream, self._cells.take(nbytes), nbytes)
+        self._to_host(readback.cell.address, memory.address + offset, nbytes)
+        self._stream.record(readback.cell.event)
+        return readback
+
+    def fill(self, memory: Memory, offset: int, nbytes: int, word: int) -> None:
+        self._driver.call("fill memory", self._driver.fill, memory.address + offset, word, nbytes // 4, self._stream.handle)
+
+    def copy(self, target: Memory, target_offset: int, source: Memory, source_offset: int, nbytes: int) -> None:
+        to, of = target.address + target_offset, source.address + source_offset
+        self._driver.call("copy memory", self._driver.copy, to, of, nbytes, self._stream.handle)
+
+    def _to_device(self, target: int, source: int, nbytes: int) -> None:
+        self._driver.call("copy to the device", self._driver.copy_to_device, target, source, nbytes, self._stream.handle)
+
+    def _to_host(self, target: int, source: int, nbytes: int) -> None:
+        self._driver.call("copy from the device", self._driver.copy_to_host, target, source, nbytes, self._stream.handle)
 
     # --- chunks ---
 
-    def _room(self, nbytes: int) -> int:
-        """The address of ``nbytes`` (at most SMALL_BYTES) of pinned memory, the caller's until the copies so far are done."""
-        chunk = self._chunks[self._current] if self._chunks else None
+    def _room(self, nbytes: int) -> tuple[Chunk, int]:
+        """A chunk and where in it ``nbytes`` (at most SMALL_BYTES) are the caller's until the copies so far are done."""
+        chunk = self._current
         if chunk is None or chunk.used + nbytes > CHUNK_BYTES:
-            chunk = self._next()
+            if chunk is not None:
+                self._leave(chunk)
+                self._current = None
+            chunk = self._current = self._take()
             chunk.used = 0
-        place = chunk.address + chunk.used
+        start = chunk.used
         chunk.used += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-        return place
+        return chunk, start
 
-    def _next(self) -> Chunk:
-        """The chunk that was left longest ago, with nothing pending: all of it is the caller's."""
-        if self._chunks and not self._chunks[self._current].recorded:
-            self._record(self._chunks[self._current])  # covers the copies since the chunk was begun, and more
-        if len(self._chunks) < CHUNKS:
-            self._chunks.append(Chunk(pinned(self._calls, CHUNK_BYTES), new_event(self._calls)))
-            self._current = len(self._chunks) - 1
-        else:
-            self._current = (self._current + 1) % CHUNKS
-        chunk = self._chunks[self._current]
-        if chunk.recorded:
-            self._wait("copy between host and device", self._driver.event_query, chunk.event)
+    def _leave(self, chunk: Chunk) -> None:
+        """All copies of a chunk were asked for."""
+        self._stream.record(chunk.event)
+        self._left.append(chunk)
+
+    def _take(self) -> Chunk:
+        """A chunk with nothing pending: the one that was left longest ago. While it is busy, there are new ones, up to CHUNKS."""
+        if not self._left or (len(self._chunks) < CHUNKS and self._busy(self._left[0])):
+            address = pinned(self._driver, CHUNK_BYTES)
+            view = memoryview((ctypes.c_ubyte * CHUNK_BYTES).from_address(address)).cast("B")
+            chunk = Chunk(address, view, self._stream.event())
+            self._chunks.append(chunk)
+            return chunk
+        chunk = self._left[0]
+        self._stream.wait(chunk.event)
         if chunk.emptied is not None:
             chunk.emptied.result()
-        chunk.used, chunk.recorded, chunk.emptied = CHUNK_BYTES, False, None
-        return chunk
+            chunk.emptied = None
+        return self._left.popleft()
 
-    def _record(self, chunk: Chunk) -> None:
-        self._calls("record an event", self._driver.event_record, chunk.event, self._stream)
-        chunk.recorded = True
+    def _busy(self, chunk: Chunk) -> bool:
+        return (chunk.emptied is not None and not chunk.emptied.done()) or not self._stream.done(chunk.event)
 
     def _move(self, target: int, source: int, nbytes: int) -> Future[int]:
         """Copy on the host, in another thread."""
@@ -168,6 +199,14 @@ class Transfers:
             self._driver.event_destroy(chunk.event)
             self._driver.host_free(chunk.address)
         self._chunks.clear()
+        self._left.clear()
+        self._current = None
+
+
+def _pieces(nbytes: int) -> Iterator[tuple[int, int]]:
+    """Begin and size of the pieces of a transfer: as many as keep all workers busy, in chunks that need not be full."""
+    size = min(max(-(-nbytes // _MOST_WORKERS), SMALL_BYTES), CHUNK_BYTES)
+    return ((start, min(size, nbytes - start)) for start in range(0, nbytes, size))
 
 
 def _address(data: memoryview) -> int:
