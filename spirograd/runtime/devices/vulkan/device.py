@@ -23,7 +23,7 @@ from spirograd.runtime.devices.vulkan.features import create_device, query
 from spirograd.runtime.devices.vulkan.fetching import Cells
 from spirograd.runtime.devices.vulkan.instance import choose, take_instance
 from spirograd.runtime.devices.vulkan.pipelines import Pipelines
-from spirograd.runtime.devices.vulkan.stream import BATCH, WORK_STAGES, Stream
+from spirograd.runtime.devices.vulkan.stream import BATCH, POLL_NANOSECONDS, WORK_STAGES, Stream
 from spirograd.runtime.devices.vulkan.transfer import Transfers
 
 _COMPUTE_BIND = vk.VK_PIPELINE_BIND_POINT_COMPUTE
@@ -62,7 +62,9 @@ class VulkanDevice(StreamedDevice):
             self.caps = self._features.caps
             types = MemoryTypes(self._features.physical, self._features.kind, mappable)
             self._allocator = Allocator(self._device, self._fn, types, self._features.max_allocation, cap)
-            self._stream = Stream(self._device, self._fn, family, self._allocator)
+            # A driver that runs on the CPU needs the processor that polling takes.
+            poll_nanoseconds = 0 if self._features.kind == "cpu" else POLL_NANOSECONDS
+            self._stream = Stream(self._device, self._fn, family, self._allocator, poll_nanoseconds)
             self._cells = Cells(self._allocator)
             self._transfers = Transfers(self._stream, self._cells)
             self._push_limit = self.caps.max_push_constants
