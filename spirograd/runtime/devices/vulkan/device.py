@@ -12,6 +12,7 @@ import vulkan as vk
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.runtime.device import Buffer
+from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.artifacts import check_profile
 from spirograd.runtime.devices.deletion import COLLECT_AT
 from spirograd.runtime.devices.grid import grid_limits
@@ -69,6 +70,7 @@ class VulkanDevice(StreamedDevice):
             self._transfers = Transfers(self._stream, self._cells)
             self._push_limit = self.caps.max_push_constants
             self._pipelines = Pipelines(self._device, self._fn, self._push_limit, self._features.cache_identity, cache_folder)
+            self._layout = self._pipelines.layout
         except BaseException:
             if self._device is not None:
                 self._device_destroy()
@@ -116,6 +118,7 @@ class VulkanDevice(StreamedDevice):
 
     def launch(self, executable: Executable, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
         """See `Device.launch`. Records the dispatches; they are submitted every few hundred, or when somebody waits."""
+        interrupts.watch()
         try:
             with self._turn.lock:  # a turn, written out, which is faster
                 if self._trouble or self._messages:
@@ -131,20 +134,23 @@ class VulkanDevice(StreamedDevice):
                     data = stream.put_arguments(data).to_bytes(8, "little")
                 commands = stream.commands or stream.open()
                 if data:
-                    fn.CmdPushConstants(commands, self._pipelines.layout, _COMPUTE_STAGE, 0, len(data), data)
+                    fn.CmdPushConstants(commands, self._layout, _COMPUTE_STAGE, 0, len(data), data)
                 barrier, memory_barrier, dispatch = fn.CmdPipelineBarrier, stream.barrier, fn.CmdDispatch
                 for (pipeline, group_size, most, unknown), count in zip(executable.tasks, counts):
-                    groups = unknown if count is None else min(-(-count // group_size), most)
+                    groups = unknown if count is None else -(-count // group_size)
                     if groups <= 0:
                         continue
                     barrier(commands, WORK_STAGES, WORK_STAGES, 0, 1, memory_barrier, 0, NULL, 0, NULL)
                     if pipeline is not stream.bound:
                         fn.CmdBindPipeline(commands, _COMPUTE_BIND, pipeline)
                         stream.bound = pipeline
-                    dispatch(commands, groups, 1, 1)
+                    dispatch(commands, groups if groups < most else most, 1, 1)
                     stream.recorded += 1
         except DeviceLost as error:
             self._lose(error)
+        finally:
+            if interrupts.pending.handler is not None:
+                interrupts.deliver()
 
     # --- waits, failures, the end ---
 
@@ -161,7 +167,8 @@ class VulkanDevice(StreamedDevice):
             self._pipelines.destroy(thing)
 
     def _check(self) -> None:
-        super()._check()
+        if self._trouble:
+            super()._check()
         if self._messages:
             raise SpirogradRuntimeError("the Vulkan validation layer reports:\n" + self._take_messages())
 

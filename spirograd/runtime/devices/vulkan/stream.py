@@ -10,6 +10,7 @@ from typing import Any
 import vulkan as vk
 
 from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.vulkan.allocator import Allocator, Block
 from spirograd.runtime.devices.vulkan.api import NULL, check, ffi, struct
 
@@ -20,7 +21,7 @@ ARGUMENT_BYTES = 64 << 10  # for argument blocks, per command buffer
 STAGING_BYTES = 4 << 20  # for copies, per command buffer
 _ARGUMENT_ALIGNMENT = 16
 _STAGING_ALIGNMENT = 16
-_WAIT_NANOSECONDS = 200_000_000  # one wait; between two of them Python can handle Ctrl-C
+_WAIT_NANOSECONDS = 200_000_000  # one wait; between two of them Ctrl-C is raised
 # A wait that blocks takes tens of microseconds to wake the host, so the host polls first, for about as long as it could lose.
 POLL_NANOSECONDS = 100_000
 
@@ -161,6 +162,8 @@ class Stream:
             check(result, "wait for the device")
             if result == vk.VK_SUCCESS:
                 self.completed = max(self.completed, value)
+            else:
+                interrupts.deliver(inside=True)
 
     def finish(self) -> None:
         """Submit and wait for everything."""
