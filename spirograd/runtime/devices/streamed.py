@@ -140,9 +140,10 @@ class StreamedDevice(ABC):
     _device: Any = None  # the driver's device, None before and after
     _transfers: Transfers
 
-    def __init__(self) -> None:
+    def __init__(self, turn: type[Turn] = Turn) -> None:
+        """``turn``: a subclass, if something of the driver's must be set for the thread that is in the device."""
         self.waits = 0
-        self._turn = Turn(self)
+        self._turn = turn(self)
         self._trouble = ""  # why the device cannot be used any more
         self._deletions = DeletionQueue(self._delete)
 
@@ -268,5 +269,5 @@ class StreamedDevice(ABC):
     def _abandon(self) -> None:
         """In a forked child: the driver's threads do not exist here, nothing may be called any more, not even to clean up."""
         self._device = None
-        self._turn = Turn(self)  # the owner of the lock may not exist in this process
+        self._turn = type(self._turn)(self)  # the owner of the lock may not exist in this process
         self._trouble = f"{self.api} does not survive a fork; call init in the child process, or start it with the 'spawn' method"
