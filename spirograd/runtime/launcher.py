@@ -28,6 +28,7 @@ _ROLE_ATTRIBUTES = {"primal": "address", "grad": "grad_address", "dual": "dual_a
 # Weyl sequence with the golden ratio: seeds of successive launches differ in many bits, and never repeat within 2^32 launches.
 _SEED_STEP = 0x9E3779B9
 _NO_SIZES = TapeSizes()
+_CUTS_KEPT = 64  # by a kernel with tapes
 
 
 class ArrayBinding:
@@ -125,6 +126,7 @@ class LaunchPlan:
         "_claimed",
         "_count",
         "_cut",
+        "_cuts",
         "_diagnosed",
         "_exclusive",
         "_executable",
@@ -169,7 +171,8 @@ class LaunchPlan:
         self._places = next((k for k, task in enumerate(compiled.tasks) if task.places), None)
         self._placement: tuple[int, ...] | None = None  # what the tapes were placed by
         self._claimed = any(tape.claimed for tape in compiled.tapes)  # from rows that are counted anew in each launch
-        self._cut: tuple[Any, Cut] | None = None  # the last one, and what it was for
+        self._cuts: dict[Any, tuple[Cut, tuple[int, ...]]] = {}  # and their words, by what they are for: sizes that change often recur
+        self._cut: Cut | None = None  # the last one
         self._words: tuple[int, ...] = ()  # of the last one
         self.tape_bytes = 0  # of the last launch
         self.last_number: int | None = None  # of the last launch: another one with this number draws the same random numbers
@@ -273,20 +276,24 @@ class LaunchPlan:
     @property
     def last_cut(self) -> Cut | None:
         """How the last launch used the heap of tapes."""
-        return None if self._cut is None else self._cut[1]
+        return self._cut
 
     def _cut_for(self, counts: tuple[int | None, ...], sizes: TapeSizes) -> Cut:
-        """The share of the heap of a launch; that of the last one if it was alike."""
+        """The share of the heap of a launch; that of an earlier one if it was alike."""
         heap = self._launcher.tapes
         alike = (counts, sizes.entries, sizes.certain)
-        if self._cut is None or self._cut[0] != (*alike, heap.address, heap.nbytes) or heap.telling:
+        found = None if heap.telling else self._cuts.get((alike, heap.address, heap.nbytes))
+        if found is None:
             if self._places is None:
                 cut = heap.cut(self.compiled, counts, sizes.entries)
             else:
                 cut = heap.offer(self.compiled, counts, sizes)
-            self._cut = (*alike, heap.address, heap.nbytes), cut
-            self._words = cut.words.flat(heap.address)
-        return self._cut[1]
+            found = cut, cut.words.flat(heap.address)
+            if len(self._cuts) >= _CUTS_KEPT:
+                self._cuts.clear()
+            self._cuts[alike, heap.address, heap.nbytes] = found  # the heap may have grown
+        self._cut, self._words = found
+        return found[0]
 
     def _launch_reporting(
         self,
