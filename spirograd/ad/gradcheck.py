@@ -132,9 +132,9 @@ class _Check:
             shape = values[key].shape
             self.adjoints[key] = self.rng.standard_normal(shape).astype(m.dtype.np) if key in written else np.zeros(shape, m.dtype.np)
             m.write_gradient(self.adjoints[key])
-        for need in self.made.derivative.needs:
-            if need.when == "before" and need.overwritten is not None:
-                self.memories[self._key(need.ref)].write(values[self._key(need.ref)])
+        for residual in self.made.derivative.residuals:
+            if residual.when == "before" and residual.overwritten is not None:
+                self.memories[self._key(residual.ref)].write(values[self._key(residual.ref)])
         packer = self.kernel.pack(self.session, self.specialization, self.bound, gradients=True)
         adjoint = (self.returned[0] if len(self.returned) == 1 else self.returned) if self.returned else None
         self.made.launch(packer, adjoint, None)

@@ -229,21 +229,22 @@ class _Recorder(context.Recorder):
             raise SpirogradRuntimeError(
                 render(f"{label} returns a value that depends on memory with gradients, which ends there", None, "store it to a field")
             )
-        logging = second.derivative.logging
-        for need in (*second.derivative.needs, *(logging.loads if logging is not None else ())):
-            if logging is not None or (need.when == "before" and need.overwritten is not None):
+        saving = second.derivative.saving
+        for residual in (*second.derivative.residuals, *(saving.loads if saving is not None else ())):
+            if saving is not None or (residual.when == "before" and residual.overwritten is not None):
                 problem = (
-                    f"the gradient of {label} needs `{need.ref.name}` as it was before the kernel, which overwrites it ({need.overwritten})"
+                    f"the gradient of {label} needs `{residual.ref.name}` as it was before the kernel, which overwrites it "
+                    f"({residual.overwritten})"
                 )
-                raise SpirogradRuntimeError(render(problem, need.loc, f"{_HINT}: `hvp` saves nothing"))
+                raise SpirogradRuntimeError(render(problem, residual.loc, f"{_HINT}: `hvp` saves nothing"))
 
     def _write(self, key: Any, index: int | None, name: str, writer: str, loc: Any) -> None:
         """Raise if a write overwrites what the gradients of earlier launches need. ``index``: the first one, if it is known."""
         for launch in self.launches:
-            for need in launch.second.derivative.needs:
-                if memory_key(need.ref, launch.launch.packer) != key:
+            for residual in launch.second.derivative.residuals:
+                if memory_key(residual.ref, launch.launch.packer) != key:
                     continue
-                there = _index(need.first, launch.launch.packer)
+                there = _index(residual.first, launch.launch.packer)
                 if index is None or there is None or index == there:
                     problem = f"{writer} overwrites `{name}`, which the gradient of an earlier {launch.second.label} needs"
                     raise SpirogradRuntimeError(render(problem, loc, f"{_HINT}: `hvp` saves nothing"))
@@ -258,7 +259,7 @@ class _Recorder(context.Recorder):
 
 def _snapshot(second: SpecializedDerivative, launch: Launch, when: str) -> None:
     """Keep the arrays of NumPy and torch that a gradient needs: they may change unseen."""
-    for access, state, _ in derivative_footprint_of(second).needs:
+    for access, state, _ in derivative_footprint_of(second).residuals:
         if state == when and launch.memory(access)[1] is None:
             list(launch.snapshot(access))
 

@@ -172,19 +172,19 @@ class Tape(context.Recorder, NearNames):
         self._follow(made, memory, launch)
         event = Event()
         self._events.append(event)
-        for access, when, overwritten in memory.needs:
+        for access, when, overwritten in memory.residuals:
             if when == "before":
                 self._need(access, launch, event, overwritten)
         self._save(memory.writes, launch, event)
-        if made.derivative.logging is not None and made.acts:
-            values, launch.number, launch.logs = made.launch_logging(packer)
-            event.copies += [(f"log of {made.label}", log.allocation.nbytes) for log in launch.logs]
+        if made.derivative.saving is not None and made.acts:
+            values, launch.number, launch.buffers = made.launch_saving(packer)
+            event.copies += [(f"values saved by {made.label}", buffer.allocation.nbytes) for buffer in launch.buffers]
         else:
             values = specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
             launch.number = specialization.plan.last_number
         if exposed.active:
             exposed.after(launch, memory.writes)
-        for access, when, _ in memory.needs:
+        for access, when, _ in memory.residuals:
             if when == "after":
                 self._need(access, launch, event, False)
         if made.acts:

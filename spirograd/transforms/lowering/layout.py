@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from spirograd.analysis.tapes import guarded, passing_of, tapes_of
+from spirograd.analysis.tapes import checked_capacities, guard_of, tapes_of
 from spirograd.analysis.temps import temp_offsets
 from spirograd.base.artifact import ArgBlock, Slot
 from spirograd.base.dtypes import DType, f16, f32, i32, i64, storage, u1, u32
@@ -148,7 +148,7 @@ class _Layout(Rewriter):
         self.args_of = kernel.args
         self.rows_together = rows_together
         self.tapes = {ref: (k, info) for k, (ref, info) in enumerate(tapes_of(kernel).items())}
-        self.guarded = guarded(kernel)
+        self.checked = checked_capacities(kernel)
         self.placed = is_placed(kernel)
         self.words: dict[tuple[TapeWord, int], Op] = {}  # of tapes, as the current task has loaded them
         self.claimed: Op | None = None  # the row that the current task has claimed
@@ -207,7 +207,7 @@ class _Layout(Rewriter):
         b = self.b
         ref, index = self._place(op, self.args(op))
         claimed = b.emit(ops.claim, index, attr=ref, type=ref.dtype)
-        last = b.emit(ops.max_, self._sub(self._word(TapeWord.CLAIMS, passing_of(op)), 1), b.const(0))
+        last = b.emit(ops.max_, self._sub(self._word(TapeWord.CLAIMS, guard_of(op)), 1), b.const(0))
         self.claimed = b.emit(ops.min_, claimed, last)
         return claimed
 
@@ -296,7 +296,7 @@ class _Layout(Rewriter):
     def _tape_index(self, ref: TapeRef, indices: Sequence[Op]) -> Op:
         number, info = self.tapes[ref]
         iteration, entry = [self.b.cast(i, i32) for i in indices]
-        if ref.capacity in self.guarded:
+        if ref.capacity in self.checked:
             # Past the end it is the last entry: the check that comes with these loops tells.
             last = self._sub(self._word(TapeWord.CAPACITY, ref.capacity), 1)
             iteration = self.b.emit(ops.min_, iteration, last)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spirograd.analysis.tapes import counter, guarded, passing_of, sizes_of, tapes_of
+from spirograd.analysis.tapes import checked_capacities, counter, guard_of, sizes_of, tapes_of
 from spirograd.base.artifact import FaultSite, TapeInfo
 from spirograd.base.dtypes import VOID, i32
 from spirograd.base.loc import Loc
@@ -51,7 +51,7 @@ def place_tapes(kernel: Kernel, ctx: PassContext) -> Kernel:
         name += "_"
     b.emit(ops.task, attr=TaskAttr("serial", name, places=True), type=VOID, regions=(place.body(),))
     first = b.end().ops[:-1]
-    checked = guarded(kernel)
+    checked = checked_capacities(kernel)
     asking = [_asking(op, k, tapes, checked) for k, op in enumerate(tasks, 1)]
     return kernel.with_body(Region((), (*first, *asking, end)))
 
@@ -88,7 +88,7 @@ class _Place:
         left = b.emit(ops.sub, self.room, serial, attr="nsw")
         for name in dict.fromkeys(tape.task for _, tape in self.tapes if tape.task is not None):
             self._range(name, [(k, tape) for k, tape in self.tapes if tape.task == name], serial, left)
-        for k in guarded(self.kernel):
+        for k in checked_capacities(self.kernel):
             b.store(word(TapeWord.CAPACITY, k), self.capacities[k])
         return b.end()
 
@@ -225,11 +225,11 @@ class _Claims(Rewriter):
         self.handlers = {ops.claim: self._claim}
 
     def _claim(self, op: Op) -> Op | None:
-        passing = passing_of(op)
-        if passing not in self.used:
+        guard = guard_of(op)
+        if guard not in self.used:
             return None
         b = self.b
-        room = b.emit(ops.tape_word, attr=(TapeWord.CLAIMS, passing), type=i32)
+        room = b.emit(ops.tape_word, attr=(TapeWord.CLAIMS, guard), type=i32)
         claimed = self.copy(op)
         message = f"{self.of.name}: {{0}} or more iterations get to the loops with tapes here, and there are rows for {{1}}"
         demand = b.emit(ops.add, claimed, b.const(1), attr="nsw")

@@ -79,9 +79,9 @@ class Writer:
         b.begin(i32)
         self.use(dense, None if count is None else self.size(count))
         if claimed:
-            passing = self.size(claims)
-            b.emit(ops.claim, attr=counter(passing), type=i32)
-            self.use(claimed, passing)
+            guard = self.size(claims)
+            b.emit(ops.claim, attr=counter(guard), type=i32)
+            self.use(claimed, guard)
         body = b.end()
         b.begin()
         b.emit(ops.task, attr=TaskAttr("range_for", name), type=VOID, regions=(bounds, body, b.end()))
