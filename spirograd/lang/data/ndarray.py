@@ -152,8 +152,7 @@ class Ndarray(HostScope):
         return int(np.ravel_multi_index(index, self.shape) if self.shape else 0) * self._element_bytes
 
     def _write_scalars(self, address: int, value: Any) -> None:
-        with np.errstate(all="ignore"):
-            data = np.ascontiguousarray(np.asarray(value).astype(self.dtype.np)).reshape(-1)
+        data = np.ascontiguousarray(self.dtype.array(value)).reshape(-1)
         self.allocation.write(address, transfer.bytes_of(data))
 
     def __getitem__(self, key: Any) -> Any:

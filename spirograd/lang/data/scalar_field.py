@@ -367,8 +367,7 @@ class ScalarField(Field):
         return out[0].item()
 
     def _write(self, address: int, value: Any) -> None:
-        with np.errstate(all="ignore"):
-            data = np.asarray([value]).astype(self.dtype.np)
+        data = self.dtype.array([value])
         self.tree.allocation.write(address, transfer.bytes_of(data), self.view.part)
 
     def __getitem__(self, key: Any) -> Any:
