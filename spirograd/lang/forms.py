@@ -32,10 +32,17 @@ def static_print(*args: Any, sep: str = " ", end: str = "\n") -> None:
 
 
 def loop_config(
-    *, serialize: bool = False, block_dim: int | None = None, parallelize: int | None = None, name: str | None = None, **_: Any
+    *,
+    serialize: bool = False,
+    block_dim: int | None = None,
+    parallelize: int | None = None,
+    name: str | None = None,
+    block_dim_adaptive: bool = True,
+    bit_vectorize: bool = False,
 ) -> None:
     """Set options of the loop that follows: ``serialize`` runs it in order, ``block_dim`` is its workgroup size in invocations, ``name``
-    names its task in dumps. ``parallelize`` and other options of the Taichi family are accepted, without effect.
+    names its task in dumps. Three options of the Taichi family that only tune it are accepted, without effect: ``parallelize`` (its
+    threads, of which `init(cpu_max_num_threads=...)` sets the number), ``block_dim_adaptive`` and ``bit_vectorize``.
     """
     _only_in_kernels("loop_config")
 
