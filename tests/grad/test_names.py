@@ -14,7 +14,7 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import TempKind
 
 # What the compiler calls temporaries, tapes, saved-value buffers, tasks, arguments and symbols of its own, with and without a number.
-STEMS = ["tape", "saved", "adjoint", "cross", "result", "returned", "old", "final", "lost", "place", "row", "sizes", "state", "grad"]
+STEMS = ["tape", "saved", "adjoint", "live_in", "result", "returned", "old", "final", "lost", "place", "row", "sizes", "state", "grad"]
 KINDS = [*TempKind, *TapeWord]
 WORDS = sorted({*STEMS, "dual", *[kind.value for kind in KINDS], "capacity_left", "before", "after", "late", "temps", "main"})
 NAMES = [name for word in WORDS for name in (word, f"{word}0")]

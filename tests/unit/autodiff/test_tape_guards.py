@@ -24,7 +24,7 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr, Region, ScalarArg, TapeRef, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.ir.spec import verify
-from spirograd.runtime.tapes import Cut, TapeHeap
+from spirograd.runtime.tapes import HeapPlan, TapeHeap
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.tasks.offload import offload
 from spirograd.transforms.tasks.place_tapes import place_tapes, word
@@ -237,7 +237,7 @@ class Given(Rewriter):
         self.handlers = {ops.tape_word: lambda op: self.b.const(self.words[op.attr[0]])}
 
 
-def placed(room, asked, capacity, guard):
+def placed(heap_words, asked, capacity, guard):
     """Rows that take part, claims that have a row, distance between entries; None where no row fits."""
     tasks = place_tapes(offload(guarded()[0], CTX), CTX)
     verify(tasks, "kernel")
@@ -251,7 +251,7 @@ def placed(room, asked, capacity, guard):
     start = b.end().ops[:-1]
     body = Region((), (*start, *first.regions[0].ops))
     kernel = Kernel("place", tasks.args, body, returns)
-    kernel = Given({"tape_room": room, "tape_rows": asked}).kernel(kernel)
+    kernel = Given({"tape_heap_words": heap_words, "tape_rows": asked}).kernel(kernel)
     sizes = np.array([capacity, guard], np.int32)
     arguments = [np.zeros(1, np.int32), np.zeros(1, np.float32), 0, sizes]
     outcome = run(kernel, arguments, {})
@@ -277,12 +277,12 @@ def test_no_more_rows_than_invocations(guard):
     assert (rows, pitch) == (4096, 4096 + TAPE_PADDING)
 
 
-@pytest.mark.parametrize("room", [999, 1000, 1010, 1017, 640, 40, 20])
-def test_else_as_many_as_there_are_rows(room):
-    rows, claims, pitch = placed(room, 4096, 10, 1001)
+@pytest.mark.parametrize("heap_words", [999, 1000, 1010, 1017, 640, 40, 20])
+def test_else_as_many_as_there_are_rows(heap_words):
+    rows, claims, pitch = placed(heap_words, 4096, 10, 1001)
     assert 2 <= rows <= claims == pitch
-    assert pitch * 10 <= room
-    assert pitch > room // 10 - 2
+    assert pitch * 10 <= heap_words
+    assert pitch > heap_words // 10 - 2
 
 
 def test_a_tight_heap_is_enough():
@@ -331,8 +331,8 @@ def both_kinds(dtype=i64):
 
 
 @pytest.mark.parametrize("dtype", [f32, f64])
-@pytest.mark.parametrize("room", [60, 61, 200, 1000, 5000, 20_000, 300_000])
-def test_rows_of_both_kinds_lie_apart(room, dtype):
+@pytest.mark.parametrize("heap_words", [60, 61, 200, 1000, 5000, 20_000, 300_000])
+def test_rows_of_both_kinds_lie_apart(heap_words, dtype):
     """And the host tells afterwards what the device did."""
     tasks = both_kinds(dtype)
     tapes = list(tapes_of(tasks).values())
@@ -347,13 +347,13 @@ def test_rows_of_both_kinds_lie_apart(room, dtype):
     heap = TapeHeap(SimpleNamespace(caps=Capabilities("vulkan")), SimpleNamespace())
     for sizes in ([3, 2, 5, 1, 7], [1, 1, 1, 1, 0], [3, 40, 1, 2, 300], [3, 40, 1, 2, 2**31 - 1], [9, 1, 1, 1, 33]):
         for asked in (1, 32, 33, 400):
-            given = Given({"tape_room": room, "tape_rows": asked}).kernel(kernel)
+            given = Given({"tape_heap_words": heap_words, "tape_rows": asked}).kernel(kernel)
             outcome = run(given, [np.zeros(1, np.int32), np.zeros(1, np.float32), 0, np.array(sizes, np.int32)], {})
             rows, claims, *placed = (int(v) for v in outcome.returns)
-            used = heap.used(made, Cut(TapeWords(room=(room,), rows=(0, asked)), (None, None), (), 0), sizes)
+            used = heap.used(made, HeapPlan(TapeWords(heap_words=(heap_words,), rows=(0, asked)), (None, None), (), 0), sizes)
             if outcome.fault is not None:
                 assert rows == claims == 0
-                assert sum(2 * tape.words * max(sizes[tape.capacity], 1) for tape in tapes) > room
+                assert sum(2 * tape.words * max(sizes[tape.capacity], 1) for tape in tapes) > heap_words
                 continue
             taken = []
             for tape, base, pitch in zip(tapes, placed[::2], placed[1::2]):
@@ -362,11 +362,11 @@ def test_rows_of_both_kinds_lie_apart(room, dtype):
                 taken.append((base * scale, (base + pitch * sizes[tape.capacity]) * scale))
             taken.sort()
             assert all(end <= begin for (_, end), (begin, _) in pairwise(taken)), (sizes, asked)
-            assert taken[-1][1] <= room
+            assert taken[-1][1] <= heap_words
             dense, claimed = used.shares
             assert (dense.claimed, claimed.claimed) == (False, True)
             pitches = {tape.claimed: pitch for tape, pitch in zip(tapes, placed[1::2])}
             assert (dense.pitch, claimed.pitch) == (pitches[False], pitches[True])
-            assert 4 * taken[-1][1] <= used.nbytes <= 4 * room
+            assert 4 * taken[-1][1] <= used.nbytes <= 4 * heap_words
             assert rows >= min(asked, dense.rows)
             assert claims >= min(asked, sizes[4]) or rows < asked
