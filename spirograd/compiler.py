@@ -68,7 +68,7 @@ def compile_kernel(
     Raises SpirogradUnsupportedError for what the device or target cannot do, IRError if the IR is broken (a defect of the compiler).
     """
     if caps.target_name not in TARGETS:
-        raise SpirogradUnsupportedError(f"there is no target {caps.target_name!r}", kernel.loc)
+        raise SpirogradUnsupportedError(f"there is no target {caps.target_name!r}; there are {', '.join(TARGETS)}", kernel.loc)
     with gc_paused(), deep_recursion():
         run = _Pipeline(caps, options)
         key = key or kernel_key(kernel, caps, options)

@@ -42,13 +42,15 @@ def hvp(function: Callable[[], Any], loss: Any, x: Any, v: Any) -> Any:
     single = not isinstance(x, (list, tuple))
     parameters, directions = ([x], [v]) if single else (list(x), list(v))
     if len(parameters) != len(directions):
-        raise SpirogradTypeError(f"`x` are {len(parameters)} fields or arrays, and `v` {len(directions)} directions")
+        raise SpirogradTypeError(
+            f"`x` are {len(parameters)} fields or arrays, and `v` {len(directions)} directions: give one direction for each"
+        )
     for memory, what in (*[(p, "x") for p in parameters], (loss, "loss")):
         _check(memory, what)
     if int(np.prod((*loss.shape, *loss.element_shape))) != 1:
         raise SpirogradTypeError(f"`loss` is one scalar, got {describe(loss)} of shape {(*loss.shape, *loss.element_shape)}")
     if context.recorder() is not None:
-        raise SpirogradRuntimeError("`hvp` cannot run inside of a tape, of a `FwdMode`, or of another `hvp`")
+        raise SpirogradRuntimeError("`hvp` cannot run inside of a tape, of a `FwdMode`, or of another `hvp`: call it after the block")
     for memory in (*parameters, loss):
         memory.make_duals()
     shadows.clear("dual", "grad", "grad_dual")
@@ -77,7 +79,7 @@ def _direction(x: Any, v: Any) -> Any:
     shape = (*x.shape, *x.element_shape)
     found = np.asarray(v.to_numpy() if hasattr(v, "to_numpy") else v, x.dtype.np)
     if found.shape != shape:
-        raise SpirogradRuntimeError(f"`v` has shape {found.shape}, and `x`, {describe(x)}, shape {shape}")
+        raise SpirogradRuntimeError(f"`v` has shape {found.shape}, and `x`, {describe(x)}, shape {shape}: a direction has the shape of `x`")
     return found
 
 
@@ -221,7 +223,9 @@ class _Recorder(context.Recorder):
                 array.make_duals()
                 packer.arrays[k] = session.bind(array)
             elif getattr(array, "requires_grad", False):
-                raise SpirogradTypeError("`hvp` works on fields and ndarrays, not on torch tensors that require a gradient")
+                raise SpirogradTypeError(
+                    "`hvp` works on fields and ndarrays, not on torch tensors that require a gradient: copy them with `from_torch`"
+                )
 
     def _refuse(self, second: SpecializedDerivative) -> None:
         label = second.label

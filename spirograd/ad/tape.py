@@ -63,7 +63,7 @@ class Tape(context.Recorder, NearNames):
     def __enter__(self) -> Tape:
         outer = context.recorder()
         if outer is not None and not isinstance(outer, Guard):
-            raise SpirogradRuntimeError("a tape cannot be opened inside of another one, or of a `FwdMode`")
+            raise SpirogradRuntimeError("a tape cannot be opened inside of another one, or of a `FwdMode`: end that block first")
         if outer is not None and self.clear_gradients:
             hint = "`Tape(clear_gradients=False)` adds to what there is"
             raise SpirogradRuntimeError(render("a tape in a gradient function would clear the gradients that it continues", None, hint))
@@ -94,7 +94,7 @@ class Tape(context.Recorder, NearNames):
         """
         if self._released is not None:
             raise SpirogradRuntimeError(
-                "this tape was replayed and forgot its launches: without `loss`, `grad()` can be called at any time"
+                "this tape was replayed and has released its launches: make it without `loss`, and call `grad()` as often as you like"
             )
         self._look()
         self._check_left()

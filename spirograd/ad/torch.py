@@ -36,7 +36,7 @@ def torch_function(kernel: Any, outputs: Mapping[str, Any] | Sequence[str] = ())
     SpirogradRuntimeError if the kernel writes to a tensor that is not among the outputs. Needs torch.
     """
     if not isinstance(kernel, (Kernel, BoundKernel)):
-        raise SpirogradTypeError("`torch_function` takes a kernel")
+        raise SpirogradTypeError("`torch_function` takes a kernel: a function decorated with `@sg.kernel`")
     specs = dict(outputs) if isinstance(outputs, Mapping) else dict.fromkeys(outputs)
     function = _TorchFunction(kernel, specs)
     return functools.wraps(function.kernel.function)(lambda *args, **kwargs: function(args, kwargs))
@@ -69,7 +69,10 @@ class _TorchFunction:
         import torch
 
         if spec is None:
-            raise SpirogradRuntimeError(f"output `{name}` of `{self.kernel.function.__name__}` is neither passed nor described")
+            raise SpirogradRuntimeError(
+                f"output `{name}` of `{self.kernel.function.__name__}` is neither passed nor described: pass a tensor, or "
+                "describe it in `outputs`"
+            )
         tensors = [value for value in given.values() if isinstance(value, torch.Tensor)]
         if isinstance(spec, str):
             return torch.zeros_like(given[spec], requires_grad=False)

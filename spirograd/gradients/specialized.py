@@ -148,6 +148,7 @@ class SpecializedDerivative:
             raise SpirogradCompilationError(
                 f"{self.label} has no gradient: it writes no memory of floats, and returns nothing that depends on any",
                 self.primal.kernel.loc,
+                "have it write a field or array with `needs_grad=True`",
             )
         raise SpirogradCompilationError(f"{self.label} has no gradient: it writes {name_of(place.ref)}, which has none", place.loc, hint)
 
@@ -218,7 +219,7 @@ class SpecializedDerivative:
             return
         if not self.returned:
             raise SpirogradRuntimeError(
-                f"{self.label}: `returned=` is given, but nothing that the kernel returns depends on memory with gradients"
+                f"{self.label}: `returned=` is given, but nothing that the kernel returns depends on memory with gradients; leave it away"
             )
         values = _leaves(self.primal.returns, returned, self.label)
         for number in self.returned:

@@ -180,7 +180,7 @@ def type_error(message: str, hint: str = "") -> SpirogradTypeError:
 def trace_of() -> Trace:
     trace = current_trace()
     if trace is None:
-        raise type_error("a kernel's value was used outside of the kernel")
+        raise type_error("a kernel's value was used outside of the kernel", "return it, or store it in a field or array")
     return trace
 
 

@@ -239,7 +239,10 @@ class LaunchPlan:
             block, counts = self._pack(scalars, arrays, trees, number, drawn, words)
         except (struct.error, OverflowError):
             if any(tree.freed for tree in trees.values()):
-                raise SpirogradRuntimeError(f"kernel {self.compiled.name} uses a field whose tree was destroyed") from None
+                raise SpirogradRuntimeError(
+                    f"kernel {self.compiled.name} uses a field whose tree was destroyed: declare the field anew, and call the "
+                    "kernel with that"
+                ) from None
             scalars = _fit_scalars(self.compiled, scalars)
             try:
                 block, counts = self._pack(scalars, arrays, trees, number, drawn, words)

@@ -36,7 +36,7 @@ def _loop_config(t: Tracer, node: ast.Call) -> dict[str, Any]:
             known = f"it takes {', '.join(f'`{option}`' for option in forms.LOOP_OPTIONS)}"
             raise type_error(f"`loop_config` has no option `{name}`", did_you_mean(name, forms.LOOP_OPTIONS) or known)
         if is_runtime(value):
-            raise type_error(f"option `{name}` of `loop_config` must be known while compiling")
+            raise type_error(f"option `{name}` of `loop_config` must be known while compiling", "use a constant or a template argument")
     return options
 
 

@@ -52,7 +52,10 @@ def static_items(t: Tracer, node: ast.expr) -> list[Any]:
     space = t.expression(unwrapped)  # without `static`: the entries of a vector may be run-time values, their number is known
     t.at(node)
     if isinstance(space, (RunTimeRange, Value)):
-        raise type_error(f"an unrolled loop needs bounds that are known while compiling, got {describe(space)}")
+        raise type_error(
+            f"an unrolled loop needs bounds that are known while compiling, got {describe(space)}",
+            "leave `sg.static` away to loop at run time",
+        )
     try:
         items = list(space)
     except TypeError:
