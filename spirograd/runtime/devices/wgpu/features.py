@@ -75,7 +75,7 @@ def choose(arch: str) -> Any:
     backend = backend_name(arch)
     found = adapters(backend)
     if not found:
-        raise SpirogradRuntimeError(f"wgpu is installed, but finds no adapter for its backend {backend}")
+        raise SpirogradRuntimeError(f"wgpu is installed, but finds no adapter for its backend {backend}; install a driver for it")
     names = [adapter_name(a) for a in found]
     listing = ", ".join(f"{i}: {name}" for i, name in enumerate(names))
     wanted = knobs.get("SG_DEVICE").strip()
