@@ -91,7 +91,7 @@ class _TorchFunction:
                 raise SpirogradRuntimeError(render(label, None, f"name it: `outputs=[{ref.name!r}, ...]`"))
 
     def _check_copied(self, values: dict[str, Any]) -> None:
-        """Raise if torch wants the derivative by a number: those are copied into the launch, and gradients do not flow back to them."""
+        """Raise if a number requires a gradient: numbers are copied into the launch, and gradients do not flow back to them."""
         for name in self.kernel.copied():
             if getattr(values.get(name), "requires_grad", False):
                 label = f"kernel `{self.kernel.function.__name__}`: `{name}` is a tensor that requires a gradient, but not an array there"

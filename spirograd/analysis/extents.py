@@ -34,13 +34,13 @@ def extent_of(update: Op, around: Sequence[Op]) -> Size | None:
 
     A loop or branch around it that does not change the operand is left out, but not if iterations of an outer loop are told apart by it,
     nor if it guards a read at a computed place: what lies where nothing is read could be any number. A branch that all iterations take or
-    none stays, too: where none does, the operand may be a number that nobody thought of.
+    none stays, too: where none does, the operand may be any number.
     """
     return _Extent(around).of(update)
 
 
 def extents(kernel: Kernel, kind: TempKind) -> tuple[Size | None, ...]:
-    """`extent_of` all that ``kernel`` notes by an atomic maximum in temporaries of a kind: by number."""
+    """`extent_of` all atomic maxima of ``kernel`` on temporaries of a kind: by number."""
     found: dict[int, Size | None] = {}
     for op, around in nested(kernel.body):
         ref = ref_of(op)

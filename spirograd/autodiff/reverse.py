@@ -53,6 +53,13 @@ def reverse(
 
 
 class _Reverse:
+    """Emits the forward sweep of a region, then walks it backwards (`walk`), and so on for the regions inside.
+
+    Invariant of the walk: when it reaches an operation, all users of its result in this region have been walked, so ``adjoints`` has the
+    whole adjoint of the result, which is removed there. Values of the primal are not used directly: ``sweep.env`` says what each is in the
+    gradient kernel at this point.
+    """
+
     def __init__(self, kernel: Kernel, shadow: ShadowOf, locate_nan: bool, segments: Segments, counter: Counter) -> None:
         self.old = kernel
         self.locate_nan = locate_nan
@@ -71,7 +78,7 @@ class _Reverse:
         self.active_outputs: dict[tuple[object, object], Place] = {}
         self.active_inputs: dict[tuple[object, object], Place] = {}
         self.accumulators = 0
-        self.extrema: dict[Op, int] = {}  # numbered, for no two may share the load of what they left: `memory` looks at each
+        self.extrema: dict[Op, int] = {}  # numbered, for no two may share the load of what they left: `memory_states` examines each
         self.parallel_loop: Op | None = None  # the primal loop whose iteration is being reversed
 
     def run(self) -> Reversed:

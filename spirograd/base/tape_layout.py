@@ -1,6 +1,6 @@
 """How launches with tapes are described and laid out: the words of a launch and their order, and where each tape begins.
 
-A row is what one invocation of a task needs at a time: its tapes of floats, then its tapes of integers, and in both what has 64 bits
+A row is the thread slot of one invocation of a task: its tapes of floats, then its tapes of integers, and in both what has 64 bits
 first. Rows lie side by side: an entry of all rows, then the next entry; the distance between entries is the pitch. The tapes of a task
 that all its invocations use form one group with one pitch, those whose rows are claimed another group, which follows it. Serial tasks
 share one row, which comes first. Tasks run one after the other, so all others begin behind it.
@@ -30,7 +30,8 @@ TAPE_PADDING = 32
 
 
 class TapeWord(str, Enum):
-    """What a launch says about its tapes: kinds of `Slot`, each an i32, in their order in the argument block and in `TapeWords.flat`."""
+    """What a launch hands over about its tapes: kinds of `Slot`, each an i32, in their order in the argument block and in
+    `TapeWords.flat`."""
 
     BASE = "tape_base"
     PITCH = "tape_pitch"
@@ -65,7 +66,7 @@ class TapeWords:
         return (address, *chain.from_iterable(_in_order(self)))
 
 
-# The fields of `TapeWords`; claims are what a launch never says itself.
+# The fields of `TapeWords`: claims are counted on the device, so a launch never has them.
 _FIELDS = {
     TapeWord.BASE: "bases",
     TapeWord.PITCH: "pitches",
@@ -248,8 +249,8 @@ class Layout(Generic[T]):
         fewer = by.select(many, by.sub(shared, by.const(TAPE_PADDING)), shared)
         pitches = [by.select(enough, pitch, shared) for pitch in pitches]
         # Any number of invocations may run where each finds a row by claiming one.
-        everybody = asked if groups[0].claimed else by.min(even[0], asked)
-        return Rows(needed, pitches, enough, fewer, by.select(enough, everybody, by.min(fewer, asked)))
+        limit = asked if groups[0].claimed else by.min(even[0], asked)
+        return Rows(needed, pitches, enough, fewer, by.select(enough, limit, by.min(fewer, asked)))
 
     def bases(self, group: Group[T], pitch: T, first: T) -> Iterator[tuple[int, T]]:
         """Where each tape begins, by number, in elements of the tape, if the group begins at word ``first``."""

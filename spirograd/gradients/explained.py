@@ -27,7 +27,7 @@ def _lines(derivative: Derivative) -> Iterator[str]:
     yield from _section("takes the gradients of", [f"{name_of(p.ref)}{_at(p.loc)}" for p in derivative.active_outputs], "nothing")
     yield from _section("adds to the gradients of", [f"{name_of(p.ref)}{_at(p.loc)}" for p in derivative.active_inputs], "nothing")
     names = names_in_sizes(derivative)
-    yield from _section("records", [f"{_record(r)}; {_room(r, derivative, names)}" for r in derivative.records], "nothing")
+    yield from _section("records", [f"{_record(r)}; {_capacity(r, derivative, names)}" for r in derivative.records], "nothing")
     again = [f"{counted(count, 'operation')}{_of_loop(loop)}" for loop, count in derivative.recomputed]
     yield from _section("runs again", again)
     saving = derivative.saving
@@ -47,12 +47,12 @@ def _section(title: str, items: Iterable[str], empty: str | None = None) -> Iter
 
 
 def _record(record: Record) -> str:
-    how_often = "an iteration" if record.every == 1 else f"for each {record.every} iterations"
-    return f"{record.what}{_of_loop(record.loop)}: {counted(record.bytes, 'byte')} {how_often}, {record.why}"
+    per = "an iteration" if record.every == 1 else f"for each {record.every} iterations"
+    return f"{record.what}{_of_loop(record.loop)}: {counted(record.bytes, 'byte')} {per}, {record.why}"
 
 
-def _room(record: Record, derivative: Derivative, names: Mapping[tuple[str, int], str]) -> str:
-    """How many iterations have room, and how that is found."""
+def _capacity(record: Record, derivative: Derivative, names: Mapping[tuple[str, int], str]) -> str:
+    """The capacity of a tape, and how it is found."""
     size, capacity = record.entries, derivative.capacities[record.tape.capacity]
     what = "iterations" if record.every == 1 else "entries"
     if capacity is None:

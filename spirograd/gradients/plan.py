@@ -148,7 +148,7 @@ class DerivativePlan:
         self.main.launch(scalars, arrays, trees, self._sized, drawn)
 
     def _with_room(self, capacities: Sequence[int]) -> tuple[int, ...]:
-        """Capacities with room to spare, where only running the loop could tell them: a `while` may take a few turns more in another
+        """Capacities with room to spare, where only running the loop could tell them: a `while` may take a few iterations more in another
         kernel, whose functions round otherwise."""
         return tuple([n if k in self._exact else n + n // 4 + 16 for k, n in enumerate(capacities)])
 

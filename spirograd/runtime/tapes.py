@@ -33,7 +33,7 @@ _ROWS = 65536
 _CPU_ROWS = 4096
 # As many where the host cannot tell how long the loops are.
 _CPU_MOST_ROWS = 1 << 18
-# A task that lacks memory is asked for fewer rows down to these (and those of whole workgroups), then refused.
+# If memory is short, a task has fewer rows, down to these (and those of whole workgroups), then refused.
 _LEAST_ROWS = 64
 # Words of the heap, so that sums of two numbers of words are indices of 31 bits.
 _MOST_WORDS = 2**30 - 4096
@@ -42,7 +42,7 @@ _ROWS_TO_SPARE = 16
 _LEAST_HEAP = 1 << 20
 # The heap for such launches: after bounds have grown by far, the first of them still has rows enough to be fast.
 _LEAST_OFFER = 1 << 26
-# A size that the host has not heard of.
+# A size that the host does not know.
 UNKNOWN = -1
 # Where that is the memory of the host, not more than this only to have it.
 _CPU_MOST_SPARE = 1 << 28
@@ -202,7 +202,7 @@ class TapeHeap:
         return HeapPlan(words, tuple(counts), tuple(shares), 4 * end)
 
     def _rows(self, task: TaskInfo, count: int | None, entries: Sequence[int], limit: int) -> tuple[int, int | None]:
-        """How many rows a task needs, and how many invocations to ask the device for."""
+        """How many rows a task needs, and how many invocations to launch at most."""
         most = limit or self._good_rows(count, entries)
         asked = most if count is None else min(count, most)
         return _rows_of(asked, count, task), asked
@@ -417,7 +417,7 @@ def _share(group: Group[int], rows: int, pitch: int) -> Share:
 
 
 def _rows_of(asked: int, count: int | None, task: TaskInfo) -> int:
-    """The rows of ``asked`` invocations: workgroups are whole, but who has none of ``count`` iterations needs no row."""
+    """The rows of ``asked`` invocations: workgroups are whole, but invocations without any of the ``count`` iterations need no row."""
     rows = _whole_groups(asked, task)
     return rows if count is None else min(rows, max(count, 1))
 

@@ -51,7 +51,7 @@ class Lvalue:
         return old
 
     def update(self, kind: str, value: Any) -> None:
-        """As `atomic`, where nobody asks for the old value."""
+        """As `atomic`, where the old value is not used."""
         self.atomic(kind, value)
 
 

@@ -1,4 +1,9 @@
-"""Symbolic memory references to buffers with one element index; arguments to entries of one argument block."""
+"""Memory layout: turns symbolic memory references into buffers with one element index, and arguments into entries of one argument block.
+
+After it, every access names a `BufferRef`, whose address is an entry of the block, and has one index, in elements of the buffer; every
+`arg`, `shape`, `seed` and `tape_word` is a `slot`. Indices are i32, or i64 where the memory extends over 2^31 elements or more. Products
+and sums of indices have the attribute "nsw": with indices in range they do not overflow.
+"""
 
 from __future__ import annotations
 
@@ -203,7 +208,8 @@ class _Layout(Rewriter):
         return self._unpack(old, op)
 
     def _claim(self, op: Op) -> Op:
-        """The row of the tapes that follow: past the last it is the last, and without any the first. The check that comes with it tells."""
+        """The claimed row of the tapes that follow. A claim beyond the last row gives the last, or the first if there is none: the check
+        that `place_tapes` puts behind the claim reports it."""
         b = self.b
         ref, index = self._place(op, self.args(op))
         claimed = b.emit(ops.claim, index, attr=ref, type=ref.dtype)
@@ -297,7 +303,7 @@ class _Layout(Rewriter):
         number, info = self.tapes[ref]
         iteration, entry = [self.b.cast(i, i32) for i in indices]
         if ref.capacity in self.checked:
-            # Past the end it is the last entry: the check that comes with these loops tells.
+            # Beyond the capacity it is the last entry: the check that `sizing` emits for these loops reports it.
             last = self._sub(self._word(TapeWord.CAPACITY, ref.capacity), 1)
             iteration = self.b.emit(ops.min_, iteration, last)
         at = self._add(self._mul(iteration, ref.width), entry)
@@ -317,7 +323,8 @@ class _Layout(Rewriter):
         return self._word(kind, number)
 
     def _word(self, kind: TapeWord, number: int) -> Op:
-        """What the launch says of its tapes. Tasks whose tapes are placed on the device begin with `tape_word` for all that they need."""
+        """A word that the launch has for its tapes. Tasks whose tapes are placed on the device begin with `tape_word` for all that they
+        need."""
         return self.words[kind, number] if self.placed and kind in PLACED else self._slot(Slot(kind, number, dtype=i32))
 
     def _horner(self, values: Sequence[Op], extents: Sequence[int]) -> Op:

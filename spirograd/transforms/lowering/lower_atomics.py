@@ -175,7 +175,7 @@ class _WithoutCas(_LowerAtomics):
             return self._locked(op, ref, index, lambda old: (combine(self.b, kind, old, value), None))
         if way == "exchange":
             self._exchanged(op, kind, ref, index, value)
-            return value  # nobody looks at it
+            return value  # it is never used
         return super()._atomic(op)
 
     def _cas(self, op: Op) -> Op:
@@ -287,7 +287,7 @@ def _placeholder(b: Builder, kind: str, t: DType) -> Op:
 
 
 def replace_word(b: Builder, ref: BufferRef, index: Op, new: Callable[[Op], tuple[Op, Op | None]]) -> tuple[Op, Op]:
-    """Replace an element of 32 or 64 bits that nobody else replaces meanwhile. Returns its bits before, and what the last atomic gave.
+    """Replace an element of 32 or 64 bits while this invocation holds its lock. Returns its bits before, and what the last atomic gave.
 
     Nothing is written where nothing is to be: a plain store at the same time, which opens a lock of the program's own, say, must not be
     undone.
