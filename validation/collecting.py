@@ -96,6 +96,6 @@ def _derivative(derived: _Derived, options: CompileOptions) -> Source:
 
 def _kernels(derivative: Derivative) -> list[Kernel]:
     """What has to be compiled for a derivative, in the order in which it runs."""
-    logging = derivative.logging
-    logs = [] if logging is None else [kernel for kernel in (logging.counting, logging.kernel) if kernel is not None]
+    saving = derivative.saving
+    logs = [] if saving is None else [kernel for kernel in (saving.counting, saving.kernel) if kernel is not None]
     return [*logs, *[counting.kernel for counting in derivative.sizing], derivative.kernel]

@@ -25,7 +25,7 @@ from spirograd.transforms.lowering.legalize import legalize
 from spirograd.transforms.lowering.lower_atomics import lower_atomics
 from spirograd.transforms.lowering.lower_diagnostics import diagnostics
 from spirograd.transforms.lowering.lower_tasks import lower_tasks
-from spirograd.transforms.lowering.narrow_parts import f32_from_half_bits, half_bits_from_f32
+from spirograd.transforms.lowering.packed_subwords import f32_from_half_bits, half_bits_from_f32
 from spirograd.transforms.lowering.widen_integers import widen_integers
 from spirograd.transforms.tasks.offload import offload
 
