@@ -114,6 +114,38 @@ def test_atomics_that_dominate(session) -> None:
     np.testing.assert_array_equal(cells.to_numpy(), 2 * counts)
 
 
+def test_large_serial_code(session) -> None:
+    """Without a parallel loop: functions that take and return values, loops and branches in them."""
+
+    @sg.kernel
+    def run(x: sg.types.ndarray(sg.f32, 1), n: sg.i32) -> sg.f32:
+        a, last = x[0], -1
+        values = sg.Vector([x[0], 1.0, 2.0, 3.0, 4.0])
+        for k in sg.static(range(60)):
+            for m in range(n):
+                a = a * 0.5 + 0.3 * sg.sqrt(a * a + 0.01 * k)
+                last = m + k
+            if a > x[0]:
+                x[1 + k] = a + values[(n + k) % 5]
+            values[(last + 5) % 5] += a
+        return a + values[n % 5] + last
+
+    for n in (0, 1, 3):
+        x = np.full(64, 0.125, np.float32)
+        got = run(x, n)
+        want, a, last = np.full(64, 0.125), 0.125, -1
+        values = np.array([0.125, 1.0, 2.0, 3.0, 4.0])
+        for k in range(60):
+            for m in range(n):
+                a = a * 0.5 + 0.3 * np.sqrt(a * a + 0.01 * k)
+                last = m + k
+            if a > want[0]:
+                want[1 + k] = a + values[(n + k) % 5]
+            values[(last + 5) % 5] += a
+        np.testing.assert_allclose(x, want, rtol=1e-5)
+        np.testing.assert_allclose(got, a + values[n % 5] + last, rtol=1e-5)
+
+
 def test_prints_come_iteration_by_iteration(session, capfd) -> None:
     """Of what one thread runs; lines of different iterations may come in any order elsewhere."""
     x = sg.field(sg.f32, 3)

@@ -94,7 +94,7 @@ class RandomBody:
         return [*vectors, *new], scalar
 
 
-def _program(seed: int, n: int) -> Program:
+def random_program(seed: int, n: int) -> Program:
     p = Program(f"random{seed}")
     x, out = p.buffer(i32), p.buffer(i32)
 
@@ -119,7 +119,7 @@ def test_stack_memory_holds_the_same_values(seed: int, monkeypatch: pytest.Monke
     results: list[Any] = []
     for limit in (0, 1000):
         monkeypatch.setattr(module, "LARGEST_REGISTER", limit)
-        p = _program(seed, len(data))
+        p = random_program(seed, len(data))
         p.compile(CompileOptions(opt_level=1))
         assert (" alloca " in p.text) == (limit == 0)
         got = np.zeros(len(data), np.int32)
