@@ -16,7 +16,7 @@ EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if path.na
 # The interpreter is left out: it runs a small picture operation by operation for minutes.
 pytestmark = [pytest.mark.archs("cpu", "vulkan"), pytest.mark.needs("matplotlib", "rich")]
 
-# By which factor the loss falls at least in few iterations on a small problem.
+# By which factor the loss falls at least in so many iterations on a small problem.
 LEARN = {"throw": (12, 6.0), "walker": (8, 10.0), "reaction_diffusion": (12, 10.0)}
 
 
@@ -28,27 +28,20 @@ def environment() -> dict[str, str]:
 def test_example(path, arch, tmp_path):
     from matplotlib import image
 
-    command = [sys.executable, str(path), "--arch", arch, "--quick", "--out", str(tmp_path)]
+    picture, options = tmp_path / f"{path.stem}.png", []
+    if path.stem in LEARN:
+        picture = tmp_path / "plot.png"
+        options = ["--iterations", str(LEARN[path.stem][0]), "--save", str(picture)]
+    command = [sys.executable, str(path), "--arch", arch, "--quick", "--out", str(tmp_path), *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment(), check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    picture = tmp_path / f"{path.stem}.png"
     assert f"wrote {picture}" in done.stdout
     pixels = image.imread(picture)[..., :3]
     assert pixels.shape[0] >= 64 and pixels.shape[1] >= 64
     assert pixels.std() > 0.01, "the picture is blank"
-
-
-@pytest.mark.parametrize("name", LEARN)
-def test_loss_falls(name, arch, tmp_path):
-    iterations, factor = LEARN[name]
-    picture = tmp_path / "plot.png"
-    options = ["--arch", arch, "--quick", "--out", str(tmp_path), "--iterations", str(iterations), "--save", str(picture)]
-    command = [sys.executable, str(ROOT / "examples" / f"{name}.py"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment(), check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    first, last = map(float, re.search(r"^loss (\S+) -> (\S+)$", done.stdout, re.MULTILINE).groups())
-    assert last * factor < first
-    assert picture.exists()
+    if path.stem in LEARN:
+        first, last = map(float, re.search(r"^loss (\S+) -> (\S+)$", done.stdout, re.MULTILINE).groups())
+        assert last * LEARN[path.stem][1] < first
 
 
 def test_readme_lists_every_example():
