@@ -22,6 +22,12 @@ from spirograd.lang import context
 from spirograd.lang.data.tree import root
 from spirograd.session import Session
 
+# Back ends, and the float types that each is tested with. The rules of derivatives are the same for all types: the interpreter checks them
+# in f64, whose tolerance is the narrow one. Tapes and code of f64 are made for wgpu as for Vulkan. What is left out runs at night.
+_TYPED = [("interpreter", sg.f64), ("cpu", sg.f32), ("cpu", sg.f64), ("vulkan", sg.f32), ("vulkan", sg.f64), ("wgpu", sg.f32)]
+_AT_NIGHT = [pytest.param(arch, t, marks=pytest.mark.long) for arch, t in (("interpreter", sg.f32), ("wgpu", sg.f64))]
+on_back_ends_with_types = pytest.mark.parametrize("arch,t", [*_TYPED, *_AT_NIGHT], indirect=["arch"], ids=str)
+on_devices_with_types = pytest.mark.parametrize("arch,t", [*_TYPED[1:], _AT_NIGHT[1]], indirect=["arch"], ids=str)  # not the interpreter
 STEP = 1e-6
 TOLERANCES = {"f64": 1e-6, "f32": 5e-4, "f16": 4e-2}
 _sessions: list[Session] = []
