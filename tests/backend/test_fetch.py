@@ -313,7 +313,7 @@ def test_nothing_grows(device: Device, words: Allocation, use: str) -> None:
                 if len(pending) > 1000:
                     pending.pop(0).wait()
 
-    count = 10_000 if use != "wait" else 1000
+    count = 4_000 if use != "wait" else 1000
     some(count // 5)
     device.synchronize()
     gc.collect()
