@@ -51,7 +51,8 @@ def kernels_of(case: Case) -> list[Source]:
     derived: list[_Derived] = []
     listeners.append(compilations.append)
     try:
-        sg.init(arch="cpu", offline_cache=False, **dict(case.options))
+        # How well LLVM optimises is nothing to the kernels, and takes half of the time.
+        sg.init(arch="cpu", **{"offline_cache": False, "opt_level": 0, **dict(case.options)})
 
         def noting(kernel: Kernel, mode: str, shadow: Callable[[Any], Any], caps: Capabilities, options: CompileOptions) -> Derivative:
             derivative = differentiate(kernel, mode, shadow, caps, options)

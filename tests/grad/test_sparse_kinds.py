@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from grad.chains import AMPLIFIED, chains, starts, turn, turned
+from grad.check import on_devices_with_types
 from grad.guarded import counts, masks
 
 import spirograd as sg
@@ -105,7 +106,7 @@ class Kinds:
 
 
 @pytest.mark.parametrize("bounded", [False, True], ids=["all", "bounded"])
-@pytest.mark.parametrize("t", [sg.f32, sg.f64], ids=str)
+@on_devices_with_types
 def test_floats_behind_a_condition(session: Any, t: Any, bounded: bool) -> None:
     if t is sg.f64 and not session.device.caps.float64:
         pytest.skip("missing f64: this device computes in f32")

@@ -356,6 +356,19 @@ def test_validation_messages_become_errors(open_vulkan):
     vulkan._messages.clear()
 
 
+@pytest.mark.needs("validation")
+def test_the_layer_checks_modules(open_vulkan):
+    """As spirv-val does, which therefore need not see the modules of tests on Vulkan."""
+    capability = struct.Struct("<II")
+    right = module("count")
+    assert right.count(capability.pack(2 << 16 | 17, 5347)) == 1  # OpCapability PhysicalStorageBufferAddresses
+    wrong = right.replace(capability.pack(2 << 16 | 17, 5347), capability.pack(2 << 16 | 17, 1))
+    with pytest.raises(SpirogradRuntimeError, match=r"(?s)validation layer reports:.*PhysicalStorageBufferAddresses"):
+        vulkan = open_vulkan(debug=True)
+        vulkan.load(CompiledKernel("bad", "vulkan", "bad", ArgBlock((), "<", 0), (TaskInfo("t", "serial", "main", 0),), (wrong,)))
+        vulkan.synchronize()
+
+
 def test_missing_layer_is_named():
     """Debug mode goes without it, and says so; SG_VALIDATION=1 does not."""
     code = (
