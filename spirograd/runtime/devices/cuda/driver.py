@@ -45,6 +45,8 @@ _FUNCTIONS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "stream_create": ("cuStreamCreate", (_out, c_uint)),
     "stream_destroy": ("cuStreamDestroy_v2", (_handle,)),
     "stream_query": ("cuStreamQuery", (_handle,)),
+    "stream_wait": ("cuStreamWaitEvent", (_handle, _handle, c_uint)),
+    "pointer_attribute": ("cuPointerGetAttribute", (_out, c_int, _address)),
     "event_create": ("cuEventCreate", (_out, c_uint)),
     "event_destroy": ("cuEventDestroy_v2", (_handle,)),
     "event_record": ("cuEventRecord", (_handle, _handle)),

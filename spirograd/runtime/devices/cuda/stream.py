@@ -35,6 +35,11 @@ class Stream:
         """Have ``event`` be done after all work so far."""
         self.driver.call("record an event", self.driver.event_record, event, self.handle)
 
+    def order(self, first: c_void_p, then: c_void_p, event: c_void_p) -> None:
+        """Have the stream ``then`` do what it is given from now on after what ``first`` was given so far. ``event`` may be used again."""
+        self.driver.call("record an event", self.driver.event_record, event, first)
+        self.driver.call("order two streams", self.driver.stream_wait, then, event, 0)
+
     def done(self, event: c_void_p) -> bool:
         """Whether an event is done. Raises what work before it ran into."""
         code = self._spin(self.driver.event_query, event, self.context, 1)
