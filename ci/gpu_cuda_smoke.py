@@ -298,7 +298,7 @@ def graphs(device, memory):
 
     driver, stream = device._driver, device._stream.handle
     library = ctypes.CDLL(driver.path)
-    P, U64 = ctypes.c_void_p, ctypes.c_uint64
+    P = ctypes.c_void_p
 
     def fn(name, *types):
         f = getattr(library, name)
@@ -358,9 +358,16 @@ def graphs(device, memory):
                 launch(made, stream)
                 destroy(graph)
 
-            direct = microseconds(lambda e=executable, c=counts: device.launch(e, struct.pack("<QII", a.address, 1, 1), c), 300)
-            print(f"   {k} kernels, us: instantiate {built:.0f}; launched one by one {direct}; cuGraphLaunch {microseconds(lambda m=made: launch(m, stream), 300)}; "
-                  f"captured {microseconds(lambda c=capture: destroy(c(5)), 300)}; captured, updated, launched {microseconds(refreshed, 300)}")  # fmt: skip
+            block = struct.pack("<QII", a.address, 1, 1)
+            runs = {
+                "one by one": lambda e=executable, c=counts, b=block: device.launch(e, b, c),
+                "cuGraphLaunch": lambda m=made: launch(m, stream),
+                "capture": lambda c=capture: destroy(c(5)),
+                "capture, update, launch": refreshed,
+            }
+            print(
+                f"   {k} kernels: instantiate {built:.0f} us;", "; ".join(f"{what} {microseconds(run, 300)}" for what, run in runs.items())
+            )
 
 
 def sessions(device, memory):
