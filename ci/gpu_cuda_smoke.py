@@ -479,6 +479,17 @@ def torch_tensors(device, memory):
         torch.cuda.synchronize()
         values.append(best(many, 1)[0] / 100)
     print(f"   launch, 2 torch tensors: {1e6 * min(values):.2f} us (median {1e6 * sorted(values)[15]:.2f})")
+    kept = inside.waits, len(inside._transfers._chunks)
+    f, g = sg.field(sg.f32, shape=(50, 20)), sg.Vector.field(3, sg.f32, shape=64)
+    values = torch.rand(50, 20, device="cuda")
+    f.from_torch(values)
+    values.zero_()
+    back = f.to_torch(device="cuda")
+    f.fill(0)
+    g.from_torch(torch.ones(64, 3, device="cuda"))
+    assert back.is_cuda and float(g.to_torch(device="cuda").sum()) == 192
+    assert (inside.waits, len(inside._transfers._chunks)) == kept, "no wait, no transfer"
+    assert back.abs().sum() > 0 and f.to_numpy().sum() == 0
     try:
         import cupy
 

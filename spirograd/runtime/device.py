@@ -124,8 +124,11 @@ class Assembler(Protocol):
 class SharesMemory(Protocol):
     """A device whose kernels use memory that other libraries of the process allocated on it, in order with the work of these libraries.
 
-    ``stream``: the handle of a stream of the driver, which another library gives its work to.
+    ``ordinal``: the number of the device, as all libraries have it. ``stream``: the handle of a stream of the driver, which another library
+    gives its work to.
     """
+
+    ordinal: int
 
     def adopt(self, address: int, nbytes: int) -> Buffer | None:
         """The memory as a buffer, which the caller keeps alive and nobody frees; None if it lies elsewhere than on this device."""

@@ -89,7 +89,7 @@ class CudaDevice(StreamedDevice):
         self.info, self.caps = features.info, features.caps
         self._driver = driver
         self._handle = features.handle
-        self._ordinal = features.ordinal
+        self.ordinal = features.ordinal
         self._processors = features.processors
         self._modules: set[int] = set()
         self._unloads = DeletionQueue(self._unload)  # of modules, when the device is idle: unloading waits for kernels
@@ -132,7 +132,7 @@ class CudaDevice(StreamedDevice):
         with self._turn:
             ordinal = c_int(-1)
             known = not self._driver.pointer_attribute(byref(ordinal), _DEVICE_OF_POINTER, address)
-        if nbytes and not (known and ordinal.value == self._ordinal):
+        if nbytes and not (known and ordinal.value == self.ordinal):
             return None
         return Buffer(nbytes, address or _SOMEWHERE, Foreign(address, nbytes))
 
