@@ -210,7 +210,7 @@ class Transfers:
         if buffer is None:
             return None
         allocation = Allocation(device, buffer, found.nbytes, whole)
-        allocation.share()
+        allocation.shared.add("")  # others write there, too
         if found.stream is not None:
             device.follow(found.stream)
             self._streams.add(found.stream)
