@@ -22,7 +22,7 @@ from spirograd.commands import doctor
 from spirograd.lang import context
 from spirograd.runtime import loader
 from spirograd.runtime.allocations import Memory
-from spirograd.runtime.devices.cuda import driver, transfer
+from spirograd.runtime.devices.cuda import driver, stream, transfer
 from spirograd.runtime.launcher import Launcher
 
 
@@ -728,3 +728,18 @@ def test_arrays_on_a_device_need_that_back_end(standin, open_cuda):
     with pytest.raises(sg.SpirogradRuntimeError, match=r"(?s)in memory that this back end does not use in place.*arch=sg\.cuda"):
         one(a)
     sg.reset()
+
+
+def test_long_waits(open_cuda, standin, monkeypatch):
+    """Waits that outlast the first queries."""
+    monkeypatch.setattr(stream, "_QUERIES", 1)
+    cuda = open_cuda()
+    a = Memory(cuda).allocate(4)
+    plan = Launcher(cuda, Memory(cuda)).prepare(compiled("count"))
+    for _ in range(20):
+        plan.launch([None, 1, 1], [None] * 3, {0: a})
+    assert a.fetch(0, 4).wait() == struct.pack("<I", 20)
+    assert read(a)[0] == 20
+    plan.launch([None, 1, 1], [None] * 3, {0: a})
+    cuda.synchronize()
+    assert standin.pending == 0

@@ -95,11 +95,11 @@ class CudaDevice(StreamedDevice):
         self._unloads = DeletionQueue(self._unload)  # of modules, when the device is idle: unloading waits for kernels
         self._context = driver.context(self._handle)
         self._code = call.compiled(driver, stays=features.ordinal == 0)
-        self._enter = call.enterer(self._code, self._context.value or 0)
+        self._enter = call.enterer(self._code, self._context)
         self._device = self._context
         try:
             with self._turn:
-                self._stream = Stream(driver, self._context, self._code.spin)
+                self._stream = Stream(self._code, self._context)
                 self._between = self._stream.event()  # recorded on one stream, for another one to wait for
                 self._pool = Pool(self._stream, features.ordinal, features.total, cap)
                 self._cells = Cells(self._stream)
@@ -139,12 +139,12 @@ class CudaDevice(StreamedDevice):
     def follow(self, stream: int) -> None:
         """See `SharesMemory.follow`."""
         with self._turn:
-            self._stream.order(c_void_p(stream), self._stream.handle, self._between)
+            self._stream.order(stream, self._stream.handle, self._between)
 
     def precede(self, stream: int) -> None:
         """See `SharesMemory.precede`."""
         with self._turn:
-            self._stream.order(self._stream.handle, c_void_p(stream), self._between)
+            self._stream.order(self._stream.handle, stream, self._between)
 
     # --- kernels ---
 
@@ -175,7 +175,7 @@ class CudaDevice(StreamedDevice):
             finally:
                 self._modules.update(loaded)
         tasks = [call.LaunchTask(f, *self._grid(task, used)) for f, task, used in zip(functions, kernel.tasks, usage)]
-        run, kept = call.launcher(self._code, self._context.value or 0, self._stream.handle.value or 0, tasks)
+        run, kept = call.launcher(self._code, self._context, self._stream.handle, tasks)
         executable = Executable(kernel.name, run, kept, tuple(usage), kernel.args.size > PARAMETER_BYTES)
         weakref.finalize(executable, self._unloads.extend, loaded).atexit = False
         return executable
