@@ -1,4 +1,10 @@
-"""The whole pipeline: kernel IR in, an artifact that the runtime can load out."""
+"""The whole pipeline: kernel IR in, an artifact that the runtime can load out.
+
+`compile_kernel` lists the passes in order. Each takes a kernel and the context and returns a kernel of the level that stands beside it
+(`ir.spec`): "kernel" until `layout`, which replaces symbolic memory by buffers; "lowering", in which operations of both levels may stand;
+"device" at the end, where only what the code generator accepts is left. The argument block and the numbers of fault and print sites are
+fixed by `_Pipeline.describe`, before lowering: no later pass may add an argument or a site.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +74,7 @@ def compile_kernel(
     Raises SpirogradUnsupportedError for what the device or target cannot do, IRError if the IR is broken (a defect of the compiler).
     """
     if caps.target_name not in TARGETS:
-        raise SpirogradUnsupportedError(f"there is no target {caps.target_name!r}", kernel.loc)
+        raise SpirogradUnsupportedError(f"there is no target {caps.target_name!r}; there are {', '.join(TARGETS)}", kernel.loc)
     with gc_paused(), deep_recursion():
         run = _Pipeline(caps, options)
         key = key or kernel_key(kernel, caps, options)

@@ -45,14 +45,14 @@ class Config:
     device_memory_fraction: float = 0.0
     print_full_traceback: bool = False
     short_circuit_operators: bool = True
-    unrolling_limit: int = 32
+    unrolling_limit: int = 0
     cfg_optimization: bool = True
     advanced_optimization: bool = True
     opt_level: int = 3
     num_compile_threads: int = 1
 
 
-# Options of the family without effect here, by the reason: "" where nothing is amiss without them, which is noted at debug level only.
+# Options without effect, by what a user who sets them must know; "": nothing, so that setting one is logged at debug level only.
 _NO_EFFECT: dict[str, str] = {
     "": """
         ad_stack_experimental_enabled ad_stack_size ad_stack_sparse_threshold_bytes default_ad_stack_size
@@ -64,17 +64,21 @@ _NO_EFFECT: dict[str, str] = {
         ndarray_use_cached_allocator offline_cache_cleaning_factor offline_cache_cleaning_policy optimize_mesh_reordered_mapping packed
         print_non_pure quant_opt_atomic_demotion quant_opt_store_fusion raise_on_templated_floats real_matrix_scalarize
         simplify_after_lower_access simplify_before_lower_access src_ll_cache use_llvm use_unified_memory""",
-    "it is about a compiler with other stages; `print_ir=True` and `kernel.ir()` show those that there are": """
+    "spirograd has other stages; `print_ir=True`, `kernel.ir()` and `kernel.llvm()` show them": """
         print_accessor_ir print_ir_dbg_info print_kernel_amdgcn print_kernel_asm print_kernel_llvm_ir print_kernel_llvm_ir_optimized
         print_preprocessed_ir print_struct_llvm_ir""",
-    "the environment variable SG_DUMP says where stages are written": "debug_dump_path",
-    "`log_level` says what is told": "log_file verbose verbose_kernel_launches",
-    "there is no profiler yet": "kernel_profiler timeline",
-    "versions of the family are not those of spirograd": "require_version",
-    "no debugger is started": "gdb_trigger",
-    "the driver's own version is taken": "vk_api_version",
+    "set the environment variable SG_DUMP to the folder for dumps": "debug_dump_path",
+    "`log_level` sets what is logged, and handlers of Python's logger `spirograd` where": "log_file verbose verbose_kernel_launches",
+    "there is no profiler yet; time launches between two calls of `sg.sync()`": "kernel_profiler timeline",
+    "the scheduler divides the iterations among threads; `cpu_max_num_threads` limits those": "default_cpu_block_dim",
+    "memory is allocated as needed; `device_memory_GB` limits it": "device_memory_fraction",
+    "a kernel is compiled by the thread that calls it; `offline_cache` keeps it": "num_compile_threads",
+    "the version of spirograd is unrelated to those of the family; compare `sg.__version__`": "require_version",
+    "no debugger is started; start Python under one": "gdb_trigger",
+    "the version is that of the driver; `spirograd doctor` shows it": "vk_api_version",
     "`sg.loop_config(block_dim=...)` sets the size of workgroups": "gpu_max_reg max_block_dim saturating_grid_dim",
-    "spirograd makes its own queue": "external_metal_command_queue external_metal_command_queue_is_torch_queue",
+    "spirograd makes a queue of its own; call `sg.sync()` before others use its memory": """
+        external_metal_command_queue external_metal_command_queue_is_torch_queue""",
 }
 WITHOUT_EFFECT = {name: reason for reason, names in _NO_EFFECT.items() for name in names.split()}
 _ALIASES = {"debug": "SG_DEBUG", "arch": "SG_ARCH"}
@@ -87,28 +91,29 @@ def make_config(arch: str, options: dict[str, Any]) -> Config:
     for name, value in options.items():
         if name in known:
             setattr(config, name, _converted(name, value, getattr(config, name)))
-            _warned(name, getattr(config, name))
         elif name in WITHOUT_EFFECT:
-            if not _warned(name, value):
-                logger.debug("option %s=%r needs no setting and is ignored", name, value)
+            if value:
+                _ignored(name, value)
         else:
             hint = did_you_mean(name, [*known, *WITHOUT_EFFECT])
             raise SpirogradRuntimeError(f"`init` has no option `{name}`{'; ' if hint else ''}{hint}")
-    for name in known:
+    for name, option in known.items():
         text = os.environ.get(_ALIASES.get(name, f"SG_{name.upper()}"), "")
         if text and name != "arch":
             setattr(config, name, _converted(name, text, getattr(config, name)))
+        if name in WITHOUT_EFFECT and getattr(config, name) != option.default:
+            _ignored(name, getattr(config, name))
     if knobs.get("SG_CACHE_DIR"):
         config.offline_cache_file_path = str(Path(knobs.get("SG_CACHE_DIR")).expanduser())
     return config
 
 
-def _warned(name: str, value: Any) -> bool:
-    """Warn if an option asks for something that is not done; whether it does."""
-    reason = WITHOUT_EFFECT.get(name, "")
-    if reason and value:
-        logger.warning("the option `%s` of `init` has no effect: %s", name, reason)
-    return bool(reason and value)
+def _ignored(name: str, value: Any) -> None:
+    """Warn of an option without effect, if the user must know something."""
+    if WITHOUT_EFFECT[name]:
+        logger.warning("the option `%s` of `init` has no effect: %s", name, WITHOUT_EFFECT[name])
+    else:
+        logger.debug("option %s=%r needs no setting and is ignored", name, value)
 
 
 def _converted(name: str, value: Any, default: Any) -> Any:

@@ -36,6 +36,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the tests that are marked long, and no others")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the option
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """With `-n`: neighbours run in one process, which makes once what they share, such as Jacobians and modules."""
+    if config.getoption("numprocesses", None) and config.option.dist == "no":
+        config.option.dist = "worksteal"
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "archs(*names): run a test that takes the `arch` fixture on these back ends only")
     config.addinivalue_line("markers", "long: on a large scale what another test does on a small one; `pytest --long` runs these only")
@@ -70,7 +77,7 @@ def pytest_collection_finish() -> None:
     """Modules and test items live until the end: the cycle collector need not look at them again and again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)  # it would take 3 % of the time otherwise
+    gc.set_threshold(300_000, 20, 20)  # it would take 6 % of the time otherwise
     gc.enable()
 
 
@@ -94,14 +101,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def arch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The name of a back end; the test runs once on each. At the end all work is waited for, and the session reset.
 
-    On Vulkan the validation layer is on where it is installed: its messages are errors; and spirv-val sees every module. SG_VALIDATION=0
-    and SG_VALIDATE=0 switch them off.
+    On Vulkan the validation layer is on where it is installed: its messages are errors, and it checks every module as spirv-val does. On
+    wgpu, and on Vulkan without the layer, spirv-val sees every module. SG_VALIDATION=0 and SG_VALIDATE=0 switch them off.
     """
     name: str = request.param
     needs.need(name)
     for knob, tool, archs in (("SG_VALIDATION", "validation", ("vulkan",)), ("SG_VALIDATE", "spirv-val", ("vulkan", "wgpu"))):
         if name in archs and knob not in os.environ and needs.missing(tool) is None:
             monkeypatch.setenv(knob, "1")
+            break
     yield name
     try:
         if sg.lang.context.has_session():

@@ -124,6 +124,7 @@ SPLITS: tuple[tuple[str, Any, tuple[int, ...]], ...] = (
     ("PI", mp.pi, (53,)),
     ("HALF_PI_24", mp.pi / 2, (24,)),
     ("PI_24", mp.pi, (24,)),
+    ("PI_24_24", mp.pi, (24, 24)),
     ("CP_21", 2 / (3 * mp.log(2)), (21,)),
 )
 

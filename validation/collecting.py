@@ -51,7 +51,8 @@ def kernels_of(case: Case) -> list[Source]:
     derived: list[_Derived] = []
     listeners.append(compilations.append)
     try:
-        sg.init(arch="cpu", offline_cache=False, **dict(case.options))
+        # How well LLVM optimises is nothing to the kernels, and takes half of the time.
+        sg.init(arch="cpu", **{"offline_cache": False, "opt_level": 0, **dict(case.options)})
 
         def noting(kernel: Kernel, mode: str, shadow: Callable[[Any], Any], caps: Capabilities, options: CompileOptions) -> Derivative:
             derivative = differentiate(kernel, mode, shadow, caps, options)
@@ -96,6 +97,6 @@ def _derivative(derived: _Derived, options: CompileOptions) -> Source:
 
 def _kernels(derivative: Derivative) -> list[Kernel]:
     """What has to be compiled for a derivative, in the order in which it runs."""
-    logging = derivative.logging
-    logs = [] if logging is None else [kernel for kernel in (logging.counting, logging.kernel) if kernel is not None]
+    saving = derivative.saving
+    logs = [] if saving is None else [kernel for kernel in (saving.counting, saving.kernel) if kernel is not None]
     return [*logs, *[counting.kernel for counting in derivative.sizing], derivative.kernel]

@@ -105,10 +105,10 @@ def _translate(tool: str, module: bytes, target: str, arguments: list[str]) -> t
     if status == 0 and "unimplemented op" not in text:
         return Verdict(OK), text
     said = said if status else next(line for line in text.splitlines() if "unimplemented op" in line)
-    return _complaint(tool, target, f"spirv-cross: {said.strip()}"), ""
+    return _failure(tool, target, f"spirv-cross: {said.strip()}"), ""
 
 
-def _complaint(tool: str, target: str, said: str) -> Verdict:
+def _failure(tool: str, target: str, said: str) -> Verdict:
     """A limit of the tool that is known, or a failure."""
     for limit in LIMITS:
         if limit.tool == tool and limit.message in said and target == (limit.target or target):
@@ -126,7 +126,7 @@ def msl(module: bytes, target: str, version: str = "20300") -> Verdict:
     options = ["-std=c++17", "-x", "c++", "-fsyntax-only", "-w", "-fsingle-precision-constant", f"-I{_SHIM}", "-"]
     status, _, said = _run(["g++", *options], text.encode())
     errors = [line for line in said.splitlines() if "error:" in line]
-    return _complaint("msl", target, f"MSL {version}: {errors[0] if errors else said}") if status else Verdict(OK)
+    return _failure("msl", target, f"MSL {version}: {errors[0] if errors else said}") if status else Verdict(OK)
 
 
 def metal_text(module: bytes, target: str) -> str:
@@ -146,7 +146,7 @@ def glsl(module: bytes, target: str) -> Verdict:
         file.flush()
         status, said, _ = _run(["glslangValidator", "-V", "--target-env", "vulkan1.2", "-o", "/dev/null", file.name])
     errors = [line for line in said.splitlines() if "ERROR" in line]
-    return _complaint("glsl", target, f"glslang: {errors[0] if errors else said}") if status else Verdict(OK)
+    return _failure("glsl", target, f"glslang: {errors[0] if errors else said}") if status else Verdict(OK)
 
 
 def hlsl(module: bytes, target: str) -> Verdict:

@@ -79,13 +79,15 @@ class Footprint:
 
 
 class DerivativeFootprint:
-    """The memory of a kernel that its derivative is about. ``needs``: with when ("before" or "after") and whether the kernel itself
+    """The memory of a kernel that its derivative is about. ``residuals``: with when ("before" or "after") and whether the kernel itself
     overwrites what is needed. ``constant_writes``: writes of values that depend on no memory with a gradient."""
 
     def __init__(self, made: Any) -> None:
         derivative, fields = made.derivative, made.primal.fields
-        needs = made.needs if made.acts else ()
-        self.needs = [(Access(n.ref, fields, n.loc, n.first), n.when, n.when == "before" and n.overwritten is not None) for n in needs]
+        residuals = made.residuals if made.acts else ()
+        self.residuals = [
+            (Access(r.ref, fields, r.loc, r.first), r.when, r.when == "before" and r.overwritten is not None) for r in residuals
+        ]
         self.writes = [Access(write.ref, fields, write.loc, write.first) for write in derivative.writes]
         self.accesses = [Access(read.ref, fields, read.loc, read.first) for read in derivative.reads] + self.writes
         places_of = (derivative.active_outputs, derivative.inactive_writes, derivative.inactive_reads)
@@ -128,7 +130,7 @@ class Launch:
     """One launch of a kernel, as far as its memory goes, which it keeps alive: ``fields`` and ``arrays``, as objects. ``packer``: its flat
     arguments."""
 
-    __slots__ = ("arrays", "external", "fields", "logs", "number", "packer", "session", "snapshots", "specialization")
+    __slots__ = ("arrays", "buffers", "external", "fields", "number", "packer", "session", "snapshots", "specialization")
 
     def __init__(self, session: Any, kernel: Any, specialization: Any, packer: Packer, args: Any) -> None:
         self.session = session
@@ -142,7 +144,7 @@ class Launch:
             arguments = Arguments(kernel, specialization, args)
             self.arrays, self.external = arguments.arrays, arguments.external
         self.snapshots: dict[int, Any] = {}
-        self.logs: list[Any] = []
+        self.buffers: list[Any] = []
         self.number: int | None = None
 
     def memory(self, access: Access) -> tuple[Any, Any]:
@@ -203,9 +205,9 @@ class Launch:
                 continue
             packer.scalars.append(scalar)
             packer.arrays.append(binding)
-        for log in self.logs:
+        for buffer in self.buffers:
             packer.scalars.append(0)
-            packer.arrays.append(log)
+            packer.arrays.append(buffer)
         return packer
 
 

@@ -161,7 +161,7 @@ def _name(whole: Any) -> str:
 
 
 def is_exposed(whole: Any) -> bool:
-    """Whether somebody may write to a field or ndarray unseen."""
+    """Whether a field or ndarray may be written without a call of spirograd."""
     shared = whole.tree.allocation.shared
     return bool(shared) and ("" in shared or whole.view.part in shared)
 

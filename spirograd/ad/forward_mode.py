@@ -53,7 +53,7 @@ class FwdMode(context.Recorder, NearNames):
 
     def __enter__(self) -> FwdMode:
         if context.recorder() is not None:
-            raise SpirogradRuntimeError("a `FwdMode` cannot be opened inside of another one, or of a tape")
+            raise SpirogradRuntimeError("a `FwdMode` cannot be opened inside of another one, or of a tape: end that block first")
         if self.clear_gradients:
             shadows.clear("dual")
         self.param.dual.from_numpy(self.seed)
@@ -204,5 +204,7 @@ def _seed(param: Any, seed: Any) -> Any:
     if not shape and found.size == 1:
         return found.reshape(())
     if found.shape != shape:
-        raise SpirogradRuntimeError(f"`seed` has shape {found.shape}, and `param`, {describe(param)}, shape {shape}")
+        raise SpirogradRuntimeError(
+            f"`seed` has shape {found.shape}, and `param`, {describe(param)}, shape {shape}: a seed has the shape of `param`"
+        )
     return found

@@ -99,13 +99,17 @@ class _Check:
         self.name = kernel.function.__name__
         primal = self.specialization.kernel
         if any(op.code is ops.seed for op in primal.walk()):
-            raise SpirogradRuntimeError(f"kernel `{self.name}` draws random numbers: finite differences would compare different ones")
+            raise SpirogradRuntimeError(
+                f"kernel `{self.name}` draws random numbers, and finite differences would compare different ones: pass them in, in an array"
+            )
         self.twin, self.twins = in_f64(primal)
         self.collector = Collector(kernel, self.specialization, self.bound)
         self.memories = memories_of(primal, self.specialization, self.collector)
         self.active = {key: m for key, m in self.memories.items() if m.gradient is not None}
         if not self.active:
-            raise SpirogradRuntimeError(f"kernel `{self.name}` reads and writes nothing that has a gradient")
+            raise SpirogradRuntimeError(
+                f"kernel `{self.name}` reads and writes nothing that has a gradient: declare a field with `needs_grad=True`"
+            )
         self.adjoints: dict[Any, Any] = {}
         self.returned = [float(self.rng.standard_normal()) for _ in self.made.returned]
 
@@ -132,9 +136,9 @@ class _Check:
             shape = values[key].shape
             self.adjoints[key] = self.rng.standard_normal(shape).astype(m.dtype.np) if key in written else np.zeros(shape, m.dtype.np)
             m.write_gradient(self.adjoints[key])
-        for need in self.made.derivative.needs:
-            if need.when == "before" and need.overwritten is not None:
-                self.memories[self._key(need.ref)].write(values[self._key(need.ref)])
+        for residual in self.made.derivative.residuals:
+            if residual.when == "before" and residual.overwritten is not None:
+                self.memories[self._key(residual.ref)].write(values[self._key(residual.ref)])
         packer = self.kernel.pack(self.session, self.specialization, self.bound, gradients=True)
         adjoint = (self.returned[0] if len(self.returned) == 1 else self.returned) if self.returned else None
         self.made.launch(packer, adjoint, None)

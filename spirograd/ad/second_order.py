@@ -42,13 +42,15 @@ def hvp(function: Callable[[], Any], loss: Any, x: Any, v: Any) -> Any:
     single = not isinstance(x, (list, tuple))
     parameters, directions = ([x], [v]) if single else (list(x), list(v))
     if len(parameters) != len(directions):
-        raise SpirogradTypeError(f"`x` are {len(parameters)} fields or arrays, and `v` {len(directions)} directions")
+        raise SpirogradTypeError(
+            f"`x` are {len(parameters)} fields or arrays, and `v` {len(directions)} directions: give one direction for each"
+        )
     for memory, what in (*[(p, "x") for p in parameters], (loss, "loss")):
         _check(memory, what)
     if int(np.prod((*loss.shape, *loss.element_shape))) != 1:
         raise SpirogradTypeError(f"`loss` is one scalar, got {describe(loss)} of shape {(*loss.shape, *loss.element_shape)}")
     if context.recorder() is not None:
-        raise SpirogradRuntimeError("`hvp` cannot run inside of a tape, of a `FwdMode`, or of another `hvp`")
+        raise SpirogradRuntimeError("`hvp` cannot run inside of a tape, of a `FwdMode`, or of another `hvp`: call it after the block")
     for memory in (*parameters, loss):
         memory.make_duals()
     shadows.clear("dual", "grad", "grad_dual")
@@ -77,7 +79,7 @@ def _direction(x: Any, v: Any) -> Any:
     shape = (*x.shape, *x.element_shape)
     found = np.asarray(v.to_numpy() if hasattr(v, "to_numpy") else v, x.dtype.np)
     if found.shape != shape:
-        raise SpirogradRuntimeError(f"`v` has shape {found.shape}, and `x`, {describe(x)}, shape {shape}")
+        raise SpirogradRuntimeError(f"`v` has shape {found.shape}, and `x`, {describe(x)}, shape {shape}: a direction has the shape of `x`")
     return found
 
 
@@ -221,7 +223,9 @@ class _Recorder(context.Recorder):
                 array.make_duals()
                 packer.arrays[k] = session.bind(array)
             elif getattr(array, "requires_grad", False):
-                raise SpirogradTypeError("`hvp` works on fields and ndarrays, not on torch tensors that require a gradient")
+                raise SpirogradTypeError(
+                    "`hvp` works on fields and ndarrays, not on torch tensors that require a gradient: copy them with `from_torch`"
+                )
 
     def _refuse(self, second: SpecializedDerivative) -> None:
         label = second.label
@@ -229,21 +233,22 @@ class _Recorder(context.Recorder):
             raise SpirogradRuntimeError(
                 render(f"{label} returns a value that depends on memory with gradients, which ends there", None, "store it to a field")
             )
-        logging = second.derivative.logging
-        for need in (*second.derivative.needs, *(logging.loads if logging is not None else ())):
-            if logging is not None or (need.when == "before" and need.overwritten is not None):
+        saving = second.derivative.saving
+        for residual in (*second.derivative.residuals, *(saving.loads if saving is not None else ())):
+            if saving is not None or (residual.when == "before" and residual.overwritten is not None):
                 problem = (
-                    f"the gradient of {label} needs `{need.ref.name}` as it was before the kernel, which overwrites it ({need.overwritten})"
+                    f"the gradient of {label} needs `{residual.ref.name}` as it was before the kernel, which overwrites it "
+                    f"({residual.overwritten})"
                 )
-                raise SpirogradRuntimeError(render(problem, need.loc, f"{_HINT}: `hvp` saves nothing"))
+                raise SpirogradRuntimeError(render(problem, residual.loc, f"{_HINT}: `hvp` saves nothing"))
 
     def _write(self, key: Any, index: int | None, name: str, writer: str, loc: Any) -> None:
         """Raise if a write overwrites what the gradients of earlier launches need. ``index``: the first one, if it is known."""
         for launch in self.launches:
-            for need in launch.second.derivative.needs:
-                if memory_key(need.ref, launch.launch.packer) != key:
+            for residual in launch.second.derivative.residuals:
+                if memory_key(residual.ref, launch.launch.packer) != key:
                     continue
-                there = _index(need.first, launch.launch.packer)
+                there = _index(residual.first, launch.launch.packer)
                 if index is None or there is None or index == there:
                     problem = f"{writer} overwrites `{name}`, which the gradient of an earlier {launch.second.label} needs"
                     raise SpirogradRuntimeError(render(problem, loc, f"{_HINT}: `hvp` saves nothing"))
@@ -258,7 +263,7 @@ class _Recorder(context.Recorder):
 
 def _snapshot(second: SpecializedDerivative, launch: Launch, when: str) -> None:
     """Keep the arrays of NumPy and torch that a gradient needs: they may change unseen."""
-    for access, state, _ in derivative_footprint_of(second).needs:
+    for access, state, _ in derivative_footprint_of(second).residuals:
         if state == when and launch.memory(access)[1] is None:
             list(launch.snapshot(access))
 

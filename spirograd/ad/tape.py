@@ -63,7 +63,7 @@ class Tape(context.Recorder, NearNames):
     def __enter__(self) -> Tape:
         outer = context.recorder()
         if outer is not None and not isinstance(outer, Guard):
-            raise SpirogradRuntimeError("a tape cannot be opened inside of another one, or of a `FwdMode`")
+            raise SpirogradRuntimeError("a tape cannot be opened inside of another one, or of a `FwdMode`: end that block first")
         if outer is not None and self.clear_gradients:
             hint = "`Tape(clear_gradients=False)` adds to what there is"
             raise SpirogradRuntimeError(render("a tape in a gradient function would clear the gradients that it continues", None, hint))
@@ -94,7 +94,7 @@ class Tape(context.Recorder, NearNames):
         """
         if self._released is not None:
             raise SpirogradRuntimeError(
-                "this tape was replayed and forgot its launches: without `loss`, `grad()` can be called at any time"
+                "this tape was replayed and has released its launches: make it without `loss`, and call `grad()` as often as you like"
             )
         self._look()
         self._check_left()
@@ -172,19 +172,19 @@ class Tape(context.Recorder, NearNames):
         self._follow(made, memory, launch)
         event = Event()
         self._events.append(event)
-        for access, when, overwritten in memory.needs:
+        for access, when, overwritten in memory.residuals:
             if when == "before":
                 self._need(access, launch, event, overwritten)
         self._save(memory.writes, launch, event)
-        if made.derivative.logging is not None and made.acts:
-            values, launch.number, launch.logs = made.launch_logging(packer)
-            event.copies += [(f"log of {made.label}", log.allocation.nbytes) for log in launch.logs]
+        if made.derivative.saving is not None and made.acts:
+            values, launch.number, launch.buffers = made.launch_saving(packer)
+            event.copies += [(f"values saved by {made.label}", buffer.allocation.nbytes) for buffer in launch.buffers]
         else:
             values = specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
             launch.number = specialization.plan.last_number
         if exposed.active:
             exposed.after(launch, memory.writes)
-        for access, when, _ in memory.needs:
+        for access, when, _ in memory.residuals:
             if when == "after":
                 self._need(access, launch, event, False)
         if made.acts:

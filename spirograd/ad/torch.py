@@ -36,7 +36,7 @@ def torch_function(kernel: Any, outputs: Mapping[str, Any] | Sequence[str] = ())
     SpirogradRuntimeError if the kernel writes to a tensor that is not among the outputs. Needs torch.
     """
     if not isinstance(kernel, (Kernel, BoundKernel)):
-        raise SpirogradTypeError("`torch_function` takes a kernel")
+        raise SpirogradTypeError("`torch_function` takes a kernel: a function decorated with `@sg.kernel`")
     specs = dict(outputs) if isinstance(outputs, Mapping) else dict.fromkeys(outputs)
     function = _TorchFunction(kernel, specs)
     return functools.wraps(function.kernel.function)(lambda *args, **kwargs: function(args, kwargs))
@@ -69,7 +69,10 @@ class _TorchFunction:
         import torch
 
         if spec is None:
-            raise SpirogradRuntimeError(f"output `{name}` of `{self.kernel.function.__name__}` is neither passed nor described")
+            raise SpirogradRuntimeError(
+                f"output `{name}` of `{self.kernel.function.__name__}` is neither passed nor described: pass a tensor, or "
+                "describe it in `outputs`"
+            )
         tensors = [value for value in given.values() if isinstance(value, torch.Tensor)]
         if isinstance(spec, str):
             return torch.zeros_like(given[spec], requires_grad=False)
@@ -88,7 +91,7 @@ class _TorchFunction:
                 raise SpirogradRuntimeError(render(label, None, f"name it: `outputs=[{ref.name!r}, ...]`"))
 
     def _check_copied(self, values: dict[str, Any]) -> None:
-        """Raise if torch wants the derivative by a number: those are copied into the launch, and gradients do not flow back to them."""
+        """Raise if a number requires a gradient: numbers are copied into the launch, and gradients do not flow back to them."""
         for name in self.kernel.copied():
             if getattr(values.get(name), "requires_grad", False):
                 label = f"kernel `{self.kernel.function.__name__}`: `{name}` is a tensor that requires a gradient, but not an array there"
@@ -110,7 +113,7 @@ class _TorchFunction:
         made = self.kernel.grad.of(context.session(), specialization)
         arrays = Collector(self.kernel, specialization, args).arrays
         found: dict[int, Saved] = {}
-        for access, _, _ in derivative_footprint_of(made).needs:
+        for access, _, _ in derivative_footprint_of(made).residuals:
             whole = access.whole if access.arg is None else arrays[access.arg]
             if isinstance(whole, np.ndarray):
                 kept.update({name: value.copy() for name, value in kept.items() if value is whole})

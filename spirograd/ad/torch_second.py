@@ -163,10 +163,10 @@ class _Second:
         """Raise for what would be wrong."""
         derivative, call = second.derivative, self.call
         before = [
-            n for n in derivative.needs if isinstance(n.ref, ArrayRef) and n.ref.name in call.outputs and n.ref.name not in call.zeros
+            n for n in derivative.residuals if isinstance(n.ref, ArrayRef) and n.ref.name in call.outputs and n.ref.name not in call.zeros
         ]
-        if before or derivative.logging is not None:
-            name = before[0].ref.name if before else derivative.logging.loads[0].ref.name
+        if before or derivative.saving is not None:
+            name = before[0].ref.name if before else derivative.saving.loads[0].ref.name
             problem = f"second derivatives of {second.label} need `{name}` as it was before the kernel, which torch does not keep"
             raise SpirogradRuntimeError(render(problem, before[0].loc if before else None, "let `torch_function` allocate what it writes"))
 

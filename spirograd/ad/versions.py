@@ -1,6 +1,6 @@
 """Versions of memory: what a later launch overwrites is saved before it, if the gradient of an earlier one needs it.
 
-Only the current contents of memory can be copied. So for each field and array a tape keeps which parts of the current contents somebody
+Only the current contents of memory can be copied. So for each field and array a tape keeps which parts of the current contents a gradient
 needs (`Wanted`). A write saves the parts that it is about to change and that are wanted, once; after that they are no longer wanted. The
 reverse goes back through the writes and exchanges memory for what was saved (`Saved.swap`): at each launch all that it needs is there
 again. Exchanging once more, in the other order, puts the final contents back.

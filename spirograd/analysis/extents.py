@@ -26,21 +26,21 @@ from spirograd.ir.addresses import SIZES, cell_offset, component_number
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Region, TempKind, TempRef, ref_of
 
 
-def extent_of(note: Op, around: Sequence[Op]) -> Size | None:
-    """The largest of 0 and what the last operand of ``note`` is in one run of the loops and branches ``around`` it (outer before inner), at
-    least: the same or more where some of them are not reached. None if only running them tells.
+def extent_of(update: Op, around: Sequence[Op]) -> Size | None:
+    """The largest of 0 and what the last operand of ``update`` is in one run of the loops and branches ``around`` it (outer before inner),
+    at least: the same or more where some of them are not reached. None if only running them tells.
 
     The kernel must not write the primal memory that it reads.
 
     A loop or branch around it that does not change the operand is left out, but not if iterations of an outer loop are told apart by it,
     nor if it guards a read at a computed place: what lies where nothing is read could be any number. A branch that all iterations take or
-    none stays, too: where none does, the operand may be a number that nobody thought of.
+    none stays, too: where none does, the operand may be any number.
     """
-    return _Extent(around).of(note)
+    return _Extent(around).of(update)
 
 
 def extents(kernel: Kernel, kind: TempKind) -> tuple[Size | None, ...]:
-    """`extent_of` all that ``kernel`` notes by an atomic maximum in temporaries of a kind: by number."""
+    """`extent_of` all atomic maxima of ``kernel`` on temporaries of a kind: by number."""
     found: dict[int, Size | None] = {}
     for op, around in nested(kernel.body):
         ref = ref_of(op)
@@ -67,9 +67,9 @@ class _Extent:
         self.indices = {op.regions[0].params[0]: Variable(k) for k, op in enumerate(around) if op.code is ops.for_}
         self.computed: list[Op] = []  # loads of places that loops or memory tell
 
-    def of(self, note: Op) -> Size | None:
-        size = self.size(note.args[-1])
-        inner = note
+    def of(self, update: Op) -> Size | None:
+        size = self.size(update.args[-1])
+        inner = update
         for k in reversed(range(len(self.around))):
             if size is None:
                 return None

@@ -1,4 +1,5 @@
-"""Whether indices of an access tell the iteration: then no two iterations of a loop meet at one element."""
+"""Injective indices: whether the indices of an access determine the iteration of a loop. Then accesses of different iterations do not
+alias. Found by growing the set of values that the indices determine until it contains the index of the loop, or no longer grows."""
 
 from __future__ import annotations
 

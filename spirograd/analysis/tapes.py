@@ -19,7 +19,7 @@ def tapes_of(kernel: Kernel) -> dict[TapeRef, TapeInfo]:
         if task.code is not ops.task:
             continue
         owner = None if task.attr.kind == "serial" else task.attr.name
-        claimed = {passing_of(op) for region in task.regions for op in region.walk() if op.code is ops.claim}
+        claimed = {guard_of(op) for region in task.regions for op in region.walk() if op.code is ops.claim}
         for region in task.regions:
             for op in region.walk():
                 ref = op.attr
@@ -28,13 +28,13 @@ def tapes_of(kernel: Kernel) -> dict[TapeRef, TapeInfo]:
     return found
 
 
-def counter(passing: int) -> TempRef:
-    """What a task whose rows are claimed counts them by; ``passing``: `TapeInfo.rows`."""
-    return TempRef(f"claims{passing}", i32, kind=TempKind.CLAIMS, number=passing)
+def counter(guard: int) -> TempRef:
+    """The ticket counter from which a task claims thread slots; ``guard``: `TapeInfo.rows`."""
+    return TempRef(f"claims{guard}", i32, kind=TempKind.CLAIMS, number=guard)
 
 
-def passing_of(claim: Op) -> int:
-    """The number of the size that says how many iterations get to ``claim``."""
+def guard_of(claim: Op) -> int:
+    """The number of the size that is the guard count of ``claim``: how many iterations get there."""
     return int(claim.attr.number)
 
 
@@ -43,7 +43,7 @@ def sizes_of(kernel: Kernel) -> ArrayRef | None:
     return next((ArrayRef(a.name, k, i32, 1) for k, a in enumerate(kernel.args) if a == SIZES), None)
 
 
-def guarded(kernel: Kernel) -> frozenset[int]:
+def checked_capacities(kernel: Kernel) -> frozenset[int]:
     """The numbers of the capacities that loops of ``kernel`` may exceed, as far as the compiler can tell: those that it checks."""
     words = [op.attr for op in kernel.walk() if op.code is ops.tape_word]
     return frozenset([number for kind, number in words if kind == TapeWord.CAPACITY])

@@ -1,4 +1,4 @@
-"""What is left of a gradient kernel once everything is gone that no derivative needs."""
+"""Dead code elimination for gradient kernels: removes tapes that no derivative reads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from spirograd.transforms.simplification.simplify import simplify
 
 
 def clean(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Drop tapes that nobody reads, and what fed them; number the capacities of the rest from 0 in order of appearance."""
+    """Remove tapes that are never read, and the computations that only fed them; number the capacities of the rest from 0 in order of
+    appearance."""
     while True:
         kernel = simplify(kernel, ctx)
         read = [op.attr for op in kernel.walk() if op.code is ops.load and isinstance(op.attr, TapeRef)]

@@ -12,12 +12,13 @@ Outer = FieldRef | ArrayRef
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """Primal memory that a gradient kernel reads. ``when``: as it is "before" the kernel runs, or as the kernel leaves it ("after").
+class Residual:
+    """Primal memory that a gradient kernel reads.
 
-    Of memory that the kernel does not write: "before". ``loc``: of a read that needs it; ``overwritten``: of the write of the same kernel
-    that comes in between, if there is one: then memory as it is after the kernel does not do. ``first``: the first index of what is read,
-    where the host can know it at launch (a time step, as a rule); None: any part of the memory.
+    ``when``: as it is "before" the primal runs (also of memory that the primal does not write), or as the primal leaves it ("after").
+    ``loc``: of a read of it; ``overwritten``: of the write of the primal that comes in between, if there is one: then memory as it is
+    after the primal does not do. ``first``: the first index of what is read, where the host can know it at launch (a time step, as a
+    rule); None: any part of the memory.
     """
 
     ref: Outer
@@ -29,7 +30,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Primal memory that the primal reads or writes. ``first``: as of `Need`."""
+    """Primal memory that the primal reads or writes. ``first``: as of `Residual`."""
 
     ref: Outer
     loc: Loc | None
@@ -54,19 +55,20 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Logging:
+class Saving:
     """How the primal has to be run so that its derivative can be had: some of what it reads no memory keeps (``loads``: where, and where
-    it is overwritten), so ``kernel`` does what the primal does and notes it.
+    it is overwritten), so ``kernel`` does what the primal does and saves it.
 
-    ``logs``: the array arguments that ``kernel`` and the derivative take behind those of the primal; ``sizes``: rows and columns of each;
-    None where they are what ``counting`` returns (both for each log, in order), which runs before ``kernel``.
+    ``buffers``: the saved-value buffers, which are array arguments of ``kernel`` and of the derivative behind those of the primal;
+    ``sizes``: rows and columns of each; None where they are what ``counting`` returns (both for each buffer, in order), which runs before
+    ``kernel``.
     """
 
     kernel: Kernel
     counting: Kernel | None
-    logs: tuple[ArrayRef, ...]
+    buffers: tuple[ArrayRef, ...]
     sizes: tuple[tuple[Size | None, Size | None], ...]
-    loads: tuple[Need, ...]
+    loads: tuple[Residual, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +94,8 @@ class Derivative:
 
     ``capacities``: by number (`TapeRef.capacity`), the iterations that a tape must hold: a size expression where the host can know it at
     launch, None where one of ``sizing`` counts it, to run right before, in this order.
-    ``logging``: set if the derivative needs values that the primal has to note, which only a Tape lets it do.
-    ``needs``: primal memory that ``kernel`` and ``sizing`` read; ``reads``, ``writes``: what the primal reads and writes.
+    ``saving``: set if the derivative needs values that the primal has to save, which only a Tape lets it do.
+    ``residuals``: primal memory that ``kernel`` and ``sizing`` read; ``reads``, ``writes``: what the primal reads and writes.
     ``active_outputs``: memory whose gradient flows into ``kernel``, ``active_inputs``: memory whose gradient it adds to.
     ``inactive_writes``: memory without gradient to which the primal writes values that depend on active inputs; ``inactive_reads``: memory
     without gradient on which active outputs depend; ``broken``: such memory that the primal writes, and reads after that (writing,
@@ -104,8 +106,8 @@ class Derivative:
     kernel: Kernel
     sizing: tuple[Counting, ...] = ()
     capacities: tuple[Size | None, ...] = ()
-    logging: Logging | None = None
-    needs: tuple[Need, ...] = ()
+    saving: Saving | None = None
+    residuals: tuple[Residual, ...] = ()
     reads: tuple[Access, ...] = ()
     writes: tuple[Access, ...] = ()
     records: tuple[Record, ...] = ()

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 from spirograd.autodiff.activity import ShadowOf
 from spirograd.autodiff.clean import clean
-from spirograd.autodiff.derivative import Derivative, Need
-from spirograd.autodiff.findings import logging_of, recomputed, records, refuse_lost
+from spirograd.autodiff.derivative import Derivative, Residual
+from spirograd.autodiff.findings import recomputed, records, refuse_lost, saving_of
 from spirograd.autodiff.forward import forward
 from spirograd.autodiff.inactive_memory import broken_chain, inactive_reads, inactive_writes
 from spirograd.autodiff.int_casts import int_cast_warnings
-from spirograd.autodiff.logs import log_loads
-from spirograd.autodiff.memory_states import late_temps, memory_accesses, memory_needs, old_values, without_states
-from spirograd.autodiff.needs import Conflict
+from spirograd.autodiff.memory_states import late_temps, memory_accesses, memory_residuals, old_values, without_states
 from spirograd.autodiff.prepare_order import prepared
+from spirograd.autodiff.residuals import Conflict
 from spirograd.autodiff.reverse import Reversed, reverse
+from spirograd.autodiff.saved_values import save_loads
 from spirograd.autodiff.segments import segments_for
 from spirograd.autodiff.sizing import sizing
 from spirograd.autodiff.sweep import counter_for
@@ -47,24 +47,24 @@ def differentiate(kernel: Kernel, mode: str, shadow: ShadowOf, caps: Capabilitie
                 verify(derivative.kernel, "kernel")
             return derivative
         primal = prepared(primal, ctx)
-        made, gradient, needs, lost = _reversed(primal, shadow, ctx)
-        logging, ends = None, shadow
+        made, gradient, residuals, lost = _reversed(primal, shadow, ctx)
+        saving, ends = None, shadow
         if lost:
             refuse_lost(lost)
-            logged = log_loads(primal, [conflict.load for conflict in lost], ctx)
-            logs = {log.ref.arg for log in logged.logs}
+            saved = save_loads(primal, [conflict.load for conflict in lost], ctx)
+            buffers = {buffer.ref.arg for buffer in saved.buffers}
             outer = shadow
 
             def shadow(ref: Ref) -> Ref | None:
-                return None if isinstance(ref, ArrayRef) and ref.arg in logs else outer(ref)
+                return None if isinstance(ref, ArrayRef) and ref.arg in buffers else outer(ref)
 
             def ends(ref: Ref) -> Ref | None:
-                """As ``outer``, but no derivative ends at a log: it goes on where the log was filled from."""
-                return ref if isinstance(ref, ArrayRef) and ref.arg in logs else outer(ref)
+                """As ``outer``, but no derivative ends at a saved-value buffer: it goes on to the memory that it was filled from."""
+                return ref if isinstance(ref, ArrayRef) and ref.arg in buffers else outer(ref)
 
-            logging, primal = logging_of(logged, lost), logged.replaying
-            made, gradient, needs, lost = _reversed(primal, shadow, ctx)
-            refuse_lost(lost, logged=True)
+            saving, primal = saving_of(saved, lost), saved.replaying
+            made, gradient, residuals, lost = _reversed(primal, shadow, ctx)
+            refuse_lost(lost, saved=True)
         recorded = records(gradient, made.sweep)
         main, counting, capacities = sizing(gradient, ctx, {record.tape.capacity: record.every for record in recorded})
         if options.verify:
@@ -76,8 +76,8 @@ def differentiate(kernel: Kernel, mode: str, shadow: ShadowOf, caps: Capabilitie
             main,
             counting,
             capacities,
-            logging=logging,
-            needs=needs,
+            saving=saving,
+            residuals=residuals,
             reads=reads,
             writes=writes,
             records=recorded,
@@ -91,7 +91,7 @@ def differentiate(kernel: Kernel, mode: str, shadow: ShadowOf, caps: Capabilitie
         )
 
 
-def _reversed(primal: Kernel, shadow: ShadowOf, ctx: PassContext) -> tuple[Reversed, Kernel, tuple[Need, ...], tuple[Conflict, ...]]:
+def _reversed(primal: Kernel, shadow: ShadowOf, ctx: PassContext) -> tuple[Reversed, Kernel, tuple[Residual, ...], tuple[Conflict, ...]]:
     """The gradient kernel of a primal that is prepared; what it needs of memory; what it needs and no memory has."""
     if ctx.options.verify:
         verify(primal, "kernel")
@@ -100,6 +100,6 @@ def _reversed(primal: Kernel, shadow: ShadowOf, ctx: PassContext) -> tuple[Rever
     gradient = clean(made.kernel, ctx)
     if ctx.options.verify:
         verify(gradient, "kernel")
-    needs, conflicts = memory_needs(primal, gradient)
+    residuals, conflicts = memory_residuals(primal, gradient)
     lost = (*old_values(primal, gradient), *late_temps(primal, gradient), *conflicts)
-    return made, without_states(gradient), needs, lost
+    return made, without_states(gradient), residuals, lost

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from spirograd.analysis.extents import extents
 from spirograd.autodiff.activity import is_float
-from spirograd.autodiff.derivative import Logging, Need, Record
-from spirograd.autodiff.logs import Logged
-from spirograd.autodiff.needs import Conflict
+from spirograd.autodiff.derivative import Record, Residual, Saving
+from spirograd.autodiff.residuals import Conflict
+from spirograd.autodiff.saved_values import SavingKernels
 from spirograd.autodiff.sweep import Sweep
 from spirograd.base.dtypes import Vec
 from spirograd.base.errors import SpirogradUnsupportedError
@@ -75,13 +75,13 @@ def _computes(op: Op) -> bool:
     return op.code.effect == "pure" and bool(op.args) and op.code is not ops.result and is_float(op.type)
 
 
-def refuse_lost(lost: Sequence[Conflict], logged: bool = False) -> None:
-    """Raise SpirogradUnsupportedError for values that a gradient kernel needs and that cannot be noted while the primal runs, either.
+def refuse_lost(lost: Sequence[Conflict], saved: bool = False) -> None:
+    """Raise SpirogradUnsupportedError for values that a gradient kernel needs and that cannot be saved while the primal runs, either.
 
-    ``logged``: all that can be noted was.
+    ``saved``: all that can be saved was.
     """
     for conflict in lost:
-        if conflict.loggable and not logged:
+        if conflict.savable and not saved:
             continue
         raise SpirogradUnsupportedError(
             f"the gradient needs `{conflict.ref.name}` as it is read here, and the kernel changes it before and after "
@@ -91,8 +91,8 @@ def refuse_lost(lost: Sequence[Conflict], logged: bool = False) -> None:
         )
 
 
-def logging_of(logged: Logged, lost: Sequence[Conflict]) -> Logging:
-    """What the derivative says of the kernel that notes what is lost."""
-    loads = tuple([Need(c.ref, "before", c.load_loc, c.write_loc) for c in lost])  # type: ignore[arg-type]
-    sizes = tuple([(log.rows, log.capacity) for log in logged.logs])
-    return Logging(logged.logging, logged.counting, tuple([log.ref for log in logged.logs]), sizes, loads)
+def saving_of(saved: SavingKernels, lost: Sequence[Conflict]) -> Saving:
+    """What the derivative tells of the kernel that saves the values which are lost."""
+    loads = tuple([Residual(c.ref, "before", c.load_loc, c.write_loc) for c in lost])  # type: ignore[arg-type]
+    sizes = tuple([(buffer.rows, buffer.capacity) for buffer in saved.buffers])
+    return Saving(saved.saving, saved.counting, tuple([buffer.ref for buffer in saved.buffers]), sizes, loads)

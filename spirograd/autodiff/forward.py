@@ -121,7 +121,7 @@ class _Forward:
         return new
 
     def active(self, op: Op) -> bool:
-        """Whether somebody wants the tangent of a value that may have one."""
+        """Whether the tangent of a value that may have one is used."""
         return self.found.active(op)
 
     def tangent(self, op: Op) -> Op:
@@ -355,7 +355,7 @@ def _is_adjoint(ref: Ref) -> bool:
 
 
 def _wanted(kernel: Kernel, found: Activity) -> dict[Op, tuple[int, ...]]:
-    """For each control operation, which of its results have tangents that somebody wants."""
+    """For each control operation, which of its results have tangents that are used."""
     wanted: dict[Op, set[int]] = {}
     for op in kernel.walk():
         if op.code is ops.result and found.active(op):

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from spirograd.analysis.sizes import size_of
-from spirograd.autodiff.derivative import Access, Need
-from spirograd.autodiff.needs import Conflict, needs, not_final, outer_key, too_late
+from spirograd.autodiff.derivative import Access, Residual
+from spirograd.autodiff.residuals import Conflict, not_final, outer_key, residuals, too_late
 from spirograd.base.sizes.nodes import Size
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, TempKind, TempRef, ref_of
@@ -16,23 +16,23 @@ from spirograd.ir.rewrite import Rewriter
 _OUTER = (FieldRef, ArrayRef)
 
 
-def memory_needs(primal: Kernel, gradient: Kernel) -> tuple[tuple[Need, ...], tuple[Conflict, ...]]:
-    """The needs of ``gradient``, made from ``primal``, and what cannot be had again; one need for each memory and first index."""
+def memory_residuals(primal: Kernel, gradient: Kernel) -> tuple[tuple[Residual, ...], tuple[Conflict, ...]]:
+    """The residuals of ``gradient``, made from ``primal``, and what cannot be had again; one residual for each memory and first index."""
     accesses = _repeated(primal, gradient, lambda ref: isinstance(ref, _OUTER))
     finals = [op for op in accesses if op.code is not ops.load]
-    found, conflicts = needs(primal, [op for op in accesses if op.code is ops.load], finals)
+    found, conflicts = residuals(primal, [op for op in accesses if op.code is ops.load], finals)
     conflicts += not_final(primal, finals)
-    by_memory = {outer_key(need.ref): need for need in found}
-    out: dict[Need, None] = {}
+    by_memory = {outer_key(residual.ref): residual for residual in found}
+    out: dict[Residual, None] = {}
     for op in accesses:
         ref = ref_of(op)
         assert isinstance(ref, _OUTER)
         if op.code is not ops.load:
-            out[Need(ref, "after", op.loc, first=first_index(op))] = None
+            out[Residual(ref, "after", op.loc, first=first_index(op))] = None
             continue
-        need = by_memory.get(outer_key(ref))
-        if need is not None:
-            out[replace(need, ref=ref, first=first_index(op))] = None
+        residual = by_memory.get(outer_key(ref))
+        if residual is not None:
+            out[replace(residual, ref=ref, first=first_index(op))] = None
     return tuple(out), conflicts
 
 

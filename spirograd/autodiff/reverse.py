@@ -1,8 +1,8 @@
 """Reverse mode: from a kernel to the kernel that takes gradients of what it writes to gradients of what it reads.
 
 Each region is walked twice. The forward sweep (`sweep`) runs it again for the values that derivatives are made of; the reverse sweep, here,
-walks it backwards, with the adjoint of each value as a value. Loops note their carried values in the forward sweep; their reverse is a
-loop over the iterations backwards, each of which is swept forwards, from what was noted, then backwards. So a tape holds one level of a
+walks it backwards, with the adjoint of each value as a value. Loops save their loop-carried values in the forward sweep; their reverse is a
+loop over the iterations backwards, each of which is swept forwards, from what was saved, then backwards. So a tape holds one level of a
 nest, and inner tapes are used again in each iteration of the outer loop: memory is the sum of the trip counts, not their product.
 """
 
@@ -16,10 +16,10 @@ import numpy as np
 from spirograd.autodiff import rules
 from spirograd.autodiff.activity import FIXED, Activity, ShadowOf, activity, is_float
 from spirograd.autodiff.derivative import Place
-from spirograd.autodiff.needs import states
 from spirograd.autodiff.prepare.elements import Numbers, Spans, indices_of, owned
+from spirograd.autodiff.residuals import states
 from spirograd.autodiff.segments import NO_SEGMENTS, Segments
-from spirograd.autodiff.sweep import IN_I32, Counter, Recording, Sweep, segments, turns
+from spirograd.autodiff.sweep import IN_I32, Counter, Recording, Sweep, segments, trip_count
 from spirograd.autodiff.values import add_temp, load_temp, store_temp, temp_of, total, zero
 from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import VOID, DType
@@ -53,6 +53,13 @@ def reverse(
 
 
 class _Reverse:
+    """Emits the forward sweep of a region, then walks it backwards (`walk`), and so on for the regions inside.
+
+    Invariant of the walk: when it reaches an operation, all users of its result in this region have been walked, so ``adjoints`` has the
+    whole adjoint of the result, which is removed there. Values of the primal are not used directly: ``sweep.env`` says what each is in the
+    gradient kernel at this point.
+    """
+
     def __init__(self, kernel: Kernel, shadow: ShadowOf, locate_nan: bool, segments: Segments, counter: Counter) -> None:
         self.old = kernel
         self.locate_nan = locate_nan
@@ -71,7 +78,7 @@ class _Reverse:
         self.active_outputs: dict[tuple[object, object], Place] = {}
         self.active_inputs: dict[tuple[object, object], Place] = {}
         self.accumulators = 0
-        self.extrema: dict[Op, int] = {}  # numbered, for no two may share the load of what they left: `memory` looks at each
+        self.extrema: dict[Op, int] = {}  # numbered, for no two may share the load of what they left: `memory_states` examines each
         self.parallel_loop: Op | None = None  # the primal loop whose iteration is being reversed
 
     def run(self) -> Reversed:
@@ -214,7 +221,7 @@ class _Reverse:
         args = op.args[: len(op.args) - values]
         return tuple([self.sweep.env[a] for a in args])
 
-    def _note(self, places: dict[tuple[object, object], Place], ref: Ref, op: Op) -> None:
+    def _add_place(self, places: dict[tuple[object, object], Place], ref: Ref, op: Op) -> None:
         if not isinstance(ref, TempRef):
             places.setdefault((ref, op.loc), Place(ref, op.loc))  # type: ignore[arg-type]
 
@@ -222,7 +229,7 @@ class _Reverse:
         adjoint = self.adjoints.pop(op, None)
         grad = None if adjoint is None else self.gradient(op.attr)
         if grad is not None and adjoint is not None:
-            self._note(self.active_inputs, op.attr, op)
+            self._add_place(self.active_inputs, op.attr, op)
             self.b.atomic("add", grad, *self._at(op, 0), adjoint)
 
     def store(self, op: Op) -> None:
@@ -231,7 +238,7 @@ class _Reverse:
             return
         b, at, value = self.b, self._at(op, 1), op.args[-1]
         if self.active(value):
-            self._note(self.active_outputs, op.attr, op)
+            self._add_place(self.active_outputs, op.attr, op)
             self.accumulate(value, b.load(grad, *at))
         b.store(grad, *at, b.const(0.0, op.attr.dtype))
 
@@ -270,7 +277,7 @@ class _Reverse:
 
     def atomic_add(self, op: Op, grad: Ref) -> None:
         if self.active(op.args[-1]):
-            self._note(self.active_outputs, op.attr[1], op)
+            self._add_place(self.active_outputs, op.attr[1], op)
             self.accumulate(op.args[-1], self.b.load(grad, *self._at(op, 1)))
 
     def atomic_extremum(self, op: Op, grad: Ref) -> None:
@@ -282,7 +289,7 @@ class _Reverse:
         ref = op.attr[1]
         if not self.active(value):
             return
-        self._note(self.active_outputs, ref, op)
+        self._add_place(self.active_outputs, ref, op)
         number = self.extrema.setdefault(op, len(self.extrema))
         final = b.append(Op(ops.load, ref.dtype, at, replace(ref, state=f"final{number}"), (), op.loc, op))
         there, t = self.sweep.env[value], ref.dtype
@@ -367,7 +374,7 @@ class _Reverse:
             self.parallel(op)
             return
         begin, end = self.sweep.args(op)[:2]
-        self.loop(op, begin, turns(self.b, begin, end))
+        self.loop(op, begin, trip_count(self.b, begin, end))
 
     def while_(self, op: Op) -> None:
         if op not in self.relevant and op not in self.results:
@@ -467,7 +474,7 @@ class _Reverse:
         return results
 
     def parallel(self, op: Op) -> None:
-        """The reverse of a parallel loop is a parallel loop. Adjoints of values from outside meet in temporaries."""
+        """The reverse of a parallel loop is a parallel loop. Adjoints of live-in values are added up in temporaries."""
         b, outer = self.b, self.adjoints
         captured = self.captured(op)
         temps = []

@@ -1,4 +1,4 @@
-"""Segments: loops with small bodies note their carried values in every so many iterations only, and the reverse runs a segment again.
+"""Segments: loops with small bodies save their loop-carried values in every so many iterations only, and the reverse runs a segment again.
 
 Tape memory, and the traffic to it, falls by the length of a segment; within one the carried values are plain values, for it is unrolled. On
 GPUs memory is dear and arithmetic cheap: on an H200 the gradient of 512 steps of `v = sin(v) * 1.1 + 0.1` took 3.3 instead of 9 times its
@@ -26,7 +26,7 @@ class Segments:
     carried: int
 
     def of(self, loop: Op) -> int:
-        """How many iterations of ``loop`` are one segment; 1 if each is noted."""
+        """How many iterations of ``loop`` are one segment; 1 if the values of each are saved."""
         region = loop.regions[-1]
         fixed = 1 if loop.code is ops.for_ else 0
         carried = sum(p.type.n if isinstance(p.type, Vec) else 1 for p in region.params[fixed:])

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from spirograd.analysis.extents import extent_of, extents, nested
 from spirograd.analysis.sizes import size_of
-from spirograd.analysis.tapes import SIZES, counter, passing_of, sizes_of
+from spirograd.analysis.tapes import SIZES, counter, guard_of, sizes_of
 from spirograd.autodiff.derivative import Counting
-from spirograd.autodiff.gates import Gate, gates, noting, open_loops, passing_count
 from spirograd.autodiff.sweep import capacity_of, unsegmented
+from spirograd.autodiff.tape_guards import TapeGuard, guard_count, open_loops, tape_guards, with_counts
 from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import VOID, DType, i32
 from spirograd.base.sizes.nodes import Max, MaxOver, Size, needs_memory, walk
@@ -28,15 +28,15 @@ from spirograd.transforms.simplification.simplify import simplify
 def sizing(
     kernel: Kernel, ctx: PassContext, every: Mapping[int, int] | None = None
 ) -> tuple[Kernel, tuple[Counting, ...], tuple[Size | None, ...]]:
-    """Split a gradient kernel, in which loops note how often they run: the kernel, which checks instead that they do not run more often;
-    kernels that count what the host cannot know; and the capacities: expressions, or None where one of those kernels counts. ``every``:
-    how many iterations of a loop have one entry in its tapes, by the number of the capacity (1 where it is left out).
+    """Split a gradient kernel, in which loops record their trip counts: the kernel, which checks instead that these do not exceed the
+    capacities; kernels that count what the host cannot know; and the capacities: expressions, or None where one of those kernels counts.
+    ``every``: how many iterations of a loop have one entry in its tapes, by the number of the capacity (1 where it is left out).
 
     How many iterations there are of `open_loops` are sizes, too, with the numbers that follow those of capacities.
 
-    The host does not read memory of devices that run on their own, which would take a wait. If a size depends on memory there, all
-    are counted on the device, and handed over in an array: see `tapes.SIZES`. So they are if there are `gates`, on such devices; how many
-    iterations pass these are the last sizes.
+    On asynchronous devices the host reads no memory before a launch, because that would block. If a size depends on memory there, all
+    are counted on the device, and handed over in an array: see `tapes.SIZES`. The same holds if there are guards on such devices: the guard
+    counts are the last sizes.
 
     A count that does not change in the loops around it is taken outside of them, so that they need not run to be counted: the count may
     then be of a loop that is not reached, which only makes the tape larger.
@@ -47,29 +47,29 @@ def sizing(
     asynchronous = ctx.caps.target.asynchronous
     known = extents(kernel, TempKind.CAPACITY)
     unsure = _unsure(counts, known)
-    found = gates(kernel, known) if asynchronous else ()
+    found = tape_guards(kernel, known) if asynchronous else ()
     loops = dict(enumerate(open_loops(kernel, known, found), len(known)))
-    kernel, gated = noting(kernel, loops, dict(enumerate(found, len(known) + len(loops))))
+    kernel, guards = with_counts(kernel, loops, dict(enumerate(found, len(known) + len(loops))))
     known += tuple([extent_of(op, ()) for op in kernel.body.ops if _capacity(op) in loops])
     sizes = tuple([size if _is_quick(size, asynchronous) else None for size in known])
     main = _Checked(unsure, every or {}).kernel(kernel)
-    if asynchronous and (gated or None in sizes):
-        sizes += (None,) * len(gated)
-        stages = tuple([replace(c, kernel=_handing_over(c)) for c in _countings(kernel, list(range(len(sizes))), gated, ctx)])
+    if asynchronous and (guards or None in sizes):
+        sizes += (None,) * len(guards)
+        stages = tuple([replace(c, kernel=_handing_over(c)) for c in _countings(kernel, list(range(len(sizes))), guards, ctx)])
         return *_agreeing(replace(main, args=(*main.args, SIZES)), stages), sizes
     return *_agreeing(main, _countings(kernel, [k for k, size in enumerate(sizes) if size is None], {}, ctx)), sizes
 
 
 def _is_quick(size: Size | None, asynchronous: bool) -> bool:
-    """Whether the host is to evaluate ``size``: without a wait for the device, and without going over a range, which kernels do faster."""
+    """Whether the host is to evaluate ``size``: without blocking on the device, and without going over a range, which kernels do faster."""
     if size is None or (asynchronous and needs_memory(size)):
         return False
     return not any(isinstance(part, MaxOver) for part in walk(size))
 
 
 def _unsure(counts: Sequence[Op], known: Sequence[Size | None]) -> set[int]:
-    """The capacities, by number, that are not just what the one loop with this number notes, from what cannot change. ``known``: what they
-    are as expressions."""
+    """The capacities, by number, that are not just the trip count of the one loop with this number, computed from what cannot change.
+    ``known``: what they are as expressions."""
     sure: dict[int, bool] = {}
     for op in counts:
         number, own = _capacity(op), size_of(op.args[-1])
@@ -120,18 +120,18 @@ def _agreeing(main: Kernel, stages: tuple[Counting, ...]) -> tuple[Kernel, tuple
 
 
 def _capacity(op: Op) -> int | None:
-    """The number of the capacity that ``op`` notes; None if it is something else."""
-    return _noted(op, TempKind.CAPACITY)
+    """The number of the capacity that ``op`` raises; None if it does something else."""
+    return _updated(op, TempKind.CAPACITY)
 
 
-def _noted(op: Op, kind: TempKind) -> int | None:
+def _updated(op: Op, kind: TempKind) -> int | None:
     ref = ref_of(op)
     return ref.number if op.code is ops.atomic and isinstance(ref, TempRef) and ref.kind is kind else None
 
 
 class _Checked(Rewriter):
-    """Puts a check that there is room in the place of each note of a capacity that is among ``unsure``; of others the expression that
-    gives the room is that which is noted. What passes a gate claims a row."""
+    """Replaces each update of a capacity that is among ``unsure`` by a check against the capacity; the expressions of the others are
+    exactly what the loops compute. An iteration that passes a guard claims a thread slot."""
 
     def __init__(self, unsure: set[int], every: Mapping[int, int]) -> None:
         super().__init__()
@@ -144,40 +144,40 @@ class _Checked(Rewriter):
         return super().kernel(kernel)
 
     def _atomic(self, op: Op) -> Op | None:
-        number, passing = _capacity(op), _noted(op, TempKind.PASSING)
-        if passing is not None:
-            return self.b.emit(ops.claim, attr=counter(passing), type=i32)
+        number, guard = _capacity(op), _updated(op, TempKind.GUARD_COUNT)
+        if guard is not None:
+            return self.b.emit(ops.claim, attr=counter(guard), type=i32)
         if number is None:
             return self.copy(op)
         if number in self.unsure:
             b, demand, every = self.b, self.args(op)[-1], self.every.get(number, 1)
-            room = b.emit(ops.tape_word, attr=(TapeWord.CAPACITY, number), type=i32)
+            capacity = b.emit(ops.tape_word, attr=(TapeWord.CAPACITY, number), type=i32)
             counted = unsegmented(op.args[-1], every)
             told = b.emit(ops.mul, demand, b.const(every)) if counted is None else self.value(counted)
             t = told.type
             assert isinstance(t, DType)
             message = f"{self.name}: this loop makes {{0}} iterations, and its tapes have room for {{1}}"
             site = FaultSite("tape", message, (t, t), op.loc)
-            fitting = b.emit(ops.mul, b.cast(room, t), b.const(every, t))
-            b.emit(ops.check, b.emit(ops.le, demand, room), told, fitting, attr=site, type=VOID)
+            fitting = b.emit(ops.mul, b.cast(capacity, t), b.const(every, t))
+            b.emit(ops.check, b.emit(ops.le, demand, capacity), told, fitting, attr=site, type=VOID)
         return None
 
 
-def _countings(kernel: Kernel, wanted: list[int], gated: Mapping[int, Gate], ctx: PassContext) -> tuple[Counting, ...]:
-    """Kernels that count ``wanted``, one as a rule. A count that changes with what an outer loop carries takes that loop's tapes, and
-    so a kernel of its own, after the one that counts for these. ``gated``: the gates of the kernel, by number."""
+def _countings(kernel: Kernel, wanted: list[int], guards: Mapping[int, TapeGuard], ctx: PassContext) -> tuple[Counting, ...]:
+    """Kernels that count ``wanted``, one as a rule. A count that changes with a loop-carried value of an outer loop takes that loop's
+    tapes, and so a kernel of its own, after the one that counts for these. ``guards``: the guards of the kernel, by number."""
     if not wanted:
         return ()
-    made = _counting(kernel, wanted, gated, ctx)
+    made = _counting(kernel, wanted, guards, ctx)
     if not _sizes_used(made):
         return (Counting(made, tuple(wanted)),)
-    needed = {k: _sizes_used(_counting(kernel, [k], gated, ctx)) & set(wanted) for k in wanted}
+    needed = {k: _sizes_used(_counting(kernel, [k], guards, ctx)) & set(wanted) for k in wanted}
     stages = []
     while needed:
         ready = [k for k, others in needed.items() if not others & needed.keys()]
         if not ready:
             raise AssertionError(f"the capacities {sorted(needed)} of {kernel.name} wait for each other")
-        stages.append(Counting(_counting(kernel, ready, gated, ctx), tuple(ready)))
+        stages.append(Counting(_counting(kernel, ready, guards, ctx), tuple(ready)))
         for k in ready:
             del needed[k]
     return tuple(stages)
@@ -186,38 +186,38 @@ def _countings(kernel: Kernel, wanted: list[int], gated: Mapping[int, Gate], ctx
 def _sizes_used(kernel: Kernel) -> set[int]:
     """The numbers of the sizes that the tapes of ``kernel`` are placed by."""
     tapes = {op.attr for op in kernel.walk() if op.code is ops.load and isinstance(op.attr, TapeRef)}
-    claims = {passing_of(op) for op in kernel.walk() if op.code is ops.claim}
+    claims = {guard_of(op) for op in kernel.walk() if op.code is ops.claim}
     return {tape.capacity for tape in tapes} | {tape.rows for tape in tapes if tape.rows is not None} | claims
 
 
-def _counting(kernel: Kernel, wanted: Sequence[int], gated: Mapping[int, Gate], ctx: PassContext) -> Kernel:
+def _counting(kernel: Kernel, wanted: Sequence[int], guards: Mapping[int, TapeGuard], ctx: PassContext) -> Kernel:
     """The kernel that counts: nothing of ``kernel`` but what the counts ``wanted`` depend on."""
     kept: set[Ref] = set()
     while True:
-        bare = simplify(_Bare(frozenset(wanted), gated, kept).kernel(kernel), ctx)
+        bare = simplify(_Bare(frozenset(wanted), guards, kept).kernel(kernel), ctx)
         read = {op.attr for op in bare.walk() if op.code is ops.load and isinstance(op.attr, (TempRef, TapeRef))}
         if read <= kept:
             break
         kept |= read
     hoisted = _Hoist(bare).kernel(bare)
-    refs = tuple([passing_count(k) if k in gated else capacity_of(k) for k in wanted])
+    refs = tuple([guard_count(k) if k in guards else capacity_of(k) for k in wanted])
     b = Builder()
     b.begin()
     for k, ref in zip(wanted, refs):
-        b.store(ref, b.const(0 if k in gated else 1))
+        b.store(ref, b.const(0 if k in guards else 1))
     start = b.end()
     body = Region((), (*start.ops[:-1], *hoisted.body.ops))
     return simplify(Kernel(f"{kernel.name}_sizes", kernel.args, body, refs, kernel.loc), ctx)
 
 
 class _Bare(Rewriter):
-    """Leaves out all effects but those on the memories ``kept``, private to a launch, and the notes of the sizes ``wanted``. What passes
-    a gate to tapes that are kept claims a row."""
+    """Leaves out all effects but those on the memories ``kept``, private to a launch, and the updates of the sizes ``wanted``. An
+    iteration that passes a guard of tapes that are kept claims a thread slot."""
 
-    def __init__(self, wanted: frozenset[int], gated: Mapping[int, Gate], kept: set[Ref]) -> None:
+    def __init__(self, wanted: frozenset[int], guards: Mapping[int, TapeGuard], kept: set[Ref]) -> None:
         super().__init__()
         self.wanted = wanted
-        self.gated = gated
+        self.guards = guards
         self.kept = kept
         self.handlers = dict.fromkeys((ops.store, ops.atomic, ops.cas), self._write)
         self.handlers |= dict.fromkeys((ops.check, ops.print_), self._drop)
@@ -226,12 +226,12 @@ class _Bare(Rewriter):
         return None
 
     def _write(self, op: Op) -> Op | None:
-        capacity, passing = _capacity(op), _noted(op, TempKind.PASSING)
-        if capacity in self.wanted or passing in self.wanted:
+        capacity, guard = _capacity(op), _updated(op, TempKind.GUARD_COUNT)
+        if capacity in self.wanted or guard in self.wanted:
             return self.copy(op)
-        if passing is not None and self.gated[passing].tapes & self.kept:
-            return self.b.emit(ops.claim, attr=counter(passing), type=i32)
-        if capacity is not None or passing is not None:
+        if guard is not None and self.guards[guard].tapes & self.kept:
+            return self.b.emit(ops.claim, attr=counter(guard), type=i32)
+        if capacity is not None or guard is not None:
             return None
         if ref_of(op) in self.kept:
             return self.copy(op)
@@ -240,13 +240,13 @@ class _Bare(Rewriter):
 
 
 class _Hoist(Rewriter):
-    """Moves each note of a capacity out of the loops that do not change it, with the operations that it takes: pure ones,
+    """Moves each update of a capacity out of the loops that do not change it, with the operations that it takes: pure ones,
     and loads of single elements of fields. Below branches they stay: elsewhere a count may be any number."""
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__()
         self.level: dict[Op, int] = {}  # value -> how many operations must be around it
-        self.moved: dict[Op, list[Op]] = {}  # operation -> notes that go in front of it
+        self.moved: dict[Op, list[Op]] = {}  # operation -> updates that go in front of it
         self.gone: set[Op] = set()
         for op, around in nested(kernel.body, ()):
             for region in op.regions:
@@ -260,10 +260,10 @@ class _Hoist(Rewriter):
                 self.gone.add(op)
 
     def visit(self, op: Op) -> None:
-        for note in self.moved.get(op, ()):
+        for update in self.moved.get(op, ()):
             copies: dict[Op, Op] = {}
-            args = tuple([self._outside(a, copies) for a in note.args])
-            self.b.append(Op(note.code, note.type, args, note.attr, (), note.loc))
+            args = tuple([self._outside(a, copies) for a in update.args])
+            self.b.append(Op(update.code, update.type, args, update.attr, (), update.loc))
         if op not in self.gone:
             super().visit(op)
 

@@ -17,7 +17,7 @@ from spirograd.transforms.checks.space_limits import is_space_check
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """How the reverse of a loop finds what the forward sweep left: ``tapes`` of its carried values, ``count`` of iterations if it is a
+    """How the reverse of a loop finds what the forward sweep left: ``tapes`` of its loop-carried values, ``count`` of iterations if it is a
     `while`. ``loop`` is the primal loop. ``segment``: so many iterations have one entry."""
 
     loop: Op
@@ -48,10 +48,10 @@ def counter_for(caps: Capabilities) -> Counter:
 class Sweep:
     """Emits primal operations again. ``env``: primal value -> what it is now.
 
-    ``record``: note the carried values of the loops that stand directly in the region, at the start of each iteration. Effects on outer
-    memory, prints and checks are left out, except for checks of the sizes of index spaces, which bound loops of the reverse too.
-    Effects on temporaries stay while ``fresh`` (the first sweep over the body of the kernel): they are private to a launch, but must not
-    be done twice.
+    ``record``: save the loop-carried values of the loops that stand directly in the region, at the start of each iteration. Effects on
+    outer memory, prints and checks are left out, except for checks of the sizes of index spaces, which bound loops of the reverse too.
+    Effects on temporaries stay while ``fresh`` (the first sweep over the body of the kernel): they are private to a launch, but must not be
+    done twice.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Sweep:
         if isinstance(ref, TempRef) and self.fresh and ref not in self.returns:
             self.clone(op)
         elif op.code is not ops.store:
-            # Its old value is gone. If anything turns out to need it, this load tells; see `memory.old_values`.
+            # Its old value is gone. This load marks a use of it; see `memory_states.old_values`.
             assert isinstance(op.type, DType)
             self.lost += 1
             old = TempRef(f"old{self.lost}", op.type, kind=TempKind.OLD_VALUE, number=self.lost)
@@ -142,7 +142,7 @@ class Sweep:
             region = self.region(op.regions[0])
         else:
             recording = self.recordings[op] = Recording(op, self.declare(op, carried), None, self.segment_length(op))
-            self.note_count(turns(self.b, begin, end), recording)
+            self.require_entries(trip_count(self.b, begin, end), recording)
             region = self.recording(op.regions[0], recording, lambda params: self.b.emit(ops.sub, params[0], begin, attr="nsw"))
         self.b.loc = op.loc
         attr = op.attr if self.b.depth == 1 else LoopAttr(name=op.attr.name)
@@ -166,23 +166,23 @@ class Sweep:
         count = self.b.emit(ops.result, loop, attr=len(initial) - 1, type=self.counter.dtype)
         self.env[op] = loop
         self.recordings[op] = replace(recording, count=count)
-        self.note_count(count, recording)
+        self.require_entries(count, recording)
 
     def recording(self, region: Region, recording: Recording, number: Callable[[tuple[Op, ...]], Op], counted: bool = False) -> Region:
-        """A copy of the body of a loop that notes its carried values first. ``counted``: it carries the number of the iteration, too."""
+        """A copy of the body of a loop that saves its loop-carried values first. ``counted``: the number of the iteration is one, too."""
         b = self.b
         params = b.begin(*[p.type for p in region.params], *([self.counter.dtype] if counted else []))
         self.env.update(zip(region.params, params))
         iteration = number(params)
         values = region.params[len(region.params) - len(recording.tapes) :]
         if recording.segment == 1:
-            self.note(recording.tapes, values, iteration)
+            self.save(recording.tapes, values, iteration)
         elif recording.tapes:
             assert isinstance(iteration.type, DType)
             within = b.emit(ops.and_, iteration, b.const(recording.segment - 1, iteration.type))
             first = b.emit(ops.eq, within, b.const(0, iteration.type))
             b.begin()
-            self.note(recording.tapes, values, b.emit(ops.shr, iteration, b.const(recording.segment.bit_length() - 1, iteration.type)))
+            self.save(recording.tapes, values, b.emit(ops.shr, iteration, b.const(recording.segment.bit_length() - 1, iteration.type)))
             then = b.end()
             b.begin()
             b.if_(first, then, b.end())
@@ -198,43 +198,43 @@ class Sweep:
     # --- tapes -----------------------------------------------------------------------------------------------------------
 
     def declare(self, loop: Op, carried: Sequence[Op]) -> tuple[TapeRef, ...]:
-        """A tape for each carried value."""
+        """A tape for each loop-carried value."""
         tapes = []
         for value in carried:
             width = value.type.n if isinstance(value.type, Vec) else 1
-            tape = TapeRef(f"tape{len(self.tapes)}", noted_type(value.type), width, len(self.loops))
+            tape = TapeRef(f"tape{len(self.tapes)}", saved_type(value.type), width, len(self.loops))
             self.tapes[tape] = value
             tapes.append(tape)
         self.loops.append(loop.loc)
         return tuple(tapes)
 
-    def note(self, tapes: Sequence[TapeRef], values: Sequence[Op], entry: Op) -> None:
+    def save(self, tapes: Sequence[TapeRef], values: Sequence[Op], entry: Op) -> None:
         """Store primal ``values`` as one entry of their tapes."""
         b, entry = self.b, _index(self.b, entry)
         for tape, value in zip(tapes, values):
             for k, part in enumerate(entries(b, self.env[value])):
-                b.store(tape, entry, b.const(k), noted(b, part))
+                b.store(tape, entry, b.const(k), to_saved(b, part))
 
-    def note_count(self, count: Op, recording: Recording) -> None:
-        """Note how many entries the tapes of a loop must hold; see `sizing`."""
+    def require_entries(self, count: Op, recording: Recording) -> None:
+        """Raise the capacity of the tapes of a loop to what ``count`` iterations take; see `sizing`."""
         b, tapes = self.b, recording.tapes
         if not tapes:
             return
         b.atomic("max", capacity_of(tapes[0].capacity), as_entries(b, segments(b, count, recording.segment)))
 
     def recall(self, tape: TapeRef, iteration: Op) -> Op:
-        """The value that was noted in an iteration."""
+        """The value that was saved in an iteration."""
         b, t, entry = self.b, self.tapes[tape].type, _index(self.b, iteration)
         parts = [b.load(tape, entry, b.const(k)) for k in range(tape.width)]
-        return whole(b, t, [recalled(b, part, element(t)) for part in parts])
+        return whole(b, t, [from_saved(b, part, element(t)) for part in parts])
 
 
 def capacity_of(number: int) -> TempRef:
-    """Where the entries that tapes with capacity ``number`` must hold are noted."""
+    """The temporary with the number of entries that tapes with capacity ``number`` must hold."""
     return TempRef(f"capacity{number}", i32, kind=TempKind.CAPACITY, number=number)
 
 
-def turns(b: Builder, begin: Op, end: Op) -> Op:
+def trip_count(b: Builder, begin: Op, end: Op) -> Op:
     """The trip count of a loop, which may be 0; in the unsigned type of the bounds unless their own surely holds it. The plain difference
     of bounds would wrap to a positive number if they lie far apart the other way round."""
     t = begin.type
@@ -279,7 +279,7 @@ def unsegmented(entries: Op, length: int) -> Op | None:
     return None if whole_ones is None else whole_ones.args[0]
 
 
-def noted_type(t: Type) -> DType:
+def saved_type(t: Type) -> DType:
     """The type of a tape for values of type ``t``: all devices have memory of 32 and 64 bits."""
     scalar = element(t)
     if scalar.is_float:
@@ -287,13 +287,13 @@ def noted_type(t: Type) -> DType:
     return i64 if scalar.bits == 64 else i32
 
 
-def noted(b: Builder, value: Op) -> Op:
-    """A scalar as it is noted."""
-    return b.cast(value, noted_type(value.type))
+def to_saved(b: Builder, value: Op) -> Op:
+    """A scalar as a tape holds it."""
+    return b.cast(value, saved_type(value.type))
 
 
-def recalled(b: Builder, value: Op, t: DType) -> Op:
-    """A scalar of type ``t`` from what was noted; casts between integers wrap, so nothing is lost."""
+def from_saved(b: Builder, value: Op, t: DType) -> Op:
+    """A scalar of type ``t`` from what a tape holds; casts between integers wrap, so nothing is lost."""
     return b.cast(value, t)
 
 

@@ -61,6 +61,6 @@ def store_temp(b: Builder, ref: TempRef, value: Op) -> None:
 
 
 def add_temp(b: Builder, ref: TempRef, value: Op) -> None:
-    """Add to a temporary, atomically: iterations of a parallel loop meet there."""
+    """Add to a temporary, atomically: iterations of a parallel loop share it."""
     for at, part in zip(places(b, ref), entries(b, value)):
         b.atomic("add", ref, *at, part)

@@ -28,7 +28,7 @@ class Slot:
     ``"tape_base"`` where tape ``index`` begins in it, in elements (i32)
     ``"tape_pitch"`` elements (i32) from one entry of tape ``index`` to the next, or, where rows lie one after the other, from row to row
     ``"tape_capacity"`` entries (i32, at least 1) of the tapes with capacity number ``index``
-    ``"tape_room"`` 32-bit words (i32) of the memory of tapes, for launches that place their tapes on the device
+    ``"tape_heap_words"`` 32-bit words (i32) of the memory of tapes, for launches that place their tapes on the device
     ``"tape_rows"`` invocations (i32) of task number ``index``, for the same; where rows lie one after the other, its rows (at least 1)
     ``"seed"``   random seed of this launch (u32)            ``"launch"`` number of this launch (u32), for prints and faults
     ``offset`` is the byte offset in the block (naturally aligned: 8-byte entries first).

@@ -31,7 +31,7 @@ class DType:
         return self.name
 
     def __call__(self, value: Any) -> Any:
-        """Convert ``value`` to this type: a cast in a kernel, a NumPy conversion outside of one."""
+        """Convert ``value`` to this type: a cast in a kernel, the same conversion of a number outside of one."""
         convert = getattr(value, "__sg_cast__", None)
         if convert is not None:
             return convert(self)
@@ -39,8 +39,33 @@ class DType:
             traced = _trace_constant(value, self)
             if traced is not None:
                 return traced
+        if self.is_int and isinstance(value, (int, float)):
+            return self.integer(value)
+        return self.array(value)[()].item()
+
+    def integer(self, value: int | float) -> int:
+        """A number as this integer type: integers wrap, floats are truncated and saturate, NaN gives 0."""
+        low, high = int(self.min), int(self.max)
+        if isinstance(value, float):
+            if value != value:
+                return 0
+            return high if value >= high else low if value <= low else int(value)
+        return value if low <= value <= high else (value - low) % (1 << self.bits) + low
+
+    def array(self, values: Any) -> Any:
+        """``values`` as a NumPy array of this type, each converted as a kernel does; the array itself if it has this type."""
+        given = np.asarray(values)
+        if self.is_int and given.dtype.kind == "O":  # integers of more than 64 bits
+            return np.array([self.integer(v) for v in given.ravel().tolist()], self.np).reshape(given.shape)
         with np.errstate(all="ignore"):
-            return np.asarray(value).astype(self.np)[()].item()
+            if not self.is_int or given.dtype.kind != "f":
+                return given.astype(self.np, copy=False)
+            # The largest integers of 64 bits round up to a power of two, which saturates, too.
+            low, high = given.dtype.type(self.min), given.dtype.type(self.max)
+            inside = (given > low) & (given < high)
+            out = np.where(inside, given, 0).astype(self.np)
+        out[given >= high], out[given <= low] = self.max, self.min
+        return out
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         return (by_name, (self.name,))

@@ -1,6 +1,6 @@
 """How launches with tapes are described and laid out: the words of a launch and their order, and where each tape begins.
 
-A row is what one invocation of a task needs at a time: its tapes of floats, then its tapes of integers, and in both what has 64 bits
+A row is the thread slot of one invocation of a task: its tapes of floats, then its tapes of integers, and in both what has 64 bits
 first. Rows lie side by side: an entry of all rows, then the next entry; the distance between entries is the pitch. The tapes of a task
 that all its invocations use form one group with one pitch, those whose rows are claimed another group, which follows it. Serial tasks
 share one row, which comes first. Tasks run one after the other, so all others begin behind it.
@@ -30,13 +30,14 @@ TAPE_PADDING = 32
 
 
 class TapeWord(str, Enum):
-    """What a launch says about its tapes: kinds of `Slot`, each an i32, in their order in the argument block and in `TapeWords.flat`."""
+    """What a launch hands over about its tapes: kinds of `Slot`, each an i32, in their order in the argument block and in
+    `TapeWords.flat`."""
 
     BASE = "tape_base"
     PITCH = "tape_pitch"
     CAPACITY = "tape_capacity"
     CLAIMS = "tape_claims"
-    ROOM = "tape_room"
+    HEAP_WORDS = "tape_heap_words"
     ROWS = "tape_rows"
 
     # As plain strings, whatever the version of Python makes of an Enum of strings.
@@ -51,13 +52,13 @@ PLACED = (*ADDRESSING, TapeWord.CAPACITY, TapeWord.CLAIMS)
 
 @dataclass(slots=True)
 class TapeWords:
-    """The words of one launch, by kind; each kind by number. A kernel that places its tapes itself takes ``room`` and ``rows`` only, all
-    others take no ``room``."""
+    """The words of one launch, by kind; each kind by number. A kernel that places its tapes itself takes ``heap_words`` and ``rows`` only,
+    all others take no ``heap_words``."""
 
     bases: tuple[int, ...] = ()
     pitches: tuple[int, ...] = ()
     capacities: tuple[int, ...] = ()
-    room: tuple[int, ...] = ()
+    heap_words: tuple[int, ...] = ()
     rows: tuple[int, ...] = ()
 
     def flat(self, address: int) -> tuple[int, ...]:
@@ -65,12 +66,12 @@ class TapeWords:
         return (address, *chain.from_iterable(_in_order(self)))
 
 
-# The fields of `TapeWords`; claims are what a launch never says itself.
+# The fields of `TapeWords`: claims are counted on the device, so a launch never has them.
 _FIELDS = {
     TapeWord.BASE: "bases",
     TapeWord.PITCH: "pitches",
     TapeWord.CAPACITY: "capacities",
-    TapeWord.ROOM: "room",
+    TapeWord.HEAP_WORDS: "heap_words",
     TapeWord.ROWS: "rows",
 }
 _in_order = operator.attrgetter(*[_FIELDS[kind] for kind in TapeWord if kind in _FIELDS])
@@ -80,7 +81,7 @@ def word_places(kernel: CompiledKernel) -> dict[tuple[str, int], int]:
     """Where in `TapeWords.flat` each entry of the argument block of ``kernel`` is, by kind and number of the `Slot`."""
     counts = {TapeWord.ROWS: len(kernel.tasks)}
     if any(task.places for task in kernel.tasks):
-        counts[TapeWord.ROOM] = 1
+        counts[TapeWord.HEAP_WORDS] = 1
     else:
         counts |= {TapeWord.BASE: len(kernel.tapes), TapeWord.PITCH: len(kernel.tapes), TapeWord.CAPACITY: kernel.capacities}
     words = ((kind.value, number) for kind in TapeWord for number in range(counts.get(kind, 0)))
@@ -168,11 +169,11 @@ class Rows(Generic[T]):
 
 @dataclass(slots=True)
 class Layout(Generic[T]):
-    """Lays out tapes. ``room``, where numbers have 32 bits: words that there are at most; a longer row counts as some length above that, so
-    that no number wraps. ``capacity`` of tapes and ``count`` of invocations: by number of the size."""
+    """Lays out tapes. ``heap_words``, where numbers have 32 bits: words that there are at most; a longer row counts as some length above
+    that, so that no number wraps. ``capacity`` of tapes and ``count`` of invocations: by number of the size."""
 
     by: Arithmetic[T]
-    room: T | None
+    heap_words: T | None
     capacity: Callable[[int], T]
     count: Callable[[int], T]
 
@@ -183,17 +184,17 @@ class Layout(Generic[T]):
 
     def group(self, tapes: Numbered, even: bool) -> Group[T]:
         """One row of ``tapes``. ``even``: integers begin at an even word and rows have even lengths, where pitches do not see to it."""
-        by, room = self.by, self.room
+        by, heap_words = self.by, self.heap_words
         offsets, ends, end = {}, [], by.const(0)
-        most = None if room is None else by.add(room, by.const(2))
+        most = None if heap_words is None else by.add(heap_words, by.const(2))
         ordered = tapes if len(tapes) == 1 else sorted(tapes, key=_size, reverse=True)
         for floats in (True, False):
             for n, tape in ordered:
                 if tape.dtype.is_float is floats:
                     offsets[n], size, entries = end, tape.words, self.capacity(tape.capacity)
-                    if room is not None:
+                    if heap_words is not None:
                         # More entries than this do not fit anyway.
-                        entries = by.min(entries, by.add(by.div(room, by.const(size)), by.const(1)))
+                        entries = by.min(entries, by.add(by.div(heap_words, by.const(size)), by.const(1)))
                     end = by.add(end, by.mul(entries, by.const(size)))
                     end = end if most is None else by.min(end, most)
             end = self._even(end) if even else end
@@ -203,7 +204,7 @@ class Layout(Generic[T]):
     def row_words(self, groups: Sequence[Group[T]]) -> T:
         """What one row of each group takes."""
         by = self.by
-        most = None if self.room is None else by.add(self.room, by.const(2))
+        most = None if self.heap_words is None else by.add(self.heap_words, by.const(2))
         words = by.const(0)
         for group in groups:
             words = by.add(words, group.words)
@@ -248,8 +249,8 @@ class Layout(Generic[T]):
         fewer = by.select(many, by.sub(shared, by.const(TAPE_PADDING)), shared)
         pitches = [by.select(enough, pitch, shared) for pitch in pitches]
         # Any number of invocations may run where each finds a row by claiming one.
-        everybody = asked if groups[0].claimed else by.min(even[0], asked)
-        return Rows(needed, pitches, enough, fewer, by.select(enough, everybody, by.min(fewer, asked)))
+        limit = asked if groups[0].claimed else by.min(even[0], asked)
+        return Rows(needed, pitches, enough, fewer, by.select(enough, limit, by.min(fewer, asked)))
 
     def bases(self, group: Group[T], pitch: T, first: T) -> Iterator[tuple[int, T]]:
         """Where each tape begins, by number, in elements of the tape, if the group begins at word ``first``."""

@@ -29,8 +29,8 @@ class Target:
     rows_by_thread: bool = False
     # Elementary functions of f64 come from a library that the code is linked with.
     f64_math_library: bool = False
-    # Elementary functions of f32 are instructions, good to a few units in the last place but for the inverse trigonometric ones.
-    f32_math_instructions: bool = False
+    # `fma` rounds once, and arithmetic of f64 may be slow: invocations branch to avoid it.
+    fused_multiply_add: bool = False
     # Sums of f32 are accumulated in f64, which costs nothing.
     wide_sums: bool = False
 
@@ -38,7 +38,7 @@ class Target:
 TARGETS = {
     "interpreter": Target(Generator.INTERPRETER),
     "cpu": Target(Generator.LLVM, rows_by_thread=True, f64_math_library=True, wide_sums=True),
-    "vulkan": Target(Generator.SPIRV, asynchronous=True, invocations=True, f32_math_instructions=True),
-    "wgpu": Target(Generator.SPIRV, asynchronous=True, invocations=True, f32_math_instructions=True),
-    "cuda": Target(Generator.PTX, asynchronous=True, invocations=True),
+    "vulkan": Target(Generator.SPIRV, asynchronous=True, invocations=True),
+    "wgpu": Target(Generator.SPIRV, asynchronous=True, invocations=True),
+    "cuda": Target(Generator.PTX, asynchronous=True, invocations=True, fused_multiply_add=True),
 }

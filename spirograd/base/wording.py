@@ -24,4 +24,7 @@ def with_article(noun: str) -> str:
 
 def over_limit(nbytes: int, used: int, limit: int) -> str:
     """The message for an allocation beyond the option `device_memory_GB`."""
-    return f"cannot allocate {nbytes} bytes: {used} of the {limit} bytes that the option `device_memory_GB` allows are in use"
+    return (
+        f"cannot allocate {nbytes} bytes: {used} of the {limit} bytes that the option `device_memory_GB` allows are in use; "
+        "raise it, or use less memory"
+    )

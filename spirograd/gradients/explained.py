@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from spirograd.autodiff.derivative import Derivative, Need, Record
+from spirograd.autodiff.derivative import Derivative, Record, Residual
 from spirograd.base.loc import Loc
 from spirograd.base.sizes.nodes import needs_memory
 from spirograd.base.sizes.text import count_text
@@ -27,14 +27,14 @@ def _lines(derivative: Derivative) -> Iterator[str]:
     yield from _section("takes the gradients of", [f"{name_of(p.ref)}{_at(p.loc)}" for p in derivative.active_outputs], "nothing")
     yield from _section("adds to the gradients of", [f"{name_of(p.ref)}{_at(p.loc)}" for p in derivative.active_inputs], "nothing")
     names = names_in_sizes(derivative)
-    yield from _section("records", [f"{_record(r)}; {_room(r, derivative, names)}" for r in derivative.records], "nothing")
+    yield from _section("records", [f"{_record(r)}; {_capacity(r, derivative, names)}" for r in derivative.records], "nothing")
     again = [f"{counted(count, 'operation')}{_of_loop(loop)}" for loop, count in derivative.recomputed]
     yield from _section("runs again", again)
-    logging = derivative.logging
-    logs = logging.logs if logging is not None else ()
-    yield from _section("reads", [_need(need) for need in derivative.needs if need.ref not in logs])
-    if logging is not None:
-        yield from _section("has the kernel note, under a tape", [_need(need) for need in logging.loads])
+    saving = derivative.saving
+    buffers = saving.buffers if saving is not None else ()
+    yield from _section("reads", [_residual(residual) for residual in derivative.residuals if residual.ref not in buffers])
+    if saving is not None:
+        yield from _section("has the kernel save, under a tape", [_residual(residual) for residual in saving.loads])
     yield from _section("gradients end at", [f"{name_of(p.ref)}{_at(p.loc)}, which has no gradient" for p in derivative.inactive_writes])
     yield from _section("takes no gradients back to", [f"{name_of(p.ref)}{_at(p.loc)}, which has none" for p in derivative.inactive_reads])
 
@@ -47,12 +47,12 @@ def _section(title: str, items: Iterable[str], empty: str | None = None) -> Iter
 
 
 def _record(record: Record) -> str:
-    how_often = "an iteration" if record.every == 1 else f"for each {record.every} iterations"
-    return f"{record.what}{_of_loop(record.loop)}: {counted(record.bytes, 'byte')} {how_often}, {record.why}"
+    per = "an iteration" if record.every == 1 else f"for each {record.every} iterations"
+    return f"{record.what}{_of_loop(record.loop)}: {counted(record.bytes, 'byte')} {per}, {record.why}"
 
 
-def _room(record: Record, derivative: Derivative, names: Mapping[tuple[str, int], str]) -> str:
-    """How many iterations have room, and how that is found."""
+def _capacity(record: Record, derivative: Derivative, names: Mapping[tuple[str, int], str]) -> str:
+    """The capacity of a tape, and how it is found."""
     size, capacity = record.entries, derivative.capacities[record.tape.capacity]
     what = "iterations" if record.every == 1 else "entries"
     if capacity is None:
@@ -63,14 +63,14 @@ def _room(record: Record, derivative: Derivative, names: Mapping[tuple[str, int]
 
 def names_in_sizes(derivative: Derivative) -> dict[tuple[str, int], str]:
     """What sizes call memory and arguments."""
-    read = {("field", need.ref.key): need.ref.name for need in derivative.needs if isinstance(need.ref, FieldRef)}
+    read = {("field", residual.ref.key): residual.ref.name for residual in derivative.residuals if isinstance(residual.ref, FieldRef)}
     return {**read, **size_names(derivative.kernel, *[counting.kernel for counting in derivative.sizing])}
 
 
-def _need(need: Need) -> str:
-    state = "as it was before the kernel" if need.when == "before" else "as the kernel leaves it"
-    overwritten = f" (overwritten at {need.overwritten})" if need.overwritten is not None else ""
-    return f"{name_of(need.ref)}{_at(need.loc)} {state}{overwritten}"
+def _residual(residual: Residual) -> str:
+    state = "as it was before the kernel" if residual.when == "before" else "as the kernel leaves it"
+    overwritten = f" (overwritten at {residual.overwritten})" if residual.overwritten is not None else ""
+    return f"{name_of(residual.ref)}{_at(residual.loc)} {state}{overwritten}"
 
 
 def _at(loc: Loc | None) -> str:

@@ -132,8 +132,8 @@ def memory_plan(label: str, derivative: Derivative, compiled: CompiledKernel, fo
         return MemoryPlan(label, note=note)
     names = names_in_sizes(derivative)
     records = {record.tape.name: record for record in derivative.records}
-    tasks = [_task(share, compiled.tapes, records, derivative.capacities, names, forecast) for share in forecast.cut.shares]
-    return MemoryPlan(label, tuple(tasks), forecast.cut.nbytes, forecast.heap, forecast.budget)
+    tasks = [_task(share, compiled.tapes, records, derivative.capacities, names, forecast) for share in forecast.heap_plan.shares]
+    return MemoryPlan(label, tuple(tasks), forecast.heap_plan.nbytes, forecast.heap, forecast.budget)
 
 
 def _task(

@@ -18,7 +18,7 @@ from spirograd.runtime.allocations import Allocation
 from spirograd.runtime.device import Fetch
 from spirograd.runtime.freshness import Freshness
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
-from spirograd.runtime.tapes import UNKNOWN, Cut, TapeSizes, TapesTooLarge
+from spirograd.runtime.tapes import UNKNOWN, HeapPlan, TapeSizes, TapesTooLarge
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Forecast:
     """How a launch would use the heap of tapes. ``entries`` of the tapes of each capacity, by number, and in which way they were found
     ("known" to the host, "counted", "reused"); ``heap``: the bytes that it has by now, ``budget``: that it may have."""
 
-    cut: Cut
+    heap_plan: HeapPlan
     entries: tuple[int, ...]
     ways: tuple[str, ...]
     heap: int
@@ -72,12 +72,12 @@ class DerivativePlan:
     @property
     def tape_bytes(self) -> int:
         """The memory that the tapes of the last launch took, in bytes. Waits for it where only the device knows."""
-        if self._there is None or self.main.last_cut is None:
+        if self._there is None or self.main.last_heap_plan is None:
             return self.main.tape_bytes
         with self._launcher.lock:
             if not self._certain:
                 self._ask()
-            return self._launcher.tapes.used(self.compiled, self.main.last_cut, self.capacities).nbytes
+            return self._launcher.tapes.used(self.compiled, self.main.last_heap_plan, self.capacities).nbytes
 
     def launch(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None = None) -> None:
         """Run it. Arguments as of `LaunchPlan.launch`. Waits if iterations have to be counted on the host, else once."""
@@ -119,11 +119,11 @@ class DerivativePlan:
             else:
                 entries = self._with_room(self.capacities if reused else self._find(scalars, arrays, trees, drawn))
             try:
-                cut = self.main.plan_tapes(scalars, arrays, entries)
+                heap_plan = self.main.plan_tapes(scalars, arrays, entries)
             except TapesTooLarge as error:
                 raise self._located(error) from None
             ways = tuple(["reused" if reused else "known" if size is not None else "counted" for size in self._sizes])
-            return Forecast(cut, entries, ways, heap.nbytes, heap.most)
+            return Forecast(heap_plan, entries, ways, heap.nbytes, heap.most)
 
     def _located(self, error: TapesTooLarge) -> OutOfDeviceMemory:
         """``error`` with the line of the loop."""
@@ -148,7 +148,7 @@ class DerivativePlan:
         self.main.launch(scalars, arrays, trees, self._sized, drawn)
 
     def _with_room(self, capacities: Sequence[int]) -> tuple[int, ...]:
-        """Capacities with room to spare, where only running the loop could tell them: a `while` may take a few turns more in another
+        """Capacities with room to spare, where only running the loop could tell them: a `while` may take a few iterations more in another
         kernel, whose functions round otherwise."""
         return tuple([n if k in self._exact else n + n // 4 + 16 for k, n in enumerate(capacities)])
 
@@ -189,7 +189,7 @@ class DerivativePlan:
             self.capacities = tuple(self._evaluated(scalars, arrays, trees, before))
         heap.sized["counted" if resized else "reused"] += 1
         for plan in (*self.sizing, self.main) if resized else (self.main,):
-            if resized and self._blind and plan.compiled.tapes and (first or not heap.spares(plan.last_cut)):
+            if resized and self._blind and plan.compiled.tapes and (first or not heap.spares(plan.last_heap_plan)):
                 self._learn()
             if plan is self.main and not self._certain and self._fetched is None:
                 self._fetched = self._fetch()  # one at a time: more would cost more, and tell little more
@@ -202,8 +202,8 @@ class DerivativePlan:
                     raise
                 self._learn()  # it may be an earlier launch that needed so much
                 plan.launch(scalars, arrays, trees, TapeSizes(self.capacities, resized, self._certain), drawn)
-            if heap.telling and plan.last_cut is not None:
-                heap.note(plan.compiled, plan.last_cut, self._fetch())
+            if heap.telling and plan.last_heap_plan is not None:
+                heap.report(plan.compiled, plan.last_heap_plan, self._fetch())
             if plan is not self.main:
                 self._certain, self._outdated = False, True
 

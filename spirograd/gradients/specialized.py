@@ -52,18 +52,18 @@ class SpecializedDerivative:
         self._session = session
         self._plan: DerivativePlan | None = None
         self.trees = trees_of(self.fields.values(), self)
-        logs = self.derivative.logging.logs if self.derivative.logging is not None else ()
-        own = self.derivative.kernel.args[len(specialization.kernel.args) + len(logs) :]
+        buffers = self.derivative.saving.buffers if self.derivative.saving is not None else ()
+        own = self.derivative.kernel.args[len(specialization.kernel.args) + len(buffers) :]
         self.returned = [arg.returned for arg in own if isinstance(arg, ScalarArg) and arg.returned is not None]
         # What the derivative reads of memory that others see.
-        self.needs = tuple(need for need in self.derivative.needs if need.ref not in logs)
+        self.residuals = tuple(residual for residual in self.derivative.residuals if residual.ref not in buffers)
         # Whether it does anything: kernels that store numbers only have it set gradients to zero.
         self.acts = any(op.code.effect in ("write", "atomic") and _role(op) == self.role for op in self.derivative.kernel.walk())
         self._checked = self._warned = False
         written = self.derivative.writes if mode == "reverse" else ()
         self._written = {w.ref.arg: w.loc for w in written if isinstance(w.ref, ArrayRef)}
         self.footprint: Any = None  # what a tape knows of it
-        self._logging: Any = None  # the plans of the primal that notes what it reads, and of that which counts it
+        self._saving: Any = None  # the plans of the primal that saves what it reads, and of the kernel that counts the values
 
     def shadow(self, ref: Any) -> FieldRef | ArrayRef | None:
         """The memory of the gradient (or tangent) of primal memory, None if there is none."""
@@ -82,7 +82,7 @@ class SpecializedDerivative:
 
     def release(self) -> None:
         """One of its field trees is gone: see `Specialization.release`."""
-        self._plan = self._logging = None
+        self._plan = self._saving = None
         for mode, made in list(self.primal.derivatives.items()):
             if made is self:
                 del self.primal.derivatives[mode]
@@ -110,12 +110,12 @@ class SpecializedDerivative:
         derivative = self.derivative
         if not self.acts and not self.returned:
             self._refuse_without_active_output()
-        for need in (*self.needs, *(derivative.logging.loads if derivative.logging is not None else ())):
-            if need.when == "before" and need.overwritten is not None:
+        for residual in (*self.residuals, *(derivative.saving.loads if derivative.saving is not None else ())):
+            if residual.when == "before" and residual.overwritten is not None:
                 raise SpirogradCompilationError(
-                    f"the gradient of {self.label} needs {name_of(need.ref)} as it was before the kernel, which overwrites it "
-                    f"({need.overwritten})",
-                    need.loc,
+                    f"the gradient of {self.label} needs {name_of(residual.ref)} as it was before the kernel, which overwrites it "
+                    f"({residual.overwritten})",
+                    residual.loc,
                     hint,
                 )
         for place in derivative.inactive_writes:
@@ -148,6 +148,7 @@ class SpecializedDerivative:
             raise SpirogradCompilationError(
                 f"{self.label} has no gradient: it writes no memory of floats, and returns nothing that depends on any",
                 self.primal.kernel.loc,
+                "have it write a field or array with `needs_grad=True`",
             )
         raise SpirogradCompilationError(f"{self.label} has no gradient: it writes {name_of(place.ref)}, which has none", place.loc, hint)
 
@@ -167,30 +168,30 @@ class SpecializedDerivative:
 
     def memory_plan(self, packer: Packer, number: int | None) -> MemoryPlan:
         """What a launch would need for its tapes. Arguments as of `launch`."""
-        if self.derivative.logging is not None:
+        if self.derivative.saving is not None:
             self.check_bare()
         for _ in self.returned:
             packer.put_scalar(0.0)  # no loop depends on the adjoint
         forecast = self.plan.plan(packer.scalars, packer.arrays, self.trees, number)
         return memory_plan(self.label, self.derivative, self.plan.compiled, forecast)
 
-    def launch_logging(self, packer: Packer) -> tuple[Any, int | None, list[Any]]:
-        """Launch the primal such that it notes what no memory keeps: what the launch returns, its number, and its logs."""
+    def launch_saving(self, packer: Packer) -> tuple[Any, int | None, list[Any]]:
+        """Launch the primal such that it saves what no memory keeps: what the launch returns, its number, and its saved-value buffers."""
         refuse_shared(self.label, self.primal.kernel.args, packer.arrays, self._written)
-        logging = self.derivative.logging
-        assert logging is not None
+        saving = self.derivative.saving
+        assert saving is not None
         session = self._session
-        if self._logging is None:
-            self._logging = [None if kernel is None else session.prepare(kernel) for kernel in (logging.kernel, logging.counting)]
-        plan, counting = self._logging
+        if self._saving is None:
+            self._saving = [None if kernel is None else session.prepare(kernel) for kernel in (saving.kernel, saving.counting)]
+        plan, counting = self._saving
         scalars, arrays = list(packer.scalars), list(packer.arrays)
         number = None
         counts: Sequence[int] = ()
-        if any(None in sizes for sizes in logging.sizes):
+        if any(None in sizes for sizes in saving.sizes):
             counts = counting.launch(scalars, arrays, self.primal.trees)
             number = counting.last_number
-        logs = []
-        for k, (ref, sizes) in enumerate(zip(logging.logs, logging.sizes)):
+        buffers = []
+        for k, (ref, sizes) in enumerate(zip(saving.buffers, saving.sizes)):
             counted = counts[2 * k : 2 * k + 2] or (0, 0)
             shape = [n if size is None else evaluate(size, scalars, arrays) for n, size in zip(counted, sizes)]
             rows, entries = (max(int(n), 0) for n in shape)
@@ -200,10 +201,10 @@ class SpecializedDerivative:
                     f"{self.label} overwrites values that its gradient needs, and saving them takes {nbytes:,} bytes or more: a launch "
                     f"saves fewer than {int(i32.max):,} of them"
                 )
-                raise OutOfDeviceMemory(render(text, logging.loads[0].loc if logging.loads else None, "run fewer iterations in one launch"))
-            logs.append(session.scratch(ref.dtype, (rows, entries)))
-        values = plan.launch([*scalars, *(0 for _ in logs)], [*arrays, *logs], self.primal.trees, drawn=number)
-        return values, plan.last_number if number is None else number, logs
+                raise OutOfDeviceMemory(render(text, saving.loads[0].loc if saving.loads else None, "run fewer iterations in one launch"))
+            buffers.append(session.scratch(ref.dtype, (rows, entries)))
+        values = plan.launch([*scalars, *(0 for _ in buffers)], [*arrays, *buffers], self.primal.trees, drawn=number)
+        return values, plan.last_number if number is None else number, buffers
 
     def _put_returned(self, packer: Packer, returned: Any) -> None:
         if returned is None:
@@ -218,7 +219,7 @@ class SpecializedDerivative:
             return
         if not self.returned:
             raise SpirogradRuntimeError(
-                f"{self.label}: `returned=` is given, but nothing that the kernel returns depends on memory with gradients"
+                f"{self.label}: `returned=` is given, but nothing that the kernel returns depends on memory with gradients; leave it away"
             )
         values = _leaves(self.primal.returns, returned, self.label)
         for number in self.returned:

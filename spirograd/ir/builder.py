@@ -92,7 +92,7 @@ class Builder:
         if t is u1:
             value = bool(value)
         elif t.is_float:
-            value = float(t.np.type(value))
+            value = float(t.np.type(value)) if abs(value) <= t.max else float(t.array(value))
         else:
             value = int(value)
         return self.append(Op(ops.const, t, (), value, (), self.loc))

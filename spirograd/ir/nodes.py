@@ -158,11 +158,11 @@ class TempKind(Enum):
     VALUE = "value"  # what the program keeps there: variables, values that tasks share, return values
     ADJOINT = "adjoint"  # of another temporary
     CAPACITY = "capacity"  # entries that the tapes with capacity ``number`` must hold
-    PASSING = "passing"  # iterations that pass the gate with size ``number``
-    CLAIMS = "claims"  # rows claimed so far, of the gate with size ``number``
+    GUARD_COUNT = "guard_count"  # iterations that pass the guard with size ``number``
+    CLAIMS = "claims"  # rows claimed so far, of the guard with size ``number``
     OLD_VALUE = "old_value"  # stands for the old value of atomic ``number``, which is gone
     CHANGED = "changed"  # stands for a value of memory that has changed since
-    # What the task that places tapes finds out: of tape, capacity, gate or task ``number``.
+    # What the task that places tapes finds out: of tape, capacity, guard or task ``number``.
     TAPE_BASE = TapeWord.BASE.value
     TAPE_PITCH = TapeWord.PITCH.value
     TAPE_CAPACITY = TapeWord.CAPACITY.value

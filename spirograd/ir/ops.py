@@ -118,23 +118,14 @@ def _floor_remainder(t: DType, a: Any, b: Any) -> Any:
 
 def _wrap(t: DType, value: int) -> Any:
     """``value`` modulo the range of the integer type ``t``."""
-    value &= (1 << t.bits) - 1
-    if t.is_signed and value >> (t.bits - 1):
-        value -= 1 << t.bits
-    return t.np.type(value)
+    return t.np.type(t.integer(value))
 
 
 def _cast(t: DType, a: Any) -> Any:
     if t is u1:
         return np.bool_(a != 0)
     if t.is_int:
-        if isinstance(a, np.floating):
-            if np.isnan(a):
-                return t.np.type(0)
-            if np.isinf(a):
-                return t.np.type(t.max if a > 0 else t.min)
-            return t.np.type(min(max(int(a), int(t.min)), int(t.max)))
-        return _wrap(t, int(a))
+        return t.np.type(t.integer(a.item() if isinstance(a, np.generic) else a))
     return t.np.type(a)
 
 

@@ -91,7 +91,8 @@ class _Verifier:
         self.functions[function.name] = function
 
     def define(self, op: Op) -> None:
-        self.need(op not in self.defined, op, "is defined twice")
+        if op in self.defined:
+            self.fail(op, "is defined twice")
         self.defined.add(op)
         self.visible.add(op)
 
@@ -114,14 +115,19 @@ class _Verifier:
         rule = self.rules.get(op.code)
         if rule is None:
             self.fail(op, f"is no operation of {self.level} IR")
-        self.need((op.code is ops.yield_) == is_last, op, "a yield ends a region, and stands nowhere else")
+        # Texts are made where a rule is broken only: this runs for each operation, and after each pass.
+        code, visible = op.code, self.visible
+        if (code is ops.yield_) != is_last:
+            self.fail(op, "a yield ends a region, and stands nowhere else")
         for a in op.args:
-            self.need(a in self.visible, op, f"its operand {a!r} is not visible here")
-            control = isinstance(a.type, tuple) and op.code is ops.result
-            self.need(control or isinstance(a.type, (DType, Vec)), op, f"its operand {a!r} is no value")
-        arity = op.code.arity
-        self.need(arity is None or len(op.args) == arity, op, f"takes {arity} operands")
-        self.need(bool(op.regions) == (op.code.effect == "control"), op, "control operations have regions, others have none")
+            if a not in visible:
+                self.fail(op, f"its operand {a!r} is not visible here")
+            if not (isinstance(a.type, (DType, Vec)) or (isinstance(a.type, tuple) and code is ops.result)):
+                self.fail(op, f"its operand {a!r} is no value")
+        if code.arity is not None and len(op.args) != code.arity:
+            self.fail(op, f"takes {code.arity} operands")
+        if bool(op.regions) != (code.effect == "control"):
+            self.fail(op, "control operations have regions, others have none")
         rule(self, op)
         self.path.append(op)
         for region in op.regions:
@@ -134,13 +140,16 @@ class _Verifier:
     def shape_of(self, op: Op, region: Region, params: tuple[Type, ...], results: tuple[Type, ...]) -> None:
         """The region takes ``params`` and yields ``results``."""
         found = tuple([p.type for p in region.params])
-        self.need(found == params, op, f"its region takes {found}, not {params}")
+        if found != params:
+            self.fail(op, f"its region takes {found}, not {params}")
         self.need(bool(region.ops), op, "its region is empty")
         yielded = tuple([v.type for v in region.results])
-        self.need(yielded == results, op, f"its region yields {yielded}, not {results}")
+        if yielded != results:
+            self.fail(op, f"its region yields {yielded}, not {results}")
 
     def index(self, op: Op, value: Op) -> None:
-        self.need(value.type in (i32, i64), op, f"an index is i32 or i64, not {value.type}")
+        if value.type not in (i32, i64):
+            self.fail(op, f"an index is i32 or i64, not {value.type}")
 
 
 Rule = Callable[[_Verifier, Op], None]
@@ -169,7 +178,8 @@ def _operands(v: _Verifier, op: Op) -> DType:
         v.fail(op, "takes scalars")
     for a in op.args:
         v.need(a.type is first, op, "its operands have different types")
-    v.need(_letter(first) in op.code.domain, op, f"does not take {first}")
+    if _letter(first) not in op.code.domain:
+        v.fail(op, f"does not take {first}")
     _flags(v, op)
     return first
 
@@ -204,7 +214,8 @@ def _result(v: _Verifier, op: Op) -> None:
     v.need(several, op, "takes the results of a control operation or call")
     assert isinstance(types, tuple)
     v.need(isinstance(op.attr, int) and 0 <= op.attr < len(types), op, "there is no such result")
-    v.need(op.type == types[op.attr], op, f"the result has type {types[op.attr]}")
+    if op.type != types[op.attr]:
+        v.fail(op, f"the result has type {types[op.attr]}")
 
 
 def _select(v: _Verifier, op: Op) -> None:
@@ -411,7 +422,8 @@ def _field(v: _Verifier, op: Op, ref: FieldRef) -> None:
     v.need(len(layout.components) == math.prod(ref.element_shape), op, "the layout has one offset per component")
     v.need(len(layout.origin) in (0, len(ref.shape)), op, "the origin has one number per axis")
     for term in layout.terms:
-        v.need(0 <= term.axis < len(ref.shape) and term.div > 0 and term.mod >= 0, op, f"{term} does not fit the field")
+        if not (0 <= term.axis < len(ref.shape) and term.div > 0 and term.mod >= 0):
+            v.fail(op, f"{term} does not fit the field")
         v.need(term.stride % size == 0, op, "strides are multiples of the size of an element")
     v.need(all(c % size == 0 for c in layout.components), op, "offsets are multiples of the size of an element")
 
@@ -421,8 +433,8 @@ def _array(v: _Verifier, op: Op, ref: ArrayRef) -> None:
     if not isinstance(argument, ArrayArg):
         v.fail(op, f"argument {ref.arg} is no array")
     v.need(ref.role in _ROLES, op, f"{ref.role} is no role")
-    same = (ref.dtype, ref.ndim, ref.element_shape, ref.wide) == (argument.dtype, argument.ndim, argument.element_shape, argument.wide)
-    v.need(same, op, f"its reference does not fit the argument: {argument}")
+    if (ref.dtype, ref.ndim, ref.element_shape, ref.wide) != (argument.dtype, argument.ndim, argument.element_shape, argument.wide):
+        v.fail(op, f"its reference does not fit the argument: {argument}")
 
 
 def _indices(v: _Verifier, op: Op, ref: Ref, others: int) -> tuple[Op, ...]:

@@ -20,7 +20,7 @@ class LanguageOptions:
     default_ip: DType = i32
     debug: bool = False
     short_circuit: bool = True
-    unrolling_limit: int = 32
+    unrolling_limit: int = 0
 
 
 class _Scope(threading.local):

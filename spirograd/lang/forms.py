@@ -12,7 +12,9 @@ from spirograd.lang.scalar import Value, describe, is_scalar, type_error
 
 
 def _only_in_kernels(name: str) -> NoReturn:
-    raise SpirogradRuntimeError(f"`{name}` has a meaning only inside kernels and functions")
+    raise SpirogradRuntimeError(
+        f"`{name}` has a meaning only inside kernels and functions: call it in one decorated with `@sg.kernel` or `@sg.func`"
+    )
 
 
 def static(*args: Any) -> Any:
@@ -32,10 +34,17 @@ def static_print(*args: Any, sep: str = " ", end: str = "\n") -> None:
 
 
 def loop_config(
-    *, serialize: bool = False, block_dim: int | None = None, parallelize: int | None = None, name: str | None = None, **_: Any
+    *,
+    serialize: bool = False,
+    block_dim: int | None = None,
+    parallelize: int | None = None,
+    name: str | None = None,
+    block_dim_adaptive: bool = True,
+    bit_vectorize: bool = False,
 ) -> None:
     """Set options of the loop that follows: ``serialize`` runs it in order, ``block_dim`` is its workgroup size in invocations, ``name``
-    names its task in dumps. ``parallelize`` and other options of the Taichi family are accepted, without effect.
+    names its task in dumps. Three options of the Taichi family that only tune it are accepted, without effect: ``parallelize`` (its
+    threads, of which `init(cpu_max_num_threads=...)` sets the number), ``block_dim_adaptive`` and ``bit_vectorize``.
     """
     _only_in_kernels("loop_config")
 
@@ -125,7 +134,7 @@ class ndrange:
 
     def __init__(self, *ranges: Any, axes: tuple[int, ...] | None = None) -> None:
         if not ranges:
-            raise type_error("ndrange needs at least one extent")
+            raise type_error("ndrange needs at least one extent", "as in `sg.ndrange(8, (1, 4))`")
         self.bounds: list[tuple[Any, Any]] = []
         for r in ranges:
             pair = (
@@ -140,7 +149,7 @@ class ndrange:
 
     def __iter__(self) -> Iterator[Any]:
         if any(isinstance(x, Value) for pair in self.bounds for x in pair):
-            raise type_error("the bounds of a static ndrange must be known while compiling")
+            raise type_error("the bounds of a static ndrange must be known while compiling", "leave `sg.static` away to loop at run time")
         order = [range(int(self.bounds[axis][0]), int(self.bounds[axis][1])) for axis in self.axes]
         for position in itertools.product(*order):
             out = [0] * len(position)

@@ -83,6 +83,8 @@ def rescale_index(a: Any, b: Any, index: Any) -> Matrix:
     out = []
     for entry, n, m in zip(index, a.shape, b.shape, strict=False):
         if n % m and m % n:
-            raise SpirogradTypeError(f"rescale_index: extents {n} and {m} are not multiples of each other")
+            raise SpirogradTypeError(
+                f"rescale_index: extents {n} and {m} are not multiples of each other: choose shapes of which one divides the other"
+            )
         out.append(ops.floor_div(entry, n // m) if n >= m else ops.mul(entry, m // n))
     return Matrix(out)

@@ -230,7 +230,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray[Any, Any]:
         if copy is False:
-            raise SpirogradValueError("`copy=False`: a vector or matrix holds no array, so NumPy gets a copy")
+            raise SpirogradValueError("`copy=False`: a vector or matrix holds no array, so NumPy gets a copy: leave `copy` away")
         return self.to_numpy() if dtype is None else self.to_numpy().astype(dtype)
 
     # --- entries ---

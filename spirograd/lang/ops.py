@@ -246,8 +246,8 @@ def select(condition: Any, a: Any, b: Any) -> Any:
 
 @traceable
 def cast(x: Any, dtype: Any) -> Any:
-    """Convert a number, vector or matrix to ``dtype``. In kernels floats become integers towards zero, saturating,
-    and NaN becomes 0.
+    """Convert a number, vector or matrix to ``dtype``. Floats become integers towards zero, saturating, and NaN becomes 0; integers that
+    do not fit wrap.
     """
     dtype = as_dtype(dtype)
     hook = getattr(x, "__sg_elementwise__", None)

@@ -180,7 +180,7 @@ def type_error(message: str, hint: str = "") -> SpirogradTypeError:
 def trace_of() -> Trace:
     trace = current_trace()
     if trace is None:
-        raise type_error("a kernel's value was used outside of the kernel")
+        raise type_error("a kernel's value was used outside of the kernel", "return it, or store it in a field or array")
     return trace
 
 
@@ -256,11 +256,7 @@ def cast(x: Scalar, t: DType) -> Value:
         return constant(float(x), t)
     if t is u1:
         return constant(bool(x), t)
-    if isinstance(x, (float, np.floating)):
-        return Value(builder().const(ir.evaluate(ir.cast, t, (np.float64(x),)).item(), t))
-    if not t.min <= int(x) <= t.max:  # an explicit cast wraps
-        return Value(builder().const(ir.evaluate(ir.add, t, (np.array(int(x) % (1 << t.bits)).astype(t.np)[()], t.np.type(0))).item(), t))
-    return constant(int(x), t)
+    return constant(t.integer(x.item() if isinstance(x, np.generic) else x), t)
 
 
 def emit(code: OpCode, *args: Value, t: DType | None = None, attr: Any = None) -> Value:

@@ -10,10 +10,10 @@ from spirograd.ir.ops import OpCode
 from spirograd.llvmgen.emit_control import counted_loop
 from spirograd.llvmgen.function import FunctionEmitter, Handler
 from spirograd.llvmgen.iterations import TaskEmitter
-from spirograd.llvmgen.module import ModuleText, type_name
+from spirograd.llvmgen.module import BLOCK_PARAMETER, ModuleText, type_name
+from spirograd.llvmgen.parts import Parts, PartsEmitter
 from spirograd.llvmgen.stages import Stage, Stages
 
-_BLOCK = "ptr noalias nonnull readonly align 8 captures(none) %block"
 _SUM = 8  # bytes for an accumulator
 
 
@@ -27,13 +27,13 @@ class DistributedEmitter(TaskEmitter):
         self,
         module: ModuleText,
         handlers: Mapping[OpCode, Handler],
-        memory_suffix: str,
         name: str,
+        parts: Parts,
+        memory_suffix: str,
         found: Stages,
         loop: Callable[[], str],
     ) -> None:
-        super().__init__(module, handlers, memory_suffix)
-        self._function = name
+        super().__init__(module, handlers, name, parts, memory_suffix)
         self._found = found
         self._loop = loop
 
@@ -67,7 +67,7 @@ class DistributedEmitter(TaskEmitter):
 
     def _stage(self, stage: Stage, index: DType, types: Sequence[Type]) -> str:
         """Define the function that runs ``stage`` on the iterations from %first to %stop; returns its name."""
-        name, it = self.module.unique(f"{self._function}.stage"), type_name(index)
+        name, it = self.module.unique(f"{self.function}.stage"), type_name(index)
         emitter = _StageEmitter(self, stage, self._found, _start(len(types)))
         emitter.last_uses.scan(stage.body)
         emitter.bind(self._found.outer, [f"%outer{k}" for k in range(len(self._found.outer))])
@@ -79,17 +79,17 @@ class DistributedEmitter(TaskEmitter):
         for t, place, value in zip(types, places, values):
             emitter.line(f"store {type_name(t)} {value}, ptr {place}")
         outer = "".join([f", {type_name(v.type)} %outer{k}" for k, v in enumerate(self._found.outer)])
-        params = f"{_BLOCK}, ptr noalias nonnull align 64 captures(none) %frame, {it} %first, {it} %stop, i32 %row{outer}"
+        params = f"{BLOCK_PARAMETER}, ptr noalias nonnull align 64 captures(none) %frame, {it} %first, {it} %stop, i32 %row{outer}"
         head = f"define internal void @{name}({params}) noinline nounwind"
         self.module.functions.append(f"{head} {{\n{emitter.body_text()}\n  ret void\n}}\n")
         return name
 
 
-class _StageEmitter(FunctionEmitter):
+class _StageEmitter(PartsEmitter):
     """Emits one stage: what crosses is loaded at the beginning of its body, and stored at the end. ``start``: where it begins in %frame."""
 
-    def __init__(self, caller: FunctionEmitter, stage: Stage, found: Stages, start: int) -> None:
-        super().__init__(caller.module, caller.handlers, caller.memory_suffix)
+    def __init__(self, caller: DistributedEmitter, stage: Stage, found: Stages, start: int) -> None:
+        super().__init__(caller.module, caller.handlers, caller.function, caller.parts, caller.memory_suffix)
         self._stage, self._found, self._start = stage, found, start
 
     def region(self, region: Region) -> list[str]:

@@ -21,16 +21,15 @@ from spirograd.llvmgen.distributed import DistributedEmitter
 from spirograd.llvmgen.function import FunctionEmitter
 from spirograd.llvmgen.iterations import TaskEmitter
 from spirograd.llvmgen.lanes import LaneEmitter, lane_count
-from spirograd.llvmgen.module import ModuleText, literal, symbol
+from spirograd.llvmgen.module import BLOCK_PARAMETER, ModuleText, literal, symbol
 from spirograd.llvmgen.op_map import OP_MAP
+from spirograd.llvmgen.parts import PartsEmitter, parts_of_iteration, parts_of_serial
 from spirograd.llvmgen.rows import Rows, find_rows, row_loop
 from spirograd.llvmgen.stages import find_stages
 from spirograd.llvmgen.strides import prefers_scalar_iterations
 from spirograd.llvmgen.uniform import Uniformity, is_tape, lockstep
 
 _NOT_VECTORISED = '!{!"llvm.loop.vectorize.enable", i1 false}'
-# The argument block is the caller's private copy: no kernel can write it.
-_BLOCK = "ptr noalias nonnull readonly align 8 captures(none) %block"
 
 
 def entry_names(kernel: Kernel) -> tuple[str, ...]:
@@ -127,10 +126,10 @@ def _function(name: str, linkage: str, params: str, emitter: FunctionEmitter) ->
 
 
 def _serial_task(module: ModuleText, op: Op, name: str) -> str:
-    emitter = FunctionEmitter(module, OP_MAP)
+    emitter = PartsEmitter(module, OP_MAP, name, parts_of_serial(op.regions[0]))
     emitter.last_uses.scan(op.regions[0])
     emitter.region(op.regions[0])
-    return _function(name, "internal ", _BLOCK, emitter)
+    return _function(name, "internal ", BLOCK_PARAMETER, emitter)
 
 
 def _range_task(module: ModuleText, op: Op, name: str, body: Region, independent: bool = True) -> str:
@@ -173,7 +172,7 @@ def _range_task(module: ModuleText, op: Op, name: str, body: Region, independent
         emitter.memory_suffix = ""
         emitter.bind(finish.params, values)
         emitter.region(finish)
-    return _function(name, "internal ", f"{_BLOCK}, i64 %begin, i64 %end, i32 %row, i32 %lanes", emitter)
+    return _function(name, "internal ", f"{BLOCK_PARAMETER}, i64 %begin, i64 %end, i32 %row, i32 %lanes", emitter)
 
 
 def _emitter(
@@ -182,10 +181,10 @@ def _emitter(
     """What emits the range task ``op`` as function ``name``."""
     if found is not None:
         return LaneEmitter(module, OP_MAP, found, op.attr.reductions)
-    stages = find_stages(body, bool(memory_suffix))
+    stages, parts = find_stages(body, bool(memory_suffix)), parts_of_iteration(body)
     if stages is None:
-        return TaskEmitter(module, OP_MAP, memory_suffix)
-    return DistributedEmitter(module, OP_MAP, memory_suffix, name, stages, loop)
+        return TaskEmitter(module, OP_MAP, name, parts, memory_suffix)
+    return DistributedEmitter(module, OP_MAP, name, parts, memory_suffix, stages, loop)
 
 
 def _resized_bounds(emitter: FunctionEmitter, index: DType) -> tuple[str, str]:

@@ -12,10 +12,12 @@ from typing import Any, cast
 
 from spirograd.base.artifact import ArgBlock, Slot
 from spirograd.base.caps import Capabilities
+from spirograd.base.dtypes import f32
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, BuiltIn, Kernel, Op, SharedRef, ref_of
 from spirograd.ir.ops import OpCode
+from spirograd.llvmgen import emit_scalar
 from spirograd.llvmgen.callees import Callees
 from spirograd.llvmgen.function import FunctionEmitter, Handler
 from spirograd.llvmgen.instructions import Math, Unsupported
@@ -33,7 +35,8 @@ class Dialect:
     ``calling_convention``: of kernel functions. ``scope``: of atomics, between all invocations of the device. ``group_size``: the attribute
     of a kernel function that says how large its workgroups are. ``builtins``: for each place (None: the number of the invocation in its
     dispatch) what appends the instructions that read it, and returns the operand. ``shuffle``: the same for a 32-bit integer, given with a
-    mask. ``barrier``: appends the wait for the workgroup.
+    mask. ``barrier``: appends the wait for the workgroup. ``ticket``: adds 1 to a counter (a typed pointer) for each invocation that gets
+    there, and returns its value before; one atomic serves all of a subgroup. ``rsqrt``: of f32, good to two units in the last place.
     """
 
     calling_convention: str
@@ -42,6 +45,8 @@ class Dialect:
     builtins: Mapping[BuiltIn | None, Callable[[GpuEmitter], str]]
     shuffle: Callable[[GpuEmitter, str, int], str]
     barrier: Callable[[GpuEmitter], None]
+    ticket: Callable[[GpuEmitter, str], str]
+    rsqrt: Callable[[GpuEmitter, str], str]
 
 
 class GpuEmitter(FunctionEmitter):
@@ -142,8 +147,7 @@ def _claim(e: GpuEmitter, op: Op) -> None:
     free = e.value(f"icmp slt i32 {e.value(f'load i32, ptr {held}')}, 0")
     e.line(f"br i1 {free}, label %{claim}, label %{done}")
     e.start(claim)
-    old = e.value(f"atomicrmw add {e.address(op.attr, op.args[0])}, i32 1{e.atomic_scope} monotonic, align 4")
-    e.line(f"store i32 {old}, ptr {held}")
+    e.line(f"store i32 {e.dialect.ticket(e, e.address(op.attr, op.args[0]))}, ptr {held}")
     e.goto(done)
     e.start(done)
     e.set(op, f"load i32, ptr {held}")
@@ -170,6 +174,13 @@ def _shuffle(e: GpuEmitter, op: Op) -> None:
     e.env[op] = value if bits == kind else e.value(f"bitcast {kind} {value} to {bits}")
 
 
+def _rsqrt(e: GpuEmitter, op: Op) -> None:
+    if op.type is f32 and e.module.options.fast_math:
+        e.env[op] = e.dialect.rsqrt(e, e.env[op.args[0]])
+    else:
+        emit_scalar.emit_rsqrt(e, op)
+
+
 def _barrier(e: GpuEmitter, op: Op) -> None:
     e.dialect.barrier(e)
 
@@ -180,6 +191,7 @@ _OWN: dict[OpCode, Callable[[GpuEmitter, Op], None]] = {
     ops.load: _load,
     ops.store: _store,
     ops.claim: _claim,
+    ops.rsqrt: _rsqrt,
     ops.workgroup_barrier: _barrier,
     ops.subgroup_shuffle: _shuffle,
     ops.subgroup_reduce: Unsupported("where values can be shuffled, that is how subgroups reduce"),

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from spirograd.base.dtypes import Type
 from spirograd.ir.nodes import Region
 from spirograd.llvmgen.emit_control import counted_loop
-from spirograd.llvmgen.function import FunctionEmitter
+from spirograd.llvmgen.parts import PartsEmitter
 
 
-class TaskEmitter(FunctionEmitter):
+class TaskEmitter(PartsEmitter):
     """Emits the function of a range task."""
 
     def iterations(

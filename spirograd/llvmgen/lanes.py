@@ -38,7 +38,7 @@ class LaneEmitter(TaskEmitter):
     """Emits the parallel loop that ``found`` describes for several iterations at once. ``reductions``: of that loop."""
 
     def __init__(self, module: ModuleText, handlers: Mapping[OpCode, Handler], found: Uniformity, reductions: Sequence[Reduction]) -> None:
-        super().__init__(module, handlers)
+        super().__init__(module, handlers, "", {})
         self.found = found
         self.reductions = reductions
         self.lanes = lane_count(module.caps)

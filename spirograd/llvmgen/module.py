@@ -29,6 +29,8 @@ LLVM_TYPES: dict[DType, str] = {
 }
 
 
+# The first parameter of functions that are called with the argument block. It is the caller's private copy: no kernel can write it.
+BLOCK_PARAMETER = "ptr noalias nonnull readonly align 8 captures(none) %block"
 # Longer vectors live on the stack, which is five times as fast: LLVM spills a whole register for every run-time index. Where indices turn
 # out constant, it takes arrays apart into scalars again.
 LARGEST_REGISTER = 2

@@ -50,6 +50,32 @@ def _barrier(e: GpuEmitter) -> None:
     e.line(f"call void {e.module.declare('llvm.nvvm.barrier.cta.sync.aligned.all', 'void', 'i32')}(i32 0)")
 
 
+def _ticket(e: GpuEmitter, counter: str) -> str:
+    """The first of the invocations of the warp that are here takes numbers for all of them."""
+    active = e.value(f"call i32 {e.module.declare('llvm.nvvm.activemask', 'i32', '')}()")
+    below = e.value(f"and i32 {active}, {_register('lanemask.lt', e)}")
+    count = e.module.declare("llvm.ctpop.i32", "i32", "i32")
+    rank = e.value(f"call i32 {count}(i32 {below})")
+    first = e.value(f"call i32 {e.module.declare('llvm.cttz.i32', 'i32', 'i32, i1')}(i32 {active}, i1 true)")
+    leads = e.value(f"icmp eq i32 {rank}, 0")
+    take, taken = e.new_labels("take", "taken")
+    before = e.label
+    e.line(f"br i1 {leads}, label %{take}, label %{taken}")
+    e.start(take)
+    wanted = e.value(f"call i32 {count}(i32 {active})")
+    old = e.value(f"atomicrmw add {counter}, i32 {wanted}{e.atomic_scope} monotonic, align 4")
+    e.goto(taken)
+    e.start(taken)
+    own = e.value(f"phi i32 [ {old}, %{take} ], [ 0, %{before} ]")
+    target = e.module.declare("llvm.nvvm.shfl.sync.idx.i32", "i32", "i32, i32, i32, i32")
+    start = e.value(f"call i32 {target}(i32 {active}, i32 {own}, i32 {first}, i32 {_WARP - 1})")
+    return e.value(f"add i32 {start}, {rank}")
+
+
+def _rsqrt(e: GpuEmitter, value: str) -> str:
+    return e.value(f"call float {e.module.declare('llvm.nvvm.rsqrt.approx.f', 'float', 'float')}(float {value})")
+
+
 NVPTX = Dialect(
     calling_convention="ptx_kernel",
     scope=' syncscope("device")',
@@ -64,6 +90,8 @@ NVPTX = Dialect(
     },
     shuffle=_shuffle,
     barrier=_barrier,
+    ticket=_ticket,
+    rsqrt=_rsqrt,
 )
 
 

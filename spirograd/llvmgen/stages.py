@@ -21,11 +21,11 @@ from spirograd.ir.nodes import BufferRef, Op, Region, ref_of
 
 # Operations in a body that is cut, and in a stage. Bodies of 8,000 operations run up to 1.5 times as fast in stages: registers suffice.
 LARGE = 600
-_SMALLEST, _LARGEST = 250, 500
+_SMALLEST, LARGEST_STAGE = 250, 500
 # Iterations in a block, and bytes that its values take on the stack, at best: half of a first-level cache.
 _BLOCK, _SMALLEST_BLOCK, _FRAME = 64, 16, 1 << 14
 # What is made again in each stage that uses it.
-_REMADE = frozenset((ops.const, ops.slot, ops.row))
+REMADE = frozenset((ops.const, ops.slot, ops.row))
 _ORDERED = frozenset((ops.row, ops.cas, ops.barrier))
 _SLOTS_IN_ORDER = frozenset(("tapes", "print", "locks"))
 _ALONE = frozenset(("pure", "control", "structure"))  # effects of what no other iteration hears of
@@ -60,7 +60,7 @@ def find_stages(body: Region, independent: bool) -> Stages | None:
     if sum(sizes) <= LARGE:
         return None
     uses = _Uses(body)
-    bounds = [0, *_cuts(sizes, uses.crossing()), len(body.ops)]
+    bounds = [0, *cuts(sizes, uses.crossing()), len(body.ops)]
     if len(bounds) == 2:
         return None
     stages = tuple(_stages(body, bounds, uses))
@@ -115,7 +115,7 @@ class _Uses:
         sums = [[0] * (count + 1) for _ in self.body.params[1:]]
         for value, end in self.last.items():
             start = self.defined.get(value)
-            if start is None or value.code in _REMADE or value is self.body.params[0]:
+            if start is None or value.code in REMADE or value is self.body.params[0]:
                 continue
             mine = self.sums.get(value, frozenset())
             allowed = isinstance(value.type, DType) and len(mine) <= 1
@@ -156,7 +156,7 @@ def _spread(region: Region, found: dict[Op, frozenset[int]]) -> None:
             found[op] = own
 
 
-def _cuts(sizes: list[int], crossing: list[int | None]) -> Iterator[int]:
+def cuts(sizes: list[int], crossing: list[int | None]) -> Iterator[int]:
     """The operations before which to cut: of those that make a stage neither small nor large, where least crosses."""
     total, left = 0, sum(sizes)
     best: int | None = None
@@ -166,7 +166,7 @@ def _cuts(sizes: list[int], crossing: list[int | None]) -> Iterator[int]:
             least = crossing[best] if best is not None else None
             if least is None or here < least:
                 best = k
-        if best is not None and total + size > _LARGEST:
+        if best is not None and total + size > LARGEST_STAGE:
             yield best
             total = sum(sizes[best:k])
             best = None
@@ -179,9 +179,9 @@ def _stages(body: Region, bounds: list[int], uses: _Uses) -> Iterator[Stage]:
     for start, end in pairwise(bounds):
         used = list(dict.fromkeys(v for k in range(start, end) for v in uses.used[k]))
         earlier = [v for v in used if uses.defined.get(v, start) < start and v is not index and v not in uses.sums]
-        remade = tuple([v for v in earlier if v.code in _REMADE])
-        loaded = tuple([v for v in earlier if v.code not in _REMADE])
-        crossing = [op for op in body.ops[start:end] if uses.last.get(op, -1) >= end and op.code not in _REMADE]
+        remade = tuple([v for v in earlier if v.code in REMADE])
+        loaded = tuple([v for v in earlier if v.code not in REMADE])
+        crossing = [op for op in body.ops[start:end] if uses.last.get(op, -1) >= end and op.code not in REMADE]
         stored = tuple([op for op in crossing if op not in uses.sums])
         last = body.ops[-1]
         if end < len(body.ops):

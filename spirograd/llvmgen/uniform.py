@@ -66,7 +66,8 @@ class Uniformity:
         if any(a in self.varying for a in op.args[:2]):
             raise _Diverges
         (body,) = op.regions
-        carried = [a in self.varying for a in op.args[2:]]
+        # In a nest this loop is visited again and again: begin with what is known, or the number of visits doubles with each level.
+        carried = [a in self.varying or p in self.varying for a, p in zip(op.args[2:], body.params[1:])]
         while True:
             self.varying.update(p for p, differs in zip(body.params[1:], carried) if differs)
             after = [a or b for a, b in zip(carried, self._region(body))]

@@ -1,4 +1,4 @@
-"""Device memory as Python objects: owned ranges with write generations, freed when nobody holds them."""
+"""Device memory as Python objects: owned ranges with write generations, freed with their last reference."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Allocation:
         self.generations[part] = tick()
 
     def share(self, part: str = "") -> None:
-        """Note that from now on a part, or anything, may change without a `bump`: somebody got hold of the memory itself."""
+        """Mark that from now on a part, or anything, may change without a `bump`: a pointer to the memory was handed out."""
         if part not in self.shared:
             for watcher in tuple(_watchers):
                 watcher.handed_out(self, part)
@@ -157,7 +157,7 @@ class Memory:
         try:
             buffer = self.device.allocate(nbytes, zeroed)
         except OutOfDeviceMemory:
-            # Arrays caught in reference cycles hold memory that nobody can reach any more: collect them and try once again.
+            # Unreachable arrays in reference cycles hold memory: collect them and try once again.
             gc.collect()
             buffer = self.device.allocate(nbytes, zeroed)
         return Allocation(self.device, buffer, nbytes)

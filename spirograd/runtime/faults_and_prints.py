@@ -222,7 +222,7 @@ class Diagnostics:
 
 
 def write_stdout(text: str) -> None:
-    """Where kernel prints go unless somebody else asks for them."""
+    """Where kernel prints go by default."""
     sys.stdout.write(text)
 
 

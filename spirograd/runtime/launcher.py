@@ -21,13 +21,14 @@ from spirograd.runtime.allocations import Allocation, Memory, tick
 from spirograd.runtime.device import Device
 from spirograd.runtime.faults_and_prints import Diagnostics
 from spirograd.runtime.space_checks import space_check
-from spirograd.runtime.tapes import Cut, TapeHeap, TapeSizes
+from spirograd.runtime.tapes import HeapPlan, TapeHeap, TapeSizes
 
 Scalar = Union[int, float, bool]
 _ROLE_ATTRIBUTES = {"primal": "address", "grad": "grad_address", "dual": "dual_address", "grad_dual": "grad_dual_address"}
 # Weyl sequence with the golden ratio: seeds of successive launches differ in many bits, and never repeat within 2^32 launches.
 _SEED_STEP = 0x9E3779B9
 _NO_SIZES = TapeSizes()
+_PLANS_KEPT = 64  # by a kernel with tapes
 
 
 class ArrayBinding:
@@ -124,11 +125,12 @@ class LaunchPlan:
         "_arrays_written",
         "_claimed",
         "_count",
-        "_cut",
         "_diagnosed",
         "_exclusive",
         "_executable",
         "_first_result",
+        "_heap_plan",
+        "_heap_plans",
         "_launch",
         "_launcher",
         "_limited",
@@ -169,7 +171,9 @@ class LaunchPlan:
         self._places = next((k for k, task in enumerate(compiled.tasks) if task.places), None)
         self._placement: tuple[int, ...] | None = None  # what the tapes were placed by
         self._claimed = any(tape.claimed for tape in compiled.tapes)  # from rows that are counted anew in each launch
-        self._cut: tuple[Any, Cut] | None = None  # the last one, and what it was for
+        # With their words, by what they are for: sizes that change often recur.
+        self._heap_plans: dict[Any, tuple[HeapPlan, tuple[int, ...]]] = {}
+        self._heap_plan: HeapPlan | None = None  # the last one
         self._words: tuple[int, ...] = ()  # of the last one
         self.tape_bytes = 0  # of the last launch
         self.last_number: int | None = None  # of the last launch: another one with this number draws the same random numbers
@@ -229,8 +233,8 @@ class LaunchPlan:
         words: tuple[int, ...] = ()
         tape_counts = None
         if self._count is not None:
-            cut = self._cut_for(self._count(scalars, arrays), sizes)
-            words, tape_counts, self.tape_bytes = self._words, cut.counts, cut.nbytes
+            plan = self._heap_plan_for(self._count(scalars, arrays), sizes)
+            words, tape_counts, self.tape_bytes = self._words, plan.counts, plan.nbytes
             if self._places is not None:
                 if not sizes.resized and words == self._placement and not self._claimed:
                     tape_counts = (*tape_counts[: self._places], 0, *tape_counts[self._places + 1 :])
@@ -239,7 +243,10 @@ class LaunchPlan:
             block, counts = self._pack(scalars, arrays, trees, number, drawn, words)
         except (struct.error, OverflowError):
             if any(tree.freed for tree in trees.values()):
-                raise SpirogradRuntimeError(f"kernel {self.compiled.name} uses a field whose tree was destroyed") from None
+                raise SpirogradRuntimeError(
+                    f"kernel {self.compiled.name} uses a field whose tree was destroyed: declare the field anew, and call the "
+                    "kernel with that"
+                ) from None
             scalars = _fit_scalars(self.compiled, scalars)
             try:
                 block, counts = self._pack(scalars, arrays, trees, number, drawn, words)
@@ -260,7 +267,7 @@ class LaunchPlan:
         if self._limited is not None:
             self._limited(scalars, arrays)
 
-    def plan_tapes(self, scalars: Sequence[Scalar], arrays: Sequence[ArrayBinding], capacities: Sequence[int]) -> Cut:
+    def plan_tapes(self, scalars: Sequence[Scalar], arrays: Sequence[ArrayBinding], capacities: Sequence[int]) -> HeapPlan:
         """How a launch of a kernel with tapes would use their heap, without touching it. Arguments as of `launch`. Raises
         OutOfDeviceMemory if there is no room for the tapes."""
         assert self._count is not None, self.compiled.name
@@ -271,22 +278,26 @@ class LaunchPlan:
         return heap.plan_offer(self.compiled, counts, capacities)
 
     @property
-    def last_cut(self) -> Cut | None:
+    def last_heap_plan(self) -> HeapPlan | None:
         """How the last launch used the heap of tapes."""
-        return None if self._cut is None else self._cut[1]
+        return self._heap_plan
 
-    def _cut_for(self, counts: tuple[int | None, ...], sizes: TapeSizes) -> Cut:
-        """The share of the heap of a launch; that of the last one if it was alike."""
+    def _heap_plan_for(self, counts: tuple[int | None, ...], sizes: TapeSizes) -> HeapPlan:
+        """The share of the heap of a launch; that of an earlier one if it was alike."""
         heap = self._launcher.tapes
         alike = (counts, sizes.entries, sizes.certain)
-        if self._cut is None or self._cut[0] != (*alike, heap.address, heap.nbytes) or heap.telling:
+        found = None if heap.telling else self._heap_plans.get((alike, heap.address, heap.nbytes))
+        if found is None:
             if self._places is None:
-                cut = heap.cut(self.compiled, counts, sizes.entries)
+                plan = heap.reserve(self.compiled, counts, sizes.entries)
             else:
-                cut = heap.offer(self.compiled, counts, sizes)
-            self._cut = (*alike, heap.address, heap.nbytes), cut
-            self._words = cut.words.flat(heap.address)
-        return self._cut[1]
+                plan = heap.offer(self.compiled, counts, sizes)
+            found = plan, plan.words.flat(heap.address)
+            if len(self._heap_plans) >= _PLANS_KEPT:
+                self._heap_plans.clear()
+            self._heap_plans[alike, heap.address, heap.nbytes] = found  # the heap may have grown
+        self._heap_plan, self._words = found
+        return found[0]
 
     def _launch_reporting(
         self,

@@ -1,4 +1,5 @@
-"""Find and open devices by name. A device's module is imported only when asked for, so a broken driver harms nobody else."""
+"""Find and open devices by name. A device's module is imported when the device is first used, so a broken driver does not affect other
+devices."""
 
 from __future__ import annotations
 

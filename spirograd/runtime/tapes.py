@@ -1,4 +1,4 @@
-"""The memory of tapes: one heap for all launches, cut anew for each.
+"""The memory of tapes: one heap for all launches, whose layout each launch computes anew (`HeapPlan`).
 
 Where the rows of a launch lie is in `base.tape_layout`; how many there are is decided here.
 
@@ -33,7 +33,7 @@ _ROWS = 65536
 _CPU_ROWS = 4096
 # As many where the host cannot tell how long the loops are.
 _CPU_MOST_ROWS = 1 << 18
-# A task that lacks memory is asked for fewer rows down to these (and those of whole workgroups), then refused.
+# If memory is short, a task has fewer rows, down to these (and those of whole workgroups), then refused.
 _LEAST_ROWS = 64
 # Words of the heap, so that sums of two numbers of words are indices of 31 bits.
 _MOST_WORDS = 2**30 - 4096
@@ -42,14 +42,14 @@ _ROWS_TO_SPARE = 16
 _LEAST_HEAP = 1 << 20
 # The heap for such launches: after bounds have grown by far, the first of them still has rows enough to be fast.
 _LEAST_OFFER = 1 << 26
-# A size that the host has not heard of.
+# A size that the host does not know.
 UNKNOWN = -1
 # Where that is the memory of the host, not more than this only to have it.
 _CPU_MOST_SPARE = 1 << 28
 
 
 class TapesTooLarge(OutOfDeviceMemory):
-    """The tapes of a launch have no room. ``message``: kernel and bytes; ``tape``: the name of the one that takes most."""
+    """The tapes of a launch do not fit the heap. ``message``: kernel and bytes; ``tape``: the name of the one that takes most."""
 
     def __init__(self, message: str, tape: str) -> None:
         super().__init__(message)
@@ -81,7 +81,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class TapeSizes:
-    """How large the tapes of a launch must be. ``entries``: for how many iterations of each loop they have room, by number of the size.
+    """How large the tapes of a launch must be. ``entries``: their capacities, by number of the size.
 
     Where the kernel places its tapes itself, the sizes on the device count, and ``entries`` are a hint. ``resized``: whether those may be
     others than at the last launch; ``certain``: whether ``entries`` are those.
@@ -93,7 +93,7 @@ class TapeSizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class HeapPlan:
     """How a launch uses the heap: ``words`` for the argument block, ``counts`` the invocations of each task."""
 
     words: TapeWords
@@ -117,7 +117,7 @@ class TapeHeap:
         self.epoch = 0
         self.telling = knobs.flag("SG_DEBUG_ADSTACK") or knobs.flag("QD_DEBUG_ADSTACK")  # each launch says how it uses the heap
         self._heap: Allocation | None = None
-        self._untold: list[tuple[CompiledKernel, Cut, Fetch | None]] = []
+        self._untold: list[tuple[CompiledKernel, HeapPlan, Fetch | None]] = []
         self._refused = self.most + 1  # the least that the device had no memory for, of what would have been good to have
 
     @property
@@ -126,7 +126,7 @@ class TapeHeap:
         return 0 if self._heap is None else self._heap.nbytes
 
     @property
-    def room(self) -> int:
+    def words(self) -> int:
         """The words of the heap that tapes may use."""
         return min(self.nbytes // 4, _MOST_WORDS)
 
@@ -137,34 +137,34 @@ class TapeHeap:
 
     # --- sizes that the host knows -----------------------------------------------------------------------------------------
 
-    def cut(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int]) -> Cut:
+    def reserve(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int]) -> HeapPlan:
         """Give each tape of a launch its place. ``counts``: iterations of each task, None where only the device knows; ``capacities``:
         entries of tapes, by number.
 
         Raises TapesTooLarge if not even few rows fit.
         """
-        cut = self._backed(lambda most: self.plan(kernel, counts, capacities, most=most))
-        self.note(kernel, cut, None)
-        return cut
+        plan = self._backed(lambda most: self.plan(kernel, counts, capacities, most=most))
+        self.report(kernel, plan, None)
+        return plan
 
     def plan(
         self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int], limit: int = 0, most: int | None = None
-    ) -> Cut:
-        """As `cut`, without touching the heap. ``limit``: rows of a task at most; 0: as many as are good.
+    ) -> HeapPlan:
+        """As `reserve`, without touching the heap. ``limit``: rows of a task at most; 0: as many as are good.
         ``most``: bytes, if there are fewer than the heap may have."""
         most = self.most if most is None else most
         entries = _entries(capacities)
         while True:
-            cut = self._placed(kernel, counts, entries, limit)
-            if cut.nbytes <= most:
-                return cut
-            rows = max([share.rows for share in cut.shares if share.task is not None], default=0)
+            plan = self._placed(kernel, counts, entries, limit)
+            if plan.nbytes <= most:
+                return plan
+            rows = max([share.rows for share in plan.shares if share.task is not None], default=0)
             limit = min(limit or rows, rows)  # there may be more rows than that: workgroups are whole
             if limit <= (1 if kernel.target.rows_by_thread else _LEAST_ROWS):
-                raise _too_large(kernel, cut, entries, most)
+                raise _too_large(kernel, plan, entries, most)
             limit //= 2  # fewer invocations at a time, each with more iterations
 
-    def _placed(self, kernel: CompiledKernel, counts: Sequence[int | None], entries: Sequence[int], limit: int) -> Cut:
+    def _placed(self, kernel: CompiledKernel, counts: Sequence[int | None], entries: Sequence[int], limit: int) -> HeapPlan:
         """Places with at most ``limit`` rows of a task."""
         if kernel.target.rows_by_thread:
             return self._placed_apart(kernel, counts, entries, limit)
@@ -176,9 +176,9 @@ class TapeHeap:
                 most, limited[k] = self._rows(task, counts[k], [entries[n] for n in own], limit)
             rows.append(most)
         words, shares, nbytes = _lay_out(kernel, rows, entries, None)
-        return Cut(words, tuple(limited), shares, nbytes)
+        return HeapPlan(words, tuple(limited), shares, nbytes)
 
-    def _placed_apart(self, kernel: CompiledKernel, counts: Sequence[int | None], entries: Sequence[int], limit: int) -> Cut:
+    def _placed_apart(self, kernel: CompiledKernel, counts: Sequence[int | None], entries: Sequence[int], limit: int) -> HeapPlan:
         """As `_placed`, for the CPU: where tapes begin in a row, how long rows are, and how many."""
         bases, pitches, rows = [0] * len(kernel.tapes), [0] * len(kernel.tapes), [1] * len(kernel.tasks)
         layout = Layout(NUMBERS, None, entries.__getitem__, entries.__getitem__)
@@ -199,10 +199,10 @@ class TapeHeap:
             length = number * group.words
             end = end + length if task is None else max(end, length)
         words = TapeWords(tuple(bases), tuple(pitches), tuple(entries[: kernel.capacities]), (), tuple(rows))
-        return Cut(words, tuple(counts), tuple(shares), 4 * end)
+        return HeapPlan(words, tuple(counts), tuple(shares), 4 * end)
 
     def _rows(self, task: TaskInfo, count: int | None, entries: Sequence[int], limit: int) -> tuple[int, int | None]:
-        """How many rows a task needs, and how many invocations to ask the device for."""
+        """How many rows a task needs, and how many invocations to launch at most."""
         most = limit or self._good_rows(count, entries)
         asked = most if count is None else min(count, most)
         return _rows_of(asked, count, task), asked
@@ -218,7 +218,7 @@ class TapeHeap:
 
     # --- sizes that only the device knows ----------------------------------------------------------------------------------
 
-    def offer(self, kernel: CompiledKernel, counts: Sequence[int | None], sizes: TapeSizes) -> Cut:
+    def offer(self, kernel: CompiledKernel, counts: Sequence[int | None], sizes: TapeSizes) -> HeapPlan:
         """Room for a launch that places its tapes itself.
 
         Raises TapesTooLarge if the device cannot have so much that few rows of such capacities fit.
@@ -226,29 +226,29 @@ class TapeHeap:
         capacities = sizes.entries
         asked, limit = self._asked(kernel, counts, sizes)
         bound = self.most
-        to_spare: Callable[[Cut], int] = self._to_spare
+        to_spare: Callable[[HeapPlan], int] = self._to_spare
         if UNKNOWN in capacities:
             # There may be few rows: have what is good to have, and ask for more once it is known how many there are.
             if not self.device.caps.loop_limit:
                 bound = max(_LEAST_OFFER, self.plan(kernel, asked, capacities, _LEAST_ROWS).nbytes)
             to_spare = self._unknown_to_spare
         plan = self._backed(lambda most: self.plan(kernel, asked, capacities, limit, min(most, bound)), to_spare)
-        words = TapeWords(room=(self.room,), rows=_rows_asked(kernel, counts, asked))
-        return Cut(words, asked, plan.shares, plan.nbytes)
+        words = TapeWords(heap_words=(self.words,), rows=_rows_asked(kernel, counts, asked))
+        return HeapPlan(words, asked, plan.shares, plan.nbytes)
 
-    def plan_offer(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int]) -> Cut:
+    def plan_offer(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int]) -> HeapPlan:
         """How a launch with these capacities would use an `offer`, without touching the heap."""
         asked, limit = self._asked(kernel, counts, TapeSizes(tuple(capacities)))
         plan = self.plan(kernel, asked, capacities, limit)
-        room = min(self._grown(plan.nbytes, self._to_spare(plan)) // 4, _MOST_WORDS)
-        words = TapeWords(room=(room,), rows=_rows_asked(kernel, counts, asked))
-        return self.used(kernel, Cut(words, asked, (), 0), capacities)
+        heap_words = min(self._grown(plan.nbytes, self._to_spare(plan)) // 4, _MOST_WORDS)
+        words = TapeWords(heap_words=(heap_words,), rows=_rows_asked(kernel, counts, asked))
+        return self.used(kernel, HeapPlan(words, asked, (), 0), capacities)
 
-    def used(self, kernel: CompiledKernel, offered: Cut, capacities: Sequence[int]) -> Cut:
+    def used(self, kernel: CompiledKernel, offered: HeapPlan, capacities: Sequence[int]) -> HeapPlan:
         """``offered``, once the sizes are known: what the device did with it."""
-        (room,) = offered.words.room
-        words, shares, nbytes = _lay_out(kernel, offered.words.rows, _entries(capacities), room)
-        return Cut(words, offered.counts, shares, nbytes)
+        (heap_words,) = offered.words.heap_words
+        words, shares, nbytes = _lay_out(kernel, offered.words.rows, _entries(capacities), heap_words)
+        return HeapPlan(words, offered.counts, shares, nbytes)
 
     def _asked(self, kernel: CompiledKernel, counts: Sequence[int | None], sizes: TapeSizes) -> tuple[tuple[int | None, ...], int]:
         """How many invocations of each task to ask for, and how many rows a task may have."""
@@ -261,38 +261,38 @@ class TapeHeap:
                 asked[k] = rows if asked[k] is None else min(asked[k] or 0, rows)
         return tuple(asked), most
 
-    def spares(self, cut: Cut | None) -> bool:
-        """Whether bounds may grow well beyond those of ``cut``, an earlier launch, before not even a row fits."""
-        return cut is not None and self.nbytes >= _ROWS_TO_SPARE * self._row_bytes(cut)
+    def spares(self, plan: HeapPlan | None) -> bool:
+        """Whether bounds may grow well beyond those of ``plan``, an earlier launch, before not even a row fits."""
+        return plan is not None and self.nbytes >= _ROWS_TO_SPARE * self._row_bytes(plan)
 
-    def _to_spare(self, cut: Cut) -> int:
-        """The bytes that it is good to have for a launch like ``cut``."""
+    def _to_spare(self, plan: HeapPlan) -> int:
+        """The bytes that it is good to have for a launch like ``plan``."""
         most = min(self.most // 2, _CPU_MOST_SPARE if self.device.caps.loop_limit else self.most)
-        return min(max(_ROWS_TO_SPARE * self._row_bytes(cut), _LEAST_OFFER), most)
+        return min(max(_ROWS_TO_SPARE * self._row_bytes(plan), _LEAST_OFFER), most)
 
-    def _unknown_to_spare(self, _: Cut) -> int:
+    def _unknown_to_spare(self, _: HeapPlan) -> int:
         return min(_LEAST_OFFER, self.most // 2)
 
-    def _row_bytes(self, cut: Cut) -> int:
+    def _row_bytes(self, plan: HeapPlan) -> int:
         """Of one row of each share; of as many as there are where the driver limits the iterations of an invocation."""
         if self.device.caps.loop_limit:
-            return cut.nbytes
-        return sum([4 * (share.floats + share.integers) for share in cut.shares])
+            return plan.nbytes
+        return sum([4 * (share.floats + share.integers) for share in plan.shares])
 
     # --- the heap ----------------------------------------------------------------------------------------------------------
 
-    def _backed(self, plan: Callable[[int], Cut], to_spare: Callable[[Cut], int] | None = None) -> Cut:
-        """A plan that there is memory for. ``plan`` makes one that takes so many bytes at most, ``to_spare`` says how many bytes it is good
+    def _backed(self, make: Callable[[int], HeapPlan], to_spare: Callable[[HeapPlan], int] | None = None) -> HeapPlan:
+        """A plan that there is memory for. ``make`` makes one that takes so many bytes at most, ``to_spare`` says how many bytes it is good
         to have for it. Where fields and arrays have left less memory than the heap may have, the plan has fewer rows."""
         most = self.most
         while True:
-            cut = plan(most)
+            plan = make(most)
             try:
-                self._grow(cut.nbytes, 0 if to_spare is None else to_spare(cut))
+                self._grow(plan.nbytes, 0 if to_spare is None else to_spare(plan))
             except OutOfDeviceMemory:
-                most = cut.nbytes // 2
+                most = plan.nbytes // 2
             else:
-                return cut
+                return plan
 
     def _grow(self, nbytes: int, good: int) -> None:
         """Have ``nbytes``, and ``good`` bytes unless there was no memory for as many before."""
@@ -319,27 +319,27 @@ class TapeHeap:
 
     # --- what launches say -------------------------------------------------------------------------------------------------
 
-    def note(self, kernel: CompiledKernel, cut: Cut, sizes: Fetch | None) -> None:
-        """Say how a launch uses the heap, if asked for; with ``sizes``, once these have come: ``cut`` is what was offered."""
+    def report(self, kernel: CompiledKernel, plan: HeapPlan, sizes: Fetch | None) -> None:
+        """Say how a launch uses the heap, if asked for; with ``sizes``, once these have come: ``plan`` is what was offered."""
         if self.telling:
-            self._untold.append((kernel, cut, sizes))
+            self._untold.append((kernel, plan, sizes))
             self.tell()
 
     def tell(self) -> None:
         """Say of earlier launches, in their order, what is known by now."""
         while self._untold:
-            kernel, cut, sizes = self._untold[0]
+            kernel, plan, sizes = self._untold[0]
             raw = None if sizes is None else sizes.take()
             if sizes is not None and raw is None:
                 return
             del self._untold[0]
             if raw is not None:
-                cut = self.used(kernel, cut, np.frombuffer(raw, np.int32).tolist())
-            self._print(kernel, cut, "host" if sizes is None else "device")
+                plan = self.used(kernel, plan, np.frombuffer(raw, np.int32).tolist())
+            self._print(kernel, plan, "host" if sizes is None else "device")
 
-    def _print(self, kernel: CompiledKernel, cut: Cut, source: str) -> None:
+    def _print(self, kernel: CompiledKernel, plan: HeapPlan, source: str) -> None:
         """One line for each slab of each task."""
-        for share in cut.shares:
+        for share in plan.shares:
             for kind, stride in (("F", share.floats), ("I", share.integers)):
                 if stride:
                     print(
@@ -349,13 +349,13 @@ class TapeHeap:
                     )
 
 
-def _too_large(kernel: CompiledKernel, cut: Cut, entries: Sequence[int], most: int) -> TapesTooLarge:
-    rows = {(share.task, share.claimed): share.rows for share in cut.shares}
+def _too_large(kernel: CompiledKernel, plan: HeapPlan, entries: Sequence[int], most: int) -> TapesTooLarge:
+    rows = {(share.task, share.claimed): share.rows for share in plan.shares}
     each = [(4 * tape.words * entries[tape.capacity] * rows[tape.task, tape.claimed], tape) for tape in kernel.tapes]
     nbytes, tape = max(each, key=itemgetter(0))
     held = f"{counted(entries[tape.capacity], 'entry', 'entries')} of {counted(4 * tape.words, 'byte')}"
     return TapesTooLarge(
-        f"the tapes of {kernel.name} need {cut.nbytes:,} bytes or more, and may have {most:,}: {nbytes:,} alone for one of this "
+        f"the tapes of {kernel.name} need {plan.nbytes:,} bytes or more, and may have {most:,}: {nbytes:,} alone for one of this "
         f"loop, with {held} in each of {counted(rows[tape.task, tape.claimed], 'row')}",
         tape.name,
     )
@@ -374,10 +374,10 @@ def _tapes_of_tasks(kernel: CompiledKernel) -> list[tuple[int, TaskInfo | None, 
 
 
 def _lay_out(
-    kernel: CompiledKernel, asked: Sequence[int], entries: Sequence[int], room: int | None
+    kernel: CompiledKernel, asked: Sequence[int], entries: Sequence[int], heap_words: int | None
 ) -> tuple[TapeWords, tuple[Share, ...], int]:
-    """Rows for ``asked`` invocations of each task: the words of a launch that the host places, the shares, the bytes in all. In ``room``
-    words they are divided as the task of `transforms.tasks.place_tapes` does; None: they take as much as they need."""
+    """Rows for ``asked`` invocations of each task: the words of a launch that the host places, the shares, the bytes in all. In
+    ``heap_words`` words they are divided as the task of `transforms.tasks.place_tapes` does; None: they take as much as they need."""
     layout = Layout(NUMBERS, None, entries.__getitem__, entries.__getitem__)
     bases, pitches, limits = [0] * len(kernel.tapes), [0] * len(kernel.tapes), list(asked)
     shares, first, end = [], 0, 0
@@ -386,20 +386,20 @@ def _lay_out(
             continue
         if task is None:
             group = layout.group(own, even=True)
-            fits = room is None or group.words <= room
+            fits = heap_words is None or group.words <= heap_words
             for n, base in layout.serial_bases(group, fits):
                 bases[n] = base
             shares.append(_share(group, 1, 1))
             end, first = group.words, group.words if fits else 0
             continue
         groups, begin = layout.groups(own), first
-        if room is None:
+        if heap_words is None:
             # A task without iterations has no rows.
             numbers, even = layout.wanted(groups, asked[k], least=0)
             apart: Sequence[int] = [layout.padded(n) for n in even]
         else:
-            rows = layout.rows(groups, asked[k], room - first)
-            limits[k] = rows.limit if layout.fits(layout.row_words(groups), room - first) else 0
+            rows = layout.rows(groups, asked[k], heap_words - first)
+            limits[k] = rows.limit if layout.fits(layout.row_words(groups), heap_words - first) else 0
             numbers = list(rows.needed) if rows.enough else [rows.fewer] * len(groups)
             apart = rows.pitches
         for group, number, pitch in zip(groups, numbers, apart):
@@ -417,7 +417,7 @@ def _share(group: Group[int], rows: int, pitch: int) -> Share:
 
 
 def _rows_of(asked: int, count: int | None, task: TaskInfo) -> int:
-    """The rows of ``asked`` invocations: workgroups are whole, but who has none of ``count`` iterations needs no row."""
+    """The rows of ``asked`` invocations: workgroups are whole, but invocations without any of the ``count`` iterations need no row."""
     rows = _whole_groups(asked, task)
     return rows if count is None else min(rows, max(count, 1))
 

@@ -28,8 +28,7 @@ def starts(n: int) -> np.ndarray:
     return np.random.default_rng(n).uniform(-1.0, 1.0, n).astype(np.float32)
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_values_of_all_types_cross_the_cuts(session, n: int) -> None:
+def test_values_of_all_types_cross_the_cuts(session) -> None:
     @sg.kernel
     def run(x: sg.types.ndarray(sg.f32, 1), y: sg.types.ndarray(sg.f32, 1), z: sg.types.ndarray(sg.i32, 2)):
         for i in x:
@@ -40,17 +39,17 @@ def test_values_of_all_types_cross_the_cuts(session, n: int) -> None:
             z[i, 0] = count if positive else -count
             z[i, 1] = narrow
 
-    x, y, z = starts(n), np.zeros(n, np.float32), np.zeros((n, 2), np.int32)
-    run(x, y, z)
-    i = np.arange(n)
-    large = np.stack([x, np.full(n, 2), x + 1, np.full(n, 4), np.full(n, 5)], 1) if n else np.zeros((0, 5))
-    np.testing.assert_allclose(y, grown_in_numpy(x, MANY) + large[i, i * 3 % 5], rtol=1e-5)
-    np.testing.assert_array_equal(z[:, 0], np.where(x > 0, i * 3, i * -3))
-    np.testing.assert_array_equal(z[:, 1], (i - 2).astype(np.int8))
+    for n in SIZES:
+        x, y, z = starts(n), np.zeros(n, np.float32), np.zeros((n, 2), np.int32)
+        run(x, y, z)
+        i = np.arange(n)
+        large = np.stack([x, np.full(n, 2), x + 1, np.full(n, 4), np.full(n, 5)], 1) if n else np.zeros((0, 5))
+        np.testing.assert_allclose(y, grown_in_numpy(x, MANY) + large[i, i * 3 % 5], rtol=1e-5)
+        np.testing.assert_array_equal(z[:, 0], np.where(x > 0, i * 3, i * -3))
+        np.testing.assert_array_equal(z[:, 1], (i - 2).astype(np.int8))
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_reductions_go_through_all_stages(session, n: int) -> None:
+def test_reductions_go_through_all_stages(session) -> None:
     """Some under conditions and in loops; several kinds."""
 
     @sg.kernel
@@ -67,16 +66,17 @@ def test_reductions_go_through_all_stages(session, n: int) -> None:
                     for j in range(i % 3):
                         total[1] += a
 
-    x, total, most = starts(n), np.zeros(2, np.float32), np.full(1, -1, np.int32)
-    run(x, total, most)
-    a, want, last = x.astype(np.float32), np.zeros(2), -1
-    for k in range(MANY):
-        a = a * np.float32(0.5) + np.sqrt(a * a * np.float32(0.1) + np.float32(0.01 * k)) * np.float32(0.1)
-        if k % 50 == 0:
-            want += a.sum(dtype=float), (a > 0.5).sum() + (a * (np.arange(n) % 3)).sum(dtype=float)
-            last = max(last, *np.nonzero(a > 0.5)[0], -1)
-    np.testing.assert_allclose(total, want, rtol=1e-4, atol=1e-5)
-    assert most[0] == last
+    for n in SIZES:
+        x, total, most = starts(n), np.zeros(2, np.float32), np.full(1, -1, np.int32)
+        run(x, total, most)
+        a, want, last = x.astype(np.float32), np.zeros(2), -1
+        for k in range(MANY):
+            a = a * np.float32(0.5) + np.sqrt(a * a * np.float32(0.1) + np.float32(0.01 * k)) * np.float32(0.1)
+            if k % 50 == 0:
+                want += a.sum(dtype=float), (a > 0.5).sum() + (a * (np.arange(n) % 3)).sum(dtype=float)
+                last = max(last, *np.nonzero(a > 0.5)[0], -1)
+        np.testing.assert_allclose(total, want, rtol=1e-4, atol=1e-5)
+        assert most[0] == last
 
 
 def test_several_axes_and_memory_between_the_stages(session) -> None:
@@ -90,7 +90,7 @@ def test_several_axes_and_memory_between_the_stages(session) -> None:
                 y[i, j] += i * k
             y[i, j] += 10000 * j
 
-    x, y = starts(7 * 93).reshape(7, 93), np.zeros((7, 93), np.int32)
+    x, y = starts(3 * 93).reshape(3, 93), np.zeros((3, 93), np.int32)
     want = grown_in_numpy(x, MANY)
     run(x, y)
     np.testing.assert_allclose(x, want, rtol=1e-5)
@@ -112,6 +112,38 @@ def test_atomics_that_dominate(session) -> None:
     run()
     counts = np.bincount(((np.arange(203)[:, None] + np.arange(MANY) ** 2) % 4).ravel(), minlength=4)
     np.testing.assert_array_equal(cells.to_numpy(), 2 * counts)
+
+
+def test_large_serial_code(session) -> None:
+    """Without a parallel loop: functions that take and return values, loops and branches in them."""
+
+    @sg.kernel
+    def run(x: sg.types.ndarray(sg.f32, 1), n: sg.i32) -> sg.f32:
+        a, last = x[0], -1
+        values = sg.Vector([x[0], 1.0, 2.0, 3.0, 4.0])
+        for k in sg.static(range(60)):
+            for m in range(n):
+                a = a * 0.5 + 0.3 * sg.sqrt(a * a + 0.01 * k)
+                last = m + k
+            if a > x[0]:
+                x[1 + k] = a + values[(n + k) % 5]
+            values[(last + 5) % 5] += a
+        return a + values[n % 5] + last
+
+    for n in (0, 1, 3):
+        x = np.full(64, 0.125, np.float32)
+        got = run(x, n)
+        want, a, last = np.full(64, 0.125), 0.125, -1
+        values = np.array([0.125, 1.0, 2.0, 3.0, 4.0])
+        for k in range(60):
+            for m in range(n):
+                a = a * 0.5 + 0.3 * np.sqrt(a * a + 0.01 * k)
+                last = m + k
+            if a > want[0]:
+                want[1 + k] = a + values[(n + k) % 5]
+            values[(last + 5) % 5] += a
+        np.testing.assert_allclose(x, want, rtol=1e-5)
+        np.testing.assert_allclose(got, a + values[n % 5] + last, rtol=1e-5)
 
 
 def test_prints_come_iteration_by_iteration(session, capfd) -> None:

@@ -45,6 +45,20 @@ def test_a_long_chain_of_elif(session, tmp_path, depth: int) -> None:
     expect(session, built(tmp_path, lines), depth, x, [0.0, 1.0, 4.0, (depth - 1.0) ** 2, depth + 1.0])
 
 
+@pytest.mark.archs("cpu")  # by llvmgen
+def test_a_chain_of_elif_is_cut(session, tmp_path) -> None:
+    """Into functions, which take and return values of several types."""
+    depth = 700
+    lines = ["a, b, count, found = x[i], 1.0, 0, False"]
+    for k in range(depth):
+        lines += [f"{'el' if k else ''}if a < {k}.5:", f"    b, count, found = a * {k % 9}.0 + b, {k} + i, True"]
+    run = built(tmp_path, [*lines, "x[i] = b + count if found else -1.0"])
+    x = np.array([0.0, 1.0, 123.0, depth - 1.0, depth + 1.0], np.float32)
+    want = [k * (k % 9) + 1 + k + i if k < depth else -1 for i, k in enumerate(x.astype(int))]
+    expect(session, run, 0, x, want)
+    assert run.llvm().count(".part") > 4
+
+
 @pytest.mark.parametrize("depth", [LEVELS, DEPTH])
 def test_a_long_condition(session, tmp_path, depth: int) -> None:
     run = built(tmp_path, [f"if {' and '.join(f'x[i] != {k}.0' for k in range(depth))}:", "    x[i] = -1.0"])

@@ -1,5 +1,7 @@
 """Parallel loops around serial ones: the CPU runs several iterations in lockstep, as lanes of vectors; the last ones may be fewer."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -25,8 +27,7 @@ def numbers(n: int) -> np.ndarray:
     return np.linspace(-2, 2, n).astype(np.float32)
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_chain(n: int) -> None:
+def test_chain() -> None:
     @sg.kernel
     def run(x: vec, y: vec, turns: sg.i32):
         for i in range(x.shape[0]):
@@ -35,14 +36,13 @@ def test_chain(n: int) -> None:
                 v = sg.sin(v) * 0.8 + 0.1
             y[i] = v
 
-    x, y = numbers(n), np.zeros(n, np.float32)
-    for turns in (0, 1, TURNS):
+    for n, turns in product(SIZES, (0, 1, TURNS)):
+        x, y = numbers(n), np.zeros(n, np.float32)
         run(x, y, turns)
-        np.testing.assert_allclose(y, chained(x, turns), rtol=2e-5, atol=2e-6)
+        np.testing.assert_allclose(y, chained(x, turns), rtol=2e-5, atol=2e-6, err_msg=f"{n} iterations")
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_branches(n: int) -> None:
+def test_branches() -> None:
     """One that all iterations take alike, with effects; one that differs; choices of integers, and a loop in a branch."""
 
     @sg.kernel
@@ -65,24 +65,24 @@ def test_branches(n: int) -> None:
             x[i] = v
             k[i] = c
 
-    x, y, k = numbers(n), np.zeros(n, np.float32), np.zeros(n, np.int32)
-    want, c, middle = x.astype(np.float32), np.arange(n), np.zeros(n)
-    for t in range(TURNS):
-        high = want > np.float32(0.5)
-        c = np.where(high, c + 1, c * 3 % 1000)
-        want = np.where(high, want * np.float32(0.5) - np.float32(0.25), want + np.float32(0.3))
-        if t == 4:
-            middle = want.copy()
-            for _ in range(3):
-                want = want * want - np.float32(0.1)
-    run(x, y, k, TURNS, 3)
-    np.testing.assert_allclose(y, middle, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(x, want, rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(k, c)
+    for n in SIZES:
+        x, y, k = numbers(n), np.zeros(n, np.float32), np.zeros(n, np.int32)
+        want, c, middle = x.astype(np.float32), np.arange(n), np.zeros(n)
+        for t in range(TURNS):
+            high = want > np.float32(0.5)
+            c = np.where(high, c + 1, c * 3 % 1000)
+            want = np.where(high, want * np.float32(0.5) - np.float32(0.25), want + np.float32(0.3))
+            if t == 4:
+                middle = want.copy()
+                for _ in range(3):
+                    want = want * want - np.float32(0.1)
+        run(x, y, k, TURNS, 3)
+        np.testing.assert_allclose(y, middle, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(x, want, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(k, c)
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_memory(n: int) -> None:
+def test_memory() -> None:
     """Elements that lie next to each other, apart, or where another array says; atomics, and what they return."""
 
     @sg.kernel
@@ -95,24 +95,24 @@ def test_memory(n: int) -> None:
             places[sg.atomic_add(total[0], 1)] = i
             sg.atomic_max(total[1], where[i])
 
-    rng = np.random.default_rng(n)
-    x = rng.uniform(-1, 1, 2 * n + TURNS + 3).astype(np.float32)
-    where = rng.permutation(n).astype(np.int32)
-    out, places, total = np.zeros(2 * n, np.float32), np.full(n, -1, np.int32), np.zeros(2, np.int32)
-    i = np.arange(n)
-    want = x[where] + x[2 * i] + x[i + 3].astype(np.float64)
-    for t in range(TURNS):
-        want = want * 0.5 + x[t] + x[i + t]
-    run(x, where, out, places, total)
-    np.testing.assert_allclose(out[1::2], want, rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(out[::2], 0)
-    np.testing.assert_array_equal(np.sort(places), i)
-    np.testing.assert_array_equal(total, [n, n - 1])
+    for n in SIZES:
+        rng = np.random.default_rng(n)
+        x = rng.uniform(-1, 1, 2 * n + TURNS + 3).astype(np.float32)
+        where = rng.permutation(n).astype(np.int32)
+        out, places, total = np.zeros(2 * n, np.float32), np.full(n, -1, np.int32), np.zeros(2, np.int32)
+        i = np.arange(n)
+        want = x[where] + x[2 * i] + x[i + 3].astype(np.float64)
+        for t in range(TURNS):
+            want = want * 0.5 + x[t] + x[i + t]
+        run(x, where, out, places, total)
+        np.testing.assert_allclose(out[1::2], want, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(out[::2], 0)
+        np.testing.assert_array_equal(np.sort(places), i)
+        np.testing.assert_array_equal(total, [n, n - 1])
 
 
 @pytest.mark.parametrize("t", [sg.i32, sg.f32], ids=str)
-@pytest.mark.parametrize("n", SIZES)
-def test_sums_of_all(n: int, t: DType) -> None:
+def test_sums_of_all(t: DType) -> None:
     @sg.kernel
     def run(x: sg.types.ndarray(t, 1), total: sg.types.ndarray(t, 1)):
         for i in range(x.shape[0]):
@@ -124,13 +124,14 @@ def test_sums_of_all(n: int, t: DType) -> None:
             sg.atomic_max(total[1], v)
             sg.atomic_min(total[2], v)
 
-    x = (np.arange(n) * 5 % 7).astype(t.np)
-    want = x.astype(np.int64)
-    for k in range(TURNS):
-        want = (want * 3 - k) % 7
-    total = np.array([2, -9, 9], t.np)
-    run(x, total)
-    np.testing.assert_array_equal(total, [2 + want.sum(), want.max(), want.min()])
+    for n in SIZES:
+        x = (np.arange(n) * 5 % 7).astype(t.np)
+        want = x.astype(np.int64)
+        for k in range(TURNS):
+            want = (want * 3 - k) % 7
+        total = np.array([2, -9, 9], t.np)
+        run(x, total)
+        np.testing.assert_array_equal(total, [2 + want.sum(), want.max(), want.min()])
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (4, 16), (7, 50), (2, 3, 33)], ids=str)
@@ -211,8 +212,7 @@ def test_gradient(n: int) -> None:
     np.testing.assert_allclose(scale.grad[None], ds.sum(), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_lanes_without_an_iteration(n: int) -> None:
+def test_lanes_without_an_iteration() -> None:
     """Behind the last element lie zeros, by which nobody may divide, and indices that are none; nothing there may change."""
 
     @sg.kernel
@@ -223,20 +223,20 @@ def test_lanes_without_an_iteration(n: int) -> None:
                 v = v * 0.5 + 1.0
             y[i] = v + 1000 // by[i] + far[where[i] - FAR]
 
-    x, by, where, y = (np.zeros(n + 32, t) for t in (np.int32, np.int32, np.int32, np.float32))
-    x[:n], by[:n], where[:n] = np.arange(n), np.arange(n) % 7 + 1, np.arange(n) + FAR
-    y[n:] = 5
-    want = x[:n].astype(np.float64)
-    for _ in range(TURNS):
-        want = want * 0.5 + 1
-    run(x, by, where, numbers(n), y, n)
-    np.testing.assert_allclose(y[:n], want + 1000 // by[:n] + numbers(n), rtol=1e-5)
-    np.testing.assert_array_equal(y[n:], 5)
+    for n in SIZES:
+        x, by, where, y = (np.zeros(n + 32, t) for t in (np.int32, np.int32, np.int32, np.float32))
+        x[:n], by[:n], where[:n] = np.arange(n), np.arange(n) % 7 + 1, np.arange(n) + FAR
+        y[n:] = 5
+        want = x[:n].astype(np.float64)
+        for _ in range(TURNS):
+            want = want * 0.5 + 1
+        run(x, by, where, numbers(n), y, n)
+        np.testing.assert_allclose(y[:n], want + 1000 // by[:n] + numbers(n), rtol=1e-5)
+        np.testing.assert_array_equal(y[n:], 5)
 
 
 @pytest.mark.parametrize("t", [sg.i32, sg.u32, sg.f32, sg.f64], ids=str)
-@pytest.mark.parametrize("n", SIZES)
-def test_sums_of_each_turn(n: int, t: DType) -> None:
+def test_sums_of_each_turn(t: DType) -> None:
     """All iterations add to one element in each turn; and all of them add one and the same number. So much else to do that one thread
     does not do it all without atomics."""
 
@@ -253,16 +253,17 @@ def test_sums_of_each_turn(n: int, t: DType) -> None:
                 total[k] += v + sg.cast(sg.floor(w * w), t)
                 total[TURNS] += 1
 
-    v = (np.arange(n) * 5 % 7).astype(t.np)
-    total = np.zeros(TURNS + 1, t.np)
-    total[0] = 3
-    run(v, total)
-    want = []
-    v = v.astype(np.int64)
-    for k in range(TURNS):
-        v = (v * 3 + k) % 7
-        want.append(v.sum() + 3 * (k == 0))
-    np.testing.assert_array_equal(total, [*want, n * TURNS])
+    for n in SIZES:
+        v = (np.arange(n) * 5 % 7).astype(t.np)
+        total = np.zeros(TURNS + 1, t.np)
+        total[0] = 3
+        run(v, total)
+        want = []
+        v = v.astype(np.int64)
+        for k in range(TURNS):
+            v = (v * 3 + k) % 7
+            want.append(v.sum() + 3 * (k == 0))
+        np.testing.assert_array_equal(total, [*want, n * TURNS])
 
 
 def test_sums_of_products() -> None:

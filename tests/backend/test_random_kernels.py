@@ -20,7 +20,7 @@ from spirograd.runtime.device import Device
 from spirograd.runtime.launcher import ArrayBinding, Launcher
 
 LENGTH = 37
-SEEDS = 24
+SEEDS = 14
 
 
 @pytest.fixture(scope="module", params=needs.ARCHS)
@@ -54,7 +54,7 @@ def launch(device: Device, kernel: Kernel, args: list[Any], tree: np.ndarray[Any
     return tuple(returned or ())
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", [*range(SEEDS), *[pytest.param(k, marks=pytest.mark.long) for k in range(SEEDS, 10 * SEEDS)]])
 def test_random_kernel(device: Device, seed: int) -> None:
     kernel = random_kernel(seed, device.caps)
     want, tree = random_arguments(seed, LENGTH)

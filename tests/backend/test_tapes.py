@@ -1,4 +1,4 @@
-"""Tapes on every back end, in kernel IR made by hand: each iteration notes a sequence and takes it back in reverse order."""
+"""Tapes on every back end, in kernel IR made by hand: each iteration saves a sequence and takes it back in reverse order."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ class Code:
         return self.b.for_(begin, end, initial, self.b.end(body(*params)), LoopAttr(parallel=parallel))
 
     def number(self, i: Op, j: Op, salt: int, t: DType) -> Op:
-        """What iteration i notes in step j: small enough for every type."""
+        """What iteration i saves in step j: small enough for every type."""
         b = self.b
         mixed = b.emit(
             ops.add, b.emit(ops.mul, i, b.const(7), attr="wrap"), b.emit(ops.mul, j, b.const(13 + salt), attr="wrap"), attr="wrap"
         )
         return b.cast(b.emit(ops.and_, mixed, b.const(1023)), t)
 
-    def note(self, tapes: Sequence[TapeRef], i: Op, count: Op) -> None:
+    def save(self, tapes: Sequence[TapeRef], i: Op, count: Op) -> None:
         def step(j: Op) -> Sequence[Op]:
             for salt, tape in enumerate(tapes):
                 for entry in range(tape.width):
@@ -111,7 +111,7 @@ class Code:
 
         def body(i: Op) -> Sequence[Op]:
             count = b.load(COUNTS, i)
-            self.note(tapes, i, count)
+            self.save(tapes, i, count)
             before = zero if at is None else b.load(OUT, i)
             b.store(OUT, i, self.recall(tapes, count, before))
             return ()
@@ -199,12 +199,12 @@ def test_two_tasks(machine: Machine) -> None:
 
 
 def test_serial_tape_lasts_over_tasks(machine: Machine) -> None:
-    """Noted in a serial task, taken back in another one, after a parallel loop with tapes of its own."""
+    """Saved in a serial task, taken back in another one, after a parallel loop with tapes of its own."""
     code = Code()
     b = code.b
     serial = [TapeRef("s", i32, 2, 0)]
     size = b.emit(ops.shape, attr=(0, 0), type=i32)
-    code.note(serial, b.const(4), size)
+    code.save(serial, b.const(4), size)
     code.there_and_back([TapeRef("p", i32, 1, 1)], size)
     b.store(OUT, b.const(0), code.recall(serial, size, b.const(9)))
     plan = machine.plan(code.kernel())
@@ -225,7 +225,7 @@ def test_bounds_from_memory(machine: Machine) -> None:
     counts = np.full(9000, 3, np.int32)
     counts[0] = 5000 if machine.device.caps.target_name in COMPILED else 90
     shown = int(counts[0])
-    # Iteration 0 notes as many steps as there are iterations.
+    # Iteration 0 saves as many steps as there are iterations.
     out = machine.bind(np.zeros(9000, np.int32))
     plan.launch([0, 0], [machine.bind(counts), out], {}, TapeSizes((shown,)))
     want = np.where(np.arange(9000) < shown, expected(np.full(9000, 3, np.int32), [1]), 0)
@@ -314,7 +314,7 @@ def test_tapes_are_in_the_artifact() -> None:
     try:
         code = Code()
         size = code.b.emit(ops.shape, attr=(0, 0), type=i32)
-        code.note([TapeRef("s", i32, 2, 1)], size, size)
+        code.save([TapeRef("s", i32, 2, 1)], size, size)
         code.there_and_back([TapeRef("p", f32, 1, 0)], size)
         code.b.store(OUT, code.b.const(0), code.recall([TapeRef("s", i32, 2, 1)], size, size))
         compiled = compile_kernel(code.kernel(), device.caps, CompileOptions())
@@ -336,7 +336,7 @@ def test_temporaries_too(machine: Machine) -> None:
 
     def body(i: Op) -> Sequence[Op]:
         count = b.load(COUNTS, i)
-        code.note([tape], i, count)
+        code.save([tape], i, count)
         b.atomic("add", total, code.recall([tape], count, b.const(0)))
         return ()
 

@@ -191,6 +191,39 @@ def test_casts(arch: str, a: DType) -> None:
             np.testing.assert_array_equal(out[row], want, err_msg=f"{a} to {t}, way {row}")
 
 
+FAR = [0.0, -0.9, 3.9, -3.9, 127.5, 255.0, 65535.9, -(2.0**31), 2.0**31, 2.0**32, 2.0**63, 2.0**64, 1e20, -1e20, np.inf, -np.inf, np.nan]
+
+
+@pytest.mark.parametrize("t", ALL, ids=str)
+def test_casts_in_python_are_those_of_kernels(t: DType) -> None:
+    """By `cast`, by the type as a function, of vectors; integers of any size wrap."""
+    for v in [*FAR, *map(np.float32, FAR), True]:
+        want = reference_cast(v, sg.f64, t)
+        for got in (sg.cast(v, t), t(v), sg.cast(sg.Vector([v, 0]), t)[0]):
+            np.testing.assert_equal(got, want, err_msg=f"{v!r} to {t}")
+    for n in (-1, 300, -129, 2**31, 2**40 + 5, np.int64(-7), 2**70 + 9):
+        if t.is_int:
+            assert sg.cast(n, t) == t(n) == (int(n) - t.min) % 2**t.bits + t.min
+
+
+@pytest.mark.parametrize("t", [sg.i8, sg.u16, sg.i32, sg.u64], ids=str)
+def test_memory_is_written_from_python_as_from_kernels(t: DType) -> None:
+    field, array, vectors = sg.field(t, len(FAR)), sg.ndarray(t, len(FAR)), sg.Vector.field(2, t, len(FAR))
+    for k, v in enumerate(FAR):
+        field[k] = array[k] = v
+        vectors[k] = [v, v]
+    want = np.array([reference_cast(v, sg.f64, t) for v in FAR], t.np)
+    for got in (field.to_numpy(), array.to_numpy(), vectors.to_numpy()[:, 1]):
+        np.testing.assert_array_equal(got, want)
+    for source in (np.float64, np.float32):
+        for memory in (field, array):
+            memory.fill(0)
+            memory.from_numpy(np.array(FAR, source))
+            np.testing.assert_array_equal(memory.to_numpy(), want)
+            memory.fill(1e20)
+            np.testing.assert_array_equal(memory.to_numpy(), t.max)
+
+
 def test_python_types_mean_the_defaults(arch: str) -> None:
     sg.init(arch=arch, default_fp=sg.f64, default_ip=sg.i64, offline_cache=False)
 

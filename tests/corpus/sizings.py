@@ -16,9 +16,9 @@ EXPECTED = {
     "gradient_carried_bounds": (3, 3),
     "gradient_serial": (1, 1),
     "gradient_several_tasks": (1, 1),
-    "gradient_gate_compound": (1, 1),
-    "gradient_gate_before_a_known_bound": (1, 1),
-    "gradient_gate_of_floats_f32": (2, 2),
+    "gradient_guard_compound": (1, 1),
+    "gradient_guard_before_a_known_bound": (1, 1),
+    "gradient_guard_of_floats_f32": (2, 2),
     "gradient_of_overwritten_memory": (1, 1),
     "gradient_in_a_direction": (1, 1),
 }

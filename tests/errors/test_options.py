@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,14 +34,49 @@ def test_unknown_options_of_init(name: str, near: str) -> None:
 
 def test_options_without_effect(caplog: pytest.LogCaptureFixture) -> None:
     for name, reason in WITHOUT_EFFECT.items():
+        on, off = (2, 1) if name == "num_compile_threads" else (True, False)
         caplog.clear()
         with caplog.at_level(logging.WARNING, "spirograd"):
-            sg.init(arch=sg.interpreter, **{name: True})
+            sg.init(arch=sg.interpreter, **{name: on})
         warned = [record.getMessage() for record in caplog.records]
         assert warned == ([f"the option `{name}` of `init` has no effect: {reason}"] if reason else [])
         caplog.clear()
-        sg.init(arch=sg.interpreter, **{name: False})
+        sg.init(arch=sg.interpreter, **{name: off})
         assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_every_option_works_or_warns(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options that nothing in the package reads are those that warn; from the environment, too."""
+    package = "\n".join(path.read_text() for path in Path(sg.__file__).parent.rglob("*.py") if path.name != "config.py")
+    unread = {f.name for f in dataclasses.fields(Config) if not re.search(rf"\b(config|cfg|options)\.{f.name}\b", package)}
+    assert unread == {f.name for f in dataclasses.fields(Config)} & WITHOUT_EFFECT.keys() and all(WITHOUT_EFFECT[name] for name in unread)
+    monkeypatch.setenv("SG_NUM_COMPILE_THREADS", "4")
+    sg.init(arch=sg.interpreter)
+    assert "`num_compile_threads` of `init` has no effect" in caplog.text
+
+
+def test_limit_of_unrolling(caplog: pytest.LogCaptureFixture) -> None:
+    for limit, warnings in ((0, 0), (7, 1), (8, 0)):
+        caplog.clear()
+        sg.init(arch=sg.interpreter, unrolling_limit=limit)
+
+        @sg.kernel
+        def total() -> sg.i32:
+            s = 0
+            for k in sg.static(range(8)):
+                s += k
+            return s
+
+        assert total() == total() == 28
+        assert len(caplog.records) == warnings
+        assert not warnings or "unrolled 8 times, and the option `unrolling_limit` is 7" in caplog.text
+
+
+def test_checkpoints_are_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    sg.init(arch=sg.interpreter)
+    for options in ({"checkpoints": False, "graph": True, "fastcache": True, "pure": True}, {"checkpoints": True}):
+        sg.kernel(**options)
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["the option `checkpoints` of `kernel` has no effect"]
 
 
 def test_options_of_a_running_session_do_not_change() -> None:

@@ -1,7 +1,7 @@
 """Random kernels with tapes of sizes that depend on memory, and the changes of that memory between launches of their gradients.
 
 Bounds: read from fields and arrays, by indices that memory holds, ragged, clamped, from the values of outer loops, left behind by another
-task of the kernel; gates around loops: compound, of the data, nearly never or nearly always true; ``while``; tapes of f64, f32, i32, i64,
+task of the kernel; guards around loops: compound, of the data, nearly never or nearly always true; ``while``; tapes of f64, f32, i32, i64,
 u1. ``y[i]`` depends on ``x[i]`` and on ``w`` alone, so that one difference gives the derivatives of all ``y``.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 INTEGERS = ("b", "e", "c", "g", "off", "a", "t")  # `a` is an array argument, `t` what kernels write, the others are fields
 LENGTHS = (1, 5, 5, 17, 17, 300, 300, 3000, 4097, 9000)
-GATES = ("g[i] != 0", "g[c[i]] > 0", "x[i] > {cut}", "b[i] > {k}", "g[q % n] != 0", "e[i] == {k}", "i % {k2} == 0", "g[i] > 0", "m > {k}")
+GUARDS = ("g[i] != 0", "g[c[i]] > 0", "x[i] > {cut}", "b[i] > {k}", "g[q % n] != 0", "e[i] == {k}", "i % {k2} == 0", "g[i] > 0", "m > {k}")
 STARTS = {
     "h": "h = sg.cast(x[i] * 0.5, sg.f32)",
     "s": "s = sg.Vector([x[i], 0.5])",
@@ -104,7 +104,7 @@ class Writer:
         if depth and self.r.random() < 0.3:
             form = self.r.choice(("{} and {}", "{} or {}", "not ({0})", "({} and {}) or {}"))
             return "(" + form.format(*(self.condition(0) for _ in range(3))) + ")"
-        forms = [*GATES, "{f} > {cut}", "{f} * {f} < {cut2}"]
+        forms = [*GUARDS, "{f} > {cut}", "{f} * {f} < {cut2}"]
         if "k" in self.kinds:
             forms.append("k")
         cut, k = f"{self.r.choice((-0.99, -0.5, 0.0, 0.3, 0.999)):.3f}", self.r.randrange(3)
@@ -195,10 +195,10 @@ class Writer:
             self.line(f"sg.loop_config(block_dim={self.r.choice((32, 64, 256))})")
         with self.scope(outermost):
             self.counters = []
-            gated, inside = self.r.random() < 0.5, self.r.random() < 0.5
+            guarded, inside = self.r.random() < 0.5, self.r.random() < 0.5
             for line in ("v = x[i]", "q = i % 13", *(STARTS[kind] for kind in self.kinds[1:])):
                 self.line(line)
-            if gated:
+            if guarded:
                 with self.scope(f"if {self.condition()}:"):
                     self.block(self.r.randrange(0, 3))
                     self.loop()
@@ -207,7 +207,7 @@ class Writer:
             else:
                 self.block(self.r.randrange(1, 4))
                 self.loop()
-            if not (gated and inside) or self.r.random() < 0.5:
+            if not (guarded and inside) or self.r.random() < 0.5:
                 ends = {"h": " + sg.f64(h)", "s": " + s[0] * s[1]"}
                 self.line(f"y[i] += v{''.join(ends.get(kind, '') for kind in self.kinds)}")
 

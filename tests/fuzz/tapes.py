@@ -1,4 +1,4 @@
-"""Random sizes of tapes: gradients of back ends against finite differences, launch after launch, while bounds and gates change."""
+"""Random sizes of tapes: gradients of back ends against finite differences, launch after launch, while bounds and guards change."""
 
 from __future__ import annotations
 

@@ -22,6 +22,12 @@ from spirograd.lang import context
 from spirograd.lang.data.tree import root
 from spirograd.session import Session
 
+# Back ends, and the float types that each is tested with. The rules of derivatives are the same for all types: the interpreter checks them
+# in f64, whose tolerance is the narrow one. Tapes and code of f64 are made for wgpu as for Vulkan. What is left out runs at night.
+_TYPED = [("interpreter", sg.f64), ("cpu", sg.f32), ("cpu", sg.f64), ("vulkan", sg.f32), ("vulkan", sg.f64), ("wgpu", sg.f32)]
+_AT_NIGHT = [pytest.param(arch, t, marks=pytest.mark.long) for arch, t in (("interpreter", sg.f32), ("wgpu", sg.f64))]
+on_back_ends_with_types = pytest.mark.parametrize("arch,t", [*_TYPED, *_AT_NIGHT], indirect=["arch"], ids=str)
+on_devices_with_types = pytest.mark.parametrize("arch,t", [*_TYPED[1:], _AT_NIGHT[1]], indirect=["arch"], ids=str)  # not the interpreter
 STEP = 1e-6
 TOLERANCES = {"f64": 1e-6, "f32": 5e-4, "f16": 4e-2}
 _sessions: list[Session] = []
@@ -46,12 +52,13 @@ class Program:
     tape: bool = False  # only under a tape: the kernel overwrites what its gradient needs
 
     def values(self, turn: int) -> list[np.ndarray]:
+        """The data of a round: numbers that f32 has for programs of f64, too, so that one Jacobian serves both."""
         rng = np.random.default_rng(1000 + turn)
         found = []
         for k, memory in enumerate(self.memories):
             old = memory.to_numpy()
             new = self.data[k](rng, old.shape) if k in self.data else rng.uniform(self.low, self.high, old.shape)
-            found.append(np.asarray(new, dtype=old.dtype))
+            found.append(np.asarray(new, dtype=np.float32).astype(old.dtype))
         return found
 
     def run(self, values: Sequence[np.ndarray], turn: int) -> np.ndarray:
@@ -107,8 +114,8 @@ def jacobian(case: Callable[[Any], Program], values: Sequence[np.ndarray], turn:
         return np.stack(columns, axis=1)
 
 
-def _jacobian(case: Callable[[Any], Program], t: Any, values: Sequence[np.ndarray], turn: int) -> np.ndarray:
-    key = (case.__module__, case.__qualname__, str(t), turn)
+def _jacobian(case: Callable[[Any], Program], values: Sequence[np.ndarray], turn: int) -> np.ndarray:
+    key = (case.__module__, case.__qualname__, turn, flat(values).tobytes())
     if key not in _jacobians:
         _jacobians[key] = jacobian(case, values, turn)
     return _jacobians[key]
@@ -128,7 +135,7 @@ def check(case: Callable[[Any], Program], t: Any = sg.f32, turns: int = 2, toler
     tolerance = TOLERANCES[str(t)] if tolerance is None else tolerance
     for turn in range(turns):
         values = program.values(turn)
-        j = _jacobian(case, t, values, turn)
+        j = _jacobian(case, values, turn)
         for taped in [True] if program.tape else [False, True] if turn == 0 else [turn % 2 == 1]:
             _compare(program, values, j, turn, taped, tolerance)
 

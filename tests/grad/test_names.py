@@ -13,10 +13,10 @@ from spirograd.base.tape_layout import TapeWord
 from spirograd.ir import ops
 from spirograd.ir.nodes import TempKind
 
-# What the compiler calls temporaries, tapes, logs, tasks, arguments and symbols of its own, with and without a number.
-STEMS = ("tape", "log", "adjoint", "cross", "result", "returned", "old", "final", "lost", "place", "row", "sizes", "state", "grad", "dual")
+# What the compiler calls temporaries, tapes, saved-value buffers, tasks, arguments and symbols of its own, with and without a number.
+STEMS = ["tape", "saved", "adjoint", "live_in", "result", "returned", "old", "final", "lost", "place", "row", "sizes", "state", "grad"]
 KINDS = [*TempKind, *TapeWord]
-WORDS = sorted({*STEMS, *[kind.value for kind in KINDS], "capacity_left", "before", "after", "late", "temps", "main"})
+WORDS = sorted({*STEMS, "dual", *[kind.value for kind in KINDS], "capacity_left", "before", "after", "late", "temps", "main"})
 NAMES = [name for word in WORDS for name in (word, f"{word}0")]
 # With what no identifier has in it, for what takes a string.
 STRINGS = ["x%before", "capacity%0", "%old", "claims%final0", "place.tapes", "x.grad", "", "../x y", "llvm.memcpy.p0.p0.i64"]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from grad.chains import AMPLIFIED, chains, compare, starts, turn, turned
-from grad.check import needs_type
+from grad.check import needs_type, on_devices_with_types
 
 import spirograd as sg
 from spirograd.base.tape_layout import TAPE_PADDING
@@ -259,7 +259,7 @@ def overflow(made: Made, memory: Any, write: Callable[[Any, np.ndarray], bool], 
         compare(run, args, x, y, turns(memory.to_numpy()), "after the error")
 
 
-@pytest.mark.parametrize("t", [sg.f32, sg.f64], ids=str)
+@on_devices_with_types
 @pytest.mark.parametrize("make", KERNELS, ids=lambda make: make.__name__)
 def test_field_written_past_the_tracking(make: Callable[[Any, Any], Made], t: Any) -> None:
     needs_type(t)

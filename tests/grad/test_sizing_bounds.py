@@ -278,21 +278,21 @@ def test_garbage_below_a_condition() -> None:
     """Elements that the condition shuts out would be tapes of 8 GB, or negative."""
     n = 300
     x, y = chains(n)
-    gate, count = sg.field(sg.i32, n), sg.field(sg.i32, n)
+    switch, count = sg.field(sg.i32, n), sg.field(sg.i32, n)
 
     @sg.kernel
     def run(least: sg.i32):
         for i in x:
             v = x[i]
-            if gate[i] > least and gate[i] % 2 == 0:
+            if switch[i] > least and switch[i] % 2 == 0:
                 for _ in range(count[i]):
                     v = turn(v)
             y[i] = AMPLIFIED * v
 
-    gates = np.random.default_rng(2).integers(0, 10, n).astype(np.int32)
-    gate.from_numpy(gates)
+    switches = np.random.default_rng(2).integers(0, 10, n).astype(np.int32)
+    switch.from_numpy(switches)
     for least in (3, 7, 8, 9, -1):
-        passes = (gates > least) & (gates % 2 == 0)
+        passes = (switches > least) & (switches % 2 == 0)
         counts = np.where(passes, np.arange(n) % 37, np.where(np.arange(n) % 2, GARBAGE, -GARBAGE)).astype(np.int32)
         count.from_numpy(counts)
         compare(run, (least,), x, y, np.where(passes, counts, 0))

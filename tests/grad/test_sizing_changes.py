@@ -142,6 +142,22 @@ def test_arrays() -> None:
     change(run, (memory,), x, y, memory, COPIES)
 
 
+def test_arguments_that_recur() -> None:
+    """More of them than layouts are kept for, while the heap grows and after."""
+    x, y = chains(N)
+
+    @sg.kernel
+    def run(k: sg.i32):
+        for i in x:
+            v = x[i]
+            for _ in range(k):
+                v = turn(v)
+            y[i] = AMPLIFIED * v
+
+    for k in (*range(70), 3, 40, 300, 3, 40, *range(8)):
+        compare(run, (k,), x, y, k, str(k))
+
+
 def test_ways_to_write_in_turn() -> None:
     """One after another, so that each follows a launch that found what another way wrote."""
     memory = sg.field(sg.i32, N)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from grad.chains import AMPLIFIED, chains, compare, starts, turn, turned
-from grad.check import needs_type
+from grad.check import needs_type, on_devices_with_types
 from grad.resident import resident
 
 import spirograd as sg
@@ -111,8 +111,7 @@ def two_tasks(t: Any) -> Any:
 KERNELS = [(one_loop, 1), (with_integers, 2), (nest, 2), (two_tasks, 2)]
 
 
-@pytest.mark.archs("cpu", "vulkan", "wgpu")  # the interpreter has no heap
-@pytest.mark.parametrize("t", [sg.f32, sg.f64], ids=str)
+@on_devices_with_types  # the interpreter has no heap
 @pytest.mark.parametrize("make,tapes", KERNELS, ids=[make.__name__ for make, _ in KERNELS])
 def test_bytes_are_those_of_the_slots(make: Callable[[Any], Any], tapes: int, t: Any) -> None:
     """Rows times the sum over all tapes: for a nest the sum of its trip counts, not their product. Fewer where bounds shrink."""

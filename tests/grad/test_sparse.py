@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from grad.chains import AMPLIFIED, chains, starts, turn, turned
-from grad.gated import Data, N, check_rows, counts, masks
+from grad.guarded import Data, N, check_rows, counts, masks
 
 import spirograd as sg
 
@@ -61,17 +61,17 @@ def test_bounds_that_the_host_knows() -> None:
     rng = np.random.default_rng(1)
     for n, shape, k, part in [(40, 3, 2, 0.3), (193, 9, 0, 0.1), (7, 1, 20, 0.0), (193, 2, 2, 1.0), (193, 2, 2, 0.2)]:
         x, y = sg.ndarray(sg.f32, n, needs_grad=True), sg.ndarray(sg.f32, n, needs_grad=True)
-        gate, long = sg.ndarray(sg.f32, n), sg.ndarray(sg.i32, shape)
+        switch, long = sg.ndarray(sg.f32, n), sg.ndarray(sg.i32, shape)
         x.from_numpy(starts(n))
         on = rng.random(n) < part
-        gate.from_numpy(on.astype(np.float32))
+        switch.from_numpy(on.astype(np.float32))
         for _ in range(2):  # the second time nothing is counted again
             x.grad.fill(0.0)
             y.grad.fill(1.0)
-            run.grad(x, y, gate, long, k)
+            run.grad(x, y, switch, long, k)
             wanted = np.where(on, AMPLIFIED * turned(starts(n), 11 + shape + k)[1], 0)
             np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
-        check_rows(run, on, x, y, gate, long, k)
+        check_rows(run, on, x, y, switch, long, k)
 
 
 @pytest.mark.usefixtures("session")
@@ -212,7 +212,7 @@ def test_a_loop_around_the_condition() -> None:
     x, y, turns, a, b = data.x, data.y, data.turns, data.a, data.b
 
     @sg.kernel
-    def gated():
+    def guarded():
         for i in x:
             if a[i] > 0.0:
                 v = x[i]
@@ -239,10 +239,10 @@ def test_a_loop_around_the_condition() -> None:
         a.from_numpy(on.astype(np.float32))
         b.from_numpy(bits.astype(np.int32))
         seeds = data.write(given)
-        gated.grad()
+        guarded.grad()
         wanted = np.where(on, AMPLIFIED * turned(starts(N), many * given)[1], 0) * seeds
         np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
-        check_rows(gated, on)
+        check_rows(guarded, on)
         data.write(given)
         open.grad()
         wanted = AMPLIFIED * turned(starts(N), given)[1] * many * seeds
@@ -331,7 +331,7 @@ def test_more_pass_than_were_counted(session: Any) -> None:
     @sg.kernel
     def run(b: sg.types.ndarray(sg.i32, 1)):
         for i in x:
-            if b[i] > 0:  # gate
+            if b[i] > 0:  # switch
                 v = x[i]
                 for _ in range(turns[i]):
                     v = turn(v)
@@ -398,15 +398,15 @@ def test_bytes_follow_what_passes(arch: str, monkeypatch: pytest.MonkeyPatch, ca
                 y[i] = AMPLIFIED * v
 
     taken = []
-    for passing in (4, 200, n):
-        on = np.arange(n) % (n // passing) == 0
+    for active in (4, 200, n):
+        on = np.arange(n) % (n // active) == 0
         b.from_numpy(on.astype(np.int32))
         for _ in range(2):  # by the second launch the host knows
             data.write(np.full(n, 32))
             run.grad()
             sg.sync()
         line = capsys.readouterr().err.splitlines()[-1]
-        assert f" rows={passing} " in line
+        assert f" rows={active} " in line
         taken.append(run.grad.tape_bytes)
         assert f" required_bytes={taken[-1]}" in line
     assert taken[0] < taken[1] / 50 < taken[2] / 850

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from grad.chains import AMPLIFIED, turn
 from grad.check import needs_type
-from grad.gated import Data, N, masks
+from grad.guarded import Data, N, masks
 
 import spirograd as sg
 
@@ -17,10 +17,10 @@ THIRD = 1 / 3
 
 # Each gives the kernel, how to write the data so that a mask comes true, and what becomes of the other elements.
 
-Gate = tuple[Any, Callable[[np.ndarray, np.random.Generator], None], float]
+Guard = tuple[Any, Callable[[np.ndarray, np.random.Generator], None], float]
 
 
-def compound(data: Data) -> Gate:
+def compound(data: Data) -> Guard:
     x, y, turns, a, b = data.x, data.y, data.turns, data.a, data.b
 
     @sg.kernel
@@ -40,7 +40,7 @@ def compound(data: Data) -> Gate:
     return run, write, 0.0
 
 
-def arithmetic(data: Data) -> Gate:
+def arithmetic(data: Data) -> Guard:
     x, y, turns, a, b = data.x, data.y, data.turns, data.a, data.b
 
     @sg.kernel
@@ -59,7 +59,7 @@ def arithmetic(data: Data) -> Gate:
     return run, write, 0.0
 
 
-def indirect(data: Data) -> Gate:
+def indirect(data: Data) -> Guard:
     x, y, turns, b, at = data.x, data.y, data.turns, data.b, data.at
 
     @sg.kernel
@@ -81,7 +81,7 @@ def indirect(data: Data) -> Gate:
     return run, write, 0.0
 
 
-def double(data: Data) -> Gate:
+def double(data: Data) -> Guard:
     """Numbers that are the same in f32."""
     x, y, turns, d = data.x, data.y, data.turns, data.d
     limit = sg.field(sg.f64, ())
@@ -102,7 +102,7 @@ def double(data: Data) -> Gate:
     return run, write, 0.0
 
 
-def nested(data: Data) -> Gate:
+def nested(data: Data) -> Guard:
     x, y, turns, a, b = data.x, data.y, data.turns, data.a, data.b
 
     @sg.kernel
@@ -129,7 +129,7 @@ def nested(data: Data) -> Gate:
     return run, write, 3.0
 
 
-def otherwise(data: Data) -> Gate:
+def otherwise(data: Data) -> Guard:
     """In the last branch of a chain."""
     x, y, turns, b = data.x, data.y, data.turns, data.b
 
@@ -152,7 +152,7 @@ def otherwise(data: Data) -> Gate:
     return run, write, 3.0
 
 
-def after_other_work(data: Data) -> Gate:
+def after_other_work(data: Data) -> Guard:
     """The condition comes from a loop, which has no tape; and there is more after it."""
     x, y, turns, b = data.x, data.y, data.turns, data.b
 
@@ -177,7 +177,7 @@ def after_other_work(data: Data) -> Gate:
     return run, write, 3.0
 
 
-def skipped(data: Data) -> Gate:
+def skipped(data: Data) -> Guard:
     """`continue`, in a loop over ranges that does not begin with 0."""
     x, y, turns, b, n = data.x, data.y, data.turns, data.b, data.n
 
@@ -198,17 +198,17 @@ def skipped(data: Data) -> Gate:
     return run, write, 0.0
 
 
-GATES = [compound, arithmetic, indirect, double, nested, otherwise, after_other_work, skipped]
+GUARDS = [compound, arithmetic, indirect, double, nested, otherwise, after_other_work, skipped]
 
 
 @pytest.mark.usefixtures("session")
-@pytest.mark.parametrize("gate", GATES, ids=lambda gate: gate.__name__)
-def test_conditions(gate: Callable[[Data], Gate]) -> None:
+@pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.__name__)
+def test_conditions(guard: Callable[[Data], Guard]) -> None:
     """Some pass, none, all, one; and so on, as launch follows launch."""
-    if gate is double:
+    if guard is double:
         needs_type(sg.f64)
-    data = Data(N, f64=gate is double)
-    run, write, off = gate(data)
+    data = Data(N, f64=guard is double)
+    run, write, off = guard(data)
     rng = np.random.default_rng(3)
     for on in masks(N):
         write(on, rng)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from grad.chains import AMPLIFIED, chains, starts, turn, turned
-from grad.gated import counts, masks
+from grad.check import on_devices_with_types
+from grad.guarded import counts, masks
 
 import spirograd as sg
 
@@ -90,13 +91,13 @@ class Kinds:
         np.testing.assert_allclose(self.x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
         self.check_rows(int((mask & inside).sum()), int(inside.sum()), steps)
 
-    def check_rows(self, passing: int, iterations: int, steps: int) -> None:
+    def check_rows(self, active: int, iterations: int, steps: int) -> None:
         plan = self.run.grad.memory_plan(steps)
         assert self.run.grad.tape_bytes == plan.nbytes
         if not counts():
             return
         guarded = [task for task in plan.tasks if task.guarded]
-        assert [task.rows for task in guarded] == [max(passing, 1)]
+        assert [task.rows for task in guarded] == [max(active, 1)]
         for task in plan.tasks:
             assert task.guarded or task.rows == max(iterations, 1)
         floats = [slab for task in plan.tasks for slab in task.slabs if slab.kind == "F"]
@@ -105,7 +106,7 @@ class Kinds:
 
 
 @pytest.mark.parametrize("bounded", [False, True], ids=["all", "bounded"])
-@pytest.mark.parametrize("t", [sg.f32, sg.f64], ids=str)
+@on_devices_with_types
 def test_floats_behind_a_condition(session: Any, t: Any, bounded: bool) -> None:
     if t is sg.f64 and not session.device.caps.float64:
         pytest.skip("missing f64: this device computes in f32")

@@ -221,25 +221,25 @@ def test_arrays_of_another_length_in_each_launch() -> None:
         np.testing.assert_allclose(a.grad.to_numpy(), m * values.astype(np.float64).prod() / values, rtol=1e-4)
 
 
-def test_a_gate_that_nothing_passes() -> None:
+def test_a_guard_that_nothing_passes() -> None:
     """Iterations claim what they need of tapes only behind a condition: with none, few, all of them passing."""
     n = 1003
     x = sg.field(sg.f32, shape=n, needs_grad=True)
     y = sg.field(sg.f32, shape=n, needs_grad=True)
-    gate = sg.field(sg.f32, shape=n)
+    switch = sg.field(sg.f32, shape=n)
 
     @sg.kernel
     def run(least: sg.f32):
         for i in x:
-            if gate[i] > least:
+            if switch[i] > least:
                 v = x[i]
                 for j in range(6 + i % 3):
                     v = 1.9 * v * (1.0 - v)
                 y[i] += v
 
     rng = np.random.default_rng(3)
-    gates, values = rng.uniform(0, 1, n).astype(np.float32), rng.uniform(0.1, 0.9, n).astype(np.float32)
-    gate.from_numpy(gates)
+    switches, values = rng.uniform(0, 1, n).astype(np.float32), rng.uniform(0.1, 0.9, n).astype(np.float32)
+    switch.from_numpy(switches)
     for least in (2.0, 0.99, 0.5, -1.0, 2.0):
         x.from_numpy(values)
         run(least)
@@ -247,7 +247,7 @@ def test_a_gate_that_nothing_passes() -> None:
         y.grad.fill(2.0)
         run.grad(least)
         slope = logistic(values, 6 + np.arange(n) % 3, 1.9)[1]
-        np.testing.assert_allclose(x.grad.to_numpy(), np.where(gates > least, 2 * slope, 0), rtol=2e-3, atol=1e-4)
+        np.testing.assert_allclose(x.grad.to_numpy(), np.where(switches > least, 2 * slope, 0), rtol=2e-3, atol=1e-4)
 
 
 @pytest.mark.archs("cpu", "vulkan", "wgpu")  # minutes on the interpreter

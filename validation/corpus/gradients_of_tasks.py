@@ -95,16 +95,16 @@ def never(i, level, weight):
 
 
 @case((threshold, compound, indirect, never), rtol=1e-4, atol=1e-4)
-def gradient_gate(passes) -> Results:
+def gradient_guard(passes) -> Results:
     """Only iterations that pass a condition claim a row, which a kernel counts before."""
     chain, counts, weights = Chain(n=300), integers(12, n=300), integers(40, 2, 300)
-    x, y, count, weight, gate = chain.x, chain.y, field_of(counts), field_of(weights), sg.func(passes)
+    x, y, count, weight, guard = chain.x, chain.y, field_of(counts), field_of(weights), sg.func(passes)
 
     @sg.kernel
     def run(level: sg.i32):
         for i in x:
             v = x[i]
-            if gate(i, level, weight):
+            if guard(i, level, weight):
                 for _ in range(count[i]):
                     v = turn(v)
             y[i] = v
@@ -113,7 +113,7 @@ def gradient_gate(passes) -> Results:
 
 
 @case(rtol=1e-4, atol=1e-4)
-def gradient_gate_before_a_known_bound() -> Results:
+def gradient_guard_before_a_known_bound() -> Results:
     """The host knows how long a row is, not how many there are."""
     chain, weights = Chain(n=300), integers(40, 2, 300)
     x, y, weight = chain.x, chain.y, field_of(weights)
@@ -131,7 +131,7 @@ def gradient_gate_before_a_known_bound() -> Results:
 
 
 @case((sg.f32, sg.f64), needs=type_needs, rtol=1e-4, atol=1e-4)
-def gradient_gate_of_floats(t) -> Results:
+def gradient_guard_of_floats(t) -> Results:
     """The condition compares floats, below another one; the loop carries what bounds the one in it."""
     chain, counts, weights = Chain(t, 300), integers(8, n=300), np.random.default_rng(2).uniform(0, 1, 300).astype(t.np)
     x, y, count, weight = chain.x, chain.y, field_of(counts), sg.field(t, shape=300)

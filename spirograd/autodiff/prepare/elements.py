@@ -1,4 +1,4 @@
-"""Elements of memory: which accesses meet at one, and which surely do not.
+"""Alias analysis of elements of memory: which accesses go to one element, and which surely do not.
 
 Here two array arguments are different memory, and no array is the memory of a field. The primal kernel makes no such assumption; of a
 derivative nothing could be said without it, because the gradients of one memory would be two.
@@ -150,7 +150,8 @@ class Numbers:
             op = a
 
     def distinct(self, a: Sequence[Op], b: Sequence[Op], varying: Container[Op] = ()) -> bool:
-        """Whether accesses with the indices ``a`` and ``b`` to one memory never meet. What is in ``varying`` may differ between the two."""
+        """Whether accesses with the indices ``a`` and ``b`` to one memory never alias. What is in ``varying`` may differ between the
+        two."""
         for x, y in zip(a, b):
             if x.type is not y.type or not isinstance(x.type, DType):
                 continue
@@ -162,7 +163,7 @@ class Numbers:
 
 
 def owned(ref: Memory, indices: Sequence[Op], loop: Op, numbers: Numbers) -> bool:
-    """Whether nobody but one iteration of the parallel ``loop`` changes the element of ``ref`` at ``indices`` (entries of it included)."""
+    """Whether only one iteration of the parallel ``loop`` changes the element of ``ref`` at ``indices`` (entries of it included)."""
     inner = len(ref.element_shape) if isinstance(ref, (FieldRef, ArrayRef)) else 0
     count = rank(ref) - inner
     where = numbers.all(indices[:count])
@@ -185,7 +186,7 @@ def in_range(ref: Memory, indices: Sequence[Op]) -> bool:
 
 
 def fixes(indices: Sequence[Op], loop: Op) -> bool:
-    """Whether accesses with ``indices`` in two iterations of the `for` ``loop`` never meet; what is outside of it is the same for both."""
+    """Whether accesses with ``indices`` in two iterations of the `for` ``loop`` never alias; what is outside of it is the same for both."""
     inside = contents(loop)
     constant: set[Op] = set()
     work, seen = list(indices), set(indices)

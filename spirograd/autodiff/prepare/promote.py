@@ -31,7 +31,7 @@ def promote(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Let serial loops carry what they read and write at one and the same element: it is loaded before the loop and stored after it.
 
     The indices must be the same throughout the loop, and all other accesses in it surely to other elements (see `elements`). The load is
-    made only where the loop would have accessed the element, and the store only if the loop did store. Atomics take part where nobody
+    made only where the loop would have accessed the element, and the store only if the loop did store. Atomics take part where nothing
     else updates the element: in serial code, and in parallel loops at elements that belong to one iteration. Left alone is what needs no
     value: loops that only read, only store, or only add and do not use the old value.
     """

@@ -1,4 +1,4 @@
-"""Atomic products and exchanges that nobody competes with become a load, an operation and a store, which have derivatives."""
+"""Uncontended atomic products and exchanges become a load, an operation and a store, which have derivatives."""
 
 from __future__ import annotations
 

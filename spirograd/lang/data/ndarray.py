@@ -43,7 +43,9 @@ class Ndarray(HostScope):
         self._session = context.session()
         self._allocation = self._session.memory.allocate(max(self.nbytes, 1))
         if (needs_grad or needs_dual) and not self.dtype.is_float:
-            raise SpirogradRuntimeError(f"only arrays of floats have gradients, not of {self.dtype}")
+            raise SpirogradRuntimeError(
+                f"only arrays of floats have gradients, not of {self.dtype}: leave `needs_grad` and `needs_dual` away, or choose f32 or f64"
+            )
         self.needs_dual = needs_dual
         self._grad: Ndarray | None = shadows.register(self._like(), "grad", self) if needs_grad else None
         self._dual: Ndarray | None = shadows.register(self._like(), "dual", self) if needs_dual else None
@@ -152,8 +154,7 @@ class Ndarray(HostScope):
         return int(np.ravel_multi_index(index, self.shape) if self.shape else 0) * self._element_bytes
 
     def _write_scalars(self, address: int, value: Any) -> None:
-        with np.errstate(all="ignore"):
-            data = np.ascontiguousarray(np.asarray(value).astype(self.dtype.np)).reshape(-1)
+        data = np.ascontiguousarray(self.dtype.array(value)).reshape(-1)
         self.allocation.write(address, transfer.bytes_of(data))
 
     def __getitem__(self, key: Any) -> Any:
@@ -202,7 +203,9 @@ class Ndarray(HostScope):
         if not hasattr(other, "view") or not hasattr(other, "tree"):
             raise SpirogradTypeError(f"`copy_from` takes an ndarray, not {scalar.describe(other)}")
         if other.shape != self.shape or other.element_shape != self.element_shape:
-            raise SpirogradValueError(f"an ndarray of shape {self.shape} cannot copy from shape {other.shape}")
+            raise SpirogradValueError(
+                f"an ndarray of shape {self.shape} cannot copy from one of shape {other.shape}: the shapes must be equal"
+            )
         shadows.host_write(self, source=other)
         transfer.copy(self.allocation, self.view, other.tree.allocation, other.view)
 

@@ -168,7 +168,9 @@ class ScalarField(Field):
     ) -> None:
         self.dtype: DType = ops.as_dtype(dtype)
         if (needs_grad or needs_dual) and not self.dtype.is_float:
-            raise SpirogradRuntimeError(f"only fields of floats have gradients, not of {self.dtype}")
+            raise SpirogradRuntimeError(
+                f"only fields of floats have gradients, not of {self.dtype}: leave `needs_grad` and `needs_dual` away, or choose f32 or f64"
+            )
         self.key: int = primal.key if primal is not None else next(_keys)
         self.name = name or (f"field{self.key}" if primal is None else f"{primal.name}.{role}")
         self._made_at = None if name or primal is not None else user_location()
@@ -255,7 +257,7 @@ class ScalarField(Field):
     def place_components(self, components: Sequence[int], node: SNode, origin: tuple[int, ...]) -> None:
         """Give some scalars of an element a place in the cells of ``node``."""
         if any(p.component in components for p in self._places):
-            raise SpirogradRuntimeError(f"field `{self.name}` has a place already")
+            raise SpirogradRuntimeError(f"field `{self.name}` has a place already: declare another field for this place")
         self.space.agree(self, node.shape, origin, user_location())
         self._places += [node.add_place(self, c, self.dtype) for c in components]
         self._places.sort(key=lambda p: p.component)
@@ -268,7 +270,10 @@ class ScalarField(Field):
     def check_shadows(self) -> None:
         """Raise if a gradient was asked for and has no place, or a component has none."""
         if not self.placed:
-            raise SpirogradRuntimeError(f"field `{self.name}`: {self.components - len(self._places)} of its components have no place")
+            raise SpirogradRuntimeError(
+                f"field `{self.name}`: {self.components - len(self._places)} of its components have no place: place all, or "
+                "the field as a whole"
+            )
         for wanted, shadow, what in ((self.needs_grad, self._grad, "grad"), (self.needs_dual, self._dual, "dual")):
             if wanted and (shadow is None or not shadow.placed):
                 raise SpirogradRuntimeError(
@@ -367,8 +372,7 @@ class ScalarField(Field):
         return out[0].item()
 
     def _write(self, address: int, value: Any) -> None:
-        with np.errstate(all="ignore"):
-            data = np.asarray([value]).astype(self.dtype.np)
+        data = self.dtype.array([value])
         self.tree.allocation.write(address, transfer.bytes_of(data), self.view.part)
 
     def __getitem__(self, key: Any) -> Any:
@@ -405,7 +409,9 @@ class ScalarField(Field):
         if not hasattr(other, "view") or not hasattr(other, "tree"):
             raise SpirogradTypeError(f"`copy_from` takes a field, not {scalar.describe(other)}")
         if other.shape != self.shape or other.element_shape != self.element_shape:
-            raise SpirogradValueError(f"field `{self.name}` of shape {self.shape} cannot copy from shape {other.shape}")
+            raise SpirogradValueError(
+                f"field `{self.name}` of shape {self.shape} cannot copy from one of shape {other.shape}: the shapes must be equal"
+            )
         shadows.host_write(self, source=other)
         transfer.copy(self.tree.allocation, self.view, other.tree.allocation, other.view)
 
@@ -454,7 +460,9 @@ def shared_array(allocation: Any, view: HostView, dtype: Any) -> Array:
     """An array over the memory itself, or ValueError."""
     out = transfer.shared(allocation, view)
     if out is None or (dtype is not None and np.dtype(dtype.np if isinstance(dtype, DType) else dtype) != out.dtype):
-        raise SpirogradValueError("`copy=False` needs memory that the host can address, in one regular range, and no conversion")
+        raise SpirogradValueError(
+            "`copy=False` needs memory that the host can address, in one regular range, and no conversion: leave it away to get a copy"
+        )
     return out
 
 

@@ -121,11 +121,10 @@ def _read_block(allocation: Any, block: Block, dtype: DType) -> Array:
 
 
 def write(allocation: Any, view: HostView, data: Array) -> None:
-    """Set the contents from an array that broadcasts to ``full_shape``; converts the type as NumPy's astype does."""
+    """Set the contents from an array that broadcasts to ``full_shape``; converts the type as kernels do."""
     if view.count == 0:
         return
-    with np.errstate(all="ignore"):
-        data = np.broadcast_to(data, view.full_shape).astype(view.dtype.np, copy=False)
+    data = view.dtype.array(np.broadcast_to(data, view.full_shape))
     if len(view.blocks) == 1:
         _write_block(allocation, view.blocks[0], view, data)
         return
@@ -151,8 +150,7 @@ def fill(allocation: Any, view: HostView, value: Any) -> None:
     """Set every element to ``value``, a scalar or an array of the element shape: on the device where whole words repeat."""
     if view.count == 0:
         return
-    with np.errstate(all="ignore"):
-        element = np.broadcast_to(np.asarray(value), view.element_shape).astype(view.dtype.np)
+    element = np.broadcast_to(view.dtype.array(value), view.element_shape)
     word = _repeated_word(element)
     if word is not None and all(_fillable(b, view.dtype.size) for b in view.blocks):
         for block in view.blocks:

@@ -308,7 +308,7 @@ class Tree(NearNames):
         """The memory of the tree, allocated at the first call. Raises SpirogradRuntimeError after `reset` or `destroy`."""
         if self._allocation is None:
             if self._destroyed:
-                raise SpirogradRuntimeError("this field tree was destroyed")
+                raise SpirogradRuntimeError("this field tree was destroyed: declare its fields anew")
             self.close()
             self._allocate()
         elif not context.has_session() or context.session() is not self._session:

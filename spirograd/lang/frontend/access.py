@@ -134,7 +134,7 @@ def _subscript(t: Tracer, node: ast.Subscript) -> Any:
 def _slice(t: Tracer, node: ast.Slice) -> slice:
     parts = [None if n is None else t.expression(n) for n in (node.lower, node.upper, node.step)]
     if any(is_runtime(p) for p in parts):
-        raise type_error("the bounds of a slice must be known while compiling")
+        raise type_error("the bounds of a slice must be known while compiling", "take the entries in a loop, one by one")
     return slice(*parts)
 
 

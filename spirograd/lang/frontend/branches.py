@@ -49,7 +49,10 @@ def choose(t: Tracer, condition: Any, then: Callable[[], Any], orelse: Callable[
     a, b = then_vars[CHOSEN], else_vars[CHOSEN]
     a, b = then_vars[CHOSEN], else_vars[CHOSEN] = _broadcast(a, b), _broadcast(b, a)
     if not (is_runtime(a) and is_runtime(b) and same_structure(a, b)):
-        raise type_error(f"the two sides of a conditional are {describe(a)} and {describe(b)}")
+        raise type_error(
+            f"the two sides of a conditional are {describe(a)} and {describe(b)}",
+            "use an `if` statement, or give both sides one type",
+        )
     changed = [name for name in sorted({*then_vars, *else_vars}) if name == CHOSEN or then_vars.get(name) is not else_vars.get(name)]
     if changed == [CHOSEN] and _is_cheap(first[1]) and _is_cheap(second[1]):
         for op in (*first[1], *second[1]):

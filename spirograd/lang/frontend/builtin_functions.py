@@ -20,7 +20,7 @@ def _range(*args: Any) -> Any:
     if not 1 <= len(args) <= 3:
         raise type_error(f"`range` takes 1 to 3 arguments, got {len(args)}")
     if len(args) == 3 and scalar.is_number(scalar.known(args[2])) and scalar.known(args[2]) == 0:
-        raise type_error("the step of a range cannot be 0")
+        raise type_error("the step of a range cannot be 0", "use a `while` loop")
     if any(isinstance(a, Value) for a in args):
         for a in args:
             if scalar.dtype_of(a).is_float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -11,8 +12,11 @@ from spirograd.base.wording import did_you_mean
 from spirograd.lang.frontend.function import plain_function, remember_outer_names
 from spirograd.lang.frontend.kernel import Kernel
 
+logger = logging.getLogger("spirograd")
+
 # What the family's decorators take.
 _KERNEL_OPTIONS = ("checkpoints", "fastcache", "graph", "pure")
+_NO_CHECKPOINTS = "the option `checkpoints` of `kernel` has no effect: a kernel that raised an error does not resume; launch it again"
 _CLASS_OPTIONS = ("stable_members", "template_primitives")
 
 
@@ -25,11 +29,14 @@ def check_options(what: str, given: Iterable[str], known: Sequence[str]) -> None
 
 
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Decorator: make a `Kernel` of a function. Options of the Taichi family (``fastcache``, ``graph`` ...) are accepted, without effect.
+    """Decorator: make a `Kernel` of a function. Options of the Taichi family that only make its launches faster (``fastcache``, ``graph``,
+    ``pure``) are accepted, without effect; ``checkpoints=True`` causes a warning.
 
     Raises SpirogradRuntimeTypeError for other options.
     """
     check_options("kernel", options, _KERNEL_OPTIONS)
+    if options.get("checkpoints"):
+        logger.warning(_NO_CHECKPOINTS)
     frame = sys._getframe(1)
     if function is None:
 

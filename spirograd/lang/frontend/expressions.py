@@ -44,10 +44,10 @@ def display(t: Tracer, x: Any) -> Any:
 
 def _dictionary(t: Tracer, node: ast.Dict) -> dict[Any, Any]:
     if any(k is None for k in node.keys):
-        raise t.syntax_error("`**` in a dict is not supported in kernels", node)
+        raise t.syntax_error("`**` in a dict is not supported in kernels", node, "write out the members")
     keys = [t.expression(k) for k in node.keys if k is not None]
     if contains_runtime(keys):
-        raise t.syntax_error("the keys of a dict must be known while compiling", node)
+        raise t.syntax_error("the keys of a dict must be known while compiling", node, "write them as strings")
     return dict(zip(keys, values_of(t, node.values)))
 
 
@@ -72,7 +72,7 @@ def _items(t: Tracer, generators: list[ast.comprehension], elements: tuple[ast.e
         bind_static(t, first.target, item)
         conditions = [t.expression(c) for c in first.ifs]
         if any(is_runtime(c) for c in conditions):
-            raise t.syntax_error("the condition of a comprehension must be known while compiling", first.ifs[0])
+            raise t.syntax_error("the condition of a comprehension must be known while compiling", first.ifs[0], "use a loop with an `if`")
         if all(conditions):
             out += _items(t, generators[1:], elements)
     return out

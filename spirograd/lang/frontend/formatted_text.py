@@ -33,7 +33,7 @@ def _formatted(t: Tracer, node: ast.JoinedStr) -> str | FormattedText:
         assert isinstance(part, ast.FormattedValue)
         spec = t.expression(part.format_spec) if part.format_spec is not None else ""
         if not isinstance(spec, str):
-            raise t.syntax_error("a format specification must be known while compiling", node)
+            raise t.syntax_error("a format specification must be known while compiling", node, "write it out, as in `{x:.3f}`")
         value = t.expression(part.value)
         t.at(node)  # parts have source locations of their own from Python 3.12 on only
         if is_runtime(value):

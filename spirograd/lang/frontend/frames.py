@@ -34,7 +34,11 @@ class Frame:
     depth: int = 0  # of the builder at the beginning of a function
     constants: frozenset[str] = frozenset()  # arguments of the kernel, which cannot change
     reported: dict[ast.Call, frozenset[ast.expr]] = field(default_factory=dict)  # see `call_effects`
+    locs: dict[ast.AST, Loc] = field(default_factory=dict)
 
     def loc(self, node: ast.AST) -> Loc:
         """Where ``node`` stands in the user's file."""
-        return self.source.loc(node, self.caller)
+        found = self.locs.get(node)
+        if found is None:
+            found = self.locs[node] = self.source.loc(node, self.caller)
+        return found

@@ -66,7 +66,8 @@ class Func(NearNames):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise SpirogradRuntimeError(
-            f"`{self.function.__qualname__}` is a function of the kernel language: only kernels and other functions can call it"
+            f"`{self.function.__qualname__}` is a function of the kernel language: only kernels and other functions can call it; "
+            "`@sg.pyfunc` makes one that Python can call, too"
         )
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:

@@ -100,7 +100,9 @@ class Kernel(Staged, NearNames):
 
     def _parameter(self, p: inspect.Parameter, position: int, options: LanguageOptions) -> Parameter:
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
-            raise SpirogradSyntaxError(f"kernel `{self.function.__name__}`: `*{p.name}` is not supported in the signature of a kernel")
+            raise SpirogradSyntaxError(
+                f"kernel `{self.function.__name__}`: `*{p.name}` is not supported in the signature of a kernel: name each argument"
+            )
         if position == 0 and p.name == "self" and p.annotation is p.empty:
             return TemplateParameter("self", self.function.__name__)
         try:

@@ -84,7 +84,7 @@ def _range_loop(t: Tracer, node: ast.For, space: range | RunTimeRange, options: 
     begin, end, step = (space.start, space.stop, space.step) if isinstance(space, range) else (space.begin, space.end, space.step)
     step = scalar.known(step)
     if scalar.is_number(step) and step == 0:
-        raise type_error("the step of a range cannot be 0")
+        raise type_error("the step of a range cannot be 0", "use a `while` loop")
     counting = range_type(begin, end, step)
     low, high, value = strided(range_number(begin, counting), range_number(end, counting), step)
 

@@ -51,7 +51,7 @@ class Lvalue:
         return old
 
     def update(self, kind: str, value: Any) -> None:
-        """As `atomic`, where nobody asks for the old value."""
+        """As `atomic`, where the old value is not used."""
         self.atomic(kind, value)
 
 
@@ -137,7 +137,7 @@ class Element(Lvalue):
         if dtype.kind == "bool":
             raise type_error(f"{self.owner} holds u1, which has no atomic operations", "use a field of i32")
         if kind in ("and", "or", "xor") and dtype.is_float:
-            raise type_error(f"bitwise atomics need integers, {self.owner} holds {dtype}")
+            raise type_error(f"bitwise atomics need integers, {self.owner} holds {dtype}", "store the bits in an integer field")
         old = []
         for at, v in zip(self._each(), values):
             old.append(Value(b.atomic(kind, self.ref, *at, scalar.fitting(v, dtype).op)))

@@ -79,7 +79,7 @@ def apply_binary(op: type[ast.operator], left: Any, right: Any) -> Any:
     except SpirogradCompilationError:
         raise
     except ZeroDivisionError:
-        raise type_error("division of a constant by zero") from None
+        raise type_error("division of a constant by zero", "divide a variable, at run time: of integers the quotient is then 0") from None
     except (TypeError, ValueError, OverflowError):
         raise undefined(symbol, left, right) from None
 

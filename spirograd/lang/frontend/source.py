@@ -10,7 +10,7 @@ from typing import Any
 
 from spirograd.base.errors import SpirogradSyntaxError
 from spirograd.base.loc import Loc
-from spirograd.lang.frontend.texts import Text, block_of
+from spirograd.lang.frontend.texts import Text, block_of, likely_block_of
 
 
 @dataclass(slots=True, eq=False)
@@ -58,17 +58,16 @@ def of(function: Callable[..., Any], text: Text | None, kind: str) -> Source:
     """The source of ``function``, which comes from ``text``; SpirogradSyntaxError if there is none (``kind``: what the user called it)."""
     name, code = function.__qualname__, function.__code__
     first = code.co_firstlineno
-    lines = block_of(text.lines[first - 1 :]) if text is not None else []
-    if text is None or not lines:
+    rest = text.lines[first - 1 :] if text is not None else []
+    if text is None or not rest:
         raise SpirogradSyntaxError(
             f"the source code of {kind} `{name}` is not available: it comes from `{code.co_filename}`",
             hint=_HOW.get(code.co_filename, _HOW_OF_EXEC),
         )
-    block = "".join(lines)
     # A method or an inner function is parsed inside of a block, not dedented: comments and strings may start left of it.
-    nested = block[:1] in " \t"
+    nested = rest[0][:1] in " \t"
     try:
-        module = ast.parse(f"if True:\n{block}" if nested else block)
+        module = parsed(rest, nested)
     except SyntaxError as error:
         where = Loc(text.file, first + (error.lineno or 1) - 1 - nested)
         raise SpirogradSyntaxError(f"cannot parse {kind} `{name}`: {error.msg}", where) from None
@@ -88,3 +87,12 @@ def of(function: Callable[..., Any], text: Text | None, kind: str) -> Source:
             "the file has changed since it was imported: run the program again",
         )
     return Source(function, tree, text.file, first - 1 - nested, function.__name__)
+
+
+def parsed(lines: list[str], nested: bool) -> ast.Module:
+    """The tree of the function that begins with the first of ``lines``; ``nested``: inside of an `if`. SyntaxError if there is none."""
+    head = "if True:\n" if nested else ""
+    try:
+        return ast.parse(head + "".join(likely_block_of(lines)))
+    except SyntaxError:
+        return ast.parse(head + "".join(block_of(lines)))

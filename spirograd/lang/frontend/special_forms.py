@@ -63,7 +63,10 @@ def _operands(t: Tracer, node: ast.Call, what: str, count: int) -> tuple[Lvalue,
     target = node.args[0]
     lvalue = lvalue_of(t, target)
     if lvalue is None:
-        raise type_error(f"`{what}` needs an element of a field or array, or a variable, as its first argument")
+        raise type_error(
+            f"`{what}` needs an element of a field or array, or a variable, as its first argument",
+            f"as in `sg.{what}(x[i], value)`",
+        )
     if isinstance(target, ast.Name) and target.id in t.frame.constants:
         hint = "copy it to a variable, or pass an array"
         raise type_error(f"`{what}` cannot change argument `{target.id}` of the kernel", hint)
@@ -81,7 +84,7 @@ def _atomic(kind: str, t: Tracer, node: ast.Call) -> Any:
 def _atomic_cas(t: Tracer, node: ast.Call) -> Any:
     lvalue, (expected, desired) = _operands(t, node, "atomic_cas", 3)
     if not isinstance(lvalue, Element) or lvalue.shape:
-        raise type_error("`atomic_cas` needs a scalar element of a field or array")
+        raise type_error("`atomic_cas` needs a scalar element of a field or array", "as in `sg.atomic_cas(x[i], expected, desired)`")
     return lvalue.compare_and_swap(expected, desired)
 
 

@@ -26,17 +26,17 @@ def _expression(t: Tracer, node: ast.Expr) -> None:
 
 
 def _loop_config(t: Tracer, node: ast.Call) -> dict[str, Any]:
-    """The options for the next loop; misspelt ones are errors, others of the family are ignored."""
+    """The options for the next loop. Raises SpirogradTypeError for one that the family does not have."""
     positional, options = arguments(t, node)
     t.at(node)
     if positional:
         raise type_error("`loop_config` takes keyword arguments only", "as in `loop_config(serialize=True)`")
     for name, value in options.items():
-        hint = did_you_mean(name, forms.LOOP_OPTIONS) if name not in forms.LOOP_OPTIONS else ""
-        if hint:
-            raise type_error(f"`loop_config` has no option `{name}`", hint)
+        if name not in forms.LOOP_OPTIONS:
+            known = f"it takes {', '.join(f'`{option}`' for option in forms.LOOP_OPTIONS)}"
+            raise type_error(f"`loop_config` has no option `{name}`", did_you_mean(name, forms.LOOP_OPTIONS) or known)
         if is_runtime(value):
-            raise type_error(f"option `{name}` of `loop_config` must be known while compiling")
+            raise type_error(f"option `{name}` of `loop_config` must be known while compiling", "use a constant or a template argument")
     return options
 
 

@@ -97,8 +97,7 @@ class Tracer:
 
     def at(self, node: ast.AST) -> None:
         """What is emitted next, and errors, come from ``node``."""
-        frame = self.frame
-        self.b.loc = frame.source.loc(node, frame.caller)
+        self.b.loc = self.frame.loc(node)
 
     def located(self, handler: Handler, node: ast.AST) -> Any:
         """``handler(self, node)``; errors without a source location get the current one."""

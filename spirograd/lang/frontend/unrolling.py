@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable
 from typing import Any
 
+from spirograd.base.errors import render
 from spirograd.lang.frontend.call_effects import is_static
 from spirograd.lang.frontend.control import block
 from spirograd.lang.frontend.frames import LoopScope
@@ -27,6 +28,10 @@ class StaticContinue(Exception):
 
 def unroll(t: Tracer, node: ast.For) -> None:
     items = static_items(t, node.iter)
+    limit = t.trace.options.unrolling_limit
+    if 0 < limit < len(items):
+        text = f"this loop is unrolled {len(items)} times, and the option `unrolling_limit` is {limit}: compiling may take long"
+        t.trace.warn(("unrolled", str(t.b.loc)), render(text, t.b.loc, "leave `sg.static` away to loop at run time"))
     t.frame.loops.append(LoopScope("static", t.b.depth))
     try:
         for item in items:
@@ -47,7 +52,10 @@ def static_items(t: Tracer, node: ast.expr) -> list[Any]:
     space = t.expression(unwrapped)  # without `static`: the entries of a vector may be run-time values, their number is known
     t.at(node)
     if isinstance(space, (RunTimeRange, Value)):
-        raise type_error(f"an unrolled loop needs bounds that are known while compiling, got {describe(space)}")
+        raise type_error(
+            f"an unrolled loop needs bounds that are known while compiling, got {describe(space)}",
+            "leave `sg.static` away to loop at run time",
+        )
     try:
         items = list(space)
     except TypeError:

@@ -104,7 +104,7 @@ class CpuDevice:
         except (MemoryError, OSError, ValueError) as error:
             with self._lock:
                 self._allocated -= size
-            raise OutOfDeviceMemory(f"cannot allocate {nbytes} bytes on the CPU: {error}") from error
+            raise OutOfDeviceMemory(f"cannot allocate {nbytes} bytes on the CPU: {error}; use smaller shapes") from error
         address = int(np.frombuffer(view, np.uint8).ctypes.data)
         return Buffer(size, address, view)
 

@@ -68,7 +68,7 @@ class InterpreterDevice:
             try:
                 array = np.zeros(size, np.uint8)
             except (MemoryError, ValueError) as error:  # ValueError: beyond what NumPy can address
-                raise OutOfDeviceMemory(f"the host cannot allocate {size} bytes for the interpreter") from error
+                raise OutOfDeviceMemory(f"the host cannot allocate {size} bytes for the interpreter; use smaller shapes") from error
             address = self._next
             # A gap after each buffer, so that its end is nobody's start.
             self._next += (size // _ALIGNMENT + 2) * _ALIGNMENT

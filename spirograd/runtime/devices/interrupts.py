@@ -1,7 +1,10 @@
-"""Ctrl-C waits until a device has done what it was asked to: an exception in the middle could lose commands that were recorded.
+"""Ctrl-C during a call into a device is raised when the call is done: in the middle it could lose commands, or half of a launch.
 
-Python runs signal handlers between two instructions of the main thread, in callbacks of C libraries too, which no exception can leave. So
-the handler of SIGINT is wrapped. Others may set another one at any time, as notebooks do for each cell: that is wrapped when next needed.
+Python runs signal handlers between two instructions of the main thread, and in callbacks of C libraries, which no exception can leave. So
+the handler of SIGINT is wrapped: while the main thread holds the lock of a device, it only notes the signal. Others may set another handler
+at any time, as notebooks do for each cell: `watch` wraps that one, too.
+
+Each call into a device is `watch`, taking the lock, work, releasing the lock, and `deliver` if ``pending.handler`` is not None.
 """
 
 from __future__ import annotations
@@ -10,27 +13,33 @@ import os
 import signal
 import sys
 import threading
+import weakref
 
 # `signal.getsignal` makes an enum of a number, which takes 6 us: this runs at each launch.
 from _signal import getsignal  # type: ignore[import-not-found]
-from threading import get_ident
 from typing import Any
 
-_main = threading.main_thread().ident
 _SIGINT = int(signal.SIGINT)
 
 
-class _Waiting:
-    """In the main thread. ``depth``: how many `enter` lack their `leave`; ``handler``: what is to be called after the last one."""
+class _Pending:
+    """``handler``: what is to be called when the main thread leaves the device, or None."""
 
-    __slots__ = ("depth", "handler")
+    __slots__ = ("handler",)
 
     def __init__(self) -> None:
-        self.depth = 0
         self.handler: Any = None
 
 
-_waiting = _Waiting()
+pending = _Pending()
+_locks: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def device_lock() -> Any:
+    """A new re-entrant lock of a device."""
+    lock = threading.RLock()
+    _locks.add(lock)
+    return lock
 
 
 class _Deferring:
@@ -42,39 +51,46 @@ class _Deferring:
         self.previous = previous
 
     def __call__(self, number: int, frame: Any) -> Any:
-        if _waiting.depth:
-            _waiting.handler = self.previous
+        if _inside():
+            pending.handler = self.previous
             return None
         return self.previous(number, frame)
 
 
-def enter() -> None:
-    """From here to `leave` SIGINT waits. In threads other than the main one, where no handler runs, nothing happens."""
-    if get_ident() != _main:
-        return
+def _inside() -> bool:
+    """Whether this thread holds the lock of a device."""
+    return any(lock._is_owned() for lock in _locks)
+
+
+def watch() -> None:
+    """Wrap the handler of SIGINT, if it is not wrapped."""
+    if type(getsignal(_SIGINT)) is not _Deferring:
+        _wrap()
+
+
+def _wrap() -> None:
     handler = getsignal(_SIGINT)
-    if type(handler) is not _Deferring and callable(handler):
+    if callable(handler) and threading.current_thread() is threading.main_thread():
         try:
             signal.signal(_SIGINT, _Deferring(handler))
-        except ValueError:  # in another interpreter than the main one, which handles no signals
-            return
-    _waiting.depth += 1
+        except ValueError:
+            return  # in another interpreter than the main one, which handles no signals
 
 
-def leave() -> None:
-    """Raises what the handler raises, if there was a signal."""
-    if get_ident() != _main or not _waiting.depth:
+def deliver(inside: bool = False) -> None:
+    """Call the handler that waits, which may raise; not in other threads than the main one.
+
+    While this thread still holds a lock nothing happens, unless with ``inside``, for long waits in which nothing is half done.
+    """
+    if pending.handler is None or threading.current_thread() is not threading.main_thread() or (_inside() and not inside):
         return
-    _waiting.depth -= 1
-    if not _waiting.depth and _waiting.handler is not None:
-        handler, _waiting.handler = _waiting.handler, None
-        handler(signal.SIGINT, sys._getframe())
+    handler, pending.handler = pending.handler, None
+    handler(_SIGINT, sys._getframe())
 
 
 def _forked() -> None:
-    global _main
-    _main = get_ident()
-    _waiting.depth, _waiting.handler = 0, None
+    pending.handler = None
+    _locks.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -5,7 +5,6 @@ A device adds how memory is allocated, how bytes move (`Transfers`), and how ker
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Any, ClassVar, NoReturn, Protocol
@@ -51,25 +50,22 @@ class Transfers(Protocol):
 class Turn:
     """``with turn:`` holds the lock of a device that can be used, and raises if it cannot. A DeviceLost raised inside is recorded.
 
-    ``lock`` alone is for what a lost or closed device still does; a thread that holds it may take a turn. ``defer_interrupts``: Ctrl-C is
-    raised at the end of the turn (see `interrupts`).
+    ``lock`` alone, released by `release`, is for what a lost or closed device still does; a thread that holds it may take a turn.
     """
 
-    __slots__ = ("_device", "defer_interrupts", "lock")
+    __slots__ = ("_device", "lock")
 
-    def __init__(self, device: StreamedDevice, defer_interrupts: bool) -> None:
+    def __init__(self, device: StreamedDevice) -> None:
         self._device = device
-        self.defer_interrupts = defer_interrupts
-        self.lock = threading.RLock()
+        self.lock = interrupts.device_lock()
 
     def __enter__(self) -> None:
-        if self.defer_interrupts:
-            interrupts.enter()
+        interrupts.watch()
         self.lock.acquire()
         try:
             self._device._check()
-        except BaseException as error:
-            Turn.__exit__(self, None, error, None)  # and no more, if a subclass adds to it
+        except BaseException:
+            self.release()
             raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
@@ -78,8 +74,13 @@ class Turn:
                 self._device._lose(error)
         finally:
             self.lock.release()
-            if self.defer_interrupts:
-                interrupts.leave()
+            if interrupts.pending.handler is not None:
+                interrupts.deliver()
+
+    def release(self) -> None:
+        """Release the lock, and raise what came meanwhile."""
+        self.lock.release()
+        interrupts.deliver()
 
 
 class ReadbackFetch:
@@ -94,35 +95,35 @@ class ReadbackFetch:
 
     def take(self) -> bytes | None:
         """See `Fetch.take`. While another thread is inside of the device, which may take long, the answer is None too."""
-        lock = self._device._turn.lock
         if self._readback is not None:
-            if not lock.acquire(blocking=False):
+            turn = self._device._turn
+            if not turn.lock.acquire(blocking=False):
                 return None
             try:
                 self._poll()
             finally:
-                lock.release()
+                turn.release()
         return self._data if self._readback is None else None
 
     def wait(self) -> bytes:
         """See `Fetch.wait`."""
         device = self._device
-        with device._turn.lock:
-            device.waits += 1
-            if self._readback is not None:
-                with device._turn:
+        device._count_wait()
+        if self._readback is not None:
+            with device._turn:
+                if self._readback is not None:
                     self._readback.wait()
                     device._check()
-                self._poll()
-            return self._data
+                    self._poll()
+        return self._data
 
     def _poll(self) -> None:
         """Keep the bytes if they are there. The caller holds the lock."""
         if self._readback is not None:
             with self._device._turn:
                 data = self._readback.poll()
-            if data is not None:
-                self._data, self._readback = data, None
+                if data is not None:
+                    self._data, self._readback = data, None
 
 
 class StreamedDevice(ABC):
@@ -134,15 +135,15 @@ class StreamedDevice(ABC):
 
     api: ClassVar[str]
     open_devices: ClassVar[OpenDevices]
-    turn_type: ClassVar[type[Turn]] = Turn
     info: DeviceInfo
     caps: Capabilities
     _device: Any = None  # the driver's device, None before and after
     _transfers: Transfers
 
-    def __init__(self, defer_interrupts: bool = False) -> None:
+    def __init__(self, turn: type[Turn] = Turn) -> None:
+        """``turn``: a subclass, if something of the driver's must be set for the thread that is in the device."""
         self.waits = 0
-        self._turn = self.turn_type(self, defer_interrupts)
+        self._turn = turn(self)
         self._trouble = ""  # why the device cannot be used any more
         self._deletions = DeletionQueue(self._delete)
 
@@ -229,8 +230,10 @@ class StreamedDevice(ABC):
         self._collect()
 
     def _count_wait(self) -> None:
-        with self._turn.lock:
-            self.waits += 1
+        """Of devices that were closed, too."""
+        self._turn.lock.acquire()
+        self.waits += 1
+        self._turn.release()
 
     # --- failures, the end ---
 
@@ -249,15 +252,15 @@ class StreamedDevice(ABC):
 
     def close(self) -> None:
         """Wait for the work under way and release everything. Raises what the driver reports even then."""
-        with self._turn.lock:
-            if self._device is None:
-                return
-            self.open_devices.discard(self)
-            try:
+        self._turn.lock.acquire()
+        try:
+            if self._device is not None:
+                self.open_devices.discard(self)
                 self._delete_all()
-            finally:
-                self._device = None
-                self._trouble = self._trouble or f"this {self.api} device was closed"
+        finally:
+            self._device = None
+            self._trouble = self._trouble or f"this {self.api} device was closed"
+            self._turn.release()
 
     @abstractmethod
     def _delete_all(self) -> None:
@@ -266,5 +269,5 @@ class StreamedDevice(ABC):
     def _abandon(self) -> None:
         """In a forked child: the driver's threads do not exist here, nothing may be called any more, not even to clean up."""
         self._device = None
-        self._turn = self.turn_type(self, self._turn.defer_interrupts)  # the owner of the lock may not exist in this process
+        self._turn = type(self._turn)(self)  # the owner of the lock may not exist in this process
         self._trouble = f"{self.api} does not survive a fork; call init in the child process, or start it with the 'spawn' method"

@@ -1,11 +1,16 @@
-"""Symbolic memory references to buffers with one element index; arguments to entries of one argument block."""
+"""Memory layout: turns symbolic memory references into buffers with one element index, and arguments into entries of one argument block.
+
+After it, every access names a `BufferRef`, whose address is an entry of the block, and has one index, in elements of the buffer; every
+`arg`, `shape`, `seed` and `tape_word` is a `slot`. Indices are i32, or i64 where the memory extends over 2^31 elements or more. Products
+and sums of indices have the attribute "nsw": with indices in range they do not overflow.
+"""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
 
-from spirograd.analysis.tapes import guarded, passing_of, tapes_of
+from spirograd.analysis.tapes import checked_capacities, guard_of, tapes_of
 from spirograd.analysis.temps import temp_offsets
 from spirograd.base.artifact import ArgBlock, Slot
 from spirograd.base.dtypes import DType, f16, f32, i32, i64, storage, u1, u32
@@ -148,7 +153,7 @@ class _Layout(Rewriter):
         self.args_of = kernel.args
         self.rows_together = rows_together
         self.tapes = {ref: (k, info) for k, (ref, info) in enumerate(tapes_of(kernel).items())}
-        self.guarded = guarded(kernel)
+        self.checked = checked_capacities(kernel)
         self.placed = is_placed(kernel)
         self.words: dict[tuple[TapeWord, int], Op] = {}  # of tapes, as the current task has loaded them
         self.claimed: Op | None = None  # the row that the current task has claimed
@@ -203,11 +208,12 @@ class _Layout(Rewriter):
         return self._unpack(old, op)
 
     def _claim(self, op: Op) -> Op:
-        """The row of the tapes that follow: past the last it is the last, and without any the first. The check that comes with it tells."""
+        """The claimed row of the tapes that follow. A claim beyond the last row gives the last, or the first if there is none: the check
+        that `place_tapes` puts behind the claim reports it."""
         b = self.b
         ref, index = self._place(op, self.args(op))
         claimed = b.emit(ops.claim, index, attr=ref, type=ref.dtype)
-        last = b.emit(ops.max_, self._sub(self._word(TapeWord.CLAIMS, passing_of(op)), 1), b.const(0))
+        last = b.emit(ops.max_, self._sub(self._word(TapeWord.CLAIMS, guard_of(op)), 1), b.const(0))
         self.claimed = b.emit(ops.min_, claimed, last)
         return claimed
 
@@ -296,8 +302,8 @@ class _Layout(Rewriter):
     def _tape_index(self, ref: TapeRef, indices: Sequence[Op]) -> Op:
         number, info = self.tapes[ref]
         iteration, entry = [self.b.cast(i, i32) for i in indices]
-        if ref.capacity in self.guarded:
-            # Past the end it is the last entry: the check that comes with these loops tells.
+        if ref.capacity in self.checked:
+            # Beyond the capacity it is the last entry: the check that `sizing` emits for these loops reports it.
             last = self._sub(self._word(TapeWord.CAPACITY, ref.capacity), 1)
             iteration = self.b.emit(ops.min_, iteration, last)
         at = self._add(self._mul(iteration, ref.width), entry)
@@ -317,7 +323,8 @@ class _Layout(Rewriter):
         return self._word(kind, number)
 
     def _word(self, kind: TapeWord, number: int) -> Op:
-        """What the launch says of its tapes. Tasks whose tapes are placed on the device begin with `tape_word` for all that they need."""
+        """A word that the launch has for its tapes. Tasks whose tapes are placed on the device begin with `tape_word` for all that they
+        need."""
         return self.words[kind, number] if self.placed and kind in PLACED else self._slot(Slot(kind, number, dtype=i32))
 
     def _horner(self, values: Sequence[Op], extents: Sequence[int]) -> Op:

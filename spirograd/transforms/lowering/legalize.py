@@ -102,19 +102,18 @@ class _Legalize(Rewriter):
 
     def _max(self, op: Op) -> Op:
         """Of 64-bit integers: by comparing. NVIDIA's driver 580 loses upper words of `max(x, 1) - 1` and of quotients of it. It takes an
-        unsigned comparison with a selection for the same, so that its words are compared."""
-        a, b = self.args(op)
-        if _dtype(a).is_float or _dtype(a).bits < 64:
+        unsigned comparison with a selection for the same, so that words are compared and chosen there."""
+        x, y = self.args(op)
+        if _dtype(x).is_float or _dtype(x).bits < 64:
             return self.copy(op)
-        less = self.b.emit(ops.lt, a, b) if _dtype(a).is_signed else self._less_by_words(a, b)
-        return self.b.emit(ops.select, less, b, a)
-
-    def _less_by_words(self, x: Op, y: Op) -> Op:
-        """x < y of u64."""
         b = self.b
-        high, other = (b.cast(b.emit(ops.shr, a, b.const(32, u64)), u32) for a in (x, y))
-        low = b.emit(ops.and_, b.emit(ops.eq, high, other), b.emit(ops.lt, b.cast(x, u32), b.cast(y, u32)))
-        return b.emit(ops.or_, b.emit(ops.lt, high, other), low)
+        if _dtype(x).is_signed:
+            return b.emit(ops.select, b.emit(ops.lt, x, y), y, x)
+        (low, high), (other_low, other_high) = _halves(b, x), _halves(b, y)
+        below = b.emit(ops.and_, b.emit(ops.eq, high, other_high), b.emit(ops.lt, low, other_low))
+        less = b.emit(ops.or_, b.emit(ops.lt, high, other_high), below)
+        low, high = b.emit(ops.select, less, other_low, low), b.emit(ops.select, less, other_high, high)
+        return b.emit(ops.or_, b.emit(ops.shl, b.cast(high, u64), b.const(32, u64)), b.cast(low, u64))
 
     def _count(self, code: ops.OpCode, lower: Callable[[Builder, Op], Op]) -> Callable[[Op], Op]:
         def handle(op: Op) -> Op:

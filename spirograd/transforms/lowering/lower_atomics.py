@@ -15,8 +15,8 @@ from spirograd.ir.nodes import BufferRef, Kernel, Op
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.lowering.lower_diagnostics import diagnostics
-from spirograd.transforms.lowering.narrow_parts import part_of_word
 from spirograd.transforms.lowering.native_atomics import is_native, place, unfinished, ways
+from spirograd.transforms.lowering.packed_subwords import subword_of
 
 
 def lower_atomics(kernel: Kernel, ctx: PassContext) -> Kernel:
@@ -44,7 +44,7 @@ class _LowerAtomics(Rewriter):
         index, value = self.args(op)
         self._need_words(op, f"atomic {kind}", ref)
         if ref.dtype.bits < 32:
-            return update_part(self.b, ref, index, lambda old: (combine(self.b, kind, old, value), None))
+            return update_subword(self.b, ref, index, lambda old: (combine(self.b, kind, old, value), None))
         if kind == "exchange":
             bits = self.b.atomic(kind, _view(ref), index, _bits(self.b, value))
             return _unbits(self.b, bits, ref.dtype)
@@ -61,7 +61,7 @@ class _LowerAtomics(Rewriter):
                 same = self.b.emit(ops.eq, _bits(self.b, old), want)
                 return self.b.emit(ops.select, same, desired, old), same
 
-            return update_part(self.b, ref, index, choose)
+            return update_subword(self.b, ref, index, choose)
         if ref.dtype.is_int:
             return self.copy(op)
         view = _view(ref)
@@ -117,7 +117,7 @@ def update(b: Builder, ref: BufferRef, index: Op, new: Callable[[Op], Op]) -> Op
     return _unbits(b, _retry(b, _view(ref), index, lambda word: (_bits(b, new(_unbits(b, word, t))), None)), t)
 
 
-def update_part(b: Builder, ref: BufferRef, index: Op, new: Callable[[Op], tuple[Op, Op | None]]) -> Op:
+def update_subword(b: Builder, ref: BufferRef, index: Op, new: Callable[[Op], tuple[Op, Op | None]]) -> Op:
     """The same for an 8-bit or 16-bit element, through the 32-bit word that holds it; ``new`` as in `_retry`, on elements."""
     t = ref.dtype
     words = BufferRef(ref.name, ref.slot, u32)
@@ -130,16 +130,16 @@ def update_part(b: Builder, ref: BufferRef, index: Op, new: Callable[[Op], tuple
     keep = b.emit(ops.not_, b.emit(ops.shl, b.const(ones, u32), shift))
     small = u8 if t.bits == 8 else u16
 
-    def part(word: Op) -> Op:
+    def subword(word: Op) -> Op:
         field = b.emit(ops.and_, b.emit(ops.shr, word, shift), b.const(ones, u32))
         return _unbits(b, b.cast(field, small), t)
 
     def next_word(word: Op) -> tuple[Op, Op | None]:
-        element, wanted = new(part(word))
+        element, wanted = new(subword(word))
         placed = b.emit(ops.shl, b.cast(_bits(b, element), u32), shift)
         return b.emit(ops.or_, b.emit(ops.and_, word, keep), placed), wanted
 
-    return part(_retry(b, words, at, next_word))
+    return subword(_retry(b, words, at, next_word))
 
 
 # --- without compare-and-swap ------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ class _WithoutCas(_LowerAtomics):
             return self._locked(op, ref, index, lambda old: (combine(self.b, kind, old, value), None))
         if way == "exchange":
             self._exchanged(op, kind, ref, index, value)
-            return value  # nobody looks at it
+            return value  # it is never used
         return super()._atomic(op)
 
     def _cas(self, op: Op) -> Op:
@@ -205,7 +205,7 @@ class _WithoutCas(_LowerAtomics):
         free = b.emit(ops.eq, self._try(lock), b.const(0, u32))
         b.begin()
         b.emit(ops.barrier, type=VOID)
-        seen, last = replace_part(b, ref, index, new) if t.bits < 32 else replace_word(b, ref, index, new)
+        seen, last = replace_subword(b, ref, index, new) if t.bits < 32 else replace_word(b, ref, index, new)
         b.emit(ops.barrier, type=VOID)
         self._open(lock, last)
         done = b.end([b.const(0), seen])
@@ -287,7 +287,7 @@ def _placeholder(b: Builder, kind: str, t: DType) -> Op:
 
 
 def replace_word(b: Builder, ref: BufferRef, index: Op, new: Callable[[Op], tuple[Op, Op | None]]) -> tuple[Op, Op]:
-    """Replace an element of 32 or 64 bits that nobody else replaces meanwhile. Returns its bits before, and what the last atomic gave.
+    """Replace an element of 32 or 64 bits while this invocation holds its lock. Returns its bits before, and what the last atomic gave.
 
     Nothing is written where nothing is to be: a plain store at the same time, which opens a lock of the program's own, say, must not be
     undone.
@@ -304,16 +304,16 @@ def replace_word(b: Builder, ref: BufferRef, index: Op, new: Callable[[Op], tupl
     return before, last
 
 
-def replace_part(b: Builder, ref: BufferRef, index: Op, new: Callable[[Op], tuple[Op, Op | None]]) -> tuple[Op, Op]:
+def replace_subword(b: Builder, ref: BufferRef, index: Op, new: Callable[[Op], tuple[Op, Op | None]]) -> tuple[Op, Op]:
     """The same for 8 and 16 bits, with the bits before in the low part of a u32.
 
     One atomic flips what differs: neighbours in the word, which other locks guard or plain stores write, keep what they have, and readers
     see the element before or after.
     """
     t = ref.dtype
-    part = part_of_word(b, ref, index)
-    word = b.atomic("or", part.words, part.at, b.const(0, u32))
-    before = b.emit(ops.and_, b.emit(ops.shr, word, part.shift), b.const(part.ones, u32))
+    subword = subword_of(b, ref, index)
+    word = b.atomic("or", subword.words, subword.at, b.const(0, u32))
+    before = b.emit(ops.and_, b.emit(ops.shr, word, subword.shift), b.const(subword.ones, u32))
     element, _ = new(_unbits(b, b.cast(before, unsigned(t)), t))
     change = b.emit(ops.xor, before, b.cast(_bits(b, element), u32))
-    return before, b.atomic("xor", part.words, part.at, b.emit(ops.shl, change, part.shift))
+    return before, b.atomic("xor", subword.words, subword.at, b.emit(ops.shl, change, subword.shift))

@@ -2,7 +2,7 @@
 
 A value of a missing type becomes an i32 (i8, i16) or u32 (u8, u16) that always holds the number itself: whatever may leave the range of the
 narrow type is brought back at once (`_WRAPPING`), and so the rest means the same on the wide type (`_KEPT`). Memory that the device cannot
-access in elements of 8 or 16 bits, that of 16-bit floats too, is accessed in words (see `parts`).
+access in elements of 8 or 16 bits, that of 16-bit floats too, is accessed in words (see `packed_subwords`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, SharedRef
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
-from spirograd.transforms.lowering.narrow_parts import f32_from_half_bits, half_bits_from_f32, part_of_word
+from spirograd.transforms.lowering.packed_subwords import f32_from_half_bits, half_bits_from_f32, subword_of
 
 _WIDE = {i8: i32, i16: i32, u8: u32, u16: u32}
 
@@ -169,7 +169,7 @@ class _Widen(Rewriter):
         if not self._in_words(ref):
             return self.copy(op)
         (index,) = self.args(op)
-        return self._from_bits(part_of_word(self.b, ref, index).load(self.b), ref.dtype)
+        return self._from_bits(subword_of(self.b, ref, index).load(self.b), ref.dtype)
 
     def _store(self, op: Op) -> Op:
         ref = op.attr
@@ -179,4 +179,4 @@ class _Widen(Rewriter):
             return self.copy(op)
         index, value = self.args(op)
         bits = self._to_bits(value, ref.dtype)
-        return part_of_word(self.b, ref, index).store(self.b, bits)
+        return subword_of(self.b, ref, index).store(self.b, bits)

@@ -52,6 +52,8 @@ _F64: dict[OpCode, Expansion] = {
     ops.tanh: math_f64.tanh,
     ops.pow_: math_f64.pow_,
 }
+# Those of _F32 for targets whose ``fma`` rounds once.
+_F32_FUSED = {**_F32, ops.sin: math_f32.sin_fused, ops.cos: math_f32.cos_fused, ops.tan: math_f32.tan_fused}
 # The most expansions that are inlined in a task, and outside of the loops in it: what is in these runs many times. A call takes LLVM a
 # tenth of the compile time of an expansion. Loops with calls are vectorised too; they run as fast where each call depends on the one
 # before, and up to a third longer where the calls are independent.
@@ -66,8 +68,10 @@ def _tables(ctx: PassContext) -> Tables:
     """What to expand, by type."""
     if ctx.caps.target.f64_math_library:
         return {f32: _F32}
+    if ctx.caps.target.fused_multiply_add:
+        return {f32: _F32_FUSED, f64: _F64}
     exact = _F32 if ctx.caps.float64 else _F32_ALONE
-    single = _COARSE if ctx.options.fast_math and ctx.caps.target.f32_math_instructions else exact
+    single = _COARSE if ctx.options.fast_math else exact
     return {f32: single, f64: _F64}
 
 

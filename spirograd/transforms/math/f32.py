@@ -1,4 +1,4 @@
-"""Elementary functions of f32 as branch-free IR: a compiler vectorises them like any other arithmetic.
+"""Elementary functions of f32 as branch-free IR: a compiler vectorises them like any other arithmetic. On GPUs some branch.
 
 Reductions follow Cody and Waite (Software Manual for the Elementary Functions, 1980); the polynomials are our own minimax fits
 (tools/fit_polynomials.py). All are right for infinities, NaN, signed zeros and subnormal numbers, with or without fused ``fma``.
@@ -14,7 +14,7 @@ import math
 
 from spirograd.base.dtypes import f32, f64, i32
 from spirograd.transforms.math import coefficients as fits
-from spirograd.transforms.math.values import Value
+from spirograd.transforms.math.values import Value, branch
 
 # Adding 1.5 * 2**23 rounds to an integer, which then stands in the low bits.
 MAGIC = 1.5 * 2.0**23
@@ -94,10 +94,7 @@ def _log_of_nonpositive(x: Value) -> Value:
 
 def _sine_of_reduced(r: Value, flip: Value) -> Value:
     """sin(r), |r| <= pi/2, negated where ``flip`` (i32) has its lowest bit set. The clamp bounds what huge arguments leave."""
-    r = r.clamp(-1.5707964, 1.5707964)
-    z = r * r
-    value = (z * r).fma(z.horner(fits.SIN_F32), r)
-    return (value.bits() ^ (flip << 31)).as_float(f32)
+    return _signed_sine(r.clamp(-1.5707964, 1.5707964), flip)
 
 
 def sin(x: Value) -> Value:
@@ -122,10 +119,71 @@ def tan(x: Value) -> Value:
     shifted = wide * (2 / math.pi) + MAGIC_F64
     n = shifted - MAGIC_F64
     r = n.fma(-PI_LOW / 2, n.fma(-PI_HIGH / 2, wide)).cast(f32).clamp(-0.7853983, 0.7853983)
+    return _tangent_of_reduced(r, shifted.bits().cast(i32))
+
+
+def _tangent_of_reduced(r: Value, n: Value) -> Value:
+    """tan(r), |r| <= pi/4, for even n, else -1 / tan(r)."""
     z = r * r
     value = (z * r).fma(z.horner(fits.TAN_F32), r)
-    odd = (shifted.bits().cast(i32) & 1).ne(0)
+    odd = (n & 1).ne(0)
     return odd.select(-1.0, value) / odd.select(value, 1.0)
+
+
+# Up to here quotients are integers below 2**16, whose products with the parts of pi ``fma`` subtracts with one rounding each.
+_NEAR = 1e5
+
+
+def _reduced(x: Value, multiple: float, half: bool) -> tuple[Value, Value]:
+    """(r, n as i32): x = (n + ``half`` / 2) pi / ``multiple`` + r, |r| at most half of that step, nearly. Needs ``fma`` that rounds once.
+
+    What is far away is reduced in f64, which is slow on many GPUs: by those invocations that have to.
+    """
+
+    def near() -> tuple[Value, Value]:
+        product = x.exact() * (multiple / math.pi)
+        shifted = (product - 0.5 if half else product) + MAGIC
+        n = shifted - MAGIC
+        r, n = x, n + 0.5 if half else n
+        for part in fits.PI_24_24:
+            r = n.fma(-part / multiple, r)
+        return r, shifted.bits()
+
+    def far() -> tuple[Value, Value]:
+        wide = x.cast(f64)
+        product = wide * (multiple / math.pi)
+        shifted = (product - 0.5 if half else product) + MAGIC_F64
+        n = shifted - MAGIC_F64
+        n = n + 0.5 if half else n
+        r = n.fma(-PI_LOW / multiple, n.fma(-PI_HIGH / multiple, wide)).cast(f32)
+        bound = math.pi / 2 / multiple
+        return r.clamp(-bound, bound), shifted.bits().cast(i32)
+
+    r, n = branch(x.abs() < _NEAR, near, far)
+    return r, n
+
+
+def _signed_sine(r: Value, flip: Value) -> Value:
+    """sin(r), |r| <= pi/2, negated where ``flip`` (i32) has its lowest bit set."""
+    z = r * r
+    value = (z * r).fma(z.horner(fits.SIN_F32), r)
+    return (value.bits() ^ (flip << 31)).as_float(f32)
+
+
+def sin_fused(x: Value) -> Value:
+    """`sin` without f64, but for large |x|."""
+    return x.eq(0.0).select(x, _signed_sine(*_reduced(x, 1, False)))
+
+
+def cos_fused(x: Value) -> Value:
+    """`cos` without f64, but for large |x|."""
+    r, n = _reduced(x, 1, True)
+    return _signed_sine(r, ~n)
+
+
+def tan_fused(x: Value) -> Value:
+    """`tan` without f64, but for large |x|."""
+    return x.eq(0.0).select(x, _tangent_of_reduced(*_reduced(x, 2, False)))
 
 
 def _asin_parts(x: Value) -> tuple[Value, Value, Value]:

@@ -6,7 +6,7 @@ Everything here appends pure operations to a Builder. f64 additions, subtraction
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Union
 
 from spirograd.base.dtypes import DType, f64, i32, i64, u1
@@ -149,6 +149,16 @@ class Value:
         for c in reversed(coefficients[:-1]):
             result = result.fma(self, c)
         return result
+
+
+def branch(condition: Value, then: Callable[[], Sequence[Value]], orelse: Callable[[], Sequence[Value]]) -> list[Value]:
+    """The values that one of both functions makes, in control flow of its own."""
+    b = condition.b
+    regions = []
+    for values in (then, orelse):
+        b.begin()
+        regions.append(b.end([value.op for value in values()]))
+    return [Value(b, op) for op in b.if_(condition.op, *regions)]
 
 
 # Operations that may fuse or be reordered with others.

@@ -1,4 +1,4 @@
-"""Drop what nobody needs: values, results of control operations, carried values, whole tasks."""
+"""Dead code elimination: of values, results of control operations, loop-carried values, whole tasks."""
 
 from __future__ import annotations
 

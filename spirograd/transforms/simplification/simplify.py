@@ -15,8 +15,8 @@ _ROUNDS = 2
 
 
 def simplify(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Fold constants, merge equal values, drop what nobody needs: `_ROUNDS` times, or until nothing changes; then move invariants out of
-    loops. Without ``options.optimize`` only what is dead goes."""
+    """Constant folding, common subexpression elimination, dead code elimination: `_ROUNDS` times, or until nothing changes; then move
+    invariants out of loops. Without ``options.optimize`` only what is dead goes."""
     if not ctx.options.optimize:
         return dce(kernel, ctx)
     for k in range(_ROUNDS):

@@ -1,4 +1,4 @@
-"""Atomics that nobody competes with become a load, an operation and a store."""
+"""Uncontended atomics become a load, an operation and a store."""
 
 from __future__ import annotations
 

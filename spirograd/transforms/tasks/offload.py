@@ -11,7 +11,7 @@ from spirograd.ir.nodes import Kernel, LoopAttr, Op, Ref, Region, TaskAttr, Temp
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 
-# How many operations a value may take that each iteration of a loop computes again, rather than load.
+# How many operations each iteration of a loop may spend on rematerialising a value rather than load it.
 _MAX_COST = 12
 # The same for the bounds of a loop, which are computed once and which the host wants to know.
 _MAX_BOUND_COST = 200
@@ -33,8 +33,8 @@ class _Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class _Recipe:
-    """How to compute a value again: ``cost`` operations, ``loads`` of memory (load, segment, how many of its writes come first)."""
+class _Way:
+    """How to rematerialise a value: ``cost`` operations, ``loads`` of memory (load, segment, how many of its writes come first)."""
 
     cost: int
     loads: tuple[tuple[Op, int, int], ...] = ()
@@ -43,8 +43,8 @@ class _Recipe:
 def offload(kernel: Kernel, ctx: PassContext) -> Kernel:
     """The kernel as a list of tasks, in order.
 
-    A value that a later task needs is computed again there if that is cheap and depends only on constants, arguments, and memory not
-    written since; else the task that computes it stores it to a temporary. Parallel loops inside other control flow become serial.
+    A live-in of a later task is rematerialised there if that is cheap and depends only on constants, arguments, and memory not written
+    since; else the task that computes it stores it to a temporary. Parallel loops inside other control flow become serial.
     """
     return _Offload(kernel).run()
 
@@ -56,7 +56,7 @@ class _Offload(Rewriter):
         self.handlers[ops.for_] = self._for
         self.segment_of: dict[Op, _Segment] = {}
         self.segments: list[_Segment] = []
-        self.recipes: dict[Op, _Recipe | None] = {}
+        self.ways: dict[Op, _Way | None] = {}
         self.temps: dict[Op, TempRef] = {}
         self.names: set[str] = set()
 
@@ -64,7 +64,7 @@ class _Offload(Rewriter):
         self._split()
         self._take_checks()
         for segment in self.segments:
-            self._crossings(segment)
+            self._find_live_ins(segment)
         self.b.begin()
         for segment in self.segments:
             if segment.loop is None:
@@ -82,13 +82,13 @@ class _Offload(Rewriter):
             if op.code is ops.for_ and op.attr.parallel:
                 segments += [_Segment(len(segments), op, writes=list(writes(op))), _Segment(len(segments) + 1)]
                 continue
-            # The results of a control operation stay with it, because only single values can cross.
-            home = self.segment_of[op.args[0]] if op.code is ops.result else segments[-1]
-            home.ops.append(op)
-            self.segment_of[op] = home
-            self.recipes[op] = self._recipe(op, home)
+            # The results of a control operation stay with it, because only single values can be live-ins of another task.
+            origin = self.segment_of[op.args[0]] if op.code is ops.result else segments[-1]
+            origin.ops.append(op)
+            self.segment_of[op] = origin
+            self.ways[op] = self._way(op, origin)
             if op.code.effect not in ("pure", "read"):
-                home.writes += writes(op)
+                origin.writes += writes(op)
 
     def _take_checks(self) -> None:
         """Let each parallel loop check its bounds itself: a check before it would be a task of its own."""
@@ -98,12 +98,13 @@ class _Offload(Rewriter):
             for op in reversed(before.ops):
                 if op.code.effect not in ("pure", "read", "check"):
                     break
-                if op.code is ops.check and op.attr.code == "space" and all(self._again(a, segment, _MAX_BOUND_COST) for a in op.args):
+                is_bound = op.code is ops.check and op.attr.code == "space"
+                if is_bound and all(self._can_rematerialise(a, segment, _MAX_BOUND_COST) for a in op.args):
                     before.ops.remove(op)
                     segment.checks.insert(0, op)
 
-    def _crossings(self, segment: _Segment) -> None:
-        """Give a temporary to every value from outside that ``segment`` cannot compute again."""
+    def _find_live_ins(self, segment: _Segment) -> None:
+        """Give a temporary to every live-in of ``segment`` that it cannot rematerialise."""
         if segment.loop is None:
             used = [a for op in segment.ops for a in _operands(op)]
             bounds: list[Op] = []
@@ -111,45 +112,45 @@ class _Offload(Rewriter):
             used = [a for region in segment.loop.regions for op in region.walk() for a in op.args]
             bounds = list(segment.loop.args)
         for value in dict.fromkeys(used):
-            home = self.segment_of.get(value)
-            if home is not None and home is not segment and not self._again(value, segment):
-                self._make_temp(value, home)
+            origin = self.segment_of.get(value)
+            if origin is not None and origin is not segment and not self._can_rematerialise(value, segment):
+                self._make_temp(value, origin)
         for value in bounds:
-            if not self._again(value, segment, _MAX_BOUND_COST):
+            if not self._can_rematerialise(value, segment, _MAX_BOUND_COST):
                 self._make_temp(value, self.segment_of[value])
 
-    def _make_temp(self, value: Op, home: _Segment) -> None:
+    def _make_temp(self, value: Op, origin: _Segment) -> None:
         if value in self.temps:
             return
-        name = f"cross{len(self.temps)}"
+        name = f"live_in{len(self.temps)}"
         t = value.type
         self.temps[value] = TempRef(name, t.elem, (t.n,)) if isinstance(t, Vec) else TempRef(name, _scalar(t))
-        home.stored.append(value)
+        origin.stored.append(value)
 
-    def _recipe(self, value: Op, home: _Segment) -> _Recipe | None:
-        """How to make ``value`` from constants, arguments and memory; None if that is not enough."""
+    def _way(self, value: Op, origin: _Segment) -> _Way | None:
+        """How to rematerialise ``value`` from constants, arguments and memory; None if that is not enough."""
         if value.code in _LEAVES:
-            return _Recipe(0)
+            return _Way(0)
         load = value.code is ops.load
         if not load and (value.code.effect != "pure" or value.code in (ops.result, ops.call)):
             return None
-        cost, loads = 1, [(value, home.number, len(home.writes))] if load else []
+        cost, loads = 1, [(value, origin.number, len(origin.writes))] if load else []
         for a in value.args:
-            part = self.recipes[a]
+            part = self.ways[a]
             if part is None:
                 return None
             cost += part.cost
             loads += part.loads
-        return _Recipe(cost, tuple(loads)) if len(loads) <= _MAX_LOADS else None
+        return _Way(cost, tuple(loads)) if len(loads) <= _MAX_LOADS else None
 
-    def _again(self, value: Op, user: _Segment, limit: int = _MAX_COST) -> bool:
-        """Whether ``user`` computes ``value`` again: it is cheap, and its memory holds what it held until the end of ``user``."""
-        recipe = self.recipes[value]
-        if recipe is None or recipe.cost > limit:
+    def _can_rematerialise(self, value: Op, user: _Segment, limit: int = _MAX_COST) -> bool:
+        """Whether ``user`` is to rematerialise ``value``: that is cheap, and what it reads is not written before the end of ``user``."""
+        found = self.ways[value]
+        if found is None or found.cost > limit:
             return False
-        for load, home, count in recipe.loads:
-            later = [*self.segments[home].writes[count:]]
-            for segment in self.segments[home + 1 : user.number + 1]:
+        for load, origin, count in found.loads:
+            later = [*self.segments[origin].writes[count:]]
+            for segment in self.segments[origin + 1 : user.number + 1]:
                 later += segment.writes
             if any(may_alias(load.attr, ref) for ref in later):
                 return False
@@ -162,7 +163,7 @@ class _Offload(Rewriter):
             return
         self._enter()
         own = set(segment.ops)
-        self._fetch([a for op in segment.ops for a in _operands(op) if a not in own], segment)
+        self._bring_in([a for op in segment.ops for a in _operands(op) if a not in own], segment)
         for op in segment.ops:
             self.visit(op)
         for value in segment.stored:
@@ -174,14 +175,14 @@ class _Offload(Rewriter):
 
     def _range(self, segment: _Segment, loop: Op) -> None:
         self._enter(loop)
-        self._fetch([a for op in (loop, *segment.checks) for a in op.args], segment, _MAX_BOUND_COST)
+        self._bring_in([a for op in (loop, *segment.checks) for a in op.args], segment, _MAX_BOUND_COST)
         for op in segment.checks:
             self.visit(op)
         bounds = self.b.end(self.args(loop))
         self._enter(loop)
         body = loop.regions[0]
         inner = [a for op in body.walk() for a in op.args]
-        self._fetch(inner, segment)
+        self._bring_in(inner, segment)
         for op in body.ops[:-1]:
             self.visit(op)
         new_body = Region(body.params, self.b.end().ops)
@@ -201,7 +202,7 @@ class _Offload(Rewriter):
         return name
 
     def _enter(self, loop: Op | None = None) -> None:
-        """Start a region into which nothing crosses."""
+        """Start a region that takes no values from outside."""
         self.env = {}
         self.b.loc = loop.loc if loop is not None else None
         self.b.begin()
@@ -209,18 +210,19 @@ class _Offload(Rewriter):
     def _task(self, attr: TaskAttr, regions: tuple[Region, ...]) -> None:
         self.b.emit(ops.task, attr=attr, type=VOID, regions=regions)
 
-    def _fetch(self, values: list[Op], user: _Segment, limit: int = _MAX_COST) -> None:
+    def _bring_in(self, values: list[Op], user: _Segment, limit: int = _MAX_COST) -> None:
         """Make the values of other tasks that are among ``values`` available here."""
         for value in values:
             if value in self.segment_of and value not in self.env:
-                self.env[value] = self._remake(value) if self._again(value, user, limit) else self._load(self.temps[value])
+                cheap = self._can_rematerialise(value, user, limit)
+                self.env[value] = self._rematerialise(value) if cheap else self._load(self.temps[value])
 
-    def _remake(self, value: Op) -> Op:
+    def _rematerialise(self, value: Op) -> Op:
         self.b.loc = value.loc
         args = []
         for a in value.args:
             if a not in self.env:
-                self.env[a] = self._remake(a)
+                self.env[a] = self._rematerialise(a)
             args.append(self.env[a])
         return self.b.append(Op(value.code, value.type, tuple(args), value.attr, (), value.loc))
 

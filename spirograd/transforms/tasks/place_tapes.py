@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spirograd.analysis.tapes import counter, guarded, passing_of, sizes_of, tapes_of
+from spirograd.analysis.tapes import checked_capacities, counter, guard_of, sizes_of, tapes_of
 from spirograd.base.artifact import FaultSite, TapeInfo
 from spirograd.base.dtypes import VOID, i32
 from spirograd.base.loc import Loc
@@ -51,7 +51,7 @@ def place_tapes(kernel: Kernel, ctx: PassContext) -> Kernel:
         name += "_"
     b.emit(ops.task, attr=TaskAttr("serial", name, places=True), type=VOID, regions=(place.body(),))
     first = b.end().ops[:-1]
-    checked = guarded(kernel)
+    checked = checked_capacities(kernel)
     asking = [_asking(op, k, tapes, checked) for k, op in enumerate(tasks, 1)]
     return kernel.with_body(Region((), (*first, *asking, end)))
 
@@ -81,14 +81,14 @@ class _Place:
     def body(self) -> Region:
         b = self.b
         b.begin()
-        self.room = b.emit(ops.tape_word, attr=(TapeWord.ROOM, 0), type=i32)
+        self.heap_words = b.emit(ops.tape_word, attr=(TapeWord.HEAP_WORDS, 0), type=i32)
         self.capacities = {k: self._size(k) for k in sorted({tape.capacity for _, tape in self.tapes})}
-        self.layout = Layout(_arithmetic(b), self.room, self.capacities.__getitem__, self._size)
+        self.layout = Layout(_arithmetic(b), self.heap_words, self.capacities.__getitem__, self._size)
         serial = self._serial([(k, tape) for k, tape in self.tapes if tape.task is None])
-        left = b.emit(ops.sub, self.room, serial, attr="nsw")
+        left = b.emit(ops.sub, self.heap_words, serial, attr="nsw")
         for name in dict.fromkeys(tape.task for _, tape in self.tapes if tape.task is not None):
             self._range(name, [(k, tape) for k, tape in self.tapes if tape.task == name], serial, left)
-        for k in guarded(self.kernel):
+        for k in checked_capacities(self.kernel):
             b.store(word(TapeWord.CAPACITY, k), self.capacities[k])
         return b.end()
 
@@ -99,8 +99,8 @@ class _Place:
         """One row, from the first word on; gives its length."""
         b = self.b
         group = self.layout.group(tapes, even=True)
-        fits = self.layout.by.le(group.words, self.room)
-        self._check(fits, group.words, self.room, tapes)
+        fits = self.layout.by.le(group.words, self.heap_words)
+        self._check(fits, group.words, self.heap_words, tapes)
         for (k, tape), (_, base) in zip(tapes, self.layout.serial_bases(group, fits)):
             b.store(word(TapeWord.BASE, k), base)
             b.store(word(TapeWord.PITCH, k), b.const(0))
@@ -128,7 +128,7 @@ class _Place:
                 b.store(word(TapeWord.PITCH, k), pitch)
             first = layout.end(group, pitch, first)
 
-    def _check(self, fits: Op, row_words: Op, room: Op, tapes: Numbered) -> None:
+    def _check(self, fits: Op, row_words: Op, heap_words: Op, tapes: Numbered) -> None:
         """Report it if rows of so many words do not fit."""
         if not tapes:
             return
@@ -137,7 +137,7 @@ class _Place:
             "all; the next launch will have room"
         )
         loc = next((self.loops[tape.capacity] for _, tape in tapes if tape.capacity in self.loops), self.kernel.loc)
-        self.b.emit(ops.check, fits, row_words, room, attr=FaultSite("tape", message, (i32, i32), loc), type=VOID)
+        self.b.emit(ops.check, fits, row_words, heap_words, attr=FaultSite("tape", message, (i32, i32), loc), type=VOID)
 
     def _choose(self, condition: Op, a: Op, b: Op) -> Op:
         return self.b.emit(ops.select, condition, a, b)
@@ -171,8 +171,8 @@ def _arithmetic(b: Builder) -> Arithmetic[Op]:
 def _loops(kernel: Kernel) -> dict[int, Loc | None]:
     """Where the loops are whose tapes have a capacity that is checked, by its number."""
     checks = [op for op in kernel.walk() if op.code is ops.check and op.attr.code == "tape"]
-    rooms = [(word, op.attr.loc) for op in checks for word in op.args[0].args if word.code is ops.tape_word]
-    return {word.attr[1]: loc for word, loc in rooms if word.attr[0] == TapeWord.CAPACITY}
+    capacities = [(word, op.attr.loc) for op in checks for word in op.args[0].args if word.code is ops.tape_word]
+    return {word.attr[1]: loc for word, loc in capacities if word.attr[0] == TapeWord.CAPACITY}
 
 
 def _asking(task: Op, number: int, tapes: dict[TapeRef, TapeInfo], checked: frozenset[int]) -> Op:
@@ -225,16 +225,16 @@ class _Claims(Rewriter):
         self.handlers = {ops.claim: self._claim}
 
     def _claim(self, op: Op) -> Op | None:
-        passing = passing_of(op)
-        if passing not in self.used:
+        guard = guard_of(op)
+        if guard not in self.used:
             return None
         b = self.b
-        room = b.emit(ops.tape_word, attr=(TapeWord.CLAIMS, passing), type=i32)
+        claims = b.emit(ops.tape_word, attr=(TapeWord.CLAIMS, guard), type=i32)
         claimed = self.copy(op)
         message = f"{self.of.name}: {{0}} or more iterations get to the loops with tapes here, and there are rows for {{1}}"
         demand = b.emit(ops.add, claimed, b.const(1), attr="nsw")
         site = FaultSite("tape", message, (i32, i32), op.loc)
-        b.emit(ops.check, b.emit(ops.le, demand, room), demand, room, attr=site, type=VOID)
+        b.emit(ops.check, b.emit(ops.le, demand, claims), demand, claims, attr=site, type=VOID)
         return claimed
 
 

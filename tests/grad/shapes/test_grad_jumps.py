@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from grad.check import Program, check
+from grad.check import Program, check, on_back_ends_with_types
 
 import spirograd as sg
 
@@ -440,7 +440,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("t", [sg.f32, sg.f64], ids=str)
+@on_back_ends_with_types
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_jumps(session: Any, case: Any, t: Any) -> None:
     check(case, t)

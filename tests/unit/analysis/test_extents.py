@@ -160,7 +160,7 @@ def several(n):
 memories = st.builds(Memory, several(5), several(8), several(24), small, small)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data(), memories, st.integers(1, 4))
 def test_random_nests(data, memory, depth):
     nest = Nest(lambda *options: options[data.draw(st.integers(0, len(options) - 1))])

@@ -46,7 +46,7 @@ def over(end, body, begin=0, v=0):
     return MaxOver(v, begin, end, body)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(expressions(), worlds())
 def test_evaluated(size, world):
     assume(not any(isinstance(part, MaxOver) for part in walk(size)))
@@ -56,7 +56,7 @@ def test_evaluated(size, world):
         assert text == world.worth(size)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(expressions(depth=4), worlds())
 def test_simplified(size, world):
     simple = simplify(size)
@@ -69,7 +69,7 @@ def kind_of(leaf):
     return (leaf.kind, leaf.number, leaf.dtype) if isinstance(leaf, Element) else leaf
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(expressions())
 def test_plain_data(size):
     copy = pickle.loads(pickle.dumps(size))

@@ -20,7 +20,7 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Kernel, TapeRef, TaskAttr
 from spirograd.ir.rewrite import Rewriter
 from spirograd.ir.spec import verify
-from spirograd.runtime.tapes import Cut, TapeHeap
+from spirograd.runtime.tapes import HeapPlan, TapeHeap
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.tasks.place_tapes import place_tapes, word
 
@@ -79,9 +79,9 @@ class Writer:
         b.begin(i32)
         self.use(dense, None if count is None else self.size(count))
         if claimed:
-            passing = self.size(claims)
-            b.emit(ops.claim, attr=counter(passing), type=i32)
-            self.use(claimed, passing)
+            guard = self.size(claims)
+            b.emit(ops.claim, attr=counter(guard), type=i32)
+            self.use(claimed, guard)
         body = b.end()
         b.begin()
         b.emit(ops.task, attr=TaskAttr("range_for", name), type=VOID, regions=(bounds, body, b.end()))
@@ -92,8 +92,8 @@ class Writer:
         return kernel
 
 
-def placed_by_the_device(kernel: Kernel, room: int, asked: list[int], sizes: list[int]):
-    """The words that the task leaves for those after it, by kind and number; and whether it reports that there is too little room."""
+def placed_by_the_device(kernel: Kernel, heap_words: int, asked: list[int], sizes: list[int]):
+    """The words that the task leaves for those after it, by kind and number; and whether it reports that there is too little heap_words."""
     tapes = tapes_of(kernel).values()
     wanted = [(kind, k) for k in range(len(tapes)) for kind in ADDRESSING]
     wanted += [(TapeWord.CLAIMS, k) for k in sorted({tape.rows for tape in tapes if tape.claimed})]
@@ -101,41 +101,41 @@ def placed_by_the_device(kernel: Kernel, room: int, asked: list[int], sizes: lis
     wanted += [(TapeWord.ROWS, k) for k, op in enumerate(kernel.body.ops[:-1]) if op.attr.kind == "range_for" and op.attr.name in used]
     returns = tuple([word(*key) for key in wanted])
     order = Kernel("place", kernel.args, kernel.body.ops[0].regions[0], returns)
-    known = {(TapeWord.ROOM, 0): room, **{(TapeWord.ROWS, k): n for k, n in enumerate(asked)}}
+    known = {(TapeWord.HEAP_WORDS, 0): heap_words, **{(TapeWord.ROWS, k): n for k, n in enumerate(asked)}}
     outcome = run(Given(known).kernel(order), [np.array(sizes, np.int64).astype(np.int32)], {})
     return dict(zip(wanted, map(int, outcome.returns))), outcome.fault is not None
 
 
-def placed_by_the_host(kernel: Kernel, room: int, asked: list[int], sizes: list[int]) -> Cut:
+def placed_by_the_host(kernel: Kernel, heap_words: int, asked: list[int], sizes: list[int]) -> HeapPlan:
     infos = tuple([TaskInfo(op.attr.name, op.attr.kind, "", 0, places=op.attr.places) for op in kernel.body.ops[:-1]])
     made = CompiledKernel("k", "vulkan", "", ArgBlock((), "", 0), infos, tapes=tuple(tapes_of(kernel).values()))
     heap = TapeHeap(SimpleNamespace(caps=Capabilities("vulkan")), SimpleNamespace())
-    return heap.used(made, Cut(TapeWords(room=(room,), rows=tuple(asked)), (), (), 0), sizes)
+    return heap.used(made, HeapPlan(TapeWords(heap_words=(heap_words,), rows=tuple(asked)), (), (), 0), sizes)
 
 
-def check_words(kernel: Kernel, found: dict[tuple[TapeWord, int], int], cut: Cut, failed: bool) -> None:
+def check_words(kernel: Kernel, found: dict[tuple[TapeWord, int], int], plan: HeapPlan, failed: bool) -> None:
     """The host finds the same words."""
-    pitches = {tape.rows: cut.words.pitches[k] for k, tape in enumerate(tapes_of(kernel).values()) if tape.claimed}
+    pitches = {tape.rows: plan.words.pitches[k] for k, tape in enumerate(tapes_of(kernel).values()) if tape.claimed}
     for (kind, k), value in found.items():
         if kind is TapeWord.CLAIMS:
             assert value in ((pitches[k], 0) if failed else (pitches[k],))
         else:
-            own = {TapeWord.BASE: cut.words.bases, TapeWord.PITCH: cut.words.pitches, TapeWord.ROWS: cut.words.rows}[kind]
+            own = {TapeWord.BASE: plan.words.bases, TapeWord.PITCH: plan.words.pitches, TapeWord.ROWS: plan.words.rows}[kind]
             assert value == own[k], (kind, k)
 
 
-def check_elements(kernel: Kernel, found: dict[tuple[TapeWord, int], int], room: int, sizes: list[int]) -> None:
-    """Of a launch with enough room: all elements are inside of it, and lie apart from those of the same task and of serial ones."""
+def check_elements(kernel: Kernel, found: dict[tuple[TapeWord, int], int], heap_words: int, sizes: list[int]) -> None:
+    """Of a launch with enough heap_words: all elements are inside of it, and lie apart from those of the same task and of serial ones."""
     numbers = {op.attr.name: k for k, op in enumerate(kernel.body.ops[:-1])}
     tapes = list(enumerate(tapes_of(kernel).values()))
-    taken = {None: np.zeros(room, np.int32)}
+    taken = {None: np.zeros(heap_words, np.int32)}
     for k, tape in sorted(tapes, key=lambda item: item[1].task is not None):
         own = taken.setdefault(tape.task, taken[None].copy())
         base, pitch, scale = found[TapeWord.BASE, k], found[TapeWord.PITCH, k], tape.dtype.size // 4
         rows = 1 if tape.task is None else found[TapeWord.CLAIMS, tape.rows] if tape.claimed else found[TapeWord.ROWS, numbers[tape.task]]
         for entry in range(sizes[tape.capacity] * tape.width):
             begin = (base + entry * pitch if tape.task is not None else base + entry) * scale
-            assert 0 <= begin <= begin + rows * scale <= room, tape
+            assert 0 <= begin <= begin + rows * scale <= heap_words, tape
             own[begin : begin + rows * scale] += 1
     assert all(words.max(initial=0) <= 1 for words in taken.values())
 
@@ -154,19 +154,19 @@ def test_the_host_places_tapes_as_the_device_does(capacities, serial, ranges, da
         return
     verify(kernel, "kernel")
     needed = placed_by_the_host(kernel, 1 << 29, asked, writer.sizes).nbytes // 4
-    room = data.draw(st.one_of(st.integers(0, needed), st.integers(needed // 2, needed), st.integers(needed, needed + 100)))
-    found, failed = placed_by_the_device(kernel, room, asked, writer.sizes)
-    cut = placed_by_the_host(kernel, room, asked, writer.sizes)
-    check_words(kernel, found, cut, failed)
-    event("fails" if failed else "all rows" if room >= needed else "fewer rows")
-    assert not (failed and room >= needed)
+    heap_words = data.draw(st.one_of(st.integers(0, needed), st.integers(needed // 2, needed), st.integers(needed, needed + 100)))
+    found, failed = placed_by_the_device(kernel, heap_words, asked, writer.sizes)
+    plan = placed_by_the_host(kernel, heap_words, asked, writer.sizes)
+    check_words(kernel, found, plan, failed)
+    event("fails" if failed else "all rows" if heap_words >= needed else "fewer rows")
+    assert not (failed and heap_words >= needed)
     if failed:
         return
-    assert cut.nbytes <= 4 * room
-    check_elements(kernel, found, room, writer.sizes)
+    assert plan.nbytes <= 4 * heap_words
+    check_elements(kernel, found, heap_words, writer.sizes)
     owners = [op.attr for op in kernel.body.ops[:-1]]
     for k, owner in enumerate(owners):
-        if (TapeWord.ROWS, k) in found and room >= needed:
+        if (TapeWord.ROWS, k) in found and heap_words >= needed:
             dense = [tape for tape in tapes_of(kernel).values() if tape.task == owner.name and not tape.claimed]
             count = None if not dense or dense[0].rows is None else writer.sizes[dense[0].rows]
             all_rows = asked[k] if count is None or count < 0 else min(asked[k], count)

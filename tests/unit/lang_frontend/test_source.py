@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import doctest
 import importlib.util
@@ -10,12 +11,15 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import spirograd as sg
+from spirograd.lang.frontend.source import parsed
+from spirograd.lang.frontend.texts import block_of
 
 FIRST = "@sg.kernel\ndef first(n: sg.i32) -> sg.i32:\n    return n + 1\n"
 SECOND = "@sg.kernel\ndef second(n: sg.i32) -> sg.i32:\n    return n + 2\n"
@@ -162,3 +166,38 @@ def test_a_file_that_changed_before_the_kernel_was_made_is_noticed(session: Any,
     path.write_text("import spirograd as sg\n" + SECOND + FIRST)
     with pytest.raises(sg.SpirogradSyntaxError, match="not where it was"):
         sg.kernel(module.first)(1)
+
+
+TRICKY = '''\
+@decorated(
+    1,
+)
+def multi(
+    a,
+    b,
+) -> int:
+    text = """
+at the margin
+    """
+# a comment at the margin
+    c = (a +
+b)
+
+    def inner(x):
+        return x
+    return inner(c) + \\
+1  # more
+def next_one():
+    pass
+'''
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_functions_end_where_their_blocks_do(nested: bool) -> None:
+    """Also where a line at the margin is part of a string or an expression, or where the function is the last in its file."""
+    texts = [FIRST + SECOND, FIRST, "def one(): return 1\ndef two(): return 2\n", TRICKY]
+    for text in [textwrap.indent(t, "    ") for t in texts[:3]] if nested else texts:
+        lines = text.splitlines(keepends=True)
+        head = "if True:\n" if nested else ""
+        wanted = ast.dump(ast.parse(head + "".join(block_of(lines))))
+        assert ast.dump(parsed(lines, nested)) == wanted

@@ -94,7 +94,7 @@ class RandomBody:
         return [*vectors, *new], scalar
 
 
-def _program(seed: int, n: int) -> Program:
+def random_program(seed: int, n: int) -> Program:
     p = Program(f"random{seed}")
     x, out = p.buffer(i32), p.buffer(i32)
 
@@ -113,13 +113,13 @@ def _program(seed: int, n: int) -> Program:
     return p
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", [*range(12), *[pytest.param(k, marks=pytest.mark.long) for k in range(12, 100)]])
 def test_stack_memory_holds_the_same_values(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     data = np.arange(32, dtype=np.int32) * 12345 % 1009
     results: list[Any] = []
     for limit in (0, 1000):
         monkeypatch.setattr(module, "LARGEST_REGISTER", limit)
-        p = _program(seed, len(data))
+        p = random_program(seed, len(data))
         p.compile(CompileOptions(opt_level=1))
         assert (" alloca " in p.text) == (limit == 0)
         got = np.zeros(len(data), np.int32)

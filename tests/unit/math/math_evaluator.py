@@ -80,8 +80,20 @@ def run(kernel: Kernel, *inputs: Any, fuse: bool = False) -> Any:
         for op in kernel.body.ops:
             if op.code is ops.store:
                 return env[op.args[-1]]
-            env[op] = _value(op, [env[a] for a in op.args], inputs, shape, fuse)
+            _evaluate(op, env, inputs, shape, fuse)
     raise AssertionError("nothing stored")
+
+
+def _evaluate(op: Op, env: dict[Op, Any], inputs: tuple[Any, ...], shape: Any, fuse: bool) -> None:
+    """Both arms of an `if` for all arguments; of each the result that counts."""
+    if op.code is not ops.if_:
+        env[op] = env[op.args[0]][op.attr] if op.code is ops.result else _value(op, [env[a] for a in op.args], inputs, shape, fuse)
+        return
+    for region in op.regions:
+        for inner in region.ops[:-1]:
+            _evaluate(inner, env, inputs, shape, fuse)
+    then, orelse = ([env[v] for v in region.results] for region in op.regions)
+    env[op] = [np.where(env[op.args[0]], a, b) for a, b in zip(then, orelse)]
 
 
 def _value(op: Op, args: list[Any], inputs: tuple[Any, ...], shape: Any, fuse: bool) -> Any:

@@ -96,6 +96,24 @@ def test_error_bound(t: DType, name: str, fuse: bool) -> None:
         assert errors[worst] <= bound, (errors[worst], [v[worst] for v in group])
 
 
+@needs_long_double
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+def test_error_bound_without_f64(name: str) -> None:
+    """The reduction by fused multiply-add, on both sides of where it gives way to that in f64, and around multiples of pi/4."""
+    kernel = expanded(BY_NAME[name], f32, "cuda")
+    edges = np.linspace(99_990, 100_010, N).astype(np.float32)
+    turns = (np.arange(-60_000, 60_000) * (math.pi / 4)).astype(np.float32)
+    groups = [*operands(f32, name), (edges,), (-edges,), (turns,), (np.nextafter(turns, np.float32(np.inf)),)]
+    for (x,) in groups:
+        with np.errstate(all="ignore"):
+            reference = REFERENCE[name](x.astype(LONG))
+        errors = ulps(run(kernel, x, fuse=True), reference, f32)
+        worst = int(np.argmax(errors))
+        assert errors[worst] <= BOUND_F32[name], (errors[worst], x[worst])
+    x, expected = (np.array(values, np.float32) for values in zip(*UNARY[name]))
+    assert same_bits(run(kernel, x, fuse=True), expected).all()
+
+
 INF, NAN = math.inf, math.nan
 UNARY = {
     "exp": [(0.0, 1.0), (-0.0, 1.0), (INF, INF), (-INF, 0.0), (NAN, NAN), (1000.0, INF), (-1000.0, 0.0)],

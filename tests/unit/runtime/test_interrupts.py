@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import needs
@@ -23,6 +24,15 @@ def _same_handler() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@contextmanager
+def _call(lock: Any) -> Iterator[None]:
+    """As devices do it."""
+    interrupts.watch()
+    with lock:
+        yield
+    interrupts.deliver()
+
+
 def _interrupt(calls: list[int]) -> None:
     signal.raise_signal(signal.SIGINT)
     calls.append(1)
@@ -30,59 +40,77 @@ def _interrupt(calls: list[int]) -> None:
 
 def test_a_signal_waits_for_the_outermost_end() -> None:
     calls: list[int] = []
-    interrupts.enter()
-    interrupts.enter()
-    _interrupt(calls)
-    interrupts.leave()
-    assert calls == [1]
-    with pytest.raises(KeyboardInterrupt):
-        interrupts.leave()
+    lock = interrupts.device_lock()
+    with pytest.raises(KeyboardInterrupt), _call(lock):
+        with _call(lock):
+            _interrupt(calls)
+        _interrupt(calls)
+        calls.append(1)
+    assert len(calls) == 3
     with pytest.raises(KeyboardInterrupt):  # and at once where nothing is under way
         _interrupt(calls)
-    interrupts.enter()
-    interrupts.leave()
-    assert calls == [1]
+    with _call(lock):
+        pass
+    assert len(calls) == 3
+
+
+def test_a_signal_in_a_long_wait() -> None:
+    lock = interrupts.device_lock()
+    with pytest.raises(KeyboardInterrupt), _call(lock):
+        signal.raise_signal(signal.SIGINT)
+        interrupts.deliver()
+        interrupts.deliver(inside=True)
+        pytest.fail("this wait goes on")
+    assert interrupts.pending.handler is None
 
 
 def test_handlers_that_others_set_are_called() -> None:
     seen: list[int] = []
+    lock = interrupts.device_lock()
 
     def handler(number: int, frame: Any) -> None:
         seen.append(number)
 
     for _ in range(3):
         signal.signal(signal.SIGINT, handler)
-        interrupts.enter()
-        signal.raise_signal(signal.SIGINT)
-        assert not seen
-        interrupts.leave()
+        with _call(lock):
+            signal.raise_signal(signal.SIGINT)
+            assert not seen
         assert seen == [signal.SIGINT]
         seen.clear()
     kept = signal.getsignal(signal.SIGINT)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    interrupts.enter()
-    signal.raise_signal(signal.SIGINT)
-    interrupts.leave()
+    with _call(lock):
+        signal.raise_signal(signal.SIGINT)
     signal.signal(signal.SIGINT, kept)
     signal.raise_signal(signal.SIGINT)
     assert seen == [signal.SIGINT]
 
 
 def test_other_threads_take_no_part() -> None:
-    found: list[Any] = []
+    """A thread that is in a device neither holds back signals of the main thread nor calls what waits there."""
+    lock, others = interrupts.device_lock(), interrupts.device_lock()
+    inside, done = threading.Event(), threading.Event()
 
     def work() -> None:
-        interrupts.enter()
-        found.append(interrupts._waiting.depth)
-        interrupts.leave()
-        found.append(interrupts._waiting.depth)
+        with _call(others):
+            inside.set()
+            done.wait(20)
 
-    interrupts.enter()
     thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    interrupts.leave()
-    assert found == [1, 1] and interrupts._waiting.depth == 0
+    with pytest.raises(KeyboardInterrupt):
+        with _call(lock):
+            pass
+        thread.start()
+        inside.wait(20)
+        signal.raise_signal(signal.SIGINT)
+    calls: list[int] = []
+    with pytest.raises(KeyboardInterrupt), _call(lock):
+        _interrupt(calls)
+        done.set()
+        thread.join()
+        assert interrupts.pending.handler is not None
+    assert calls == [1]
 
 
 _PROGRAM = """
@@ -132,7 +160,7 @@ _PROGRAM = """
 """
 
 
-@pytest.mark.parametrize("arch", ["wgpu"])
+@pytest.mark.parametrize("arch", ["vulkan", "wgpu"])
 def test_programs_go_on(arch: str) -> None:
     """No command is lost, and the process lives."""
     needs.need(arch)

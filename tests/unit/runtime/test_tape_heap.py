@@ -32,22 +32,22 @@ def kernel_of(target, lanes=1):
     return kernel
 
 
-def rows_on_gpu(cut, counts, task):
+def rows_on_gpu(plan, counts, task):
     """Whole workgroups run, and do nothing without an iteration."""
-    rows = -(-cut.counts[task] // 64) * 64
+    rows = -(-plan.counts[task] // 64) * 64
     return rows if counts[task] is None else min(rows, counts[task])
 
 
-def check_apart(cut, elements):
+def check_apart(plan, elements):
     """``elements(number, tape, base, pitch)``: of a tape, each as its row and its number."""
     taken = {}
     for k, tape in sorted(enumerate(TAPES), key=lambda item: item[1].task is not None):
-        for what, at in elements(k, tape, cut.words.bases[k], cut.words.pitches[k]):
+        for what, at in elements(k, tape, plan.words.bases[k], plan.words.pitches[k]):
             place = {at * tape.dtype.size + byte for byte in range(tape.dtype.size)}
             # Tasks run one after the other; what serial ones note lasts.
             for task in {None, tape.task}:
                 assert not place & taken.setdefault(task, set()), (tape.name, what)
-            assert max(place) < cut.nbytes, (tape.name, what)
+            assert max(place) < plan.nbytes, (tape.name, what)
             taken[tape.task] |= place
 
 
@@ -55,16 +55,16 @@ def check_apart(cut, elements):
 @pytest.mark.parametrize("counts", COUNTS)
 def test_no_two_elements_meet(target, loop_limit, counts):
     owner = heap(target, 0, loop_limit)
-    cut = owner.cut(kernel_of(target), counts, CAPACITIES)
+    plan = owner.reserve(kernel_of(target), counts, CAPACITIES)
     assert owner.address == 4096
 
     def elements(_, tape, base, pitch):
-        rows = 1 if tape.task is None else rows_on_gpu(cut, counts, ("one", "two").index(tape.task))
+        rows = 1 if tape.task is None else rows_on_gpu(plan, counts, ("one", "two").index(tape.task))
         for row in range(min(rows, 500)):
             for entry in range(CAPACITIES[tape.capacity] * tape.width):
                 yield (row, entry), base + (entry if tape.task is None else entry * pitch + row)
 
-    check_apart(cut, elements)
+    check_apart(plan, elements)
 
 
 @pytest.mark.parametrize("lanes", [1, 8, 16])
@@ -74,9 +74,9 @@ def test_no_two_elements_meet_however_the_pool_divides_the_rows(lanes, budget, c
     """Between threads, and iterations that one runs in lockstep."""
     threads = 3
     owner = heap("cpu", threads, 0, budget)
-    cut = owner.cut(kernel_of("cpu", lanes), counts, CAPACITIES)
+    plan = owner.reserve(kernel_of("cpu", lanes), counts, CAPACITIES)
     assert owner.address == 4096
-    most = cut.words.rows
+    most = plan.words.rows
     for rows, count in zip(most, counts):
         wanted = threads * lanes if count is None else max(min(threads * lanes, count), 1)
         assert rows == wanted if budget is None else 1 <= rows <= wanted
@@ -93,14 +93,14 @@ def test_no_two_elements_meet_however_the_pool_divides_the_rows(lanes, budget, c
                     for lane in range(together):
                         yield (row, lane, entry), together * (base + row * pitch + entry) + lane
 
-        check_apart(cut, elements)
+        check_apart(plan, elements)
 
 
 def test_fewer_rows_before_a_launch_is_refused():
     """Down to one."""
     most = 4 * (10 + 6)  # a row of the first task and that of serial ones
-    cut = heap("cpu", 64, 0, most).cut(kernel_of("cpu", 16), (5000, 5000), CAPACITIES)
-    assert cut.words.rows[0] == 1
-    assert cut.nbytes <= most
+    plan = heap("cpu", 64, 0, most).reserve(kernel_of("cpu", 16), (5000, 5000), CAPACITIES)
+    assert plan.words.rows[0] == 1
+    assert plan.nbytes <= most
     with pytest.raises(OutOfDeviceMemory, match=r"the tapes of k need .* in each of 1 row"):
-        heap("cpu", 64, 0, most - 4).cut(kernel_of("cpu", 16), (5000, 5000), CAPACITIES)
+        heap("cpu", 64, 0, most - 4).reserve(kernel_of("cpu", 16), (5000, 5000), CAPACITIES)

@@ -1,6 +1,7 @@
 import gc
 import itertools
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -212,6 +213,57 @@ def test_lost_device_is_told_clearly(open_vulkan):
     vulkan._fn.QueueSubmit = submit
 
 
+def test_short_waits_are_polled_and_long_ones_block(open_vulkan):
+    vulkan = open_vulkan()
+    memory = Memory(vulkan)
+    plan = Launcher(vulkan, memory).prepare(compiled("count"))
+    a = memory.allocate(4)
+    functions, blocked = vulkan._fn, []
+    wait = functions.WaitSemaphores
+
+    def block(*args):
+        blocked.append(1)
+        return wait(*args)
+
+    functions.WaitSemaphores = block
+    vulkan._stream.poll_nanoseconds = 20_000_000_000
+    for _ in range(20):
+        plan.launch([None, 1, 1], [None] * 3, {0: a})
+        vulkan.synchronize()
+    assert not blocked
+    vulkan._stream.poll_nanoseconds = 0
+    functions.GetSemaphoreCounterValue = lambda *_: 0  # the work is never seen to be done
+    plan.launch([None, 1, 1], [None] * 3, {0: a})
+    vulkan.synchronize()
+    assert blocked == [1]
+    assert read(a)[0] == 21
+
+
+def test_a_long_wait_is_interrupted(open_vulkan):
+    """Where no handler runs: the driver returns after a time, and asks again."""
+    vulkan = open_vulkan()
+    memory = Memory(vulkan)
+    plan = Launcher(vulkan, memory).prepare(compiled("count"))
+    a = memory.allocate(4)
+    functions, calls = vulkan._fn, []
+    wait, poll = functions.WaitSemaphores, functions.GetSemaphoreCounterValue
+
+    def time_out(*_):
+        calls.append(1)
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return 2  # VK_TIMEOUT
+
+    functions.WaitSemaphores, functions.GetSemaphoreCounterValue = time_out, lambda *_: 0
+    plan.launch([None, 1, 1], [None] * 3, {0: a})
+    with pytest.raises(KeyboardInterrupt):
+        vulkan.synchronize()
+    assert len(calls) == 3
+    functions.WaitSemaphores, functions.GetSemaphoreCounterValue = wait, poll
+    plan.launch([None, 1, 1], [None] * 3, {0: a})
+    assert read(a)[0] == 2
+
+
 def test_cap_counts_live_memory(open_vulkan):
     vulkan = open_vulkan(debug=True, device_memory_bytes=1 << 20)
     memory = Memory(vulkan)
@@ -302,6 +354,19 @@ def test_validation_messages_become_errors(open_vulkan):
     vulkan._stream.fn.EndCommandBuffer(vulkan._stream.commands)  # drop it: it must not run
     vulkan._stream.commands = None
     vulkan._messages.clear()
+
+
+@pytest.mark.needs("validation")
+def test_the_layer_checks_modules(open_vulkan):
+    """As spirv-val does, which therefore need not see the modules of tests on Vulkan."""
+    capability = struct.Struct("<II")
+    right = module("count")
+    assert right.count(capability.pack(2 << 16 | 17, 5347)) == 1  # OpCapability PhysicalStorageBufferAddresses
+    wrong = right.replace(capability.pack(2 << 16 | 17, 5347), capability.pack(2 << 16 | 17, 1))
+    with pytest.raises(SpirogradRuntimeError, match=r"(?s)validation layer reports:.*PhysicalStorageBufferAddresses"):
+        vulkan = open_vulkan(debug=True)
+        vulkan.load(CompiledKernel("bad", "vulkan", "bad", ArgBlock((), "<", 0), (TaskInfo("t", "serial", "main", 0),), (wrong,)))
+        vulkan.synchronize()
 
 
 def test_missing_layer_is_named():

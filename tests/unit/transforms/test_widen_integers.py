@@ -25,7 +25,7 @@ from spirograd.transforms.lowering.legalize import legalize
 from spirograd.transforms.lowering.lower_atomics import lower_atomics
 from spirograd.transforms.lowering.lower_diagnostics import diagnostics
 from spirograd.transforms.lowering.lower_tasks import lower_tasks
-from spirograd.transforms.lowering.narrow_parts import f32_from_half_bits, half_bits_from_f32
+from spirograd.transforms.lowering.packed_subwords import f32_from_half_bits, half_bits_from_f32
 from spirograd.transforms.lowering.widen_integers import widen_integers
 from spirograd.transforms.tasks.offload import offload
 
@@ -94,23 +94,26 @@ def test_half_bits_from_f32() -> None:
     assert np.isnan(words[-2:].astype(np.uint16).view(np.float16)).all()
 
 
+@pytest.mark.parametrize("step", (13, pytest.param(1, marks=pytest.mark.long)))
 @pytest.mark.parametrize("t", (u16, i16), ids=str)
-def test_bitcasts_and_memory_of_half_floats(t: DType) -> None:
+def test_bitcasts_and_memory_of_half_floats(t: DType, step: int) -> None:
     """Load a half, reinterpret it there and back, store it: the same bits, with nothing of 16 bits but the float left."""
+    halves = HALVES[::step].astype(np.uint16)
+    n = len(halves)
     ref, out = BufferRef("x", TEMPS, f16), BufferRef("y", TEMPS, t)
 
     def body(b: Builder, i: Op) -> None:
         value = b.load(ref, i)
         bits = b.emit(ops.bitcast, value, type=t)
-        b.store(out, b.emit(ops.add, i, b.const(65536)), bits)
+        b.store(out, b.emit(ops.add, i, b.const(n)), bits)
         b.store(ref, i, b.emit(ops.bitcast, bits, type=f16))
 
-    kernel = widen_integers(loop_kernel(65536, body), context(POOR))
+    kernel = widen_integers(loop_kernel(n, body), context(POOR))
     assert_wide(kernel, POOR)
-    memory = np.concatenate([HALVES, HALVES * 0]).astype(np.uint16)
+    memory = np.concatenate([halves, halves * 0])
     run_device_ir(kernel, memory)
-    same_halves(memory[:65536], HALVES.astype(np.uint16))
-    same_halves(memory[65536:], HALVES.astype(np.uint16))
+    same_halves(memory[:n], halves)
+    same_halves(memory[n:], halves)
 
 
 def scalars(t: Type) -> list[DType]:

@@ -51,8 +51,8 @@ class ContextTurn(Turn):
 
     __slots__ = ("_pushed",)
 
-    def __init__(self, device: StreamedDevice, defer_interrupts: bool) -> None:
-        super().__init__(device, defer_interrupts)
+    def __init__(self, device: StreamedDevice) -> None:
+        super().__init__(device)
         self._pushed: list[int] = []  # for each turn that the thread with the lock is in
 
     def __enter__(self) -> None:
@@ -82,10 +82,9 @@ class CudaDevice(StreamedDevice):
 
     api = "CUDA"
     open_devices = OpenDevices()
-    turn_type = ContextTurn
 
     def __init__(self, driver: Driver, features: Features, cap: int | None) -> None:
-        super().__init__()
+        super().__init__(ContextTurn)
         self.info, self.caps = features.info, features.caps
         self._driver = driver
         self._handle = features.handle

@@ -154,7 +154,8 @@ class Allocator:
 
     def _check_limits(self, nbytes: int, size: int) -> None:
         if size > self.max_allocation:
-            raise OutOfDeviceMemory(f"{nbytes} bytes wanted, but the Vulkan device allows at most {self.max_allocation} bytes in one array")
+            most = f"the Vulkan device allows at most {self.max_allocation} bytes in one array; split it"
+            raise OutOfDeviceMemory(f"{nbytes} bytes wanted, but {most}")
         if self.cap is not None and self.used + size > self.cap:
             raise OutOfDeviceMemory(over_limit(nbytes, self.used, self.cap))
 
@@ -204,7 +205,8 @@ class Allocator:
             index = self.types.staging(needs.memoryTypeBits) if staging else self.types.arrays(needs.memoryTypeBits)
             limit = min(self.types.heap_sizes[index], self.max_allocation)
             if needs.size > limit:
-                raise OutOfDeviceMemory(f"{needs.size} bytes wanted, but the Vulkan device allows at most {limit} bytes at once")
+                most = f"the Vulkan device allows at most {limit} bytes at once; split the array"
+                raise OutOfDeviceMemory(f"{needs.size} bytes wanted, but {most}")
             own = struct("VkMemoryDedicatedAllocateInfo", buffer=buffer[0]) if dedicated else NULL
             flags = struct("VkMemoryAllocateFlagsInfo", pNext=own, flags=_ADDRESS_FLAG)
             info = struct("VkMemoryAllocateInfo", pNext=flags, allocationSize=needs.size, memoryTypeIndex=index)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,19 @@ import vulkan as vk
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.runtime.device import Buffer
+from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.deletion import COLLECT_AT
 from spirograd.runtime.devices.grid import grid_limits
 from spirograd.runtime.devices.open_devices import OpenDevices
+from spirograd.runtime.devices.staging import Cells
 from spirograd.runtime.devices.streamed import DeviceLost, StreamedDevice
 from spirograd.runtime.devices.vulkan.allocator import Allocator, MemoryTypes, Range, clear_host
 from spirograd.runtime.devices.vulkan.api import NULL, device_functions
 from spirograd.runtime.devices.vulkan.features import create_device, query
-from spirograd.runtime.devices.vulkan.fetching import Cells
 from spirograd.runtime.devices.vulkan.instance import choose, take_instance
 from spirograd.runtime.devices.vulkan.pipelines import Pipelines
-from spirograd.runtime.devices.vulkan.stream import BATCH, WORK_STAGES, Stream
+from spirograd.runtime.devices.vulkan.stream import BATCH, POLL_NANOSECONDS, WORK_STAGES, Stream
 from spirograd.runtime.devices.vulkan.transfer import Transfers
 
 _COMPUTE_BIND = vk.VK_PIPELINE_BIND_POINT_COMPUTE
@@ -62,11 +64,14 @@ class VulkanDevice(StreamedDevice):
             self.caps = self._features.caps
             types = MemoryTypes(self._features.physical, self._features.kind, mappable)
             self._allocator = Allocator(self._device, self._fn, types, self._features.max_allocation, cap)
-            self._stream = Stream(self._device, self._fn, family, self._allocator)
-            self._cells = Cells(self._allocator)
+            # A driver that runs on the CPU needs the processor that polling takes.
+            poll_nanoseconds = 0 if self._features.kind == "cpu" else POLL_NANOSECONDS
+            self._stream = Stream(self._device, self._fn, family, self._allocator, poll_nanoseconds)
+            self._cells = Cells(partial(self._allocator.create_block, staging=True), self._allocator.destroy_block)
             self._transfers = Transfers(self._stream, self._cells)
             self._push_limit = self.caps.max_push_constants
             self._pipelines = Pipelines(self._device, self._fn, self._push_limit, self._features.cache_identity, cache_folder)
+            self._layout = self._pipelines.layout
         except BaseException:
             if self._device is not None:
                 self._device_destroy()
@@ -114,6 +119,7 @@ class VulkanDevice(StreamedDevice):
 
     def launch(self, executable: Executable, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
         """See `Device.launch`. Records the dispatches; they are submitted every few hundred, or when somebody waits."""
+        interrupts.watch()
         try:
             with self._turn.lock:  # a turn, written out, which is faster
                 if self._trouble or self._messages:
@@ -129,20 +135,23 @@ class VulkanDevice(StreamedDevice):
                     data = stream.put_arguments(data).to_bytes(8, "little")
                 commands = stream.commands or stream.open()
                 if data:
-                    fn.CmdPushConstants(commands, self._pipelines.layout, _COMPUTE_STAGE, 0, len(data), data)
+                    fn.CmdPushConstants(commands, self._layout, _COMPUTE_STAGE, 0, len(data), data)
                 barrier, memory_barrier, dispatch = fn.CmdPipelineBarrier, stream.barrier, fn.CmdDispatch
                 for (pipeline, group_size, most, unknown), count in zip(executable.tasks, counts):
-                    groups = unknown if count is None else min(-(-count // group_size), most)
+                    groups = unknown if count is None else -(-count // group_size)
                     if groups <= 0:
                         continue
                     barrier(commands, WORK_STAGES, WORK_STAGES, 0, 1, memory_barrier, 0, NULL, 0, NULL)
                     if pipeline is not stream.bound:
                         fn.CmdBindPipeline(commands, _COMPUTE_BIND, pipeline)
                         stream.bound = pipeline
-                    dispatch(commands, groups, 1, 1)
+                    dispatch(commands, groups if groups < most else most, 1, 1)
                     stream.recorded += 1
         except DeviceLost as error:
             self._lose(error)
+        finally:
+            if interrupts.pending.handler is not None:
+                interrupts.deliver()
 
     # --- waits, failures, the end ---
 
@@ -159,7 +168,8 @@ class VulkanDevice(StreamedDevice):
             self._pipelines.destroy(thing)
 
     def _check(self) -> None:
-        super()._check()
+        if self._trouble:
+            super()._check()
         if self._messages:
             raise SpirogradRuntimeError("the Vulkan validation layer reports:\n" + self._take_messages())
 

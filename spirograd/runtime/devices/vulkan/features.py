@@ -101,7 +101,7 @@ def query(physical: Any) -> Features:
     enabled = _available_features(physical, offered)
     missing = [label for feature, label in _REQUIRED.items() if all(f != feature for _, f in enabled)]
     if missing:
-        raise SpirogradRuntimeError(f"the Vulkan device {name} cannot be used: it lacks {', '.join(missing)}")
+        raise SpirogradRuntimeError(f"the Vulkan device {name} cannot be used: it lacks {', '.join(missing)}; use another back end")
     extensions = [extension for chained, extension in _CHAIN if extension and any(s == chained for s, _ in enabled)]
     if _PORTABILITY_SUBSET in offered:
         extensions.append(_PORTABILITY_SUBSET)

@@ -171,7 +171,7 @@ def choose(instance: Instance) -> Any:
     """
     devices = instance.physical_devices()
     if not devices:
-        raise SpirogradRuntimeError("Vulkan is installed, but no driver offers a device")
+        raise SpirogradRuntimeError("Vulkan is installed, but no driver offers a device; `spirograd doctor` tells how to get one")
     names = [text(basic_properties(d).deviceName) for d in devices]
     number = named_device(names, "Vulkan device")
     if number is not None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from time import perf_counter_ns
 from typing import Any
 
 import vulkan as vk
 
 from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.vulkan.allocator import Allocator, Block
 from spirograd.runtime.devices.vulkan.api import NULL, check, ffi, struct
 
@@ -19,7 +21,9 @@ ARGUMENT_BYTES = 64 << 10  # for argument blocks, per command buffer
 STAGING_BYTES = 4 << 20  # for copies, per command buffer
 _ARGUMENT_ALIGNMENT = 16
 _STAGING_ALIGNMENT = 16
-_WAIT_NANOSECONDS = 200_000_000  # one wait; between two of them Python can handle Ctrl-C
+_WAIT_NANOSECONDS = 200_000_000  # one wait; between two of them Ctrl-C is raised
+# A wait that blocks takes tens of microseconds to wake the host, so the host polls first, for about as long as it could lose.
+POLL_NANOSECONDS = 100_000
 
 _COMPUTE = vk.VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT
 _TRANSFER = vk.VK_PIPELINE_STAGE_TRANSFER_BIT
@@ -46,10 +50,10 @@ class Stream:
     """Records and submits. Not thread safe: the device's lock guards it.
 
     ``commands`` is the open command buffer or None, ``bound`` the pipeline bound in it, ``submitted`` and ``completed`` are
-    timeline values: everything up to ``completed`` is known to be done.
+    timeline values: everything up to ``completed`` is known to be done. ``poll_nanoseconds``: how long `wait` polls before it blocks.
     """
 
-    def __init__(self, device: Any, functions: Any, family: int, allocator: Allocator) -> None:
+    def __init__(self, device: Any, functions: Any, family: int, allocator: Allocator, poll_nanoseconds: int) -> None:
         self.device = device
         self.fn = functions
         self.allocator = allocator
@@ -58,6 +62,7 @@ class Stream:
         self.recorded = 0
         self.submitted = 0
         self.completed = 0
+        self.poll_nanoseconds = poll_nanoseconds
         self._create_objects(family)
         self._create_structures()
         self.slots = [self._create_slot() for _ in range(SLOTS)]
@@ -148,12 +153,17 @@ class Stream:
 
     def wait(self, value: int) -> None:
         """Wait until timeline ``value``, which must have been submitted, is done."""
+        end = perf_counter_ns() + self.poll_nanoseconds
+        while self.poll() < value and perf_counter_ns() < end:
+            pass
         self._wanted[0] = value
         while self.completed < value:
             result = self.fn.WaitSemaphores(self.device, self._wait_info, _WAIT_NANOSECONDS)
             check(result, "wait for the device")
             if result == vk.VK_SUCCESS:
                 self.completed = max(self.completed, value)
+            else:
+                interrupts.deliver(inside=True)
 
     def finish(self) -> None:
         """Submit and wait for everything."""

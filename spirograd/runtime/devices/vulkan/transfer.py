@@ -6,9 +6,10 @@ import ctypes
 from collections import deque
 from typing import Any
 
+from spirograd.runtime.devices.staging import Cells
 from spirograd.runtime.devices.vulkan.allocator import Block, Range
 from spirograd.runtime.devices.vulkan.api import ffi
-from spirograd.runtime.devices.vulkan.fetching import CellReadback, Cells
+from spirograd.runtime.devices.vulkan.fetching import CellReadback
 from spirograd.runtime.devices.vulkan.stream import SLOTS, STAGING_BYTES, Slot, Stream
 
 # vkCmdUpdateBuffer carries up to 64 KiB inside the command buffer, in order with launches and without a wait.
@@ -67,7 +68,7 @@ class Transfers:
             return bytes(memory.view[offset : offset + nbytes])
         readback = CellReadback(self._stream, self._cells.take(nbytes), nbytes)
         cell = readback.cell
-        self._stream.copy(memory.block.buffer, memory.offset + offset, cell.buffer, cell.offset, nbytes)
+        self._stream.copy(memory.block.buffer, memory.offset + offset, cell.block.buffer, cell.offset, nbytes)
         readback.value = self._stream.pending_value
         return readback
 

@@ -63,7 +63,7 @@ class WgpuDevice(StreamedDevice):
     open_devices = OpenDevices()
 
     def __init__(self, features: Features, checked: bool, cap: int | None) -> None:
-        super().__init__(defer_interrupts=True)  # no exception can pass through callbacks of wgpu
+        super().__init__()
         self._features = features
         self._device = create_device(features)
         self.info = features.info
@@ -115,9 +115,9 @@ class WgpuDevice(StreamedDevice):
             with telling("launch a kernel through wgpu"):
                 for task, count in zip(executable.tasks, counts):
                     size, most, unknown = task.grid
-                    groups = unknown if count is None else min(-(-count // size), most)
+                    groups = unknown if count is None else -(-count // size)
                     if groups > 0:
-                        self._dispatch(executable, task, block, groups)
+                        self._dispatch(executable, task, block, groups if groups < most else most)
 
     def _dispatch(self, executable: Executable, task: Task, block: bytes | bytearray, groups: int) -> None:
         stream = self._stream

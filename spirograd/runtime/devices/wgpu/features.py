@@ -76,7 +76,7 @@ def choose(arch: str) -> Any:
     backend = backend_name(arch)
     found = adapters(backend)
     if not found:
-        raise SpirogradRuntimeError(f"wgpu is installed, but finds no adapter for its backend {backend}")
+        raise SpirogradRuntimeError(f"wgpu is installed, but finds no adapter for its backend {backend}; install a driver for it")
     number = named_device([adapter_name(a) for a in found], "adapter of wgpu")
     if number is not None:
         return found[number]

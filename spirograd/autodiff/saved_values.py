@@ -1,4 +1,4 @@
-"""Logs: what a kernel reads and no memory keeps, noted by the kernel itself as it runs."""
+"""Saved-value buffers: what a kernel reads and no memory keeps, saved by the kernel itself as it runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from spirograd.analysis.sizes import size_of
 from spirograd.autodiff.activity import is_float
 from spirograd.autodiff.prepare.induction import induction
-from spirograd.autodiff.sweep import IN_I32, Counter, as_entries, counter_for, noted, noted_type, recalled, turns
+from spirograd.autodiff.sweep import IN_I32, Counter, as_entries, counter_for, from_saved, saved_type, to_saved, trip_count
 from spirograd.autodiff.threaded import LOOPS, Cell, Threaded
 from spirograd.base.dtypes import DType, i32
 from spirograd.base.errors import SpirogradUnsupportedError
@@ -21,11 +21,12 @@ from spirograd.transforms.simplification.dce import dce
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
-    """An array argument in which a kernel notes what ``loads`` gave, in the order in which they ran.
+class SaveBuffer:
+    """A saved-value buffer: an array argument in which a kernel saves what ``loads`` gave, in the order in which they ran.
 
     A row for each iteration of the parallel ``loop``, counted from its begin, or one row for all serial code (``loop`` is None).
-    ``rows`` and ``capacity`` (entries of a row) are size expressions; None where only the device can know them: see `Logged.counting`.
+    ``rows`` and ``capacity`` (entries of a row) are size expressions; None where only the device can know them, which
+    `SavingKernels.counting` computes.
     """
 
     ref: ArrayRef
@@ -36,46 +37,46 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Logged:
+class SavingKernels:
     """Three kernels with the arguments of the primal.
 
-    ``logging`` does what the primal does, and fills the logs, which are arguments behind those of the primal. ``replaying`` has them too,
-    and computes what the primal computed from the logs, whatever memory now holds where the loads that were logged look: it is the one to
+    ``saving`` does what the primal does, and fills the buffers, which are arguments behind those of the primal. ``replaying`` has them too,
+    and computes what the primal computed from the buffers, whatever memory holds now where those loads look: it is the one to
     differentiate. There ``recall(entry, load)`` takes the place of a load, so that derivatives flow to the memory of the load.
 
-    ``counting`` has no effects on memory and returns, for each log, its rows and its capacity (i32; 2^31 - 1 if it is that or
-    more). It must run while memory is as it is before the primal, and `needs` of its loads tells whether that will do. None if the
+    ``counting`` has no effects on memory and returns, for each buffer, its rows and its capacity (i32; 2^31 - 1 if it is that or
+    more). It must run while memory is as it is before the primal, and `residuals` of its loads tells whether that will do. None if the
     capacities depend on old values of atomics.
     """
 
-    logging: Kernel
+    saving: Kernel
     replaying: Kernel
     counting: Kernel | None
-    logs: tuple[Log, ...]
+    buffers: tuple[SaveBuffer, ...]
 
 
-def log_loads(primal: Kernel, loads: Iterable[Op], ctx: PassContext) -> Logged:
-    """Make ``primal`` (kernel IR) log the values of ``loads``: loads of its own, or atomics whose old values are needed.
+def save_loads(primal: Kernel, loads: Iterable[Op], ctx: PassContext) -> SavingKernels:
+    """Make ``primal`` (kernel IR) save the values of ``loads``: loads of its own, or atomics whose old values are needed.
 
     Raises SpirogradUnsupportedError, with the line, for a load in a loop in the condition of a `while`.
     """
     wanted = set(loads)
     plans = _plan(primal, wanted)
-    args = (*primal.args, *[ArrayArg(p.log.ref.name, p.log.ref.dtype, 2) for p in plans])
-    bodies = [kind(plans).region(primal.body) for kind in (_Logging, _Replaying)]
-    logging, replaying = [Kernel(primal.name, args, body, primal.returns, primal.loc) for body in bodies]
+    args = (*primal.args, *[ArrayArg(p.buffer.ref.name, p.buffer.ref.dtype, 2) for p in plans])
+    bodies = [kind(plans).region(primal.body) for kind in (_Saving, _Replaying)]
+    saving, replaying = [Kernel(primal.name, args, body, primal.returns, primal.loc) for body in bodies]
     # Where the entries of an iteration follow from its number, no tape of the reverse need hold the counter.
-    return Logged(logging, induction(replaying, ctx), _counting(primal, plans, ctx), tuple([p.log for p in plans]))
+    return SavingKernels(saving, induction(replaying, ctx), _counting(primal, plans, ctx), tuple([p.buffer for p in plans]))
 
 
-# --- which log is for what -----------------------------------------------------------------------------------------------
+# --- which buffer is for what ----------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, eq=False)
 class _Plan:
-    """A log, and for each condition of a `while` how many of its loads are in it."""
+    """A buffer, and for each condition of a `while` how many of its loads are in it."""
 
-    log: Log
+    buffer: SaveBuffer
     sites: set[Op]
     in_condition: dict[Op, int] = field(default_factory=dict)
 
@@ -84,7 +85,7 @@ _Key = tuple["Op | None", DType]
 
 
 class _Sites:
-    """The operations to be logged, by the log that they go to, each with the control operations around it."""
+    """The operations whose values are saved, by the buffer that they go to, each with the control operations around it."""
 
     def __init__(self, primal: Kernel, wanted: set[Op]) -> None:
         self.wanted = wanted
@@ -103,7 +104,7 @@ class _Sites:
 
     def _add(self, op: Op, around: tuple[Op, ...], condition: Op | None) -> None:
         assert isinstance(op.type, DType)
-        key = (around[0] if around and _is_parallel(around[0]) else None, noted_type(op.type))
+        key = (around[0] if around and _is_parallel(around[0]) else None, saved_type(op.type))
         self.found.setdefault(key, []).append((op, around))
         if condition is None:
             return
@@ -122,14 +123,14 @@ def _is_parallel(op: Op) -> bool:
 
 
 def _plan(primal: Kernel, wanted: set[Op]) -> list[_Plan]:
-    """A log for each parallel loop, one for serial code, and for each type of entry."""
+    """A buffer for each parallel loop, one for serial code, and for each type of entry."""
     sites = _Sites(primal, wanted)
     plans: list[_Plan] = []
     for (loop, dtype), found in sites.found.items():
-        ref = ArrayRef(f"log{len(plans)}", len(primal.args) + len(plans), dtype, 2)
+        ref = ArrayRef(f"saved{len(plans)}", len(primal.args) + len(plans), dtype, 2)
         rows = 1 if loop is None else _trips(loop)
-        log = Log(ref, loop, tuple([op for op, _ in found]), rows, _capacity(found))
-        plans.append(_Plan(log, set(log.loads), sites.conditions.get((loop, dtype), {})))
+        buffer = SaveBuffer(ref, loop, tuple([op for op, _ in found]), rows, _capacity(found))
+        plans.append(_Plan(buffer, set(buffer.loads), sites.conditions.get((loop, dtype), {})))
     return plans
 
 
@@ -167,8 +168,8 @@ class _Entries(Cell):
     ahead: int = 0
 
 
-class _Noting(Threaded):
-    """Counts what is logged. ``site`` is called for each operation that is."""
+class _SiteCounter(Threaded):
+    """Counts the values that are saved. ``site`` is called for each operation whose value is."""
 
     def __init__(self, plans: Sequence[_Plan], count: Counter = IN_I32) -> None:
         super().__init__()
@@ -190,7 +191,7 @@ class _Noting(Threaded):
     def _open(self, loop: Op | None) -> None:
         """Start to count for rows of ``loop``."""
         for plan in self.plans:
-            if plan.log.loop is loop:
+            if plan.buffer.loop is loop:
                 self.cells.append(_Entries(values=[self.b.const(0, self.count.dtype)], sites=plan.sites, plan=plan))
 
     def _region(self, region: Region, params: tuple[Op, ...], yields: Sequence[Cell]) -> Region:
@@ -207,7 +208,7 @@ class _Noting(Threaded):
     def terminator(self, op: Op) -> None:
         super().terminator(op)
         if self.depth == (1 if self.loop is None else 2):
-            counters = [c for c in self.cells if isinstance(c, _Entries) and c.plan.log.loop is self.loop]
+            counters = [c for c in self.cells if isinstance(c, _Entries) and c.plan.buffer.loop is self.loop]
             self.settle(counters)
             self.finish(counters)
 
@@ -262,17 +263,17 @@ class _Noting(Threaded):
         return b.cast(b.emit(ops.sub, loop.regions[0].params[0], self.value(loop.args[0]), attr="nsw"), i32), at
 
 
-class _Logging(_Noting):
+class _Saving(_SiteCounter):
     def site(self, op: Op, counter: _Entries) -> Op:
         new = self.copy(op)
-        self.b.store(counter.plan.log.ref, *self.place(counter), noted(self.b, new))
+        self.b.store(counter.plan.buffer.ref, *self.place(counter), to_saved(self.b, new))
         return new
 
 
-class _Replaying(_Noting):
+class _Replaying(_SiteCounter):
     def site(self, op: Op, counter: _Entries) -> Op:
         assert isinstance(op.type, DType)
-        entry = recalled(self.b, self.b.load(counter.plan.log.ref, *self.place(counter)), op.type)
+        entry = from_saved(self.b, self.b.load(counter.plan.buffer.ref, *self.place(counter)), op.type)
         if op.code is ops.load and not is_float(op.type):
             return entry
         new = self.copy(op)
@@ -282,7 +283,7 @@ class _Replaying(_Noting):
 _OLD = TempRef("old", i32, kind=TempKind.OLD_VALUE)
 
 
-class _Counting(_Noting):
+class _Counting(_SiteCounter):
     """No effects but on temporaries; rows and capacities go to ``totals``."""
 
     def __init__(self, plans: Sequence[_Plan], totals: Sequence[tuple[TempRef, TempRef]], count: Counter) -> None:
@@ -298,7 +299,7 @@ class _Counting(_Noting):
         new = super()._visit_site(op)
         if op.code is ops.load or isinstance(ref_of(op), TempRef):
             return new
-        # An atomic is dropped; should anybody turn out to need its old value, this load tells.
+        # An atomic is dropped. This load marks a use of its old value: see `_counting`.
         self.b.ops.pop()
         assert isinstance(op.type, DType)
         return self.b.cast(self.b.load(_OLD), op.type)
@@ -310,11 +311,11 @@ class _Counting(_Noting):
         b = self.b
         for plan, (rows, capacity) in self.totals.items():
             if loop is None:
-                b.store(rows, b.const(1 if plan.log.loop is None else 0))
+                b.store(rows, b.const(1 if plan.buffer.loop is None else 0))
                 b.store(capacity, b.const(0))
-            elif plan.log.loop is loop:
+            elif plan.buffer.loop is loop:
                 begin, end = self.args(loop)
-                b.store(rows, as_entries(b, turns(b, begin, end)))
+                b.store(rows, as_entries(b, trip_count(b, begin, end)))
         super()._open(loop)
 
     def finish(self, counters: Sequence[_Entries]) -> None:
@@ -323,7 +324,7 @@ class _Counting(_Noting):
 
 
 def _counting(primal: Kernel, plans: Sequence[_Plan], ctx: PassContext) -> Kernel | None:
-    totals = [(TempRef(f"{p.log.ref.name}.rows", i32), TempRef(f"{p.log.ref.name}.capacity", i32)) for p in plans]
+    totals = [(TempRef(f"{p.buffer.ref.name}.rows", i32), TempRef(f"{p.buffer.ref.name}.capacity", i32)) for p in plans]
     body = _Counting(plans, totals, counter_for(ctx.caps)).region(primal.body)
     returns = tuple([ref for pair in totals for ref in pair])
     kernel = _read_only(dce(Kernel(f"{primal.name}_counts", primal.args, body, returns, primal.loc), ctx), ctx)

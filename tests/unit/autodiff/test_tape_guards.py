@@ -1,4 +1,4 @@
-"""Gates: which condition tells the iterations of a task that have tapes; what is counted of them; how rows are claimed and placed."""
+"""Guards of tapes: which condition decides whether an iteration has tapes; the guard count; claims of rows, and their layout."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 
 from spirograd.analysis.tapes import counter, sizes_of, tapes_of
 from spirograd.analysis.trial import run
-from spirograd.autodiff.gates import gates
 from spirograd.autodiff.sizing import sizing
 from spirograd.autodiff.sweep import capacity_of
+from spirograd.autodiff.tape_guards import tape_guards
 from spirograd.base.artifact import ArgBlock, CompiledKernel, TaskInfo
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import f32, f64, i32, i64
@@ -24,7 +24,7 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr, Region, ScalarArg, TapeRef, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.ir.spec import verify
-from spirograd.runtime.tapes import Cut, TapeHeap
+from spirograd.runtime.tapes import HeapPlan, TapeHeap
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.tasks.offload import offload
 from spirograd.transforms.tasks.place_tapes import place_tapes, word
@@ -95,8 +95,8 @@ class Writer:
         return kernel
 
 
-def gate_of(writer, body, sizes=(None,) * 4):
-    return gates(writer.kernel(body), sizes)
+def guards_of(writer, body, sizes=(None,) * 4):
+    return tape_guards(writer.kernel(body), sizes)
 
 
 def test_the_innermost_branch_with_all_tapes():
@@ -108,11 +108,11 @@ def test_the_innermost_branch_with_all_tapes():
 
         w.when(w.positive(i), lambda: w.b.store(OUT, w.b.const(0), w.b.const(1.0, f32)), inner)
 
-    (gate,) = gate_of(w, body)
-    assert gate.tapes == set(w.tapes)
-    inside = [op for op in gate.region.walk() if isinstance(op.attr, TapeRef)]
+    (guard,) = guards_of(w, body)
+    assert guard.tapes == set(w.tapes)
+    inside = [op for op in guard.region.walk() if isinstance(op.attr, TapeRef)]
     assert len(inside) == 4
-    assert not [op for op in gate.region.walk() if op.code is ops.if_]
+    assert not [op for op in guard.region.walk() if op.code is ops.if_]
 
 
 def test_both_branches_claim_in_front():
@@ -121,14 +121,14 @@ def test_both_branches_claim_in_front():
     def body(i):
         w.when(w.positive(i), lambda: w.when(w.positive(i), w.recorded, w.recorded))
 
-    (gate,) = gate_of(w, body)
-    assert [op.code for op in gate.region.ops if op.regions] == [ops.if_]
+    (guard,) = guards_of(w, body)
+    assert [op.code for op in guard.region.ops if op.regions] == [ops.if_]
 
 
 def test_a_serial_loop_is_not_entered():
     w = Writer()
-    (gate,) = gate_of(w, lambda i: w.when(w.positive(i), lambda: w.loop(lambda k: w.when(w.positive(k), w.recorded))))
-    assert [op.code for op in gate.region.ops if op.regions] == [ops.for_]
+    (guard,) = guards_of(w, lambda i: w.when(w.positive(i), lambda: w.loop(lambda k: w.when(w.positive(k), w.recorded))))
+    assert [op.code for op in guard.region.ops if op.regions] == [ops.for_]
 
 
 @pytest.mark.parametrize(
@@ -145,20 +145,20 @@ def test_a_serial_loop_is_not_entered():
 )
 def test_no_gate(body):
     w = Writer()
-    assert gate_of(w, lambda i: body(w, i)) == ()
+    assert guards_of(w, lambda i: body(w, i)) == ()
 
 
 def test_integers_elsewhere_leave_floats_behind_their_guard():
     """And integers that are behind it, too."""
     w = Writer()
-    (gate,) = gate_of(w, lambda i: (w.recorded(), w.when(w.positive(i), lambda: (w.recorded(dtype=f32), w.recorded())), w.recorded()))
-    assert gate.tapes == set(w.tapes[1:3])
+    (guard,) = guards_of(w, lambda i: (w.recorded(), w.when(w.positive(i), lambda: (w.recorded(dtype=f32), w.recorded())), w.recorded()))
+    assert guard.tapes == set(w.tapes[1:3])
     w = Writer()
-    (gate,) = gate_of(w, lambda i: w.when(w.positive(i), lambda: w.when(w.positive(i), lambda: w.recorded(dtype=f32), w.recorded)))
-    assert gate.tapes == set(w.tapes)
+    (guard,) = guards_of(w, lambda i: w.when(w.positive(i), lambda: w.when(w.positive(i), lambda: w.recorded(dtype=f32), w.recorded)))
+    assert guard.tapes == set(w.tapes)
     w = Writer()
-    (gate,) = gate_of(w, lambda i: (w.recorded(), w.when(w.positive(i), lambda: w.recorded(dtype=f32), w.recorded)))
-    assert gate.tapes == {w.tapes[1]}
+    (guard,) = guards_of(w, lambda i: (w.recorded(), w.when(w.positive(i), lambda: w.recorded(dtype=f32), w.recorded)))
+    assert guard.tapes == {w.tapes[1]}
 
 
 @pytest.mark.parametrize(
@@ -172,28 +172,28 @@ def test_integers_elsewhere_leave_floats_behind_their_guard():
 )
 def test_floats_elsewhere_leave_none(body):
     w = Writer()
-    assert gate_of(w, lambda i: body(w, i)) == ()
+    assert guards_of(w, lambda i: body(w, i)) == ()
 
 
 @pytest.mark.parametrize(
-    ("n", "sizes", "gated"),
+    ("n", "sizes", "guards"),
     [(1000, (200, 62), False), (1000, (200, 63), True), (1000, (200, None), True), (None, (1, 1), True), (100_000_000, (1, 1), True)],
 )
-def test_small_tapes_are_left_alone(n, sizes, gated):
+def test_small_tapes_are_left_alone(n, sizes, guards):
     """1 MiB in all, if the compiler can tell."""
     w = Writer(n)
-    assert len(gate_of(w, lambda i: w.when(w.positive(i), lambda: (w.recorded(), w.recorded())), sizes)) == gated
+    assert len(guards_of(w, lambda i: w.when(w.positive(i), lambda: (w.recorded(), w.recorded())), sizes)) == guards
 
 
 def test_no_gate_where_iterations_cannot_be_counted():
     w = Writer(wide=True)
-    assert gate_of(w, lambda i: w.when(w.positive(i), w.recorded)) == ()
+    assert guards_of(w, lambda i: w.when(w.positive(i), w.recorded)) == ()
 
 
 # --- what becomes of them --------------------------------------------------------------------------------------------------
 
 
-def gated(target="vulkan", counts=(None,)):
+def guarded(target="vulkan", counts=(None,)):
     w = Writer()
     kernel = w.kernel(lambda i: w.when(w.positive(i), lambda: [w.recorded(count) for count in counts]))
     return sizing(kernel, PassContext(Capabilities(target), CompileOptions()))
@@ -201,7 +201,7 @@ def gated(target="vulkan", counts=(None,)):
 
 @pytest.mark.parametrize("numbers", [[3, -1, 0, 5, 7], [-2, -3], [4]], ids=str)
 def test_all_iterations_are_counted(numbers):
-    main, (stage,), sizes = gated()
+    main, (stage,), sizes = guarded()
     assert sizes == (None, None)
     found = np.full(2, -7, np.int32)
     run(stage.kernel, [np.array(numbers, np.int32), np.zeros(1, np.float32), len(numbers), found], {})
@@ -213,7 +213,7 @@ def test_all_iterations_are_counted(numbers):
 
 def test_lengths_that_are_known_are_handed_over_too():
     """Whether or not the host knows them: one place says what tapes are placed by."""
-    main, (stage,), sizes = gated(counts=(5, 9))
+    main, (stage,), sizes = guarded(counts=(5, 9))
     assert [size is None for size in sizes] == [False, False, True]
     assert sizes_of(main) is not None
     found = np.zeros(3, np.int32)
@@ -222,7 +222,7 @@ def test_lengths_that_are_known_are_handed_over_too():
 
 
 def test_the_cpu_has_rows_for_workers():
-    main, stages, sizes = gated("cpu")
+    main, stages, sizes = guarded("cpu")
     assert len(sizes) == 1
     assert not [op for op in main.walk() if op.code is ops.claim]
     assert not [stage for stage in stages if len(stage.numbers) != 1]
@@ -237,9 +237,9 @@ class Given(Rewriter):
         self.handlers = {ops.tape_word: lambda op: self.b.const(self.words[op.attr[0]])}
 
 
-def placed(room, asked, capacity, passing):
+def placed(heap_words, asked, capacity, guard):
     """Rows that take part, claims that have a row, distance between entries; None where no row fits."""
-    tasks = place_tapes(offload(gated()[0], CTX), CTX)
+    tasks = place_tapes(offload(guarded()[0], CTX), CTX)
     verify(tasks, "kernel")
     (tape,) = tapes_of(tasks).values()
     assert (tape.rows, tape.claimed) == (1, True)
@@ -251,8 +251,8 @@ def placed(room, asked, capacity, passing):
     start = b.end().ops[:-1]
     body = Region((), (*start, *first.regions[0].ops))
     kernel = Kernel("place", tasks.args, body, returns)
-    kernel = Given({"tape_room": room, "tape_rows": asked}).kernel(kernel)
-    sizes = np.array([capacity, passing], np.int32)
+    kernel = Given({"tape_heap_words": heap_words, "tape_rows": asked}).kernel(kernel)
+    sizes = np.array([capacity, guard], np.int32)
     arguments = [np.zeros(1, np.int32), np.zeros(1, np.float32), 0, sizes]
     outcome = run(kernel, arguments, {})
     rows, claims, pitch, claimed = (int(v) for v in outcome.returns)
@@ -262,35 +262,35 @@ def placed(room, asked, capacity, passing):
     return rows, claims, pitch
 
 
-@pytest.mark.parametrize("passing", [0, 1, 2, 31, 100, 101, 4095])
-def test_all_take_part_if_there_is_a_row_for_each_claim(passing):
-    rows, claims, pitch = placed(5000 * 10, 4096, 10, passing)
+@pytest.mark.parametrize("guard", [0, 1, 2, 31, 100, 101, 4095])
+def test_all_take_part_if_there_is_a_row_for_each_claim(guard):
+    rows, claims, pitch = placed(5000 * 10, 4096, 10, guard)
     assert rows == 4096
-    assert passing <= claims == pitch <= passing + 1 + TAPE_PADDING
+    assert guard <= claims == pitch <= guard + 1 + TAPE_PADDING
     assert pitch % 2 == 0
 
 
-@pytest.mark.parametrize("passing", [4096, 5000, 2**31 - 1, -5])
-def test_no_more_rows_than_invocations(passing):
+@pytest.mark.parametrize("guard", [4096, 5000, 2**31 - 1, -5])
+def test_no_more_rows_than_invocations(guard):
     """Also where so many pass that the count has wrapped."""
-    rows, _, pitch = placed(5000 * 10, 4096, 10, passing)
+    rows, _, pitch = placed(5000 * 10, 4096, 10, guard)
     assert (rows, pitch) == (4096, 4096 + TAPE_PADDING)
 
 
-@pytest.mark.parametrize("room", [999, 1000, 1010, 1017, 640, 40, 20])
-def test_else_as_many_as_there_are_rows(room):
-    rows, claims, pitch = placed(room, 4096, 10, 1001)
+@pytest.mark.parametrize("heap_words", [999, 1000, 1010, 1017, 640, 40, 20])
+def test_else_as_many_as_there_are_rows(heap_words):
+    rows, claims, pitch = placed(heap_words, 4096, 10, 1001)
     assert 2 <= rows <= claims == pitch
-    assert pitch * 10 <= room
-    assert pitch > room // 10 - 2
+    assert pitch * 10 <= heap_words
+    assert pitch > heap_words // 10 - 2
 
 
 def test_a_tight_heap_is_enough():
-    for passing in (1, 2, 33, 50, 51):
-        padded = passing + TAPE_PADDING if passing > TAPE_PADDING else passing
-        rows, claims, _ = placed((padded + 1 & -2) * 11, 4096, 11, passing)
+    for guard in (1, 2, 33, 50, 51):
+        padded = guard + TAPE_PADDING if guard > TAPE_PADDING else guard
+        rows, claims, _ = placed((padded + 1 & -2) * 11, 4096, 11, guard)
         assert rows == 4096
-        assert claims >= passing
+        assert claims >= guard
 
 
 def test_no_room_for_a_row():
@@ -298,7 +298,7 @@ def test_no_room_for_a_row():
 
 
 def test_claims_without_tapes_go():
-    main, _, _ = gated()
+    main, _, _ = guarded()
 
     class Bare(Rewriter):
         def __init__(self):
@@ -331,8 +331,8 @@ def both_kinds(dtype=i64):
 
 
 @pytest.mark.parametrize("dtype", [f32, f64])
-@pytest.mark.parametrize("room", [60, 61, 200, 1000, 5000, 20_000, 300_000])
-def test_rows_of_both_kinds_lie_apart(room, dtype):
+@pytest.mark.parametrize("heap_words", [60, 61, 200, 1000, 5000, 20_000, 300_000])
+def test_rows_of_both_kinds_lie_apart(heap_words, dtype):
     """And the host tells afterwards what the device did."""
     tasks = both_kinds(dtype)
     tapes = list(tapes_of(tasks).values())
@@ -347,13 +347,13 @@ def test_rows_of_both_kinds_lie_apart(room, dtype):
     heap = TapeHeap(SimpleNamespace(caps=Capabilities("vulkan")), SimpleNamespace())
     for sizes in ([3, 2, 5, 1, 7], [1, 1, 1, 1, 0], [3, 40, 1, 2, 300], [3, 40, 1, 2, 2**31 - 1], [9, 1, 1, 1, 33]):
         for asked in (1, 32, 33, 400):
-            given = Given({"tape_room": room, "tape_rows": asked}).kernel(kernel)
+            given = Given({"tape_heap_words": heap_words, "tape_rows": asked}).kernel(kernel)
             outcome = run(given, [np.zeros(1, np.int32), np.zeros(1, np.float32), 0, np.array(sizes, np.int32)], {})
             rows, claims, *placed = (int(v) for v in outcome.returns)
-            used = heap.used(made, Cut(TapeWords(room=(room,), rows=(0, asked)), (None, None), (), 0), sizes)
+            used = heap.used(made, HeapPlan(TapeWords(heap_words=(heap_words,), rows=(0, asked)), (None, None), (), 0), sizes)
             if outcome.fault is not None:
                 assert rows == claims == 0
-                assert sum(2 * tape.words * max(sizes[tape.capacity], 1) for tape in tapes) > room
+                assert sum(2 * tape.words * max(sizes[tape.capacity], 1) for tape in tapes) > heap_words
                 continue
             taken = []
             for tape, base, pitch in zip(tapes, placed[::2], placed[1::2]):
@@ -362,11 +362,11 @@ def test_rows_of_both_kinds_lie_apart(room, dtype):
                 taken.append((base * scale, (base + pitch * sizes[tape.capacity]) * scale))
             taken.sort()
             assert all(end <= begin for (_, end), (begin, _) in pairwise(taken)), (sizes, asked)
-            assert taken[-1][1] <= room
+            assert taken[-1][1] <= heap_words
             dense, claimed = used.shares
             assert (dense.claimed, claimed.claimed) == (False, True)
             pitches = {tape.claimed: pitch for tape, pitch in zip(tapes, placed[1::2])}
             assert (dense.pitch, claimed.pitch) == (pitches[False], pitches[True])
-            assert 4 * taken[-1][1] <= used.nbytes <= 4 * room
+            assert 4 * taken[-1][1] <= used.nbytes <= 4 * heap_words
             assert rows >= min(asked, dense.rows)
             assert claims >= min(asked, sizes[4]) or rows < asked

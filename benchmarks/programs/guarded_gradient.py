@@ -1,4 +1,4 @@
-"""Bytes that the gradient of a gated task keeps: of 1,000,000 cells one in twenty is active, and carries eight floats through 64 steps.
+"""Bytes that the gradient of a guarded task keeps: of 1,000,000 cells one in twenty is active, and carries eight floats through 64 steps.
 
 How many steps is in a field in one case, and a constant in another.
 """
@@ -56,11 +56,11 @@ x.from_numpy(np.linspace(0, 1, N, dtype=np.float32))
 active.from_numpy((np.random.default_rng(0).random(N) < 0.05).astype(np.float32))
 steps[None] = STEPS
 CASES = {
-    "gated 1M x 64, field": (by_field, 1),
-    "gated, field, gradient": (gradient_by_field, 1),
-    "gated, constant, gradient": (gradient_by_constant, 1),
+    "guarded 1M x 64, field": (by_field, 1),
+    "guarded, field, gradient": (gradient_by_field, 1),
+    "guarded, constant, gradient": (gradient_by_constant, 1),
 }
 TAPES = {
-    "gated, field": (by_field, gradient_by_field),
-    "gated, constant": (by_constant, gradient_by_constant),
+    "guarded, field": (by_field, gradient_by_field),
+    "guarded, constant": (by_constant, gradient_by_constant),
 }

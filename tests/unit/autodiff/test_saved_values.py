@@ -1,4 +1,4 @@
-"""Logs: the logging kernel does what the primal does, and the replaying one computes the same from any memory."""
+"""Saved values: the saving kernel does what the primal does, and the replaying one computes the same from any memory."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ir_random_memory import memory_arguments, memory_kernel
 
 from spirograd.analysis.trial import run
 from spirograd.autodiff.clean import clean
-from spirograd.autodiff.logs import log_loads
-from spirograd.autodiff.needs import needs
+from spirograd.autodiff.residuals import residuals
 from spirograd.autodiff.reverse import reverse
+from spirograd.autodiff.saved_values import save_loads
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.options import CompileOptions
@@ -25,7 +25,7 @@ from spirograd.ir.text import parse
 from spirograd.transforms.context import PassContext
 
 CTX = PassContext(Capabilities("vulkan"), CompileOptions())
-COUNT = 150
+COUNT = 75
 
 
 def _traced(kernel, args, tree, skip=()):
@@ -46,17 +46,17 @@ def _same(a, b, seed):
         np.testing.assert_array_equal(values, others, err_msg=f"seed {seed}")
 
 
-def _empty(logged, kernel, seed):
-    """Logs of the sizes that the counting kernel gives, or large ones where it cannot tell; and whether it could."""
-    counting = logged.counting
+def _empty(saved, kernel, seed):
+    """Buffers of the sizes that the counting kernel gives, or large ones where it cannot tell; and whether it could."""
+    counting = saved.counting
     sizes = None
     if counting is not None and not any(op.code is ops.load and isinstance(op.attr, (ArrayRef, FieldRef)) for op in counting.walk()):
         args, tree = memory_arguments(seed)
         before = [np.copy(a) for a in (*args, tree)]
         sizes = run(counting, args, {0: tree}).returns
         np.testing.assert_equal([*args, tree], before)
-    sizes_of = [(3, 20000)] * len(logged.logs) if sizes is None else list(zip(sizes[::2], sizes[1::2]))
-    return [np.full(size, 77, log.ref.dtype.np) for size, log in zip(sizes_of, logged.logs)], sizes is not None
+    sizes_of = [(3, 20000)] * len(saved.buffers) if sizes is None else list(zip(sizes[::2], sizes[1::2]))
+    return [np.full(size, 77, buffer.ref.dtype.np) for size, buffer in zip(sizes_of, saved.buffers)], sizes is not None
 
 
 def _needed(kernel):
@@ -67,58 +67,59 @@ def _needed(kernel):
             yield op
 
 
-def test_random_kernels_replay_from_any_memory():
+@pytest.mark.parametrize("first", [0, *[pytest.param(k * COUNT, marks=pytest.mark.long) for k in (1, 2, 3)]])
+def test_random_kernels_replay_from_any_memory(first):
     compared = counted = 0
-    for seed in range(COUNT):
+    for seed in range(first, first + COUNT):
         kernel = memory_kernel(seed)
         loads = list(_needed(kernel))
         try:
-            logged = log_loads(kernel, loads, CTX)
+            saved = save_loads(kernel, loads, CTX)
         except SpirogradUnsupportedError:
             continue
-        for k in (logged.logging, logged.replaying, *([logged.counting] if logged.counting else [])):
+        for k in (saved.saving, saved.replaying, *([saved.counting] if saved.counting else [])):
             verify(k, "kernel")
         args, tree = memory_arguments(seed)
         done, trace = _traced(kernel, args, tree)
         if done.fault is not None:
             continue
-        logs, known = _empty(logged, kernel, seed)
+        buffers, known = _empty(saved, kernel, seed)
         counted += known
-        refs = {log.ref for log in logged.logs}
+        refs = {buffer.ref for buffer in saved.buffers}
         new_args, new_tree = memory_arguments(seed)
-        now, same = _traced(logged.logging, [*new_args, *logs], new_tree, refs)
+        now, same = _traced(saved.saving, [*new_args, *buffers], new_tree, refs)
         assert now.fault is None, (seed, now.fault)
         _same(trace, same, seed)
         np.testing.assert_equal([*new_args, new_tree], [*args, tree])
         garbage, junk = memory_arguments(seed + 1000)
         garbage[2] = args[2]
-        kept = [np.copy(log) for log in logs]
-        again, replayed = _traced(logged.replaying, [*garbage, *logs], junk, refs)
+        kept = [np.copy(buffer) for buffer in buffers]
+        again, replayed = _traced(saved.replaying, [*garbage, *buffers], junk, refs)
         assert again.fault is None, (seed, again.fault)
         _same(trace, replayed, seed)
         assert again.returns == done.returns or np.isnan(done.returns).any()
-        np.testing.assert_equal(logs, kept)
+        np.testing.assert_equal(buffers, kept)
         compared += bool(loads)
     assert compared > COUNT // 4 and counted > COUNT // 10, (compared, counted)
 
 
 def test_only_what_is_asked_for_is_logged():
-    """Of random subsets: the logging kernel still does what the primal does."""
-    for seed in range(COUNT // 3):
+    """Of random subsets: the saving kernel still does what the primal does."""
+    for seed in range(COUNT // 2):
         kernel = memory_kernel(seed)
         r = random.Random(seed)
         loads = [op for op in _needed(kernel) if r.random() < 0.3]
         try:
-            logged = log_loads(kernel, loads, CTX)
+            saved = save_loads(kernel, loads, CTX)
         except SpirogradUnsupportedError:
             continue
-        assert sorted(map(id, loads)) == sorted(id(op) for log in logged.logs for op in log.loads)
+        assert sorted(map(id, loads)) == sorted(id(op) for buffer in saved.buffers for op in buffer.loads)
         args, tree = memory_arguments(seed)
         done, trace = _traced(kernel, args, tree)
         if done.fault is None:
             new_args, new_tree = memory_arguments(seed)
-            logs = [np.zeros((3, 20000), log.ref.dtype.np) for log in logged.logs]
-            _, same = _traced(logged.logging, [*new_args, *logs], new_tree, {log.ref for log in logged.logs})
+            buffers = [np.zeros((3, 20000), buffer.ref.dtype.np) for buffer in saved.buffers]
+            _, same = _traced(saved.saving, [*new_args, *buffers], new_tree, {buffer.ref for buffer in saved.buffers})
             _same(trace, same, seed)
 
 
@@ -159,21 +160,21 @@ SCAN = (
 def test_sizes_and_derivatives():
     kernel = parse(SCAN)
     loads = [op for op in kernel.walk() if op.code is ops.load]
-    logged = log_loads(kernel, loads, CTX)
-    serial, rows = logged.logs
+    saved = save_loads(kernel, loads, CTX)
+    serial, rows = saved.buffers
     n, m = Arg(1), Arg(2)
     assert (serial.loop, serial.rows, serial.loads) == (None, 1, (loads[0],))
     trips = Max(0, Sub(m, 0))
     each = Mul(1, trips)
     assert (rows.rows, rows.capacity) == (Max(0, Sub(n, m)), Add(Add(0, each), each))
     x = np.arange(7, dtype=np.float32)
-    assert run(logged.counting, [x, 6, 4]).returns == (1, 1, 2, 8)
-    assert not any(op.code is ops.load and not isinstance(op.attr, TempRef) for op in logged.counting.walk())
+    assert run(saved.counting, [x, 6, 4]).returns == (1, 1, 2, 8)
+    assert not any(op.code is ops.load and not isinstance(op.attr, TempRef) for op in saved.counting.walk())
     a, b = np.zeros((1, 1), np.float32), np.zeros((2, 8), np.float32)
-    run(logged.logging, [x, 6, 4, a, b])
+    run(saved.saving, [x, 6, 4, a, b])
     np.testing.assert_array_equal(b, [[0, 4, 1, 4, 2, 5, 3, 7], [0, 5, 1, 5, 2, 6, 3, 8]])
     # What takes the place of a load has its derivatives.
-    recalls = [op for op in logged.replaying.walk() if op.code is ops.recall]
+    recalls = [op for op in saved.replaying.walk() if op.code is ops.recall]
     assert [op.args[1].attr for op in recalls] == [load.attr for load in loads]
     assert [op.args[0].attr for op in recalls] == [serial.ref, rows.ref, rows.ref]
 
@@ -206,9 +207,9 @@ ref x = ArrayRef("x", 0, f64, 1)
 def test_gradients_from_logs_alone():
     """In-place sweeps: the gradient kernel reads no primal memory, keeps no tapes, and agrees with finite differences."""
     kernel, n = parse(SWEEPS), 3
-    _, conflicts = needs(kernel, [op for op in kernel.walk() if op.code is ops.load])
-    logged = log_loads(kernel, [c.load for c in conflicts], CTX)
-    gradient = clean(reverse(logged.replaying, lambda r: replace(r, role="grad") if r.arg == 0 else None).kernel, CTX)
+    _, conflicts = residuals(kernel, [op for op in kernel.walk() if op.code is ops.load])
+    saved = save_loads(kernel, [c.load for c in conflicts], CTX)
+    gradient = clean(reverse(saved.replaying, lambda r: replace(r, role="grad") if r.arg == 0 else None).kernel, CTX)
     verify(gradient, "kernel")
     assert not any(isinstance(ref_of(op), TapeRef) for op in gradient.walk())
     start, weights = np.array([0.3, 1.2, -0.7, 0.9]), np.array([1.0, -2.0, 0.5, 3.0])
@@ -217,10 +218,10 @@ def test_gradients_from_logs_alone():
         run(kernel, [x, n])
         return x @ weights
 
-    x, log = start.copy(), np.zeros(run(logged.counting, [start, n]).returns)
-    run(logged.logging, [x, n, log])
+    x, buffer = start.copy(), np.zeros(run(saved.counting, [start, n]).returns)
+    run(saved.saving, [x, n, buffer])
     adjoint = weights.copy()
-    assert run(gradient, [np.full(4, np.nan), n, log], grads={(0, "grad"): adjoint}).fault is None
+    assert run(gradient, [np.full(4, np.nan), n, buffer], grads={(0, "grad"): adjoint}).fault is None
     steps = 1e-6 * np.eye(4)
     expected = [(end(start + step) - end(start - step)) / 2e-6 for step in steps]
     np.testing.assert_allclose(adjoint, expected, rtol=1e-7, atol=1e-9)
@@ -244,13 +245,13 @@ def test_conditions_have_entries_of_their_own():
 }
 """
     kernel = parse(HEAD + body)
-    logged = log_loads(kernel, [op for op in kernel.walk() if op.code is ops.load], CTX)
-    assert logged.logs[0].capacity is None and logged.counting is not None
-    x, log = np.array([3, 7], np.float32), np.zeros((1, 8), np.float32)
-    assert run(logged.logging, [x, 1, 0, log]).returns == (7,)
-    np.testing.assert_array_equal(log, [[3, 3, 1.5, 1.5, 0.75, 0.75, 0.375, 7]])
+    saved = save_loads(kernel, [op for op in kernel.walk() if op.code is ops.load], CTX)
+    assert saved.buffers[0].capacity is None and saved.counting is not None
+    x, buffer = np.array([3, 7], np.float32), np.zeros((1, 8), np.float32)
+    assert run(saved.saving, [x, 1, 0, buffer]).returns == (7,)
+    np.testing.assert_array_equal(buffer, [[3, 3, 1.5, 1.5, 0.75, 0.75, 0.375, 7]])
     x[:] = np.nan
-    assert run(logged.replaying, [x, 1, 0, log]).returns == (7,)
+    assert run(saved.replaying, [x, 1, 0, buffer]).returns == (7,)
     assert x[0] == 0.375
 
 
@@ -272,4 +273,4 @@ def test_a_loop_in_a_condition_is_refused():
 """
     kernel = parse(HEAD + body)
     with pytest.raises(SpirogradUnsupportedError, match="condition of a `while`"):
-        log_loads(kernel, [op for op in kernel.walk() if op.code is ops.load], CTX)
+        save_loads(kernel, [op for op in kernel.walk() if op.code is ops.load], CTX)

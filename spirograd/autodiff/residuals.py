@@ -1,11 +1,11 @@
-"""Which state of memory a gradient kernel needs: as it was before its primal, or as the primal left it."""
+"""Residuals in memory: whether a gradient kernel reads memory as it was before its primal, or as the primal left it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from spirograd.autodiff.derivative import Need, Outer
+from spirograd.autodiff.derivative import Outer, Residual
 from spirograd.autodiff.prepare.elements import Memory, Numbers, accesses, contents, fixes, indices_of, memory_of, same_memory
 from spirograd.base.loc import Loc
 from spirograd.ir import ops
@@ -18,26 +18,26 @@ _BOTH = frozenset(("before", "after"))
 class Conflict:
     """``load`` cannot be had again from memory, neither as it is before the kernel nor as it is after it, because of a write.
 
-    ``load`` may also be an atomic whose old value is needed: that is nowhere. ``loggable``: the primal can note the value as it runs.
+    ``load`` may also be an atomic whose old value is needed: that is nowhere. ``savable``: the primal can save the value as it runs.
     """
 
     ref: Memory
     load: Op
     load_loc: Loc | None
     write_loc: Loc | None
-    loggable: bool = True
+    savable: bool = True
 
 
-def needs(primal: Kernel, loads: Iterable[Op], finals: Iterable[Op] = ()) -> tuple[tuple[Need, ...], tuple[Conflict, ...]]:
-    """What ``loads`` of ``primal`` (kernel IR) require of memory so that, done again later, they give what they gave: one `Need` for each
-    memory, in order of the loads; and the loads that no state of memory serves.
+def residuals(primal: Kernel, loads: Iterable[Op], finals: Iterable[Op] = ()) -> tuple[tuple[Residual, ...], tuple[Conflict, ...]]:
+    """What ``loads`` of ``primal`` (kernel IR) require of memory so that, done again later, they give what they gave: one `Residual` for
+    each memory, in order of the loads; and the loads that no state of memory serves.
 
     ``finals``: atomics of ``primal`` that are found again by what they leave, which is memory as it is after the kernel.
 
-    The needs are those of the loads that are left without the conflicts. Of one memory that some loads need as it is before the kernel
+    The residuals are those of the loads that are left without the conflicts. Of one memory that some loads need as it is before the kernel
     and others as it is after it, the first are conflicts.
 
-    Two array arguments count as different memory, and no array as that of a field. Iterations of a parallel loop are taken not to meet,
+    Two array arguments count as different memory, and no array as that of a field. Iterations of a parallel loop are taken not to alias,
     except by atomics: else the primal has no defined result. Loads of temporaries, and of gradients, are left out.
     """
     order = _Order(primal)
@@ -61,8 +61,8 @@ def needs(primal: Kernel, loads: Iterable[Op], finals: Iterable[Op] = ()) -> tup
             conflicts.append(demand.conflict())
     found = []
     for outer, group in demands.values():
-        need, refused = _settled(outer, group)
-        found.append(need)
+        residual, refused = _settled(outer, group)
+        found.append(residual)
         conflicts += [d.conflict() for d in refused]
     return tuple(found), tuple(conflicts)
 
@@ -126,15 +126,15 @@ def outer_key(ref: Outer) -> tuple[str, int]:
     return ("field", ref.key) if isinstance(ref, FieldRef) else ("array", ref.arg)
 
 
-def _settled(ref: Outer, group: Sequence[_Demand]) -> tuple[Need, list[_Demand]]:
-    """One need for loads of one memory, and those that it does not serve."""
+def _settled(ref: Outer, group: Sequence[_Demand]) -> tuple[Residual, list[_Demand]]:
+    """One residual for loads of one memory, and the loads that it does not serve."""
     after = [d for d in group if "before" not in d.allowed]
     before = [d for d in group if "after" not in d.allowed]
     if after:
-        return Need(ref, "after", after[0].load.loc), before
+        return Residual(ref, "after", after[0].load.loc), before
     if before:
-        return Need(ref, "before", before[0].load.loc, before[0].later[0].loc), []
-    return Need(ref, "before", group[0].load.loc), []
+        return Residual(ref, "before", before[0].load.loc, before[0].later[0].loc), []
+    return Residual(ref, "before", group[0].load.loc), []
 
 
 class _Order:
@@ -205,7 +205,7 @@ class _Order:
         return first, not first
 
     def _in_step(self, a: Sequence[Op], b: Sequence[Op], loops: Sequence[Op]) -> bool:
-        """Whether accesses with these indices only meet in one and the same iteration of all ``loops``."""
+        """Whether accesses with these indices alias only within one and the same iteration of all ``loops``."""
         if self.numbers.all(a) != self.numbers.all(b):
             return False
         return all(loop.code is ops.for_ and fixes(a, loop) for loop in loops)

@@ -1,4 +1,4 @@
-"""Elements of 8 and 16 bits as parts of the 32-bit words that hold them, for devices that access nothing smaller.
+"""Packed subwords: elements of 8 and 16 bits in the 32-bit words that hold them, for devices that access nothing smaller.
 
 Buffers begin and end at multiples of 16 bytes, so that the word around an element is always there.
 """
@@ -17,7 +17,7 @@ _LOG_PER_WORD = {8: 2, 16: 1}
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Subword:
     """An element: the words of its buffer, the number of its word, and by how much (u32) it is shifted there."""
 
     words: BufferRef
@@ -44,7 +44,7 @@ class Part:
         return b.atomic("or", self.words, self.at, b.emit(ops.shl, value, self.shift))
 
 
-def part_of_word(b: Builder, ref: BufferRef, index: Op) -> Part:
+def subword_of(b: Builder, ref: BufferRef, index: Op) -> Subword:
     """Where element ``index`` of ``ref`` (8-bit or 16-bit elements) is."""
     log = _LOG_PER_WORD[ref.dtype.bits]
     t = index.type
@@ -52,7 +52,7 @@ def part_of_word(b: Builder, ref: BufferRef, index: Op) -> Part:
     at = b.emit(ops.shr, index, b.const(log, t))
     lane = b.cast(b.emit(ops.and_, index, b.const((1 << log) - 1, t)), u32)
     shift = b.emit(ops.shl, lane, b.const(5 - log, u32))
-    return Part(BufferRef(ref.name, ref.slot, u32), at, shift, ref.dtype.bits)
+    return Subword(BufferRef(ref.name, ref.slot, u32), at, shift, ref.dtype.bits)
 
 
 # --- the bits of 16-bit floats, without 16-bit integers ------------------------------------------------------------------

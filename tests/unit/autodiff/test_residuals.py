@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spirograd.autodiff.needs import needs
+from spirograd.autodiff.residuals import residuals
 from spirograd.base.loc import Loc
 from spirograd.ir import ops
 from spirograd.ir.spec import verify
@@ -118,7 +118,7 @@ def test_needs(title):
         op.loc = Loc("k.py", line)
     loads = [op for op in kernel.walk() if op.code is ops.load]
     writes = [op for op in kernel.walk() if op.code.effect in ("write", "atomic")]
-    found, conflicts = needs(kernel, reversed(loads))
+    found, conflicts = residuals(kernel, reversed(loads))
     assert [(n.ref.name, n.when, n.loc, n.overwritten) for n in found] == [
         (name, when, loads[k].loc, None if w is None else writes[w].loc) for name, when, k, w in expected
     ]
@@ -128,5 +128,5 @@ def test_needs(title):
 def test_old_values_of_atomics_are_nowhere():
     kernel = parse(HEAD + PARALLEL + '%b = atomic[("add", x)](%z, %h) : f32\nstore[y](%i, %b)\n' + END + "yield()\n}\n")
     (atomic,) = [op for op in kernel.walk() if op.code is ops.atomic]
-    found, conflicts = needs(kernel, [atomic])
+    found, conflicts = residuals(kernel, [atomic])
     assert found == () and [c.load for c in conflicts] == [atomic]

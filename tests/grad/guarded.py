@@ -55,8 +55,8 @@ def counts() -> bool:
 def check_rows(run: Any, on: np.ndarray, *args: Any) -> None:
     """One for each iteration that is on; of very many the device decides how many run at a time."""
     if counts():
-        passing, rows = int(on.sum()), run.grad.memory_plan(*args).rows
-        assert rows == max(passing, 1) if passing <= FEW else FEW <= rows <= passing
+        active, rows = int(on.sum()), run.grad.memory_plan(*args).rows
+        assert rows == max(active, 1) if active <= FEW else FEW <= rows <= active
 
 
 def masks(n: int) -> list[np.ndarray]:

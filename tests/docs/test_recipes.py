@@ -1,0 +1,272 @@
+"""The recipes of CONTRIBUTING.md and docs/adding-an-operation.md: what they name exists, and whoever follows one gets what it promises.
+
+Recipes for tables are followed in this process, those for files in a copy of the package.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import needs
+import numpy as np
+import pytest
+from pages import ROOT
+
+import spirograd as sg
+from spirograd import api, compiler
+from spirograd.base.dtypes import f32, i32
+from spirograd.base.options import CompileOptions
+from spirograd.base.targets import TARGETS, Generator
+from spirograd.ir import ops
+from spirograd.ir.builder import Builder
+from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr
+from spirograd.runtime import loader
+from spirograd.runtime.devices.interpreter import CAPS, InterpreterDevice
+
+OPERATION = ROOT / "docs" / "adding-an-operation.md"
+ROWS = re.findall(r"^\| (an? [^|]+) \| (.+) \|$", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
+_FOLDERS = (ROOT, ROOT / "spirograd")
+
+
+def _path(span: str) -> Path | None:
+    """The file or folder that a span of code names, from the root or from the package; None if it is no path."""
+    if "/" not in span and not re.fullmatch(r"\w+\.(py|yml|md)", span):
+        return None
+    return next((folder / span for folder in _FOLDERS if (folder / span).exists()), ROOT / span)
+
+
+def _text(path: Path) -> str:
+    files = [path] if path.is_file() else sorted(path.rglob("*.py"))
+    return "\n".join(file.read_text(encoding="utf-8") for file in files)
+
+
+def test_recipes_for_all_that_can_be_added() -> None:
+    wanted = {"an operation", "a derivative", "a pass", "a target", "a device", "an environment variable", "an option of `init`"}
+    assert wanted <= {what for what, _ in ROWS}
+
+
+@pytest.mark.parametrize(("what", "where"), ROWS, ids=[what for what, _ in ROWS])
+def test_what_a_recipe_names_exists(what: str, where: str) -> None:
+    """Files and folders; and names, in the files of the same recipe or as a class of the package."""
+    links = [ROOT / target.split("#")[0] for target in re.findall(r"\]\(([^)]+)\)", where)]
+    spans = re.findall(r"`([^`]+)`", where)
+    paths = [path for path in map(_path, spans) if path is not None] + links
+    assert paths and [path for path in paths if not path.exists()] == []
+    text = "\n".join(map(_text, paths))
+    names = [span for span in spans if _path(span) is None and span.isidentifier()]
+    package = _text(ROOT / "spirograd")
+    assert [name for name in names if not re.search(rf"\b{name}\b", text) and f"\nclass {name}" not in package] == []
+
+
+# --- tables --------------------------------------------------------------------------------------------------------------
+
+
+def doubled() -> Kernel:
+    """``x[i] *= 2`` in a parallel loop."""
+    b, x = Builder(), ArrayRef("x", 0, f32, 1)
+    b.begin()
+    zero, end = b.const(0), b.emit(ops.shape, attr=(0, 0), type=i32)
+    (i,) = b.begin(zero.type)
+    b.store(x, i, b.emit(ops.mul, b.load(x, i), b.const(2.0, f32)))
+    b.for_(zero, end, (), b.end(), attr=LoopAttr(parallel=True))
+    return Kernel("doubled", (ArrayArg("x", f32, 1),), b.end())
+
+
+def test_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of `TARGETS` is all that the pipeline must know of a target that has a code generator."""
+    from spirograd.llvmgen import toolchain
+
+    monkeypatch.setitem(TARGETS, "toy", replace(TARGETS["cpu"], wide_sums=False))
+    made = compiler.compile_kernel(doubled(), replace(toolchain.host_caps(), target_name="toy"), CompileOptions())
+    assert made.target_name == "toy" and not made.target.wide_sums and made.binaries
+
+
+def test_a_target_with_a_code_generator_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of `_GENERATORS`: a function of device IR, the artifact without binaries, and the pipeline."""
+    from spirograd.llvmgen import toolchain
+
+    def generate(kernel: Kernel, artifact: Any, run: Any) -> Any:
+        return replace(artifact, binaries=(" ".join(sorted({op.code.name for op in kernel.walk()})).encode(),))
+
+    monkeypatch.setitem(compiler._GENERATORS, Generator.LLVM, generate)
+    monkeypatch.setitem(TARGETS, "toy", TARGETS["cpu"])
+    made = compiler.compile_kernel(doubled(), replace(toolchain.host_caps(), target_name="toy"), CompileOptions())
+    assert {b"mul", b"load", b"store"} <= set(made.binaries[0].split())
+
+
+@pytest.fixture
+def toy_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A device in a module, in the table of devices and in `ARCHS`."""
+
+    class ToyDevice(InterpreterDevice):
+        """The interpreter's, with capabilities of its own."""
+
+        def __init__(self, limit: int | None = None) -> None:
+            super().__init__(limit)
+            self.caps = replace(CAPS, max_group_size=64)
+
+    module = ModuleType("toy_device")
+    module.open = lambda **options: ToyDevice(options.get("device_memory_bytes"))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "toy_device", module)
+    monkeypatch.setitem(loader.DEVICES, "toy", "toy_device")
+    monkeypatch.setattr(api, "ARCHS", (*api.ARCHS, "toy"))
+    yield "toy"
+    sg.reset()
+
+
+def test_a_device(toy_device: str) -> None:
+    """Programs run on it, with gradients; and the tests know it once `needs.ARCHS` names it: their checks ask the table of devices."""
+    sg.init(arch=toy_device, offline_cache=False)
+    x, loss = sg.field(sg.f32, 5, needs_grad=True), sg.field(sg.f32, (), needs_grad=True)
+
+    @sg.kernel
+    def total():
+        for i in x:
+            loss[None] += x[i] ** 2
+
+    x.from_numpy(np.arange(5, dtype=np.float32))
+    with sg.ad.Tape(loss):
+        total()
+    assert sg.cfg.arch == "toy" and loss[None] == 30
+    np.testing.assert_array_equal(x.grad.to_numpy(), 2 * np.arange(5))
+    assert loader.available("toy") is None and needs.CHECKS.keys() >= set(needs.ARCHS)
+
+
+# --- files ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A copy of the package."""
+    shutil.copytree(ROOT / "spirograd", tmp_path / "spirograd", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def replaced(file: Path, old: str, new: str) -> None:
+    """Replace a text that is in a file once."""
+    text = file.read_text(encoding="utf-8")
+    assert text.count(old) == 1, f"{file.name}: {old!r}"
+    file.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def printed(package: Path, program: str) -> list[str]:
+    """The lines that a program prints that imports the copy."""
+    file = package / "program.py"
+    file.write_text(program, encoding="utf-8")
+    done = subprocess.run([sys.executable, str(file)], cwd=package, capture_output=True, text=True, timeout=120, env=_environment(package))
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def _environment(package: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(package), "SG_OFFLINE_CACHE": "0"}
+
+
+USING_SINH = """
+import numpy as np, spirograd as sg, sys
+assert sg.__file__.startswith(sys.path[0])
+for arch in (sg.interpreter, sg.cpu, sg.vulkan):
+    if arch not in sg.available_archs():
+        continue
+    for t in (sg.f32,) if arch == sg.vulkan else (sg.f32, sg.f64):
+        sg.init(arch=arch)
+        x = sg.field(t, 7, needs_grad=True)
+        y = sg.field(t, 7, needs_grad=True)
+
+        @sg.kernel
+        def run():
+            for i in x:
+                y[i] = sg.sinh(x[i])
+
+        values = np.linspace(-2, 2, 7)
+        x.from_numpy(values)
+        run()
+        y.grad.fill(1)
+        run.grad()
+        tolerance = 1e-6 if t is sg.f32 else 1e-14
+        np.testing.assert_allclose(y.to_numpy(), np.sinh(values), rtol=tolerance, atol=tolerance)
+        np.testing.assert_allclose(x.grad.to_numpy(), np.cosh(values), rtol=tolerance, atol=tolerance)
+        print(arch, t)
+print(sg.sinh(0.0), "sinh" in run.ir("kernel"))
+"""
+
+
+def test_an_operation(package: Path) -> None:
+    """Its page, step by step, with its derivative: each block adds lines after one of a file, which the heading names."""
+    page = OPERATION.read_text(encoding="utf-8")
+    steps = re.findall(r"^## \d\..*?`(spirograd/[\w/.]+)`\n+```diff\n(.*?)```", page, re.MULTILINE | re.DOTALL)
+    assert len(steps) == 5
+    for file, block in steps:
+        before = "".join(f"{line[1:]}\n" for line in block.splitlines() if line.startswith(" "))
+        added = "".join(f"{line[1:]}\n" for line in block.splitlines() if line.startswith("+"))
+        replaced(package / file, before, before + added)
+    # What the text says besides.
+    replaced(package / "spirograd/spirvgen/op_map.py", "NARROW_MATH = frozenset({", "NARROW_MATH = frozenset({ops.sinh, ")
+    replaced(package / "spirograd/llvmgen/vector_math.py", '_ARITY = {"exp": 1,', '_ARITY = {"sinh": 1, "exp": 1,')
+    exports = package / "spirograd/__init__.py"
+    text = exports.read_text(encoding="utf-8")
+    text = text.replace("    tanh,\n", "    sinh,\n    tanh,\n").replace('    "tanh",\n', '    "sinh",\n    "tanh",\n')
+    exports.write_text(text, encoding="utf-8")
+    lines = printed(package, USING_SINH)
+    shaders = ["vulkan f32"] if needs.missing("vulkan") is None else []
+    assert lines == ["interpreter f32", "interpreter f64", "cpu f32", "cpu f64", *shaders, "0.0 True"]
+
+
+PASS = '''
+"""Double by adding: ``x * 2`` becomes ``x + x``."""
+
+from spirograd.ir import ops
+from spirograd.ir.nodes import Kernel, Op
+from spirograd.ir.rewrite import Rewriter
+from spirograd.transforms.context import PassContext
+
+
+def double_by_adding(kernel: Kernel, ctx: PassContext) -> Kernel:
+    return _Double().kernel(kernel)
+
+
+class _Double(Rewriter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.handlers = {ops.mul: self._mul}
+
+    def _mul(self, op: Op) -> Op:
+        a, b = op.args
+        if b.code is ops.const and b.attr == 2:
+            return self.b.emit(ops.add, self.value(a), self.value(a))
+        return self.copy(op)
+'''
+USING_THE_PASS = """
+import spirograd as sg
+sg.init(arch=sg.cpu)
+x = sg.field(sg.f32, 3)
+
+@sg.kernel
+def double():
+    for i in x:
+        x[i] = x[i] * 2.0
+
+x.fill(4)
+double()
+print(x.to_numpy().tolist(), " mul(" in double.ir("kernel"), " mul(" in double.ir("offload"), " add(" in double.ir("offload"))
+"""
+
+
+def test_a_pass(package: Path) -> None:
+    """A file in a folder of transforms/, and a line in the pipeline."""
+    (package / "spirograd/transforms/simplification/double_by_adding.py").write_text(PASS, encoding="utf-8")
+    pipeline = package / "spirograd/compiler.py"
+    line = '        kernel = run.apply(simplify, kernel, "kernel")\n'
+    replaced(pipeline, line, line + '        kernel = run.apply(double_by_adding, kernel, "kernel")\n')
+    first = "from spirograd.transforms.tasks.demote_atomics import demote_atomics\n"
+    replaced(pipeline, first, f"from spirograd.transforms.simplification.double_by_adding import double_by_adding\n{first}")
+    assert printed(package, USING_THE_PASS) == ["[8.0, 8.0, 8.0] True False True"]
