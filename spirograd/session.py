@@ -39,6 +39,9 @@ class Session:
         self.arch = config.arch
         limit = int(config.device_memory_GB * 2**30) if config.device_memory_GB else None
         self.device = open_device(config.arch, debug=config.debug, max_threads=config.cpu_max_num_threads, device_memory_bytes=limit)
+        # What only some devices do; asked once, for such a question takes microseconds.
+        self.assembler = self.device if isinstance(self.device, Assembler) else None
+        self.sharing = self.device if isinstance(self.device, SharesMemory) else None
         self.memory = Memory(self.device)
         seed = config.random_seed if config.random_seed >= 0 else random.SystemRandom().getrandbits(32)
         budget = int(config.ad_memory_GB * 2**30) if config.ad_memory_GB else None
@@ -93,8 +96,8 @@ class Session:
         if found is not None:
             return found
         compiled = compile_kernel(kernel, self.device.caps, options, key)
-        if isinstance(self.device, Assembler):
-            compiled = self.device.assemble(compiled)
+        if self.assembler is not None:
+            compiled = self.assembler.assemble(compiled)
         self.compiled += 1
         self.cache.put(key, compiled)
         return compiled
@@ -102,8 +105,8 @@ class Session:
     def stages(self, kernel: nodes.Kernel) -> dict[str, Any]:
         """All stages of compiling ``kernel`` for this device."""
         compiled = compile_kernel(kernel, self.device.caps, replace(self.compile_options, keep_stages=True))
-        if isinstance(self.device, Assembler):
-            compiled.stages["kernel.usage"] = self.device.usage(compiled)
+        if self.assembler is not None:
+            compiled.stages["kernel.usage"] = self.assembler.usage(compiled)
         return compiled.stages
 
     # --- launching -------------------------------------------------------------------------------------------------------
@@ -195,8 +198,8 @@ class Transfers:
     ) -> tuple[ArrayBinding, Callable[[], None] | None] | None:
         """As `_bind`, for an array in memory of a GPU; None if it is not the one of the session. The launch comes after what its library
         was asked to do so far, and before what it is asked to do next; nothing waits."""
-        device = self.session.device
-        if not isinstance(device, SharesMemory):
+        device, sharing = self.session.device, self.session.sharing
+        if sharing is None:
             return None
         whole, write_back = value, None
         if not found.contiguous:
@@ -206,13 +209,13 @@ class Transfers:
             whole = value.detach().contiguous()
             write_back = functools.partial(value.detach().copy_, whole)
             found = device_array(whole) or found
-        buffer = device.adopt(found.address, found.nbytes)
+        buffer = sharing.adopt(found.address, found.nbytes)
         if buffer is None:
             return None
         allocation = Allocation(device, buffer, found.nbytes, whole)
         allocation.shared.add("")  # others write there, too
         if found.stream is not None:
-            device.follow(found.stream)
+            sharing.follow(found.stream)
             self._streams.add(found.stream)
         if not found.writable:  # whether the kernel writes is known only after its launch
             copy = self.session.memory.allocate(max(found.nbytes, 1))
@@ -260,8 +263,9 @@ class Transfers:
 
     def finish(self, written: set[int]) -> None:
         """After the launch: other libraries go on after it, and what the kernel wrote is copied back."""
-        for stream in self._streams:
-            self.session.device.precede(stream)  # type: ignore[attr-defined]
+        if self.session.sharing is not None:
+            for stream in self._streams:
+                self.session.sharing.precede(stream)
         for index, run in self.pending:
             if index in written:
                 run()
