@@ -182,6 +182,7 @@ def stress(device, memory):
 
 
 def memory_limits(device, memory):
+    device.synchronize()
     total = device.caps.max_allocation
     try:
         memory.allocate(total + 4096)
@@ -200,7 +201,7 @@ def memory_limits(device, memory):
 
 def times(device, memory):
     a = memory.allocate(4)
-    for tasks in (("count",), ("count",) * 4):
+    for tasks in (("count",), ("count",) * 4, ("count",) * 100):
         executable = device.load(ptx_modules.compiled(*tasks))
         block = struct.pack("<QII", a.address, 1, 1)
         counts = (1,) * len(tasks)
@@ -291,6 +292,216 @@ def workers(device, memory):
     device.synchronize()
 
 
+def graphs(device, memory):
+    """What launches cost inside of graphs: whether batches should become graphs."""
+    import ctypes
+
+    driver, stream = device._driver, device._stream.handle
+    library = ctypes.CDLL(driver.path)
+    P = ctypes.c_void_p
+
+    def fn(name, *types):
+        f = getattr(library, name)
+        f.argtypes, f.restype = types, ctypes.c_int
+        return f
+
+    begin = fn("cuStreamBeginCapture_v2", P, ctypes.c_int)
+    end = fn("cuStreamEndCapture", P, P)
+    instantiate = fn("cuGraphInstantiateWithFlags", P, P, ctypes.c_ulonglong)
+    launch = fn("cuGraphLaunch", P, P)
+    update = fn("cuGraphExecUpdate_v2", P, P, P)
+    destroy = fn("cuGraphDestroy", P)
+    a = memory.allocate(4)
+
+    def ok(code, what):
+        assert code == 0, (what, driver.describe(code))
+
+    def microseconds(run, times):
+        device.synchronize()
+        values = []
+        for _ in range(times):
+            start = time.perf_counter()
+            run()
+            values.append(1e6 * (time.perf_counter() - start))
+            device.synchronize()
+        values.sort()
+        return f"{values[0]:.1f} (median {values[len(values) // 2]:.1f})"
+
+    for k in (1, 2, 4, 16, 64):
+        executable = device.load(ptx_modules.compiled(*["count"] * k))
+        counts = (1,) * k
+
+        def capture(value, executable=executable, counts=counts):
+            ok(begin(stream, 2), "begin")
+            device.launch(executable, struct.pack("<QII", a.address, 1, value), counts)
+            graph = P()
+            ok(end(stream, ctypes.byref(graph)), "end")
+            return graph
+
+        with device._turn:
+            a.fill(0, 4, 0)
+            graph, made = capture(1), P()
+            start = time.perf_counter()
+            ok(instantiate(ctypes.byref(made), graph, 0), "instantiate")
+            built = 1e6 * (time.perf_counter() - start)
+            ok(launch(made, stream), "launch")
+            assert read(a)[0] == k
+            info = (ctypes.c_ubyte * 64)()
+            again = capture(5)
+            ok(update(made, again, ctypes.byref(info)), "update")
+            ok(launch(made, stream), "launch")
+            assert read(a)[0] == 6 * k, "an updated graph has the new arguments"
+
+            def refreshed(made=made, capture=capture, info=info):
+                graph = capture(5)
+                update(made, graph, ctypes.byref(info))
+                launch(made, stream)
+                destroy(graph)
+
+            block = struct.pack("<QII", a.address, 1, 1)
+            runs = {
+                "one by one": lambda e=executable, c=counts, b=block: device.launch(e, b, c),
+                "cuGraphLaunch": lambda m=made: launch(m, stream),
+                "capture": lambda c=capture: destroy(c(5)),
+                "capture, update, launch": refreshed,
+            }
+            print(
+                f"   {k} kernels: instantiate {built:.0f} us;", "; ".join(f"{what} {microseconds(run, 300)}" for what, run in runs.items())
+            )
+
+
+def sessions(device, memory):
+    """Through the language: launches, results, the cache, what a kernel takes."""
+    import spirograd as sg
+
+    start = time.perf_counter()
+    sg.init(arch=sg.cuda)
+    print(f"   init with the context open already: {1e3 * (time.perf_counter() - start):.1f} ms")
+
+    @sg.kernel
+    def axpy(a: sg.types.ndarray(), b: sg.types.ndarray(), c: sg.types.ndarray(), d: sg.types.ndarray(), n: sg.i32):
+        for i in range(n):
+            a[i] = b[i] + c[i] * d[i]
+
+    @sg.kernel
+    def total(a: sg.types.ndarray()) -> sg.f32:
+        s = 0.0
+        for i in a:
+            s += a[i]
+        return s
+
+    arrays = [sg.ndarray(sg.f32, 1000) for _ in range(4)]
+    for k, array in enumerate(arrays):
+        array.fill(float(k))
+    start = time.perf_counter()
+    axpy(*arrays, 1000)
+    sg.sync()
+    print(f"   first call {1e3 * (time.perf_counter() - start):.1f} ms")
+    assert total(arrays[0]) == 7000.0
+
+    def many():
+        for _ in range(100):
+            axpy(*arrays, 1000)
+
+    def call_and_sync():
+        axpy(*arrays, 1000)
+        sg.sync()
+
+    values = []
+    for _ in range(50):
+        sg.sync()
+        values.append(best(many, 1)[0] / 100)
+    print(f"   launch, 4 ndarrays: {1e6 * min(values):.2f} us (median {1e6 * sorted(values)[25]:.2f}); launch and sync "
+          "{:.2f} us (median {:.2f})".format(*(1e6 * v for v in best(call_and_sync, 1000))))  # fmt: skip
+    print("   a sum returned: {:.2f} us (median {:.2f})".format(*(1e6 * v for v in best(lambda: total(arrays[0]), 1000))))
+    print("   ", "\n    ".join(total.asm().splitlines()[:3]))
+    sg.reset()
+
+
+def torch_tensors(device, memory):
+    """Kernels on torch's CUDA tensors: no copy, no wait, in order with torch's streams."""
+    import torch
+
+    import spirograd as sg
+
+    sg.init(arch=sg.cuda)
+
+    @sg.kernel
+    def add(y: sg.types.ndarray(), x: sg.types.ndarray(), k: sg.f32):
+        for i in x:
+            y[i] += x[i] * k
+
+    n = 1 << 22
+    x, y = torch.ones(n, device="cuda"), torch.zeros(n, device="cuda")
+    add(y, x, 1.0)
+    inside = sg.lang.context.session().device
+    waits = inside.waits
+    side = torch.cuda.Stream()
+    for step in range(300):
+        x.fill_(float(step))  # on torch's stream: the launch must see it
+        add(y, x, 1.0)
+        y.sub_(x)  # torch must see the launch
+        with torch.cuda.stream(side):
+            side.wait_stream(torch.cuda.default_stream())
+            z = torch.full((n,), 2.0, device="cuda")
+            add(z, x, 1.0)
+            assert step % 50 or float(z[7]) == 2.0 + step
+        torch.cuda.default_stream().wait_stream(side)
+        del z  # torch may use its memory again at once
+    assert inside.waits == waits
+    assert torch.equal(y, torch.ones_like(y)), y[:8]
+    strided = torch.zeros(100, 2, device="cuda")[:, 0]
+    add(strided, torch.ones(100, device="cuda"), 3.0)
+    assert torch.equal(strided, torch.full((100,), 3.0, device="cuda"))
+
+    @sg.kernel
+    def square(x: sg.types.ndarray(needs_grad=True), y: sg.types.ndarray(needs_grad=True)):
+        for i in x:
+            y[i] = x[i] * x[i]
+
+    f = sg.ad.torch_function(square, {"y": "x"})
+    t = torch.arange(1000, dtype=torch.float32, device="cuda", requires_grad=True)
+    f(t).sum().backward()
+    assert torch.equal(t.grad, 2 * t.detach())
+    waits = inside.waits
+    t.grad = None
+    out = f(t)
+    out.sum().backward()
+    print("   waits in torch_function, forward and backward:", inside.waits - waits)
+    small = [torch.ones(1000, device="cuda") for _ in range(2)]
+
+    def many():
+        for _ in range(100):
+            add(*small, 1.0)
+
+    values = []
+    for _ in range(30):
+        torch.cuda.synchronize()
+        values.append(best(many, 1)[0] / 100)
+    print(f"   launch, 2 torch tensors: {1e6 * min(values):.2f} us (median {1e6 * sorted(values)[15]:.2f})")
+    kept = inside.waits, len(inside._transfers._chunks)
+    f, g = sg.field(sg.f32, shape=(50, 20)), sg.Vector.field(3, sg.f32, shape=64)
+    values = torch.rand(50, 20, device="cuda")
+    f.from_torch(values)
+    values.zero_()
+    back = f.to_torch(device="cuda")
+    f.fill(0)
+    g.from_torch(torch.ones(64, 3, device="cuda"))
+    assert back.is_cuda and float(g.to_torch(device="cuda").sum()) == 192
+    assert (inside.waits, len(inside._transfers._chunks)) == kept, "no wait, no transfer"
+    assert back.abs().sum() > 0 and f.to_numpy().sum() == 0
+    try:
+        import cupy
+
+        c = cupy.ones(1000, cupy.float32)
+        add(c, c, 2.0)
+        assert float(c.sum()) == 3000
+        print("   cupy: ok")
+    except ImportError:
+        print("   no cupy")
+    sg.reset()
+
+
 RECOVERY = """
 import sys
 sys.path[:0] = [{root!r}, {tests!r}]
@@ -365,7 +576,8 @@ def main() -> None:
     print(f"opened in {1e3 * (time.perf_counter() - start):.0f} ms:", device.info, device.caps)
     memory = Memory(device)
     steps = (
-        saxpy, kernels, fills_and_copies, machine_code, stress, memory_limits, times, bandwidth, forked, recovery, beside_torch, workers,
+        saxpy, kernels, fills_and_copies, machine_code, stress, memory_limits, times, bandwidth, forked, graphs, sessions, recovery,
+        beside_torch, torch_tensors, workers,
     )  # fmt: skip
     for step in steps:
         start = time.perf_counter()

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Folders of tests that use a device.
 TESTS = [f"tests/{name}" for name in ("backend", "grad", "unit/runtime", "spirv", "compat", "errors", "fuzz", "examples")]
 LAYERED = ["tests/unit/runtime", "tests/backend/test_types.py"]  # the part that also runs under the validation layer
+ARCHS = ("cuda", "vulkan", "wgpu", "metal")
 SHOWN = 40  # lines of the log of a step that failed
 # Benchmarks that the report puts on top.
 HEADLINES = ("launch: 2 ndarrays, scalar", "mpm88 step", "chain 1M x 64", "chain 1M x 64, gradient", "mpm88 64 steps, gradient")
@@ -177,9 +178,9 @@ def report(done: list[Step], out: Path, seconds: float) -> str:
 
 
 def main() -> int:
-    names = [step.name for step in steps(["vulkan", "wgpu"], Path())]
+    names = [step.name for step in steps(["cuda", "vulkan", "wgpu"], Path())]
     parser = argparse.ArgumentParser(prog="ci/gpu", description=__doc__)
-    parser.add_argument("--archs", nargs="+", choices=("vulkan", "wgpu", "metal"), default=["vulkan", "wgpu"], help="back ends to use")
+    parser.add_argument("--archs", nargs="+", choices=ARCHS, default=["cuda", "vulkan", "wgpu"], help="back ends to use")
     parser.add_argument("--steps", nargs="+", metavar="STEP", help=f"only these; there are {', '.join(names)}")
     parser.add_argument("--out", type=Path, default=Path("out/gpu"), help="folder of the report and the logs")
     options = parser.parse_args()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import random
 from collections.abc import Callable, Hashable
@@ -22,9 +23,10 @@ from spirograd.config import Config
 from spirograd.dumps import Compilation, listeners, with_overrides, write_stages
 from spirograd.ir import nodes
 from spirograd.lang.context import LanguageOptions
-from spirograd.runtime.allocations import Memory
+from spirograd.lang.data.device_arrays import DeviceArray, device_array, is_torch
+from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.cache import Cache
-from spirograd.runtime.device import Assembler
+from spirograd.runtime.device import Assembler, SharesMemory
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
 from spirograd.runtime.loader import open_device
 
@@ -37,6 +39,9 @@ class Session:
         self.arch = config.arch
         limit = int(config.device_memory_GB * 2**30) if config.device_memory_GB else None
         self.device = open_device(config.arch, debug=config.debug, max_threads=config.cpu_max_num_threads, device_memory_bytes=limit)
+        # What only some devices do; asked once, for such a question takes microseconds.
+        self.assembler = self.device if isinstance(self.device, Assembler) else None
+        self.sharing = self.device if isinstance(self.device, SharesMemory) else None
         self.memory = Memory(self.device)
         seed = config.random_seed if config.random_seed >= 0 else random.SystemRandom().getrandbits(32)
         budget = int(config.ad_memory_GB * 2**30) if config.ad_memory_GB else None
@@ -91,8 +96,8 @@ class Session:
         if found is not None:
             return found
         compiled = compile_kernel(kernel, self.device.caps, options, key)
-        if isinstance(self.device, Assembler):
-            compiled = self.device.assemble(compiled)
+        if self.assembler is not None:
+            compiled = self.assembler.assemble(compiled)
         self.compiled += 1
         self.cache.put(key, compiled)
         return compiled
@@ -100,8 +105,8 @@ class Session:
     def stages(self, kernel: nodes.Kernel) -> dict[str, Any]:
         """All stages of compiling ``kernel`` for this device."""
         compiled = compile_kernel(kernel, self.device.caps, replace(self.compile_options, keep_stages=True))
-        if isinstance(self.device, Assembler):
-            compiled.stages["kernel.usage"] = self.device.usage(compiled)
+        if self.assembler is not None:
+            compiled.stages["kernel.usage"] = self.assembler.usage(compiled)
         return compiled.stages
 
     # --- launching -------------------------------------------------------------------------------------------------------
@@ -154,6 +159,7 @@ class Transfers:
         self.gradients = gradients
         self.pending: list[tuple[int, Callable[[], None]]] = []
         self._copies: dict[Any, Any] = {}
+        self._streams: set[int] = set()  # of other libraries whose memory the launch uses
 
     def bind(self, value: Any, element_shape: tuple[int, ...], index: int, label: str) -> ArrayBinding:
         """The binding of an array that is flat argument ``index``; errors call it ``label``."""
@@ -174,6 +180,11 @@ class Transfers:
 
     def _bind(self, value: Any, element_shape: tuple[int, ...], label: str) -> tuple[ArrayBinding, Callable[[], None] | None]:
         """How a launch sees an array, and what to run after a launch that writes to it."""
+        found = device_array(value)
+        if found is not None:
+            bound = self._bind_in_place(value, found, element_shape, label)
+            if bound is not None:
+                return bound
         array, write_back = _host_array(value)
         shape = array.shape[: array.ndim - len(element_shape)]
         direct = self._direct(array)
@@ -181,6 +192,37 @@ class Transfers:
             allocation = self._copy(array)
             return ArrayBinding(allocation.address, shape, 0, 0, allocation), self._copy_back(allocation, array, write_back, label)
         return ArrayBinding(direct.address, shape), write_back
+
+    def _bind_in_place(
+        self, value: Any, found: DeviceArray, element_shape: tuple[int, ...], label: str
+    ) -> tuple[ArrayBinding, Callable[[], None] | None] | None:
+        """As `_bind`, for an array in memory of a GPU; None if it is not the one of the session. The launch comes after what its library
+        was asked to do so far, and before what it is asked to do next; nothing waits."""
+        device, sharing = self.session.device, self.session.sharing
+        if sharing is None:
+            return None
+        whole, write_back = value, None
+        if not found.contiguous:
+            if not is_torch(value):
+                problem = f"{label}: its elements do not lie one after the other"
+                raise SpirogradRuntimeTypeError(render(problem, None, "pass a contiguous copy"))
+            whole = value.detach().contiguous()
+            write_back = functools.partial(value.detach().copy_, whole)
+            found = device_array(whole) or found
+        buffer = sharing.adopt(found.address, found.nbytes)
+        if buffer is None:
+            return None
+        allocation = Allocation(device, buffer, found.nbytes, whole)
+        allocation.shared.add("")  # others write there, too
+        if found.stream is not None:
+            sharing.follow(found.stream)
+            self._streams.add(found.stream)
+        if not found.writable:  # whether the kernel writes is known only after its launch
+            copy = self.session.memory.allocate(max(found.nbytes, 1))
+            copy.copy_from(allocation, found.nbytes)
+            allocation, write_back = copy, functools.partial(_refuse_write, label)
+        shape = tuple(value.shape)
+        return ArrayBinding(allocation.address, shape[: len(shape) - len(element_shape)], 0, 0, allocation), write_back
 
     def _copy(self, array: Any) -> Any:
         """The array in device memory. One that is passed twice is one array in the kernel, too."""
@@ -220,10 +262,18 @@ class Transfers:
         return run
 
     def finish(self, written: set[int]) -> None:
-        """Copy back what the kernel wrote."""
+        """After the launch: other libraries go on after it, and what the kernel wrote is copied back."""
+        if self.session.sharing is not None:
+            for stream in self._streams:
+                self.session.sharing.precede(stream)
         for index, run in self.pending:
             if index in written:
                 run()
+
+
+def _refuse_write(label: str) -> None:
+    problem = f"{label}: the kernel writes to this array, which is read-only"
+    raise SpirogradRuntimeTypeError(render(problem, None, "pass a copy"))
 
 
 def _bytes(array: Any) -> memoryview:
@@ -235,6 +285,9 @@ def _host_array(value: Any) -> tuple[Any, Callable[[], None] | None]:
     """A NumPy array over the memory of ``value`` if the host can address it, else a copy and what writes it back."""
     if isinstance(value, np.ndarray):
         return value, None
+    if not is_torch(value):
+        problem = f"an array of {type(value).__module__.partition('.')[0]} lies in memory that this back end does not use in place"
+        raise SpirogradRuntimeTypeError(render(problem, None, "use `init(arch=sg.cuda)` on its device, or pass a NumPy array"))
     tensor = value.detach()
     if tensor.device.type == "cpu":
         return tensor.numpy(), None

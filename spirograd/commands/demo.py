@@ -20,12 +20,13 @@ HELP = "simulate a fluid, compare all back ends, draw a picture"
 
 _NEEDS = ("rich", "matplotlib")
 _PANELS = 4
-_SHADERS = ("vulkan", "wgpu", "metal")
+# Back ends, and what a dump of their kernels has.
+_DUMPED = {"cuda": "PTX, LLVM IR and IR", **dict.fromkeys(("vulkan", "wgpu", "metal"), "shaders (.spv, .spvasm) and IR")}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Back end, length, size, folder."""
-    parser.add_argument("--arch", choices=("cpu", *_SHADERS), help="back end for the simulation (default: the best one found)")
+    parser.add_argument("--arch", choices=("cpu", *_DUMPED), help="back end for the simulation (default: the best one found)")
     parser.add_argument("--steps", type=_positive, default=2400, help="steps of the simulation (default: %(default)s)")
     parser.add_argument("--particles", type=_positive, default=8192, help="particles (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("spirograd_demo"), metavar="DIR", help="output folder (default: %(default)s)")
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"The demo needs {' and '.join(missing)}: pip install \"spirograd[demo]\"")
         return 1
     console = importlib.import_module("rich.console").Console()
-    present: list[str] = [arch for arch in ("cpu", *_SHADERS, "interpreter") if arch in sg.available_archs()]
+    present: list[str] = [arch for arch in ("cpu", *_DUMPED, "interpreter") if arch in sg.available_archs()]
     if args.arch is not None and args.arch not in present:
         raise SpirogradRuntimeError(f"the back end {args.arch} cannot be used here; `spirograd doctor` says why")
     with console.status(f"Comparing {', '.join(present)} ..."):
@@ -63,8 +64,7 @@ def run(args: argparse.Namespace) -> int:
     console.print(_times(runs, arch, args, seconds))
     console.print(f"Picture: {picture}")
     for folder in folders:
-        kinds = "shaders (.spv, .spvasm) and IR" if folder.name in _SHADERS else "LLVM IR, assembly and IR"
-        console.print(f"Dumps: {folder}: {kinds}")
+        console.print(f"Dumps: {folder}: {_DUMPED.get(folder.name, 'LLVM IR, assembly and IR')}")
     wrong = [run.arch for run in runs if not run.agrees]
     if wrong:
         console.print(f"[bold red]{', '.join(wrong)} disagrees[/bold red] by more than {compare.TOLERANCE:g} box lengths")

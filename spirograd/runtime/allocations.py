@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
-from spirograd.runtime.device import Buffer, Device, Fetch
+from spirograd.runtime.device import Buffer, Device, Fetch, SharesMemory
 
 # One clock for all allocations: taking the next tick is atomic, so that two threads can never write the same generation.
 tick = itertools.count(1).__next__
@@ -122,6 +122,11 @@ class Allocation:
             return None
         self.share()
         return int(np.frombuffer(view, np.uint8).ctypes.data)
+
+    @property
+    def shared_gpu(self) -> int | None:
+        """The number of the GPU in whose memory it lies, if other libraries of the process use that too, else None."""
+        return self.device.ordinal if isinstance(self.device, SharesMemory) and not self.freed else None
 
     @property
     def freed(self) -> bool:

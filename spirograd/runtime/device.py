@@ -118,3 +118,23 @@ class Assembler(Protocol):
 
     def usage(self, kernel: CompiledKernel) -> str:
         """What each task of ``kernel`` takes on this device, one line each: registers, what was spilled, shared memory."""
+
+
+@runtime_checkable
+class SharesMemory(Protocol):
+    """A device whose kernels use memory that other libraries of the process allocated on it, in order with the work of these libraries.
+
+    ``ordinal``: the number of the device, as all libraries have it. ``stream``: the handle of a stream of the driver, which another library
+    gives its work to.
+    """
+
+    ordinal: int
+
+    def adopt(self, address: int, nbytes: int) -> Buffer | None:
+        """The memory as a buffer, which the caller keeps alive and nobody frees; None if it lies elsewhere than on this device."""
+
+    def follow(self, stream: int) -> None:
+        """Do the work from now on after what ``stream`` was given so far. Does not wait."""
+
+    def precede(self, stream: int) -> None:
+        """Have ``stream`` do what it is given from now on after the work so far. Does not wait."""

@@ -11,7 +11,7 @@ import numpy as np
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError
 from spirograd.lang import context, ops, scalar
-from spirograd.lang.data import shadows, transfer
+from spirograd.lang.data import device_arrays, shadows, transfer
 from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.scalar_field import BuildElement, converted, element_index, exported, matching, shared_array
 from spirograd.lang.data.transfer import Array, HostView
@@ -223,11 +223,13 @@ class Ndarray(HostScope):
 
     def to_torch(self, device: Any = None, *, copy: bool = True) -> Any:
         """The contents as a torch tensor on ``device`` (the CPU by default)."""
-        return transfer.to_torch(self.to_numpy(copy=copy), device)
+        made = device_arrays.copy_to_torch(self.allocation, self.view, device) if copy else None
+        return transfer.to_torch(self.to_numpy(copy=copy), device) if made is None else made
 
     def from_torch(self, tensor: Any) -> None:
         """Set the contents from a torch tensor on any device."""
-        self.from_numpy(transfer.from_torch(tensor))
+        if not device_arrays.copy_from_torch(self.allocation, self.view, tensor, lambda: shadows.host_write(self)):
+            self.from_numpy(transfer.from_torch(tensor))
 
     def __dlpack__(self, **options: Any) -> Any:
         return exported(self.allocation, self.view).__dlpack__(**options)

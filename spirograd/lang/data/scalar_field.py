@@ -25,7 +25,7 @@ from spirograd.base.wording import counted
 from spirograd.ir.addresses import NUMBERS, cell_offset
 from spirograd.ir.nodes import FieldRef, Layout
 from spirograd.lang import ops, scalar
-from spirograd.lang.data import shadows, transfer
+from spirograd.lang.data import device_arrays, shadows, transfer
 from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.index_space import IndexSpace
 from spirograd.lang.data.layout import Digit, terms_of
@@ -432,11 +432,13 @@ class ScalarField(Field):
 
     def to_torch(self, device: Any = None, *, copy: bool = True) -> Any:
         """The contents as a torch tensor on ``device`` (the CPU by default)."""
-        return transfer.to_torch(self.to_numpy(copy=copy), device)
+        made = device_arrays.copy_to_torch(self.tree.allocation, self.view, device) if copy else None
+        return transfer.to_torch(self.to_numpy(copy=copy), device) if made is None else made
 
     def from_torch(self, tensor: Any) -> None:
         """Set the contents from a torch tensor on any device."""
-        self.from_numpy(transfer.from_torch(tensor))
+        if not device_arrays.copy_from_torch(self.tree.allocation, self.view, tensor, lambda: shadows.host_write(self)):
+            self.from_numpy(transfer.from_torch(tensor))
 
     def __dlpack__(self, **options: Any) -> Any:
         return exported(self.tree.allocation, self.view).__dlpack__(**options)

@@ -16,6 +16,7 @@ from spirograd.ir.nodes import ArrayArg
 from spirograd.lang import ops, scalar
 from spirograd.lang.annotations import FunctionArgument, MatrixType, NdarrayType
 from spirograd.lang.context import LanguageOptions
+from spirograd.lang.data.device_arrays import is_torch
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.tensor import Tensor
 from spirograd.lang.frontend.array_proxy import array_decl, is_wide
@@ -318,8 +319,8 @@ class DataclassParameter(Parameter):
 
 
 def is_external(value: Any) -> bool:
-    """Whether ``value`` is a NumPy array or a torch tensor."""
-    return isinstance(value, np.ndarray) or (type(value).__module__.startswith("torch") and hasattr(value, "data_ptr"))
+    """Whether ``value`` is a NumPy array, a torch tensor, or another array in memory of a GPU."""
+    return isinstance(value, np.ndarray) or is_torch(value) or hasattr(value, "__cuda_array_interface__")
 
 
 def _element_type(array: Any) -> DType | None:

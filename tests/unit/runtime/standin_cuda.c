@@ -204,6 +204,13 @@ R cuStreamCreate(void **stream, u32 flags) { ENTER(); CONTEXT(); *stream = &stre
 #define DESTROY(statement) pthread_mutex_lock(&lock); R result = count(__func__); statement; pthread_mutex_unlock(&lock); return result
 R cuStreamDestroy_v2(void *stream) { DESTROY(live_streams--); }
 R cuStreamQuery(void *stream) { ENTER(); CONTEXT(); if (stream != &streams[0]) FAIL(BAD_HANDLE); result = progress(queued); LEAVE(); }
+R cuStreamWaitEvent(void *stream, Event *event, u32 flags) { ENTER(); CONTEXT(); if (!event->live) FAIL(BAD_HANDLE); LEAVE(); }
+R cuPointerGetAttribute(int *value, int attribute, u64 address) {
+  ENTER();
+  if (attribute != 9 || address < OFFSET) FAIL(INVALID_VALUE);
+  *value = 0;
+  LEAVE();
+}
 R cuEventCreate(void **event, u32 flags) {
   ENTER(); CONTEXT();
   events[event_count] = (Event){1, 0};

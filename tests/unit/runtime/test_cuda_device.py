@@ -22,7 +22,7 @@ from spirograd.commands import doctor
 from spirograd.lang import context
 from spirograd.runtime import loader
 from spirograd.runtime.allocations import Memory
-from spirograd.runtime.devices.cuda import driver, transfer
+from spirograd.runtime.devices.cuda import driver, stream, transfer
 from spirograd.runtime.launcher import Launcher
 
 
@@ -668,3 +668,78 @@ def test_threads_do_not_keep_the_context_of_a_second_device(open_cuda, standin, 
     a = memory.allocate(4)
     plan.launch([None, 5, 1], [None] * 3, {0: a})
     assert read(a)[0] == 5 and standin.depth == 0
+
+
+class Elsewhere:
+    """An array of another library: memory of the device, and a stream of its own."""
+
+    def __init__(self, allocation, shape, dtype, stream, readonly=False, strides=None):
+        self.shape, self.dtype = shape, np.dtype(dtype)
+        self.__cuda_array_interface__ = {
+            "version": 3,
+            "data": (allocation.address, readonly),
+            "shape": shape,
+            "typestr": self.dtype.str,
+            "strides": strides,
+            "stream": stream,
+        }
+        self.allocation = allocation
+
+
+def test_arrays_of_other_libraries_are_used_in_place(session):
+    memory = Memory(context.session().device)
+
+    @sg.kernel
+    def add(a: sg.types.ndarray(sg.f32, 2), b: sg.types.ndarray(sg.f32, 2)):
+        for i, j in a:
+            a[i, j] += b[i, j]
+
+    a, b = (Elsewhere(memory.allocate(4 * 35), (5, 7), np.float32, stream) for stream in (7, None))
+    add(a, b)
+    sg.sync()
+    counted = ("cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemcpyDtoDAsync_v2", "cuStreamQuery", "cuMemAllocFromPoolAsync")
+    before = {name: session.calls(name) for name in counted}
+    waits, ordered = context.session().device.waits, session.calls("cuStreamWaitEvent")
+    add(a, b)
+    assert {name: session.calls(name) for name in counted} == before and context.session().device.waits == waits
+    assert session.calls("cuStreamWaitEvent") == ordered + 2, "after what stream 7 has, before what it gets"
+    block = session.launches[-1].block
+    assert struct.pack("<Q", a.allocation.address) in block and struct.pack("<Q", b.allocation.address) in block
+    frees = session.calls("cuMemFreeAsync")
+    gc.collect()
+    sg.sync()
+    assert session.calls("cuMemFreeAsync") == frees, "their library frees them"
+    with pytest.raises(sg.SpirogradRuntimeError, match=r"argument `a`.*read-only"):
+        add(Elsewhere(a.allocation, (5, 7), np.float32, 7, readonly=True), b)
+    with pytest.raises(sg.SpirogradRuntimeError, match=r"argument `b`.*one after the other"):
+        add(a, Elsewhere(b.allocation, (5, 7), np.float32, 7, strides=(4, 20)))
+    add(a, Elsewhere(b.allocation, (5, 7), np.float32, 7, strides=(28, 4)))
+    add(Elsewhere(a.allocation, (0, 7), np.float32, 7), Elsewhere(b.allocation, (0, 7), np.float32, 7))
+
+
+def test_arrays_on_a_device_need_that_back_end(standin, open_cuda):
+    a = Elsewhere(Memory(open_cuda()).allocate(4), (1,), np.float32, None)
+    sg.init(arch=sg.cpu)
+
+    @sg.kernel
+    def one(a: sg.types.ndarray(sg.f32, 1)):
+        a[0] = 1
+
+    with pytest.raises(sg.SpirogradRuntimeError, match=r"(?s)in memory that this back end does not use in place.*arch=sg\.cuda"):
+        one(a)
+    sg.reset()
+
+
+def test_long_waits(open_cuda, standin, monkeypatch):
+    """Waits that outlast the first queries."""
+    monkeypatch.setattr(stream, "_QUERIES", 1)
+    cuda = open_cuda()
+    a = Memory(cuda).allocate(4)
+    plan = Launcher(cuda, Memory(cuda)).prepare(compiled("count"))
+    for _ in range(20):
+        plan.launch([None, 1, 1], [None] * 3, {0: a})
+    assert a.fetch(0, 4).wait() == struct.pack("<I", 20)
+    assert read(a)[0] == 20
+    plan.launch([None, 1, 1], [None] * 3, {0: a})
+    cuda.synchronize()
+    assert standin.pending == 0

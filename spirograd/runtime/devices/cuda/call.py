@@ -18,7 +18,7 @@ from spirograd.base.options import CompileOptions
 from spirograd.llvmgen.toolchain import Library, compile_module, host_caps, link
 from spirograd.runtime.devices.cuda.driver import NOT_READY, Driver
 
-_LAUNCH, _ENTER, _SPIN = "sg_cuda_launch", "sg_cuda_enter", "sg_cuda_spin"
+_LAUNCH, _ENTER, _WAIT = "sg_cuda_launch", "sg_cuda_enter", "sg_cuda_wait"
 _PYTHON_API = (
     "PyBytes_AsString",
     "PyBytes_Size",
@@ -30,7 +30,7 @@ _PYTHON_API = (
     "PyEval_SaveThread",
     "PyEval_RestoreThread",
 )
-_METH_FASTCALL, _METH_NOARGS = 0x80, 0x4
+_METH_FASTCALL, _METH_NOARGS, _METH_O = 0x80, 0x4, 0x8
 PUSHED = 1  # the context is to be popped again
 _compile_lock = threading.Lock()
 
@@ -233,7 +233,23 @@ define ptr @{_ENTER}(ptr %self, ptr %none) nounwind {{
   ret ptr %object
 }}
 
-define i32 @{_SPIN}(ptr %query, ptr %handle, ptr %context, i64 %times) nounwind {{
+define ptr @{_WAIT}(ptr %self, ptr %handle.object) nounwind {{
+  %handle = call ptr @PyLong_AsVoidPtr(ptr %handle.object)
+  %words = call ptr @PyLong_AsVoidPtr(ptr %self)
+  %context.at = getelementptr ptr, ptr %words, i64 1
+  %times.at = getelementptr i64, ptr %words, i64 2
+  %query = load ptr, ptr %words
+  %context = load ptr, ptr %context.at
+  %times = load i64, ptr %times.at
+  %thread = call ptr @PyEval_SaveThread()
+  %code = call i32 @sg_spin(ptr %query, ptr %handle, ptr %context, i64 %times)
+  call void @PyEval_RestoreThread(ptr %thread)
+  %wide = sext i32 %code to i64
+  %object = call ptr @PyLong_FromLong(i64 %wide)
+  ret ptr %object
+}}
+
+define internal i32 @sg_spin(ptr %query, ptr %handle, ptr %context, i64 %times) nounwind {{
   %entered = call i32 @sg_enter(ptr %context)
   %refused = icmp slt i32 %entered, 0
   br i1 %refused, label %error, label %each
@@ -262,14 +278,12 @@ class _MethodDef(ctypes.Structure):
 
 @dataclass(slots=True, eq=False)
 class CallCode:
-    """The compiled functions for one driver.
+    """The compiled functions for ``driver``, as Python calls them; see `launcher`, `enterer` and `waiter`."""
 
-    ``spin(query function, handle, context, times)`` queries an event or a stream until it is done, at most ``times`` times, and gives the
-    last code."""
-
+    driver: Driver
     launch: _MethodDef
     enter: _MethodDef
-    spin: Any
+    wait: _MethodDef
     library: Library
 
 
@@ -277,11 +291,11 @@ class CallCode:
 def _compiled(driver: Driver, stays: bool) -> CallCode:
     code = compile_module(_TEXT.replace("STAYS", str(stays).lower()), host_caps(), CompileOptions(opt_level=1))
     imports = {name: ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0 for name in _PYTHON_API}
-    library = link(code.object, (_LAUNCH, _ENTER, _SPIN), {**imports, **driver.addresses, "sg_none": id(None)})
+    library = link(code.object, (_LAUNCH, _ENTER, _WAIT), {**imports, **driver.addresses, "sg_none": id(None)})
     launch = _MethodDef(b"launch", library.addresses[_LAUNCH], _METH_FASTCALL, None)
     enter = _MethodDef(b"enter", library.addresses[_ENTER], _METH_NOARGS, None)
-    spin = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(library.addresses[_SPIN])
-    return CallCode(launch, enter, spin, library)
+    wait = _MethodDef(b"wait", library.addresses[_WAIT], _METH_O, None)
+    return CallCode(driver, launch, enter, wait, library)
 
 
 def compiled(driver: Driver, stays: bool) -> CallCode:
@@ -320,6 +334,13 @@ def enterer(code: CallCode, context: int) -> Callable[[], int]:
     It gives PUSHED if that is to be popped, 0 if not, or an error code, negated.
     """
     return cast("Callable[[], int]", _builtin(code.enter, context))
+
+
+def waiter(code: CallCode, query: str, context: int, times: int) -> tuple[Callable[[int], int], Any]:
+    """A built-in function `(handle)` that queries a stream or an event with the driver's function ``query`` until it is done, at most
+    ``times`` times, and gives the last code; and the memory that must live as long as it."""
+    memory = (ctypes.c_uint64 * 3)(code.driver.addresses[query], context, times)
+    return _builtin(code.wait, ctypes.addressof(memory)), memory
 
 
 def _builtin(entry: _MethodDef, address: int) -> Any:

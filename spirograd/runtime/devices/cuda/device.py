@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Sequence
-from ctypes import byref, c_void_p
+from ctypes import byref, c_int, c_void_p
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, NoReturn
@@ -19,13 +19,16 @@ from spirograd.runtime.devices.cuda.call import Launch
 from spirograd.runtime.devices.cuda.driver import FORKED, Driver
 from spirograd.runtime.devices.cuda.features import PARAMETER_BYTES, Features
 from spirograd.runtime.devices.cuda.fetching import Cells
-from spirograd.runtime.devices.cuda.memory import Memory, Pool
+from spirograd.runtime.devices.cuda.memory import Foreign, Memory, Pool
 from spirograd.runtime.devices.cuda.stream import Stream
 from spirograd.runtime.devices.cuda.transfer import Transfers
 from spirograd.runtime.devices.deletion import COLLECT_AT, DeletionQueue
 from spirograd.runtime.devices.grid import grid_limits
 from spirograd.runtime.devices.open_devices import OpenDevices
 from spirograd.runtime.devices.streamed import DeviceLost, StreamedDevice, Turn
+
+_DEVICE_OF_POINTER = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+_SOMEWHERE = 256  # the address of an array of other libraries that has no elements, and none of its own
 
 
 class Executable:
@@ -85,16 +88,18 @@ class CudaDevice(StreamedDevice):
         self.info, self.caps = features.info, features.caps
         self._driver = driver
         self._handle = features.handle
+        self.ordinal = features.ordinal
         self._processors = features.processors
         self._modules: set[int] = set()
         self._unloads = DeletionQueue(self._unload)  # of modules, when the device is idle: unloading waits for kernels
         self._context = driver.context(self._handle)
         self._code = call.compiled(driver, stays=features.ordinal == 0)
-        self._enter = call.enterer(self._code, self._context.value or 0)
+        self._enter = call.enterer(self._code, self._context)
         self._device = self._context
         try:
             with self._turn:
-                self._stream = Stream(driver, self._context, self._code.spin)
+                self._stream = Stream(self._code, self._context)
+                self._between = self._stream.event()  # recorded on one stream, for another one to wait for
                 self._pool = Pool(self._stream, features.ordinal, features.total, cap)
                 self._cells = Cells(self._stream)
                 self._transfers: Transfers = Transfers(self._stream, self._cells)
@@ -115,8 +120,30 @@ class CudaDevice(StreamedDevice):
         super()._reclaim()
         self._pool.trim()
 
-    def _delete(self, thing: Memory) -> None:
-        self._pool.give(thing)
+    def _delete(self, thing: Memory | Foreign) -> None:
+        if isinstance(thing, Memory):
+            self._pool.give(thing)
+
+    # --- memory of other libraries ---
+
+    def adopt(self, address: int, nbytes: int) -> Buffer | None:
+        """See `SharesMemory.adopt`."""
+        with self._turn:
+            ordinal = c_int(-1)
+            known = not self._driver.pointer_attribute(byref(ordinal), _DEVICE_OF_POINTER, address)
+        if nbytes and not (known and ordinal.value == self.ordinal):
+            return None
+        return Buffer(nbytes, address or _SOMEWHERE, Foreign(address, nbytes))
+
+    def follow(self, stream: int) -> None:
+        """See `SharesMemory.follow`."""
+        with self._turn:
+            self._stream.order(stream, self._stream.handle, self._between)
+
+    def precede(self, stream: int) -> None:
+        """See `SharesMemory.precede`."""
+        with self._turn:
+            self._stream.order(self._stream.handle, stream, self._between)
 
     # --- kernels ---
 
@@ -147,7 +174,7 @@ class CudaDevice(StreamedDevice):
             finally:
                 self._modules.update(loaded)
         tasks = [call.LaunchTask(f, *self._grid(task, used)) for f, task, used in zip(functions, kernel.tasks, usage)]
-        run, kept = call.launcher(self._code, self._context.value or 0, self._stream.handle.value or 0, tasks)
+        run, kept = call.launcher(self._code, self._context, self._stream.handle, tasks)
         executable = Executable(kernel.name, run, kept, tuple(usage), kernel.args.size > PARAMETER_BYTES)
         weakref.finalize(executable, self._unloads.extend, loaded).atexit = False
         return executable
@@ -233,6 +260,8 @@ class CudaDevice(StreamedDevice):
         for module in self._modules:
             driver.module_unload(module)
         self._modules.clear()
+        if hasattr(self, "_between"):
+            driver.event_destroy(self._between)
         for part in ("_pool", "_stream"):
             if hasattr(self, part):
                 getattr(self, part).close()

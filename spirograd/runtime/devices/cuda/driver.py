@@ -44,11 +44,11 @@ _FUNCTIONS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "context_pop": ("cuCtxPopCurrent_v2", (_out,)),
     "stream_create": ("cuStreamCreate", (_out, c_uint)),
     "stream_destroy": ("cuStreamDestroy_v2", (_handle,)),
-    "stream_query": ("cuStreamQuery", (_handle,)),
+    "stream_wait": ("cuStreamWaitEvent", (_handle, _handle, c_uint)),
+    "pointer_attribute": ("cuPointerGetAttribute", (_out, c_int, _address)),
     "event_create": ("cuEventCreate", (_out, c_uint)),
     "event_destroy": ("cuEventDestroy_v2", (_handle,)),
     "event_record": ("cuEventRecord", (_handle, _handle)),
-    "event_query": ("cuEventQuery", (_handle,)),
     "pool_create": ("cuMemPoolCreate", (_out, c_void_p)),
     "pool_destroy": ("cuMemPoolDestroy", (_handle,)),
     "pool_set": ("cuMemPoolSetAttribute", (_handle, c_int, c_void_p)),
@@ -72,7 +72,15 @@ _FUNCTIONS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "link_destroy": ("cuLinkDestroy", (_handle,)),
 }
 # Functions that compiled code calls, so that only their addresses are wanted.
-_CALLED = ("cuLaunchKernel", "cuCtxGetCurrent", "cuCtxSetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2")
+_CALLED = (
+    "cuLaunchKernel",
+    "cuStreamQuery",
+    "cuEventQuery",
+    "cuCtxGetCurrent",
+    "cuCtxSetCurrent",
+    "cuCtxPushCurrent_v2",
+    "cuCtxPopCurrent_v2",
+)
 
 SUCCESS, NOT_INITIALIZED, NO_DEVICE, NOT_READY = 0, 3, 100, 600
 _OUT_OF_MEMORY = 2
@@ -92,7 +100,7 @@ class Driver:
             function = _symbol(library, symbol, path)
             function.argtypes, function.restype = arguments, c_int
             setattr(self, name, function)
-        self._contexts: dict[int, c_void_p] = {}
+        self._contexts: dict[int, int] = {}
         self.addresses = {symbol: ctypes.cast(_symbol(library, symbol, path), c_void_p).value or 0 for symbol in _CALLED}
 
     def __getattr__(self, name: str) -> Any:  # tells type checkers of the functions
@@ -121,12 +129,12 @@ class Driver:
         if code:
             raise SpirogradRuntimeError(f"CUDA: cannot {what}: {self.describe(code)}")
 
-    def context(self, handle: int) -> c_void_p:
+    def context(self, handle: int) -> int:
         """The primary context of a device. It is kept when a session ends: creating one takes up to a second."""
         if handle not in self._contexts:
             context = c_void_p()
             self.call("create a context", self.context_retain, ctypes.byref(context), handle)
-            self._contexts[handle] = context
+            self._contexts[handle] = context.value or 0
         return self._contexts[handle]
 
     def drop_context(self, handle: int) -> None:

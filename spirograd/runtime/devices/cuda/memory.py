@@ -39,6 +39,13 @@ class Memory(NamedTuple):
     nbytes: int
 
 
+class Foreign(NamedTuple):
+    """A range of device memory that another library allocated, and frees."""
+
+    address: int
+    nbytes: int
+
+
 class Pool:
     """Allocations of one device, ordered by ``stream``. Not thread safe: the device's lock guards it. ``used``: bytes handed out.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from ctypes import byref, c_void_p
-from typing import Any
 
-from spirograd.runtime.devices.cuda.driver import NOT_READY, Driver
+from spirograd.runtime.devices.cuda.call import CallCode, waiter
+from spirograd.runtime.devices.cuda.driver import NOT_READY
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: no waits for the stream that other code of the process uses by default
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
@@ -16,49 +17,61 @@ _NAP_SECONDS = 100e-6
 
 
 class Stream:
-    """A stream in ``context``, which must be current for all methods but `finish`, `wait` and `done`. The device's lock guards it."""
+    """A stream in ``context``, which must be current for all methods but `finish`, `wait` and `done`. The device's lock guards it. Streams
+    and events are the driver's handles."""
 
-    def __init__(self, driver: Driver, context: c_void_p, spin: Any) -> None:
-        self.driver = driver
-        self.context = context
-        self.handle = c_void_p()
-        self._spin = spin  # see `CallCode`
-        driver.call("create a stream", driver.stream_create, byref(self.handle), _NON_BLOCKING)
+    def __init__(self, code: CallCode, context: int) -> None:
+        self.driver = code.driver
+        self._query_stream, *stream_words = waiter(code, "cuStreamQuery", context, 1)
+        self._wait_stream, *long_stream_words = waiter(code, "cuStreamQuery", context, _QUERIES)
+        self._query_event, *event_words = waiter(code, "cuEventQuery", context, 1)
+        self._wait_event, *long_event_words = waiter(code, "cuEventQuery", context, _QUERIES)
+        self._kept = (stream_words, long_stream_words, event_words, long_event_words)
+        handle = c_void_p()
+        self.driver.call("create a stream", self.driver.stream_create, byref(handle), _NON_BLOCKING)
+        self.handle = handle.value or 0
 
-    def event(self) -> c_void_p:
-        """A new event, of the driver."""
+    def event(self) -> int:
+        """A new event."""
         event = c_void_p()
         self.driver.call("create an event", self.driver.event_create, byref(event), _NO_TIMING)
-        return event
+        return event.value or 0
 
-    def record(self, event: c_void_p) -> None:
+    def record(self, event: int) -> None:
         """Have ``event`` be done after all work so far."""
         self.driver.call("record an event", self.driver.event_record, event, self.handle)
 
-    def done(self, event: c_void_p) -> bool:
+    def order(self, first: int, then: int, event: int) -> None:
+        """Have the stream ``then`` do what it is given from now on after what ``first`` was given so far. ``event`` may be used again."""
+        self.driver.call("record an event", self.driver.event_record, event, first)
+        self.driver.call("order two streams", self.driver.stream_wait, then, event, 0)
+
+    def done(self, event: int) -> bool:
         """Whether an event is done. Raises what work before it ran into."""
-        code = self._spin(self.driver.event_query, event, self.context, 1)
+        code = self._query_event(event)
         if code not in (0, NOT_READY):
             self.driver.check(code, "query an event")
-        return bool(code == 0)
+        return code == 0
 
-    def wait(self, event: c_void_p) -> None:
+    def wait(self, event: int) -> None:
         """Wait until an event is done. Raises what work before it ran into."""
-        self._wait(self.driver.event_query, event)
+        code = self._wait_event(event)
+        if code:
+            self._go_on(code, self._query_event, event)
 
     def finish(self) -> None:
         """Wait until all work is done. Raises what it ran into."""
-        self._wait(self.driver.stream_query, self.handle)
+        code = self._wait_stream(self.handle)
+        if code:
+            self._go_on(code, self._query_stream, self.handle)
 
-    def _wait(self, query: Any, handle: c_void_p) -> None:
-        code = self._spin(query, handle, self.context, _QUERIES)
+    def _go_on(self, code: int, query: Callable[[int], int], handle: int) -> None:
         while code == NOT_READY:
             time.sleep(_NAP_SECONDS)
-            code = self._spin(query, handle, self.context, 1)
+            code = query(handle)
         if code:
             self.driver.check(code, "wait for the device")
 
     def close(self) -> None:
         """Destroy the stream, which must be idle."""
-        if self.handle.value:
-            self.driver.stream_destroy(self.handle)
+        self.driver.stream_destroy(self.handle)
