@@ -66,11 +66,16 @@ def _used(op: Op) -> Collection[Op]:
     return set(op.args).union(*[inner.live_ins for inner in op.regions]) if op.regions else op.args
 
 
+def _last_uses(region: Region) -> dict[Op, int]:
+    """By value, the number of the last operation of ``region`` that uses it."""
+    return {value: k for k, op in enumerate(region.ops) for value in _used(op)}
+
+
 def _crossing(region: Region) -> list[int | None]:
     """By cut before each operation, how many values cross; None where a value does that no function returns."""
     count = len(region.ops)
     values, refused = [0] * (count + 1), [0] * (count + 1)
-    last = {value: k for k, op in enumerate(region.ops) for value in _used(op)}
+    last = _last_uses(region)
     for k, op in enumerate(region.ops):
         if op in last and op.code not in REMADE:
             for counts in (values, *([] if _returnable(op) else [refused])):
@@ -95,22 +100,24 @@ class PartsEmitter(FunctionEmitter):
         bounds = self.parts.get(region)
         if bounds is None:
             return super().region(region)
-        used_later = _used_later(region, bounds)
-        for (start, end), later in zip(pairwise(bounds), used_later):
-            self._part(region.ops[start:end], later)
+        last = _last_uses(region)
+        for start, end in pairwise(bounds):
+            part = region.ops[start:end]
+            self._part(part, [op for op in part if last.get(op, -1) >= end])
         return [self.env[v] for v in region.results]
 
-    def _part(self, part: tuple[Op, ...], later: set[Op]) -> None:
-        """Emit a part: a call, or the operations themselves if there is a value that no function takes or returns."""
-        results = [op for op in part if op in later and op.code not in REMADE]
+    def _part(self, part: tuple[Op, ...], later: list[Op]) -> None:
+        """Emit a part: a call, or the operations themselves if there is a value that no function takes or returns. ``later``: those of its
+        operations whose results are used after it."""
+        results = [op for op in later if op.code not in REMADE]
         values = self._taken(part)
         if not all(map(_returnable, results)) or any(isinstance(v.type, tuple) for v in values):
             for op in part:
                 self.at(op.loc)
                 self.emit(op)
             return
-        for op in part:
-            if op in later and op.code in REMADE:
+        for op in later:
+            if op.code in REMADE:
                 self.emit(op)
         callee = PartsEmitter(self.module, self.handlers, self.function, self.parts)
         callee.last_uses = self.last_uses
@@ -165,13 +172,3 @@ class PartsEmitter(FunctionEmitter):
         head = f"define internal {kind} @{name}({', '.join([BLOCK_PARAMETER, *params])}) noinline nounwind"
         self.module.functions.append(f"{head} {{\n{callee.body_text()}\n}}\n")
         return kind, name
-
-
-def _used_later(region: Region, bounds: tuple[int, ...]) -> list[set[Op]]:
-    """By part of ``region``, the values that are used after it."""
-    used: set[Op] = set(region.results)
-    found = []
-    for start, end in reversed(list(pairwise(bounds))):
-        found.append(set(used))
-        used.update(*map(_used, region.ops[start:end]))
-    return found[::-1]
