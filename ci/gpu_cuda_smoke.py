@@ -454,6 +454,10 @@ def torch_tensors(device, memory):
     add(strided, torch.ones(100, device="cuda"), 3.0)
     assert torch.equal(strided, torch.full((100,), 3.0, device="cuda"))
 
+    shifted = torch.zeros(101, device="cuda")[1:]
+    add(shifted, torch.ones(103, device="cuda")[3:], 3.0)
+    assert torch.equal(shifted, torch.full((100,), 3.0, device="cuda")), "tensors that begin anywhere"
+
     @sg.kernel
     def square(x: sg.types.ndarray(needs_grad=True), y: sg.types.ndarray(needs_grad=True)):
         for i in x:

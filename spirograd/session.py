@@ -6,6 +6,7 @@ import contextlib
 import functools
 import math
 import random
+import sys
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,9 @@ from spirograd.runtime.cache import Cache
 from spirograd.runtime.device import Assembler, SharesMemory
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
 from spirograd.runtime.loader import open_device
+
+# Kernels may read and write so many bytes at once, from the first one of an array on.
+_FOREIGN_ALIGNMENT = 16
 
 
 class Session:
@@ -202,11 +206,12 @@ class Transfers:
         if sharing is None:
             return None
         whole, write_back = value, None
-        if not found.contiguous:
+        aligned = found.address % _FOREIGN_ALIGNMENT == 0
+        if not (found.contiguous and aligned):
             if not is_torch(value):
-                problem = f"{label}: its elements do not lie one after the other"
-                raise SpirogradRuntimeTypeError(render(problem, None, "pass a contiguous copy"))
-            whole = value.detach().contiguous()
+                reason = f"does not begin at a multiple of {_FOREIGN_ALIGNMENT} bytes" if found.contiguous else "is not contiguous"
+                raise SpirogradRuntimeTypeError(render(f"{label}: the array {reason}", None, "pass a contiguous copy"))
+            whole = value.detach().clone(memory_format=sys.modules["torch"].contiguous_format)
             write_back = functools.partial(value.detach().copy_, whole)
             found = device_array(whole) or found
         buffer = sharing.adopt(found.address, found.nbytes)

@@ -85,7 +85,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "arch" not in metafunc.fixturenames:
         return
     marker = metafunc.definition.get_closest_marker("archs")
-    names = marker.args if marker else needs.ARCHS
+    names = [name for name in marker.args if name not in needs.RARE or name in needs.ARCHS] if marker else needs.ARCHS
     given = [mark for mark in metafunc.definition.iter_markers("parametrize") if "arch" in re.split(r"\s*,\s*", str(mark.args[0]))]
     if not given:  # a test may also list its back ends itself
         metafunc.parametrize("arch", names, indirect=True)

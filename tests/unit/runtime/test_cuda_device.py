@@ -711,9 +711,13 @@ def test_arrays_of_other_libraries_are_used_in_place(session):
     assert session.calls("cuMemFreeAsync") == frees, "their library frees them"
     with pytest.raises(sg.SpirogradRuntimeError, match=r"argument `a`.*read-only"):
         add(Elsewhere(a.allocation, (5, 7), np.float32, 7, readonly=True), b)
-    with pytest.raises(sg.SpirogradRuntimeError, match=r"argument `b`.*one after the other"):
+    with pytest.raises(sg.SpirogradRuntimeError, match=r"argument `b`.*not contiguous"):
         add(a, Elsewhere(b.allocation, (5, 7), np.float32, 7, strides=(4, 20)))
     add(a, Elsewhere(b.allocation, (5, 7), np.float32, 7, strides=(28, 4)))
+    shifted = Elsewhere(b.allocation, (5, 7), np.float32, 7)
+    shifted.__cuda_array_interface__["data"] = (b.allocation.address + 4, False)
+    with pytest.raises(sg.SpirogradRuntimeError, match=r"argument `b`.*multiple of 16 bytes(?s:.*)contiguous copy"):
+        add(a, shifted)
     add(Elsewhere(a.allocation, (0, 7), np.float32, 7), Elsewhere(b.allocation, (0, 7), np.float32, 7))
 
 

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from spirograd.base.artifact import CompiledKernel, TaskInfo
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.runtime.device import Buffer
+from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.cuda import call, modules
 from spirograd.runtime.devices.cuda.call import Launch
@@ -190,6 +191,7 @@ class CudaDevice(StreamedDevice):
 
     def launch(self, executable: Executable, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
         """See `Device.launch`."""
+        interrupts.watch()
         try:
             with self._turn.lock:  # a turn, written out, which is faster; the context is the business of ``run``
                 if self._trouble:
@@ -207,6 +209,9 @@ class CudaDevice(StreamedDevice):
                     self._driver.check(code, f"launch kernel {executable.name}")
         except DeviceLost as error:
             self._lose(error)
+        finally:
+            if interrupts.pending.handler is not None:
+                interrupts.deliver()
 
     def _launch_by_address(self, executable: Executable, block: bytes | bytearray, counts: tuple[int | None, ...]) -> None:
         with self._turn:
@@ -221,6 +226,7 @@ class CudaDevice(StreamedDevice):
 
     def synchronize(self) -> None:
         """See `Device.synchronize`. Raises what a kernel ran into."""
+        interrupts.watch()
         try:
             with self._turn.lock:  # a turn, written out, as in `launch`
                 self._check()
@@ -232,6 +238,9 @@ class CudaDevice(StreamedDevice):
                         self._unloads.collect()
         except DeviceLost as error:
             self._lose(error)
+        finally:
+            if interrupts.pending.handler is not None:
+                interrupts.deliver()
 
     def _finish(self) -> None:
         self._stream.finish()

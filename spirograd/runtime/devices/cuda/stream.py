@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from ctypes import byref, c_void_p
 
+from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.cuda.call import CallCode, waiter
 from spirograd.runtime.devices.cuda.driver import NOT_READY
 
@@ -67,6 +68,7 @@ class Stream:
 
     def _go_on(self, code: int, query: Callable[[int], int], handle: int) -> None:
         while code == NOT_READY:
+            interrupts.deliver(inside=True)
             time.sleep(_NAP_SECONDS)
             code = query(handle)
         if code:
