@@ -83,9 +83,10 @@ class CudaDevice(StreamedDevice):
 
     api = "CUDA"
     open_devices = OpenDevices()
+    turn_type = ContextTurn
 
     def __init__(self, driver: Driver, features: Features, cap: int | None) -> None:
-        super().__init__(ContextTurn)
+        super().__init__()
         self.info, self.caps = features.info, features.caps
         self._driver = driver
         self._handle = features.handle
