@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from spirograd.analysis.effects import effects
-from spirograd.analysis.group_size import group_size
 from spirograd.analysis.sites import collect_sites
 from spirograd.analysis.sizes import size_of
 from spirograd.analysis.tapes import tapes_of
 from spirograd.analysis.temps import temp_offsets
+from spirograd.analysis.workgroups import group_size
 from spirograd.base.artifact import CompiledKernel, SpaceLimit, TaskInfo
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError
@@ -210,8 +210,8 @@ def _ptx(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKe
 
     text = emit_module(kernel, artifact.args, run.ctx.caps, run.ctx.options)
     code = compile_ptx(text, run.ctx.caps, run.ctx.options)
-    named = zip(_by_task(kernel, artifact), entry_names(kernel))
-    tasks = tuple(replace(info, entry=entry, binary=0) for info, entry in named)
+    named = zip(kernel.body.ops, _by_task(kernel, artifact), entry_names(kernel))
+    tasks = tuple(replace(info, entry=entry, binary=0, consecutive=op.attr.consecutive) for op, info, entry in named)
     if run.ctx.options.keep_stages:
         run.stages |= {"kernel.ll": text, "kernel.opt.ll": code.optimized_ir, "kernel.ptx": code.ptx}
     return replace(artifact, tasks=tasks, binaries=(code.ptx.encode(),))

@@ -102,7 +102,7 @@ def _control(op: Op) -> dict[Node, list[Node]]:
         return {}
     initial, yielded = op.args[FIXED[op.code] :], op.regions[-1].results
     flows: dict[Node, list[Node]] = {}
-    for region in op.regions:  # the condition of a `while` takes the carried values, too
+    for region in op.regions:  # the condition of a `while` takes the loop-carried values, too
         params = region.params[len(region.params) - len(initial) :]
         flows |= {p: [a, r] for p, a, r in zip(params, initial, yielded) if is_float(p.type)}
     return flows

@@ -23,19 +23,19 @@ def records(gradient: Kernel, sweep: Sweep) -> tuple[Record, ...]:
     """The tapes that are left in a gradient kernel, in order of appearance."""
     by_name = {tape.name: (value, sweep.loops[tape.capacity]) for tape, value in sweep.tapes.items()}
     segment = {tape.name: recording.segment for recording in sweep.recordings.values() for tape in recording.tapes}
-    rooms = extents(gradient, TempKind.CAPACITY)
+    capacities = extents(gradient, TempKind.CAPACITY)
     left = dict.fromkeys(op.attr for op in gradient.walk() if isinstance(op.attr, TapeRef))
     found = []
     for tape in left:
         value, loop = by_name[tape.name]
-        found.append(Record(tape, loop, _what(value), _why(gradient, tape), segment.get(tape.name, 1), rooms[tape.capacity]))
+        found.append(Record(tape, loop, _what(value), _why(gradient, tape), segment.get(tape.name, 1), capacities[tape.capacity]))
     return tuple(found)
 
 
 def _what(value: Op) -> str:
     t = value.type
     kind = f"vector of {t.n} {t.elem}" if isinstance(t, Vec) else str(t)
-    return f"`{value.attr}`, a carried {kind}," if value.attr else f"a carried {kind}"
+    return f"`{value.attr}`, a loop-carried {kind}," if value.attr else f"a loop-carried {kind}"
 
 
 def _why(gradient: Kernel, tape: TapeRef) -> str:

@@ -244,7 +244,7 @@ class _Forward:
             self.winners(op, sites, written)
 
     def carry(self, op: Op) -> None:
-        """A loop, with the tangents of carried values behind them."""
+        """A loop, with the tangents of loop-carried values behind them."""
         assert isinstance(op.type, tuple)
         wanted = self.wanted[op]
         initial = op.args[FIXED[op.code] :]

@@ -506,8 +506,8 @@ class _Reverse:
 
 @dataclass(frozen=True, slots=True)
 class _Body:
-    """A serial loop to be reversed. ``params``: its carried values, ``carried``: which of them are active, ``captured``: active values from
-    outside, ``begin``: the index of the first iteration."""
+    """A serial loop to be reversed. ``params``: its loop-carried values, ``carried``: which of them are active, ``captured``: active values
+    from outside, ``begin``: the index of the first iteration."""
 
     loop: Op
     region: Region

@@ -25,6 +25,8 @@ class Target:
     asynchronous: bool = False
     # A task is dispatched as workgroups of invocations, each of which finds its own iterations.
     invocations: bool = False
+    # Bytes that an invocation loads and stores best at once, if iterations that follow one another do so next to one another.
+    access_bytes: int = 0
     # Each thread has one row of tapes for every lane, side by side. Elsewhere invocations own or claim a row each.
     rows_by_thread: bool = False
     # Elementary functions of f64 come from a library that the code is linked with.
@@ -40,5 +42,5 @@ TARGETS = {
     "cpu": Target(Generator.LLVM, rows_by_thread=True, f64_math_library=True, wide_sums=True),
     "vulkan": Target(Generator.SPIRV, asynchronous=True, invocations=True),
     "wgpu": Target(Generator.SPIRV, asynchronous=True, invocations=True),
-    "cuda": Target(Generator.PTX, asynchronous=True, invocations=True, fused_multiply_add=True),
+    "cuda": Target(Generator.PTX, asynchronous=True, invocations=True, access_bytes=16, fused_multiply_add=True),
 }

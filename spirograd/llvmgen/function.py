@@ -31,6 +31,7 @@ class FunctionEmitter:
     """
 
     buffer_pointer = "ptr"  # the type of pointers into buffers
+    pointer_metadata = ""  # what is known of them, as metadata
     atomic_scope = ""  # between which threads atomics are atomic: ' syncscope("...")', or all of them
 
     def __init__(self, module: ModuleText, handlers: Mapping[OpCode, Handler], memory_suffix: str = "") -> None:
@@ -171,7 +172,8 @@ class FunctionEmitter:
             name = f"%arg{slot.offset}.{symbol(type_text)}"
             if slot.offset not in {offset for offset, _ in self._slots}:
                 self.entry.append(f"  %at{slot.offset} = getelementptr inbounds i8, ptr %block, i64 {slot.offset}")
-            self.entry.append(f"  {name} = load {type_text}, ptr %at{slot.offset}, align {size}, !invariant.load !0, !noundef !0")
+            known = self.pointer_metadata if slot.is_buffer else ""
+            self.entry.append(f"  {name} = load {type_text}, ptr %at{slot.offset}, align {size}, !invariant.load !0, !noundef !0{known}")
             self._slots[key] = name
         return self._slots[key]
 

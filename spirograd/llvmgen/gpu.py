@@ -24,6 +24,8 @@ from spirograd.llvmgen.instructions import Math, Unsupported
 from spirograd.llvmgen.module import ModuleText, type_name
 from spirograd.llvmgen.op_map import OP_MAP
 
+# Of the addresses of buffers, in bytes: devices allocate so, and refuse memory from outside that begins elsewhere.
+BUFFER_ALIGNMENT = 16
 _GLOBAL, _SHARED = "ptr addrspace(1)", "ptr addrspace(3)"
 _EXPANDED = Unsupported("elementary functions have been expanded: LLVM ends the process for those that a GPU lacks")
 
@@ -60,6 +62,7 @@ class GpuEmitter(FunctionEmitter):
         self.group_size = group_size
         self.constant = constant
         self.atomic_scope = dialect.scope
+        self.pointer_metadata = f", !align {module.alignment(BUFFER_ALIGNMENT)}"
         self.claims: dict[BufferRef, str] = {}  # counter -> where the invocation keeps what it has claimed
 
     def address(self, ref: Any, index: Op) -> str:

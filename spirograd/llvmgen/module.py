@@ -131,6 +131,11 @@ class ModuleText:
         self.names.add(chosen)
         return chosen
 
+    def alignment(self, nbytes: int) -> str:
+        """A reference to the metadata node that says to what addresses are aligned."""
+        text = f"!{{i64 {nbytes}}}"
+        return f"!{self.metadata.index(text)}" if text in self.metadata else self.node(text)
+
     def text(self) -> str:
         variables = [f"{name} = {text}" for name, text in self.variables.items()]
         parts = [*variables, *self.functions, *self.declarations.values()]

@@ -7,7 +7,7 @@ larger. Parts are runs of operations of a region. They take what they use as arg
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import accumulate, pairwise
 
 from spirograd.ir import ops
@@ -62,15 +62,20 @@ def _find(region: Region, found: dict[Region, tuple[int, ...]]) -> int:
     return len(found[region])
 
 
-def _used(op: Op) -> set[Op]:
-    return set(op.args).union(*[inner.live_ins for inner in op.regions])
+def _used(op: Op) -> Collection[Op]:
+    return set(op.args).union(*[inner.live_ins for inner in op.regions]) if op.regions else op.args
+
+
+def _last_uses(region: Region) -> dict[Op, int]:
+    """By value, the number of the last operation of ``region`` that uses it."""
+    return {value: k for k, op in enumerate(region.ops) for value in _used(op)}
 
 
 def _crossing(region: Region) -> list[int | None]:
     """By cut before each operation, how many values cross; None where a value does that no function returns."""
     count = len(region.ops)
     values, refused = [0] * (count + 1), [0] * (count + 1)
-    last = {value: k for k, op in enumerate(region.ops) for value in _used(op)}
+    last = _last_uses(region)
     for k, op in enumerate(region.ops):
         if op in last and op.code not in REMADE:
             for counts in (values, *([] if _returnable(op) else [refused])):
@@ -95,40 +100,30 @@ class PartsEmitter(FunctionEmitter):
         bounds = self.parts.get(region)
         if bounds is None:
             return super().region(region)
-        used_later = _used_later(region, bounds)
-        for (start, end), later in zip(pairwise(bounds), used_later):
-            self._part(region.ops[start:end], later)
+        last = _last_uses(region)
+        for start, end in pairwise(bounds):
+            part = region.ops[start:end]
+            self._part(part, [op for op in part if last.get(op, -1) >= end])
         return [self.env[v] for v in region.results]
 
-    def _part(self, part: tuple[Op, ...], later: set[Op]) -> None:
-        """Emit a part: a call, or the operations themselves if there is a value that no function takes or returns."""
-        results = [op for op in part if op in later and op.code not in REMADE]
-        inner = set(part)
-        values = dict.fromkeys(v for op in part for v in sorted(_used(op), key=self._order) if v not in inner)
+    def _part(self, part: tuple[Op, ...], later: list[Op]) -> None:
+        """Emit a part: a call, or the operations themselves if there is a value that no function takes or returns. ``later``: those of its
+        operations whose results are used after it."""
+        results = [op for op in later if op.code not in REMADE]
+        values = self._taken(part)
         if not all(map(_returnable, results)) or any(isinstance(v.type, tuple) for v in values):
             for op in part:
                 self.at(op.loc)
                 self.emit(op)
             return
-        for op in part:
-            if op in later and op.code in REMADE:
+        for op in later:
+            if op.code in REMADE:
                 self.emit(op)
         callee = PartsEmitter(self.module, self.handlers, self.function, self.parts)
         callee.last_uses = self.last_uses
-        arguments, params = [], []
-        for k, v in enumerate(values):
-            if v.code in REMADE:
-                callee.emit(v)
-                continue
-            t = "ptr" if is_array(v.type) else type_name(v.type)
-            arguments.append(f"{t} {self.env[v]}")
-            params.append(f"{t} %p{k}")
-            callee.env[v] = f"%p{k}"
-        if any(op.code is ops.row for op in (*part, *values)) or any(ops.row in inner.codes for op in part for inner in op.regions):
-            arguments.append("i32 %row")
-            params.append("i32 %row")
-        kind, name = self._define(callee, part, results, params)
-        call = f"call {kind} @{name}({', '.join(['ptr %block', *arguments])})"
+        passed = self._passed(callee, part, values)
+        kind, name = self._define(callee, part, results, [f"{t} {param}" for t, _, param in passed])
+        call = f"call {kind} @{name}({', '.join(['ptr %block', *[f'{t} {argument}' for t, argument, _ in passed]])})"
         if not results:
             self.line(call)
         elif len(results) == 1:
@@ -138,8 +133,27 @@ class PartsEmitter(FunctionEmitter):
             for k, op in enumerate(results):
                 self.set(op, f"extractvalue {kind} {whole}, {k}")
 
-    def _order(self, value: Op) -> str:
-        return str(self.env.get(value))
+    def _taken(self, part: tuple[Op, ...]) -> list[Op]:
+        """The values from outside that a part uses, in an order that does not depend on hashes."""
+        inner = set(part)
+        values: dict[Op, None] = {}
+        for op in part:
+            used = sorted(_used(op), key=lambda v: str(self.env.get(v))) if op.regions else op.args
+            values.update(dict.fromkeys(v for v in used if v not in inner))
+        return list(values)
+
+    def _passed(self, callee: FunctionEmitter, part: tuple[Op, ...], values: list[Op]) -> list[tuple[str, str, str]]:
+        """Type, argument and parameter for each of ``values``, which become known to ``callee``; what is cheap is computed there again."""
+        passed = []
+        for k, v in enumerate(values):
+            if v.code in REMADE:
+                callee.emit(v)
+                continue
+            passed.append(("ptr" if is_array(v.type) else type_name(v.type), self.env[v], f"%p{k}"))
+            callee.env[v] = f"%p{k}"
+        if any(op.code is ops.row for op in (*part, *values)) or any(ops.row in inner.codes for op in part for inner in op.regions):
+            passed.append(("i32", "%row", "%row"))
+        return passed
 
     def _define(self, callee: PartsEmitter, part: tuple[Op, ...], results: list[Op], params: list[str]) -> tuple[str, str]:
         """The function of a part: the type that it returns, and its name."""
@@ -158,13 +172,3 @@ class PartsEmitter(FunctionEmitter):
         head = f"define internal {kind} @{name}({', '.join([BLOCK_PARAMETER, *params])}) noinline nounwind"
         self.module.functions.append(f"{head} {{\n{callee.body_text()}\n}}\n")
         return kind, name
-
-
-def _used_later(region: Region, bounds: tuple[int, ...]) -> list[set[Op]]:
-    """By part of ``region``, the values that are used after it."""
-    used: set[Op] = set(region.results)
-    found = []
-    for start, end in reversed(list(pairwise(bounds))):
-        found.append(set(used))
-        used.update(*map(_used, region.ops[start:end]))
-    return found[::-1]

@@ -172,10 +172,27 @@ def cast(e: Emitter, value: int, source: DType, target: DType) -> int:
         return e.bitcast(value, source, target)
     # The signedness of the source decides how it is extended; the result has that signedness too, then changes it.
     same = signed(target) if source.is_signed else unsigned(target)
+    if source.is_signed and source.bits < 32 <= target.bits:
+        value, source = _widened(e, value, source), i32
+        if target.bits == 32:
+            return e.bitcast(value, i32, target)
     if source.is_signed and source.bits == 32 and target.bits == 64:
         return e.bitcast(_sign_extended(e, value), u64, target)
     wide = f.value("SConvert" if source.is_signed else "UConvert", e.type(same), value)
     return e.bitcast(wide, same, target)
+
+
+def _widened(e: Emitter, value: int, t: DType) -> int:
+    """A signed number of 8 or 16 bits as an i32: its bits, of which the sign is flipped and subtracted.
+
+    NVIDIA's driver 580 takes an OpSConvert of a negated number of 8 bits, cut from a wider one, for the negation of the wider one: -(-128)
+    is 128 then.
+    """
+    f, word = e.f, e.type(u32)
+    bits = f.value("UConvert", word, e.bitcast(value, t, unsigned(t)))
+    bits = f.value("BitwiseAnd", word, bits, e.const(int(unsigned(t).max), u32))
+    sign = e.const(1 << (t.bits - 1), u32)
+    return e.bitcast(f.value("ISub", word, f.value("BitwiseXor", word, bits, sign), sign), u32, i32)
 
 
 def _sign_extended(e: Emitter, value: int) -> int:

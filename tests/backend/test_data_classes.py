@@ -9,7 +9,8 @@ import pytest
 
 import spirograd as sg
 
-pytestmark = pytest.mark.usefixtures("session")
+# The front end leaves nothing of it to code generators: the interpreter, which runs what it makes, and one back end with passes.
+pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.archs("interpreter", "cpu")]
 
 
 @sg.data_oriented

@@ -130,3 +130,39 @@ def test_loops_with_many_calls_are_small_and_vectorised(session) -> None:
     many, optimized = instructions(200)
     assert many - few <= 300  # an addition and a call each, and room for one more
     assert "call <8 x float> @sg.sin_f32.v8" in optimized or "call <4 x float> @sg.sin_f32.v4" in optimized
+
+
+@pytest.mark.archs("cpu")  # reads LLVM IR
+@pytest.mark.parametrize("n", [8, 12, 24, 25])
+def test_calls_in_loops(session, n: int) -> None:
+    """Calls that wait for one another are inlined less often: they would not run faster."""
+    x = sg.field(sg.f32, shape=40)
+
+    @sg.kernel
+    def dependent():
+        for i in x:
+            a = x[i]
+            for _ in range(20):
+                for k in sg.static(range(n)):
+                    a = sg.sin(a + k)
+            x[i] = a
+
+    @sg.kernel
+    def independent():
+        for i in x:
+            a = x[i]
+            for m in range(20):
+                for k in sg.static(range(n)):
+                    a += sg.sin(m * 1.5 + k * x[i])
+            x[i] = a
+
+    start = values(40, sg.f32)
+    for run, inlined in ((dependent, 8), (independent, 24)):
+        x.from_numpy(start)
+        run()
+        a = start.astype(float)
+        for m in range(20):
+            for k in range(n):
+                a = np.sin(a + k) if run is dependent else a + np.sin(m * 1.5 + k * start.astype(float))
+        np.testing.assert_allclose(x.to_numpy(), a, rtol=1e-4)
+        assert ("@sg.sin_f32" in run.llvm()) == (n > inlined)

@@ -6,7 +6,8 @@ from backend.twin import run_both
 
 import spirograd as sg
 
-pytestmark = pytest.mark.usefixtures("session")
+# The front end leaves nothing of it to code generators: the interpreter, which runs what it makes, and one back end with passes.
+pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.archs("interpreter", "cpu")]
 INTS = sg.types.ndarray(sg.i32, 1)
 
 

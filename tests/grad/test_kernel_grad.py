@@ -233,7 +233,7 @@ def test_explained(session: Any) -> None:
     line = powers.function.__code__.co_firstlineno
     assert f"`y` ({__file__}:{line + 6})" in text.split("adds to")[0]
     assert f"`x` ({__file__}:{line + 5})" in text
-    assert f"a carried f32, of the loop at {__file__}:{line + 4}: 4 bytes an iteration" in text
+    assert f"a loop-carried f32, of the loop at {__file__}:{line + 4}: 4 bytes an iteration" in text
 
 
 @pytest.mark.archs("cpu", "interpreter")

@@ -490,7 +490,17 @@ def test_two_threads() -> None:
 
 
 @pytest.mark.archs("cpu", "vulkan", "wgpu")  # minutes on the interpreter
-@pytest.mark.parametrize("n,counts", [(20_000, (1, 900, 2)), (3_000, (0, 3_000, 1, 3_000)), (5, (1, 20_000, 3))], ids=str)
+@pytest.mark.parametrize(
+    "n,counts",
+    [
+        (20_000, (1, 200, 2)),
+        (1_000, (0, 1_000, 1, 1_000)),
+        (5, (1, 20_000, 3)),
+        pytest.param(20_000, (1, 900, 2), marks=pytest.mark.long),
+        pytest.param(3_000, (0, 3_000, 1, 3_000), marks=pytest.mark.long),
+    ],
+    ids=str,
+)
 def test_bounds_that_grow_by_far(n: int, counts: tuple[int, ...]) -> None:
     """Nobody waits, so the memory that there is was for tapes of one slot; a float and an integer are on them."""
     x, y = chains(n)

@@ -19,7 +19,7 @@ import spirograd as sg
 
 
 @pytest.mark.archs("cpu", "vulkan", "wgpu")  # minutes on the interpreter
-@pytest.mark.parametrize("n,block", [(65_700, 192), (131_072 + 4_321, 64), (300_001, 256)])
+@pytest.mark.parametrize("n,block", [(65_700, 192), (131_072 + 4_321, 64), pytest.param(300_001, 256, marks=pytest.mark.long)])
 def test_more_iterations_than_can_run_at_once(session: Any, n: int, block: int) -> None:
     """All of them are looked at; who meets several that pass keeps the row that it has."""
     data = Data(n)

@@ -26,7 +26,7 @@ def text(k: kit.Kernel, args: kit.Args, **kw: object) -> str:
 
 
 def everything(args: kit.Args) -> kit.Kernel:
-    """Nested constructs, carried values of several types, a vector indexed at run time, in one task."""
+    """Nested constructs, loop-carried values of several types, a vector indexed at run time, in one task."""
     source, target = args.refs[:2]
 
     def body(b: Builder, i: Op) -> tuple[Op, ...]:

@@ -70,7 +70,7 @@ class InterpreterDevice:
             except (MemoryError, ValueError) as error:  # ValueError: beyond what NumPy can address
                 raise OutOfDeviceMemory(f"the host cannot allocate {size} bytes for the interpreter; use smaller shapes") from error
             address = self._next
-            # A gap after each buffer, so that its end is nobody's start.
+            # A gap after each buffer, so that its end is not the start of another.
             self._next += (size // _ALIGNMENT + 2) * _ALIGNMENT
             self._arrays[address] = array
             insort(self._starts, address)

@@ -130,20 +130,21 @@ class StreamedDevice(ABC):
     """Implements `Device`, but for `load` and `launch`. What the public methods do is described there.
 
     Methods that begin with an underscore are called in the device's turn, and may raise DeviceLost. ``api`` is the name for messages.
+    ``turn_type``: a subclass of Turn, where the driver wants something set for the thread that is in the device.
     The constructor of a subclass calls this one, opens the device, sets the attributes below, and adds itself to ``open_devices``.
     """
 
     api: ClassVar[str]
     open_devices: ClassVar[OpenDevices]
+    turn_type: ClassVar[type[Turn]] = Turn
     info: DeviceInfo
     caps: Capabilities
     _device: Any = None  # the driver's device, None before and after
     _transfers: Transfers
 
-    def __init__(self, turn: type[Turn] = Turn) -> None:
-        """``turn``: a subclass, if something of the driver's must be set for the thread that is in the device."""
+    def __init__(self) -> None:
         self.waits = 0
-        self._turn = turn(self)
+        self._turn = self.turn_type(self)
         self._trouble = ""  # why the device cannot be used any more
         self._deletions = DeletionQueue(self._delete)
 
@@ -269,5 +270,5 @@ class StreamedDevice(ABC):
     def _abandon(self) -> None:
         """In a forked child: the driver's threads do not exist here, nothing may be called any more, not even to clean up."""
         self._device = None
-        self._turn = type(self._turn)(self)  # the owner of the lock may not exist in this process
+        self._turn = self.turn_type(self)  # the owner of the lock may not exist in this process
         self._trouble = f"{self.api} does not survive a fork; call init in the child process, or start it with the 'spawn' method"

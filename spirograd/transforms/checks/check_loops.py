@@ -37,7 +37,7 @@ class _CheckLoops(Rewriter):
         return self.copy(op)
 
     def _for(self, op: Op) -> Op:
-        """One more carried value: the index that the next iteration would have."""
+        """One more loop-carried value: the index that the next iteration would have."""
         begin, end, *initial = self.args(op)
         region = op.regions[0]
         following = Op(ops.param, begin.type)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from spirograd.analysis.group_size import group_size
+from spirograd.analysis.workgroups import consecutive, group_size
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import VOID, DType, i32, unsigned
 from spirograd.ir import ops
@@ -18,9 +18,16 @@ def lower_tasks(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Make every task one of kind "invocations", on targets that have them. Any number of workgroups is right.
 
     A serial task runs in invocation 0. In a range task each invocation evaluates the bounds, then runs every n-th iteration, n being the
-    number of invocations. What iterations accumulate is combined in each workgroup, whose first invocation then runs ``finish``.
+    number of invocations; or every n-th block of iterations in a row, and the first invocations one each of those that fill no block.
+    What iterations accumulate is combined in each workgroup, whose first invocation then runs ``finish``.
     """
     return _LowerTasks(ctx).kernel(kernel) if ctx.caps.target.invocations else kernel
+
+
+# Emits the body of a loop: from its number and the accumulators so far, the next ones.
+_Body = Callable[[Op, Sequence[Op]], Sequence[Op]]
+# Where workgroups are multiples of this, invocations may take several iterations in a row.
+_EVEN = 32
 
 
 class _LowerTasks(Rewriter):
@@ -32,11 +39,13 @@ class _LowerTasks(Rewriter):
     def _task(self, op: Op) -> Op:
         size = group_size(op, self.ctx.caps, self.ctx.options)
         self.b.begin()
+        in_a_row = 1
         if op.attr.kind == "serial":
             self._serial(op)
         else:
-            self._range(op, size)
-        attr = TaskAttr("invocations", op.attr.name, size, places=op.attr.places)
+            in_a_row = consecutive(op, self.ctx.caps) if size % _EVEN == 0 else 1
+            self._range(op, size, in_a_row)
+        attr = TaskAttr("invocations", op.attr.name, size, places=op.attr.places, consecutive=in_a_row)
         return self.b.append(Op(ops.task, VOID, (), attr, (self.b.end(),), op.loc))
 
     def _serial(self, op: Op) -> None:
@@ -46,7 +55,7 @@ class _LowerTasks(Rewriter):
         self.inline(op.regions[0], ())
         _when(b, first, b.end())
 
-    def _range(self, op: Op, size: int) -> None:
+    def _range(self, op: Op, size: int, in_a_row: int) -> None:
         """Bounds (in every invocation), the loop, then reductions."""
         b = self.b
         bounds, body, finish = op.regions
@@ -65,21 +74,36 @@ class _LowerTasks(Rewriter):
             stride = b.emit(ops.min_, b.cast(_bits(b, rows[0]), wide), stride)
             count = b.emit(ops.select, b.emit(ops.lt, first, stride), count, b.const(0, wide))
         reductions: tuple[Reduction, ...] = op.attr.reductions
-        identities = [b.const(ops.identity(r.kind, r.dtype), r.dtype) for r in reductions]
-        k, *_ = b.begin(wide, *[r.dtype for r in reductions])
-        condition = b.end([b.emit(ops.lt, k, count)])
-        k, *accumulators = b.begin(wide, *[r.dtype for r in reductions])
-        index = b.emit(ops.add, low, k)
-        yielded = self.inline(body, (_as(b, index, t), *accumulators))
-        b.at(op)
-        following = b.emit(ops.add, k, stride)
-        # Near the largest number the sum wraps: then there is nothing left.
-        wrapped = b.emit(ops.lt, following, k)
-        following = b.emit(ops.select, wrapped, b.const(int(wide.max), wide), following)
-        _, *totals = b.while_([first, *identities], condition, b.end([following, *yielded]))
+        totals: Sequence[Op] = [b.const(ops.identity(r.kind, r.dtype), r.dtype) for r in reductions]
+
+        def iteration(k: Op, accumulators: Sequence[Op]) -> Sequence[Op]:
+            """Number ``k``, counted from 0."""
+            yielded = self.inline(body, (_as(b, b.emit(ops.add, low, k), t), *accumulators), clone=in_a_row > 1)
+            b.at(op)
+            return yielded
+
+        def block(k: Op, accumulators: Sequence[Op]) -> Sequence[Op]:
+            """Number ``k`` of the blocks."""
+            base = b.emit(ops.add, low, b.emit(ops.shl, k, shift))
+            indices = [_as(b, b.emit(ops.add, base, b.const(k, wide)) if k else base, t) for k in range(in_a_row)]
+            return self._side_by_side(body, indices, accumulators, reductions)
+
+        some = b.emit(ops.lt, first, count)
+        if in_a_row == 1:
+            totals = self._strided(first, stride, count, totals, iteration)
+        else:
+            shift = b.const(in_a_row.bit_length() - 1, wide)
+            blocks = b.emit(ops.shr, count, shift)
+            totals = self._strided(first, stride, blocks, totals, block)
+            # The first invocations take one each of what is left.
+            left = b.emit(ops.lt, first, b.emit(ops.and_, count, b.const(in_a_row - 1, wide)))
+            b.begin()
+            done = b.emit(ops.shl, blocks, shift)
+            last = b.end(iteration(b.emit(ops.add, done, first), totals))
+            b.begin()
+            totals = b.if_(left, last, b.end(totals))
         if not reductions:
             return
-        some = b.emit(ops.lt, first, count)
         if size > 1 and size * sum(r.dtype.size for r in reductions) <= self.ctx.caps.shared_memory:
             local = b.emit(ops.builtin, attr=BuiltIn.LOCAL, type=i32)
             totals = _Combination(b, self.ctx.caps, local, size).run(reductions, totals)
@@ -88,6 +112,39 @@ class _LowerTasks(Rewriter):
         b.begin()
         self.inline(finish, tuple(totals))
         _when(b, some, b.end())
+
+
+    def _side_by_side(self, body: Region, indices: Sequence[Op], accumulators: Sequence[Op], reductions: Sequence[Reduction]) -> list[Op]:
+        """The iterations of straight-line ``body`` for several indices, operation by operation, for they may run in any order: what they
+        load stands together, and is not separated by what they store."""
+        b = self.b
+        starts: list[Sequence[Op]] = [accumulators]
+        starts += [[b.const(ops.identity(r.kind, r.dtype), r.dtype) for r in reductions] for _ in indices[1:]]
+        envs = [dict(zip(body.params, (index, *start))) for index, start in zip(indices, starts)]
+        for op in body.ops[:-1]:
+            for env in envs:
+                args = tuple([env.get(a) or self.value(a) for a in op.args])
+                env[op] = b.append(Op(op.code, op.type, args, op.attr, (), op.loc, op.primal))
+        merged, *others = [[env.get(v) or self.value(v) for v in body.results] for env in envs]
+        for other in others:
+            merged = [b.emit(ops.COMBINE[r.kind], x, y, attr="reassoc") for r, x, y in zip(reductions, merged, other)]
+        return merged
+
+    def _strided(self, first: Op, stride: Op, count: Op, initial: Sequence[Op], each: _Body) -> list[Op]:
+        """A loop over every ``stride``-th number from ``first`` on, below ``count``."""
+        b, wide = self.b, first.type
+        assert isinstance(wide, DType)
+        types = [value.type for value in initial]
+        k, *_ = b.begin(wide, *types)
+        condition = b.end([b.emit(ops.lt, k, count)])
+        k, *accumulators = b.begin(wide, *types)
+        yielded = each(k, accumulators)
+        following = b.emit(ops.add, k, stride)
+        # Near the largest number the sum wraps: then there is nothing left.
+        wrapped = b.emit(ops.lt, following, k)
+        following = b.emit(ops.select, wrapped, b.const(int(wide.max), wide), following)
+        _, *totals = b.while_([first, *initial], condition, b.end([following, *yielded]))
+        return totals
 
 
 def _bits(b: Builder, value: Op) -> Op:

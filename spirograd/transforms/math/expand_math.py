@@ -54,10 +54,10 @@ _F64: dict[OpCode, Expansion] = {
 }
 # Those of _F32 for targets whose ``fma`` rounds once.
 _F32_FUSED = {**_F32, ops.sin: math_f32.sin_fused, ops.cos: math_f32.cos_fused, ops.tan: math_f32.tan_fused}
-# The most expansions that are inlined in a task, and outside of the loops in it: what is in these runs many times. A call takes LLVM a
-# tenth of the compile time of an expansion. Loops with calls are vectorised too; they run as fast where each call depends on the one
-# before, and up to a third longer where the calls are independent.
-_INLINED, _INLINED_OUTSIDE_LOOPS = 24, 8
+# The most expansions that are inlined in a task: in all, if most of them depend on the one before, and outside of the loops, since what is
+# in these runs many times. A call takes LLVM a tenth of the compile time of an expansion. Loops with calls are vectorised too; they run as
+# fast where each call depends on the one before, and up to a third longer where the calls are independent.
+_INLINED, _INLINED_ONE_BY_ONE, _INLINED_OUTSIDE_LOOPS = 24, 8, 8
 Tables = dict[DType, dict[OpCode, Expansion]]
 _THROUGH_F64 = frozenset((ops.sin, ops.cos, ops.tan, ops.pow_))  # those of _F32 that compute in f64
 _COARSE = {code: _F32[code] for code in (ops.asin, ops.acos, ops.atan2)}
@@ -85,9 +85,22 @@ class _Expander(Rewriter):
         self.handlers = {**dict.fromkeys(_F32, self.expand), ops.task: self.task}
 
     def task(self, op: Op) -> Op:
-        regions = op.regions
-        self.calls = self._count(regions, True) > _INLINED or self._count(regions, False) > _INLINED_OUTSIDE_LOOPS
+        regions, values = op.regions, dict[Op, int]()
+        count = self._count(regions, True)
+        one_by_one = 2 * max([self._chain(region, values) for region in regions]) > count
+        self.calls = count > (_INLINED_ONE_BY_ONE if one_by_one else _INLINED) or self._count(regions, False) > _INLINED_OUTSIDE_LOOPS
         return self.copy(op)
+
+    def _chain(self, region: Region, values: dict[Op, int]) -> int:
+        """The most operations in ``region`` that are expanded, of which each depends on the one before. ``values``: by value known so far,
+        how many it depends on."""
+        longest = 0
+        for op in region.ops:
+            inner = [self._chain(nested, values) for nested in op.regions]
+            before = max([*inner, *[values.get(a, 0) for a in op.args]], default=0)
+            values[op] = before + (op.code in _F32 and self._expansion(op) is not None)
+            longest = max(longest, values[op])
+        return longest
 
     def _count(self, regions: Sequence[Region], in_loops: bool) -> int:
         """How many operations in ``regions`` are expanded, with or without those in loops."""

@@ -12,7 +12,7 @@ from spirograd.transforms.context import PassContext
 _ROOTS = frozenset(("write", "atomic", "barrier", "check", "print"))
 # What needs more, or less, than its operands.
 _STRUCTURE = frozenset((ops.result, ops.param, ops.if_, ops.for_, ops.while_, ops.task))
-# Operands before the carried values.
+# Operands before the loop-carried values.
 _FIXED = {ops.for_: 2, ops.while_: 0}
 
 

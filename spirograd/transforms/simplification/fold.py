@@ -85,7 +85,7 @@ class _Fold(Rewriter):
     # --- loops -------------------------------------------------------------------------------------------------------------
 
     def _unchanged(self, op: Op, region: Region, skip: int, initial: tuple[Op, ...]) -> None:
-        """A carried value that the body hands on as it is has its initial value throughout."""
+        """A loop-carried value that the body hands on as it is has its initial value throughout."""
         for k, (param, value) in enumerate(zip(region.params[skip:], region.results)):
             if value is param:
                 self.env[param] = initial[k]

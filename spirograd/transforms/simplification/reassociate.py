@@ -10,7 +10,7 @@ from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 
-# What may make up one chain from a carried value to its next one.
+# What may make up one chain from a loop-carried value to its next one.
 _FAMILIES = (frozenset((ops.add, ops.sub)), frozenset((ops.mul,)))
 
 

@@ -161,5 +161,6 @@ def test_demo_refuses_an_absent_back_end(capsys, monkeypatch):
 @pytest.mark.needs("rich", "matplotlib")
 def test_demo_reports_disagreement(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(demo_command.compare, "TOLERANCE", -1.0)
+    monkeypatch.setattr(sg, "available_archs", lambda: ["cpu", "interpreter"])
     assert main(["demo", "--steps", "2", "--particles", "64", "--out", str(tmp_path)]) == 1
     assert "disagree" in capsys.readouterr().out

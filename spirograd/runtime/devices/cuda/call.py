@@ -36,8 +36,9 @@ _compile_lock = threading.Lock()
 
 Launch = Callable[[bytes, "tuple[int | None, ...]"], int]
 
-# What a launch reads, in 64-bit words: context, stream, number of tasks; then for each task its function and its grid (see `grid_limits`).
-_HEADER, _TASK = 3, 4
+# What a launch reads, in 64-bit words: context, stream, number of tasks; then for each task its function, its grid (see `grid_limits`),
+# and the iterations that a group takes at a time.
+_HEADER, _TASK = 3, 5
 # The two entries of `extra` of cuLaunchKernel: the argument block and its size.
 _BUFFER_POINTER, _BUFFER_SIZE = 1, 2
 
@@ -100,7 +101,7 @@ read:
   br i1 %missing, label %raise, label %convert
 convert:
   %word = mul i64 %t, {_TASK}
-  %group.at = add i64 %word, {_HEADER + 1}
+  %group.at = add i64 %word, {_HEADER + 4}
   %limit.at = add i64 %word, {_HEADER + 2}
   %fill.at = add i64 %word, {_HEADER + 3}
   %group.p = getelementptr i64, ptr %words, i64 %group.at
@@ -316,6 +317,7 @@ class LaunchTask:
     group_size: int
     most: int
     unknown: int
+    consecutive: int  # iterations that an invocation takes in a row
 
 
 def launcher(code: CallCode, context: int, stream: int, tasks: Sequence[LaunchTask]) -> tuple[Launch, Any]:
@@ -323,7 +325,7 @@ def launcher(code: CallCode, context: int, stream: int, tasks: Sequence[LaunchTa
     must live as long as it. It raises TypeError if ``block`` is not bytes, SystemError if ``counts`` is no tuple."""
     words = [context, stream, len(tasks)]
     for task in tasks:
-        words += [task.function, task.group_size, task.most, task.unknown]
+        words += [task.function, task.group_size, task.most, task.unknown, task.group_size * task.consecutive]
     memory = (ctypes.c_uint64 * len(words))(*words)
     return _builtin(code.launch, ctypes.addressof(memory)), memory
 

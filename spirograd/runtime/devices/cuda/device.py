@@ -83,9 +83,10 @@ class CudaDevice(StreamedDevice):
 
     api = "CUDA"
     open_devices = OpenDevices()
+    turn_type = ContextTurn
 
     def __init__(self, driver: Driver, features: Features, cap: int | None) -> None:
-        super().__init__(ContextTurn)
+        super().__init__()
         self.info, self.caps = features.info, features.caps
         self._driver = driver
         self._handle = features.handle
@@ -174,7 +175,7 @@ class CudaDevice(StreamedDevice):
                 raise
             finally:
                 self._modules.update(loaded)
-        tasks = [call.LaunchTask(f, *self._grid(task, used)) for f, task, used in zip(functions, kernel.tasks, usage)]
+        tasks = [call.LaunchTask(f, *self._grid(task, used), task.consecutive) for f, task, used in zip(functions, kernel.tasks, usage)]
         run, kept = call.launcher(self._code, self._context, self._stream.handle, tasks)
         executable = Executable(kernel.name, run, kept, tuple(usage), kernel.args.size > PARAMETER_BYTES)
         weakref.finalize(executable, self._unloads.extend, loaded).atexit = False

@@ -107,7 +107,7 @@ class Allocator:
             raise OutOfDeviceMemory(over_limit(nbytes, self._used, self._cap))
         place = Place(self._next, size, self._create(size))
         place.neighbours.add(place)
-        # A gap after each, so that its end is nobody's start; no address is used twice.
+        # A gap after each, so that its end is not the start of another; no address is used twice.
         self._next += (size // _ALIGNMENT + 2) * _ALIGNMENT
         self._used += size
         self.places[place.address] = place
