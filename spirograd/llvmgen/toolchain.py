@@ -28,6 +28,9 @@ _NO_GATHER = ",+prefer-no-gather"
 # An LLJIT keeps 9 KiB of each library for ever, even when that is unloaded, and goes only with its last library (LLVM 22). So libraries
 # share one, which takes 170 KiB, in groups of this size.
 _LIBRARIES_PER_JIT = 64
+# JITLink maps all sections of an object side by side. RuntimeDyld, the other linker, maps each by itself, and ends the process if two lie
+# more than 2 GiB apart: as happens where large mappings, such as those of CUDA, leave only small holes close by.
+_JIT_LINK = not sys.platform.startswith("win")
 _link_lock = threading.Lock()
 _link_numbers = itertools.count()
 
@@ -177,7 +180,8 @@ def _jit(group: int) -> Any:
     """The LLJIT of a group of libraries. The libraries keep it alive when the next group has begun."""
     if host_caps().vector_library == vector_math.LIBMVEC:
         llvm.load_library_permanently(vector_math.LIBMVEC_FILE)
-    return llvm.create_lljit_compiler(_target().create_target_machine(jit=True, reloc="pic", codemodel="default"))
+    machine = _target().create_target_machine(jit=True, reloc="pic", codemodel="default")
+    return llvm.create_lljit_compiler(machine, use_jit_link=_JIT_LINK)
 
 
 def link(code: bytes, exports: Sequence[str], imports: Mapping[str, int]) -> Library:
