@@ -28,7 +28,7 @@ _ROLE_ATTRIBUTES = {"primal": "address", "grad": "grad_address", "dual": "dual_a
 # Weyl sequence with the golden ratio: seeds of successive launches differ in many bits, and never repeat within 2^32 launches.
 _SEED_STEP = 0x9E3779B9
 _NO_SIZES = TapeSizes()
-_PLANS_KEPT = 64  # by a kernel with tapes
+_PLANS_KEPT = 16  # by a kernel with tapes
 
 
 class ArrayBinding:
