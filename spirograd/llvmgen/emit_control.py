@@ -68,11 +68,12 @@ def _merge_arrays(e: FunctionEmitter, op: Op, number: int, t: Type, arms: Sequen
 # --- loops ---
 
 
-def emit_for(e: FunctionEmitter, op: Op) -> None:
+def emit_for(e: FunctionEmitter, op: Op, suffix: str = "") -> None:
+    """``suffix``: as of `counted_loop`."""
     assert isinstance(op.type, tuple)
     begin, end = (e.env[a] for a in op.args[:2])
     initial = _initial(e, op, op.args[2:])
-    e.env[op] = counted_loop(e, op.args[0].type, begin, end, op.type, initial, op.regions[0])
+    e.env[op] = counted_loop(e, op.args[0].type, begin, end, op.type, initial, op.regions[0], suffix)
 
 
 def _initial(e: FunctionEmitter, op: Op, args: Sequence[Op]) -> list[str]:
