@@ -99,7 +99,9 @@ NVPTX = Dialect(
 def _target_machine(architecture: str) -> Any:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    return llvm.Target.from_triple(_TRIPLE).create_target_machine(cpu=architecture, opt=3)
+    # By itself LLVM takes the first version that knows the architecture: for Volta one without activemask.
+    features = "+ptx63" if architecture in ("sm_70", "sm_72") else ""
+    return llvm.Target.from_triple(_TRIPLE).create_target_machine(cpu=architecture, features=features, opt=3)
 
 
 def emit_module(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from spirograd.base.dtypes import DType
 from spirograd.ir import ops
 from spirograd.ir.nodes import LoopAttr, Op, Region
@@ -13,7 +15,8 @@ from spirograd.spirvgen.emitter import Emitter
 def _variables(e: Emitter, op: Op) -> list[int]:
     """One variable per result of a construct, remembered for its `result` operations."""
     assert isinstance(op.type, tuple)
-    variables = e.results[op] = [e.f.variable(e.type(t)) for t in op.type]
+    names = [p.attr for p in op.regions[-1].params] if op.code is ops.while_ else []
+    variables = e.results[op] = [e.f.variable(e.type(t), name or "") for t, name in itertools.zip_longest(op.type, names)]
     return variables
 
 

@@ -137,7 +137,7 @@ class _LowerTasks(Rewriter):
         types = [value.type for value in initial]
         k, *_ = b.begin(wide, *types)
         condition = b.end([b.emit(ops.lt, k, count)])
-        k, *accumulators = b.begin(wide, *types)
+        k, *accumulators = b.begin(wide, *types, names=("iteration", *[f"accumulator_{n}" for n in range(len(initial))]))
         yielded = each(k, accumulators)
         following = b.emit(ops.add, k, stride)
         # Near the largest number the sum wraps: then there is nothing left.
