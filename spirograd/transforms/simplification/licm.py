@@ -15,28 +15,35 @@ def licm(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Hoist pure operations that stand directly in the body of a serial loop, as far out as their operands allow (no operation traps).
 
     A load moves only out of a `for` that runs at least once, by its constant bounds, writes nothing that may be the same memory, and has
-    no barrier.
+    no barrier. Loops that `lower_tasks` made around the bodies of tasks stay as they are: an invocation goes round once or a few times.
     """
-    if _LOOPS.isdisjoint(kernel.codes):
-        return kernel
-    return _Licm(kernel.looping()).kernel(kernel)
+    around = {op for task in kernel.body.ops if _is_lowered(task) for op in task.regions[0].ops if op.code in _LOOPS}
+    loops = sum(op.code in _LOOPS for op in kernel.walk()) if around else not _LOOPS.isdisjoint(kernel.codes)
+    return _Licm(kernel.looping(), around).kernel(kernel) if loops > len(around) else kernel
+
+
+def _is_lowered(op: Op) -> bool:
+    """Whether ``op`` is a task that says what each invocation runs."""
+    return op.code is ops.task and bool(op.attr.kind == "invocations")
 
 
 class _Licm(Rewriter):
-    def __init__(self, staying: set[str]) -> None:
+    def __init__(self, staying: set[str], around: set[Op]) -> None:
         super().__init__()
         self.level: dict[Op, int] = {}  # value -> depth of the region that defines it
         self.floor: list[int] = []  # per open region: the outermost one to which its operations may move
         self.frozen: list[frozenset[Ref] | None] = []  # per open region: what its loop writes; None if loads must stay
         self.lists: list[list[Op]] = []  # per open region: what it holds so far
         self.owner: Op | None = None
+        self.around = around  # loops that nothing leaves
         self.staying = staying  # functions that are called in loops that run, and only there
 
     def region(self, region: Region) -> Region:
         owner = self.owner
         depth = len(self.floor)
         # What leaves a parallel loop would have to cross from one task to another: dearer than computing it again.
-        loop = owner is not None and owner.code in _LOOPS and not (owner.code is ops.for_ and owner.attr.parallel)
+        parallel = owner is not None and owner.code is ops.for_ and owner.attr.parallel
+        loop = owner is not None and owner.code in _LOOPS and not parallel and owner not in self.around
         if not loop and _LOOPS.isdisjoint(region.codes) and self.env.keys().isdisjoint(region.live_ins):
             return region
         self.floor.append(self.floor[-1] if loop else depth)
