@@ -1,0 +1,123 @@
+"""PTX: what it says about accesses, arguments and names. What it computes is tested where there is a GPU."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from spirograd.base.artifact import ArgBlock, Slot
+from spirograd.base.dtypes import VOID, DType, f16, f32, f64, i32, i64, u8, u64
+from spirograd.base.options import CompileOptions
+from spirograd.ir import ops
+from spirograd.ir.builder import Builder
+from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, TaskAttr
+from spirograd.llvmgen.gpu import entry_names
+from spirograd.llvmgen.ptx import compile_ptx, emit_module
+from spirograd.transforms.context import PassContext
+from spirograd.transforms.lowering.lower_tasks import lower_tasks
+from spirograd.transforms.simplification.simplify import simplify_lowered
+from validation.profiles import PTX
+
+CAPS = PTX["cuda-sm_90"]
+OPTIONS = CompileOptions()
+ARRAYS = (Slot("array", 0), Slot("array", 1, offset=8))
+TREES = (Slot("tree", 0), Slot("tree", 1, offset=8))
+
+
+def loop(body, n: int = 1000, size: int = 64, name: str = "t") -> Op:
+    """A task over ``n`` iterations; ``body(b, i)`` emits one."""
+    b = Builder()
+    b.begin()
+    bounds = b.end((b.const(0), b.const(n)))
+    (i,) = b.begin(i32)
+    body(b, i)
+    inside = b.end()
+    b.begin()
+    return Op(ops.task, VOID, (), TaskAttr("range_for", name, size), (bounds, inside, b.end()))
+
+
+def ptx(*tasks: Op, slots=TREES, caps=CAPS, block_size: int = 16) -> str:
+    kernel = Kernel("k", (), Region((), (*tasks, Op(ops.yield_, VOID))))
+    context = PassContext(caps, OPTIONS)
+    kernel = simplify_lowered(lower_tasks(kernel, context), context)
+    return compile_ptx(emit_module(kernel, ArgBlock(slots, "", block_size), caps, OPTIONS), caps, OPTIONS).ptx
+
+
+def doubled(slots, t: DType):
+    """y[i] = x[i] + x[i]"""
+    x, y = (BufferRef(name, slot, t) for name, slot in zip("xy", slots))
+
+    def body(b: Builder, i: Op) -> None:
+        value = b.load(x, i)
+        b.store(y, i, b.emit(ops.add, value, value))
+
+    return body
+
+
+@pytest.mark.parametrize(("t", "wide"), [(f32, "v4"), (i32, "v4"), (f64, "v2"), (u64, "v2")], ids=str)
+def test_neighbours_are_accessed_together(t: DType, wide: str) -> None:
+    text = ptx(loop(doubled(TREES, t)))
+    assert re.search(rf"ld\.global\.(nc\.)?{wide}\.", text) and f"st.global.{wide}." in text
+
+
+def test_arrays_may_lie_in_the_memory_of_others() -> None:
+    """What a task writes through one array it may read through another."""
+    assert "ld.global.nc" in ptx(loop(doubled(TREES, f32)))
+    assert "ld.global.nc" not in ptx(loop(doubled(ARRAYS, f32)), slots=ARRAYS)
+    assert "ld.global.nc" not in ptx(loop(doubled((TREES[0], TREES[0]), f32)))
+
+
+def test_small_workgroups_and_loops_take_one_iteration_at_a_time() -> None:
+    assert ".v4." not in ptx(loop(doubled(TREES, f32), size=16))
+
+    def body(b: Builder, i: Op) -> None:
+        x = BufferRef("x", TREES[0], f32)
+        j, total = b.begin(i32, f32)
+        region = b.end([b.emit(ops.add, total, b.load(x, j))])
+        (total,) = b.for_(b.const(0), i, [b.const(0.0, f32)], region)
+        b.store(BufferRef("y", TREES[1], f32), i, total)
+
+    assert "st.global.v4" not in ptx(loop(body))
+
+
+def test_large_blocks_are_reached_by_their_address() -> None:
+    assert ".param .align 8 .b8" in ptx(loop(doubled(TREES, f32)), block_size=4032)
+    text = ptx(loop(doubled(TREES, f32)), block_size=4040)
+    assert ".b8" not in text and re.search(r"\.param \.u64", text)
+
+
+def test_launch_bounds_and_names() -> None:
+    tasks = (loop(doubled(TREES, f32), size=96, name="a b"), loop(doubled(TREES, f32), name="a-b"), loop(doubled(TREES, i64), name="c"))
+    text = ptx(*tasks)
+    assert re.findall(r"\.maxntid (\d+)", text) == ["96", "64", "64"]
+    names = entry_names(Kernel("k", (), Region((), (*tasks, Op(ops.yield_, VOID)))))
+    assert len(set(names)) == 3 and re.findall(r"\.entry (\w+)\(", text) == list(names)
+
+
+@pytest.mark.parametrize("t", [f16, f32, f64, u8, i32, u64], ids=str)
+@pytest.mark.parametrize("profile", list(PTX))
+def test_values_of_every_width_are_shuffled(t: DType, profile: str) -> None:
+    x, y = BufferRef("x", TREES[0], t), BufferRef("y", TREES[1], t)
+
+    def body(b: Builder, i: Op) -> None:
+        b.store(y, i, b.emit(ops.subgroup_shuffle, b.load(x, i), attr=4, type=t))
+
+    # An invocation takes one iteration, for all of a warp must meet here.
+    assert ptx(loop(body), caps=PTX[profile]).count("shfl.sync.bfly.b32") >= (2 if t.bits == 64 else 1)
+
+
+def test_what_would_end_the_process_is_refused() -> None:
+    """LLVM has no instruction for it, and says so by ending the process."""
+    x = BufferRef("x", TREES[0], f32)
+    with pytest.raises(TypeError, match="sin cannot be emitted"):
+        ptx(loop(lambda b, i: b.store(x, i, b.emit(ops.sin, b.load(x, i)))))
+
+
+def test_a_claim_is_one_atomic_for_a_warp() -> None:
+    counter, y = BufferRef("counter", TREES[0], i32), BufferRef("y", TREES[1], i32)
+    task = loop(lambda b, i: b.store(y, i, b.emit(ops.claim, b.const(0), attr=counter, type=i32)))
+    for profile in ("cuda-sm_70", "cuda-sm_120"):
+        text = ptx(task, caps=replace(PTX[profile], toolchain=""))
+        assert "activemask" in text and text.count("atom") + text.count("red.") == 1
