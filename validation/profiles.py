@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from spirograd.base.caps import Capabilities
+from spirograd.llvmgen import ptx
 
 # Every optional feature that the generator knows how to use.
 VULKAN = Capabilities(
@@ -45,30 +44,6 @@ WGPU = Capabilities(
 # What every adapter of wgpu offers: WebGPU's own limits.
 WGPU_BARE = Capabilities("wgpu", nearest_f16=False, atomic_cas=False, max_buffers=8, max_push_constants=0, max_group_size=256)
 
-# NVIDIA's GPUs differ by architecture only.
-CUDA = Capabilities(
-    "cuda",
-    int8=True,
-    int16=True,
-    int64=True,
-    float16=True,
-    float64=True,
-    storage8=True,
-    storage16=True,
-    atomic_int64=True,
-    atomic_f32_add=True,
-    atomic_f64_add=True,
-    buffer_address=True,
-    subgroup_size=32,
-    subgroup_shuffle=True,
-    shared_memory=49152,
-    max_group_size=1024,
-    max_push_constants=4032,
-    exact_specials=(16, 32, 64),
-    exact_subnormals=(16, 32, 64),
-    cpu_name="sm_70",
-)
-
 SPIRV = {"vulkan": VULKAN, "vulkan-bare": VULKAN_BARE, "wgpu": WGPU, "wgpu-bare": WGPU_BARE}
-PTX = {f"cuda-{name}": replace(CUDA, cpu_name=name) for name in ("sm_70", "sm_80", "sm_90", "sm_120")}
+PTX = {f"cuda-{name}": ptx.capabilities(name) for name in ("sm_70", "sm_80", "sm_90", "sm_120")}
 PROFILES = {**SPIRV, **PTX}

@@ -16,6 +16,8 @@ from spirograd.llvmgen.gpu import Dialect, GpuEmitter, emit_kernel
 from spirograd.llvmgen.toolchain import optimise, parse
 
 _WARP = 32
+# Of the 4,096 bytes of a kernel's parameters that every device takes, some are left for what is added.
+PARAMETER_BYTES = 4032
 _TRIPLE = "nvptx64-nvidia-cuda"
 
 
@@ -102,6 +104,32 @@ def _target_machine(architecture: str) -> Any:
     # By itself LLVM takes the first version that knows the architecture: for Volta one without activemask.
     features = "+ptx63" if architecture in ("sm_70", "sm_72") else ""
     return llvm.Target.from_triple(_TRIPLE).create_target_machine(cpu=architecture, features=features, opt=3)
+
+
+def capabilities(architecture: str) -> Capabilities:
+    """What every GPU of an architecture ("sm_90") can do."""
+    return Capabilities(
+        "cuda",
+        int8=True,
+        int16=True,
+        int64=True,
+        float16=True,
+        float64=True,
+        storage8=True,
+        storage16=True,
+        atomic_int64=True,
+        atomic_f32_add=True,
+        atomic_f64_add=True,
+        buffer_address=True,
+        subgroup_size=_WARP,
+        subgroup_shuffle=True,
+        shared_memory=48 << 10,
+        max_group_size=1024,
+        max_push_constants=PARAMETER_BYTES,
+        exact_specials=(16, 32, 64),
+        exact_subnormals=(16, 32, 64),
+        cpu_name=architecture,
+    )
 
 
 def emit_module(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions) -> str:

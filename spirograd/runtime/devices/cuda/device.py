@@ -18,8 +18,8 @@ from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.cuda import call, modules
 from spirograd.runtime.devices.cuda.call import Launch
 from spirograd.runtime.devices.cuda.driver import FORKED, Driver
-from spirograd.runtime.devices.cuda.features import PARAMETER_BYTES, Features
-from spirograd.runtime.devices.cuda.fetching import Cells
+from spirograd.runtime.devices.cuda.features import Features
+from spirograd.runtime.devices.cuda.fetching import pinned_cells
 from spirograd.runtime.devices.cuda.memory import Foreign, Memory, Pool
 from spirograd.runtime.devices.cuda.stream import Stream
 from spirograd.runtime.devices.cuda.transfer import Transfers
@@ -103,7 +103,7 @@ class CudaDevice(StreamedDevice):
                 self._stream = Stream(self._code, self._context)
                 self._between = self._stream.event()  # recorded on one stream, for another one to wait for
                 self._pool = Pool(self._stream, features.ordinal, features.total, cap)
-                self._cells = Cells(self._stream)
+                self._cells = pinned_cells(self._stream)
                 self._transfers: Transfers = Transfers(self._stream, self._cells)
         except BaseException:
             self._destroy()
@@ -177,7 +177,7 @@ class CudaDevice(StreamedDevice):
                 self._modules.update(loaded)
         tasks = [call.LaunchTask(f, *self._grid(task, used), task.consecutive) for f, task, used in zip(functions, kernel.tasks, usage)]
         run, kept = call.launcher(self._code, self._context, self._stream.handle, tasks)
-        executable = Executable(kernel.name, run, kept, tuple(usage), kernel.args.size > PARAMETER_BYTES)
+        executable = Executable(kernel.name, run, kept, tuple(usage), kernel.args.size > self.caps.max_push_constants)
         weakref.finalize(executable, self._unloads.extend, loaded).atexit = False
         return executable
 
@@ -270,8 +270,6 @@ class CudaDevice(StreamedDevice):
         for module in self._modules:
             driver.module_unload(module)
         self._modules.clear()
-        if hasattr(self, "_between"):
-            driver.event_destroy(self._between)
         for part in ("_pool", "_stream"):
             if hasattr(self, part):
                 getattr(self, part).close()

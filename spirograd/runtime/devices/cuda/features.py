@@ -5,22 +5,20 @@ from __future__ import annotations
 import ctypes
 import re
 from ctypes import byref, c_int, c_size_t
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradRuntimeError
-from spirograd.llvmgen import toolchain
+from spirograd.llvmgen import ptx, toolchain
 from spirograd.runtime.device import DeviceInfo
 from spirograd.runtime.devices.choice import named_device
 from spirograd.runtime.devices.cuda.driver import Driver
 
 # CUdevice_attribute.
-_MAX_GROUP, _MAX_GRID, _SHARED, _WARP, _PROCESSORS, _INTEGRATED, _MAJOR, _MINOR, _POOLS = 1, 5, 8, 10, 16, 18, 75, 76, 115
+_MAX_GROUP, _MAX_GRID, _SHARED, _PROCESSORS, _INTEGRATED, _MAJOR, _MINOR, _POOLS = 1, 5, 8, 16, 18, 75, 76, 115
 # Architectures that LLVM 22 generates code for. PTX for an older one runs on all newer devices.
 _ARCHITECTURES = (70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
-# Of the 4,096 bytes of a kernel's parameters that every device takes, some are left for what is added.
-PARAMETER_BYTES = 4032
 _VERSION_FILE = Path("/proc/driver/nvidia/version")
 
 
@@ -89,29 +87,12 @@ def query(driver: Driver, ordinal: int) -> Features:
     major, minor = attribute(_MAJOR), attribute(_MINOR)
     architecture = max(sm for sm in _ARCHITECTURES if sm <= 10 * major + minor)
     version = _driver_version(driver)
-    caps = Capabilities(
-        target_name="cuda",
-        int8=True,
-        int16=True,
-        int64=True,
-        float16=True,
-        float64=True,
-        storage8=True,
-        storage16=True,
-        atomic_int64=True,
-        atomic_f32_add=True,
-        atomic_f64_add=True,
-        buffer_address=True,
-        subgroup_size=attribute(_WARP),
-        subgroup_shuffle=True,
+    caps = replace(
+        ptx.capabilities(f"sm_{architecture}"),
         shared_memory=attribute(_SHARED),
         max_group_size=attribute(_MAX_GROUP),
         max_groups=attribute(_MAX_GRID),
-        max_push_constants=PARAMETER_BYTES,
         max_allocation=total.value,
-        exact_specials=(16, 32, 64),
-        exact_subnormals=(16, 32, 64),
-        cpu_name=f"sm_{architecture}",
         toolchain=f"{toolchain.version()}, CUDA {driver.version}",
     )
     detail = (

@@ -31,12 +31,14 @@ class Stream:
         handle = c_void_p()
         self.driver.call("create a stream", self.driver.stream_create, byref(handle), _NON_BLOCKING)
         self.handle = handle.value or 0
+        self._events: list[int] = []
 
     def event(self) -> int:
-        """A new event."""
+        """A new event, which lives as long as the stream."""
         event = c_void_p()
         self.driver.call("create an event", self.driver.event_create, byref(event), _NO_TIMING)
-        return event.value or 0
+        self._events.append(event.value or 0)
+        return self._events[-1]
 
     def record(self, event: int) -> None:
         """Have ``event`` be done after all work so far."""
@@ -75,5 +77,8 @@ class Stream:
             self.driver.check(code, "wait for the device")
 
     def close(self) -> None:
-        """Destroy the stream, which must be idle."""
+        """Destroy the stream, which must be idle, and its events."""
+        for event in self._events:
+            self.driver.event_destroy(event)
+        self._events.clear()
         self.driver.stream_destroy(self.handle)

@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.runtime.devices.cuda.fetching import CellReadback, Cells
+from spirograd.runtime.devices.cuda.fetching import CellReadback
 from spirograd.runtime.devices.cuda.memory import Memory, pinned
 from spirograd.runtime.devices.cuda.stream import Stream
+from spirograd.runtime.devices.staging import Cells
 
 CHUNK_BYTES = 4 << 20
 CHUNKS = 16
@@ -124,8 +125,8 @@ class Transfers:
 
     def fetch(self, memory: Memory, offset: int, nbytes: int) -> CellReadback:
         readback = CellReadback(self._stream, self._cells.take(nbytes), nbytes)
-        self._to_host(readback.cell.address, memory.address + offset, nbytes)
-        self._stream.record(readback.cell.event)
+        self._to_host(readback.address, memory.address + offset, nbytes)
+        readback.record()
         return readback
 
     def fill(self, memory: Memory, offset: int, nbytes: int, word: int) -> None:
@@ -196,7 +197,6 @@ class Transfers:
             with contextlib.suppress(RuntimeError):
                 self._workers.shutdown()
         for chunk in self._chunks:
-            self._driver.event_destroy(chunk.event)
             self._driver.host_free(chunk.address)
         self._chunks.clear()
         self._left.clear()
