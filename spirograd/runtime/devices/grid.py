@@ -9,6 +9,8 @@ from spirograd.base.caps import Capabilities
 _FILL = {"cpu": 4096}
 _FILL_GPU = 65536
 _FILL_LOOPS = 1 << 18
+# Code numbers invocations in 32 bits, and strides by their number: so many are enough to fill any device.
+_INVOCATIONS = 1 << 30
 # A CPU driver pays about 1 us for each group: few large strides take half the time of many groups (4 million elements: 87 ms with 256
 # groups, 161 ms with 62,500).
 _CPU_GROUPS = 256
@@ -26,9 +28,10 @@ def grid_limits(task: TaskInfo, caps: Capabilities, kind: str) -> tuple[int, int
     must not spend them on striding.
     """
     size = max(task.group_size, 1)
+    largest = min(caps.max_groups, max(_INVOCATIONS // size, 1))
     if task.loops and kind == "cpu":
-        most, fill = caps.max_groups, _FILL_LOOPS
+        most, fill = largest, _FILL_LOOPS
     else:
-        most = min(caps.max_groups, _CPU_GROUPS) if kind == "cpu" else caps.max_groups
+        most = min(largest, _CPU_GROUPS) if kind == "cpu" else largest
         most, fill = min(task.max_groups or most, most), _FILL.get(kind, _FILL_GPU)
     return size, most, min(-(-fill // size), most)

@@ -113,7 +113,6 @@ class _LowerTasks(Rewriter):
         self.inline(finish, tuple(totals))
         _when(b, some, b.end())
 
-
     def _side_by_side(self, body: Region, indices: Sequence[Op], accumulators: Sequence[Op], reductions: Sequence[Reduction]) -> list[Op]:
         """The iterations of straight-line ``body`` for several indices, operation by operation, for they may run in any order: what they
         load stands together, and is not separated by what they store."""
