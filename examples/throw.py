@@ -121,7 +121,7 @@ def draw(before, after, losses, path):
     figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(9, 3), layout="constrained")
     for axes, snapshots, title in ((left, before, "before"), (middle, after, "after")):
         for k, x in enumerate(snapshots):
-            axes.scatter(*x.T, s=1, color=pyplot.cm.viridis(k / 6))
+            axes.scatter(*x.T, s=1, color=pyplot.get_cmap("viridis")(k / 6))
         axes.plot(*TARGET, "r+", markersize=14)
         axes.set(title=title, xlim=(0, 1), ylim=(0, 1), aspect="equal", xticks=[], yticks=[])
     right.semilogy(losses)

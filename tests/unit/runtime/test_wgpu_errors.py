@@ -14,8 +14,12 @@ from spirograd.base.artifact import ArgBlock, CompiledKernel, TaskInfo
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.runtime import loader
 from spirograd.runtime.allocations import Memory
-from spirograd.runtime.devices.wgpu import api
 from spirograd.runtime.launcher import Launcher
+
+if needs.missing("wgpu"):
+    pytest.skip(f"{needs.PREFIX}wgpu: {needs.missing('wgpu')}", allow_module_level=True)
+
+from spirograd.runtime.devices.wgpu import api
 
 # --- errors ---
 
