@@ -211,7 +211,7 @@ def _ptx(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKe
     text = emit_module(kernel, artifact.args, run.ctx.caps, run.ctx.options)
     code = compile_ptx(text, run.ctx.caps, run.ctx.options)
     named = zip(kernel.body.ops, _by_task(kernel, artifact), entry_names(kernel))
-    tasks = tuple(replace(info, entry=entry, binary=0, consecutive=op.attr.consecutive) for op, info, entry in named)
+    tasks = tuple(replace(info, entry=entry, binary=0, coarsening=op.attr.coarsening) for op, info, entry in named)
     if run.ctx.options.keep_stages:
         run.stages |= {"kernel.ll": text, "kernel.opt.ll": code.optimized_ir, "kernel.ptx": code.ptx}
     return replace(artifact, tasks=tasks, binaries=(code.ptx.encode(),))

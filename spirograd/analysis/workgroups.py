@@ -21,11 +21,13 @@ def group_size(task: Op, caps: Capabilities, options: CompileOptions) -> int:
     return max(1, min(task.attr.group_size or options.group_size or _DEFAULT, caps.max_group_size))
 
 
-def consecutive(task: Op, caps: Capabilities) -> int:
-    """How many iterations of a range task (lowering IR) an invocation takes in a row: a power of two, more than 1 where short straight-line
-    code accesses the elements of the index, so that wide accesses do those of several iterations."""
+def coarsening_factor(task: Op, size: int, caps: Capabilities) -> int:
+    """The thread coarsening of a range task (lowering IR) in workgroups of ``size``: how many consecutive iterations an invocation runs at
+    a time. A power of two, more than 1 where short straight-line code accesses the elements of the index: accesses of several iterations
+    are merged then."""
     bounds, body, _ = task.regions
-    if not caps.target.access_bytes or len(bounds.results) > 2 or not _is_short(body):
+    # The first invocations take one each of what fills no block: a workgroup must have enough of them.
+    if size < _MOST or not caps.target.access_bytes or len(bounds.results) > 2 or not _is_short(body):
         return 1
     sizes = [op.attr.dtype.size for op in body.ops if op.code in (ops.load, ops.store) and _is_element(op.args[0], body.params[0])]
     return max(1, min(caps.target.access_bytes // max(sizes), _MOST)) if sizes else 1

@@ -60,7 +60,7 @@ class TaskInfo:
     """One dispatch. ``begin``/``end`` are None where only the device can know them: then it strides over its own bounds.
 
     ``places``: it only places the tapes of the tasks after it, which stay where they are while their sizes do.
-    ``consecutive``: how many iterations in a row an invocation takes at a time.
+    ``coarsening``: how many consecutive iterations an invocation runs at a time.
     ``lanes``: how many iterations a thread runs in lockstep at most, each with a row of the tapes.
     ``max_groups``: dispatch at most so many workgroups (0: as many as the device takes). ``loops``: whether an iteration has loops inside.
     ``bindings`` (targets without addresses): for each storage buffer of descriptor set 0, the offsets in the argument block of the
@@ -79,7 +79,7 @@ class TaskInfo:
     loops: bool = False
     places: bool = False
     lanes: int = 1
-    consecutive: int = 1
+    coarsening: int = 1
     bindings: tuple[tuple[int, ...], ...] = ()
 
 

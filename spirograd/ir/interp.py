@@ -341,8 +341,7 @@ def _while(c: _Compiler, op: Op) -> Step:
 
 def _task(c: _Compiler, op: Op) -> Step:
     attr = op.attr
-    assert isinstance(attr, TaskAttr)
-    assert attr.kind != "invocations" or attr.group_size == 1, "one invocation is interpreted"
+    assert isinstance(attr, TaskAttr) and (attr.kind != "invocations" or attr.group_size == 1), "one invocation is interpreted"
     if attr.kind != "range_for":
         _, steps, _ = c.region(op.regions[0])
 

@@ -275,7 +275,7 @@ class TaskAttr:
     workgroup or chunk) and adds them to memory; it may run any number of times, and never runs with an accumulator counted twice.
     Accumulators start at the identity.
     ``invocations``: what the others become on GPUs, in device IR. One region (body,), which each invocation runs, in workgroups of
-    ``group_size``; ``consecutive`` iterations of the loop in a row at a time.
+    ``group_size``; ``coarsening``: how many consecutive iterations one runs at a time.
     ``places``: a serial task that only places the tapes of the tasks after it.
     """
 
@@ -284,7 +284,7 @@ class TaskAttr:
     group_size: int = 0
     reductions: tuple[Reduction, ...] = ()
     places: bool = False
-    consecutive: int = 1
+    coarsening: int = 1
 
 
 # --- kernels -----------------------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def emit_for(e: FunctionEmitter, op: Op, suffix: str = "") -> None:
 
 
 def _initial(e: FunctionEmitter, op: Op, args: Sequence[Op]) -> list[str]:
-    """The initial values of a loop; arrays are copied unless nobody needs them any more, for the loop will overwrite them."""
+    """The initial values of a loop. It overwrites arrays, which are copied unless this is their last use."""
     kept = [not is_array(a.type) or e.last_uses.is_last(op, a) for a in args]
     return [e.env[a] if keep else copied_array(e, e.env[a], a.type) for a, keep in zip(args, kept)]
 

@@ -198,5 +198,6 @@ class FunctionEmitter:
         return index, t
 
     def access_suffix(self, ref: BufferRef) -> str:
-        """Iterations of a parallel loop do not meet, except in tapes: those of one worker take turns there."""
+        """Metadata for plain accesses to ``ref``: iterations of a parallel loop access disjoint memory, except in tapes, where those of one
+        worker share a thread slot."""
         return "" if ref.slot.kind == "tapes" else self.memory_suffix

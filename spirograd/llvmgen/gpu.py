@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from spirograd.base.artifact import ArgBlock, Slot
 from spirograd.base.caps import Capabilities
-from spirograd.base.dtypes import f32
+from spirograd.base.dtypes import DType, f32
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, BuiltIn, Kernel, Op, SharedRef, ref_of
@@ -39,8 +39,8 @@ class Dialect:
     ``calling_convention``: of kernel functions. ``scope``: of atomics, between all invocations of the device. ``group_size``: the attribute
     of a kernel function that says how large its workgroups are. ``builtins``: for each place (None: the number of the invocation in its
     dispatch) what appends the instructions that read it, and returns the operand. ``shuffle``: the same for a 32-bit integer, given with a
-    mask. ``barrier``: appends the wait for the workgroup. ``ticket``: adds 1 to a counter (a typed pointer) for each invocation that gets
-    there, and returns its value before; one atomic serves all of a subgroup. ``rsqrt``: of f32, good to two units in the last place.
+    mask. ``barrier``: appends the wait for the workgroup. ``aggregated_increment``: adds 1 to a counter (a typed pointer) for each active
+    invocation, and returns its value before; one atomic serves all of a subgroup. ``rsqrt``: of f32, good to two units in the last place.
     """
 
     calling_convention: str
@@ -49,7 +49,7 @@ class Dialect:
     builtins: Mapping[BuiltIn | None, Callable[[GpuEmitter], str]]
     shuffle: Callable[[GpuEmitter, str, int], str]
     barrier: Callable[[GpuEmitter], None]
-    ticket: Callable[[GpuEmitter, str], str]
+    aggregated_increment: Callable[[GpuEmitter, str], str]
     rsqrt: Callable[[GpuEmitter, str], str]
 
 
@@ -160,7 +160,7 @@ def _claim(e: GpuEmitter, op: Op) -> None:
     free = e.value(f"icmp slt i32 {e.value(f'load i32, ptr {held}')}, 0")
     e.line(f"br i1 {free}, label %{claim}, label %{done}")
     e.start(claim)
-    e.line(f"store i32 {e.dialect.ticket(e, e.address(op.attr, op.args[0]))}, ptr {held}")
+    e.line(f"store i32 {e.dialect.aggregated_increment(e, e.address(op.attr, op.args[0]))}, ptr {held}")
     e.goto(done)
     e.start(done)
     e.set(op, f"load i32, ptr {held}")
@@ -169,7 +169,8 @@ def _claim(e: GpuEmitter, op: Op) -> None:
 def _shuffle(e: GpuEmitter, op: Op) -> None:
     """By words: narrow values are widened, those of 64 bits are cut in two."""
     value, t = e.env[op.args[0]], op.type
-    bits, kind = type_name(t), f"i{t.bits}"  # type: ignore[union-attr]
+    assert isinstance(t, DType)
+    bits, kind = type_name(t), f"i{t.bits}"
     if bits != kind:
         value = e.value(f"bitcast {bits} {value} to {kind}")
     if kind == "i64":

@@ -1,4 +1,4 @@
-"""PTX: the words of NVIDIA's GPUs, and LLVM IR text -> PTX for an architecture."""
+"""PTX: the intrinsics of NVIDIA's GPUs, and LLVM IR text -> PTX for an architecture."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def _barrier(e: GpuEmitter) -> None:
     e.line(f"call void {e.module.declare('llvm.nvvm.barrier.cta.sync.aligned.all', 'void', 'i32')}(i32 0)")
 
 
-def _ticket(e: GpuEmitter, counter: str) -> str:
-    """The first of the invocations of the warp that are here takes numbers for all of them."""
+def _aggregated_increment(e: GpuEmitter, counter: str) -> str:
+    """Warp-aggregated: the first active invocation of the warp increments the counter for all active ones."""
     active = e.value(f"call i32 {e.module.declare('llvm.nvvm.activemask', 'i32', '')}()")
     below = e.value(f"and i32 {active}, {_register('lanemask.lt', e)}")
     count = e.module.declare("llvm.ctpop.i32", "i32", "i32")
@@ -92,7 +92,7 @@ NVPTX = Dialect(
     },
     shuffle=_shuffle,
     barrier=_barrier,
-    ticket=_ticket,
+    aggregated_increment=_aggregated_increment,
     rsqrt=_rsqrt,
 )
 

@@ -131,7 +131,7 @@ class SharesMemory(Protocol):
     ordinal: int
 
     def adopt(self, address: int, nbytes: int) -> Buffer | None:
-        """The memory as a buffer, which the caller keeps alive and nobody frees; None if it lies elsewhere than on this device."""
+        """A non-owning buffer over memory of another library, which the caller keeps alive; None if that is not memory of this device."""
 
     def follow(self, stream: int) -> None:
         """Do the work from now on after what ``stream`` was given so far. Does not wait."""

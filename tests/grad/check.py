@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 
@@ -125,7 +126,7 @@ def needs_type(t: Any) -> None:
     """Skip the test where the device has no such floats."""
     caps = context.session().device.caps
     if (t is sg.f64 and not caps.float64) or (t is sg.f16 and not (caps.float16 and caps.stores(sg.f16))):
-        pytest.skip(f"missing {t}: not on {caps.target_name}")
+        pytest.skip(f"{needs.PREFIX}{t}: {caps.target_name} on this machine lacks it")
 
 
 def check(case: Callable[[Any], Program], t: Any = sg.f32, turns: int = 2, tolerance: float | None = None) -> None:

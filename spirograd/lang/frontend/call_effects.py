@@ -1,7 +1,7 @@
 """Which variables calls change, told before anything is evaluated.
 
-Loops and branches need to know what their bodies change before they trace these. The answer for a call is recorded with the frame. If
-the call turns out to change more, `Unforeseen` has the kernel traced again, with that foreseen.
+Loops and branches need to know what their bodies change before they trace these. What a call is assumed to mutate is recorded with the
+frame. A call that mutates more raises `UnassumedMutation`, and the kernel is traced again with the wider assumption.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.struct import Struct
 
 
-class Unforeseen(Exception):
-    """A call changes variables of which the loops around it did not know: trace the kernel again, with ``arguments`` foreseen."""
+class UnassumedMutation(Exception):
+    """A call mutates ``arguments``, which the loops around it do not carry: the kernel must be traced again, assuming that it does."""
 
     def __init__(self, call: ast.Call, arguments: Sequence[ast.expr]) -> None:
         super().__init__()
@@ -42,10 +42,10 @@ def changed_arguments(t: Tracer, node: ast.Call) -> Sequence[ast.expr]:
 
 
 def check_foreseen(t: Tracer, node: ast.Call, arguments: Sequence[ast.expr]) -> None:
-    """A call is about to change what ``arguments`` name: raises `Unforeseen` if a loop around it was told otherwise."""
+    """A call is about to change what ``arguments`` name: raises `UnassumedMutation` if a loop around it assumed otherwise."""
     reported = t.frame.reported.get(node)
     if reported is not None and not reported.issuperset(arguments):
-        raise Unforeseen(node, arguments)
+        raise UnassumedMutation(node, arguments)
 
 
 def _known_to_change(t: Tracer, node: ast.Call) -> Sequence[ast.expr]:

@@ -15,7 +15,7 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import FieldRef, Kernel, TempRef
 from spirograd.lang import context, ops, scalar
 from spirograd.lang.context import LanguageOptions, Trace
-from spirograd.lang.frontend.call_effects import Unforeseen
+from spirograd.lang.frontend.call_effects import UnassumedMutation
 from spirograd.lang.frontend.captures import Captures
 from spirograd.lang.frontend.frames import Frame
 from spirograd.lang.frontend.function_bodies import function_body
@@ -55,7 +55,7 @@ def trace_kernel(
             return _trace(source, parameters, returns, args, options, draws_random, foreseen)
         except NeedsRandom:
             draws_random = True
-        except Unforeseen as found:
+        except UnassumedMutation as found:
             foreseen.setdefault(found.call, []).extend(found.arguments)
 
 

@@ -24,7 +24,7 @@ from spirograd.lang.scalar import Value
 
 # Traces a syntax node, of the type that the table has it for: gives the object that an expression stands for, None for a statement.
 Handler = Callable[["Tracer", Any], Any]
-# The arguments that calls were found to change while the kernel was traced before; see `call_effects.Unforeseen`.
+# The arguments that calls were found to change while the kernel was traced before; see `call_effects.UnassumedMutation`.
 Foreseen = dict[ast.Call, list[ast.expr]]
 # What Python raises where our own checks have missed something.
 _INTERNAL_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)

@@ -14,7 +14,7 @@ _DOUBLINGS = 6  # of later blocks
 
 @dataclass(slots=True, eq=False)
 class Cell:
-    """A piece of a block: a slice of ``view`` is its bytes, ``home`` the list that it lies in while nobody uses it.
+    """A suballocation of a block: a slice of ``view`` is its bytes, ``home`` the free list that it returns to.
 
     ``event`` is None at first; a device whose copies end with an event keeps that here.
     """
@@ -39,7 +39,7 @@ class Cells:
         self.blocks: list[Any] = []
 
     def take(self, nbytes: int) -> Cell:
-        """A cell for ``nbytes``. A copy into it that nobody wants any more may still be to come: later copies come after it."""
+        """A cell for ``nbytes``. An abandoned copy into it may still be pending; copies are ordered, so a later one overwrites it."""
         size = max(_SMALLEST_CELL, 1 << (nbytes - 1).bit_length())
         home = self._free.setdefault(size, [])
         if not home:

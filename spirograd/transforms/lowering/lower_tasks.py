@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from spirograd.analysis.workgroups import consecutive, group_size
+from spirograd.analysis.workgroups import coarsening_factor, group_size
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import VOID, DType, i32, unsigned
 from spirograd.ir import ops
@@ -18,16 +18,14 @@ def lower_tasks(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Make every task one of kind "invocations", on targets that have them. Any number of workgroups is right.
 
     A serial task runs in invocation 0. In a range task each invocation evaluates the bounds, then runs every n-th iteration, n being the
-    number of invocations; or every n-th block of iterations in a row, and the first invocations one each of those that fill no block.
-    What iterations accumulate is combined in each workgroup, whose first invocation then runs ``finish``.
+    number of invocations; or every n-th block of consecutive iterations (thread coarsening), and the first invocations one each of the
+    remainder. What iterations accumulate is combined in each workgroup, whose first invocation then runs ``finish``.
     """
     return _LowerTasks(ctx).kernel(kernel) if ctx.caps.target.invocations else kernel
 
 
 # Emits the body of a loop: from its number and the accumulators so far, the next ones.
 _Body = Callable[[Op, Sequence[Op]], Sequence[Op]]
-# Where workgroups are multiples of this, invocations may take several iterations in a row.
-_EVEN = 32
 
 
 class _LowerTasks(Rewriter):
@@ -39,13 +37,13 @@ class _LowerTasks(Rewriter):
     def _task(self, op: Op) -> Op:
         size = group_size(op, self.ctx.caps, self.ctx.options)
         self.b.begin()
-        in_a_row = 1
+        coarsening = 1
         if op.attr.kind == "serial":
             self._serial(op)
         else:
-            in_a_row = consecutive(op, self.ctx.caps) if size % _EVEN == 0 else 1
-            self._range(op, size, in_a_row)
-        attr = TaskAttr("invocations", op.attr.name, size, places=op.attr.places, consecutive=in_a_row)
+            coarsening = coarsening_factor(op, size, self.ctx.caps)
+            self._range(op, size, coarsening)
+        attr = TaskAttr("invocations", op.attr.name, size, places=op.attr.places, coarsening=coarsening)
         return self.b.append(Op(ops.task, VOID, (), attr, (self.b.end(),), op.loc))
 
     def _serial(self, op: Op) -> None:
@@ -55,7 +53,7 @@ class _LowerTasks(Rewriter):
         self.inline(op.regions[0], ())
         _when(b, first, b.end())
 
-    def _range(self, op: Op, size: int, in_a_row: int) -> None:
+    def _range(self, op: Op, size: int, coarsening: int) -> None:
         """Bounds (in every invocation), the loop, then reductions."""
         b = self.b
         bounds, body, finish = op.regions
@@ -78,25 +76,25 @@ class _LowerTasks(Rewriter):
 
         def iteration(k: Op, accumulators: Sequence[Op]) -> Sequence[Op]:
             """Number ``k``, counted from 0."""
-            yielded = self.inline(body, (_as(b, b.emit(ops.add, low, k), t), *accumulators), clone=in_a_row > 1)
+            yielded = self.inline(body, (_as(b, b.emit(ops.add, low, k), t), *accumulators), clone=coarsening > 1)
             b.at(op)
             return yielded
 
         def block(k: Op, accumulators: Sequence[Op]) -> Sequence[Op]:
             """Number ``k`` of the blocks."""
             base = b.emit(ops.add, low, b.emit(ops.shl, k, shift))
-            indices = [_as(b, b.emit(ops.add, base, b.const(k, wide)) if k else base, t) for k in range(in_a_row)]
-            return self._side_by_side(body, indices, accumulators, reductions)
+            indices = [_as(b, b.emit(ops.add, base, b.const(k, wide)) if k else base, t) for k in range(coarsening)]
+            return self._interleaved(body, indices, accumulators, reductions)
 
         some = b.emit(ops.lt, first, count)
-        if in_a_row == 1:
+        if coarsening == 1:
             totals = self._strided(first, stride, count, totals, iteration)
         else:
-            shift = b.const(in_a_row.bit_length() - 1, wide)
+            shift = b.const(coarsening.bit_length() - 1, wide)
             blocks = b.emit(ops.shr, count, shift)
             totals = self._strided(first, stride, blocks, totals, block)
             # The first invocations take one each of what is left.
-            left = b.emit(ops.lt, first, b.emit(ops.and_, count, b.const(in_a_row - 1, wide)))
+            left = b.emit(ops.lt, first, b.emit(ops.and_, count, b.const(coarsening - 1, wide)))
             b.begin()
             done = b.emit(ops.shl, blocks, shift)
             last = b.end(iteration(b.emit(ops.add, done, first), totals))
@@ -113,7 +111,7 @@ class _LowerTasks(Rewriter):
         self.inline(finish, tuple(totals))
         _when(b, some, b.end())
 
-    def _side_by_side(self, body: Region, indices: Sequence[Op], accumulators: Sequence[Op], reductions: Sequence[Reduction]) -> list[Op]:
+    def _interleaved(self, body: Region, indices: Sequence[Op], accumulators: Sequence[Op], reductions: Sequence[Reduction]) -> list[Op]:
         """The iterations of straight-line ``body`` for several indices, operation by operation, for they may run in any order: what they
         load stands together, and is not separated by what they store."""
         b = self.b

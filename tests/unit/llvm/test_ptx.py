@@ -70,7 +70,7 @@ def test_arrays_may_lie_in_the_memory_of_others() -> None:
 
 
 def test_small_workgroups_and_loops_take_one_iteration_at_a_time() -> None:
-    assert ".v4." not in ptx(loop(doubled(TREES, f32), size=16))
+    assert ".v4." not in ptx(loop(doubled(TREES, f32), size=4))
 
     def body(b: Builder, i: Op) -> None:
         x = BufferRef("x", TREES[0], f32)

@@ -8,18 +8,12 @@ import struct
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from ptx_modules import compiled
 
-import spirograd as sg
-from spirograd import api
-from spirograd.base.artifact import ArgBlock
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
-from spirograd.commands import doctor
-from spirograd.lang import context
 from spirograd.runtime import loader
 from spirograd.runtime.allocations import Memory
 from spirograd.runtime.devices.cuda import driver, stream, transfer
@@ -489,56 +483,6 @@ def test_an_opening_that_fails_leaves_nothing(standin):
         assert standin.leftovers() == {} and standin.depth <= 1, symbol
 
 
-def test_choice_of_the_device(open_cuda, standin, monkeypatch):
-    standin.machine(devices=3, sm=61)
-    assert open_cuda().info.name == "Stand-in B", "the first one that can be used"
-    for wanted, name in (("2", "Stand-in C"), ("stand-in b", "Stand-in B")):
-        monkeypatch.setenv("SG_DEVICE", wanted)
-        assert open_cuda().info.name == name
-    for wanted, message in (
-        ("3", "no such CUDA device; there are 0: Stand-in A, 1"),
-        ("x", "no CUDA device has this"),
-        ("0", "6.1; 7.0 is"),
-    ):
-        monkeypatch.setenv("SG_DEVICE", wanted)
-        with pytest.raises(SpirogradRuntimeError, match=message):
-            loader.open_device("cuda")
-        assert message.split(";")[0] in (loader.available("cuda") or "")
-    monkeypatch.delenv("SG_DEVICE")
-    listed = loader.devices("cuda")
-    assert [name for name, _ in listed] == ["Stand-in A", "Stand-in B", "Stand-in C"]
-    assert "7.0 is needed" in listed[0][1] and listed[1][1] == ""
-
-
-def test_doctor_and_gpu(standin):
-    info = doctor.probe("cuda")
-    row = " ".join(doctor._back_end_row(info))
-    for part in ("Stand-in A", "CUDA 13.0", "compute capability 9.0", "memory 1.0 GiB"):
-        assert part in row
-    assert api.available_archs()[0] == "cuda", "before Vulkan and wgpu"
-
-
-def test_newer_devices_than_llvm_knows(open_cuda, standin):
-    standin.machine(sm=105)
-    assert open_cuda().caps.cpu_name == "sm_103"
-
-
-def test_no_driver_and_no_device(standin, monkeypatch):
-    driver._started.cache_clear()
-    for code, message in ((100, "finds no device"), (999, "cannot start the driver"), (3, "does not survive a fork")):
-        standin.fail("cuInit", code)
-        assert message in (loader.available("cuda") or "")
-    assert loader.available("cuda") is None
-    standin.machine(devices=0)
-    assert "finds no device" in (loader.available("cuda") or "")
-    monkeypatch.setenv("SG_LIBCUDA", "/nowhere/libcuda.so.1")
-    with pytest.raises(SpirogradRuntimeError, match="driver is not installed: /nowhere"):
-        loader.open_device("cuda")
-    monkeypatch.setenv("SG_LIBCUDA", "libm.so.6")
-    with pytest.raises(SpirogradRuntimeError, match=r"libm\.so\.6 lacks cuInit"):
-        loader.open_device("cuda")
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_fork(standin):
     code = """
@@ -584,81 +528,6 @@ def test_other_contexts_of_the_thread_stay_current(cuda, standin):
         library.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
 
 
-# --- sessions: kernels as the code generator makes them, which the stand-in takes but does not run ---
-
-
-@pytest.fixture
-def session(standin, tmp_path, monkeypatch):
-    monkeypatch.setenv("SG_OFFLINE_CACHE", "1")
-    monkeypatch.setenv("SG_CACHE_DIR", str(tmp_path))
-    sg.init(arch=sg.cuda)
-    yield standin
-    sg.reset()
-
-
-def test_a_session(session):
-    x = sg.field(sg.f32, shape=10_000)
-    a = sg.ndarray(sg.i32, shape=(30, 7))
-
-    @sg.kernel
-    def both(a: sg.types.ndarray(sg.i32, 2), scale: sg.f32, n: sg.i32):
-        for i in x:
-            x[i] = x[i] * scale
-        for i in range(n):
-            a[i, 0] += 1
-
-    both(a, 2.5, 10)
-    both(a, 2.5, 0)
-    launches = session.launches
-    assert [launch.groups for launch in launches] == [10, 1, 10], "each thread takes 16 bytes of the field at a time"
-    assert {launch.group_size for launch in launches} == {256}
-    first = launches[0]
-    assert first.name != launches[1].name == both.asm().split(".entry ")[2].split("(")[0]
-    assert struct.pack("<f", 2.5) in first.block and struct.pack("<Q", a.allocation.address) in first.block
-    assert f"[{first.size}]" in both.asm()
-    text = both.asm()
-    assert text.startswith("// ") and "24 registers" in text.splitlines()[1] and ".target sm_90" in text
-    assert x.to_numpy().tolist() == [0] * 10_000
-
-
-def test_kernels_without_tasks_and_without_arguments(session):
-    @sg.kernel
-    def nothing():
-        pass
-
-    nothing()
-    sg.sync()
-    assert not session.launches
-    device = context.session().device
-    kernel = compiled("count")
-    kernel.args, kernel.binaries = ArgBlock((), "<", 0), (b".visible .entry count(.param .align 8 .b8 block[1]) {}",)
-    device.launch(device.load(kernel), b"", (0,))
-    with pytest.raises(SpirogradRuntimeError):  # the stand-in checks the size of parameters
-        device.launch(device.load(kernel), bytes(16), (1,))
-    kernel.tasks = (replace(kernel.tasks[0], entry="k_none"),)
-    kernel.binaries = (b".visible .entry k_none(.param .align 8 .b8 block[1]) {}",)
-    device.launch(device.load(kernel), b"", (1,))
-    assert session.launches[-1].block == b"\0"
-
-
-def test_the_cache_holds_machine_code(session):
-    def once():
-        @sg.kernel
-        def fill(a: sg.types.ndarray(sg.f32, 1)):
-            for i in a:
-                a[i] = 1.5
-
-        fill(sg.ndarray(sg.f32, shape=100))
-        sg.sync()
-
-    once()
-    linked = session.calls("cuLinkComplete")
-    assert linked
-    sg.init(arch=sg.cuda)
-    once()
-    assert session.calls("cuLinkComplete") == linked and len(session.launches) == 2
-
-
 def test_threads_do_not_keep_the_context_of_a_second_device(open_cuda, standin, monkeypatch):
     """Other libraries would take it for the choice of their device."""
     standin.machine(devices=2)
@@ -669,70 +538,6 @@ def test_threads_do_not_keep_the_context_of_a_second_device(open_cuda, standin, 
     a = memory.allocate(4)
     plan.launch([None, 5, 1], [None] * 3, {0: a})
     assert read(a)[0] == 5 and standin.depth == 0
-
-
-class Elsewhere:
-    """An array of another library: memory of the device, and a stream of its own."""
-
-    def __init__(self, allocation, shape, dtype, stream, readonly=False, strides=None):
-        self.shape, self.dtype = shape, np.dtype(dtype)
-        self.__cuda_array_interface__ = {
-            "version": 3,
-            "data": (allocation.address, readonly),
-            "shape": shape,
-            "typestr": self.dtype.str,
-            "strides": strides,
-            "stream": stream,
-        }
-        self.allocation = allocation
-
-
-def test_arrays_of_other_libraries_are_used_in_place(session):
-    memory = Memory(context.session().device)
-
-    @sg.kernel
-    def add(a: sg.types.ndarray(sg.f32, 2), b: sg.types.ndarray(sg.f32, 2)):
-        for i, j in a:
-            a[i, j] += b[i, j]
-
-    a, b = (Elsewhere(memory.allocate(4 * 35), (5, 7), np.float32, stream) for stream in (7, None))
-    add(a, b)
-    sg.sync()
-    counted = ("cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemcpyDtoDAsync_v2", "cuStreamQuery", "cuMemAllocFromPoolAsync")
-    before = {name: session.calls(name) for name in counted}
-    waits, ordered = context.session().device.waits, session.calls("cuStreamWaitEvent")
-    add(a, b)
-    assert {name: session.calls(name) for name in counted} == before and context.session().device.waits == waits
-    assert session.calls("cuStreamWaitEvent") == ordered + 2, "after what stream 7 has, before what it gets"
-    block = session.launches[-1].block
-    assert struct.pack("<Q", a.allocation.address) in block and struct.pack("<Q", b.allocation.address) in block
-    frees = session.calls("cuMemFreeAsync")
-    gc.collect()
-    sg.sync()
-    assert session.calls("cuMemFreeAsync") == frees, "their library frees them"
-    with pytest.raises(sg.SpirogradRuntimeError, match=r"argument `a`.*read-only"):
-        add(Elsewhere(a.allocation, (5, 7), np.float32, 7, readonly=True), b)
-    with pytest.raises(sg.SpirogradRuntimeError, match=r"argument `b`.*not contiguous"):
-        add(a, Elsewhere(b.allocation, (5, 7), np.float32, 7, strides=(4, 20)))
-    add(a, Elsewhere(b.allocation, (5, 7), np.float32, 7, strides=(28, 4)))
-    shifted = Elsewhere(b.allocation, (5, 7), np.float32, 7)
-    shifted.__cuda_array_interface__["data"] = (b.allocation.address + 4, False)
-    with pytest.raises(sg.SpirogradRuntimeError, match=r"argument `b`.*multiple of 16 bytes(?s:.*)contiguous copy"):
-        add(a, shifted)
-    add(Elsewhere(a.allocation, (0, 7), np.float32, 7), Elsewhere(b.allocation, (0, 7), np.float32, 7))
-
-
-def test_arrays_on_a_device_need_that_back_end(standin, open_cuda):
-    a = Elsewhere(Memory(open_cuda()).allocate(4), (1,), np.float32, None)
-    sg.init(arch=sg.cpu)
-
-    @sg.kernel
-    def one(a: sg.types.ndarray(sg.f32, 1)):
-        a[0] = 1
-
-    with pytest.raises(sg.SpirogradRuntimeError, match=r"(?s)in memory that this back end does not use in place.*arch=sg\.cuda"):
-        one(a)
-    sg.reset()
 
 
 def test_long_waits(open_cuda, standin, monkeypatch):

@@ -16,11 +16,6 @@ from spirograd.runtime import loader
 from spirograd.runtime.allocations import Memory
 from spirograd.runtime.launcher import Launcher
 
-if needs.missing("wgpu"):
-    pytest.skip(f"{needs.PREFIX}wgpu: {needs.missing('wgpu')}", allow_module_level=True)
-
-from spirograd.runtime.devices.wgpu import api
-
 # --- errors ---
 
 
@@ -145,6 +140,9 @@ def test_device_choice(open_wgpu, monkeypatch):
 
 
 def test_old_packages_are_named(monkeypatch):
+    needs.need("wgpu")
+    from spirograd.runtime.devices.wgpu import api
+
     monkeypatch.setattr(api.wgpu, "version_info", (0, 31, 0))
     assert "0.32 or newer is needed" in loader.available("wgpu")
     assert loader.devices("wgpu") == []

@@ -317,7 +317,7 @@ class LaunchTask:
     group_size: int
     most: int
     unknown: int
-    consecutive: int  # iterations that an invocation takes in a row
+    coarsening: int  # consecutive iterations that an invocation runs at a time
 
 
 def launcher(code: CallCode, context: int, stream: int, tasks: Sequence[LaunchTask]) -> tuple[Launch, Any]:
@@ -325,7 +325,7 @@ def launcher(code: CallCode, context: int, stream: int, tasks: Sequence[LaunchTa
     must live as long as it. It raises TypeError if ``block`` is not bytes, SystemError if ``counts`` is no tuple."""
     words = [context, stream, len(tasks)]
     for task in tasks:
-        words += [task.function, task.group_size, task.most, task.unknown, task.group_size * task.consecutive]
+        words += [task.function, task.group_size, task.most, task.unknown, task.group_size * task.coarsening]
     memory = (ctypes.c_uint64 * len(words))(*words)
     return _builtin(code.launch, ctypes.addressof(memory)), memory
 

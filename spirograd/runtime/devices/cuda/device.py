@@ -175,7 +175,7 @@ class CudaDevice(StreamedDevice):
                 raise
             finally:
                 self._modules.update(loaded)
-        tasks = [call.LaunchTask(f, *self._grid(task, used), task.consecutive) for f, task, used in zip(functions, kernel.tasks, usage)]
+        tasks = [call.LaunchTask(f, *self._grid(task, used), task.coarsening) for f, task, used in zip(functions, kernel.tasks, usage)]
         run, kept = call.launcher(self._code, self._context, self._stream.handle, tasks)
         executable = Executable(kernel.name, run, kept, tuple(usage), kernel.args.size > self.caps.max_push_constants)
         weakref.finalize(executable, self._unloads.extend, loaded).atexit = False

@@ -71,7 +71,7 @@ _FUNCTIONS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "link_complete": ("cuLinkComplete", (_handle, _out, _out)),
     "link_destroy": ("cuLinkDestroy", (_handle,)),
 }
-# Functions that compiled code calls, so that only their addresses are wanted.
+# Called from compiled code only, which is linked with their addresses.
 _CALLED = (
     "cuLaunchKernel",
     "cuStreamQuery",

@@ -1,0 +1,151 @@
+"""Sessions of CUDA on the stand-in for the driver: kernels as the code generator makes them, which the stand-in takes but does not run."""
+
+import gc
+import struct
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from ptx_modules import compiled
+
+import spirograd as sg
+from spirograd.base.artifact import ArgBlock
+from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.lang import context
+from spirograd.runtime.allocations import Memory
+
+
+@pytest.fixture
+def session(standin, tmp_path, monkeypatch):
+    monkeypatch.setenv("SG_OFFLINE_CACHE", "1")
+    monkeypatch.setenv("SG_CACHE_DIR", str(tmp_path))
+    sg.init(arch=sg.cuda)
+    yield standin
+    sg.reset()
+
+
+def test_a_session(session):
+    x = sg.field(sg.f32, shape=10_000)
+    a = sg.ndarray(sg.i32, shape=(30, 7))
+
+    @sg.kernel
+    def both(a: sg.types.ndarray(sg.i32, 2), scale: sg.f32, n: sg.i32):
+        for i in x:
+            x[i] = x[i] * scale
+        for i in range(n):
+            a[i, 0] += 1
+
+    both(a, 2.5, 10)
+    both(a, 2.5, 0)
+    launches = session.launches
+    assert [launch.groups for launch in launches] == [10, 1, 10], "each thread takes 16 bytes of the field at a time"
+    assert {launch.group_size for launch in launches} == {256}
+    first = launches[0]
+    assert first.name != launches[1].name == both.asm().split(".entry ")[2].split("(")[0]
+    assert struct.pack("<f", 2.5) in first.block and struct.pack("<Q", a.allocation.address) in first.block
+    assert f"[{first.size}]" in both.asm()
+    text = both.asm()
+    assert text.startswith("// ") and "24 registers" in text.splitlines()[1] and ".target sm_90" in text
+    assert x.to_numpy().tolist() == [0] * 10_000
+
+
+def test_kernels_without_tasks_and_without_arguments(session):
+    @sg.kernel
+    def nothing():
+        pass
+
+    nothing()
+    sg.sync()
+    assert not session.launches
+    device = context.session().device
+    kernel = compiled("count")
+    kernel.args, kernel.binaries = ArgBlock((), "<", 0), (b".visible .entry count(.param .align 8 .b8 block[1]) {}",)
+    device.launch(device.load(kernel), b"", (0,))
+    with pytest.raises(SpirogradRuntimeError):  # the stand-in checks the size of parameters
+        device.launch(device.load(kernel), bytes(16), (1,))
+    kernel.tasks = (replace(kernel.tasks[0], entry="k_none"),)
+    kernel.binaries = (b".visible .entry k_none(.param .align 8 .b8 block[1]) {}",)
+    device.launch(device.load(kernel), b"", (1,))
+    assert session.launches[-1].block == b"\0"
+
+
+def test_the_cache_holds_machine_code(session):
+    def once():
+        @sg.kernel
+        def fill(a: sg.types.ndarray(sg.f32, 1)):
+            for i in a:
+                a[i] = 1.5
+
+        fill(sg.ndarray(sg.f32, shape=100))
+        sg.sync()
+
+    once()
+    linked = session.calls("cuLinkComplete")
+    assert linked
+    sg.init(arch=sg.cuda)
+    once()
+    assert session.calls("cuLinkComplete") == linked and len(session.launches) == 2
+
+
+class Elsewhere:
+    """An array of another library: memory of the device, and a stream of its own."""
+
+    def __init__(self, allocation, shape, dtype, stream, readonly=False, strides=None):
+        self.shape, self.dtype = shape, np.dtype(dtype)
+        self.__cuda_array_interface__ = {
+            "version": 3,
+            "data": (allocation.address, readonly),
+            "shape": shape,
+            "typestr": self.dtype.str,
+            "strides": strides,
+            "stream": stream,
+        }
+        self.allocation = allocation
+
+
+def test_arrays_of_other_libraries_are_used_in_place(session):
+    memory = Memory(context.session().device)
+
+    @sg.kernel
+    def add(a: sg.types.ndarray(sg.f32, 2), b: sg.types.ndarray(sg.f32, 2)):
+        for i, j in a:
+            a[i, j] += b[i, j]
+
+    a, b = (Elsewhere(memory.allocate(4 * 35), (5, 7), np.float32, stream) for stream in (7, None))
+    add(a, b)
+    sg.sync()
+    counted = ("cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemcpyDtoDAsync_v2", "cuStreamQuery", "cuMemAllocFromPoolAsync")
+    before = {name: session.calls(name) for name in counted}
+    waits, ordered = context.session().device.waits, session.calls("cuStreamWaitEvent")
+    add(a, b)
+    assert {name: session.calls(name) for name in counted} == before and context.session().device.waits == waits
+    assert session.calls("cuStreamWaitEvent") == ordered + 2, "after what stream 7 has, before what it gets"
+    block = session.launches[-1].block
+    assert struct.pack("<Q", a.allocation.address) in block and struct.pack("<Q", b.allocation.address) in block
+    frees = session.calls("cuMemFreeAsync")
+    gc.collect()
+    sg.sync()
+    assert session.calls("cuMemFreeAsync") == frees, "their library frees them"
+    with pytest.raises(sg.SpirogradRuntimeError, match=r"argument `a`.*read-only"):
+        add(Elsewhere(a.allocation, (5, 7), np.float32, 7, readonly=True), b)
+    with pytest.raises(sg.SpirogradRuntimeError, match=r"argument `b`.*not contiguous"):
+        add(a, Elsewhere(b.allocation, (5, 7), np.float32, 7, strides=(4, 20)))
+    add(a, Elsewhere(b.allocation, (5, 7), np.float32, 7, strides=(28, 4)))
+    shifted = Elsewhere(b.allocation, (5, 7), np.float32, 7)
+    shifted.__cuda_array_interface__["data"] = (b.allocation.address + 4, False)
+    with pytest.raises(sg.SpirogradRuntimeError, match=r"argument `b`.*multiple of 16 bytes(?s:.*)contiguous copy"):
+        add(a, shifted)
+    add(Elsewhere(a.allocation, (0, 7), np.float32, 7), Elsewhere(b.allocation, (0, 7), np.float32, 7))
+
+
+def test_arrays_on_a_device_need_that_back_end(standin, open_cuda):
+    a = Elsewhere(Memory(open_cuda()).allocate(4), (1,), np.float32, None)
+    sg.init(arch=sg.cpu)
+
+    @sg.kernel
+    def one(a: sg.types.ndarray(sg.f32, 1)):
+        a[0] = 1
+
+    with pytest.raises(sg.SpirogradRuntimeError, match=r"(?s)in memory that this back end does not use in place.*arch=sg\.cuda"):
+        one(a)
+    sg.reset()
