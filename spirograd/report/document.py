@@ -18,7 +18,12 @@ from spirograd.spirvgen.disasm import capabilities
 
 # Stage of IR -> its title.
 _IR = {"kernel.ir": "IR: kernel", "offload.ir": "IR: offloaded", "device.ir": "IR: device"}
-_NATIVE = {"kernel.ll": ("LLVM", "llvm"), "kernel.opt.ll": ("LLVM optimised", "llvm"), "kernel.s": ("assembly", "asm")}
+_NATIVE = {
+    "kernel.ll": ("LLVM", "llvm"),
+    "kernel.opt.ll": ("LLVM optimised", "llvm"),
+    "kernel.s": ("assembly", "asm"),
+    "kernel.ptx": ("PTX", "asm"),
+}
 
 
 def document(compilations: Sequence[Compilation], title: str) -> dict[str, Any]:
@@ -40,7 +45,7 @@ def kernel_entry(c: Compilation) -> dict[str, Any]:
     stages = _ir_stages(c, places)
     if compiled.target.generator is Generator.SPIRV:
         stages += _shader_stages(c, places)
-    elif compiled.target.generator is Generator.LLVM:
+    elif compiled.target.generator in (Generator.LLVM, Generator.PTX):
         for name, listing in native.listings(compiled.stages, c.caps, c.options).items():
             stages.append(_stage(*_NATIVE[name], "", listing, places))
     return {

@@ -7,7 +7,7 @@ from typing import Any
 from spirograd.base.artifact import CompiledKernel, Slot, TaskInfo
 from spirograd.base.dtypes import i32, u32, u64
 from spirograd.base.sizes.text import size_text
-from spirograd.base.targets import Generator, Target
+from spirograd.base.targets import Target
 from spirograd.ir.nodes import ArrayArg, Kernel
 from spirograd.ir.size_names import size_names
 from spirograd.ir.slot_names import slot_names
@@ -58,12 +58,13 @@ def dispatch(task: TaskInfo, kernel: Kernel, target: Target, max_groups: int) ->
         names = size_names(kernel)
         low, high = size_text(begin, names), size_text(end, names)
         bounds, count = f"{low} .. {high}", high if begin == 0 else f"{high} - {low}"
-    if target.generator is not Generator.SPIRV:
+    if not target.invocations:
         return {"bounds": bounds, "known": known, "groups": "", "group_size": ""}
     limit = task.max_groups or max_groups
+    each = task.group_size * task.coarsening
     if isinstance(begin, int) and isinstance(end, int):
-        groups = str(min(-(-max(end - begin, 0) // task.group_size), limit))
+        groups = str(min(-(-max(end - begin, 0) // each), limit))
     else:
         count = f"({count})" if " " in count else count
-        groups = f"min(ceil({count} / {task.group_size}), {limit})" if count else f"{limit}"
+        groups = f"min(ceil({count} / {each}), {limit})" if count else f"{limit}"
     return {"bounds": bounds, "known": known, "groups": f"at most {groups}", "group_size": str(task.group_size)}

@@ -1,4 +1,4 @@
-"""LLVM IR and assembly of CPU kernels, with the line of Python that each of their lines comes from.
+"""LLVM IR, and the assembly or PTX that LLVM makes of it, with the line of Python that each of their lines comes from.
 
 The emitter's text says so in comments (``; file:line``), but LLVM's parser drops them. So the text is compiled once more, with these
 comments turned into debug locations. Debug locations do not change what the optimiser does; should the result differ from the real one
@@ -8,10 +8,12 @@ after all, the stage is shown without places.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 from spirograd.base.caps import Capabilities
 from spirograd.base.options import CompileOptions
+from spirograd.base.targets import Generator
 from spirograd.report.places import Listing, Place
 
 _COMMENT = re.compile(r"  ; (.+):(\d+)$")
@@ -23,19 +25,31 @@ _UNMAPPED = "This stage comes out differently with debug locations, so its lines
 
 
 def listings(stages: dict[str, str], caps: Capabilities, options: CompileOptions) -> dict[str, Listing]:
-    """The stages of a CPU kernel, ``kernel.ll``, ``kernel.opt.ll`` and ``kernel.s``."""
-    from spirograd.llvmgen.toolchain import compile_module  # llvmlite is large, and pages of shaders do without it
-
+    """The stages of a kernel that LLVM compiles: ``kernel.ll``, ``kernel.opt.ll``, and ``kernel.s`` or ``kernel.ptx``."""
     text = stages["kernel.ll"]
     lines = text.splitlines()
     places = source_places(lines)
     files = list(dict.fromkeys(place[0] for place in places if place is not None))
-    code = compile_module(with_debug_locations(lines, places, files), caps, replace(options, keep_stages=True))
+    optimized, name, machine, form = _compiled(with_debug_locations(lines, places, files), caps, replace(options, keep_stages=True))
     return {
         "kernel.ll": Listing(lines, places),
-        "kernel.opt.ll": _aligned(stages["kernel.opt.ll"], *_optimized(code.optimized_ir, files), _ir_form),
-        "kernel.s": _aligned(stages["kernel.s"], *_assembly(code.assembly, files), _assembly_form),
+        "kernel.opt.ll": _aligned(stages["kernel.opt.ll"], *_optimized(optimized, files), _ir_form),
+        name: _aligned(stages[name], *_assembly(machine, files), form),
     }
+
+
+def _compiled(text: str, caps: Capabilities, options: CompileOptions) -> tuple[str, str, str, Callable[[str], str | None]]:
+    """Optimised IR; the last stage of the target: its name, text, and what identifies an instruction there. llvmlite is large, and pages of
+    shaders do without it."""
+    if caps.target.generator is Generator.PTX:
+        from spirograd.llvmgen.ptx import compile_ptx
+
+        ptx = compile_ptx(text, caps, options)
+        return ptx.optimized_ir, "kernel.ptx", ptx.ptx, _ptx_form
+    from spirograd.llvmgen.toolchain import compile_module
+
+    code = compile_module(text, caps, options)
+    return code.optimized_ir, "kernel.s", code.assembly, _assembly_form
 
 
 def source_places(lines: list[str]) -> list[Place | None]:
@@ -147,7 +161,7 @@ def _optimized(text: str, files: list[str]) -> tuple[list[str], list[Place | Non
 def _assembly(text: str, files: list[str]) -> tuple[list[str], list[Place | None]]:
     """The lines of assembly, and their places from ``.loc``."""
     lines = text.splitlines()
-    numbers = {int(found[1]): int(found[2]) for line in lines if (found := re.match(r'\s*\.file\s+(\d+)\s.*"f(-?\d+)"', line))}
+    numbers = {int(found[1]): int(found[2]) for line in lines if (found := re.match(r'\s*\.file\s+(\d+)\s.*["/]f(-?\d+)"', line))}
     places: list[Place | None] = []
     here: Place | None = None
     for line in lines:
@@ -171,9 +185,14 @@ def _assembly_form(line: str) -> str | None:
     return None if not line or line.startswith(".") or line.endswith(":") else line
 
 
-def _aligned(real: str, lines: list[str], places: list[Place | None], form: object) -> Listing:
+def _ptx_form(line: str) -> str | None:
+    """An instruction of PTX; None for labels, directives and debug sections."""
+    line = line.strip()
+    return line if line.endswith(";") and not line.startswith(".") else None
+
+
+def _aligned(real: str, lines: list[str], places: list[Place | None], form: Callable[[str], str | None]) -> Listing:
     """The ``real`` text of a stage with the places of the same instructions in ``lines``."""
-    assert callable(form)
     shown = real.splitlines()
     located = [(key, place) for line, place in zip(lines, places) if (key := form(line)) is not None]
     keys = [form(line) for line in shown]
