@@ -184,7 +184,7 @@ def _native(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> Compile
     tasks = tuple(replace(info, entry=entry, binary=0, lanes=tape_lanes(op, caps, options)) for op, info, entry in named)
     if run.ctx.options.keep_stages:
         run.stages |= {"kernel.ll": text, "kernel.opt.ll": code.optimized_ir, "kernel.s": code.assembly}
-    return replace(artifact, tasks=tasks, binaries=(code.object,))
+    return replace(artifact, tasks=tasks, binaries=(code.binary,))
 
 
 def _spirv(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKernel:
@@ -213,8 +213,8 @@ def _ptx(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKe
     named = zip(kernel.body.ops, _by_task(kernel, artifact), entry_names(kernel))
     tasks = tuple(replace(info, entry=entry, binary=0, coarsening=op.attr.coarsening) for op, info, entry in named)
     if run.ctx.options.keep_stages:
-        run.stages |= {"kernel.ll": text, "kernel.opt.ll": code.optimized_ir, "kernel.ptx": code.ptx}
-    return replace(artifact, tasks=tasks, binaries=(code.ptx.encode(),))
+        run.stages |= {"kernel.ll": text, "kernel.opt.ll": code.optimized_ir, "kernel.ptx": code.assembly}
+    return replace(artifact, tasks=tasks, binaries=(code.binary,))
 
 
 _GENERATORS: dict[Generator, Callable[[Kernel, CompiledKernel, _Pipeline], CompiledKernel]] = {

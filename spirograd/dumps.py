@@ -50,15 +50,22 @@ def write_stages(compiled: CompiledKernel, folder: Path) -> list[Path]:
 
 
 def with_overrides(compiled: CompiledKernel, folder: Path, caps: Capabilities, options: CompileOptions) -> CompiledKernel:
-    """``compiled`` with its binaries replaced by those in ``folder``: SPIR-V modules as they are, LLVM IR compiled."""
-    binaries = list(compiled.binaries)
-    for task in compiled.tasks:
-        module = stage_path(compiled, folder, f"{task.name}.spv")
-        if module.exists() and caps.target.generator is Generator.SPIRV:
-            binaries[task.binary] = module.read_bytes()
-    text = stage_path(compiled, folder, "kernel.ll")
-    if text.exists() and caps.target.generator is Generator.LLVM:
-        from spirograd.llvmgen.toolchain import compile_module  # llvmlite is large, and only this needs it here
+    """``compiled`` with its binaries replaced by those in ``folder``: SPIR-V modules and PTX as they are, LLVM IR compiled. PTX that was
+    left as the compiler made it does not hide LLVM IR."""
+    generator, binaries = caps.target.generator, list(compiled.binaries)
+    if generator is Generator.SPIRV:
+        for task in compiled.tasks:
+            module = stage_path(compiled, folder, f"{task.name}.spv")
+            if module.exists():
+                binaries[task.binary] = module.read_bytes()
+        return replace(compiled, binaries=tuple(binaries))
+    ptx, text = (stage_path(compiled, folder, stage) for stage in ("kernel.ptx", "kernel.ll"))
+    if generator is Generator.PTX and ptx.exists():
+        edited = ptx.read_text(encoding="utf-8").encode()
+        if edited != binaries[0]:
+            return replace(compiled, binaries=(edited,))
+    if text.exists():
+        from spirograd.llvmgen.translate import translate  # llvmlite is large, and only this needs it here
 
-        binaries[0] = compile_module(text.read_text(encoding="utf-8"), caps, options).object
-    return replace(compiled, binaries=tuple(binaries))
+        return replace(compiled, binaries=(translate(text.read_text(encoding="utf-8"), caps, options).binary,))
+    return compiled

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -13,20 +12,12 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.options import CompileOptions
 from spirograd.ir.nodes import BuiltIn, Kernel
 from spirograd.llvmgen.gpu import Dialect, GpuEmitter, emit_kernel
-from spirograd.llvmgen.toolchain import optimise, parse
+from spirograd.llvmgen.toolchain import MachineCode, optimise, parse
 
 _WARP = 32
 # Of the 4,096 bytes of a kernel's parameters that every device takes, some are left for what is added.
 PARAMETER_BYTES = 4032
 _TRIPLE = "nvptx64-nvidia-cuda"
-
-
-@dataclass(frozen=True, slots=True)
-class PtxCode:
-    """``ptx``: text for the driver's compiler. ``optimized_ir`` is empty unless the options keep stages."""
-
-    ptx: str
-    optimized_ir: str = ""
 
 
 def _register(name: str, e: GpuEmitter) -> str:
@@ -137,7 +128,7 @@ def emit_module(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: Co
     return emit_kernel(kernel, block, NVPTX, caps, options)
 
 
-def compile_ptx(text: str, caps: Capabilities, options: CompileOptions) -> PtxCode:
+def compile_ptx(text: str, caps: Capabilities, options: CompileOptions) -> MachineCode:
     """Optimise a module and translate it for the architecture ``caps.cpu_name``, such as "sm_90".
 
     Raises SpirogradRuntimeError with LLVM's message if the text is no valid module: a defect of the emitter.
@@ -147,5 +138,6 @@ def compile_ptx(text: str, caps: Capabilities, options: CompileOptions) -> PtxCo
     if options.optimize:
         optimise(module, machine, max(options.opt_level, 1), vectorise=False, slp=False)
     if not options.keep_stages:
-        return PtxCode(machine.emit_assembly(module))
-    return PtxCode(machine.emit_assembly(module.clone()), str(module))
+        return MachineCode(machine.emit_assembly(module).encode())
+    ptx = machine.emit_assembly(module.clone())
+    return MachineCode(ptx.encode(), str(module), ptx)

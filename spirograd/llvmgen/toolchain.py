@@ -36,10 +36,11 @@ _link_numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
-class NativeCode:
-    """``object``: a relocatable object file of the host. The texts are empty unless the options keep stages."""
+class MachineCode:
+    """What LLVM makes of a module. ``binary``: for the CPU a relocatable object file of the host, for CUDA the text of PTX.
+    ``optimized_ir`` and ``assembly`` are empty unless the options keep stages."""
 
-    object: bytes
+    binary: bytes
     optimized_ir: str = ""
     assembly: str = ""
 
@@ -123,7 +124,7 @@ def _instructions(text: str) -> int:
     return text.count("\n  ")
 
 
-def compile_module(text: str, caps: Capabilities, options: CompileOptions, need: int = 3) -> NativeCode:
+def compile_module(text: str, caps: Capabilities, options: CompileOptions, need: int = 3) -> MachineCode:
     """Optimise and compile a module for the CPU that ``caps`` describes, as far as it ``need``s it and ``options`` let it: 3, or 1 if it is
     vectors already, or 0 if the emitter left nothing to improve but instructions and registers.
 
@@ -139,9 +140,9 @@ def compile_module(text: str, caps: Capabilities, options: CompileOptions, need:
     if need > 0:
         optimise(module, machine, level, vectorise=level > 1, slp=level > 1 and _instructions(text) < SLP_LIMIT)
     if not options.keep_stages:
-        return NativeCode(machine.emit_object(module))
+        return MachineCode(machine.emit_object(module))
     # Emitting changes the module, so the text comes from a clone.
-    return NativeCode(machine.emit_object(module.clone()), str(module), machine.emit_assembly(module.clone()))
+    return MachineCode(machine.emit_object(module.clone()), str(module), machine.emit_assembly(module.clone()))
 
 
 def parse(text: str, machine: Any) -> Any:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from spirograd.base.caps import Capabilities
 from spirograd.base.options import CompileOptions
 from spirograd.base.targets import Generator
+from spirograd.llvmgen.translate import ASSEMBLY, translate
 from spirograd.report.places import Listing, Place
 
 _COMMENT = re.compile(r"  ; (.+):(\d+)$")
@@ -30,26 +31,14 @@ def listings(stages: dict[str, str], caps: Capabilities, options: CompileOptions
     lines = text.splitlines()
     places = source_places(lines)
     files = list(dict.fromkeys(place[0] for place in places if place is not None))
-    optimized, name, machine, form = _compiled(with_debug_locations(lines, places, files), caps, replace(options, keep_stages=True))
+    code = translate(with_debug_locations(lines, places, files), caps, replace(options, keep_stages=True))
+    generator = caps.target.generator
+    name = ASSEMBLY[generator]
     return {
         "kernel.ll": Listing(lines, places),
-        "kernel.opt.ll": _aligned(stages["kernel.opt.ll"], *_optimized(optimized, files), _ir_form),
-        name: _aligned(stages[name], *_assembly(machine, files), form),
+        "kernel.opt.ll": _aligned(stages["kernel.opt.ll"], *_optimized(code.optimized_ir, files), _ir_form),
+        name: _aligned(stages[name], *_assembly(code.assembly, files), _FORMS[generator]),
     }
-
-
-def _compiled(text: str, caps: Capabilities, options: CompileOptions) -> tuple[str, str, str, Callable[[str], str | None]]:
-    """Optimised IR; the last stage of the target: its name, text, and what identifies an instruction there. llvmlite is large, and pages of
-    shaders do without it."""
-    if caps.target.generator is Generator.PTX:
-        from spirograd.llvmgen.ptx import compile_ptx
-
-        ptx = compile_ptx(text, caps, options)
-        return ptx.optimized_ir, "kernel.ptx", ptx.ptx, _ptx_form
-    from spirograd.llvmgen.toolchain import compile_module
-
-    code = compile_module(text, caps, options)
-    return code.optimized_ir, "kernel.s", code.assembly, _assembly_form
 
 
 def source_places(lines: list[str]) -> list[Place | None]:
@@ -189,6 +178,9 @@ def _ptx_form(line: str) -> str | None:
     """An instruction of PTX; None for labels, directives and debug sections."""
     line = line.strip()
     return line if line.endswith(";") and not line.startswith(".") else None
+
+
+_FORMS = {Generator.LLVM: _assembly_form, Generator.PTX: _ptx_form}
 
 
 def _aligned(real: str, lines: list[str], places: list[Place | None], form: Callable[[str], str | None]) -> Listing:

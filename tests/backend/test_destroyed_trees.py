@@ -270,13 +270,13 @@ def test_compiling_leaves_little_memory():
 
 @pytest.mark.archs("cpu")
 def test_linking_leaves_little_memory():
-    code = compile_module(TEXT, host_caps(), CompileOptions()).object
+    code = compile_module(TEXT, host_caps(), CompileOptions()).binary
     assert growth(lambda: link(code, ("f",), {}), 150, 600) < 3_000  # 9,300 with one LLJIT for all
 
 
 @pytest.mark.archs("cpu")
 def test_code_outlives_its_group():
-    code = compile_module("define i32 @g(i32 %a) {\n  %b = mul i32 %a, %a\n  ret i32 %b\n}\n", host_caps(), CompileOptions()).object
+    code = compile_module("define i32 @g(i32 %a) {\n  %b = mul i32 %a, %a\n  ret i32 %b\n}\n", host_caps(), CompileOptions()).binary
     kept = link(code, ("g",), {})
     for _ in range(150):
         link(code, ("g",), {})

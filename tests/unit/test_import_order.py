@@ -59,8 +59,7 @@ LATE = {
     ("compiler", "spirograd.llvmgen.toolchain"),
     ("compiler", "spirograd.spirvgen.disasm"),
     ("compiler", "spirograd.spirvgen.emit"),
-    ("dumps", "spirograd.llvmgen.toolchain"),
-    ("report", "spirograd.llvmgen.toolchain"),
+    ("dumps", "spirograd.llvmgen.translate"),
 }
 # Third-party packages, and the only parts that may import them. Everybody may import NumPy.
 THIRD_PARTY = {

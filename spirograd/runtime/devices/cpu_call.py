@@ -56,7 +56,7 @@ class _MethodDef(ctypes.Structure):
 def _entry() -> tuple[_MethodDef, Library]:
     code = compile_module(_TEXT, host_caps(), CompileOptions(opt_level=1))
     imports = {name: ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0 for name in _PYTHON_API}
-    library = link(code.object, (_ENTRY,), {**imports, "sg_none": id(None)})
+    library = link(code.binary, (_ENTRY,), {**imports, "sg_none": id(None)})
     return _MethodDef(b"launch", library.addresses[_ENTRY], _METH_FASTCALL, None), library
 
 

@@ -40,7 +40,7 @@ def build(kind: str) -> PoolCode:
     code = compile_module(pool_module(platform.machine(), kind), caps, CompileOptions(opt_level=1))
     imports = _windows_imports() if kind == "windows" else {}
     called = (abi.POOL_RUN, abi.POOL_UPDATE)
-    library = link(code.object, (*called, abi.WORKER_MAIN, abi.POOL_STOP), imports)
+    library = link(code.binary, (*called, abi.WORKER_MAIN, abi.POOL_STOP), imports)
     prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
     addresses = library.addresses
     entries = {name: addresses[name] for name in called}

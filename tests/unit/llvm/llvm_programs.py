@@ -15,7 +15,7 @@ from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, TaskAttr
 from spirograd.llvmgen.emit import emit_kernel
-from spirograd.llvmgen.toolchain import NativeCode, compile_module, host_caps
+from spirograd.llvmgen.toolchain import MachineCode, compile_module, host_caps
 from spirograd.runtime.devices import cpu
 
 
@@ -29,7 +29,7 @@ class Program:
         self.tasks: list[Op] = []
         self.offset = 0
         self.compiled: CompiledKernel | None = None
-        self.native: NativeCode | None = None
+        self.native: MachineCode | None = None
         self.text = ""
 
     def buffer(self, dtype: DType) -> BufferRef:
@@ -87,7 +87,7 @@ class Program:
         self.text = emit_kernel(self.kernel(), block, caps, options)
         self.native = compile_module(self.text, caps, options)
         infos = tuple(TaskInfo(t.attr.name, t.attr.kind, t.attr.name, 0) for t in self.tasks)
-        self.compiled = CompiledKernel(self.name, "cpu", "", block, infos, (self.native.object,))
+        self.compiled = CompiledKernel(self.name, "cpu", "", block, infos, (self.native.binary,))
         return self.compiled
 
     def block(self, *values: Any) -> bytes:

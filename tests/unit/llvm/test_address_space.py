@@ -30,7 +30,7 @@ define void @f(ptr %p, i64 %i) {{
   ret void
 }}
 """
-code = toolchain.compile_module(text, toolchain.host_caps(), CompileOptions(opt_level=1)).object
+code = toolchain.compile_module(text, toolchain.host_caps(), CompileOptions(opt_level=1)).binary
 toolchain.link(code, ("f",), {})
 rows = [reserve(3) for _ in range(1000)]
 wall = reserve(1 << 24)

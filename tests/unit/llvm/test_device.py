@@ -126,7 +126,7 @@ def test_bad_code_is_reported() -> None:
     text = "declare void @sg_nowhere()\ndefine void @f() {\n call void @sg_nowhere()\n ret void\n}"
     code = compile_module(text, host_caps(), CompileOptions())
     with pytest.raises(SpirogradRuntimeError, match="cannot link"):
-        link(code.object, ("f",), {})
+        link(code.binary, ("f",), {})
 
 
 @pytest.mark.parametrize("spins", [1, 2000])

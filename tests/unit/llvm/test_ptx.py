@@ -42,7 +42,7 @@ def ptx(*tasks: Op, slots=TREES, caps=CAPS, block_size: int = 16) -> str:
     kernel = Kernel("k", (), Region((), (*tasks, Op(ops.yield_, VOID))))
     context = PassContext(caps, OPTIONS)
     kernel = simplify_lowered(lower_tasks(kernel, context), context)
-    return compile_ptx(emit_module(kernel, ArgBlock(slots, "", block_size), caps, OPTIONS), caps, OPTIONS).ptx
+    return compile_ptx(emit_module(kernel, ArgBlock(slots, "", block_size), caps, OPTIONS), caps, OPTIONS).binary.decode()
 
 
 def doubled(slots, t: DType):

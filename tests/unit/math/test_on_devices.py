@@ -66,7 +66,7 @@ class Runner:
         kernel = simplify(legalize(lower_tasks(expand_math(kernel, context), context), context), context)
         if self.arch == "cpu":
             entry, group = entry_names(kernel)[0], 1
-            binary = compile_module(emit_kernel(kernel, block, caps, OPTIONS), caps, OPTIONS).object
+            binary = compile_module(emit_kernel(kernel, block, caps, OPTIONS), caps, OPTIONS).binary
         else:
             entry, group = "main", kernel.body.ops[0].attr.group_size
             binary = emit_task(kernel.body.ops[0], kernel, block, caps, OPTIONS).binary

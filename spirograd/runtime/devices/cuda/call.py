@@ -292,7 +292,7 @@ class CallCode:
 def _compiled(driver: Driver, stays: bool) -> CallCode:
     code = compile_module(_TEXT.replace("STAYS", str(stays).lower()), host_caps(), CompileOptions(opt_level=1))
     imports = {name: ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0 for name in _PYTHON_API}
-    library = link(code.object, (_LAUNCH, _ENTER, _WAIT), {**imports, **driver.addresses, "sg_none": id(None)})
+    library = link(code.binary, (_LAUNCH, _ENTER, _WAIT), {**imports, **driver.addresses, "sg_none": id(None)})
     launch = _MethodDef(b"launch", library.addresses[_LAUNCH], _METH_FASTCALL, None)
     enter = _MethodDef(b"enter", library.addresses[_ENTER], _METH_NOARGS, None)
     wait = _MethodDef(b"wait", library.addresses[_WAIT], _METH_O, None)
