@@ -24,6 +24,7 @@ class Config:
     """The options in force, as ``sg.cfg``. Each can be overridden by an environment variable ``SG_<NAME>``."""
 
     arch: str = "cpu"
+    device: str = ""
     default_fp: DType = f32
     default_ip: DType = i32
     debug: bool = False

@@ -42,7 +42,9 @@ class Session:
         self.cfg = config
         self.arch = config.arch
         limit = int(config.device_memory_GB * 2**30) if config.device_memory_GB else None
-        self.device = open_device(config.arch, debug=config.debug, max_threads=config.cpu_max_num_threads, device_memory_bytes=limit)
+        self.device = open_device(
+            config.arch, config.device, debug=config.debug, max_threads=config.cpu_max_num_threads, device_memory_bytes=limit
+        )
         # What only some devices do; asked once, for such a question takes microseconds.
         self.assembler = self.device if isinstance(self.device, Assembler) else None
         self.sharing = self.device if isinstance(self.device, SharesMemory) else None

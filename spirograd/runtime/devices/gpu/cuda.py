@@ -234,9 +234,9 @@ class CudaDriver(Driver):
         return Features(ordinal, info, caps, total, processors)
 
 
-def open(debug: bool = False, max_threads: int = 0, device_memory_bytes: int | None = None) -> GpuDevice:
+def open(debug: bool = False, max_threads: int = 0, device_memory_bytes: int | None = None, device: str = "") -> GpuDevice:
     """Open a CUDA device: see `opening.open_gpu`."""
-    return opening.open_gpu(CudaDriver, device_memory_bytes)
+    return opening.open_gpu(CudaDriver, device_memory_bytes, device)
 
 
 def available() -> str | None:

@@ -228,9 +228,9 @@ class HipDriver(Driver):
         return Features(ordinal, info, caps, total, processors)
 
 
-def open(debug: bool = False, max_threads: int = 0, device_memory_bytes: int | None = None) -> GpuDevice:
+def open(debug: bool = False, max_threads: int = 0, device_memory_bytes: int | None = None, device: str = "") -> GpuDevice:
     """Open a HIP device: see `opening.open_gpu`."""
-    return opening.open_gpu(HipDriver, device_memory_bytes)
+    return opening.open_gpu(HipDriver, device_memory_bytes, device)
 
 
 def available() -> str | None:
