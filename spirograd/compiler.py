@@ -206,7 +206,7 @@ def _spirv(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> Compiled
 def _gpu(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKernel:
     """LLVM, for GPUs: one module, with an entry for each task."""
     from spirograd.llvmgen.gpu import emit_kernel, entry_names
-    from spirograd.llvmgen.translate import ASSEMBLY, DIALECTS, translate
+    from spirograd.llvmgen.translate import ASSEMBLY, DIALECTS, LOADED, translate
 
     generator = run.ctx.caps.target.generator
     text = emit_kernel(kernel, artifact.args, DIALECTS[generator], run.ctx.caps, run.ctx.options)
@@ -214,7 +214,8 @@ def _gpu(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKe
     named = zip(kernel.body.ops, _by_task(kernel, artifact), entry_names(kernel))
     tasks = tuple(replace(info, entry=entry, binary=0, coarsening=op.attr.coarsening) for op, info, entry in named)
     if run.ctx.options.keep_stages:
-        run.stages |= {"kernel.ll": text, "kernel.opt.ll": code.optimized_ir, ASSEMBLY[generator]: code.assembly}
+        run.stages |= {"kernel.ll": text, "kernel.opt.ll": code.optimized_ir}
+        run.stages |= {LOADED[generator]: code.binary, ASSEMBLY[generator]: code.assembly}
     return replace(artifact, tasks=tasks, binaries=(code.binary,))
 
 

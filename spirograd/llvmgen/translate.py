@@ -14,6 +14,8 @@ from spirograd.llvmgen.toolchain import MachineCode, compile_module
 DIALECTS = {Generator.PTX: NVPTX, Generator.CODE_OBJECT: AMDGPU}
 # The stage with the assembly.
 ASSEMBLY = {Generator.LLVM: "kernel.s", Generator.PTX: "kernel.ptx", Generator.CODE_OBJECT: "kernel.s"}
+# The stage that is loaded as it is.
+LOADED = {Generator.PTX: "kernel.ptx", Generator.CODE_OBJECT: "kernel.hsaco"}
 _TRANSLATORS: dict[Generator, Callable[[str, Capabilities, CompileOptions], MachineCode]] = {
     Generator.LLVM: compile_module,
     Generator.PTX: compile_ptx,
