@@ -22,7 +22,7 @@ from spirograd.runtime import loader
 from validation.tools import llvm_program
 
 # Tests run on these where there is a device, and are not even counted elsewhere: thousands would be skipped for what few machines have.
-RARE = ("cuda",)
+RARE = ("cuda", "amdgpu")
 _FOUND = [name for name in RARE if loader.available(name) is None or name in os.environ.get("SG_TEST_REQUIRE", "")]
 ARCHS = ("interpreter", "cpu", "vulkan", "wgpu", *_FOUND)
 PREFIX = "missing "
