@@ -2,7 +2,7 @@ import gc
 
 import needs
 import pytest
-import standin_cuda
+from unit.runtime import standin_cuda
 
 from spirograd.runtime.loader import open_device
 

@@ -11,7 +11,7 @@ import threading
 
 import numpy as np
 import pytest
-from ptx_modules import compiled
+from unit.runtime.ptx_modules import compiled
 
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.runtime import loader

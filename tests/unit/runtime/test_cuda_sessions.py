@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from ptx_modules import compiled
+from unit.runtime.ptx_modules import compiled
 
 import spirograd as sg
 from spirograd.base.artifact import ArgBlock
