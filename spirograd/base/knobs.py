@@ -22,7 +22,7 @@ KNOBS: dict[str, Knob] = {
     "SG_LIBHIP": Knob("", "HIP's library, libamdhip64; by default the one that is loaded already, else the one that the system finds."),
     "SG_DEBUG": Knob("", "1: as `init(debug=True)`."),
     "SG_DUMP": Knob("", "Folder that receives every stage of every kernel compiled."),
-    "SG_OVERRIDE": Knob("", "Folder of stages that replace the compiler's, as SG_DUMP writes them: `.spv`, `kernel.ll`, `kernel.ptx`."),
+    "SG_OVERRIDE": Knob("", "Folder of stages that replace the compiler's, as SG_DUMP writes them (`.spv`, `.ll`, `.ptx`, `.hsaco`)."),
     "SG_VALIDATE": Knob("", "1: run spirv-val on every SPIR-V module."),
     "SG_VALIDATION": Knob("", "1: enable the Vulkan validation layer and turn its messages into exceptions."),
     "SG_VERIFY": Knob("", "1: verify the IR after every pass."),

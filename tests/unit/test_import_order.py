@@ -56,7 +56,7 @@ LATE = {
     # Large libraries that other targets do without.
     ("compiler", "spirograd.llvmgen.emit"),
     ("compiler", "spirograd.llvmgen.gpu"),
-    ("compiler", "spirograd.llvmgen.ptx"),
+    ("compiler", "spirograd.llvmgen.translate"),
     ("compiler", "spirograd.llvmgen.toolchain"),
     ("compiler", "spirograd.spirvgen.disasm"),
     ("compiler", "spirograd.spirvgen.emit"),
