@@ -17,6 +17,7 @@ from spirograd.lang import ops, scalar
 from spirograd.lang.annotations import FunctionArgument, MatrixType, NdarrayType
 from spirograd.lang.context import LanguageOptions
 from spirograd.lang.data.device_arrays import is_torch
+from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.tensor import Tensor
 from spirograd.lang.frontend.array_proxy import array_decl, is_wide
@@ -320,6 +321,8 @@ class DataclassParameter(Parameter):
 
 def is_external(value: Any) -> bool:
     """Whether ``value`` is a NumPy array, a torch tensor, or another array in memory of a GPU."""
+    if isinstance(value, Exported):  # ours; asking it for its interface would hand its memory out
+        return False
     return isinstance(value, np.ndarray) or is_torch(value) or hasattr(value, "__cuda_array_interface__")
 
 

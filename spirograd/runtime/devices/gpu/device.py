@@ -90,6 +90,7 @@ class GpuDevice(StreamedDevice):
         self.api = driver.api
         self._driver = driver
         self.ordinal = features.ordinal
+        self.dlpack_device = (driver.dlpack_type, features.ordinal)
         self._processors = features.processors
         self._modules: set[int] = set()
         self._unloads = DeletionQueue(self._unload)  # of modules, when the device is idle: unloading waits for kernels
@@ -100,6 +101,7 @@ class GpuDevice(StreamedDevice):
         try:
             with self._turn:
                 self._stream = Stream(self._code, self._context)
+                self.stream = self._stream.handle
                 self._between = self._stream.event()  # recorded on one stream, for another one to wait for
                 self._pool = Pool(self._stream, features.ordinal, features.total, cap)
                 self._cells = pinned_cells(self._stream)
@@ -135,15 +137,27 @@ class GpuDevice(StreamedDevice):
             return None
         return Buffer(nbytes, address or _SOMEWHERE, Foreign(address, nbytes))
 
+    def export(self, buffer: Buffer) -> None:
+        """See `SharesMemory.export`."""
+        with self._turn:
+            self._pool.exported.add(buffer.handle)
+
+    def free(self, buffer: Buffer) -> None:
+        """See `Device.free`. What was exported may be freed when the device is closed, and no one else calls the driver."""
+        if self._device is None and buffer.handle in self._pool.exported:
+            self._pool.release(buffer.handle, self._context)
+        else:
+            super().free(buffer)
+
     def follow(self, stream: int) -> None:
         """See `SharesMemory.follow`."""
         with self._turn:
-            self._stream.order(stream, self._stream.handle, self._between)
+            self._stream.order(self._driver.stream(stream), self._stream.handle, self._between)
 
     def precede(self, stream: int) -> None:
         """See `SharesMemory.precede`."""
         with self._turn:
-            self._stream.order(self._stream.handle, stream, self._between)
+            self._stream.order(self._stream.handle, self._driver.stream(stream), self._between)
 
     # --- kernels ---
 
@@ -279,4 +293,5 @@ class GpuDevice(StreamedDevice):
 
     def _abandon(self) -> None:
         super()._abandon()
+        self._pool.exported.clear()
         self._trouble = self._driver.forked()
