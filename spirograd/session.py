@@ -119,7 +119,7 @@ class Session:
 
     def bind(self, array: Any) -> ArrayBinding:
         """The binding of an ndarray, made once."""
-        binding = array.__dict__.get("_sg_binding")
+        binding = array._sg_binding
         if binding is None or not array.is_of(self):
             allocation = array.allocation
             roles = (array.grad, array.dual, array.grad.dual if array.grad is not None else None)
@@ -294,7 +294,7 @@ def _host_array(value: Any) -> tuple[Any, Callable[[], None] | None]:
         return value, None
     if not is_torch(value):
         problem = f"an array of {type(value).__module__.partition('.')[0]} lies in memory that this back end does not use in place"
-        raise SpirogradRuntimeTypeError(render(problem, None, "use `init(arch=sg.cuda)`, or `sg.amdgpu`, on its device, or pass a NumPy array"))
+        raise SpirogradRuntimeTypeError(render(problem, None, "use `sg.cuda` or `sg.amdgpu` on its device, or pass a NumPy array"))
     tensor = value.detach()
     if tensor.device.type == "cpu":
         return tensor.numpy(), None

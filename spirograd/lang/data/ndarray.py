@@ -25,6 +25,10 @@ class Ndarray(Exported, HostScope):
     what a tensor was asked for.
     """
 
+    # What launches keep of an array: what of it compiled code depends on, and its addresses; see `_forget_launches`.
+    _sg_signature: tuple[Any, ...] | None = None
+    _sg_binding: Any = None
+
     def __init__(
         self,
         dtype: Any,

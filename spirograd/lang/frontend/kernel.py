@@ -28,6 +28,7 @@ from spirograd.lang.frontend.parameters import (
     TemplateParameter,
     make_parameter,
 )
+from spirograd.lang.frontend.quick_calls import QuickCall, quick_call
 from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.frontend.stages import Staged
 from spirograd.lang.frontend.texts import text_of
@@ -57,6 +58,7 @@ class Kernel(Staged, NearNames):
         self._parameters: list[Parameter] = []
         self._keys: list[tuple[int, Callable[[Any], Any]]] = []
         self._signature: inspect.Signature | None = None
+        self._quick: QuickCall | None = None
         self._last: Specialization | None = None
         self.grad = context.gradient_of(self)
 
@@ -67,7 +69,18 @@ class Kernel(Staged, NearNames):
         return f"<kernel {self.function.__qualname__}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._launch(*self.specialized(args, kwargs))
+        session = context.session()
+        quick = self._quick
+        if quick is None or kwargs or session is not self._session or context.recorder() is not None or context.current_trace() is not None:
+            return self._launch(*self.specialized(args, kwargs))
+        found = quick(args, session)
+        if found is None:
+            return self._launch(*self.specialized(args, kwargs))
+        made, scalars, arrays = found
+        values = made.plan.launch(scalars, arrays, made.trees)
+        if made.reports:
+            session.launched()
+        return None if values is None else made.result(values)
 
     def specialized(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Specialization, tuple[Any, ...]]:
         """The session, what is compiled for these arguments (now, if need be), and the arguments as the signature orders them."""
@@ -95,6 +108,7 @@ class Kernel(Staged, NearNames):
             self._keys = [(k, p.key) for k, p in enumerate(self._parameters) if p.keyed]
             self._signature = signature
             self._specializations = {}
+            self._quick = quick_call(self._parameters, self._specializations)
             self._last = None
             self._session = session
 

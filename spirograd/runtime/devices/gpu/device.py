@@ -209,7 +209,7 @@ class GpuDevice(StreamedDevice):
             with self._turn.lock:  # a turn, written out, which is faster; the context is the business of ``run``
                 if self._trouble:
                     self._check()
-                if len(self._deletions) > COLLECT_AT:
+                if len(self._deletions.released) > COLLECT_AT:
                     with self._turn:
                         self._collect()
                 if type(counts) is not tuple:

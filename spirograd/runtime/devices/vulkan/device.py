@@ -128,7 +128,7 @@ class VulkanDevice(StreamedDevice):
                 stream, fn = self._stream, self._fn
                 if stream.recorded >= BATCH:
                     stream.flush()
-                    if len(self._deletions) > COLLECT_AT:
+                    if len(self._deletions.released) > COLLECT_AT:
                         self._collect()
                 size = len(block)
                 data = bytes(block) if size % 4 == 0 else bytes(block) + bytes(-size % 4)
