@@ -130,7 +130,12 @@ class SharesMemory(Protocol):
 
     ordinal: int
     dlpack_device: tuple[int, int]
-    stream: int
+
+    @property
+    def stream(self) -> int: ...
+
+    def switch(self, stream: int) -> int:
+        """Give the work from now on to ``stream``, after the work so far of both. Does not wait. Returns the stream that it went to."""
 
     def adopt(self, address: int, nbytes: int) -> Buffer | None:
         """A non-owning buffer over memory of another library, which the caller keeps alive; None if that is not memory of this device."""

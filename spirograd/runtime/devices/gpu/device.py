@@ -101,7 +101,6 @@ class GpuDevice(StreamedDevice):
         try:
             with self._turn:
                 self._stream = Stream(self._code, self._context)
-                self.stream = self._stream.handle
                 self._between = self._stream.event()  # recorded on one stream, for another one to wait for
                 self._pool = Pool(self._stream, features.ordinal, features.total, cap)
                 self._cells = pinned_cells(self._stream)
@@ -136,6 +135,18 @@ class GpuDevice(StreamedDevice):
         if nbytes and owner != self.ordinal:
             return None
         return Buffer(nbytes, address or _SOMEWHERE, Foreign(address, nbytes))
+
+    @property
+    def stream(self) -> int:
+        """See `SharesMemory`."""
+        return self._stream.handle
+
+    def switch(self, stream: int) -> int:
+        """See `SharesMemory.switch`."""
+        with self._turn:
+            before = self._stream.handle
+            self._stream.switch(self._driver.stream(stream), self._between)
+        return before
 
     def export(self, buffer: Buffer) -> None:
         """See `SharesMemory.export`."""
@@ -188,7 +199,7 @@ class GpuDevice(StreamedDevice):
             finally:
                 self._modules.update(loaded)
         tasks = [call.LaunchTask(f, *self._grid(task, used), task.coarsening) for f, task, used in zip(functions, kernel.tasks, usage)]
-        run, kept = call.launcher(self._code, self._context, self._stream.handle, tasks)
+        run, kept = call.launcher(self._code, self._context, self._stream.place, tasks)
         executable = Executable(kernel.name, run, kept, tuple(usage), kernel.args.size > self.caps.max_push_constants)
         weakref.finalize(executable, self._unloads.extend, loaded).atexit = False
         return executable
@@ -270,6 +281,7 @@ class GpuDevice(StreamedDevice):
         if not self._trouble:
             with contextlib.suppress(SpirogradRuntimeError):
                 self._stream.finish()
+        self._stream.back()
         self._destroy()
 
     def _destroy(self) -> None:
