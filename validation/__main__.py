@@ -56,7 +56,7 @@ def main() -> int:
     if options.list:
         print("\n".join(f"{c.name}  {c.place}" for c in cases))
         return 0
-    present = [arch for arch in ("interpreter", "cpu", "cuda", "vulkan", "wgpu", "metal") if arch in sg.available_archs()]
+    present = [arch for arch in ("interpreter", "cpu", "cuda", "amdgpu", "vulkan", "wgpu", "metal") if arch in sg.available_archs()]
     archs = [] if options.no_run else options.arch or present
     unknown = [arch for arch in archs if arch not in present]
     if unknown:

@@ -21,7 +21,11 @@ HELP = "simulate a fluid, compare all back ends, draw a picture"
 _NEEDS = ("rich", "matplotlib")
 _PANELS = 4
 # Back ends, and what a dump of their kernels has.
-_DUMPED = {"cuda": "PTX, LLVM IR and IR", **dict.fromkeys(("vulkan", "wgpu", "metal"), "shaders (.spv, .spvasm) and IR")}
+_DUMPED = {
+    "cuda": "PTX, LLVM IR and IR",
+    "amdgpu": "code objects, assembly, LLVM IR and IR",
+    **dict.fromkeys(("vulkan", "wgpu", "metal"), "shaders (.spv, .spvasm) and IR"),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Callable
@@ -30,7 +31,14 @@ class DeviceArray:
 
 def is_torch(value: Any) -> bool:
     """Whether ``value`` is a torch tensor."""
-    return type(value).__module__.startswith("torch") and hasattr(value, "data_ptr")
+    kind: Any = type(value)
+    return _has_tensors(kind)
+
+
+@functools.lru_cache(maxsize=256)
+def _has_tensors(cls: type) -> bool:
+    """Whether ``cls`` is a class of torch tensors: asked several times for each array of a launch."""
+    return cls.__module__.startswith("torch") and hasattr(cls, "data_ptr")
 
 
 def device_array(value: Any) -> DeviceArray | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import math
 from typing import Any
@@ -328,8 +329,19 @@ def is_external(value: Any) -> bool:
 
 def _element_type(array: Any) -> DType | None:
     """The type of the elements of a NumPy array or torch tensor; None for one that kernels do not have."""
+    if not isinstance(array, np.ndarray):
+        return _foreign_type(array.dtype)
     try:
-        return dtypes.from_numpy(array.dtype if isinstance(array, np.ndarray) else np.dtype(str(array.dtype).rpartition(".")[2]))
+        return dtypes.from_numpy(array.dtype)
+    except (KeyError, TypeError):
+        return None
+
+
+@functools.lru_cache(maxsize=64)
+def _foreign_type(dtype: Any) -> DType | None:
+    """The type that torch or another library means by ``dtype``; None for one that kernels do not have."""
+    try:
+        return dtypes.from_numpy(np.dtype(str(dtype).rpartition(".")[2]))
     except (KeyError, TypeError):
         return None
 

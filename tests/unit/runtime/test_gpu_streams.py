@@ -1,5 +1,6 @@
 """`sg.Stream`: work of a session on a stream of another library. On stand-ins for the drivers of CUDA and HIP."""
 
+import contextlib
 import struct
 
 import numpy as np
@@ -162,3 +163,48 @@ def test_other_back_ends(arch):
     with pytest.raises(SpirogradRuntimeError, match=f"`sg.amdgpu`, not on `{arch}`"), sg.Stream(ONE):
         pass
     sg.reset()
+
+
+@pytest.mark.parametrize("seed", [*range(4), *[pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 60)]])
+def test_random_work_on_random_streams(session, count, seed):
+    """Launches whose bounds change, copies, uploads, readbacks, memory that comes and goes, on three streams that are kept back and let go
+    at random: the results are those of the same work done at once."""
+    rng = np.random.default_rng(seed)
+    own = context.session().device.stream
+    arrays = [sg.ndarray(sg.i32, shape=4) for _ in range(4)]
+    model = [np.zeros(4, np.int32) for _ in arrays]
+    awaited = []
+
+    def work():
+        what, k, j, number = rng.integers(7), rng.integers(4), rng.integers(4), int(rng.integers(1, 1000))
+        if what == 0:
+            arrays[k].fill(number)
+            model[k][:] = number
+        elif what == 1 and k != j:
+            arrays[k].copy_from(arrays[j])
+            model[k][:] = model[j]
+        elif what == 2:
+            data = rng.integers(0, 1000, 4, dtype=np.int32)
+            arrays[k].from_numpy(data)
+            model[k][:] = data
+        elif what == 3:
+            awaited.append((arrays[k].allocation.fetch(0, 16), model[k].tobytes()))
+        elif what == 4:
+            arrays[k] = sg.ndarray(sg.i32, shape=4)
+            model[k] = np.zeros(4, np.int32)
+        else:
+            count(arrays[k], number)
+            model[k][0] += number
+
+    for _ in range(60):
+        session.hold(bool(rng.integers(2)), stream=int(rng.choice([own, ONE, TWO])))
+        with contextlib.ExitStack() as streams:
+            for stream in rng.choice([ONE, TWO], rng.integers(3)):
+                streams.enter_context(sg.Stream(int(stream)))
+            for _ in range(rng.integers(6)):
+                work()
+    for stream in (own, ONE, TWO):
+        session.hold(False, stream=stream)
+    assert all(fetch.wait() == expected for fetch, expected in awaited)
+    for array, expected in zip(arrays, model):
+        np.testing.assert_array_equal(array.to_numpy(), expected)
