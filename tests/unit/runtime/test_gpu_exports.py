@@ -243,6 +243,16 @@ def test_freeing_exported_memory_waits_for_its_users(session):
     assert session.calls("synchronize") == before + 1
 
 
+def test_exported_memory_that_was_given_back_goes_with_the_session(session):
+    a = sg.ndarray(sg.i32, shape=4)
+    _, delete = taken(a.to_dlpack())
+    delete()
+    del a
+    gc.collect()
+    sg.reset()
+    assert session.live("memory") == 0
+
+
 @pytest.fixture
 def torch_on_the_gpu(session, monkeypatch):
     """Tensors over the memory of the stand-in, as if torch had a GPU."""

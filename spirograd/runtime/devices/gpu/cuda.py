@@ -147,7 +147,7 @@ class CudaDriver(Driver):
     api, arch, knob = "CUDA", "cuda", "SG_LIBCUDA"
     missing, needed = "the CUDA driver is not installed", "CUDA 12.0 or newer is needed; update the driver"
     symbols, own, called = _SYMBOLS, _OWN, _CALLED
-    switch, launch_end, dlpack_type = _SWITCH, 0, 2
+    switch, launch_end, dlpack_type, forked_code = _SWITCH, 0, 2, 3
 
     def __init__(self, library: object, path: str) -> None:
         super().__init__(library, path)

@@ -154,11 +154,24 @@ class GpuDevice(StreamedDevice):
             self._pool.exported.add(buffer.handle)
 
     def free(self, buffer: Buffer) -> None:
-        """See `Device.free`. What was exported may be freed when the device is closed, and no one else calls the driver."""
-        if self._device is None and buffer.handle in self._pool.exported:
-            self._pool.release(buffer.handle, self._context)
-        else:
-            super().free(buffer)
+        """See `Device.free`. What was exported may be freed when the device is closed: then no one else calls the driver."""
+        super().free(buffer)
+        if self._device is None:
+            self._release_exported()
+
+    def close(self) -> None:
+        """See `Device.close`."""
+        super().close()
+        self._release_exported()
+
+    def _release_exported(self) -> None:
+        """Free what was exported, and released since the device was closed."""
+        released = self._deletions.released
+        while released:
+            with contextlib.suppress(IndexError):  # finalizers run in any thread, and within each other
+                memory = released.popleft()
+                if memory in self._pool.exported:
+                    self._pool.release(memory, self._context)
 
     def follow(self, stream: int) -> None:
         """See `SharesMemory.follow`."""
@@ -288,6 +301,9 @@ class GpuDevice(StreamedDevice):
         """Release what exists, whatever the driver says to it; also after a constructor that failed half-way."""
         driver = self._driver
         entered = driver.enter(self._context)
+        if not self._trouble and hasattr(self, "_pool"):
+            with contextlib.suppress(SpirogradRuntimeError):
+                self._collect()
         for part in ("_transfers", "_cells"):
             if hasattr(self, part):
                 getattr(self, part).close()

@@ -58,7 +58,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
 # Called from compiled code only (`call.py`), which is linked with their addresses.
 CALLED = ("launch", "stream_query", "event_query")
 
-SUCCESS, OUT_OF_MEMORY, NOT_INITIALIZED, NO_DEVICE, NOT_READY = 0, 2, 3, 100, 600
+SUCCESS, OUT_OF_MEMORY, NO_DEVICE, NOT_READY = 0, 2, 100, 600
 # After these no later call succeeds: kernels ran into something that ends their context, or the device has gone.
 _FATAL = frozenset((4, 46, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999))
 _KERNEL_ERRORS = frozenset((700, 714, 715, 716, 717, 718, 719))
@@ -79,6 +79,7 @@ class Driver(ABC):
     ``switch``: LLVM IR of ``i32 @sg_enter(ptr %context)``, which makes a context current in the calling thread and gives 0, or a positive
     number for ``void @sg_leave(i32)``, which undoes that, or an error code, negated; and of ``void @sg_forget()``, which has the driver
     forget that it answered NOT_READY. ``launch_end``: what ends the list of ``extra`` of a launch. ``dlpack_type``: DLDeviceType.
+    ``forked_code``: how ``init`` fails in a fork of a process that used the driver, if it finds out.
     """
 
     api: ClassVar[str]
@@ -92,6 +93,7 @@ class Driver(ABC):
     switch: ClassVar[str]
     launch_end: ClassVar[int]
     dlpack_type: ClassVar[int]
+    forked_code: ClassVar[int | None]
 
     def __init__(self, library: Any, path: str) -> None:
         self.path = path
@@ -255,7 +257,7 @@ class Driver(ABC):
             code = driver.init(0)
             if code == NO_DEVICE:
                 raise SpirogradRuntimeError(f"the {cls.api} driver is installed, but finds no device")
-            if code == NOT_INITIALIZED:
+            if code == cls.forked_code:
                 raise SpirogradRuntimeError(cls.forked())
             driver.check(code, "start the driver")
             return driver

@@ -7,7 +7,6 @@ devices here, and for errors, which every library of the thread sees.
 from __future__ import annotations
 
 import ctypes
-import re
 import sys
 from ctypes import byref, c_char_p, c_int, c_void_p
 from dataclasses import replace
@@ -125,7 +124,7 @@ class HipDriver(Driver):
     missing = "HIP's runtime is not installed (on Linux it comes with ROCm, on Windows with the HIP SDK or AMD's driver)"
     needed = "ROCm 5.2 or newer is needed; update it"
     symbols, own, called = _SYMBOLS, _OWN, _CALLED
-    switch, launch_end, dlpack_type = _SWITCH, 3, 10
+    switch, launch_end, dlpack_type, forked_code = _SWITCH, 3, 10, None
 
     def __init__(self, library: Any, path: str) -> None:
         super().__init__(library, path)
@@ -143,7 +142,8 @@ class HipDriver(Driver):
         if sys.platform == "win32":
             return _WINDOWS
         try:
-            loaded = re.findall(r"\S*/libamdhip64\.so\S*", _MAPS.read_text(errors="replace"))
+            mapped = [line.split(maxsplit=5) for line in _MAPS.read_text(errors="replace").splitlines()]
+            loaded = [fields[5] for fields in mapped if len(fields) == 6 and "/libamdhip64.so" in fields[5]]
         except OSError:
             loaded = []
         return (*dict.fromkeys(loaded), *_LINUX)
