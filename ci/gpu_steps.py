@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Folders of tests that use a device.
 TESTS = [f"tests/{name}" for name in ("backend", "grad", "unit/runtime", "spirv", "compat", "errors", "fuzz", "examples")]
 LAYERED = ["tests/unit/runtime", "tests/backend/test_types.py"]  # the part that also runs under the validation layer
-ARCHS = ("cuda", "vulkan", "wgpu", "metal")
+ARCHS = ("cuda", "amdgpu", "vulkan", "wgpu", "metal")
 SHOWN = 40  # lines of the log of a step that failed
 # Benchmarks that the report puts on top.
 HEADLINES = ("launch: 2 ndarrays, scalar", "mpm88 step", "chain 1M x 64", "chain 1M x 64, gradient", "mpm88 64 steps, gradient")

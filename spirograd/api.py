@@ -44,15 +44,15 @@ context.set_gradient(Gradient)
 
 def available_archs() -> list[str]:
     """Back ends that work on this machine, best first."""
-    return [arch for arch in (*gpu, cpu, interpreter) if arch in loader.DEVICES and loader.available(arch) is None]
+    return [arch for arch in (*gpu, cpu, interpreter) if loader.available(arch) is None]
 
 
 def init(arch: str | Sequence[str] | None = None, **options: Any) -> None:
     """Start a session on a back end; end the session before.
 
-    ``arch``: one of `cpu`, `cuda`, `vulkan`, `wgpu`, `metal` (macOS), `interpreter`, or a list like `gpu` (also as ``"gpu"``), of which the
-    first that works is taken; by default the CPU. The environment variable ``SG_ARCH`` overrides it. The other options are the fields of
-    `spirograd.config.Config`; ``SG_<NAME>`` in the environment overrides each.
+    ``arch``: one of `cpu`, `cuda`, `amdgpu`, `vulkan`, `wgpu`, `metal` (macOS), `interpreter`, or a list like `gpu` (also as ``"gpu"``), of
+    which the first that works is taken; by default the CPU. The environment variable ``SG_ARCH`` overrides it. The other options are the
+    fields of `spirograd.config.Config`; ``SG_<NAME>`` in the environment overrides each.
 
     Raises SpirogradRuntimeError if the back end cannot be started (with ``enable_fallback=True`` the CPU is used instead, with a warning)
     and for unknown options. The session before then goes on.
@@ -81,7 +81,7 @@ def init(arch: str | Sequence[str] | None = None, **options: Any) -> None:
 
 def _open(names: list[str], config: Config) -> tuple[Session, str]:
     """A session on the first back end that works here, and a warning if that is none of ``names``."""
-    if len(names) == 1 and names[0] in loader.DEVICES:
+    if len(names) == 1:
         try:  # without asking first, which takes as long as opening some devices
             return Session(config), ""
         except SpirogradRuntimeError:
@@ -95,7 +95,7 @@ def _choose(names: list[str], config: Config) -> str:
     """Set ``config.arch`` to the first back end that works here; returns a warning if that is none of ``names``."""
     reasons = []
     for name in names:
-        reason = loader.available(name) if name in loader.DEVICES else "this version has no such back end yet"
+        reason = loader.available(name)
         if reason is None:
             config.arch = name
             return ""

@@ -203,24 +203,27 @@ def _spirv(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> Compiled
     return replace(artifact, tasks=tuple(tasks), binaries=tuple(binaries))
 
 
-def _ptx(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKernel:
-    """One PTX module, with an entry for each task."""
-    from spirograd.llvmgen.gpu import entry_names
-    from spirograd.llvmgen.ptx import compile_ptx, emit_module
+def _gpu(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKernel:
+    """LLVM, for GPUs: one module, with an entry for each task."""
+    from spirograd.llvmgen.gpu import emit_kernel, entry_names
+    from spirograd.llvmgen.translate import ASSEMBLY, DIALECTS, LOADED, translate
 
-    text = emit_module(kernel, artifact.args, run.ctx.caps, run.ctx.options)
-    code = compile_ptx(text, run.ctx.caps, run.ctx.options)
+    generator = run.ctx.caps.target.generator
+    text = emit_kernel(kernel, artifact.args, DIALECTS[generator], run.ctx.caps, run.ctx.options)
+    code = translate(text, run.ctx.caps, run.ctx.options)
     named = zip(kernel.body.ops, _by_task(kernel, artifact), entry_names(kernel))
     tasks = tuple(replace(info, entry=entry, binary=0, coarsening=op.attr.coarsening) for op, info, entry in named)
     if run.ctx.options.keep_stages:
-        run.stages |= {"kernel.ll": text, "kernel.opt.ll": code.optimized_ir, "kernel.ptx": code.assembly}
+        run.stages |= {"kernel.ll": text, "kernel.opt.ll": code.optimized_ir}
+        run.stages |= {LOADED[generator]: code.binary, ASSEMBLY[generator]: code.assembly}
     return replace(artifact, tasks=tasks, binaries=(code.binary,))
 
 
 _GENERATORS: dict[Generator, Callable[[Kernel, CompiledKernel, _Pipeline], CompiledKernel]] = {
     Generator.LLVM: _native,
     Generator.SPIRV: _spirv,
-    Generator.PTX: _ptx,
+    Generator.PTX: _gpu,
+    Generator.CODE_OBJECT: _gpu,
 }
 
 

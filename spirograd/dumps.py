@@ -50,8 +50,8 @@ def write_stages(compiled: CompiledKernel, folder: Path) -> list[Path]:
 
 
 def with_overrides(compiled: CompiledKernel, folder: Path, caps: Capabilities, options: CompileOptions) -> CompiledKernel:
-    """``compiled`` with its binaries replaced by those in ``folder``: SPIR-V modules and PTX as they are, LLVM IR compiled. PTX that was
-    left as the compiler made it does not hide LLVM IR."""
+    """``compiled`` with its binaries replaced by those in ``folder``: SPIR-V modules, PTX and code objects as they are, LLVM IR compiled.
+    PTX or a code object that was left as the compiler made it does not hide LLVM IR."""
     generator, binaries = caps.target.generator, list(compiled.binaries)
     if generator is Generator.SPIRV:
         for task in compiled.tasks:
@@ -59,13 +59,13 @@ def with_overrides(compiled: CompiledKernel, folder: Path, caps: Capabilities, o
             if module.exists():
                 binaries[task.binary] = module.read_bytes()
         return replace(compiled, binaries=tuple(binaries))
-    ptx, text = (stage_path(compiled, folder, stage) for stage in ("kernel.ptx", "kernel.ll"))
-    if generator is Generator.PTX and ptx.exists():
-        edited = ptx.read_text(encoding="utf-8").encode()
-        if edited != binaries[0]:
-            return replace(compiled, binaries=(edited,))
-    if text.exists():
-        from spirograd.llvmgen.translate import translate  # llvmlite is large, and only this needs it here
+    from spirograd.llvmgen.translate import LOADED, translate  # llvmlite is large, and only this needs it here
 
+    whole, text = (stage_path(compiled, folder, stage) for stage in (LOADED.get(generator, ""), "kernel.ll"))
+    if generator in LOADED and whole.exists():
+        content = whole.read_bytes() if generator is Generator.CODE_OBJECT else whole.read_text(encoding="utf-8").encode()
+        if content != binaries[0]:
+            return replace(compiled, binaries=(content,))
+    if text.exists():
         return replace(compiled, binaries=(translate(text.read_text(encoding="utf-8"), caps, options).binary,))
     return compiled

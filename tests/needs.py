@@ -19,9 +19,10 @@ import pytest
 
 from spirograd.lang import context
 from spirograd.runtime import loader
+from validation.tools import llvm_program
 
 # Tests run on these where there is a device, and are not even counted elsewhere: thousands would be skipped for what few machines have.
-RARE = ("cuda",)
+RARE = ("cuda", "amdgpu")
 _FOUND = [name for name in RARE if loader.available(name) is None or name in os.environ.get("SG_TEST_REQUIRE", "")]
 ARCHS = ("interpreter", "cpu", "vulkan", "wgpu", *_FOUND)
 PREFIX = "missing "
@@ -59,6 +60,7 @@ CHECKS: dict[str, Callable[[], str | None]] = {
     **{name: _program(name) for name in _PROGRAMS},
     **{name: _package(name) for name in _PACKAGES},
     "validation": _validation_layer,
+    "ld.lld": lambda: None if llvm_program("ld.lld") else "no ld.lld of LLVM 19 or newer on the path",
 }
 
 

@@ -1,4 +1,4 @@
-"""Write docs/ops.md from the table of operations, that of derivatives, and those that say how each back end spells them.
+"""Write docs/ops.md from the table of operations, that of derivatives, and the opcode mappings of the code generators.
 
 python tools/gen_ops_doc.py            # rewrite the page
 python tools/gen_ops_doc.py --check    # exit status 1 if it is out of date
@@ -12,8 +12,9 @@ from pathlib import Path
 from spirograd.autodiff.rules import RULES, NoGradient, Rule
 from spirograd.ir import ops
 from spirograd.ir.ops import OpCode
+from spirograd.llvmgen import op_map as llvm
 from spirograd.llvmgen.instructions import Compare, Instr, Intrinsic, Math, Unsupported
-from spirograd.llvmgen.op_map import OP_MAP
+from spirograd.spirvgen import instructions as spirv_rows
 from spirograd.spirvgen import op_map as spirv
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "ops.md"
@@ -56,16 +57,18 @@ def _variants(names: tuple[str, ...]) -> str:
 
 
 def spirv_cell(code: OpCode) -> str:
-    """How SPIR-V spells ``code``."""
-    entry = spirv.MAP[code]
-    if isinstance(entry, spirv.Spelling):
-        return _variants((entry.float, entry.int, entry.uint, entry.bool))
-    return "code" if isinstance(entry, spirv.COMPOSED) else _never(code)
+    """What ``code`` is in SPIR-V."""
+    entry = spirv.OP_MAP[code]
+    if isinstance(entry, spirv_rows.Instr):
+        return _variants((entry.float, entry.signed, entry.unsigned, entry.truth))
+    if isinstance(entry, spirv_rows.Glsl):
+        return _variants((f"glsl:{entry.name}",))
+    return _never(code) if isinstance(entry, spirv_rows.Unsupported) else "code"
 
 
 def llvm_cell(code: OpCode) -> str:
     """What ``code`` is in LLVM IR."""
-    entry = OP_MAP[code]
+    entry = llvm.OP_MAP[code]
     if isinstance(entry, Instr):
         return _variants((entry.float, entry.signed, entry.unsigned))
     if isinstance(entry, Compare):
@@ -97,8 +100,8 @@ def _types(code: OpCode) -> str:
 
 def _row(code: OpCode) -> str:
     operands = "any" if code.arity is None else str(code.arity)
-    spelled = (derivative_cell(code), spirv_cell(code), llvm_cell(code))
-    cells = (f"`{code.name}`", operands, _types(code), code.effect, code.level, code.doc, *spelled)
+    mapped = (derivative_cell(code), spirv_cell(code), llvm_cell(code))
+    cells = (f"`{code.name}`", operands, _types(code), code.effect, code.level, code.doc, *mapped)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spirograd.base.caps import Capabilities
-from spirograd.llvmgen import ptx
+from spirograd.llvmgen import amdgpu, ptx
 
 # Every optional feature that the generator knows how to use.
 VULKAN = Capabilities(
@@ -46,4 +46,6 @@ WGPU_BARE = Capabilities("wgpu", nearest_f16=False, atomic_cas=False, max_buffer
 
 SPIRV = {"vulkan": VULKAN, "vulkan-bare": VULKAN_BARE, "wgpu": WGPU, "wgpu-bare": WGPU_BARE}
 PTX = {f"cuda-{name}": ptx.capabilities(name) for name in ("sm_70", "sm_80", "sm_90", "sm_120")}
-PROFILES = {**SPIRV, **PTX}
+_GFX = ("gfx906", "gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1201")
+AMDGPU = {f"amdgpu-{name}": amdgpu.capabilities(name) for name in _GFX}
+PROFILES = {**SPIRV, **PTX, **AMDGPU}

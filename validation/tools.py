@@ -1,4 +1,4 @@
-"""Other people's programs that look at our modules: spirv-val, spirv-cross (to Metal, GLSL and HLSL), g++ and glslangValidator; ptxas."""
+"""Other programs that look at our modules: spirv-val, spirv-cross (to Metal, GLSL, HLSL), g++, glslangValidator; ptxas; llvm-objdump."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from pathlib import Path
 from spirograd.base.targets import TARGETS, Generator
 from spirograd.spirvgen.module import ModuleError
 from spirograd.spirvgen.validate import available, validate
+from validation.code_objects import CodeObject
 
 _SHIM = Path(__file__).with_name("metal_shim")
 _SECONDS = 120
 _OLDEST_SM = 75  # that ptxas 13 assembles for
+_OLDEST_LLVM, _NEWEST_LLVM = 19, 29  # that know gfx1201; that there may be
 _MSL = ("--msl-force-native-arrays",)  # its own array class is overloaded on address spaces, which C++ does not have
 OK, FAILED, LIMIT, ABSENT, NOT_APPLICABLE = "ok", "failed", "limit", "absent", "n/a"
 
@@ -81,10 +83,36 @@ def assembled(module: bytes) -> Verdict:
     return Verdict(FAILED, complaint + said) if status else Verdict(OK)
 
 
+def llvm_program(name: str) -> str | None:
+    """A program of LLVM that knows today's GPUs of AMD, such as "llvm-objdump": the newest that has a version in its name (Debian), or the
+    one on the path."""
+    for number in range(_NEWEST_LLVM, _OLDEST_LLVM - 1, -1):
+        if found := shutil.which(f"{name}-{number}"):
+            return found
+    found = shutil.which(name)
+    version = re.search(r"(?:LLD|version) (\d+)", _run([found, "--version"])[1]) if found else None
+    return found if version and int(version[1]) >= _OLDEST_LLVM else None
+
+
+def inspected(module: bytes) -> Verdict:
+    """What a code object says of itself, and whether LLVM's disassembler knows every instruction."""
+    problems = CodeObject(module).problems()
+    objdump = llvm_program("llvm-objdump")
+    if not problems and objdump is not None:
+        with tempfile.NamedTemporaryFile(suffix=".hsaco") as file:
+            file.write(module)
+            file.flush()
+            status, text, said = _run([objdump, "-d", file.name])
+        problems = [line.strip() for line in text.splitlines() if "<unknown>" in line or ".long" in line] + [said] * (status != 0)
+    return Verdict(FAILED, "; ".join(problems[:5])) if problems else Verdict(OK)
+
+
 def valid(module: bytes, target: str) -> Verdict:
-    """What the tool of the target's own kind of module says: spirv-val, with the environment of the target, or ptxas."""
+    """What the tool of the target's own kind of module says: spirv-val, with the environment of the target, ptxas, llvm-objdump."""
     if TARGETS[target].generator is Generator.PTX:
         return assembled(module)
+    if TARGETS[target].generator is Generator.CODE_OBJECT:
+        return inspected(module)
     if not available():
         return Verdict(ABSENT, "spirv-val is not installed")
     try:

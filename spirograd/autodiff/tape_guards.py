@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from spirograd.analysis.sizes import size_of
 from spirograd.autodiff.sweep import as_entries, capacity_of, trip_count
@@ -21,10 +22,14 @@ _SMALL = 1 << 20
 _MOST_ROWS = 1 << 16
 
 
+# The branches around an operation, the outermost first.
+Path = tuple[Region, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class TapeGuard:
     """A condition that guards tapes. ``region``: the branch that an iteration of a parallel loop enters to use ``tapes``, which are not
-    used elsewhere in the loop. ``loc``: of the first loop in there that has one."""
+    used elsewhere in the loop. ``loc``: of the first loop in there that has one. Guards may be nested: each has tapes of its own."""
 
     region: Region
     tapes: frozenset[TapeRef]
@@ -42,9 +47,7 @@ def tape_guards(kernel: Kernel, sizes: Sequence[Size | None]) -> tuple[TapeGuard
     for loop in kernel.body.ops:
         # Of 64 bits there may be more iterations than can be counted.
         if loop.code is ops.for_ and loop.attr.parallel and loop.args[0].type in (i32, u32):
-            guard = _guard(loop.regions[0])
-            if guard is not None and not _is_small(loop, guard, sizes):
-                found.append(guard)
+            found += [guard for guard in _guards(loop.regions[0]) if not _is_small(loop, guard, sizes)]
     return tuple(found)
 
 
@@ -77,33 +80,32 @@ def _row_bytes(tapes: Iterable[TapeRef], sizes: Sequence[Size | None]) -> int | 
     return total
 
 
-def _guard(body: Region) -> TapeGuard | None:
-    """The guard of all tapes of ``body``; else that of floats, as a rule the most memory: then tapes of integers that are used elsewhere
-    stay outside."""
-    tapes = _used(body)
-    return _below(body, tapes) or _below(body, frozenset([tape for tape in tapes if tape.dtype.is_float]))
+def _guards(body: Region) -> list[TapeGuard]:
+    """The guards of the tapes of ``body``: of each tape the innermost branch, below branches only, that has all of its uses."""
+    paths: dict[TapeRef, Path] = {}
+    _find_paths(body, (), paths)
+    found: dict[int, tuple[Region, set[TapeRef]]] = {}
+    for tape, path in paths.items():
+        if path:
+            found.setdefault(id(path[-1]), (path[-1], set()))[1].add(tape)
+    return [_guard(region, frozenset(tapes)) for region, tapes in found.values()]
 
 
-def _below(body: Region, tapes: frozenset[TapeRef]) -> TapeGuard | None:
-    """The innermost region below branches only that has all of ``tapes``; None if that is ``body`` itself."""
-    region, elsewhere = body, []
-    while True:
-        using = [op for op in region.ops if _tapes(op) & tapes]
-        if len(using) != 1 or using[0].code is not ops.if_:
-            break
-        branches = [branch for branch in using[0].regions if _used(branch) & tapes]
-        if len(branches) != 1:
-            break
-        elsewhere += [op for op in region.ops if op is not using[0]]
-        elsewhere += [op for branch in using[0].regions if branch is not branches[0] for op in branch.ops]
-        region = branches[0]
-    if region is body or not using:
-        return None
-    return TapeGuard(region, _used(region) - frozenset().union(*map(_tapes, elsewhere)), using[0].loc)
+def _find_paths(region: Region, path: Path, paths: dict[TapeRef, Path]) -> None:
+    """Cut what ``paths`` has for each tape that ``region`` uses to the part in common with ``path``, the branches around ``region``."""
+    for op in region.ops:
+        if op.code is ops.if_:
+            for branch in op.regions:
+                _find_paths(branch, (*path, branch), paths)
+            continue
+        for tape in _tapes(op):
+            common = takewhile(lambda both: both[0] is both[1], zip(paths.get(tape, path), path))
+            paths[tape] = tuple([branch for branch, _ in common])
 
 
-def _used(region: Region) -> frozenset[TapeRef]:
-    return frozenset().union(*map(_tapes, region.ops))
+def _guard(region: Region, tapes: frozenset[TapeRef]) -> TapeGuard:
+    using = next(op for op in region.ops if _tapes(op) & tapes)
+    return TapeGuard(region, tapes, using.loc)
 
 
 def _tapes(op: Op) -> frozenset[TapeRef]:

@@ -141,6 +141,11 @@ class TapeInfo:
     claimed: bool = False
 
     @property
+    def guard(self) -> int | None:
+        """The number of the size that counts the iterations that pass the guard of this tape; None if it has none."""
+        return self.rows if self.claimed else None
+
+    @property
     def words(self) -> int:
         """32-bit words of an entry."""
         return self.width * self.dtype.size // 4

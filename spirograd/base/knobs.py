@@ -15,13 +15,14 @@ class Knob:
 
 
 KNOBS: dict[str, Knob] = {
-    "SG_ARCH": Knob("", "Back end that `init` uses, whatever its `arch` argument says (cpu, cuda, vulkan, wgpu, metal, interpreter, gpu)."),
+    "SG_ARCH": Knob("", "Back end that `init` uses, whatever its `arch` says (cpu, cuda, amdgpu, vulkan, wgpu, metal, interpreter, gpu)."),
     "SG_DEVICE": Knob("", "Which device to use where there are several: its number, or a part of its name."),
     "SG_WGPU_BACKEND": Knob("", "What wgpu runs on: vulkan, metal, d3d12 or gl; by default the platform's own."),
     "SG_LIBCUDA": Knob("", "The CUDA driver's library; by default the one that the system finds."),
+    "SG_LIBHIP": Knob("", "HIP's library, libamdhip64; by default the one that is loaded already, else the one that the system finds."),
     "SG_DEBUG": Knob("", "1: as `init(debug=True)`."),
     "SG_DUMP": Knob("", "Folder that receives every stage of every kernel compiled."),
-    "SG_OVERRIDE": Knob("", "Folder of stages that replace the compiler's, as SG_DUMP writes them: `.spv`, `kernel.ll`, `kernel.ptx`."),
+    "SG_OVERRIDE": Knob("", "Folder of stages that replace the compiler's, as SG_DUMP writes them (`.spv`, `.ll`, `.ptx`, `.hsaco`)."),
     "SG_VALIDATE": Knob("", "1: run spirv-val on every SPIR-V module."),
     "SG_VALIDATION": Knob("", "1: enable the Vulkan validation layer and turn its messages into exceptions."),
     "SG_VERIFY": Knob("", "1: verify the IR after every pass."),

@@ -1,9 +1,9 @@
 """How launches with tapes are described and laid out: the words of a launch and their order, and where each tape begins.
 
-A row is the thread slot of one invocation of a task: its tapes of floats, then its tapes of integers, and in both what has 64 bits
-first. Rows lie side by side: an entry of all rows, then the next entry; the distance between entries is the pitch. The tapes of a task
-that all its invocations use form one group with one pitch, those whose rows are claimed another group, which follows it. Serial tasks
-share one row, which comes first. Tasks run one after the other, so all others begin behind it.
+A row is the thread slot of one invocation of a task: its tapes of floats, then its tapes of integers, and in both what has 64 bits first.
+Rows lie side by side: an entry of all rows, then the next entry; the distance between entries is the pitch. The tapes of a task that all
+its invocations use form one group with one pitch. Those behind each guard are another group, whose rows are claimed; these groups follow in
+the order of their numbers. Serial tasks share one row, which comes first. Tasks run one after the other, so all others begin behind it.
 
 `Layout` is one algorithm for two callers. The host runs it over numbers (`runtime.tapes`); the task that places tapes on the device
 consists of the operations that it emits when it runs over operations of the IR (`transforms.tasks.place_tapes`).
@@ -146,8 +146,9 @@ class Group(Generic[T]):
     words: T
 
     @property
-    def claimed(self) -> bool:
-        return self.tapes[0][1].claimed
+    def guard(self) -> int | None:
+        """The number of the size that counts who passes the guard of the tapes, None if all invocations use them."""
+        return self.tapes[0][1].guard
 
     @property
     def counted(self) -> int | None:
@@ -178,9 +179,11 @@ class Layout(Generic[T]):
     count: Callable[[int], T]
 
     def groups(self, tapes: Numbered) -> list[Group[T]]:
-        """The groups of a task that is not serial."""
-        found = [[(n, tape) for n, tape in tapes if tape.claimed == claimed] for claimed in (False, True)]
-        return [self.group(own, even=False) for own in found if own]
+        """The groups of a task that is not serial: the tapes that all its invocations use, then those of each guard."""
+        found: dict[int, list[tuple[int, TapeInfo]]] = {}
+        for n, tape in tapes:
+            found.setdefault(-1 if tape.guard is None else tape.guard, []).append((n, tape))
+        return [self.group(found[guard], even=False) for guard in sorted(found)]
 
     def group(self, tapes: Numbered, even: bool) -> Group[T]:
         """One row of ``tapes``. ``even``: integers begin at an even word and rows have even lengths, where pitches do not see to it."""
@@ -249,7 +252,7 @@ class Layout(Generic[T]):
         fewer = by.select(many, by.sub(shared, by.const(TAPE_PADDING)), shared)
         pitches = [by.select(enough, pitch, shared) for pitch in pitches]
         # Any number of invocations may run where each finds a row by claiming one.
-        limit = asked if groups[0].claimed else by.min(even[0], asked)
+        limit = asked if groups[0].guard is not None else by.min(even[0], asked)
         return Rows(needed, pitches, enough, fewer, by.select(enough, limit, by.min(fewer, asked)))
 
     def bases(self, group: Group[T], pitch: T, first: T) -> Iterator[tuple[int, T]]:

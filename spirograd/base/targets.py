@@ -13,6 +13,7 @@ class Generator(Enum):
     LLVM = "object code, by llvmgen"
     SPIRV = "modules, by spirvgen"
     PTX = "PTX, by llvmgen"
+    CODE_OBJECT = "code objects of AMD's GPUs, by llvmgen"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,4 +44,5 @@ TARGETS = {
     "vulkan": Target(Generator.SPIRV, asynchronous=True, invocations=True),
     "wgpu": Target(Generator.SPIRV, asynchronous=True, invocations=True),
     "cuda": Target(Generator.PTX, asynchronous=True, invocations=True, access_bytes=16, fused_multiply_add=True),
+    "amdgpu": Target(Generator.CODE_OBJECT, asynchronous=True, invocations=True, access_bytes=16, fused_multiply_add=True),
 }

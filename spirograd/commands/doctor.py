@@ -29,6 +29,10 @@ _SDK = "the Vulkan SDK, https://vulkan.lunarg.com"
 # What helps -> where to get it, by operating system.
 _HOW_TO_GET = {
     "cuda": dict.fromkeys(("linux", "windows"), "NVIDIA's driver for the graphics card, with CUDA 12.0 or newer; no toolkit is needed"),
+    "amdgpu": {
+        "linux": "ROCm's runtime (libamdhip64): https://rocm.docs.amd.com; no compiler of ROCm's is needed",
+        "windows": "AMD's driver for the graphics card, or the HIP SDK",
+    },
     "vulkan": {
         "linux": "apt install libvulkan1 mesa-vulkan-drivers (AMD, Intel, and lavapipe: Vulkan on the CPU); NVIDIA: the vendor's driver",
         "macos": f"brew install molten-vk vulkan-loader, or {_SDK}",

@@ -52,8 +52,8 @@ class SlabPlan:
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
     """The tapes of a task. ``task``: its name, or None for all serial tasks, which share a row. ``rows``: one for each iteration that may
-    run at the same time. ``guarded``: only iterations that pass the condition which guards these tapes count; the other tapes of the
-    task have a plan of their own.
+    run at the same time. ``guarded``: only iterations that pass the condition which guards these tapes count; the tapes
+    of each guard of a task, and its other tapes, have a plan of their own.
     """
 
     task: str | None
@@ -145,7 +145,7 @@ def _task(
     forecast: Forecast,
 ) -> TaskPlan:
     plans = []
-    for tape in [tape for tape in tapes if (tape.task, tape.claimed) == (share.task, share.claimed)]:
+    for tape in [tape for tape in tapes if (tape.task, tape.guard) == (share.task, share.guard)]:
         record, k, entry = records[tape.name], tape.capacity, 4 * tape.words
         size = record.entries if capacities[k] is None else capacities[k]
         formula = None if size is None else count_text(size, names)
@@ -153,4 +153,4 @@ def _task(
         row = entry * entries
         plans.append(TapePlan(record.what, record.loop, record.every, entries, forecast.ways[k], formula, entry, row, share.rows * row))
     slabs = [SlabPlan(kind, 4 * words, share.slab_bytes(words)) for kind, words in (("F", share.floats), ("I", share.integers)) if words]
-    return TaskPlan(share.task, share.rows, tuple(plans), tuple(slabs), share.claimed)
+    return TaskPlan(share.task, share.rows, tuple(plans), tuple(slabs), share.guard is not None)

@@ -1,4 +1,4 @@
-"""THE table of operations: what each one means. Derivatives and spellings live in small tables keyed by the same objects.
+"""THE table of operations: what each one means. Derivatives and opcode mappings live in small tables keyed by the same objects.
 
 Semantics that hold on every back end (the evaluators here are the definition, on NumPy scalars):
 integers wrap; integer division and remainder by zero give 0, and the smallest integer divided by -1 gives itself; shift amounts count modulo

@@ -54,7 +54,8 @@ def emit_atomic(e: FunctionEmitter, op: Op) -> None:
     assert names is not None, f"atomic {kind} must be lowered to a loop before it gets here"
     index, value = op.args
     pointer = e.address(ref, index)
-    e.set(op, f"atomicrmw {names.pick(ref.dtype)} {pointer}, {e.typed(value)}{e.atomic_scope} monotonic, align {ref.dtype.size}")
+    order = f"{e.atomic_scope} monotonic, align {ref.dtype.size}{e.atomic_metadata}"
+    e.set(op, f"atomicrmw {names.pick(ref.dtype)} {pointer}, {e.typed(value)}{order}")
 
 
 def emit_cas(e: FunctionEmitter, op: Op) -> None:

@@ -33,6 +33,7 @@ class FunctionEmitter:
     buffer_pointer = "ptr"  # the type of pointers into buffers
     pointer_metadata = ""  # what is known of them, as metadata
     atomic_scope = ""  # between which threads atomics are atomic: ' syncscope("...")', or all of them
+    atomic_metadata = ""  # what is known of the memory of atomics
 
     def __init__(self, module: ModuleText, handlers: Mapping[OpCode, Handler], memory_suffix: str = "") -> None:
         self.module = module

@@ -36,14 +36,18 @@ _EXPANDED = Unsupported("elementary functions have been expanded: LLVM ends the 
 class Dialect:
     """How a GPU expresses what LLVM IR has no word for.
 
-    ``calling_convention``: of kernel functions. ``scope``: of atomics, between all invocations of the device. ``group_size``: the attribute
-    of a kernel function that says how large its workgroups are. ``builtins``: for each place (None: the number of the invocation in its
-    dispatch) what appends the instructions that read it, and returns the operand. ``shuffle``: the same for a 32-bit integer, given with a
-    mask. ``barrier``: appends the wait for the workgroup. ``aggregated_increment``: adds 1 to a counter (a typed pointer) for each active
-    invocation, and returns its value before; one atomic serves all of a subgroup. ``rsqrt``: of f32, good to two units in the last place.
+    ``calling_convention``: of kernel functions. ``block``, ``by_value``: the pointer that is their parameter, and its attribute. ``scope``:
+    of atomics, between all invocations of the device. ``group_size``: the attributes of a kernel function that say how large its workgroups
+    are. ``builtins``: for each place (None: the number of the invocation in its dispatch) what appends the instructions that read it, and
+    returns the operand. ``shuffle``: the same for a 32-bit integer, given with a mask. ``barrier``: appends the wait for the workgroup.
+    ``aggregated_increment``: adds 1 to a counter (a typed pointer) for each active invocation, and returns its value before; one atomic
+    serves all of a subgroup. ``rsqrt``: of f32, good to two units in the last place. ``stack_space``: the address space of stack memory.
+    ``atomic_metadata``: what is known of the memory of atomics. ``module_flags``: as metadata.
     """
 
     calling_convention: str
+    block: str
+    by_value: str
     scope: str
     group_size: Callable[[int], str]
     builtins: Mapping[BuiltIn | None, Callable[[GpuEmitter], str]]
@@ -51,6 +55,9 @@ class Dialect:
     barrier: Callable[[GpuEmitter], None]
     aggregated_increment: Callable[[GpuEmitter, str], str]
     rsqrt: Callable[[GpuEmitter, str], str]
+    stack_space: int = 0
+    atomic_metadata: str = ""
+    module_flags: tuple[str, ...] = ()
 
 
 class GpuEmitter(FunctionEmitter):
@@ -63,7 +70,9 @@ class GpuEmitter(FunctionEmitter):
         self.dialect = dialect
         self.group_size = group_size
         self.constant = constant
+        self.wave = module.caps.subgroup_size
         self.atomic_scope = dialect.scope
+        self.atomic_metadata = dialect.atomic_metadata
         self.pointer_metadata = f", !align {module.alignment(BUFFER_ALIGNMENT)}"
         self.claims: dict[BufferRef, str] = {}  # counter -> where the invocation keeps what it has claimed
 
@@ -80,14 +89,15 @@ def emit_kernel(kernel: Kernel, block: ArgBlock, dialect: Dialect, caps: Capabil
     A function takes the argument block by value, or, where it is larger than ``caps.max_push_constants``, its address.
     Raises TypeError for an operation that device IR does not have.
     """
-    module = ModuleText(caps, options)
+    module = ModuleText(caps, options, dialect.stack_space, dialect.module_flags)
     module.callee = Callees(module, HANDLERS, kernel).callee
     by_address = block.size > caps.max_push_constants
     for op, name in zip(kernel.body.ops[:-1], entry_names(kernel)):
         emitter = GpuEmitter(module, dialect, op.attr.group_size, _constant_slots(op))
-        param = f"{_GLOBAL} %address" if by_address else f"ptr byval([{max(block.size, 1)} x i8]) align 8 %block"
-        if by_address:
-            emitter.entry.append(f"  %block = addrspacecast {_GLOBAL} %address to ptr")
+        pointer, by_value = (_GLOBAL, "") if by_address else (dialect.block, f" {dialect.by_value}([{max(block.size, 1)} x i8]) align 8")
+        param = f"{pointer}{by_value} %block" if pointer == "ptr" else f"{pointer}{by_value} %arguments"
+        if pointer != "ptr":
+            emitter.entry.append(f"  %block = addrspacecast {pointer} %arguments to ptr")
         (body,) = op.regions
         emitter.at(op.loc)
         emitter.last_uses.scan(body)
@@ -155,7 +165,7 @@ def _claim(e: GpuEmitter, op: Op) -> None:
     held = e.claims.get(op.attr)
     if held is None:
         held = e.claims[op.attr] = e.name()
-        e.entry += [f"  {held} = alloca i32", f"  store i32 -1, ptr {held}"]
+        e.entry += [e.module.stack(held, "i32", 4), f"  store i32 -1, ptr {held}"]
     claim, done = e.new_labels("claim", "claimed")
     free = e.value(f"icmp slt i32 {e.value(f'load i32, ptr {held}')}, 0")
     e.line(f"br i1 {free}, label %{claim}, label %{done}")

@@ -15,7 +15,7 @@ def new_array(e: FunctionEmitter, t: Type) -> str:
     """Stack memory for a large vector, the same on every pass through this place."""
     assert isinstance(t, Vec)
     name = e.name()
-    e.entry.append(f"  {name} = alloca [{t.n} x {type_name(t.elem)}], align 16")
+    e.entry.append(e.module.stack(name, f"[{t.n} x {type_name(t.elem)}]", 16))
     return name
 
 

@@ -86,10 +86,12 @@ def _no_function(name: str, lanes: int) -> tuple[str, str]:
 @dataclass(slots=True, eq=False)
 class ModuleText:
     """Collects what functions refer to; `text` puts the module together. ``callee``: what stands before and behind the arguments of
-    a call of a function of the kernel, on so many lanes."""
+    a call of a function of the kernel, on so many lanes. ``stack_space``: the address space of stack memory. ``flags``: module flags."""
 
     caps: Capabilities
     options: CompileOptions
+    stack_space: int = 0
+    flags: Sequence[str] = ()
     functions: list[str] = field(default_factory=list)
     declarations: dict[str, str] = field(default_factory=dict)
     attributes: dict[str, int] = field(default_factory=dict)
@@ -110,6 +112,13 @@ class ModuleText:
         """Declare a variable of type ``kind`` that a workgroup shares once; returns it as an operand."""
         self.variables.setdefault(f"@{symbol(name)}", f"internal addrspace(3) global {kind} undef, align 16")
         return f"@{symbol(name)}"
+
+    def stack(self, name: str, kind: str, align: int) -> str:
+        """What makes stack memory for a ``kind``: lines of the entry block. Its address is ``name``, in the generic address space."""
+        if not self.stack_space:
+            return f"  {name} = alloca {kind}, align {align}"
+        space = f"addrspace({self.stack_space})"
+        return f"  {name}.own = alloca {kind}, align {align}, {space}\n  {name} = addrspacecast ptr {space} {name}.own to ptr"
 
     def attribute_group(self, text: str) -> str:
         """A reference to the attribute group with this text."""
@@ -143,5 +152,8 @@ class ModuleText:
             listed = ", ".join(f"ptr @{name}" for name in self.used)
             parts.append(f'@llvm.compiler.used = appending global [{len(self.used)} x ptr] [{listed}], section "llvm.metadata"')
         parts += [f"attributes #{number} = {{ {text} }}" for text, number in self.attributes.items()]
-        parts += [f"!{number} = {text}" for number, text in enumerate(self.metadata)]
+        parts += [f"!{number} = {text}" for number, text in enumerate([*self.metadata, *[f"!{{{flag}}}" for flag in self.flags]])]
+        if self.flags:
+            first = len(self.metadata)
+            parts.append(f"!llvm.module.flags = !{{{', '.join([f'!{first + k}' for k in range(len(self.flags))])}}}")
         return "\n".join(parts) + "\n"

@@ -7,11 +7,10 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from spirograd.base.artifact import ArgBlock
 from spirograd.base.caps import Capabilities
 from spirograd.base.options import CompileOptions
-from spirograd.ir.nodes import BuiltIn, Kernel
-from spirograd.llvmgen.gpu import Dialect, GpuEmitter, emit_kernel
+from spirograd.ir.nodes import BuiltIn
+from spirograd.llvmgen.gpu import Dialect, GpuEmitter
 from spirograd.llvmgen.toolchain import MachineCode, optimise, parse
 
 _WARP = 32
@@ -71,6 +70,8 @@ def _rsqrt(e: GpuEmitter, value: str) -> str:
 
 NVPTX = Dialect(
     calling_convention="ptx_kernel",
+    block="ptr",
+    by_value="byval",
     scope=' syncscope("device")',
     group_size=lambda size: f'"nvvm.maxntid"="{size}"',
     builtins={
@@ -121,11 +122,6 @@ def capabilities(architecture: str) -> Capabilities:
         exact_subnormals=(16, 32, 64),
         cpu_name=architecture,
     )
-
-
-def emit_module(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions) -> str:
-    """The LLVM IR of ``kernel`` (device IR). See `gpu.emit_kernel`."""
-    return emit_kernel(kernel, block, NVPTX, caps, options)
 
 
 def compile_ptx(text: str, caps: Capabilities, options: CompileOptions) -> MachineCode:

@@ -1,4 +1,4 @@
-"""LLVM IR text -> what a device loads, for every target that LLVM serves."""
+"""What sets the targets of LLVM apart: the dialect of a GPU's kernel functions, and what their text becomes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ from collections.abc import Callable
 from spirograd.base.caps import Capabilities
 from spirograd.base.options import CompileOptions
 from spirograd.base.targets import Generator
-from spirograd.llvmgen.ptx import compile_ptx
+from spirograd.llvmgen.amdgpu import AMDGPU, compile_code_object
+from spirograd.llvmgen.ptx import NVPTX, compile_ptx
 from spirograd.llvmgen.toolchain import MachineCode, compile_module
 
+DIALECTS = {Generator.PTX: NVPTX, Generator.CODE_OBJECT: AMDGPU}
+# The stage with the assembly.
+ASSEMBLY = {Generator.LLVM: "kernel.s", Generator.PTX: "kernel.ptx", Generator.CODE_OBJECT: "kernel.s"}
+# The stage that is loaded as it is.
+LOADED = {Generator.PTX: "kernel.ptx", Generator.CODE_OBJECT: "kernel.hsaco"}
 _TRANSLATORS: dict[Generator, Callable[[str, Capabilities, CompileOptions], MachineCode]] = {
     Generator.LLVM: compile_module,
     Generator.PTX: compile_ptx,
+    Generator.CODE_OBJECT: compile_code_object,
 }
-# The stage with the assembly.
-ASSEMBLY = {Generator.LLVM: "kernel.s", Generator.PTX: "kernel.ptx"}
 
 
 def translate(text: str, caps: Capabilities, options: CompileOptions) -> MachineCode:

@@ -45,7 +45,7 @@ def kernel_entry(c: Compilation) -> dict[str, Any]:
     stages = _ir_stages(c, places)
     if compiled.target.generator is Generator.SPIRV:
         stages += _shader_stages(c, places)
-    elif compiled.target.generator in (Generator.LLVM, Generator.PTX):
+    elif compiled.target.generator is not Generator.INTERPRETER:
         for name, listing in native.listings(compiled.stages, c.caps, c.options).items():
             stages.append(_stage(*_NATIVE[name], "", listing, places))
     return {

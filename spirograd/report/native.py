@@ -26,7 +26,7 @@ _UNMAPPED = "This stage comes out differently with debug locations, so its lines
 
 
 def listings(stages: dict[str, str], caps: Capabilities, options: CompileOptions) -> dict[str, Listing]:
-    """The stages of a kernel that LLVM compiles: ``kernel.ll``, ``kernel.opt.ll``, and ``kernel.s`` or ``kernel.ptx``."""
+    """The stages of a kernel that LLVM compiles: ``kernel.ll``, ``kernel.opt.ll``, and its assembly."""
     text = stages["kernel.ll"]
     lines = text.splitlines()
     places = source_places(lines)
@@ -180,7 +180,12 @@ def _ptx_form(line: str) -> str | None:
     return line if line.endswith(";") and not line.startswith(".") else None
 
 
-_FORMS = {Generator.LLVM: _assembly_form, Generator.PTX: _ptx_form}
+def _gcn_form(line: str) -> str | None:
+    """The same for AMD's GPUs."""
+    return _assembly_form(line.split(";")[0])
+
+
+_FORMS = {Generator.LLVM: _assembly_form, Generator.PTX: _ptx_form, Generator.CODE_OBJECT: _gcn_form}
 
 
 def _aligned(real: str, lines: list[str], places: list[Place | None], form: Callable[[str], str | None]) -> Listing:

@@ -11,7 +11,8 @@ from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.runtime.device import Device
 
 DEVICES = {
-    "cuda": "spirograd.runtime.devices.cuda",
+    "cuda": "spirograd.runtime.devices.gpu.cuda",
+    "amdgpu": "spirograd.runtime.devices.gpu.hip",
     "vulkan": "spirograd.runtime.devices.vulkan",
     "wgpu": "spirograd.runtime.devices.wgpu",
     "metal": "spirograd.runtime.devices.metal",

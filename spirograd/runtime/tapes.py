@@ -59,15 +59,15 @@ class TapesTooLarge(OutOfDeviceMemory):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a task (None: all serial ones) has of the heap for its tapes, those that are ``claimed`` or the others. Lengths are words of 32
-    bits."""
+    """What a task (None: all serial ones) has of the heap for its tapes behind the guard with size ``guard``, or for those that all its
+    invocations use. Lengths are words of 32 bits."""
 
     task: str | None
     rows: int
     floats: int
     integers: int
     pitch: int
-    claimed: bool = False
+    guard: int | None = None
 
     @property
     def nbytes(self) -> int:
@@ -350,13 +350,13 @@ class TapeHeap:
 
 
 def _too_large(kernel: CompiledKernel, plan: HeapPlan, entries: Sequence[int], most: int) -> TapesTooLarge:
-    rows = {(share.task, share.claimed): share.rows for share in plan.shares}
-    each = [(4 * tape.words * entries[tape.capacity] * rows[tape.task, tape.claimed], tape) for tape in kernel.tapes]
+    rows = {(share.task, share.guard): share.rows for share in plan.shares}
+    each = [(4 * tape.words * entries[tape.capacity] * rows[tape.task, tape.guard], tape) for tape in kernel.tapes]
     nbytes, tape = max(each, key=itemgetter(0))
     held = f"{counted(entries[tape.capacity], 'entry', 'entries')} of {counted(4 * tape.words, 'byte')}"
     return TapesTooLarge(
         f"the tapes of {kernel.name} need {plan.nbytes:,} bytes or more, and may have {most:,}: {nbytes:,} alone for one of this "
-        f"loop, with {held} in each of {counted(rows[tape.task, tape.claimed], 'row')}",
+        f"loop, with {held} in each of {counted(rows[tape.task, tape.guard], 'row')}",
         tape.name,
     )
 
@@ -413,7 +413,7 @@ def _lay_out(
 
 
 def _share(group: Group[int], rows: int, pitch: int) -> Share:
-    return Share(group.tapes[0][1].task, rows, group.floats, group.words - group.floats, pitch, group.claimed)
+    return Share(group.tapes[0][1].task, rows, group.floats, group.words - group.floats, pitch, group.guard)
 
 
 def _rows_of(asked: int, count: int | None, task: TaskInfo) -> int:

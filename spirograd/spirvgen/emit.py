@@ -11,28 +11,19 @@ from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.options import CompileOptions
 from spirograd.ir import nodes as ir_nodes
 from spirograd.ir.nodes import Kernel, Op, TaskAttr
-from spirograd.ir.ops import OpCode
 from spirograd.ir.slot_names import slot_names
-from spirograd.spirvgen import buffers, emit_control, emit_math, emit_scalar, emit_vector, emit_workgroup
 from spirograd.spirvgen.buffer_access import AddressedMemory, BoundMemory
 from spirograd.spirvgen.emit_vector import VectorHomes
-from spirograd.spirvgen.emitter import Emitter, Handler
+from spirograd.spirvgen.emitter import Emitter
 from spirograd.spirvgen.function import Function
 from spirograd.spirvgen.module import Module
 from spirograd.spirvgen.naga_check import check_for_naga
+from spirograd.spirvgen.op_map import OP_MAP
 from spirograd.spirvgen.validate import validate
 
 ENTRY_POINT = "main"
 # Target -> addressing model.
 ADDRESSING = {"vulkan": "PhysicalStorageBuffer64", "wgpu": "Logical"}
-HANDLERS: dict[OpCode, Handler] = {
-    **emit_scalar.HANDLERS,
-    **emit_math.HANDLERS,
-    **emit_vector.HANDLERS,
-    **emit_control.HANDLERS,
-    **buffers.HANDLERS,
-    **emit_workgroup.HANDLERS,
-}
 
 
 class TaskModule(NamedTuple):
@@ -60,7 +51,7 @@ class _Callees:
         outer, body = self._e, called.body
         result = outer.returned(called.result)
         function = Function(outer.m, called.name, result, [outer.type(p.type) for p in body.params])
-        e = Emitter(outer.m, function, outer.caps, outer.options, HANDLERS)
+        e = Emitter(outer.m, function, outer.caps, outer.options, OP_MAP)
         e.loc = outer.loc
         e.homes = VectorHomes(e, (body,))
         e.callee = self.id
@@ -88,7 +79,7 @@ def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, opt
     module.embeds_sources = options.keep_stages
     module.continues_sources = caps.target_name != "wgpu"  # naga refuses OpSourceContinued
     function = Function(module, attr.name if attr.name.startswith(kernel.name) else f"{kernel.name}_{attr.name}".rstrip("_"))
-    e = Emitter(module, function, caps, options, HANDLERS)
+    e = Emitter(module, function, caps, options, OP_MAP)
     e.loc = task.loc or kernel.loc
     e.slot_names = slot_names(kernel, block.slots)
     e.homes = VectorHomes(e, task.regions)

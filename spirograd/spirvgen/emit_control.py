@@ -7,7 +7,6 @@ import itertools
 from spirograd.base.dtypes import DType
 from spirograd.ir import ops
 from spirograd.ir.nodes import LoopAttr, Op, Region
-from spirograd.spirvgen.emit_scalar import PLAIN
 from spirograd.spirvgen.emit_vector import is_large
 from spirograd.spirvgen.emitter import Emitter
 
@@ -73,7 +72,7 @@ def emit_for(e: Emitter, op: Op) -> None:
     stop = e.ids[end]
     with e.f.loop() as loop:
         index = e.f.load(t, counter)
-        loop.test(e.f.value(PLAIN[ops.lt][index_type.kind][1], e.m.type_bool, index, stop))
+        loop.test(e.f.value("SLessThan" if index_type.is_signed else "ULessThan", e.m.type_bool, index, stop))
         e.ids[region.params[0]] = index
         _bind_all(e, region.params[1:], variables)
         e.run(region)
@@ -107,6 +106,3 @@ def emit_result(e: Emitter, op: Op) -> None:
 
 def emit_call(e: Emitter, op: Op) -> None:
     e.ids[op] = e.f.value("FunctionCall", e.returned(op.type), e.callee(op.attr), *[e.id(a) for a in op.args])
-
-
-HANDLERS = {ops.call: emit_call, ops.if_: emit_if, ops.for_: emit_for, ops.while_: emit_while, ops.result: emit_result}

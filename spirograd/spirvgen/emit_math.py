@@ -1,4 +1,4 @@
-"""Elementary functions of f16 and f32: GLSL.std.450, with the cases that it leaves undefined put right."""
+"""Elementary functions of f16 and f32 that GLSL.std.450 leaves undefined for some operands: those cases are put right."""
 
 from __future__ import annotations
 
@@ -7,28 +7,15 @@ import math
 from spirograd.base.dtypes import DType
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op
-from spirograd.spirvgen.emit_scalar import emit_plain
 from spirograd.spirvgen.emitter import Emitter
-from spirograd.spirvgen.op_map import NARROW_MATH
-
-
-def _narrow(e: Emitter, op: Op) -> DType:
-    """The type of a function; refuses f64, which GLSL.std.450 does not have."""
-    t = op.type
-    assert isinstance(t, DType)
-    if t.bits == 64:
-        e.unsupported(f"{op.code.name} of f64", "SPIR-V has it for f16 and f32 only", op.loc)
-    return t
-
-
-def emit_math(e: Emitter, op: Op) -> None:
-    _narrow(e, op)
-    emit_plain(e, op)
+from spirograd.spirvgen.instructions import refuse_f64
 
 
 def emit_atan2(e: Emitter, op: Op) -> None:
     """Atan2 is undefined at the origin: there the angle is that of the sign of zero, a itself."""
-    t, boolean = _narrow(e, op), e.m.type_bool
+    refuse_f64(e, op)
+    t, boolean = op.type, e.m.type_bool
+    assert isinstance(t, DType)
     a, b = (e.ids[x] for x in op.args)
     zero = e.const(0.0, t)
     origin = e.f.value("LogicalAnd", boolean, e.f.value("FOrdEqual", boolean, a, zero), e.f.value("FOrdEqual", boolean, b, zero))
@@ -37,7 +24,9 @@ def emit_atan2(e: Emitter, op: Op) -> None:
 
 def emit_pow(e: Emitter, op: Op) -> None:
     """Pow is undefined for a negative base, and for 0 to a power that is not positive."""
-    t = _narrow(e, op)
+    refuse_f64(e, op)
+    t = op.type
+    assert isinstance(t, DType)
     f, number, boolean = e.f, e.type(t), e.m.type_bool
     base, exponent = op.args
     x, y = e.ids[base], e.ids[exponent]
@@ -74,6 +63,3 @@ def _of_negative_base(e: Emitter, t: DType, power: int, y: int) -> int:
     whole = f.value("FOrdEqual", boolean, f.glsl("Floor", number, y), y)
     signed = f.value("Select", number, even, power, f.value("FNegate", number, power))
     return f.value("Select", number, whole, signed, e.const(math.nan, t))
-
-
-HANDLERS = {**dict.fromkeys(NARROW_MATH, emit_math), ops.atan2: emit_atan2, ops.pow_: emit_pow}

@@ -1,4 +1,4 @@
-"""Scalar operations: the spelled ones, and those that take several instructions.
+"""Scalar operations that take several instructions, or another one for some types.
 
 Two rules keep every consumer right, Metal and wgpu included: the signedness of an operand's type is what the instruction means, and
 comparisons are ordered ones or their negation.
@@ -10,14 +10,7 @@ from spirograd.base.dtypes import DType, f32, i32, signed, u1, u32, u64, unsigne
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op
 from spirograd.spirvgen.emitter import Emitter
-from spirograd.spirvgen.op_map import CONTRACTIBLE, MAP, Spelling
 
-# code -> kind of operand -> (whether GLSL.std.450, instruction)
-PLAIN = {
-    code: {kind: (name.startswith("glsl:"), name.removeprefix("glsl:")) for kind, name in entry.by_kind().items()}
-    for code, entry in MAP.items()
-    if isinstance(entry, Spelling)
-}
 _CLAMPS = {
     ops.min_: {"float": "NMin", "int": "SMin", "uint": "UMin", "compare_int": "SLessThan", "compare_uint": "ULessThan"},
     ops.max_: {"float": "NMax", "int": "SMax", "uint": "UMax", "compare_int": "SGreaterThan", "compare_uint": "UGreaterThan"},
@@ -27,18 +20,6 @@ _CLAMPS = {
 def emit_const(e: Emitter, op: Op) -> None:
     assert isinstance(op.type, DType)
     e.ids[op] = e.const(op.attr, op.type)
-
-
-def emit_plain(e: Emitter, op: Op) -> None:
-    """One instruction, by the table."""
-    code, args, ids = op.code, op.args, e.ids
-    t = args[0].type
-    assert isinstance(t, DType)
-    glsl, name = PLAIN[code][t.kind]
-    emit = e.f.glsl if glsl else e.f.value
-    rid = ids[op] = emit(name, e.types.get(op.type) or e.type(op.type), *[ids[a] for a in args])
-    if t.is_float and (e.exact or op.attr == "exact") and code in CONTRACTIBLE:
-        ids[op] = e.rounded(rid, t)
 
 
 def emit_neg(e: Emitter, op: Op) -> None:
@@ -206,22 +187,3 @@ def _sign_extended(e: Emitter, value: int) -> int:
     sign = f.value("ShiftRightArithmetic", e.type(i32), value, e.const(31, i32))
     high = f.value("UConvert", pair, f.value("Bitcast", word, sign))
     return f.value("BitwiseOr", pair, low, f.value("ShiftLeftLogical", pair, high, e.const(32, u64)))
-
-
-HANDLERS = {
-    **dict.fromkeys(PLAIN, emit_plain),
-    ops.const: emit_const,
-    ops.neg: emit_neg,
-    ops.abs_: emit_abs,
-    ops.min_: emit_clamp,
-    ops.max_: emit_clamp,
-    ops.popcnt: emit_bits,
-    ops.clz: emit_bits,
-    ops.ctz: emit_bits,
-    ops.ne: emit_ne,
-    ops.select: emit_select,
-    ops.isnan: emit_isnan,
-    ops.isinf: emit_isnan,
-    ops.cast: emit_cast,
-    ops.bitcast: emit_bitcast,
-}

@@ -138,6 +138,3 @@ def emit_insert(e: Emitter, op: Op) -> None:
         e.ids[op] = e.f.value("CompositeInsert", e.type(t), e.ids[value], e.ids[vector], at)
     else:
         e.ids[op] = e.f.value("VectorInsertDynamic", e.type(t), e.ids[vector], e.ids[value], _index(e, index, t.n))
-
-
-HANDLERS = {ops.vec: emit_vec, ops.extract: emit_extract, ops.insert: emit_insert}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from spirograd.base.dtypes import DType, i32, u32
-from spirograd.ir import ops
 from spirograd.ir.nodes import BuiltIn, Op, SharedRef
 from spirograd.spirvgen.emitter import Emitter
 from spirograd.spirvgen.module import enumerant
@@ -71,11 +70,3 @@ def emit_subgroup_reduce(e: Emitter, op: Op) -> None:
     assert isinstance(t, DType) and t.bits == 32, op
     name = _REDUCTIONS[op.attr][t.kind]
     e.ids[op] = e.f.value(name, e.type(t), e.const(_SUBGROUP, u32), _REDUCE, e.ids[op.args[0]])
-
-
-HANDLERS = {
-    ops.row: emit_row,
-    ops.builtin: emit_builtin,
-    ops.workgroup_barrier: emit_workgroup_barrier,
-    ops.subgroup_reduce: emit_subgroup_reduce,
-}

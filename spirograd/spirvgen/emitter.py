@@ -1,6 +1,6 @@
 """The state of emitting one task: the module, the function, the SPIR-V id of every IR value, types and constants of IR types.
 
-The functions that emit each kind of operation live in ``emit_*.py`` and ``buffers.py``; `emit.py` joins them in one table.
+`op_map` has the table of what emits each operation, whose functions lie in ``emit_*.py``.
 """
 
 from __future__ import annotations

@@ -1,130 +1,89 @@
-"""How each operation of device IR is spelled in SPIR-V: one table keyed by the entries of `ir.ops`.
+"""How SPIR-V expresses each operation: THE table from operation to what emits it, keyed by the objects of the op table.
 
-Operations that are one instruction have a `Spelling`: the instruction for each kind of operand. A name that begins with ``glsl:`` is an
-instruction of GLSL.std.450. The others are composed by the emitter (`COMPOSED`: the name of the file that does it) or never reach it
-(`UNSUPPORTED`).
+Operations that are one instruction have a row that says which (`instructions`). Functions of ``emit_*.py`` emit the rest.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Union
-
 from spirograd.ir import ops
 from spirograd.ir.ops import OpCode
+from spirograd.spirvgen import emit_control, emit_math, emit_memory, emit_scalar, emit_vector, emit_workgroup
+from spirograd.spirvgen.emitter import Handler
+from spirograd.spirvgen.instructions import Glsl, Instr, Unsupported
 
+_KERNEL_ONLY = Unsupported("kernel IR only; lowered by layout")
+_DERIVATIVES = Unsupported("kernel IR only; dropped before compilation")
+_FLOORED = Unsupported("kernel IR only; lowered by legalize (OpSMod is wrong on some drivers)")
 
-@dataclass(frozen=True, slots=True)
-class Spelling:
-    """Instruction per kind of the first operand ("float", "int", "uint", "bool"); empty: the operation does not take that kind."""
-
-    float: str = ""
-    int: str = ""
-    uint: str = ""
-    bool: str = ""
-
-    def by_kind(self) -> dict[str, str]:
-        return {kind: name for kind, name in (("float", self.float), ("int", self.int), ("uint", self.uint), ("bool", self.bool)) if name}
-
-
-@dataclass(frozen=True, slots=True)
-class COMPOSED:
-    """Several instructions, by the code in ``where``."""
-
-    where: str
-
-
-@dataclass(frozen=True, slots=True)
-class UNSUPPORTED:
-    """Never reaches the emitter, for this reason."""
-
-    reason: str
-
-
-Entry = Union[Spelling, COMPOSED, UNSUPPORTED]
-
-
-def _math(name: str) -> Spelling:
-    return Spelling(float="glsl:" + name)
-
-
-def _same(name: str, boolean: str = "") -> Spelling:
-    return Spelling(int=name, uint=name, bool=boolean)
-
-
-_KERNEL_ONLY = UNSUPPORTED("kernel IR only; lowered by layout")
-_DERIVATIVES = UNSUPPORTED("kernel IR only; dropped before compilation")
-_FLOORED = UNSUPPORTED("kernel IR only; lowered by legalize (OpSMod is wrong on some drivers)")
-
-MAP: dict[OpCode, Entry] = {
+OP_MAP: dict[OpCode, Handler] = {
     # structure
-    ops.const: COMPOSED("emitter"),
-    ops.param: UNSUPPORTED("listed in Region.params, never an operation of a region"),
-    ops.result: COMPOSED("emit_control"),
-    ops.yield_: UNSUPPORTED("the emitter of each construct reads it"),
-    ops.if_: COMPOSED("emit_control"),
-    ops.for_: COMPOSED("emit_control"),
-    ops.while_: COMPOSED("emit_control"),
-    ops.task: UNSUPPORTED("each task is a module, made by emit_task"),
+    ops.const: emit_scalar.emit_const,
+    ops.param: Unsupported("listed in Region.params, never an operation of a region"),
+    ops.result: emit_control.emit_result,
+    ops.yield_: Unsupported("the emitter of each construct reads it"),
+    ops.if_: emit_control.emit_if,
+    ops.for_: emit_control.emit_for,
+    ops.while_: emit_control.emit_while,
+    ops.task: Unsupported("each task is a module, made by emit_task"),
     # arithmetic
-    ops.add: Spelling("FAdd", "IAdd", "IAdd"),
-    ops.sub: Spelling("FSub", "ISub", "ISub"),
-    ops.mul: Spelling("FMul", "IMul", "IMul"),
-    ops.div: Spelling("FDiv"),
-    ops.idiv: Spelling("", "SDiv", "UDiv"),
-    ops.irem: Spelling("", "SRem", "UMod"),
+    ops.add: Instr("FAdd", "IAdd", "IAdd", contractible=True),
+    ops.sub: Instr("FSub", "ISub", "ISub", contractible=True),
+    ops.mul: Instr("FMul", "IMul", "IMul", contractible=True),
+    ops.div: Instr("FDiv", contractible=True),
+    ops.idiv: Instr("", "SDiv", "UDiv"),
+    ops.irem: Instr("", "SRem", "UMod"),
     ops.floordiv: _FLOORED,
     ops.floormod: _FLOORED,
-    ops.neg: COMPOSED("emit_scalar"),
-    ops.abs_: COMPOSED("emit_scalar"),
-    ops.min_: COMPOSED("emit_scalar"),
-    ops.max_: COMPOSED("emit_scalar"),
-    ops.fma: _math("Fma"),
+    ops.neg: emit_scalar.emit_neg,
+    ops.abs_: emit_scalar.emit_abs,
+    ops.min_: emit_scalar.emit_clamp,
+    ops.max_: emit_scalar.emit_clamp,
+    ops.fma: Glsl("Fma", contractible=True),
     # bits
-    ops.and_: _same("BitwiseAnd", "LogicalAnd"),
-    ops.or_: _same("BitwiseOr", "LogicalOr"),
-    ops.xor: _same("BitwiseXor", "LogicalNotEqual"),
-    ops.not_: _same("Not", "LogicalNot"),
-    ops.shl: _same("ShiftLeftLogical"),
-    ops.shr: Spelling("", "ShiftRightArithmetic", "ShiftRightLogical"),
-    ops.popcnt: COMPOSED("emit_scalar"),
-    ops.clz: COMPOSED("emit_scalar"),
-    ops.ctz: COMPOSED("emit_scalar"),
+    ops.and_: Instr("", "BitwiseAnd", "BitwiseAnd", "LogicalAnd"),
+    ops.or_: Instr("", "BitwiseOr", "BitwiseOr", "LogicalOr"),
+    ops.xor: Instr("", "BitwiseXor", "BitwiseXor", "LogicalNotEqual"),
+    ops.not_: Instr("", "Not", "Not", "LogicalNot"),
+    ops.shl: Instr("", "ShiftLeftLogical", "ShiftLeftLogical"),
+    ops.shr: Instr("", "ShiftRightArithmetic", "ShiftRightLogical"),
+    ops.popcnt: emit_scalar.emit_bits,
+    ops.clz: emit_scalar.emit_bits,
+    ops.ctz: emit_scalar.emit_bits,
     # comparison and choice
-    ops.eq: Spelling("FOrdEqual", "IEqual", "IEqual", "LogicalEqual"),
-    ops.ne: COMPOSED("emit_scalar"),
-    ops.lt: Spelling("FOrdLessThan", "SLessThan", "ULessThan"),
-    ops.le: Spelling("FOrdLessThanEqual", "SLessThanEqual", "ULessThanEqual"),
-    ops.gt: Spelling("FOrdGreaterThan", "SGreaterThan", "UGreaterThan"),
-    ops.ge: Spelling("FOrdGreaterThanEqual", "SGreaterThanEqual", "UGreaterThanEqual"),
-    ops.select: COMPOSED("emit_scalar"),
-    ops.cast: COMPOSED("emit_scalar"),
-    ops.bitcast: COMPOSED("emit_scalar"),
+    ops.eq: Instr("FOrdEqual", "IEqual", "IEqual", "LogicalEqual"),
+    ops.ne: emit_scalar.emit_ne,
+    ops.lt: Instr("FOrdLessThan", "SLessThan", "ULessThan"),
+    ops.le: Instr("FOrdLessThanEqual", "SLessThanEqual", "ULessThanEqual"),
+    ops.gt: Instr("FOrdGreaterThan", "SGreaterThan", "UGreaterThan"),
+    ops.ge: Instr("FOrdGreaterThanEqual", "SGreaterThanEqual", "UGreaterThanEqual"),
+    ops.select: emit_scalar.emit_select,
+    ops.cast: emit_scalar.emit_cast,
+    ops.bitcast: emit_scalar.emit_bitcast,
     # math
-    ops.sqrt: _math("Sqrt"),
-    ops.rsqrt: _math("InverseSqrt"),
-    ops.exp: _math("Exp"),
-    ops.log: _math("Log"),
-    ops.sin: _math("Sin"),
-    ops.cos: _math("Cos"),
-    ops.tan: _math("Tan"),
-    ops.asin: _math("Asin"),
-    ops.acos: _math("Acos"),
-    ops.atan2: COMPOSED("emit_math"),
-    ops.tanh: _math("Tanh"),
-    ops.pow_: COMPOSED("emit_math"),
-    ops.floor: _math("Floor"),
-    ops.ceil: _math("Ceil"),
-    ops.trunc: _math("Trunc"),
-    ops.round_: _math("RoundEven"),
-    ops.isnan: COMPOSED("emit_scalar"),
-    ops.isinf: COMPOSED("emit_scalar"),
+    ops.sqrt: Glsl("Sqrt"),
+    ops.rsqrt: Glsl("InverseSqrt"),
+    ops.exp: Glsl("Exp", f64=False),
+    ops.log: Glsl("Log", f64=False),
+    ops.sin: Glsl("Sin", f64=False),
+    ops.cos: Glsl("Cos", f64=False),
+    ops.tan: Glsl("Tan", f64=False),
+    ops.asin: Glsl("Asin", f64=False),
+    ops.acos: Glsl("Acos", f64=False),
+    ops.atan2: emit_math.emit_atan2,
+    ops.tanh: Glsl("Tanh", f64=False),
+    ops.pow_: emit_math.emit_pow,
+    ops.floor: Glsl("Floor"),
+    ops.ceil: Glsl("Ceil"),
+    ops.trunc: Glsl("Trunc"),
+    ops.round_: Glsl("RoundEven"),
+    ops.isnan: emit_scalar.emit_isnan,
+    ops.isinf: emit_scalar.emit_isnan,
     # vectors
-    ops.vec: COMPOSED("emit_vector"),
-    ops.extract: COMPOSED("emit_vector"),
-    ops.insert: COMPOSED("emit_vector"),
+    ops.vec: emit_vector.emit_vec,
+    ops.extract: emit_vector.emit_extract,
+    ops.insert: emit_vector.emit_insert,
     # functions
-    ops.call: COMPOSED("emit_control"),
+    ops.call: emit_control.emit_call,
     # arguments and memory
     ops.stop_grad: _DERIVATIVES,
     ops.recall: _DERIVATIVES,
@@ -132,25 +91,20 @@ MAP: dict[OpCode, Entry] = {
     ops.shape: _KERNEL_ONLY,
     ops.seed: _KERNEL_ONLY,
     ops.tape_word: _KERNEL_ONLY,
-    ops.row: COMPOSED("emit_workgroup"),
-    ops.builtin: COMPOSED("emit_workgroup"),
-    ops.slot: COMPOSED("buffers"),
-    ops.load: COMPOSED("buffers"),
-    ops.store: COMPOSED("buffers"),
-    ops.atomic: COMPOSED("buffers"),
-    ops.cas: COMPOSED("buffers"),
-    ops.claim: COMPOSED("buffers"),
-    ops.barrier: COMPOSED("buffers"),
+    ops.row: emit_workgroup.emit_row,
+    ops.builtin: emit_workgroup.emit_builtin,
+    ops.slot: emit_memory.emit_slot,
+    ops.load: emit_memory.emit_load,
+    ops.store: emit_memory.emit_store,
+    ops.atomic: emit_memory.emit_atomic,
+    ops.cas: emit_memory.emit_cas,
+    ops.claim: emit_memory.emit_claim,
+    ops.barrier: emit_memory.emit_barrier,
     # workgroups
-    ops.workgroup_barrier: COMPOSED("emit_workgroup"),
-    ops.subgroup_reduce: COMPOSED("emit_workgroup"),
-    ops.subgroup_shuffle: UNSUPPORTED("devices with subgroup_arithmetic reduce by one instruction"),
+    ops.workgroup_barrier: emit_workgroup.emit_workgroup_barrier,
+    ops.subgroup_reduce: emit_workgroup.emit_subgroup_reduce,
+    ops.subgroup_shuffle: Unsupported("devices with subgroup_arithmetic reduce by one instruction"),
     # diagnostics
-    ops.check: UNSUPPORTED("kernel IR only; lowered by diagnostics"),
-    ops.print_: UNSUPPORTED("kernel IR only; lowered by diagnostics"),
+    ops.check: Unsupported("kernel IR only; lowered by diagnostics"),
+    ops.print_: Unsupported("kernel IR only; lowered by diagnostics"),
 }
-
-# Math that GLSL.std.450 defines for 16- and 32-bit floats only; f64 has been expanded by expand_math.
-NARROW_MATH = frozenset({ops.exp, ops.log, ops.sin, ops.cos, ops.tan, ops.asin, ops.acos, ops.atan2, ops.tanh, ops.pow_})
-# Float arithmetic that a driver may fuse or reorder unless told not to.
-CONTRACTIBLE = frozenset({ops.add, ops.sub, ops.mul, ops.div, ops.fma, ops.neg})

@@ -19,7 +19,7 @@ from spirograd.runtime import loader
 from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.device import FETCH_LIMIT, Device, Fetch
 
-LATER = ("vulkan", "wgpu", "cuda")  # back ends that do not do their work at once
+LATER = ("vulkan", "wgpu", "cuda", "amdgpu")  # back ends that do not do their work at once
 BATCHING = ("vulkan", "wgpu")  # of these, the ones that submit it later
 SECONDS = 20.0  # for what takes milliseconds
 
@@ -53,7 +53,7 @@ def soon(fetch: Fetch, work: Callable[[], Any]) -> bytes:
 
 def staging(device: Any) -> int:
     """How many pieces of staging memory the device has made for fetches."""
-    if device.info.arch in ("vulkan", "cuda"):
+    if device.info.arch in ("vulkan", "cuda", "amdgpu"):
         return len(device._cells.blocks)
     return int(device._stream.landings.buffers) if device.info.arch == "wgpu" else 0
 

@@ -18,7 +18,7 @@ from validation import tools
 from validation.case import Case, case, load
 from validation.collecting import kernels_of
 from validation.compiling import compile_case
-from validation.profiles import PTX, SPIRV, VULKAN, WGPU
+from validation.profiles import AMDGPU, PROFILES, PTX, SPIRV, VULKAN, WGPU
 from validation.running import Run, run_cases
 
 CASES = {c.name: c for c in load()}
@@ -37,8 +37,9 @@ def test_compiles_for_every_profile(name: str, tmp_path: Path) -> None:
     """
     kernels = kernels_of(CASES[name])
     assert kernels
-    architecture = list(PTX)[list(CASES).index(name) % len(PTX)]
-    for profile, caps in {**SPIRV, architecture: PTX[architecture]}.items():
+    number = list(CASES).index(name)
+    profiles = [*SPIRV, *[list(family)[number % len(family)] for family in (PTX, AMDGPU)]]
+    for profile, caps in [(profile, PROFILES[profile]) for profile in profiles]:
         found = compile_case(kernels, CASES[name], caps, tmp_path, ["valid"])
         assert not found.failed, (profile, {check: v.text for check, v in found.verdicts.items()})
         if name in EXPECTED:

@@ -179,7 +179,7 @@ def test_sparse_and_dense_tasks_in_one_kernel() -> None:
             v = x[3 * n + i]
             for _ in range(turns[0] + i % 2):
                 v = turn(v)
-            if a[i] > 0:  # not all of its tapes
+            if a[i] > 0:  # only this one of its tapes
                 for _ in range(turns[1]):
                     v = turn(v)
             y[3 * n + i] = AMPLIFIED * v
@@ -201,8 +201,88 @@ def test_sparse_and_dense_tasks_in_one_kernel() -> None:
         np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
         if counts():
             rows = [task.rows for task in run.grad.memory_plan().tasks if task.task is not None]
-            assert rows[0] in (n, 256) and rows[2] in (fewer, 256), "as many as iterations, or invocations: they run backwards"
-            assert (rows[1], rows[3]) == (max(int(second.sum()), 1), max(int(first.sum()), 1))
+            assert rows[0] in (n, 256) and rows[3] in (fewer, 256), "as many as iterations, or invocations: they run backwards"
+            assert [rows[1], rows[2], rows[4]] == [max(int(on.sum()), 1) for on in (first, second, first)]
+
+
+@pytest.mark.usefixtures("session")
+def test_two_conditions_in_one_task() -> None:
+    """Each guards tapes of its own, and an iteration may pass both."""
+    data = Data(N)
+    x, y, turns, b, at = data.x, data.y, data.turns, data.b, data.at
+
+    @sg.kernel
+    def run():
+        for i in x:
+            v = x[i]
+            if b[i] > 0:
+                for _ in range(turns[i]):
+                    v = turn(v)
+            if at[i] > 0:
+                for _ in range(turns[i] + 2):
+                    v = turn(v)
+            y[i] = AMPLIFIED * v
+
+    for on in masks(N):
+        for other in masks(N + 1):
+            more, given = other[:N], np.arange(N) % 7
+            b.from_numpy(on.astype(np.int32))
+            at.from_numpy(more.astype(np.int32))
+            seeds = data.write(given)
+            run.grad()
+            wanted = AMPLIFIED * turned(starts(N), on * given + more * (given + 2))[1] * seeds
+            np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
+            if counts():
+                assert sorted(guarded_rows(run)) == sorted(max(int(n.sum()), 1) for n in (on, more))
+
+
+def guarded_rows(run: Any) -> list[int]:
+    tasks = run.grad.memory_plan().tasks
+    assert all(task.guarded for task in tasks)
+    return [task.rows for task in tasks]
+
+
+@pytest.mark.usefixtures("session")
+def test_conditions_in_each_other() -> None:
+    """A loop behind a condition, and two more behind the branches of another one in there; elsewhere integers in all iterations."""
+    data = Data(N)
+    x, y, turns, b, at = data.x, data.y, data.turns, data.b, data.at
+
+    @sg.kernel
+    def run():
+        for i in x:
+            v = x[i]
+            if b[i] > 0:
+                for _ in range(turns[i]):
+                    v = turn(v)
+                if at[i] > 0:
+                    for _ in range(turns[i] + 1):
+                        v = turn(v)
+                else:
+                    k = i
+                    for _ in range(turns[i] + 3):
+                        if k % 2 == 0:
+                            v = turn(v)
+                        k = (k * 7 + 3) % 1013
+            y[i] = AMPLIFIED * v
+
+    for on, other in zip(masks(N), masks(N + 1)[::-1]):
+        inner, given = other[:N], np.arange(N) % 6
+        b.from_numpy(on.astype(np.int32))
+        at.from_numpy(inner.astype(np.int32))
+        even = np.zeros(N, np.int32)
+        for i in range(N):
+            k = i
+            for _ in range(given[i] + 3):
+                even[i] += k % 2 == 0
+                k = (k * 7 + 3) % 1013
+        seeds = data.write(given)
+        run.grad()
+        wanted = AMPLIFIED * turned(starts(N), on * (given + np.where(inner, given + 1, even)))[1] * seeds
+        np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
+        if counts():
+            passing = [on, on & inner, on & ~inner]
+            assert sorted(guarded_rows(run)) == sorted(max(int(n.sum()), 1) for n in passing)
 
 
 @pytest.mark.usefixtures("session")
@@ -320,6 +400,40 @@ def test_a_heap_without_room_for_all_claims(arch: str, part: float) -> None:
     assert plan.nbytes <= plan.budget == 2**19
     if counts():
         assert plan.rows == on.sum() if part < 0.1 else plan.rows < on.sum()
+
+
+@pytest.mark.archs("cpu", "vulkan", "wgpu")  # the interpreter's tapes grow
+@pytest.mark.parametrize("part", [0.02, 0.4, 1.0])
+def test_a_heap_without_room_for_all_claims_of_two_conditions(arch: str, part: float) -> None:
+    n, k = 4_000, 256
+    sg.init(arch=arch, ad_memory_GB=2**19 / 2**30)
+    data = Data(n)
+    x, y, turns, b, at = data.x, data.y, data.turns, data.b, data.at
+
+    @sg.kernel
+    def run():
+        for i in x:
+            v = x[i]
+            if b[i] > 0:
+                for _ in range(turns[i]):
+                    v = turn(v)
+            if at[i] > 0:
+                for _ in range(turns[i]):
+                    v = turn(v)
+            y[i] = AMPLIFIED * v
+
+    rng = np.random.default_rng(1)
+    on, more = rng.random(n) < part, rng.random(n) < part
+    b.from_numpy(on.astype(np.int32))
+    at.from_numpy(more.astype(np.int32))
+    for _ in range(2):
+        seeds = data.write(np.full(n, k))
+        run.grad()
+        sg.sync()
+        wanted = AMPLIFIED * turned(starts(n), k * (on.astype(int) + more))[1] * seeds
+        np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
+    plan = run.grad.memory_plan()
+    assert plan.nbytes <= plan.budget == 2**19
 
 
 @pytest.mark.archs("vulkan", "wgpu")  # where rows are claimed

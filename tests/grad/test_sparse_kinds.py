@@ -97,7 +97,9 @@ class Kinds:
         if not counts():
             return
         guarded = [task for task in plan.tasks if task.guarded]
-        assert [task.rows for task in guarded] == [max(active, 1)]
+        # Where each branch has a loop with integers, the other branch is a guard, too.
+        passing = [active, iterations - active] if self.bounded else [active]
+        assert [task.rows for task in guarded] == [max(n, 1) for n in passing]
         for task in plan.tasks:
             assert task.guarded or task.rows == max(iterations, 1)
         floats = [slab for task in plan.tasks for slab in task.slabs if slab.kind == "F"]

@@ -46,8 +46,9 @@ MODULE_ALLOWED = {
     "spirograd.runtime.devices.cpu": {"llvmgen"},
     "spirograd.runtime.devices.cpu_call": {"llvmgen"},
     "spirograd.runtime.devices.cpu_pool": {"llvmgen"},
-    "spirograd.runtime.devices.cuda.call": {"llvmgen"},
-    "spirograd.runtime.devices.cuda.features": {"llvmgen"},
+    "spirograd.runtime.devices.gpu.call": {"llvmgen"},
+    "spirograd.runtime.devices.gpu.cuda": {"llvmgen"},
+    "spirograd.runtime.devices.gpu.hip": {"llvmgen"},
     "spirograd.dumps": {"llvmgen"},
 }
 # Imports inside of functions. Each has a reason; nothing else may.
@@ -55,7 +56,7 @@ LATE = {
     # Large libraries that other targets do without.
     ("compiler", "spirograd.llvmgen.emit"),
     ("compiler", "spirograd.llvmgen.gpu"),
-    ("compiler", "spirograd.llvmgen.ptx"),
+    ("compiler", "spirograd.llvmgen.translate"),
     ("compiler", "spirograd.llvmgen.toolchain"),
     ("compiler", "spirograd.spirvgen.disasm"),
     ("compiler", "spirograd.spirvgen.emit"),

@@ -13,7 +13,7 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.compiler import compile_kernel
 from spirograd.dumps import Compilation, listeners, stage_path, with_overrides, write_stages
-from spirograd.llvmgen.ptx import capabilities
+from spirograd.llvmgen import amdgpu, ptx
 from spirograd.llvmgen.toolchain import host_caps
 from validation.profiles import SPIRV
 
@@ -52,14 +52,14 @@ def edit(one: Compilation, folder: Path, stage: str, old: str, new: str) -> None
 
 
 def test_unchanged_files_change_nothing(tmp_path: Path) -> None:
-    for caps in (capabilities("sm_90"), host_caps(), SPIRV["vulkan"]):
+    for caps in (ptx.capabilities("sm_90"), amdgpu.capabilities("gfx1100"), host_caps(), SPIRV["vulkan"]):
         one = compiled_for(caps)
         assert overridden(one, tmp_path / "empty").binaries == one.compiled.binaries
         write_stages(one.compiled, tmp_path)
         assert overridden(one, tmp_path).binaries == one.compiled.binaries
 
 
-@pytest.mark.parametrize("caps", [capabilities("sm_90"), host_caps()], ids=["cuda", "cpu"])
+@pytest.mark.parametrize("caps", [ptx.capabilities("sm_90"), amdgpu.capabilities("gfx1100"), host_caps()], ids=["cuda", "amdgpu", "cpu"])
 def test_edited_llvm_ir(caps: Capabilities, tmp_path: Path) -> None:
     """The files that the compiler wrote next to it do not hide it."""
     one = compiled_for(caps)
@@ -72,8 +72,16 @@ def test_edited_llvm_ir(caps: Capabilities, tmp_path: Path) -> None:
 
 
 def test_edited_ptx(tmp_path: Path) -> None:
-    one = compiled_for(capabilities("sm_90"))
+    one = compiled_for(ptx.capabilities("sm_90"))
     write_stages(one.compiled, tmp_path)
     edit(one, tmp_path, "kernel.ptx", "0f40200000", "0f40400000")
-    (ptx,) = overridden(one, tmp_path).binaries
-    assert b"0f40400000" in ptx and ptx == one.compiled.binaries[0].replace(b"0f40200000", b"0f40400000")
+    (changed,) = overridden(one, tmp_path).binaries
+    assert b"0f40400000" in changed and changed == one.compiled.binaries[0].replace(b"0f40200000", b"0f40400000")
+
+
+def test_another_code_object(tmp_path: Path) -> None:
+    one = compiled_for(amdgpu.capabilities("gfx1100"))
+    write_stages(one.compiled, tmp_path)
+    path = stage_path(one.compiled, tmp_path, "kernel.hsaco")
+    path.write_bytes(path.read_bytes() + b"more")
+    assert overridden(one, tmp_path).binaries == (one.compiled.binaries[0] + b"more",)

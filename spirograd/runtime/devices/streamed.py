@@ -134,7 +134,7 @@ class StreamedDevice(ABC):
     The constructor of a subclass calls this one, opens the device, sets the attributes below, and adds itself to ``open_devices``.
     """
 
-    api: ClassVar[str]
+    api: str
     open_devices: ClassVar[OpenDevices]
     turn_type: ClassVar[type[Turn]] = Turn
     info: DeviceInfo

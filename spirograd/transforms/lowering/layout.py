@@ -156,7 +156,7 @@ class _Layout(Rewriter):
         self.checked = checked_capacities(kernel)
         self.placed = is_placed(kernel)
         self.words: dict[tuple[TapeWord, int], Op] = {}  # of tapes, as the current task has loaded them
-        self.claimed: Op | None = None  # the row that the current task has claimed
+        self.claimed: dict[int, Op] = {}  # guard -> the row that the iteration has claimed behind it
         self.offsets, _ = temp_offsets(kernel)
         # By the slot without its offset, which is how `_slots_of` names it.
         self.slots = {Slot(s.kind, s.index, s.axis, s.role, s.dtype): s for s in block.slots}
@@ -208,13 +208,13 @@ class _Layout(Rewriter):
         return self._unpack(old, op)
 
     def _claim(self, op: Op) -> Op:
-        """The claimed row of the tapes that follow. A claim beyond the last row gives the last, or the first if there is none: the check
+        """The row of the tapes behind a guard. A claim beyond the last row gives the last, or the first if there is none: the check
         that `place_tapes` puts behind the claim reports it."""
         b = self.b
         ref, index = self._place(op, self.args(op))
         claimed = b.emit(ops.claim, index, attr=ref, type=ref.dtype)
         last = b.emit(ops.max_, self._sub(self._word(TapeWord.CLAIMS, guard_of(op)), 1), b.const(0))
-        self.claimed = b.emit(ops.min_, claimed, last)
+        self.claimed[guard_of(op)] = b.emit(ops.min_, claimed, last)
         return claimed
 
     # --- values in memory --------------------------------------------------------------------------------------------------
@@ -310,8 +310,7 @@ class _Layout(Rewriter):
         base, pitch = self._word(TapeWord.BASE, number), self._word(TapeWord.PITCH, number)
         if info.task is None:
             return self._add(at, base)
-        row = self.claimed if info.claimed else self.b.emit(ops.row, type=i32)
-        assert row is not None
+        row = self.b.emit(ops.row, type=i32) if info.guard is None else self.claimed[info.guard]
         slow, fast = (row, at) if self.rows_together else (at, row)
         return self._add(self._add(self.b.emit(ops.mul, slow, pitch, attr="nsw"), fast), base)
 

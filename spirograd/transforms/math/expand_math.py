@@ -6,6 +6,10 @@ be off by 4,096 ulp there and are (Mesa's asin by 1.5e-4); the others only witho
 compute in. PTX: all of f32 and f64, for NVIDIA's library of them comes with its toolkit only.
 Everywhere f16 goes by way of f32: drivers compute exp(x) as exp2(x * 1.44), which in f16 is off by 0.4 %.
 
+On targets with fused multiply-add, sin, cos and tan of large arguments are reduced in f64, on a branch. Branches keep operations and loads
+from overlapping, so innermost loops get two versions: one without branches, which finds out whether an argument was large, and the one with
+branches, which the invocations run for which one was.
+
 A task with many calls keeps them as calls: each function that it uses is expanded once, into a `Function` of the kernel. The time that
 code generators and drivers take grows faster than the size of a function.
 """
@@ -14,10 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from spirograd.base.dtypes import DType, Type, f16, f32, f64
+from spirograd.base.dtypes import DType, Type, f16, f32, f64, u1
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import Function, Kernel, Op, Region
+from spirograd.ir.nodes import BufferRef, Function, Kernel, Op, Region, ref_of
 from spirograd.ir.ops import OpCode
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
@@ -54,6 +58,8 @@ _F64: dict[OpCode, Expansion] = {
 }
 # Those of _F32 for targets whose ``fma`` rounds once.
 _F32_FUSED = {**_F32, ops.sin: math_f32.sin_fused, ops.cos: math_f32.cos_fused, ops.tan: math_f32.tan_fused}
+# Those that branch, without branches.
+_NEAR = {ops.sin: math_f32.sin_near, ops.cos: math_f32.cos_near, ops.tan: math_f32.tan_near}
 # The most expansions that are inlined in a task: in all, if most of them depend on the one before, and outside of the loops, since what is
 # in these runs many times. A call takes LLVM a tenth of the compile time of an expansion. Loops with calls are vectorised too; they run as
 # fast where each call depends on the one before, and up to a third longer where the calls are independent.
@@ -83,6 +89,10 @@ class _Expander(Rewriter):
         self.calls = False  # whether the task being rewritten calls functions
         self.functions: dict[tuple[OpCode, DType], Function] = {}
         self.handlers = {**dict.fromkeys(_F32, self.expand), ops.task: self.task}
+        # While a loop is emitted for near arguments only: whether an argument was far away up to here.
+        self.far: Op | None = None
+        if tables.get(f32) is _F32_FUSED:
+            self.handlers |= {ops.for_: self.loop, ops.if_: self.branch}
 
     def task(self, op: Op) -> Op:
         regions, values = op.regions, dict[Op, int]()
@@ -131,10 +141,50 @@ class _Expander(Rewriter):
         expansion = self._of_type(code, args[0].type)
         if expansion is None:
             return self.b.emit(code, *args)
+        if self.far is not None and code in _NEAR and args[0].type is f32:
+            x = Value(self.b, args[0])
+            self.far = (Value(self.b, self.far) | ~math_f32.is_near(x)).op
+            return _NEAR[code](x).op
         if not self.calls:
             return expansion(*[Value(self.b, a) for a in args]).op
         function = self._called(code, args, expansion)
         return self.b.emit(ops.call, *args, attr=function.name, type=function.result)
+
+    def loop(self, op: Op) -> Op:
+        """A loop in two versions, if it may run twice; the second one for those that met an argument that is far away."""
+        if self.calls or self.far is not None or not _has_near(op.regions[0]) or not _may_repeat(op.regions[0]):
+            return self.copy(op)
+        b, (body,) = self.b, op.regions
+        index, *carried = body.params
+        before = b.const(False, u1)
+        params = b.begin(index.type, *[p.type for p in carried], u1)
+        self.far = params[-1]
+        results = self.inline(body, params[:-1], clone=True)
+        near = b.end([*results, self.far])
+        self.far = None
+        types = tuple([p.type for p in carried])
+        *values, far = b.results(b.emit(ops.for_, *self.args(op), before, attr=op.attr, type=(*types, u1), regions=(near,)))
+        b.begin()
+        self.cloning += 1
+        again = b.end(b.results(self.copy(op)))
+        self.cloning -= 1
+        b.begin()
+        return b.emit(ops.if_, far, type=types, regions=(again, b.end(values)))
+
+    def branch(self, op: Op) -> Op:
+        """An `if`, which yields `far` as well where the version for near arguments has it."""
+        if self.far is None or not any(_has_near(region) for region in op.regions):
+            return self.copy(op)
+        b, before, regions = self.b, self.far, []
+        for region in op.regions:
+            self.far = before
+            b.begin()
+            results = self.inline(region, (), clone=True)
+            regions.append(b.end([*results, self.far]))
+        assert isinstance(op.type, tuple)
+        new = b.emit(ops.if_, *self.args(op), type=(*op.type, u1), regions=tuple(regions))
+        self.far = b.emit(ops.result, new, attr=len(op.type), type=u1)
+        return new
 
     def _called(self, code: OpCode, args: Sequence[Op], expansion: Expansion) -> Function:
         """The function ``code`` of the type of ``args``, made when it is first called."""
@@ -153,6 +203,31 @@ class _Expander(Rewriter):
             return kernel
         new = super().kernel(kernel)
         return new.with_body(new.body, (*self.functions.values(), *new.functions))
+
+
+def _has_near(region: Region) -> bool:
+    return any(op.code in _NEAR and op.type in (f16, f32) for op in region.walk())
+
+
+def _may_repeat(body: Region) -> bool:
+    """Whether an iteration of a loop without loops inside may be run again: it writes only tapes, and reads no tape then."""
+    read = False
+    written = False
+    for op in body.walk():
+        if op.code in (ops.for_, ops.while_) or op.code.effect not in ("pure", "read", "write", "control", "structure"):
+            return False
+        if op.code.effect == "read":
+            read = read or _is_tape(op)
+        elif op.code.effect == "write":
+            if not _is_tape(op):
+                return False
+            written = True
+    return not (read and written)
+
+
+def _is_tape(op: Op) -> bool:
+    ref = ref_of(op)
+    return isinstance(ref, BufferRef) and ref.slot.kind == "tapes"
 
 
 def expand_math(kernel: Kernel, ctx: PassContext) -> Kernel:

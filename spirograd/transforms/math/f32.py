@@ -10,7 +10,9 @@ all finite x.
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 
 from spirograd.base.dtypes import f32, f64, i32
 from spirograd.transforms.math import coefficients as fits
@@ -134,20 +136,25 @@ def _tangent_of_reduced(r: Value, n: Value) -> Value:
 _NEAR = 1e5
 
 
+def is_near(x: Value) -> Value:
+    """Whether the functions `sin_near`, `cos_near` and `tan_near` hold for ``x``."""
+    return x.abs() < _NEAR
+
+
+def _reduced_near(x: Value, multiple: float, half: bool) -> tuple[Value, Value]:
+    """(r, n as i32): x = (n + ``half`` / 2) pi / ``multiple`` + r, |r| at most half of that step, nearly. x must be near, and ``fma`` round
+    once."""
+    turns = multiple / math.pi
+    shifted = x.fma(turns, -0.5).exact() + MAGIC if half else x.exact().fma(turns, MAGIC)
+    n = shifted - MAGIC
+    r, n = x, n + 0.5 if half else n
+    for part in fits.PI_24_24:
+        r = n.fma(-part / multiple, r)
+    return r, shifted.bits()
+
+
 def _reduced(x: Value, multiple: float, half: bool) -> tuple[Value, Value]:
-    """(r, n as i32): x = (n + ``half`` / 2) pi / ``multiple`` + r, |r| at most half of that step, nearly. Needs ``fma`` that rounds once.
-
-    What is far away is reduced in f64, which is slow on many GPUs: by those invocations that have to.
-    """
-
-    def near() -> tuple[Value, Value]:
-        product = x.exact() * (multiple / math.pi)
-        shifted = (product - 0.5 if half else product) + MAGIC
-        n = shifted - MAGIC
-        r, n = x, n + 0.5 if half else n
-        for part in fits.PI_24_24:
-            r = n.fma(-part / multiple, r)
-        return r, shifted.bits()
+    """The same for all x. What is far away is reduced in f64, which is slow on many GPUs: by those invocations that have to."""
 
     def far() -> tuple[Value, Value]:
         wide = x.cast(f64)
@@ -159,7 +166,7 @@ def _reduced(x: Value, multiple: float, half: bool) -> tuple[Value, Value]:
         bound = math.pi / 2 / multiple
         return r.clamp(-bound, bound), shifted.bits().cast(i32)
 
-    r, n = branch(x.abs() < _NEAR, near, far)
+    r, n = branch(is_near(x), lambda: _reduced_near(x, multiple, half), far)
     return r, n
 
 
@@ -170,20 +177,27 @@ def _signed_sine(r: Value, flip: Value) -> Value:
     return (value.bits() ^ (flip << 31)).as_float(f32)
 
 
-def sin_fused(x: Value) -> Value:
+_Reduction = Callable[[Value, float, bool], tuple[Value, Value]]
+
+
+def sin_fused(x: Value, reduce: _Reduction = _reduced) -> Value:
     """`sin` without f64, but for large |x|."""
-    return x.eq(0.0).select(x, _signed_sine(*_reduced(x, 1, False)))
+    return x.eq(0.0).select(x, _signed_sine(*reduce(x, 1, False)))
 
 
-def cos_fused(x: Value) -> Value:
+def cos_fused(x: Value, reduce: _Reduction = _reduced) -> Value:
     """`cos` without f64, but for large |x|."""
-    r, n = _reduced(x, 1, True)
+    r, n = reduce(x, 1, True)
     return _signed_sine(r, ~n)
 
 
-def tan_fused(x: Value) -> Value:
+def tan_fused(x: Value, reduce: _Reduction = _reduced) -> Value:
     """`tan` without f64, but for large |x|."""
-    return x.eq(0.0).select(x, _tangent_of_reduced(*_reduced(x, 2, False)))
+    return x.eq(0.0).select(x, _tangent_of_reduced(*reduce(x, 2, False)))
+
+
+# The same without branches, right where `is_near` holds.
+sin_near, cos_near, tan_near = (functools.partial(function, reduce=_reduced_near) for function in (sin_fused, cos_fused, tan_fused))
 
 
 def _asin_parts(x: Value) -> tuple[Value, Value, Value]:

@@ -30,7 +30,7 @@ def place_tapes(kernel: Kernel, ctx: PassContext) -> Kernel:
 
     It leaves base, pitch and capacity of each tape in temporaries. The tasks begin with operations `tape_word` that ask for those of their
     tapes, and the bounds of range tasks with tapes yield a third value, how many invocations take part: all if each finds a row, else as
-    many as there are rows. Where rows are claimed, the task sets the counter to 0, and each claim is checked.
+    many as there are rows. Where rows are claimed, the task sets the counter of each guard to 0, and each claim is checked.
     """
     kernel = _Claims(kernel).kernel(kernel)
     sizes, tapes = sizes_of(kernel), tapes_of(kernel)
@@ -118,11 +118,10 @@ class _Place:
         rows = layout.rows(groups, asked, left)
         b.store(word(TapeWord.ROWS, number), self._choose(fits, rows.limit, b.const(0)))
         for group, pitch in zip(groups, rows.pitches):
-            if group.claimed:
-                assert group.counted is not None
+            if group.guard is not None:
                 # A claim may take any of the places of an entry.
-                b.store(word(TapeWord.CLAIMS, group.counted), self._choose(fits, pitch, b.const(0)))
-                b.store(counter(group.counted), b.const(0))
+                b.store(word(TapeWord.CLAIMS, group.guard), self._choose(fits, pitch, b.const(0)))
+                b.store(counter(group.guard), b.const(0))
             for k, base in layout.bases(group, pitch, first):
                 b.store(word(TapeWord.BASE, k), base)
                 b.store(word(TapeWord.PITCH, k), pitch)

@@ -115,14 +115,40 @@ def test_the_innermost_branch_with_all_tapes():
     assert not [op for op in guard.region.walk() if op.code is ops.if_]
 
 
-def test_both_branches_claim_in_front():
+def test_each_branch_guards_its_own_tapes():
+    """Also below another branch: a claim there is for the tapes that are used in there only."""
     w = Writer()
 
     def body(i):
-        w.when(w.positive(i), lambda: w.when(w.positive(i), w.recorded, w.recorded))
+        def inner():
+            w.recorded()
+            w.when(w.positive(i), lambda: (w.recorded(), w.recorded()), w.recorded)
+
+        w.when(w.positive(i), inner)
+        w.when(w.positive(i), w.recorded)
+
+    found = guards_of(w, body, (None,) * 5)
+    t = w.tapes
+    assert {guard.tapes for guard in found} == {frozenset(tapes) for tapes in ([t[0]], [t[1], t[2]], [t[3]], [t[4]])}
+    for guard in found:
+        used = {op.attr for op in guard.region.ops for op in (op, *(x for r in op.regions for x in r.walk()))}
+        assert guard.tapes <= used
+
+
+def test_a_tape_of_two_branches_is_guarded_by_the_branch_around_both():
+    w = Writer()
+
+    def body(i):
+        def inner():
+            w.when(w.positive(i), w.recorded, lambda: w.b.load(w.tapes[0], w.b.const(0), w.b.const(0)))
+
+        w.when(w.positive(i), inner)
 
     (guard,) = guards_of(w, body)
     assert [op.code for op in guard.region.ops if op.regions] == [ops.if_]
+    w = Writer()
+    conditions = lambda i: w.when(w.positive(i), w.recorded, lambda: w.b.load(w.tapes[0], w.b.const(0), w.b.const(0)))  # noqa: E731
+    assert guards_of(w, conditions) == ()
 
 
 def test_a_serial_loop_is_not_entered():
@@ -135,44 +161,24 @@ def test_a_serial_loop_is_not_entered():
     "body",
     [
         lambda w, i: w.recorded(),
-        lambda w, i: (w.recorded(), w.when(w.positive(i), w.recorded)),
-        lambda w, i: w.when(w.positive(i), w.recorded, w.recorded),
-        lambda w, i: (w.when(w.positive(i), w.recorded), w.when(w.positive(i), w.recorded)),
         lambda w, i: w.loop(lambda k: w.when(w.positive(k), w.recorded)),
         lambda w, i: w.when(w.positive(i), lambda: None),
     ],
-    ids=["bare", "one outside", "both branches", "two conditions", "loop outside", "no tapes"],
+    ids=["bare", "loop outside", "no tapes"],
 )
 def test_no_gate(body):
     w = Writer()
     assert guards_of(w, lambda i: body(w, i)) == ()
 
 
-def test_integers_elsewhere_leave_floats_behind_their_guard():
-    """And integers that are behind it, too."""
+def test_tapes_elsewhere_leave_others_behind_their_guard():
+    """Of floats and of integers."""
     w = Writer()
     (guard,) = guards_of(w, lambda i: (w.recorded(), w.when(w.positive(i), lambda: (w.recorded(dtype=f32), w.recorded())), w.recorded()))
     assert guard.tapes == set(w.tapes[1:3])
     w = Writer()
-    (guard,) = guards_of(w, lambda i: w.when(w.positive(i), lambda: w.when(w.positive(i), lambda: w.recorded(dtype=f32), w.recorded)))
-    assert guard.tapes == set(w.tapes)
-    w = Writer()
-    (guard,) = guards_of(w, lambda i: (w.recorded(), w.when(w.positive(i), lambda: w.recorded(dtype=f32), w.recorded)))
+    (guard,) = guards_of(w, lambda i: (w.recorded(), w.when(w.positive(i), lambda: w.recorded(dtype=f32)), w.recorded(dtype=f32)))
     assert guard.tapes == {w.tapes[1]}
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        lambda w, i: (w.recorded(dtype=f32), w.when(w.positive(i), w.recorded)),
-        lambda w, i: (w.recorded(), w.when(w.positive(i), lambda: w.recorded(dtype=f32)), w.recorded(dtype=f32)),
-        lambda w, i: (w.recorded(), w.loop(lambda k: w.when(w.positive(k), lambda: w.recorded(dtype=f32)))),
-    ],
-    ids=["float outside", "one of two outside", "loop outside"],
-)
-def test_floats_elsewhere_leave_none(body):
-    w = Writer()
-    assert guards_of(w, lambda i: body(w, i)) == ()
 
 
 @pytest.mark.parametrize(
@@ -242,7 +248,7 @@ def placed(heap_words, asked, capacity, guard):
     tasks = place_tapes(offload(guarded()[0], CTX), CTX)
     verify(tasks, "kernel")
     (tape,) = tapes_of(tasks).values()
-    assert (tape.rows, tape.claimed) == (1, True)
+    assert (tape.rows, tape.guard) == (1, 1)
     first, task = tasks.body.ops[:2]
     returns = (word("tape_rows", 1), word("tape_claims", 1), word("tape_pitch", 0), counter(1))
     b = Builder()
@@ -336,8 +342,8 @@ def test_rows_of_both_kinds_lie_apart(heap_words, dtype):
     """And the host tells afterwards what the device did."""
     tasks = both_kinds(dtype)
     tapes = list(tapes_of(tasks).values())
-    assert {(tape.name, tape.rows, tape.claimed) for tape in tapes} == {
-        ("tape0", None, False), ("tape1", 4, True), ("tape2", 4, True), ("tape3", None, False)
+    assert {(tape.name, tape.rows, tape.guard) for tape in tapes} == {
+        ("tape0", None, None), ("tape1", 4, 4), ("tape2", 4, 4), ("tape3", None, None)
     }  # fmt: skip
     order = tasks.body.ops[0]
     words = [word(kind, k) for k in range(len(tapes)) for kind in ("tape_base", "tape_pitch")]
@@ -358,15 +364,15 @@ def test_rows_of_both_kinds_lie_apart(heap_words, dtype):
             taken = []
             for tape, base, pitch in zip(tapes, placed[::2], placed[1::2]):
                 scale = tape.dtype.size // 4
-                assert pitch >= (claims if tape.claimed else rows)
+                assert pitch >= (rows if tape.guard is None else claims)
                 taken.append((base * scale, (base + pitch * sizes[tape.capacity]) * scale))
             taken.sort()
             assert all(end <= begin for (_, end), (begin, _) in pairwise(taken)), (sizes, asked)
             assert taken[-1][1] <= heap_words
             dense, claimed = used.shares
-            assert (dense.claimed, claimed.claimed) == (False, True)
-            pitches = {tape.claimed: pitch for tape, pitch in zip(tapes, placed[1::2])}
-            assert (dense.pitch, claimed.pitch) == (pitches[False], pitches[True])
+            assert (dense.guard, claimed.guard) == (None, 4)
+            pitches = {tape.guard: pitch for tape, pitch in zip(tapes, placed[1::2])}
+            assert (dense.pitch, claimed.pitch) == (pitches[None], pitches[4])
             assert 4 * taken[-1][1] <= used.nbytes <= 4 * heap_words
             assert rows >= min(asked, dense.rows)
             assert claims >= min(asked, sizes[4]) or rows < asked

@@ -35,8 +35,9 @@ def tapes_with(*capacities):
 
 SERIAL, TAPES = tapes_with(0, 1), tapes_with(2, 3)
 COUNTS = st.one_of(st.integers(0, 300), st.sampled_from((2**31 - 1, -1, -(2**31))))
-# Invocations asked for; tapes that all use, and how many these are unless all; tapes with claimed rows, and how many claim one.
-RANGES = st.tuples(st.one_of(st.integers(0, 70), st.integers(100, 500)), TAPES, st.one_of(st.none(), COUNTS), TAPES, COUNTS)
+# Invocations asked for; tapes that all use, and how many these are unless all; of each guard, its tapes and how many claim a row.
+GUARDS = st.lists(st.tuples(TAPES, COUNTS), max_size=3)
+RANGES = st.tuples(st.one_of(st.integers(0, 70), st.integers(100, 500)), TAPES, st.one_of(st.none(), COUNTS), GUARDS)
 CAPACITY = st.integers(1, 30)
 
 
@@ -72,16 +73,17 @@ class Writer:
         self.use(tapes)
         self.b.emit(ops.task, attr=TaskAttr("serial", name), type=VOID, regions=(self.b.end(),))
 
-    def range(self, name, dense, count, claimed, claims):
+    def range(self, name, dense, count, guards):
         b = self.b
         b.begin()
         bounds = b.end((b.const(0), b.const(9)))
         b.begin(i32)
         self.use(dense, None if count is None else self.size(count))
-        if claimed:
-            guard = self.size(claims)
-            b.emit(ops.claim, attr=counter(guard), type=i32)
-            self.use(claimed, guard)
+        for tapes, claims in guards:
+            if tapes:
+                guard = self.size(claims)
+                b.emit(ops.claim, attr=counter(guard), type=i32)
+                self.use(tapes, guard)
         body = b.end()
         b.begin()
         b.emit(ops.task, attr=TaskAttr("range_for", name), type=VOID, regions=(bounds, body, b.end()))
@@ -96,7 +98,7 @@ def placed_by_the_device(kernel: Kernel, heap_words: int, asked: list[int], size
     """The words that the task leaves for those after it, by kind and number; and whether it reports that there is too little heap_words."""
     tapes = tapes_of(kernel).values()
     wanted = [(kind, k) for k in range(len(tapes)) for kind in ADDRESSING]
-    wanted += [(TapeWord.CLAIMS, k) for k in sorted({tape.rows for tape in tapes if tape.claimed})]
+    wanted += [(TapeWord.CLAIMS, k) for k in sorted({tape.guard for tape in tapes if tape.guard is not None})]
     used = {tape.task for tape in tapes}
     wanted += [(TapeWord.ROWS, k) for k, op in enumerate(kernel.body.ops[:-1]) if op.attr.kind == "range_for" and op.attr.name in used]
     returns = tuple([word(*key) for key in wanted])
@@ -115,7 +117,7 @@ def placed_by_the_host(kernel: Kernel, heap_words: int, asked: list[int], sizes:
 
 def check_words(kernel: Kernel, found: dict[tuple[TapeWord, int], int], plan: HeapPlan, failed: bool) -> None:
     """The host finds the same words."""
-    pitches = {tape.rows: plan.words.pitches[k] for k, tape in enumerate(tapes_of(kernel).values()) if tape.claimed}
+    pitches = {tape.guard: plan.words.pitches[k] for k, tape in enumerate(tapes_of(kernel).values())}
     for (kind, k), value in found.items():
         if kind is TapeWord.CLAIMS:
             assert value in ((pitches[k], 0) if failed else (pitches[k],))
@@ -132,7 +134,10 @@ def check_elements(kernel: Kernel, found: dict[tuple[TapeWord, int], int], heap_
     for k, tape in sorted(tapes, key=lambda item: item[1].task is not None):
         own = taken.setdefault(tape.task, taken[None].copy())
         base, pitch, scale = found[TapeWord.BASE, k], found[TapeWord.PITCH, k], tape.dtype.size // 4
-        rows = 1 if tape.task is None else found[TapeWord.CLAIMS, tape.rows] if tape.claimed else found[TapeWord.ROWS, numbers[tape.task]]
+        if tape.guard is not None:
+            rows = found[TapeWord.CLAIMS, tape.guard]
+        else:
+            rows = 1 if tape.task is None else found[TapeWord.ROWS, numbers[tape.task]]
         for entry in range(sizes[tape.capacity] * tape.width):
             begin = (base + entry * pitch if tape.task is not None else base + entry) * scale
             assert 0 <= begin <= begin + rows * scale <= heap_words, tape
@@ -167,7 +172,7 @@ def test_the_host_places_tapes_as_the_device_does(capacities, serial, ranges, da
     owners = [op.attr for op in kernel.body.ops[:-1]]
     for k, owner in enumerate(owners):
         if (TapeWord.ROWS, k) in found and heap_words >= needed:
-            dense = [tape for tape in tapes_of(kernel).values() if tape.task == owner.name and not tape.claimed]
+            dense = [tape for tape in tapes_of(kernel).values() if tape.task == owner.name and tape.guard is None]
             count = None if not dense or dense[0].rows is None else writer.sizes[dense[0].rows]
             all_rows = asked[k] if count is None or count < 0 else min(asked[k], count)
             assert all_rows <= found[TapeWord.ROWS, k] <= asked[k]

@@ -35,9 +35,9 @@ def device() -> cpu.CpuDevice:
 def test_table_is_total() -> None:
     assert set(OP_MAP) == set(ops.ALL)
     assert set(ATOMIC_MAP) == set(ops.ATOMIC_KINDS)
-    for code, spelling in OP_MAP.items():
+    for code, row in OP_MAP.items():
         if code.level == "kernel":
-            assert isinstance(spelling, Unsupported) and spelling.reason
+            assert isinstance(row, Unsupported) and row.reason
 
 
 def samples(t: DType, seed: int) -> Any:

@@ -6,54 +6,20 @@ import re
 from dataclasses import replace
 
 import pytest
+from gpu_programs import ARRAYS, TREES, doubled, kernel_of, loop, translated
 
-from spirograd.base.artifact import ArgBlock, Slot
-from spirograd.base.dtypes import VOID, DType, f16, f32, f64, i32, i64, u8, u64
-from spirograd.base.options import CompileOptions
+from spirograd.base.dtypes import DType, f16, f32, f64, i32, i64, u8, u64
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, TaskAttr
+from spirograd.ir.nodes import BufferRef, Op
 from spirograd.llvmgen.gpu import entry_names
-from spirograd.llvmgen.ptx import compile_ptx, emit_module
-from spirograd.transforms.context import PassContext
-from spirograd.transforms.lowering.lower_tasks import lower_tasks
-from spirograd.transforms.simplification.simplify import simplify_lowered
 from validation.profiles import PTX
 
 CAPS = PTX["cuda-sm_90"]
-OPTIONS = CompileOptions()
-ARRAYS = (Slot("array", 0), Slot("array", 1, offset=8))
-TREES = (Slot("tree", 0), Slot("tree", 1, offset=8))
-
-
-def loop(body, n: int = 1000, size: int = 64, name: str = "t") -> Op:
-    """A task over ``n`` iterations; ``body(b, i)`` emits one."""
-    b = Builder()
-    b.begin()
-    bounds = b.end((b.const(0), b.const(n)))
-    (i,) = b.begin(i32)
-    body(b, i)
-    inside = b.end()
-    b.begin()
-    return Op(ops.task, VOID, (), TaskAttr("range_for", name, size), (bounds, inside, b.end()))
 
 
 def ptx(*tasks: Op, slots=TREES, caps=CAPS, block_size: int = 16) -> str:
-    kernel = Kernel("k", (), Region((), (*tasks, Op(ops.yield_, VOID))))
-    context = PassContext(caps, OPTIONS)
-    kernel = simplify_lowered(lower_tasks(kernel, context), context)
-    return compile_ptx(emit_module(kernel, ArgBlock(slots, "", block_size), caps, OPTIONS), caps, OPTIONS).binary.decode()
-
-
-def doubled(slots, t: DType):
-    """y[i] = x[i] + x[i]"""
-    x, y = (BufferRef(name, slot, t) for name, slot in zip("xy", slots))
-
-    def body(b: Builder, i: Op) -> None:
-        value = b.load(x, i)
-        b.store(y, i, b.emit(ops.add, value, value))
-
-    return body
+    return translated(*tasks, caps=caps, slots=slots, block_size=block_size).assembly
 
 
 @pytest.mark.parametrize(("t", "wide"), [(f32, "v4"), (i32, "v4"), (f64, "v2"), (u64, "v2")], ids=str)
@@ -92,7 +58,7 @@ def test_launch_bounds_and_names() -> None:
     tasks = (loop(doubled(TREES, f32), size=96, name="a b"), loop(doubled(TREES, f32), name="a-b"), loop(doubled(TREES, i64), name="c"))
     text = ptx(*tasks)
     assert re.findall(r"\.maxntid (\d+)", text) == ["96", "64", "64"]
-    names = entry_names(Kernel("k", (), Region((), (*tasks, Op(ops.yield_, VOID)))))
+    names = entry_names(kernel_of(*tasks))
     assert len(set(names)) == 3 and re.findall(r"\.entry (\w+)\(", text) == list(names)
 
 

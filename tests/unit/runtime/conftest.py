@@ -1,8 +1,10 @@
+import functools
 import gc
 
+import gpu_modules
 import needs
 import pytest
-import standin_cuda
+import standin_gpu
 
 from spirograd.runtime.loader import open_device
 
@@ -55,26 +57,28 @@ def wgpu(request, open_wgpu):
     return open_wgpu(debug=request.param == "checked")
 
 
-@pytest.fixture
-def standin(tmp_path_factory, monkeypatch):
-    """The stand-in for the CUDA driver in place of the driver, fresh. After the test nothing may be left in it."""
+@pytest.fixture(params=standin_gpu.APIS, ids=lambda api: api.arch)
+def standin(request, tmp_path_factory, monkeypatch):
+    """A stand-in for the driver of a GPU in place of the driver, fresh. After the test nothing may be left in it."""
     needs.need("cc")
-    library = standin_cuda.build(tmp_path_factory.getbasetemp())
+    api = request.param
+    library = standin_gpu.build(tmp_path_factory.getbasetemp(), api)
     library.reset()
-    monkeypatch.setenv("SG_LIBCUDA", str(library.path))
+    monkeypatch.setenv(api.knob, str(library.path))
     yield library
     gc.collect()
     assert library.leftovers() == {}
-    assert library.depth <= 1, "a context was left on the stack"
+    assert library.depth <= (api is standin_gpu.CUDA), "a context was left on the stack, or a device current"
+    assert library.last_error == 0, "an error was left for others to find"
 
 
 @pytest.fixture
-def open_cuda(standin):
-    """Opens CUDA devices on the stand-in that are closed after the test."""
+def open_gpu(standin):
+    """Opens devices on the stand-in that are closed after the test."""
     opened = []
 
     def make(**options):
-        device = open_device("cuda", **options)
+        device = open_device(standin.api.arch, **options)
         opened.append(device)
         return device
 
@@ -85,5 +89,11 @@ def open_cuda(standin):
 
 
 @pytest.fixture
-def cuda(open_cuda):
-    return open_cuda()
+def gpu(open_gpu):
+    return open_gpu()
+
+
+@pytest.fixture
+def compiled(gpu):
+    """Makes kernels for the device: see `gpu_modules.compiled`."""
+    return functools.partial(gpu_modules.compiled, gpu)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from spirograd.base.dtypes import DType, i32
-from spirograd.ir import ops
 from spirograd.ir.nodes import Op, SharedRef
 from spirograd.spirvgen.buffer_access import atomic_view
 from spirograd.spirvgen.emit_workgroup import shared_element
@@ -125,14 +124,3 @@ def emit_barrier(e: Emitter, op: Op) -> None:
     """Scope Device, of the memory of buffers. Left out where the driver is known to break on it, and to need none."""
     if e.caps.memory_barriers:
         e.f.do("MemoryBarrier", e.m.constant_u32(_SCOPE_DEVICE), e.m.constant_u32(_ORDERED))
-
-
-HANDLERS = {
-    ops.slot: emit_slot,
-    ops.load: emit_load,
-    ops.store: emit_store,
-    ops.atomic: emit_atomic,
-    ops.cas: emit_cas,
-    ops.claim: emit_claim,
-    ops.barrier: emit_barrier,
-}

@@ -1,12 +1,12 @@
-"""Where fetches of the CUDA device land: cells of pinned memory, each with an event that is recorded after the copy into it."""
+"""Where fetches of a GPU land: cells of pinned memory, each with an event that is recorded after the copy into it."""
 
 from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
 
-from spirograd.runtime.devices.cuda.memory import pinned
-from spirograd.runtime.devices.cuda.stream import Stream
+from spirograd.runtime.devices.gpu.memory import pinned
+from spirograd.runtime.devices.gpu.stream import Stream
 from spirograd.runtime.devices.staging import Cell, Cells
 
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.runtime.devices.cuda.fetching import CellReadback
-from spirograd.runtime.devices.cuda.memory import Memory, pinned
-from spirograd.runtime.devices.cuda.stream import Stream
+from spirograd.runtime.devices.gpu.fetching import CellReadback
+from spirograd.runtime.devices.gpu.memory import Memory, pinned
+from spirograd.runtime.devices.gpu.stream import Stream
 from spirograd.runtime.devices.staging import Cells
 
 CHUNK_BYTES = 4 << 20

@@ -1,8 +1,10 @@
-"""Hand-written PTX for tests of the CUDA device: the argument block by value, or its address where it is too large for parameters."""
+"""Hand-written kernels for tests of the devices of CUDA and HIP: the argument block by value, or its address where it is too large for
+parameters. For HIP the text of PTX stands for a code object: the stand-in for its driver reads no more of it than names."""
 
 from spirograd.base.artifact import ArgBlock, CompiledKernel, Slot, TaskInfo
 from spirograd.base.dtypes import u32
 from spirograd.base.sizes.nodes import Arg
+from spirograd.runtime.devices.gpu.device import GpuDevice
 
 # arguments {u64 data; u32 n; u32 a}; for (i = thread; i < n; i += threads) body
 HEADER = ".version 6.0\n.target sm_70\n.address_size 64\n"
@@ -65,10 +67,17 @@ def ptx(*bodies: str, size: int = 16) -> bytes:
     return (HEADER + "".join(entries)).encode()
 
 
-def compiled(*bodies: str, end: object = LAST, by_address: bool = False) -> CompiledKernel:
-    """A kernel whose tasks are ``bodies``: arguments (buffer of tree 0, i32 n, u32 a), padded beyond parameters if ``by_address``."""
+def image(device: GpuDevice, text: bytes) -> bytes:
+    """Text of PTX as the device takes it."""
+    return text if device.api == "CUDA" else b"\x7fELF" + text + b"\0"
+
+
+def compiled(device: GpuDevice, *bodies: str, end: object = LAST, by_address: bool = False) -> CompiledKernel:
+    """A kernel for ``device`` whose tasks are ``bodies``: arguments (buffer of tree 0, i32 n, u32 a), padded beyond parameters if
+    ``by_address``."""
     size = 16 + (4096 if by_address else 0)
     suffix = "_by_address" if by_address else ""
     slots = (Slot("tree", 0), Slot("scalar", 1, dtype=u32, offset=8), Slot("scalar", 2, dtype=u32, offset=12))
     tasks = tuple(TaskInfo(f"t{i}", "range_for", f"{body}{suffix}", 0, 0, end, 64) for i, body in enumerate(bodies))
-    return CompiledKernel("k", "cuda", "k", ArgBlock(slots, "<QII", size), tasks, (ptx(*bodies, size=size),))
+    binary = image(device, ptx(*bodies, size=size))
+    return CompiledKernel("k", device.caps.target_name, "k", ArgBlock(slots, "<QII", size), tasks, (binary,))

@@ -1,8 +1,8 @@
 """Launches, waits and the current context as compiled functions: one call from Python for all tasks of a kernel, whatever their number.
 
-ctypes spends 2 us on a call of cuLaunchKernel; this takes 0.1 us more than the driver itself. Only functions of Python's stable ABI are
-used, as in `cpu_call`. The driver needs its context current in the calling thread: where another one is, it is pushed, and popped again, so
-that other users of CUDA in the same thread keep theirs.
+ctypes spends 2 us on the call of the driver that launches a kernel; this takes 0.1 us more than the driver itself. Only functions of
+Python's stable ABI are used, as in `cpu_call`. The driver needs its context current in the calling thread: where another one is, that is
+so again after the call, so that other users of the driver in the same thread keep theirs (see `Driver.switch`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, cast
 
 from spirograd.base.options import CompileOptions
 from spirograd.llvmgen.toolchain import Library, compile_module, host_caps, link
-from spirograd.runtime.devices.cuda.driver import NOT_READY, Driver
+from spirograd.runtime.devices.gpu.driver import NOT_READY, Driver
 
-_LAUNCH, _ENTER, _WAIT = "sg_cuda_launch", "sg_cuda_enter", "sg_cuda_wait"
+_LAUNCH, _ENTER, _WAIT = "sg_gpu_launch", "sg_gpu_enter", "sg_gpu_wait"
 _PYTHON_API = (
     "PyBytes_AsString",
     "PyBytes_Size",
@@ -31,7 +31,6 @@ _PYTHON_API = (
     "PyEval_RestoreThread",
 )
 _METH_FASTCALL, _METH_NOARGS, _METH_O = 0x80, 0x4, 0x8
-PUSHED = 1  # the context is to be popped again
 _compile_lock = threading.Lock()
 
 Launch = Callable[[bytes, "tuple[int | None, ...]"], int]
@@ -39,7 +38,7 @@ Launch = Callable[[bytes, "tuple[int | None, ...]"], int]
 # What a launch reads, in 64-bit words: context, stream, number of tasks; then for each task its function, its grid (see `grid_limits`),
 # and the iterations that a group takes at a time.
 _HEADER, _TASK = 3, 5
-# The two entries of `extra` of cuLaunchKernel: the argument block and its size.
+# The two entries of `extra` of a launch, before `Driver.launch_end`: the argument block and its size.
 _BUFFER_POINTER, _BUFFER_SIZE = 1, 2
 
 # self: address of these words; arguments: the block (bytes), the numbers of iterations (a tuple of int and None). Returns the error code.
@@ -53,11 +52,7 @@ declare ptr @PyTuple_GetItem(ptr, i64)
 declare ptr @PyErr_Occurred()
 declare ptr @PyEval_SaveThread()
 declare void @PyEval_RestoreThread(ptr)
-declare i32 @cuCtxGetCurrent(ptr)
-declare i32 @cuCtxSetCurrent(ptr)
-declare i32 @cuCtxPushCurrent_v2(ptr)
-declare i32 @cuCtxPopCurrent_v2(ptr)
-declare i32 @cuLaunchKernel(ptr, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr)
+declare i32 @launch(ptr, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr)
 declare i64 @llvm.smin.i64(i64, i64)
 declare i64 @llvm.smax.i64(i64, i64)
 @sg_none = external global i8
@@ -83,7 +78,7 @@ begin:
   %extra.3 = getelementptr ptr, ptr %extra, i64 3
   store ptr %size, ptr %extra.3
   %extra.4 = getelementptr ptr, ptr %extra, i64 4
-  store ptr null, ptr %extra.4
+  store ptr inttoptr (i64 LAUNCH_END to ptr), ptr %extra.4
   %words = call ptr @PyLong_AsVoidPtr(ptr %self)
   %tasks.at = getelementptr i64, ptr %words, i64 2
   %tasks = load i64, ptr %tasks.at
@@ -164,7 +159,7 @@ launch:
   %function = load ptr, ptr %function.p
   %threads.wide = load i64, ptr %size.p
   %threads = trunc i64 %threads.wide to i32
-  %code = call i32 @cuLaunchKernel(ptr %function, i32 %g, i32 1, i32 1, i32 %threads, i32 1, i32 1, i32 0, ptr %stream, ptr null,
+  %code = call i32 @launch(ptr %function, i32 %g, i32 1, i32 1, i32 %threads, i32 1, i32 1, i32 0, ptr %stream, ptr null,
     ptr %extra)
   %failed = icmp ne i32 %code, 0
   br i1 %failed, label %leave, label %next
@@ -187,43 +182,6 @@ done:
   ret ptr %object
 raise:
   ret ptr null
-}}
-
-define internal i32 @sg_enter(ptr %context) nounwind {{
-  %current = alloca ptr
-  store ptr null, ptr %current
-  %asked = call i32 @cuCtxGetCurrent(ptr %current)
-  %now = load ptr, ptr %current
-  %there = icmp eq ptr %now, %context
-  br i1 %there, label %done, label %other
-other:
-  %none = icmp eq ptr %now, null
-  %stays = and i1 %none, STAYS
-  br i1 %stays, label %set, label %push
-set:
-  %kept = call i32 @cuCtxSetCurrent(ptr %context)
-  %kept.negated = sub i32 0, %kept
-  br label %done
-push:
-  %code = call i32 @cuCtxPushCurrent_v2(ptr %context)
-  %refused = icmp ne i32 %code, 0
-  %negated = sub i32 0, %code
-  %given = select i1 %refused, i32 %negated, i32 {PUSHED}
-  br label %done
-done:
-  %result = phi i32 [0, %0], [%kept.negated, %set], [%given, %push]
-  ret i32 %result
-}}
-
-define internal void @sg_leave(i32 %entered) nounwind {{
-  %pushed = icmp eq i32 %entered, {PUSHED}
-  br i1 %pushed, label %pop, label %done
-pop:
-  %current = alloca ptr
-  %dropped = call i32 @cuCtxPopCurrent_v2(ptr %current)
-  br label %done
-done:
-  ret void
 }}
 
 define ptr @{_ENTER}(ptr %self, ptr %none) nounwind {{
@@ -264,6 +222,14 @@ again:
   %left = icmp ult i64 %k.next, %times
   br i1 %left, label %each, label %leave
 leave:
+  %polled = icmp ne i64 %k, 0
+  %failed = icmp ne i32 %code, 0
+  %refusal = or i1 %polled, %failed
+  br i1 %refusal, label %forget, label %end
+forget:
+  call void @sg_forget()
+  br label %end
+end:
   call void @sg_leave(i32 %entered)
   ret i32 %code
 error:
@@ -289,8 +255,9 @@ class CallCode:
 
 
 @functools.cache
-def _compiled(driver: Driver, stays: bool) -> CallCode:
-    code = compile_module(_TEXT.replace("STAYS", str(stays).lower()), host_caps(), CompileOptions(opt_level=1))
+def _compiled(driver: Driver) -> CallCode:
+    text = _TEXT.replace("LAUNCH_END", str(driver.launch_end)) + driver.switch
+    code = compile_module(text, host_caps(), CompileOptions(opt_level=1))
     imports = {name: ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0 for name in _PYTHON_API}
     library = link(code.binary, (_LAUNCH, _ENTER, _WAIT), {**imports, **driver.addresses, "sg_none": id(None)})
     launch = _MethodDef(b"launch", library.addresses[_LAUNCH], _METH_FASTCALL, None)
@@ -299,14 +266,10 @@ def _compiled(driver: Driver, stays: bool) -> CallCode:
     return CallCode(driver, launch, enter, wait, library)
 
 
-def compiled(driver: Driver, stays: bool) -> CallCode:
-    """The functions for ``driver``, compiled once: built-in functions refer to the entries, which so must live as long as the process.
-
-    ``stays``: in a thread without a context, the device's is made current for good, which saves time. Other libraries take that as the
-    choice of their device, so it is for the device that they take anyway, the first one.
-    """
+def compiled(driver: Driver) -> CallCode:
+    """The functions for ``driver``, compiled once: built-in functions refer to the entries, which so must live as long as the process."""
     with _compile_lock:
-        return _compiled(driver, stays)
+        return _compiled(driver)
 
 
 @dataclass(slots=True, eq=False)
@@ -331,10 +294,8 @@ def launcher(code: CallCode, context: int, stream: int, tasks: Sequence[LaunchTa
 
 
 def enterer(code: CallCode, context: int) -> Callable[[], int]:
-    """A built-in function that makes ``context`` current in the calling thread.
-
-    It gives PUSHED if that is to be popped, 0 if not, or an error code, negated.
-    """
+    """A built-in function that makes ``context`` current in the calling thread. It gives what `Driver.leave` takes to undo that, 0 if there
+    is nothing to undo, or an error code, negated."""
     return cast("Callable[[], int]", _builtin(code.enter, context))
 
 

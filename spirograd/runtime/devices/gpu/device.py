@@ -1,11 +1,11 @@
-"""The CUDA device: a stream, a pool of memory and loaded kernels as a `StreamedDevice`."""
+"""A device of CUDA or HIP: a stream, a pool of memory and loaded kernels as a `StreamedDevice`."""
 
 from __future__ import annotations
 
 import contextlib
 import weakref
 from collections.abc import Sequence
-from ctypes import byref, c_int, c_void_p
+from ctypes import c_void_p
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, NoReturn
@@ -15,20 +15,19 @@ from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.runtime.device import Buffer
 from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.artifacts import check_target
-from spirograd.runtime.devices.cuda import call, modules
-from spirograd.runtime.devices.cuda.call import Launch
-from spirograd.runtime.devices.cuda.driver import FORKED, Driver
-from spirograd.runtime.devices.cuda.features import Features
-from spirograd.runtime.devices.cuda.fetching import pinned_cells
-from spirograd.runtime.devices.cuda.memory import Foreign, Memory, Pool
-from spirograd.runtime.devices.cuda.stream import Stream
-from spirograd.runtime.devices.cuda.transfer import Transfers
 from spirograd.runtime.devices.deletion import COLLECT_AT, DeletionQueue
+from spirograd.runtime.devices.gpu import call, modules
+from spirograd.runtime.devices.gpu.call import Launch
+from spirograd.runtime.devices.gpu.driver import Driver
+from spirograd.runtime.devices.gpu.features import Features
+from spirograd.runtime.devices.gpu.fetching import pinned_cells
+from spirograd.runtime.devices.gpu.memory import Foreign, Memory, Pool
+from spirograd.runtime.devices.gpu.stream import Stream
+from spirograd.runtime.devices.gpu.transfer import Transfers
 from spirograd.runtime.devices.grid import grid_limits
 from spirograd.runtime.devices.open_devices import OpenDevices
 from spirograd.runtime.devices.streamed import DeviceLost, StreamedDevice, Turn
 
-_DEVICE_OF_POINTER = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 _SOMEWHERE = 256  # the address of an array of other libraries that has no elements, and none of its own
 
 
@@ -50,52 +49,52 @@ class Executable:
 class ContextTurn(Turn):
     """A turn with the device's context current in the thread; what was current before is so again after."""
 
-    __slots__ = ("_pushed",)
+    __slots__ = ("_entered",)
 
     def __init__(self, device: StreamedDevice) -> None:
         super().__init__(device)
-        self._pushed: list[int] = []  # for each turn that the thread with the lock is in
+        self._entered: list[int] = []  # for each turn that the thread with the lock is in
 
     def __enter__(self) -> None:
         super().__enter__()
         device: Any = self._device
-        pushed = device._enter()
-        if pushed < 0:
+        entered = device._enter()
+        if entered < 0:
             try:
-                device._driver.check(-pushed, "make the context current")
+                device._driver.check(-entered, "make the context current")
             except BaseException as error:
                 super().__exit__(None, error, None)
                 raise
-        self._pushed.append(pushed)
+        self._entered.append(entered)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
-        if self._pushed.pop():
+        entered = self._entered.pop()
+        if entered:
             device: Any = self._device
-            device._driver.context_pop(byref(c_void_p()))
+            device._driver.leave(entered)
         super().__exit__(kind, error, where)
 
 
-class CudaDevice(StreamedDevice):
-    """One CUDA device. It shares the device's primary context with other users of CUDA in the process, such as torch.
+class GpuDevice(StreamedDevice):
+    """One device of ``driver``. Other users of the driver in the process, such as torch, use it, too.
 
     ``cap``: bytes of device memory to use at most.
     """
 
-    api = "CUDA"
     open_devices = OpenDevices()
     turn_type = ContextTurn
 
     def __init__(self, driver: Driver, features: Features, cap: int | None) -> None:
         super().__init__()
         self.info, self.caps = features.info, features.caps
+        self.api = driver.api
         self._driver = driver
-        self._handle = features.handle
         self.ordinal = features.ordinal
         self._processors = features.processors
         self._modules: set[int] = set()
         self._unloads = DeletionQueue(self._unload)  # of modules, when the device is idle: unloading waits for kernels
-        self._context = driver.context(self._handle)
-        self._code = call.compiled(driver, stays=features.ordinal == 0)
+        self._context = driver.context(features.ordinal)
+        self._code = call.compiled(driver)
         self._enter = call.enterer(self._code, self._context)
         self._device = self._context
         try:
@@ -131,9 +130,8 @@ class CudaDevice(StreamedDevice):
     def adopt(self, address: int, nbytes: int) -> Buffer | None:
         """See `SharesMemory.adopt`."""
         with self._turn:
-            ordinal = c_int(-1)
-            known = not self._driver.pointer_attribute(byref(ordinal), _DEVICE_OF_POINTER, address)
-        if nbytes and not (known and ordinal.value == self.ordinal):
+            owner = self._driver.owner(address)
+        if nbytes and owner != self.ordinal:
             return None
         return Buffer(nbytes, address or _SOMEWHERE, Foreign(address, nbytes))
 
@@ -150,21 +148,21 @@ class CudaDevice(StreamedDevice):
     # --- kernels ---
 
     def assemble(self, kernel: CompiledKernel) -> CompiledKernel:
-        """See `Assembler.assemble`: cubins in place of PTX."""
+        """See `Assembler.assemble`: cubins in place of PTX. Code objects of HIP are machine code already."""
         if not kernel.tasks:
             return kernel
         with self._turn:
-            cubins = [b if modules.is_cubin(b) else modules.link(self._driver, b, kernel.name) for b in kernel.binaries]
-        return replace(kernel, binaries=tuple(cubins))
+            machine_code = [b if modules.is_machine_code(b) else self._driver.assemble(b, kernel.name) for b in kernel.binaries]
+        return replace(kernel, binaries=tuple(machine_code))
 
     def load(self, kernel: CompiledKernel) -> Executable:
-        """Load the kernel's PTX or machine code. Raises SpirogradRuntimeError, with its messages, if the driver's compiler refuses."""
+        """Load the kernel's machine code, or PTX. Raises SpirogradRuntimeError, with its messages, if the driver's compiler refuses."""
         check_target(kernel, self.caps.target_name, self.api)
         with self._turn:
             loaded: list[int] = []
             try:
                 for binary in kernel.binaries if kernel.tasks else ():
-                    loaded.append(modules.load(self._driver, binary, kernel.name).value or 0)
+                    loaded.append(self._driver.load(binary, kernel.name).value or 0)
                 functions = [
                     modules.function(self._driver, c_void_p(loaded[task.binary]), task.entry, f"{kernel.name} ({task.name})")
                     for task in kernel.tasks
@@ -251,7 +249,7 @@ class CudaDevice(StreamedDevice):
         self._driver.call("unload a kernel", self._driver.module_unload, module)
 
     def _lose(self, error: DeviceLost) -> NoReturn:
-        self._trouble = f"the CUDA device was lost, and its memory is gone: start a new process. {error}"
+        self._trouble = f"the {self.api} device was lost, and its memory is gone: start a new process. {error}"
         raise SpirogradRuntimeError(self._trouble) from error
 
     def _delete_all(self) -> None:
@@ -263,7 +261,7 @@ class CudaDevice(StreamedDevice):
     def _destroy(self) -> None:
         """Release what exists, whatever the driver says to it; also after a constructor that failed half-way."""
         driver = self._driver
-        pushed = driver.context_push(self._context) == 0
+        entered = driver.enter(self._context)
         for part in ("_transfers", "_cells"):
             if hasattr(self, part):
                 getattr(self, part).close()
@@ -273,11 +271,12 @@ class CudaDevice(StreamedDevice):
         for part in ("_pool", "_stream"):
             if hasattr(self, part):
                 getattr(self, part).close()
-        if pushed:
-            driver.context_pop(byref(c_void_p()))
+        if entered > 0:
+            driver.leave(entered)
+        driver.forget()
         if self._trouble:
-            driver.drop_context(self._handle)
+            driver.drop_context(self.ordinal)
 
     def _abandon(self) -> None:
         super()._abandon()
-        self._trouble = FORKED
+        self._trouble = self._driver.forked()

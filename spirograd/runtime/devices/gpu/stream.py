@@ -7,11 +7,11 @@ from collections.abc import Callable
 from ctypes import byref, c_void_p
 
 from spirograd.runtime.devices import interrupts
-from spirograd.runtime.devices.cuda.call import CallCode, waiter
-from spirograd.runtime.devices.cuda.driver import NOT_READY
+from spirograd.runtime.devices.gpu.call import CallCode, waiter
+from spirograd.runtime.devices.gpu.driver import NOT_READY
 
-_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: no waits for the stream that other code of the process uses by default
-_NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, hipStreamNonBlocking: no waits for the stream that other code of the process uses by default
+_NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING, hipEventDisableTiming
 # Queries in one wait, some 50 ms; between two of them Python handles Ctrl-C. After the first, a wait sleeps between queries.
 _QUERIES = 50_000
 _NAP_SECONDS = 100e-6
@@ -23,10 +23,10 @@ class Stream:
 
     def __init__(self, code: CallCode, context: int) -> None:
         self.driver = code.driver
-        self._query_stream, *stream_words = waiter(code, "cuStreamQuery", context, 1)
-        self._wait_stream, *long_stream_words = waiter(code, "cuStreamQuery", context, _QUERIES)
-        self._query_event, *event_words = waiter(code, "cuEventQuery", context, 1)
-        self._wait_event, *long_event_words = waiter(code, "cuEventQuery", context, _QUERIES)
+        self._query_stream, *stream_words = waiter(code, "stream_query", context, 1)
+        self._wait_stream, *long_stream_words = waiter(code, "stream_query", context, _QUERIES)
+        self._query_event, *event_words = waiter(code, "event_query", context, 1)
+        self._wait_event, *long_event_words = waiter(code, "event_query", context, _QUERIES)
         self._kept = (stream_words, long_stream_words, event_words, long_event_words)
         handle = c_void_p()
         self.driver.call("create a stream", self.driver.stream_create, byref(handle), _NON_BLOCKING)

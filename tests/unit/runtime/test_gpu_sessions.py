@@ -1,4 +1,4 @@
-"""Sessions of CUDA on the stand-in for the driver: kernels as the code generator makes them, which the stand-in takes but does not run."""
+"""Sessions of CUDA and HIP on stand-ins for their drivers: kernels as the code generator makes them, which those take but do not run."""
 
 import gc
 import struct
@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from ptx_modules import compiled
+from gpu_modules import compiled, image
+from standin_gpu import CUDA
 
 import spirograd as sg
 from spirograd.base.artifact import ArgBlock
@@ -14,12 +15,14 @@ from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.lang import context
 from spirograd.runtime.allocations import Memory
 
+pytestmark = pytest.mark.parametrize("standin", [CUDA], indirect=True, ids=lambda api: api.arch)
+
 
 @pytest.fixture
 def session(standin, tmp_path, monkeypatch):
     monkeypatch.setenv("SG_OFFLINE_CACHE", "1")
     monkeypatch.setenv("SG_CACHE_DIR", str(tmp_path))
-    sg.init(arch=sg.cuda)
+    sg.init(arch=standin.api.arch)
     yield standin
     sg.reset()
 
@@ -58,13 +61,13 @@ def test_kernels_without_tasks_and_without_arguments(session):
     sg.sync()
     assert not session.launches
     device = context.session().device
-    kernel = compiled("count")
-    kernel.args, kernel.binaries = ArgBlock((), "<", 0), (b".visible .entry count(.param .align 8 .b8 block[1]) {}",)
+    kernel = compiled(device, "count")
+    kernel.args, kernel.binaries = ArgBlock((), "<", 0), (image(device, b".visible .entry count(.param .align 8 .b8 block[1]) {}"),)
     device.launch(device.load(kernel), b"", (0,))
     with pytest.raises(SpirogradRuntimeError):  # the stand-in checks the size of parameters
         device.launch(device.load(kernel), bytes(16), (1,))
     kernel.tasks = (replace(kernel.tasks[0], entry="k_none"),)
-    kernel.binaries = (b".visible .entry k_none(.param .align 8 .b8 block[1]) {}",)
+    kernel.binaries = (image(device, b".visible .entry k_none(.param .align 8 .b8 block[1]) {}"),)
     device.launch(device.load(kernel), b"", (1,))
     assert session.launches[-1].block == b"\0"
 
@@ -80,11 +83,11 @@ def test_the_cache_holds_machine_code(session):
         sg.sync()
 
     once()
-    linked = session.calls("cuLinkComplete")
+    linked = session.calls("link_complete")
     assert linked
-    sg.init(arch=sg.cuda)
+    sg.init(arch=session.api.arch)
     once()
-    assert session.calls("cuLinkComplete") == linked and len(session.launches) == 2
+    assert session.calls("link_complete") == linked and len(session.launches) == 2
 
 
 class Elsewhere:
@@ -114,18 +117,18 @@ def test_arrays_of_other_libraries_are_used_in_place(session):
     a, b = (Elsewhere(memory.allocate(4 * 35), (5, 7), np.float32, stream) for stream in (7, None))
     add(a, b)
     sg.sync()
-    counted = ("cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemcpyDtoDAsync_v2", "cuStreamQuery", "cuMemAllocFromPoolAsync")
+    counted = ("copy_to_device", "copy_to_host", "copy", "stream_query", "allocate_from_pool")
     before = {name: session.calls(name) for name in counted}
-    waits, ordered = context.session().device.waits, session.calls("cuStreamWaitEvent")
+    waits, ordered = context.session().device.waits, session.calls("stream_wait")
     add(a, b)
     assert {name: session.calls(name) for name in counted} == before and context.session().device.waits == waits
-    assert session.calls("cuStreamWaitEvent") == ordered + 2, "after what stream 7 has, before what it gets"
+    assert session.calls("stream_wait") == ordered + 2, "after what stream 7 has, before what it gets"
     block = session.launches[-1].block
     assert struct.pack("<Q", a.allocation.address) in block and struct.pack("<Q", b.allocation.address) in block
-    frees = session.calls("cuMemFreeAsync")
+    frees = session.calls("free_on_stream")
     gc.collect()
     sg.sync()
-    assert session.calls("cuMemFreeAsync") == frees, "their library frees them"
+    assert session.calls("free_on_stream") == frees, "their library frees them"
     with pytest.raises(sg.SpirogradRuntimeError, match=r"argument `a`.*read-only"):
         add(Elsewhere(a.allocation, (5, 7), np.float32, 7, readonly=True), b)
     with pytest.raises(sg.SpirogradRuntimeError, match=r"argument `b`.*not contiguous"):
@@ -138,8 +141,8 @@ def test_arrays_of_other_libraries_are_used_in_place(session):
     add(Elsewhere(a.allocation, (0, 7), np.float32, 7), Elsewhere(b.allocation, (0, 7), np.float32, 7))
 
 
-def test_arrays_on_a_device_need_that_back_end(standin, open_cuda):
-    a = Elsewhere(Memory(open_cuda()).allocate(4), (1,), np.float32, None)
+def test_arrays_on_a_device_need_that_back_end(standin, open_gpu):
+    a = Elsewhere(Memory(open_gpu()).allocate(4), (1,), np.float32, None)
     sg.init(arch=sg.cpu)
 
     @sg.kernel

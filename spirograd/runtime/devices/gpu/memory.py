@@ -8,17 +8,17 @@ from typing import NamedTuple
 
 from spirograd.base.errors import OutOfDeviceMemory
 from spirograd.base.wording import over_limit
-from spirograd.runtime.devices.cuda.driver import Driver
-from spirograd.runtime.devices.cuda.stream import Stream
+from spirograd.runtime.devices.gpu.driver import Driver
+from spirograd.runtime.devices.gpu.stream import Stream
 
-_PINNED_TYPE, _ON_DEVICE = 1, 1  # CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE
-_RELEASE_THRESHOLD = 4  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+# CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD; the numbers of HIP are the same.
+_PINNED_TYPE, _ON_DEVICE, _RELEASE_THRESHOLD = 1, 1, 4
 # Of the device's memory, how much the pool keeps when it is free; other libraries and processes want theirs.
 _KEPT_PART = 8
 
 
 class _PoolProperties(ctypes.Structure):
-    """CUmemPoolProps."""
+    """CUmemPoolProps; hipMemPoolProps is laid out alike, and has nothing but zeros behind the security."""
 
     _fields_ = [
         ("allocation_type", c_int),
@@ -69,11 +69,12 @@ class Pool:
 
     def take(self, nbytes: int) -> Memory:
         """``nbytes`` with undefined contents, for work that comes later. Raises OutOfDeviceMemory with the bytes wanted and the limit."""
+        driver = self._driver
         if nbytes > self._total:
-            raise OutOfDeviceMemory(f"{nbytes} bytes wanted, but the CUDA device has at most {self._total} bytes")
+            raise OutOfDeviceMemory(f"{nbytes} bytes wanted, but the {driver.api} device has at most {self._total} bytes")
         if self._cap is not None and self.used + nbytes > self._cap:
             raise OutOfDeviceMemory(over_limit(nbytes, self.used, self._cap))
-        address, driver = c_uint64(), self._driver
+        address = c_uint64()
         driver.call(f"allocate {nbytes} bytes", driver.allocate_from_pool, byref(address), nbytes, self._handle, self._stream.handle)
         self.used += nbytes
         return Memory(address.value, nbytes)

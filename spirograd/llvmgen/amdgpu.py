@@ -1,0 +1,208 @@
+"""AMDGPU: the intrinsics of AMD's GPUs, and LLVM IR text -> a linked code object for an architecture."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from spirograd.base.caps import Capabilities
+from spirograd.base.dtypes import f32
+from spirograd.base.options import CompileOptions
+from spirograd.ir.nodes import BuiltIn
+from spirograd.llvmgen.code_object import link_code_object
+from spirograd.llvmgen.gpu import Dialect, GpuEmitter
+from spirograd.llvmgen.module import literal
+from spirograd.llvmgen.toolchain import MachineCode, optimise, parse
+
+# What LLVM 22 knows and the runtime of ROCm can load. Those from gfx10 on run waves of 32 lanes, the others of 64.
+ARCHITECTURES = tuple(
+    f"gfx{number}"
+    for number in (
+        *("900", "906", "908", "90a", "90c", "942", "950"),
+        *("1010", "1011", "1012", "1030", "1031", "1032", "1033", "1034", "1035", "1036"),
+        *("1100", "1101", "1102", "1103", "1150", "1151", "1152", "1153", "1200", "1201"),
+    )
+)
+# Of the 4,096 bytes of arguments that the runtime takes, some are left for what it adds.
+ARGUMENT_BYTES = 4032
+_TRIPLE = "amdgcn-amd-amdhsa"
+_CODE_OBJECT_VERSION = 500  # 5: what ROCm 6 and newer load
+_GRID_SIZE_X = 12  # the offset in the dispatch packet of how many invocations there are in x
+_ROW_XMASK, _QUAD = 0x160, 0x0  # controls of DPP: lane i reads lane i ^ mask of its 16; lanes of 4 in any order
+_IDENTITY = (0x76543210, 0xFEDCBA98)
+# The reciprocal square root flushes subnormal numbers: what is smaller than this is scaled.
+_SMALL, _SCALE, _ROOT_OF_SCALE = 2.0**-100, 2.0**48, 2.0**24
+
+
+def capabilities(architecture: str) -> Capabilities:
+    """What every GPU of an architecture of `ARCHITECTURES` can do."""
+    return Capabilities(
+        "amdgpu",
+        int8=True,
+        int16=True,
+        int64=True,
+        float16=True,
+        float64=True,
+        storage8=True,
+        storage16=True,
+        atomic_int64=True,
+        atomic_f32_add=True,
+        atomic_f64_add=True,
+        buffer_address=True,
+        subgroup_size=32 if _has_waves_of_32(architecture) else 64,
+        subgroup_shuffle=True,
+        shared_memory=64 << 10,
+        max_group_size=1024,
+        max_push_constants=ARGUMENT_BYTES,
+        exact_specials=(16, 32, 64),
+        exact_subnormals=(16, 32, 64),
+        cpu_name=architecture,
+    )
+
+
+def _has_waves_of_32(architecture: str) -> bool:
+    return len(architecture) > len("gfx90a")
+
+
+# --- intrinsics --------------------------------------------------------------------------------------------------------
+
+
+def _call(e: GpuEmitter, name: str, arguments: str = "", result: str = "i32") -> str:
+    """Call an intrinsic; ``arguments`` are typed."""
+    types = ", ".join([argument.split()[0] for argument in arguments.split(", ")]) if arguments else ""
+    return e.value(f"call {result} {e.module.declare(f'llvm.amdgcn.{name}', result, types)}({arguments})")
+
+
+def _local(e: GpuEmitter) -> str:
+    return _call(e, "workitem.id.x")
+
+
+def _number(e: GpuEmitter) -> str:
+    first = e.value(f"mul i32 {_call(e, 'workgroup.id.x')}, {e.group_size}")
+    return e.value(f"add i32 {first}, {_local(e)}")
+
+
+def _workgroups(e: GpuEmitter) -> str:
+    """From the packet that dispatched the kernel, which counts invocations."""
+    packet = e.value(f"call ptr addrspace(4) {e.module.declare('llvm.amdgcn.dispatch.ptr', 'ptr addrspace(4)', '')}()")
+    place = e.value(f"getelementptr inbounds i8, ptr addrspace(4) {packet}, i64 {_GRID_SIZE_X}")
+    invocations = e.value(f"load i32, ptr addrspace(4) {place}, align 4, !invariant.load !0, !noundef !0")
+    return e.value(f"udiv exact i32 {invocations}, {e.group_size}")
+
+
+def _rank(e: GpuEmitter, mask: str) -> str:
+    """How many lanes of a mask lie below that of the invocation."""
+    if e.wave == 32:
+        return _call(e, "mbcnt.lo", f"i32 {mask}, i32 0")
+    halves = (mask, mask)
+    if mask != "-1":
+        halves = (e.value(f"trunc i64 {mask} to i32"), e.value(f"trunc i64 {e.value(f'lshr i64 {mask}, 32')} to i32"))
+    return _call(e, "mbcnt.hi", f"i32 {halves[1]}, i32 {_call(e, 'mbcnt.lo', f'i32 {halves[0]}, i32 0')}")
+
+
+def _subgroup(e: GpuEmitter) -> str:
+    return e.value(f"lshr i32 {_local(e)}, {e.wave.bit_length() - 1}")
+
+
+def _shuffle(e: GpuEmitter, value: str, mask: int) -> str:
+    """Between few lanes as an operand of the instruction that uses the value (DPP), else through the network of shared memory."""
+    control = None
+    if mask < 4:
+        control = _QUAD + sum([(lane ^ mask) << (2 * lane) for lane in range(4)])
+    elif mask < 16 and e.wave == 32:
+        control = _ROW_XMASK + mask
+    if control is not None:
+        return _call(e, "update.dpp.i32", f"i32 poison, i32 {value}, i32 {control}, i32 15, i32 15, i1 false")
+    if mask == 16 and e.wave == 32:
+        low, high = _IDENTITY
+        return _call(e, "permlanex16.i32", f"i32 poison, i32 {value}, i32 {low}, i32 {high - (1 << 32)}, i1 false, i1 false")
+    if mask < 32:
+        return _call(e, "ds.swizzle", f"i32 {value}, i32 {mask << 10 | 31}")
+    lane = e.value(f"xor i32 {_rank(e, '-1')}, {mask}")
+    return _call(e, "ds.bpermute", f"i32 {e.value(f'shl i32 {lane}, 2')}, i32 {value}")
+
+
+def _barrier(e: GpuEmitter) -> None:
+    e.line('fence syncscope("workgroup") release')
+    e.line(f"call void {e.module.declare('llvm.amdgcn.s.barrier', 'void', '')}()")
+    e.line('fence syncscope("workgroup") acquire')
+
+
+def _aggregated_increment(e: GpuEmitter, counter: str) -> str:
+    """Wave-aggregated: the first active invocation of the wave increments the counter for all active ones."""
+    word = f"i{e.wave}"
+    active = _call(e, f"ballot.{word}", "i1 true", word)
+    rank = _rank(e, active)
+    count = e.value(f"call {word} {e.module.declare(f'llvm.ctpop.{word}', word, word)}({word} {active})")
+    leads = e.value(f"icmp eq i32 {rank}, 0")
+    take, taken = e.new_labels("take", "taken")
+    before = e.label
+    e.line(f"br i1 {leads}, label %{take}, label %{taken}")
+    e.start(take)
+    wanted = count if e.wave == 32 else e.value(f"trunc i64 {count} to i32")
+    old = e.value(f"atomicrmw add {counter}, i32 {wanted}{e.atomic_scope} monotonic, align 4{e.atomic_metadata}")
+    e.goto(taken)
+    e.start(taken)
+    own = e.value(f"phi i32 [ {old}, %{take} ], [ 0, %{before} ]")
+    return e.value(f"add i32 {_call(e, 'readfirstlane.i32', f'i32 {own}')}, {rank}")
+
+
+def _rsqrt(e: GpuEmitter, value: str) -> str:
+    small = e.value(f"fcmp olt float {value}, {literal(_SMALL, f32)}")
+    scaled = e.value(f"fmul float {value}, {literal(_SCALE, f32)}")
+    root = _call(e, "rsq.f32", f"float {e.value(f'select i1 {small}, float {scaled}, float {value}')}", "float")
+    factor = e.value(f"select i1 {small}, float {literal(_ROOT_OF_SCALE, f32)}, float {literal(1.0, f32)}")
+    return e.value(f"fmul float {root}, {factor}")
+
+
+AMDGPU = Dialect(
+    calling_convention="amdgpu_kernel",
+    block="ptr addrspace(4)",
+    by_value="byref",
+    stack_space=5,
+    scope=' syncscope("agent")',
+    # Memory that the runtime allocates is neither fine-grained nor another device's, where atomics of the hardware would do nothing.
+    atomic_metadata=", !amdgpu.no.fine.grained.memory !0, !amdgpu.no.remote.memory !0, !amdgpu.ignore.denormal.mode !0",
+    group_size=lambda size: f'"amdgpu-flat-work-group-size"="{size},{size}" "uniform-work-group-size"="true"',
+    module_flags=(f'i32 1, !"amdhsa_code_object_version", i32 {_CODE_OBJECT_VERSION}',),
+    builtins={
+        None: _number,
+        BuiltIn.LOCAL: _local,
+        BuiltIn.WORKGROUPS: _workgroups,
+        BuiltIn.LANE: lambda e: _rank(e, "-1"),
+        BuiltIn.SUBGROUP: _subgroup,
+        BuiltIn.SUBGROUPS: lambda e: str(e.group_size // e.wave),
+    },
+    shuffle=_shuffle,
+    barrier=_barrier,
+    aggregated_increment=_aggregated_increment,
+    rsqrt=_rsqrt,
+)
+
+
+# --- code objects ------------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=8)
+def _target_machine(architecture: str) -> Any:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    return llvm.Target.from_triple(_TRIPLE).create_target_machine(cpu=architecture, features="", opt=3)
+
+
+def compile_code_object(text: str, caps: Capabilities, options: CompileOptions) -> MachineCode:
+    """Optimise a module, translate it for the architecture ``caps.cpu_name``, such as "gfx1100", and link it.
+
+    Raises SpirogradRuntimeError with LLVM's message if the text is no valid module: a defect of the emitter.
+    """
+    machine = _target_machine(caps.cpu_name)
+    module = parse(text, machine)
+    if options.optimize:
+        optimise(module, machine, max(options.opt_level, 1), vectorise=False, slp=False)
+    if not options.keep_stages:
+        return MachineCode(link_code_object(machine.emit_object(module)))
+    # Emitting changes the module, so the text comes from a clone.
+    binary = link_code_object(machine.emit_object(module.clone()))
+    return MachineCode(binary, str(module), machine.emit_assembly(module.clone()))

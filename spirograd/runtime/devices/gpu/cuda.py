@@ -1,0 +1,249 @@
+"""CUDA: libcuda, which NVIDIA's driver brings, and what its devices can do. No toolkit is needed.
+
+The stable C ABI of the driver is the source: CUDA Driver API Reference Manual. Names with ``_v2`` are those that ``cuda.h`` maps the plain
+names to.
+"""
+
+from __future__ import annotations
+
+import sys
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from dataclasses import replace
+from pathlib import Path
+
+from spirograd.llvmgen import ptx, toolchain
+from spirograd.runtime.device import DeviceInfo
+from spirograd.runtime.devices.gpu import opening, ptx_compiler
+from spirograd.runtime.devices.gpu.device import GpuDevice
+from spirograd.runtime.devices.gpu.driver import HANDLE, OUT, Driver
+from spirograd.runtime.devices.gpu.features import Features, driver_version
+
+# Where the driver lies: as the system finds it, then where containers and Windows' Linux have it without telling the loader.
+_LIBRARIES = (
+    ("nvcuda.dll",)
+    if sys.platform == "win32"
+    else ("libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1", "libcuda.so")
+)
+_SYMBOLS = {
+    "init": "cuInit",
+    "driver_version": "cuDriverGetVersion",
+    "device_count": "cuDeviceGetCount",
+    "device_get": "cuDeviceGet",
+    "device_name": "cuDeviceGetName",
+    "device_memory": "cuDeviceTotalMem_v2",
+    "device_attribute": "cuDeviceGetAttribute",
+    "stream_create": "cuStreamCreate",
+    "stream_destroy": "cuStreamDestroy_v2",
+    "stream_wait": "cuStreamWaitEvent",
+    "stream_query": "cuStreamQuery",
+    "pointer_attribute": "cuPointerGetAttribute",
+    "event_create": "cuEventCreate",
+    "event_destroy": "cuEventDestroy_v2",
+    "event_record": "cuEventRecord",
+    "event_query": "cuEventQuery",
+    "pool_create": "cuMemPoolCreate",
+    "pool_destroy": "cuMemPoolDestroy",
+    "pool_set": "cuMemPoolSetAttribute",
+    "pool_trim": "cuMemPoolTrimTo",
+    "allocate_from_pool": "cuMemAllocFromPoolAsync",
+    "free_on_stream": "cuMemFreeAsync",
+    "host_allocate": "cuMemHostAlloc",
+    "host_free": "cuMemFreeHost",
+    "copy_to_device": "cuMemcpyHtoDAsync_v2",
+    "copy_to_host": "cuMemcpyDtoHAsync_v2",
+    "copy": "cuMemcpyDtoDAsync_v2",
+    "fill": "cuMemsetD32Async",
+    "module_unload": "cuModuleUnload",
+    "module_function": "cuModuleGetFunction",
+    "function_attribute": "cuFuncGetAttribute",
+    "occupancy": "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+    "launch": "cuLaunchKernel",
+}
+_OWN = {
+    "error_name": ("cuGetErrorName", (c_int, OUT)),
+    "error_text": ("cuGetErrorString", (c_int, OUT)),
+    "context_retain": ("cuDevicePrimaryCtxRetain", (OUT, c_int)),
+    "context_release": ("cuDevicePrimaryCtxRelease_v2", (c_int,)),
+    "context_push": ("cuCtxPushCurrent_v2", (HANDLE,)),
+    "context_pop": ("cuCtxPopCurrent_v2", (OUT,)),
+    "module_load": ("cuModuleLoadDataEx", (OUT, c_char_p, c_uint, POINTER(c_int), POINTER(c_void_p))),
+    "link_create": ("cuLinkCreate_v2", (c_uint, POINTER(c_int), POINTER(c_void_p), OUT)),
+    "link_add": ("cuLinkAddData_v2", (HANDLE, c_int, c_char_p, c_size_t, c_char_p, c_uint, c_void_p, c_void_p)),
+    "link_complete": ("cuLinkComplete", (HANDLE, OUT, OUT)),
+    "link_destroy": ("cuLinkDestroy", (HANDLE,)),
+}
+_CALLED = {
+    "context_get": "cuCtxGetCurrent",
+    "context_set": "cuCtxSetCurrent",
+    "context_push": "cuCtxPushCurrent_v2",
+    "context_pop": "cuCtxPopCurrent_v2",
+}
+# Where another context is current, the device's is pushed, and popped again, so that other users of CUDA in the thread keep theirs. In a
+# thread without one, that of device 0 is made current for good, which saves time. Other libraries take that as the choice of their device,
+# so it is for the device that they take anyway, the first one. A context is given with its lowest bit set if it is to stay.
+_PUSHED = 1
+_SWITCH = f"""declare i32 @context_get(ptr)
+declare i32 @context_set(ptr)
+declare i32 @context_push(ptr)
+declare i32 @context_pop(ptr)
+
+define internal i32 @sg_enter(ptr %given) nounwind {{
+  %bits = ptrtoint ptr %given to i64
+  %odd = and i64 %bits, 1
+  %stays = icmp ne i64 %odd, 0
+  %even = xor i64 %bits, %odd
+  %context = inttoptr i64 %even to ptr
+  %current = alloca ptr
+  store ptr null, ptr %current
+  %asked = call i32 @context_get(ptr %current)
+  %now = load ptr, ptr %current
+  %there = icmp eq ptr %now, %context
+  br i1 %there, label %done, label %other
+other:
+  %none = icmp eq ptr %now, null
+  %keep = and i1 %none, %stays
+  br i1 %keep, label %set, label %push
+set:
+  %kept = call i32 @context_set(ptr %context)
+  %kept.negated = sub i32 0, %kept
+  br label %done
+push:
+  %code = call i32 @context_push(ptr %context)
+  %refused = icmp ne i32 %code, 0
+  %negated = sub i32 0, %code
+  %entered = select i1 %refused, i32 %negated, i32 {_PUSHED}
+  br label %done
+done:
+  %result = phi i32 [0, %0], [%kept.negated, %set], [%entered, %push]
+  ret i32 %result
+}}
+
+define internal void @sg_leave(i32 %entered) nounwind {{
+  %pushed = icmp eq i32 %entered, {_PUSHED}
+  br i1 %pushed, label %pop, label %done
+pop:
+  %current = alloca ptr
+  %dropped = call i32 @context_pop(ptr %current)
+  br label %done
+done:
+  ret void
+}}
+
+define internal void @sg_forget() nounwind {{
+  ret void
+}}
+"""
+# CUdevice_attribute.
+_MAX_GROUP, _MAX_GRID, _SHARED, _PROCESSORS, _INTEGRATED, _MAJOR, _MINOR, _POOLS = 1, 5, 8, 16, 18, 75, 76, 115
+# Architectures that LLVM 22 generates code for. PTX for an older one runs on all newer devices.
+_ARCHITECTURES = (70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
+_VERSION_FILE = Path("/proc/driver/nvidia/version")
+
+
+class CudaDriver(Driver):
+    """See `Driver`. A context is the primary one of a device, which other users of CUDA in the process share, such as torch."""
+
+    api, arch, knob = "CUDA", "cuda", "SG_LIBCUDA"
+    missing, needed = "the CUDA driver is not installed", "CUDA 12.0 or newer is needed; update the driver"
+    symbols, own, called = _SYMBOLS, _OWN, _CALLED
+    switch, launch_end = _SWITCH, 0
+
+    def __init__(self, library: object, path: str) -> None:
+        super().__init__(library, path)
+        self._contexts: dict[int, tuple[int, int]] = {}  # with the handles of their devices
+
+    @classmethod
+    def libraries(cls) -> tuple[str, ...]:
+        return _LIBRARIES
+
+    def describe(self, code: int) -> str:
+        name, text = c_char_p(), c_char_p()
+        self.error_name(code, byref(name))
+        self.error_text(code, byref(text))
+        known = (name.value or f"CUDA error {code}".encode()).decode()
+        return f"{known} ({text.value.decode(errors='replace')})" if text.value else known
+
+    def version(self) -> str:
+        number = c_int()
+        self.call("read the version of the driver", self.driver_version, byref(number))
+        return f"{number.value // 1000}.{number.value % 1000 // 10}"
+
+    # --- contexts ---
+
+    def context(self, ordinal: int) -> int:
+        if ordinal not in self._contexts:
+            context, handle = c_void_p(), self.handle(ordinal)
+            self.call("create a context", self.context_retain, byref(context), handle)
+            self._contexts[ordinal] = context.value or 0, handle
+        return self._contexts[ordinal][0] | (ordinal == 0)
+
+    def enter(self, context: int) -> int:
+        code: int = self.context_push(context & ~1)
+        return -code if code else _PUSHED
+
+    def leave(self, entered: int) -> None:
+        if entered == _PUSHED:
+            self.context_pop(byref(c_void_p()))
+
+    def drop_context(self, ordinal: int) -> None:
+        found = self._contexts.pop(ordinal, None)
+        if found is not None:
+            self.context_release(found[1])
+
+    def forget(self) -> None:
+        """Nothing: the driver tells each caller of its own errors only."""
+
+    # --- kernels ---
+
+    def load(self, image: bytes, name: str) -> c_void_p:
+        return ptx_compiler.load(self, image, name)
+
+    def assemble(self, image: bytes, name: str) -> bytes:
+        return ptx_compiler.link(self, image, name)
+
+    # --- devices ---
+
+    def unusable(self, ordinal: int) -> str:
+        major, minor = (self.attribute(ordinal, attribute) for attribute in (_MAJOR, _MINOR))
+        if (major, minor) < (7, 0):
+            return f"the CUDA device {self.name(ordinal)} has compute capability {major}.{minor}; 7.0 is needed"
+        if not self.attribute(ordinal, _POOLS):
+            return f"the CUDA device {self.name(ordinal)} cannot be used: its driver offers no memory pools"
+        return ""
+
+    def query(self, ordinal: int) -> Features:
+        total, processors = self.memory(ordinal), self.attribute(ordinal, _PROCESSORS)
+        major, minor = self.attribute(ordinal, _MAJOR), self.attribute(ordinal, _MINOR)
+        architecture = max(sm for sm in _ARCHITECTURES if sm <= 10 * major + minor)
+        api = f"CUDA {self.version()}"
+        caps = replace(
+            ptx.capabilities(f"sm_{architecture}"),
+            shared_memory=self.attribute(ordinal, _SHARED),
+            max_group_size=self.attribute(ordinal, _MAX_GROUP),
+            max_groups=self.attribute(ordinal, _MAX_GRID),
+            max_allocation=total,
+            toolchain=f"{toolchain.version()}, {api}",
+        )
+        detail = (
+            ("kind", "integrated" if self.attribute(ordinal, _INTEGRATED) else "discrete"),
+            ("compute capability", f"{major}.{minor}"),
+            ("multiprocessors", str(processors)),
+            ("memory", f"{total / 2**30:.1f} GiB"),
+        )
+        info = DeviceInfo(self.arch, self.name(ordinal), driver_version(_VERSION_FILE, api), detail)
+        return Features(ordinal, info, caps, total, processors)
+
+
+def open(debug: bool = False, max_threads: int = 0, device_memory_bytes: int | None = None) -> GpuDevice:
+    """Open a CUDA device: see `opening.open_gpu`."""
+    return opening.open_gpu(CudaDriver, device_memory_bytes)
+
+
+def available() -> str | None:
+    """None if a CUDA device can be opened, else the reason why not."""
+    return opening.available(CudaDriver)
+
+
+def devices() -> list[tuple[str, str]]:
+    """See `opening.devices`."""
+    return opening.devices(CudaDriver)

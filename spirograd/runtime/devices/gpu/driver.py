@@ -1,0 +1,266 @@
+"""The driver of a GPU through ctypes: the functions that CUDA's and HIP's have in common, and what their error codes mean.
+
+Both have the same functions under other names, with the same arguments: `SIGNATURES`. `CudaDriver` (cuda.py) and `HipDriver` (hip.py) give
+the names, and what differs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from typing import Any, ClassVar
+
+from spirograd.base import knobs
+from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
+from spirograd.runtime.devices.gpu.features import Features
+from spirograd.runtime.devices.streamed import DeviceLost
+
+HANDLE, ADDRESS = c_void_p, c_uint64
+OUT = c_void_p  # pointers to results, as `ctypes.byref` gives them
+# Function -> types of its arguments. Each returns an error code.
+SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "init": (c_uint,),
+    "driver_version": (OUT,),
+    "device_count": (OUT,),
+    "device_get": (OUT, c_int),
+    "device_name": (c_char_p, c_int, c_int),
+    "device_memory": (OUT, c_int),
+    "device_attribute": (OUT, c_int, c_int),
+    "stream_create": (OUT, c_uint),
+    "stream_destroy": (HANDLE,),
+    "stream_wait": (HANDLE, HANDLE, c_uint),
+    "pointer_attribute": (OUT, c_int, ADDRESS),
+    "event_create": (OUT, c_uint),
+    "event_destroy": (HANDLE,),
+    "event_record": (HANDLE, HANDLE),
+    "pool_create": (OUT, c_void_p),
+    "pool_destroy": (HANDLE,),
+    "pool_set": (HANDLE, c_int, c_void_p),
+    "pool_trim": (HANDLE, c_size_t),
+    "allocate_from_pool": (OUT, c_size_t, HANDLE, HANDLE),
+    "free_on_stream": (ADDRESS, HANDLE),
+    "host_allocate": (OUT, c_size_t, c_uint),
+    "host_free": (c_void_p,),
+    "copy_to_device": (ADDRESS, c_void_p, c_size_t, HANDLE),
+    "copy_to_host": (c_void_p, ADDRESS, c_size_t, HANDLE),
+    "copy": (ADDRESS, ADDRESS, c_size_t, HANDLE),
+    "fill": (ADDRESS, c_uint, c_size_t, HANDLE),
+    "module_unload": (HANDLE,),
+    "module_function": (OUT, HANDLE, c_char_p),
+    "function_attribute": (OUT, c_int, HANDLE),
+    "occupancy": (OUT, HANDLE, c_int, c_size_t),
+}
+# Called from compiled code only (`call.py`), which is linked with their addresses.
+CALLED = ("launch", "stream_query", "event_query")
+
+SUCCESS, OUT_OF_MEMORY, NOT_INITIALIZED, NO_DEVICE, NOT_READY = 0, 2, 3, 100, 600
+# After these no later call succeeds: kernels ran into something that ends their context, or the device has gone.
+_FATAL = frozenset((4, 46, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999))
+_KERNEL_ERRORS = frozenset((700, 714, 715, 716, 717, 718, 719))
+_TIMEOUT = 702
+_DEVICE_OF_POINTER = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, and HIP's
+_start_lock = threading.Lock()
+
+
+class Driver(ABC):
+    """The driver of this process: its functions under the names of `SIGNATURES` and of ``own``, and ``addresses`` of those that compiled
+    code calls. `take` gives it.
+
+    ``api``: its name for users. ``arch``: the name of the back end. ``knob``: the environment variable that names the library.
+    ``symbols``: name in `SIGNATURES` or `CALLED` -> symbol. ``own``: what only this one has, with the types of its arguments.
+    ``called``: what only its ``switch`` calls. ``missing``: what to say where there is no library, after which the reason comes.
+    ``needed``: what a library that lacks a function must be replaced by.
+
+    ``switch``: LLVM IR of ``i32 @sg_enter(ptr %context)``, which makes a context current in the calling thread and gives 0, or a positive
+    number for ``void @sg_leave(i32)``, which undoes that, or an error code, negated; and of ``void @sg_forget()``, which has the driver
+    forget that it answered NOT_READY. ``launch_end``: what ends the list of ``extra`` of a launch.
+    """
+
+    api: ClassVar[str]
+    arch: ClassVar[str]
+    knob: ClassVar[str]
+    missing: ClassVar[str]
+    needed: ClassVar[str]
+    symbols: ClassVar[Mapping[str, str]]
+    own: ClassVar[Mapping[str, tuple[str, tuple[Any, ...]]]]
+    called: ClassVar[Mapping[str, str]]
+    switch: ClassVar[str]
+    launch_end: ClassVar[int]
+
+    def __init__(self, library: Any, path: str) -> None:
+        self.path = path
+        self.process = os.getpid()
+        functions = {name: (self.symbols[name], arguments) for name, arguments in SIGNATURES.items()} | dict(self.own)
+        for name, (symbol, arguments) in functions.items():
+            function = self.find(library, symbol)
+            function.argtypes, function.restype = arguments, c_int
+            setattr(self, name, function)
+        called = {name: self.symbols[name] for name in CALLED} | dict(self.called)
+        self.addresses = {name: ctypes.cast(self.find(library, symbol), c_void_p).value or 0 for name, symbol in called.items()}
+
+    def __getattr__(self, name: str) -> Any:  # tells type checkers of the functions
+        raise AttributeError(name)
+
+    # --- what differs ---
+
+    @classmethod
+    @abstractmethod
+    def libraries(cls) -> tuple[str, ...]:
+        """Where the driver may lie, the best place first."""
+
+    @abstractmethod
+    def describe(self, code: int) -> str:
+        """An error code as the driver explains it: ``CUDA_ERROR_INVALID_VALUE (invalid argument)``."""
+
+    @abstractmethod
+    def version(self) -> str:
+        """The version of the API that the driver implements, such as "13.0"."""
+
+    @abstractmethod
+    def context(self, ordinal: int) -> int:
+        """What ``@sg_enter`` takes for a device. It is kept when a session ends: creating one may take up to a second."""
+
+    @abstractmethod
+    def enter(self, context: int) -> int:
+        """As ``@sg_enter``."""
+
+    @abstractmethod
+    def leave(self, entered: int) -> None:
+        """As ``@sg_leave``."""
+
+    @abstractmethod
+    def drop_context(self, ordinal: int) -> None:
+        """Do not keep the context of a device: it is broken."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Have the driver forget an error that was handled, where it would tell others of it."""
+
+    @abstractmethod
+    def load(self, image: bytes, name: str) -> c_void_p:
+        """A module of an image; ``name`` is the kernel's. Raises SpirogradRuntimeError, with the compiler's messages if there is one."""
+
+    @abstractmethod
+    def assemble(self, image: bytes, name: str) -> bytes:
+        """Machine code for the device of the current context. Raises as `load`."""
+
+    @abstractmethod
+    def unusable(self, ordinal: int) -> str:
+        """Why a device cannot be used, or ""."""
+
+    @abstractmethod
+    def query(self, ordinal: int) -> Features:
+        """Everything about a device that `unusable` has nothing against."""
+
+    # --- what is the same ---
+
+    def call(self, what: str, function: Any, *args: Any) -> None:
+        """Call one of the functions; raise as `check`."""
+        code = function(*args)
+        if code:
+            self.check(code, what)
+
+    def check(self, code: int, what: str) -> None:
+        """Raise if ``code`` is an error: OutOfDeviceMemory, DeviceLost or SpirogradRuntimeError, naming ``what`` was tried."""
+        if not code:
+            return
+        self.forget()
+        if code == OUT_OF_MEMORY:
+            raise OutOfDeviceMemory(f"{self.api}: out of memory when trying to {what}")
+        message = f"{self.api}: cannot {what}: {self.describe(code)}"
+        raise DeviceLost(message + _cause(code)) if code in _FATAL else SpirogradRuntimeError(message)
+
+    def owner(self, address: int) -> int | None:
+        """The number of the device in whose memory an address lies; None if the driver does not know it."""
+        ordinal = c_int(-1)
+        if self.pointer_attribute(byref(ordinal), _DEVICE_OF_POINTER, address):
+            self.forget()
+            return None
+        return ordinal.value
+
+    def count(self) -> int:
+        """How many devices there are."""
+        number = c_int()
+        self.call("count the devices", self.device_count, byref(number))
+        return number.value
+
+    def handle(self, ordinal: int) -> int:
+        """What the driver calls a device."""
+        device = c_int()
+        self.call(f"open device {ordinal}", self.device_get, byref(device), ordinal)
+        return device.value
+
+    def name(self, ordinal: int) -> str:
+        """What a device is called."""
+        text = ctypes.create_string_buffer(256)
+        self.call(f"read the name of device {ordinal}", self.device_name, text, len(text), self.handle(ordinal))
+        return text.value.decode(errors="replace")
+
+    def memory(self, ordinal: int) -> int:
+        """Bytes of memory that a device has."""
+        total = c_size_t()
+        self.call(f"read the memory of device {ordinal}", self.device_memory, byref(total), self.handle(ordinal))
+        return total.value
+
+    def attribute(self, ordinal: int, number: int) -> int:
+        """An attribute of a device."""
+        value = c_int()
+        self.call(f"read attribute {number} of device {ordinal}", self.device_attribute, byref(value), number, self.handle(ordinal))
+        return value.value
+
+    def find(self, library: Any, symbol: str) -> Any:
+        """A function of the library. Raises SpirogradRuntimeError if it is too old to have it."""
+        try:
+            return getattr(library, symbol)
+        except AttributeError:
+            raise SpirogradRuntimeError(f"the {self.api} driver {self.path} lacks {symbol}: {self.needed}") from None
+
+    @classmethod
+    def forked(cls) -> str:
+        """What to say in a fork of a process that used the driver."""
+        return f"{cls.api} does not survive a fork; start the process with the 'spawn' method, or call init in the child only"
+
+    @classmethod
+    def take(cls) -> Driver:
+        """The driver, started. Raises SpirogradRuntimeError if there is none, or no device, or in a fork of a process that used it."""
+        path = knobs.get(cls.knob)
+        with _start_lock:
+            driver = _started.get((cls, path))
+            if driver is None:
+                driver = _started[cls, path] = cls._start(path)
+        if driver.process != os.getpid():
+            raise SpirogradRuntimeError(cls.forked())
+        return driver
+
+    @classmethod
+    def _start(cls, path: str) -> Driver:
+        problems = []
+        for candidate in (path,) if path else cls.libraries():
+            try:
+                library = ctypes.CDLL(candidate)
+            except OSError as error:
+                problems.append(str(error))
+                continue
+            driver = cls(library, candidate)
+            code = driver.init(0)
+            if code == NO_DEVICE:
+                raise SpirogradRuntimeError(f"the {cls.api} driver is installed, but finds no device")
+            if code == NOT_INITIALIZED:
+                raise SpirogradRuntimeError(cls.forked())
+            driver.check(code, "start the driver")
+            return driver
+        raise SpirogradRuntimeError(f"{cls.missing}: {problems[0]}")
+
+
+# By class and path. Compiled functions hold their addresses, so drivers live as long as the process.
+_started: dict[tuple[type[Driver], str], Driver] = {}
+
+
+def _cause(code: int) -> str:
+    if code in _KERNEL_ERRORS:
+        return ", most often because a kernel accessed memory outside of its arrays (`init(debug=True)` finds where)"
+    return ", because a kernel ran too long" if code == _TIMEOUT else ""

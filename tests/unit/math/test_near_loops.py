@@ -1,0 +1,130 @@
+"""Loops with sines on targets with fused multiply-add: a version for near arguments, and one for all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import needs
+import numpy as np
+import pytest
+
+import spirograd as sg
+from spirograd import dumps
+from spirograd.base.artifact import Slot
+from spirograd.base.caps import Capabilities
+from spirograd.base.dtypes import f32, i32
+from spirograd.base.options import CompileOptions
+from spirograd.base.targets import TARGETS
+from spirograd.compiler import compile_kernel
+from spirograd.ir import ops
+from spirograd.ir.builder import Builder
+from spirograd.ir.nodes import BufferRef, Kernel, Op
+from spirograd.llvmgen import ptx
+from spirograd.transforms.context import PassContext
+from spirograd.transforms.math.expand_math import expand_math
+
+# Near ones are small: lavapipe rounds `fma` twice.
+X = np.array([0.0, -0.0, 0.3, -2.0, 29.5, 2.5e5, -123_456.0, 4e7, np.inf, np.nan], np.float32)
+
+
+@pytest.fixture()
+def fused(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Vulkan with the expansions of CUDA."""
+    needs.need("vulkan")
+    monkeypatch.setitem(TARGETS, "vulkan", replace(TARGETS["vulkan"], fused_multiply_add=True))
+    sg.init(arch=sg.vulkan, offline_cache=False)
+    yield
+    sg.reset()
+
+
+def iterated(x: np.ndarray, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """v = x, then v = 1.5 sin(v) + cos(0.5 v) where v > 0, else v - 1; and its derivative."""
+    v, d = x.astype(np.float64), np.ones(len(x))
+    with np.errstate(invalid="ignore"):
+        for _ in range(steps):
+            positive = v > 0
+            d = np.where(positive, d * (1.5 * np.cos(v) - 0.5 * np.sin(0.5 * v)), d)
+            v = np.where(positive, 1.5 * np.sin(v) + np.cos(0.5 * v), v - 1)
+    return v, d
+
+
+@pytest.mark.usefixtures("fused")
+@pytest.mark.parametrize("steps", [0, 1, 2, 7])
+def test_values_and_gradients(steps: int) -> None:
+    x, y = (sg.field(sg.f32, len(X), needs_grad=True) for _ in range(2))
+    count = sg.field(sg.i32, ())
+
+    @sg.kernel
+    def chain():
+        for i in x:
+            v = x[i]
+            for _ in range(count[None]):
+                if v > 0.0:
+                    v = 1.5 * sg.sin(v) + sg.cos(0.5 * v)
+                else:
+                    v -= 1.0
+            y[i] = v
+
+    x.from_numpy(X)
+    count[None] = steps
+    chain()
+    value, derivative = iterated(X, steps)
+    np.testing.assert_allclose(y.to_numpy(), value, rtol=2e-4, atol=2e-4)
+    for _ in range(2):
+        y.grad.fill(1.0)
+        x.grad.fill(0.0)
+        chain.grad()
+        finite = np.isfinite(value) & (X != 0)
+        np.testing.assert_allclose(x.grad.to_numpy()[finite], derivative[finite], rtol=2e-3, atol=2e-3)
+
+
+def test_loops_of_a_gradient_are_single_blocks_of_ptx() -> None:
+    """The forward and the reverse loop, in the version for near arguments."""
+    needs.need("vulkan")
+    found: list[dumps.Compilation] = []
+    sg.init(arch=sg.vulkan, offline_cache=False)
+    x, y = (sg.field(sg.f32, 64, needs_grad=True) for _ in range(2))
+
+    @sg.kernel
+    def chain():
+        for i in x:
+            v = x[i]
+            for _ in range(64):
+                v = sg.sin(v) * 0.9 + 0.1
+            y[i] = v
+
+    dumps.listeners.append(found.append)
+    try:
+        chain.grad()
+    finally:
+        dumps.listeners.clear()
+        sg.reset()
+    caps = ptx.capabilities("sm_90")
+    text = compile_kernel(found[-1].kernel, caps, CompileOptions()).binaries[0].decode()
+    loops = [block for block in text.split("\n$") if f"bra \t${block.split(':')[0]};" in block]
+    assert len(loops) == 2 and all("fma.rn.f32" in block and "f64" not in block for block in loops)
+
+
+def loop_kernel(write: Slot | None) -> Kernel:
+    """for i in range(8): v = sin(v), with a store in each iteration if ``write`` is given."""
+    b = Builder()
+    b.begin()
+    i, v = b.begin(i32, f32)
+    if write is not None:
+        b.store(BufferRef("w", write, f32), i, v)
+    body = b.end([b.emit(ops.sin, v)])
+    (total,) = b.for_(b.const(0), b.const(8), [b.const(1.0, f32)], body)
+    b.store(BufferRef("out", Slot("array", 0), f32), b.const(0), total)
+    return Kernel("k", (), b.end())
+
+
+def loops_of(kernel: Kernel) -> list[Op]:
+    expanded = expand_math(kernel, PassContext(Capabilities("cuda"), CompileOptions()))
+    return [op for op in expanded.walk() if op.code is ops.for_]
+
+
+def test_only_loops_that_may_run_again_have_two_versions() -> None:
+    assert len(loops_of(loop_kernel(None))) == 2
+    assert len(loops_of(loop_kernel(Slot("tapes")))) == 2
+    assert len(loops_of(loop_kernel(Slot("array", 1)))) == 1
