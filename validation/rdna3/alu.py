@@ -54,7 +54,8 @@ def _as_function(name: str) -> Callable[..., Array]:
 
 
 def _type(types: dict[str, OperandType], names: tuple[str, ...]) -> OperandType:
-    return next((types[name] for name in names if name in types), _WORD)
+    found = next((types[name] for name in names if name in types), _WORD)
+    return found if found.bits in UNSIGNED else OperandType(found.content, 32)  # 24 bits of a register
 
 
 def function_of(ins: Instruction, widths: dict[str, int]) -> Function:
@@ -75,7 +76,7 @@ def function_of(ins: Instruction, widths: dict[str, int]) -> Function:
 
 def scalar_step(ins: Instruction) -> Step:
     """SOP1, SOP2, SOPC and SOPK."""
-    types = {name: about for name, about in ins.operands.items()}
+    types = ins.operands
     fields = dict(_SCALAR_FIELDS)
     if ins.format == "SOPK":
         fields["S0"] = "sdst"

@@ -10,11 +10,11 @@ import numpy as np
 
 from validation.rdna3 import code_object
 from validation.rdna3.accesses import Spaces
-from validation.rdna3.code_object import CodeObject, KernelDescriptor
+from validation.rdna3.code_object import Image, Kernel
 from validation.rdna3.decode import Instruction
 from validation.rdna3.execute import Dispatch, EmulatorError, Program
 from validation.rdna3.memory import Memory, Private
-from validation.rdna3.waves import EXEC, LANES, Waves, pack
+from validation.rdna3.waves import LANES, Waves, pack
 
 # How many lanes run in lockstep at most: workgroups beyond that run after the others.
 _LANES_AT_A_TIME = 1 << 15
@@ -26,7 +26,7 @@ class Loaded:
     """A code object in the emulator's memory. ``instructions``: how many have been executed, by sets of waves, in all launches."""
 
     memory: Memory
-    object: CodeObject
+    image: Image
     base: int
     program: Program
     instructions: int = 0
@@ -38,16 +38,16 @@ class Loaded:
 
 def load(memory: Memory, elf: bytes) -> Loaded:
     """Place the segments of a linked code object in memory."""
-    found = code_object.load(elf)
-    base = memory.allocate(len(found.image))
-    memory.slice(base, len(found.image))[:] = np.frombuffer(found.image, np.uint8)
+    found = code_object.read(elf)
+    base = memory.allocate(len(found.content))
+    memory.slice(base, len(found.content))[:] = np.frombuffer(found.content, np.uint8)
     begin, end = found.code
-    return Loaded(memory, found, base, Program(found.image[begin:end], base + begin))
+    return Loaded(memory, found, base, Program(found.content[begin:end], base + begin))
 
 
 def launch(loaded: Loaded, kernel: str, groups: int, group_size: int, arguments: bytes) -> None:
     """Run a kernel over ``groups`` workgroups, with ``arguments`` at the start of its kernarg segment. Raises EmulatorError."""
-    about = loaded.object.kernels[kernel]
+    about = loaded.image.kernels[kernel]
     _check(about)
     memory = loaded.memory
     segment = _kernarg(about, groups, group_size, arguments)
@@ -70,14 +70,14 @@ def launch(loaded: Loaded, kernel: str, groups: int, group_size: int, arguments:
         memory.free(packet)
 
 
-def _check(about: KernelDescriptor) -> None:
-    if not about.wave32:
-        raise EmulatorError(f"kernel {about.name} is for waves of 64 lanes; the emulator has waves of 32")
-    if (about.round_mode, about.denormals) != (_NEAREST, _ALL_SUBNORMALS):
+def _check(about: Kernel) -> None:
+    if about.wave != LANES:
+        raise EmulatorError(f"kernel {about.name} is for waves of {about.wave} lanes; the emulator has waves of {LANES}")
+    if (about.round_mode, about.subnormals) != (_NEAREST, _ALL_SUBNORMALS):
         raise EmulatorError(f"kernel {about.name} wants another mode of rounding or of subnormals than the emulator has")
 
 
-def _kernarg(about: KernelDescriptor, groups: int, group_size: int, arguments: bytes) -> bytes:
+def _kernarg(about: Kernel, groups: int, group_size: int, arguments: bytes) -> bytes:
     """The explicit arguments, and the hidden ones that the runtime fills in."""
     values = {
         "hidden_block_count_x": groups, "hidden_block_count_y": 1, "hidden_block_count_z": 1, "hidden_group_size_x": group_size,
@@ -95,13 +95,13 @@ def _kernarg(about: KernelDescriptor, groups: int, group_size: int, arguments: b
     return bytes(segment)
 
 
-def _packet(about: KernelDescriptor, groups: int, group_size: int, kernarg: int) -> bytes:
+def _packet(about: Kernel, groups: int, group_size: int, kernarg: int) -> bytes:
     """The dispatch packet of HSA."""
     sizes = (0, 1, group_size, 1, 1, 0, groups * group_size, 1, 1, about.scratch_bytes, about.shared_bytes)
     return struct.pack("<HHHHHHIIIIIQQQQ", *sizes, 0, kernarg, 0, 0)
 
 
-def _run(loaded: Loaded, about: KernelDescriptor, groups: np.ndarray, group_size: int, addresses: dict[str, int]) -> None:
+def _run(loaded: Loaded, about: Kernel, groups: np.ndarray, group_size: int, addresses: dict[str, int]) -> None:
     per_group = -(-group_size // LANES)
     count = len(groups) * per_group
     number = np.arange(count)

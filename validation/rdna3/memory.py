@@ -85,6 +85,11 @@ class Memory(Bytes):
                 merged.append((offset, size))
         self._free = merged
 
+    def close(self) -> None:
+        """Forget all buffers: no address is good any more."""
+        self.__init__(0)  # type: ignore[misc]
+        self.capacity = 0
+
     def slice(self, address: int, nbytes: int) -> Array:
         """The bytes of a range that lies in a buffer."""
         offset = int(self.offsets(np.array([address], np.uint64), nbytes)[0])

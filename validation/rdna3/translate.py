@@ -34,6 +34,8 @@ _FUNCTIONS: dict[str, tuple[Any, Type | None]] = {
     "signext_from_bit": (arithmetic.extend_from, None),
 }  # fmt: skip
 
+_OF_NUMBERS = ("isNAN", "isSignalNAN", "isQuietNAN", "isEven")
+
 
 @dataclass(frozen=True, slots=True)
 class Function:
@@ -46,7 +48,7 @@ class Function:
 
 
 def translate(text: str, widths: Mapping[str, int], call: Callable[[str], Callable[..., Array]]) -> Function:
-    """The function of ``text``. ``widths``: the bits of each register (S0, D0 ...). ``call``: an instruction that the text uses as a function.
+    """The function of ``text``. ``widths``: the bits of each register (S0, D0 ...). ``call``: of instructions that the text uses as functions.
 
     Raises NotPseudocode.
     """
@@ -186,7 +188,8 @@ class _Translator:
         mask = self._mask()
         if mask is None:
             raise NotPseudocode("a break without a condition")
-        self._live[-1] = self._fresh(f"~({mask})")
+        live = f"{self._live[-1]} & " if self._live[-1] else ""
+        self._live[-1] = self._fresh(f"{live}~({mask})")
 
     def _mask(self) -> str | None:
         parts = [*self._masks, *[live for live in self._live if live]]
@@ -289,7 +292,7 @@ class _Translator:
             self._outputs.append(name)
 
     def _bits(self, value: tuple[Any, Type]) -> tuple[Any, Type]:
-        code, t = value
+        t = value[1]
         if t == _PY or t[0] == "u":
             return value
         return (self._as(value, ("u", t[1])), ("u", t[1])) if t[0] == "i" else (self._view(value, ("u", t[1])), ("u", t[1]))
@@ -497,6 +500,8 @@ class _Translator:
             result = self._value(body)
             self._constants = saved
             return result
+        if name in _OF_NUMBERS and arguments[0][0] == "cast":
+            arguments = [arguments[0][2]]  # converting a signalling NaN would make it quiet
         special = self._special(name, arguments)
         if special is not None:
             return special

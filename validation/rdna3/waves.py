@@ -28,7 +28,7 @@ def pack(lanes: Array) -> Array:
 
 
 class Waves:
-    """``s``: scalar registers (number, wave), which include VCC, M0 and EXEC; ``v``: vector registers (number, wave, lane); ``scc``: (wave).
+    """``s``: scalar registers (number, wave), VCC, M0 and EXEC among them; ``v``: vector registers (number, wave, lane); ``scc``: (wave).
 
     ``index``: the number of each wave in its dispatch; ``group``: of its workgroup. ``pc``: the address of the next instruction.
     """

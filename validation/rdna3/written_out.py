@@ -211,6 +211,8 @@ FUNCTIONS: dict[str, Function] = {
 for _bits in ("32", "64"):
     FUNCTIONS[f"S_CLZ_I32_U{_bits}"] = _signed(arithmetic.leading_zeros)
     FUNCTIONS[f"S_CTZ_I32_B{_bits}"] = _signed(arithmetic.trailing_zeros)
+FUNCTIONS["S_CLS_I32"] = FUNCTIONS["V_CLS_I32"]
+FUNCTIONS["S_CLS_I32_I64"] = _signed(lambda s0: arithmetic.leading_signs(s0.view(np.int64)))
 
 
 def _count(ones: bool) -> Function:
