@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from validation.rdna3 import operands
+from validation.rdna3 import atomics, operands
 from validation.rdna3.arithmetic import UNSIGNED, Array
 from validation.rdna3.decode import Instruction
 from validation.rdna3.memory import AccessError, Bytes, Memory, Private
 from validation.rdna3.pseudocode import NotPseudocode
-from validation.rdna3.translate import Function, translate
 from validation.rdna3.waves import LANES, NULL, Waves
 
 Step = Callable[[Waves], None]
@@ -216,48 +213,24 @@ def _store(ins: Instruction) -> Callable[[Waves, Spaces], None]:
 
 # --- atomics ---
 
-# Operations whose order does not matter, but for the rounding of sums: in NumPy these take elements one after the other, too.
-_IN_PLACE = {"ADD": np.add, "AND": np.bitwise_and, "OR": np.bitwise_or, "XOR": np.bitwise_xor, "MIN": np.minimum, "MAX": np.maximum}
 _ATOMIC = re.compile(r"(?:GLOBAL_ATOMIC|FLAT_ATOMIC|DS)_([A-Z]+)(?:_RTN)?_([BUIF])(\d+)$")
-
-
-@functools.cache
-def _update(text: str, bits: int) -> Function:
-    widths = {name: bits for name in ("MEM", "DATA", "DATA2", "RETURN_DATA")}
-    try:
-        return translate(text, widths, _no_function)
-    except NotPseudocode as error:
-        raise Unsupported(f"its pseudocode cannot be translated: {error}") from error
-
-
-def _no_function(name: str) -> Callable[..., Array]:
-    raise NotPseudocode(name)
-
-
-def _turns(offsets: Array) -> Iterator[Array]:
-    """Elements with different offsets, until all have had their turn; of those with equal offsets the first comes first."""
-    order = np.argsort(offsets, kind="stable")
-    ordered = offsets[order]
-    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-    lengths = np.diff(np.append(starts, len(ordered)))
-    for turn in range(int(lengths.max())):
-        yield order[starts[lengths > turn] + turn]
 
 
 def _atomic(ins: Instruction) -> Callable[[Waves, Spaces], None]:
     found = _ATOMIC.match(ins.name)
     if found is None:
         raise Unsupported("an access of this kind")
-    operation, kind, bits = found[1], found[2], int(found[3])
+    operation, bits = found[1], int(found[3])
+    shared = ins.format == "DS"
     (place,) = _places(ins)
-    returns = "RTN" in ins.name if ins.format == "DS" else bool(ins.fields["glc"])
-    first = ins.fields["data0" if ins.format == "DS" else "data"]
-    value = operands.vector_register(first, bits)
-    second = operands.vector_register(ins.fields["data1"] if ins.format == "DS" else first + bits // 32, bits)
-    function = _compare_and_swap if operation == "CMPSWAP" else _update(ins.pseudocode, bits)
-    given = [{"DATA": 0, "DATA2": 1, "MEM": 2, "RETURN_DATA": 2}[name] for name in function.inputs]
-    in_place = _IN_PLACE.get(operation) if kind != "F" or operation == "ADD" else None
-    t: Any = np.dtype(f"{kind.lower() if kind != 'B' else 'u'}{bits // 8}")
+    returns = "RTN" in ins.name if shared else bool(ins.fields["glc"])
+    first = ins.fields["data0" if shared else "data"]
+    registers = [first, ins.fields["data1"] if shared else first + bits // 32]
+    readers = [operands.vector_register(register, bits) for register in registers[: 1 + (operation in atomics.COMPARING)]]
+    try:
+        update = atomics.update(operation, found[2], bits, returns, ins.pseudocode)
+    except NotPseudocode as error:
+        raise Unsupported(f"its pseudocode cannot be translated: {error}") from error
 
     def run(w: Waves, spaces: Spaces) -> None:
         space, at = place(w, spaces, 0, bits // 8)
@@ -265,26 +238,13 @@ def _atomic(ins: Instruction) -> Callable[[Waves, Spaces], None]:
             return
         if (at & (bits // 8 - 1)).any():
             raise LaneFault(f"an atomic at an address that is no multiple of {bits // 8}", int(w.index[0]), 0)
-        data = [_active(w, np.broadcast_to(read(w), (len(w), LANES))) for read in ((value, second) if 1 in given else (value,))]
-        if in_place is not None and not returns:
-            in_place.at(space.bytes.view(t), at // (bits // 8), data[0].view(t))
-            return
-        before = np.empty(len(at), UNSIGNED[bits])
-        for turn in _turns(at):
-            old = space.read(at[turn], bits // 8)
-            parts = [*[d[turn] for d in data], *([old] if len(data) == 2 else [None, old])]
-            results = dict(zip(function.outputs, function.run(*[parts[k] for k in given])))
-            space.write(at[turn], results["MEM"], bits // 8)
-            before[turn] = old
+        before = update(space, at, [_active(w, read(w)) for read in readers])
         if returns:
             _write(w, ins.fields["vdst"], before.astype(np.uint32))
             if bits == 64:
                 _write(w, ins.fields["vdst"] + 1, (before >> np.uint64(32)).astype(np.uint32))
 
     return run
-
-
-_compare_and_swap = Function(lambda src, cmp, old: (np.where(old == cmp, src, old),), ("DATA", "DATA2", "MEM"), ("MEM",))
 
 
 # --- scalar loads ---

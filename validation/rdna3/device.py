@@ -1,19 +1,16 @@
-"""A device of target "amdgpu" that runs on the emulator, so that whole sessions do: `with emulated(): sg.init(arch="amdgpu")`."""
+"""A device of target "amdgpu" that runs on the emulator, so that whole sessions do: `with rdna3.emulated(): sg.init(arch="amdgpu")`."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.errors import OutOfDeviceMemory
 from spirograd.llvmgen import amdgpu
-from spirograd.runtime import loader
 from spirograd.runtime.device import Buffer, DeviceInfo
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.fetching import ReadyFetch, check_range
@@ -129,10 +126,3 @@ class Emulator:
 def open(*, device_memory_bytes: int | None = None, **options: Any) -> Emulator:
     """As the modules of devices have it. Options of drivers mean nothing here."""
     return Emulator(min(device_memory_bytes or _CAPACITY, _CAPACITY))
-
-
-@contextmanager
-def emulated() -> Iterator[None]:
-    """Sessions of `amdgpu` that begin inside run on the emulator."""
-    with mock.patch.dict(loader.DEVICES, {"amdgpu": __name__}):
-        yield

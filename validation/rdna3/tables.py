@@ -17,7 +17,7 @@ _FOLDER = "runtime/autogen/amd/rdna3"
 
 
 class Missing(Exception):
-    """The tables are not installed, or not as they are expected to be."""
+    """The tables are not installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,7 @@ def folder() -> Path | None:
 
 @functools.cache
 def tables() -> Tables:
+    """Raises Missing."""
     found = folder()
     if found is None:
         raise Missing(f"the tables of the instruction set are not installed: pip install {PACKAGE}")

@@ -48,7 +48,7 @@ class Function:
 
 
 def translate(text: str, widths: Mapping[str, int], call: Callable[[str], Callable[..., Array]]) -> Function:
-    """The function of ``text``. ``widths``: the bits of each register (S0, D0 ...). ``call``: of instructions that the text uses as functions.
+    """The function of ``text``. ``widths``: the bits of each register (S0, D0 ...). ``call``: gives instructions that are used as functions.
 
     Raises NotPseudocode.
     """
