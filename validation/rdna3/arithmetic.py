@@ -89,14 +89,20 @@ def _add_to_odd(a: Array, b: Array) -> Array:
     return np.where(inexact, (s.view(np.int64) + step).view(np.float64), s)
 
 
-def _exact_fma(a: float, b: float, c: float) -> float:
-    exact = Fraction(a) * Fraction(b) + Fraction(c)
+def scaled_fma(a: float, b: float, c: float, power: float = 0, t: Any = np.float64) -> float:
+    """(a * b + c) * 2 ** power, rounded once to ``t``."""
+    if not all(map(np.isfinite, (a, b, c))):
+        return a * b + c
+    exact = (Fraction(a) * Fraction(b) + Fraction(c)) * Fraction(2) ** int(power)
     if not exact:
         return a * b + c  # the sign of zero
     try:
-        return float(exact)
+        near = float(exact)
     except OverflowError:
         return float("inf") if exact > 0 else float("-inf")
+    if t is not np.float64 and Fraction(near) != exact and np.float64(near).view(np.int64) & 1 == 0:
+        near = float(np.nextafter(near, np.inf if exact > Fraction(near) else -np.inf))  # to odd, for the second rounding
+    return near
 
 
 def fma(a: Array, b: Array, c: Array) -> Array:
@@ -118,7 +124,7 @@ def fma(a: Array, b: Array, c: Array) -> Array:
     hard = finite & ~easy & (small | big(a, 1e150) | big(b, 1e150) | big(product, 1e300) | big(c, 1e300))
     result = np.where(finite & ~easy, result, product + c)
     if hard.any():
-        result[hard] = [_exact_fma(float(x), float(y), float(z)) for x, y, z in zip(a[hard], b[hard], c[hard])]
+        result[hard] = [scaled_fma(float(x), float(y), float(z)) for x, y, z in zip(a[hard], b[hard], c[hard])]
     return result
 
 

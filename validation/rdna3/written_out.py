@@ -63,7 +63,10 @@ def _extremum(larger: bool) -> Callable[[Array, Array], Array]:
 
 
 def _div_scale(t: Any, far: int, tiny: int, shift: int) -> Function:
-    """Operands of a division, scaled where the quotient or the reciprocal would leave the range of normal numbers."""
+    """Operands of a division, scaled where the quotient or the reciprocal would leave the range of normal numbers.
+
+    Where both would be subnormal, the vendor's pseudocode makes the denominator larger, up to infinity; it has to become smaller.
+    """
     bits = np.dtype(f"u{np.dtype(t).itemsize}")
 
     def run(*values: Array) -> tuple[Array, Array]:
@@ -76,7 +79,7 @@ def _div_scale(t: Any, far: int, tiny: int, shift: int) -> Function:
             ((numerator == 0) | (denominator == 0), np.full_like(value, np.nan), False),
             (en - ed >= far, np.where(is_denominator, up, value), True),
             (arithmetic.is_denormal(denominator), up, False),
-            (arithmetic.is_denormal(inverse) & arithmetic.is_denormal(quotient), np.where(is_denominator, up, value), True),
+            (arithmetic.is_denormal(inverse) & arithmetic.is_denormal(quotient), np.where(is_denominator, down, value), True),
             (arithmetic.is_denormal(inverse), down, False),
             (arithmetic.is_denormal(quotient), np.where(is_numerator, up, value), True),
             (en <= tiny, up, False),
@@ -86,6 +89,28 @@ def _div_scale(t: Any, far: int, tiny: int, shift: int) -> Function:
         return result.view(bits), scaled
 
     return Function(run, ("S0", "S1", "S2"), ("D0", "VCC@lane"))
+
+
+def _div_fmas(t: Any, shift: int) -> Function:
+    """The last step of a division, which undoes what `_div_scale` did, and rounds once.
+
+    The vendor's pseudocode multiplies by 2**32 (f32) and 2**64 (f64) whatever was scaled; with that, quotients near the ends of the range
+    would be wrong by powers of two.
+    """
+    bits = np.dtype(f"u{np.dtype(t).itemsize}")
+
+    def run(scaled: Array, *values: Array) -> tuple[Array]:
+        a, b, c = np.broadcast_arrays(*[v.view(t) for v in values])
+        result = arithmetic.fma(a, b, c)
+        scaled = np.broadcast_to(scaled, result.shape)
+        if scaled.any():
+            large = arithmetic.exponent(c) > np.finfo(t).maxexp - 1
+            powers = np.where(large, shift, -shift)
+            chosen = [x[scaled] for x in (a, b, c, powers)]
+            result[scaled] = [arithmetic.scaled_fma(*map(float, row), t) for row in zip(*chosen)]
+        return (result.view(bits),)
+
+    return Function(run, ("VCC@lane", "S0", "S1", "S2"), ("D0",))
 
 
 # --- integers ---
@@ -188,6 +213,8 @@ _TYPES: dict[str, Any] = {"F16": np.float16, "F32": np.float32, "F64": np.float6
 FUNCTIONS: dict[str, Function] = {
     "V_DIV_SCALE_F32": _div_scale(np.float32, 96, 23, 64),
     "V_DIV_SCALE_F64": _div_scale(np.float64, 768, 53, 128),
+    "V_DIV_FMAS_F32": _div_fmas(np.float32, 64),
+    "V_DIV_FMAS_F64": _div_fmas(np.float64, 128),
     "V_MAD_U64_U32": _mad_64(signed=False),
     "V_MAD_I64_I32": _mad_64(signed=True),
     "V_PERM_B32": _plain(_permute_bytes, "S0", "S1", "S2"),
