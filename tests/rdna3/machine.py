@@ -53,6 +53,7 @@ BODY
   .amdhsa_kernarg_size 16
   .amdhsa_group_segment_fixed_size 1024
   .amdhsa_wavefront_size32 1
+  .amdhsa_float_denorm_mode_32 3
 .end_amdhsa_kernel
 .amdgpu_metadata
 ---
