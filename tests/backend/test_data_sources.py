@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from batch import define
+from backend.batch import define
 
 import spirograd as sg
 

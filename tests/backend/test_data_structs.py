@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from batch import check
+from backend.batch import check
 
 import spirograd as sg
 

@@ -3,7 +3,7 @@
 import needs
 import numpy as np
 import pytest
-from batch import check
+from backend.batch import check
 
 import spirograd as sg
 from spirograd.base.dtypes import DType

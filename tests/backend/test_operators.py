@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from twin import exact_division
+from backend.twin import exact_division
 
 import spirograd as sg
 from spirograd.base import dtypes

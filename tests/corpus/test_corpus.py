@@ -11,7 +11,7 @@ from pathlib import Path
 import needs
 import numpy as np
 import pytest
-from sizings import EXPECTED, sizing
+from corpus.sizings import EXPECTED, sizing
 
 import spirograd as sg
 from validation import tools

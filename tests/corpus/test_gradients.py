@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from sizings import EXPECTED, sizing
+from corpus.sizings import EXPECTED, sizing
 
 import spirograd as sg
 from spirograd.dumps import Compilation, listeners

@@ -6,8 +6,8 @@ import json
 import re
 
 import pytest
-import reading
-from reading import CALL, SQUARE, STORE, browse, dump
+from report import reading
+from report.reading import CALL, SQUARE, STORE, browse, dump
 
 pytestmark = pytest.mark.needs("chromium", "cpu")
 # What a test does in the page; `report` leaves its findings where `found` reads them.

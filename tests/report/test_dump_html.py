@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-import reading
-from reading import CALL, LOOP, SQUARE, STORE, data_of, dump, kernel, python_lines
+from report import reading
+from report.reading import CALL, LOOP, SQUARE, STORE, data_of, dump, kernel, python_lines
 
 from spirograd.report import native, shaders
 from spirograd.report.page import document_of, page

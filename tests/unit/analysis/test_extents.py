@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_sizes import World
+from unit.analysis.random_sizes import World
 
 from spirograd.analysis.extents import element_of, extent_of
 from spirograd.analysis.sizes import size_of

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 from hypothesis import assume, given, settings
-from random_sizes import World, expressions, worlds
+from unit.analysis.random_sizes import World, expressions, worlds
 
 from spirograd.base.artifact import ArgBlock, CompiledKernel, TaskInfo
 from spirograd.base.dtypes import i32, i64

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-import ir_zoo as zoo
 import pytest
+import unit.ir.ir_zoo as zoo
 
 from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import VOID, f32, i32, i64, u1

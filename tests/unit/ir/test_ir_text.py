@@ -6,8 +6,8 @@ import math
 import re
 from pathlib import Path
 
-import ir_zoo as zoo
 import pytest
+import unit.ir.ir_zoo as zoo
 
 from spirograd.base import dtypes as dt
 from spirograd.base.loc import Loc

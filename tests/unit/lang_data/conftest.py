@@ -1,7 +1,7 @@
 """Every test here has a session with host memory, and can ask for a kernel being traced."""
 
 import pytest
-from host_session import HostSession
+from unit.lang_data.host_session import HostSession
 
 from spirograd.base.dtypes import f32, i32
 from spirograd.ir.builder import Builder

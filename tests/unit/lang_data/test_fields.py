@@ -6,7 +6,7 @@ import pickle
 import needs
 import numpy as np
 import pytest
-from host_session import HostSession
+from unit.lang_data.host_session import HostSession
 
 from spirograd.base.dtypes import ALL, f32, f64, i8, i32, u1, u8
 from spirograd.base.errors import SpirogradIndexError, SpirogradRuntimeError, SpirogradTypeError

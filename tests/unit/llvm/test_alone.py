@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from llvm_programs import Program
+from unit.llvm.llvm_programs import Program
 
 from spirograd.base.dtypes import DType, f32, f64, i32, i64, u32, u64
 from spirograd.base.options import CompileOptions

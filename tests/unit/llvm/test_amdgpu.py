@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from gpu_programs import ARRAYS, TREES, doubled, loop, translated
+from unit.llvm.gpu_programs import ARRAYS, TREES, doubled, loop, translated
 
 from spirograd.base.dtypes import VOID, DType, Vec, f16, f32, f64, i32, i64, u8, u32, u64
 from spirograd.ir import ops

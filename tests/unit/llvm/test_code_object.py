@@ -8,11 +8,11 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 import pytest
+from needs import need
 
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.llvmgen.code_object import ObjectFile, Section, link_code_object
 from spirograd.llvmgen.toolchain import parse
-from tests.needs import need
 from validation.code_objects import CodeObject
 from validation.tools import llvm_program
 

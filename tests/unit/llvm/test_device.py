@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from llvm_programs import Program
+from unit.llvm.llvm_programs import Program
 
 from spirograd.base.dtypes import f32, i32
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
@@ -22,7 +22,7 @@ from spirograd.ir import ops
 from spirograd.llvmgen.toolchain import compile_module, host_caps, link
 from spirograd.runtime.devices import cpu, cpu_pool
 
-_ROOT = Path(__file__).resolve().parents[3]
+_TESTS = Path(__file__).resolve().parents[2]
 
 
 def _counter(n: int) -> Program:
@@ -207,8 +207,8 @@ def test_callers_on_many_threads() -> None:
 
 _SCRIPT = """
 import os, sys, time
-sys.path[:0] = [{root!r}, {here!r}]
-from test_device import _counter, _launcher
+sys.path[:0] = [{root!r}, {tests!r}]
+from unit.llvm.test_device import _counter, _launcher
 import numpy as np
 from spirograd.runtime.devices import cpu
 device = cpu.open(max_threads=3)
@@ -240,7 +240,7 @@ print("now", x[0], flush=True)
 
 
 def _python(body: str) -> str:
-    script = _SCRIPT.format(root=str(_ROOT), here=str(Path(__file__).parent), body=body)
+    script = _SCRIPT.format(root=str(_TESTS.parent), tests=str(_TESTS), body=body)
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0 and not done.stderr, done.stderr

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from llvm_programs import Program
+from unit.llvm.llvm_programs import Program
 
 from spirograd.base.dtypes import Vec, i32
 from spirograd.base.options import CompileOptions

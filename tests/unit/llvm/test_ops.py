@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from llvm_programs import Program
+from unit.llvm.llvm_programs import Program
 
 from spirograd.base import dtypes as dt
 from spirograd.base.dtypes import DType, i32, storage, u1

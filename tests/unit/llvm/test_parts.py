@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from llvm_programs import Program
-from test_local_arrays import random_program
+from unit.llvm.llvm_programs import Program
+from unit.llvm.test_local_arrays import random_program
 
 from spirograd.base.dtypes import f64, i32
 from spirograd.base.options import CompileOptions

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from gpu_programs import ARRAYS, TREES, doubled, kernel_of, loop, translated
+from unit.llvm.gpu_programs import ARRAYS, TREES, doubled, kernel_of, loop, translated
 
 from spirograd.base.dtypes import DType, f16, f32, f64, i32, i64, u8, u64
 from spirograd.ir import ops

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from llvm_programs import Program
+from unit.llvm.llvm_programs import Program
 
 from spirograd.base.dtypes import DType, f32, i32, i64, u32
 from spirograd.ir import ops

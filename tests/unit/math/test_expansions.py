@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from math_evaluator import MATH, expanded, make_kernel, run
+from unit.math.math_evaluator import MATH, expanded, make_kernel, run
 
 from spirograd.base.dtypes import DType, f16, f32, f64
 from spirograd.ir import ops

@@ -9,8 +9,8 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
-from math_evaluator import MATH
-from test_expansions import BOUND_F32, BOUND_F64, LONG, REFERENCE, UNARY, needs_long_double, operands, same_bits, ulps
+from unit.math.math_evaluator import MATH
+from unit.math.test_expansions import BOUND_F32, BOUND_F64, LONG, REFERENCE, UNARY, needs_long_double, operands, same_bits, ulps
 
 from spirograd.base.artifact import ArgBlock, CompiledKernel, Slot, TaskInfo
 from spirograd.base.caps import Capabilities

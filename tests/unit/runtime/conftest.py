@@ -1,10 +1,9 @@
 import functools
 import gc
 
-import gpu_modules
 import needs
 import pytest
-import standin_gpu
+from unit.runtime import gpu_modules, standin_gpu
 
 from spirograd.runtime.loader import open_device
 

@@ -2,7 +2,7 @@ import gc
 
 import numpy as np
 import pytest
-from fake_device import FakeDevice
+from unit.runtime.fake_device import FakeDevice
 
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.runtime.allocations import Memory

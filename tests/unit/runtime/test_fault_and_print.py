@@ -3,7 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_device import FakeDevice, kernel, slot
+from unit.runtime.fake_device import FakeDevice, kernel, slot
 
 from spirograd.base.artifact import PRINT_DATA, PRINT_WORDS, FaultSite, PrintSite
 from spirograd.base.dtypes import f16, f32, f64, i8, i32, i64, u1, u8, u64

@@ -5,7 +5,7 @@ import time
 import tracemalloc
 
 import pytest
-from fake_device import FakeDevice, kernel, slot
+from unit.runtime.fake_device import FakeDevice, kernel, slot
 
 from spirograd.base.artifact import Effects, part_name
 from spirograd.base.dtypes import f32, f64, i32

@@ -4,8 +4,8 @@ import subprocess
 import sys
 
 import pytest
-import standin_gpu
-from standin_gpu import CUDA, HIP
+from unit.runtime import standin_gpu
+from unit.runtime.standin_gpu import CUDA, HIP
 
 from spirograd import api
 from spirograd.base.errors import SpirogradRuntimeError

@@ -11,10 +11,10 @@ import subprocess
 import sys
 import threading
 
-import gpu_modules
 import numpy as np
 import pytest
-from standin_gpu import CUDA, HIP
+from unit.runtime import gpu_modules
+from unit.runtime.standin_gpu import CUDA, HIP
 
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.runtime import loader

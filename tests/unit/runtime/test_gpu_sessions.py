@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gpu_modules import compiled, image
-from standin_gpu import CUDA
+from unit.runtime.gpu_modules import compiled, image
+from unit.runtime.standin_gpu import CUDA
 
 import spirograd as sg
 from spirograd.base.artifact import ArgBlock

@@ -2,7 +2,7 @@ import struct
 import time
 
 import pytest
-from fake_device import FakeDevice, kernel, slot
+from unit.runtime.fake_device import FakeDevice, kernel, slot
 
 from spirograd.base.artifact import Effects, TaskInfo
 from spirograd.base.dtypes import f32, f64, i32, u1, u8

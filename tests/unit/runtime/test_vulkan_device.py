@@ -7,10 +7,11 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
-from spirv_modules import compiled, module
+from unit.runtime.spirv_modules import compiled, module
 
 from spirograd.base.artifact import ArgBlock, CompiledKernel, TaskInfo
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
@@ -18,6 +19,8 @@ from spirograd.base.sizes.nodes import Arg
 from spirograd.runtime.allocations import Memory
 from spirograd.runtime.devices.vulkan.allocator import Block
 from spirograd.runtime.launcher import Launcher
+
+TESTS = Path(__file__).resolve().parents[2]
 
 
 def read(allocation, dtype=np.uint32, offset=0, count=None):
@@ -418,7 +421,7 @@ def test_after_close_calls_raise_and_frees_do_nothing(open_vulkan):
 def test_exit_with_everything_open_is_silent():
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from spirv_modules import compiled\n"
+        "from unit.runtime.spirv_modules import compiled\n"
         "from spirograd.runtime.loader import open_device\n"
         "from spirograd.runtime.allocations import Memory\n"
         "from spirograd.runtime.launcher import Launcher\n"
@@ -427,7 +430,7 @@ def test_exit_with_everything_open_is_silent():
         "a = memory.allocate(4)\n"
         "for _ in range(700): plan.launch([None, 1, 1], [None] * 3, {0: a})\n"
     )
-    result = subprocess.run([sys.executable, "-c", code, os.path.dirname(__file__)], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([sys.executable, "-c", code, str(TESTS)], capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from wgpu_modules import compiled, filled, native, read, run
+from unit.runtime.wgpu_modules import compiled, filled, native, read, run
 
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.base.sizes.nodes import Arg

@@ -4,17 +4,20 @@ import os
 import struct
 import subprocess
 import sys
+from pathlib import Path
 
 import needs
 import numpy as np
 import pytest
-from wgpu_modules import compiled, module, native, read, run
+from unit.runtime.wgpu_modules import compiled, module, native, read, run
 
 from spirograd.base.artifact import ArgBlock, CompiledKernel, TaskInfo
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.runtime import loader
 from spirograd.runtime.allocations import Memory
 from spirograd.runtime.launcher import Launcher
+
+TESTS = Path(__file__).resolve().parents[2]
 
 # --- errors ---
 
@@ -206,7 +209,7 @@ def test_after_close_calls_raise_and_frees_do_nothing(open_wgpu):
 
 SCRIPT = (
     "import os, sys; sys.path.insert(0, sys.argv[1])\n"
-    "from wgpu_modules import compiled\n"
+    "from unit.runtime.wgpu_modules import compiled\n"
     "from spirograd.base.errors import SpirogradRuntimeError\n"
     "from spirograd.runtime.loader import open_device\n"
     "from spirograd.runtime.allocations import Memory\n"
@@ -234,7 +237,7 @@ FORK = (
 def in_process(code):
     needs.need("wgpu")
     needs.need("spirv-as")
-    result = subprocess.run([sys.executable, "-c", code, os.path.dirname(__file__)], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([sys.executable, "-c", code, str(TESTS)], capture_output=True, text=True, timeout=60)
     return result.returncode, result.stdout, result.stderr
 
 

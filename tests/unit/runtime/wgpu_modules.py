@@ -4,7 +4,7 @@ import functools
 import subprocess
 
 import numpy as np
-from spirv_modules import LOOP
+from unit.runtime.spirv_modules import LOOP
 
 from spirograd.base.artifact import ArgBlock, CompiledKernel, Slot, TaskInfo
 from spirograd.base.dtypes import u32

@@ -9,7 +9,7 @@ import struct
 import needs
 import numpy as np
 import pytest
-from random_kernels import random_kernel
+from unit.transforms.random_kernels import random_kernel
 
 from spirograd.base.artifact import Slot
 from spirograd.base.caps import Capabilities

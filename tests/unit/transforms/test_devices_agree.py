@@ -7,8 +7,8 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
-from random_kernels import inputs, random_kernel
-from test_passes_keep_meaning import same
+from unit.transforms.random_kernels import inputs, random_kernel
+from unit.transforms.test_passes_keep_meaning import same
 
 from spirograd.base.errors import SpirogradAssertionError
 from spirograd.base.options import CompileOptions

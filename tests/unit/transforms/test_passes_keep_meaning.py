@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from random_kernels import inputs, random_kernel
+from unit.transforms.random_kernels import inputs, random_kernel
 
 from spirograd.analysis import trial
 from spirograd.analysis.sites import collect_sites

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from random_kernels import random_kernel
+from unit.transforms.random_kernels import random_kernel
 
 from spirograd.analysis import trial
 from spirograd.base.artifact import ArgBlock, Slot
