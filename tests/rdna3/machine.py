@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 import struct
 import subprocess
 from pathlib import Path
@@ -83,11 +82,11 @@ def compiled(ir: str) -> bytes:
     return amdgpu.compile_code_object(ir, CAPS, CompileOptions()).binary
 
 
-def kernel(body: str, size: int = 32, arguments: str = "ptr addrspace(1) %a, ptr addrspace(1) %b", more: str = "", attributes: str = "") -> bytes:
-    """The code object of one kernel, "k", of workgroups of ``size``; ``more``: globals and declarations."""
+def kernel(body: str, size: int = 32, more: str = "", attributes: str = "") -> bytes:
+    """The code object of a kernel "k" of %a and %b, with workgroups of ``size``; ``more``: globals and declarations."""
     group = f'"amdgpu-flat-work-group-size"="{size},{size}" {attributes}'
-    text = f"{more}\ndefine amdgpu_kernel void @k({arguments}) {group} {{{HEAD.replace('SIZE', str(size))}{body}\n  ret void\n}}\n{_INTRINSICS}"
-    return compiled(text)
+    head = f"define amdgpu_kernel void @k(ptr addrspace(1) %a, ptr addrspace(1) %b) {group}"
+    return compiled(f"{more}\n{head} {{{HEAD.replace('SIZE', str(size))}{body}\n  ret void\n}}\n{_INTRINSICS}")
 
 
 def assembled(body: str, folder: Path) -> bytes:
@@ -114,11 +113,11 @@ def run(binary: bytes, *arrays: ArrayLike, groups: int = 1, size: int = 32, name
 
 def element(values: str, address: str, t: str, index: str = "%i") -> str:
     """Lines of IR that load element ``index`` of ``address`` as ``values``."""
-    pointer = re.sub(r"\W", "", values) + ".p"
-    return f"\n  %{pointer} = getelementptr {t}, ptr addrspace(1) {address}, i32 {index}\n  {values} = load {t}, ptr addrspace(1) %{pointer}"
+    pointer = f"{values}.p"
+    return f"\n  {pointer} = getelementptr {t}, ptr addrspace(1) {address}, i32 {index}\n  {values} = load {t}, ptr addrspace(1) {pointer}"
 
 
 def stored(value: str, address: str, t: str, index: str = "%i") -> str:
     """Lines of IR that store ``value`` as element ``index``."""
-    pointer = re.sub(r"\W", "", value) + ".q"
-    return f"\n  %{pointer} = getelementptr {t}, ptr addrspace(1) {address}, i32 {index}\n  store {t} {value}, ptr addrspace(1) %{pointer}"
+    pointer = f"{value}.q"
+    return f"\n  {pointer} = getelementptr {t}, ptr addrspace(1) {address}, i32 {index}\n  store {t} {value}, ptr addrspace(1) {pointer}"

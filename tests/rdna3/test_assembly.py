@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from machine import assembled, run
 
+from tests.rdna3.machine import assembled, run
 from validation.rdna3.execute import EmulatorError
 
 pytestmark = pytest.mark.needs("tinygrad", "llvm-mc")
@@ -127,8 +127,15 @@ def test_towards_zero_and_saturated_bytes(tmp_path: Path) -> None:
     assert (other == np.clip(pairs[:, 0], 0, 255).astype(np.uint32) | np.clip(pairs[:, 1], 0, 255).astype(np.uint32) << 8).all()
 
 
+def test_registers_by_number(tmp_path: Path) -> None:
+    body = "s_mov_b32 m0, 2\n v_mov_b32 v5, 9\n v_mov_b32 v7, v1\n v_movrels_b32 v3, v5\n v_movreld_b32 v6, v2\n v_mov_b32 v4, v8"
+    got, other = lanes(body, tmp_path, X, Y)
+    assert (got.view(np.float32) == X).all() and (other.view(np.float32) == Y).all()
+
+
 def test_lanes_by_number(tmp_path: Path) -> None:
-    body = "s_mov_b32 s8, 77\n v_mov_b32 v3, v1\n v_writelane_b32 v3, s8, 13\n v_readlane_b32 s9, v1, 30\n v_mov_b32 v4, s9\n v_swap_b32 v3, v4"
+    body = "s_mov_b32 s8, 77\n v_mov_b32 v3, v1\n v_writelane_b32 v3, s8, 13\n v_readlane_b32 s9, v1, 30\n v_mov_b32 v4, s9\n"
+    body += "v_swap_b32 v3, v4"
     got, other = lanes(body, tmp_path, LANE, LANE)
     assert (got == 30).all()
     assert other.tolist() == [77 if k == 13 else k for k in range(32)]
@@ -139,10 +146,10 @@ def test_lanes_by_number(tmp_path: Path) -> None:
     [
         ("s_add_u32 s8, -1, 2\n s_addc_u32 s9, 5, 0", (1, 6)),
         ("s_sub_u32 s8, 1, 2\n s_subb_u32 s9, 5, 0", (0xFFFFFFFF, 4)),
-        ("s_bfe_u32 s8, 0x12345678, 0x80004\n s_bfe_i32 s9, 0x000000f0, 0x40004", (0x67, 0xFFFFFFFF)),
+        ("s_mov_b32 s8, 0x12345678\n s_bfe_u32 s8, s8, 0x80004\n s_mov_b32 s9, 0xf0\n s_bfe_i32 s9, s9, 0x40004", (0x67, 0xFFFFFFFF)),
         ("s_mov_b64 s[10:11], 0xff00\n s_ctz_i32_b64 s8, s[10:11]\n s_bcnt1_i32_b64 s9, s[10:11]", (8, 8)),
         ("s_cmp_gt_i32 -3, -4\n s_cselect_b32 s8, 1, 2\n s_movk_i32 s9, 0x8000\n s_mulk_i32 s9, 2", (1, 0xFFFF0000)),
-        ("s_mul_hi_u32 s8, 0xffffffff, 16\n s_pack_lh_b32_b16 s9, 0x1111aaaa, 0x2222bbbb", (15, 0x2222AAAA)),
+        ("s_mul_hi_u32 s8, -1, 16\n s_mov_b32 s9, 0x1111aaaa\n s_pack_lh_b32_b16 s9, s9, 0x2222bbbb", (15, 0x2222AAAA)),
         ("s_brev_b32 s8, 3\n s_cls_i32 s9, 0xffffff00", (0xC0000000, 24)),
         ("s_mov_b32 s8, 0\n.Lagain:\n s_addk_i32 s8, 3\n s_cmpk_lt_u32 s8, 20\n s_cbranch_scc1 .Lagain\n s_abs_i32 s9, -9", (21, 9)),
         ("s_and_saveexec_b32 s8, 0xff\n s_mov_b32 s9, exec_lo\n s_mov_b32 exec_lo, s8", (0xFFFFFFFF, 0xFF)),
@@ -155,7 +162,8 @@ def test_scalar_instructions(body: str, want: tuple[int, int], tmp_path: Path) -
 
 
 def test_two_places_of_shared_memory(tmp_path: Path) -> None:
-    body = "ds_store_2addr_b32 v9, v1, v2 offset1:32\n s_barrier\n ds_load_2addr_b32 v[3:4], v9 offset0:32 offset1:0\n s_waitcnt lgkmcnt(0)"
+    body = "ds_store_2addr_b32 v9, v1, v2 offset1:32\n s_barrier\n ds_load_2addr_b32 v[3:4], v9 offset0:32 offset1:0\n"
+    body += "s_waitcnt lgkmcnt(0)"
     got, other = lanes(body, tmp_path, X, Y)
     assert (got.view(np.float32) == Y).all() and (other.view(np.float32) == X).all()
 

@@ -33,7 +33,9 @@ def own_mnemonics(ins: Instruction) -> list[str]:
 
 
 @pytest.mark.needs("llvm-objdump")
-@pytest.mark.parametrize("name", ["division_i64", "float_division_f16", "atomic_add_f64", "matrix_inverse_4", "gradient_guard_compound", "sums_f32"])
+@pytest.mark.parametrize(
+    "name", ["division_i64", "float_division_f16", "atomic_add_f64", "matrix_inverse_4", "gradient_guard_compound", "sums_f32"]
+)
 def test_agrees_with_llvm(name: str, tmp_path: Path) -> None:
     program = llvm_program("llvm-objdump")
     assert program is not None

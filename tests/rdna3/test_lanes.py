@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from machine import element, kernel, run, stored
+
+from tests.rdna3.machine import element, kernel, run, stored
 
 pytestmark = pytest.mark.needs("tinygrad")
 LANE = np.arange(32)
@@ -70,7 +71,8 @@ def test_inactive_lanes_give_nothing() -> None:
 def test_permutations(lines: str, source: object) -> None:
     more = """
     declare i32 @llvm.amdgcn.ds.bpermute(i32, i32)\ndeclare i32 @llvm.amdgcn.ds.swizzle(i32, i32)
-    declare i32 @llvm.amdgcn.permlane16.i32(i32, i32, i32, i32, i1, i1)\ndeclare i32 @llvm.amdgcn.permlanex16.i32(i32, i32, i32, i32, i1, i1)
+    declare i32 @llvm.amdgcn.permlane16.i32(i32, i32, i32, i32, i1, i1)
+    declare i32 @llvm.amdgcn.permlanex16.i32(i32, i32, i32, i32, i1, i1)
     declare i32 @llvm.amdgcn.readlane.i32(i32, i32)\ndeclare i32 @llvm.amdgcn.readfirstlane.i32(i32)
     """
     other_row = lambda k: (k ^ 16) - k % 16 + (k + 8) % 16  # noqa: E731
@@ -85,7 +87,8 @@ def test_first_active_lane() -> None:
 
 def test_ballot_and_ranks() -> None:
     more = "declare i32 @llvm.amdgcn.ballot.i32(i1)\ndeclare i32 @llvm.amdgcn.mbcnt.lo(i32, i32)\n"
-    lines = "%p = icmp sgt i32 %x, 100\n  %m = call i32 @llvm.amdgcn.ballot.i32(i1 %p)\n  %y = call i32 @llvm.amdgcn.mbcnt.lo(i32 %m, i32 3)"
+    lines = "%p = icmp sgt i32 %x, 100\n  %m = call i32 @llvm.amdgcn.ballot.i32(i1 %p)\n"
+    lines += "  %y = call i32 @llvm.amdgcn.mbcnt.lo(i32 %m, i32 3)"
     odd = "%low = and i32 %i, 1\n  %c = icmp eq i32 %low, 1"
     mask = [k for k in range(1, 32, 2) if A[k] > 100]
     assert exchanged(lines, more, active=odd) == [3 + sum(other < k for other in mask) if k % 2 else -7 for k in range(32)]

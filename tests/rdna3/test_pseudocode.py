@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from validation.rdna3 import alu, arithmetic, written_out
-from validation.rdna3.pseudocode import NotPseudocode, parse
+from validation.rdna3.pseudocode import NotPseudocode
 from validation.rdna3.tables import tables
 from validation.rdna3.translate import translate
 
@@ -62,7 +62,9 @@ def test_bits_of_lanes() -> None:
     assert (got["D0"].tolist(), got["VCC@lane"].tolist()) == ([0, 2], [True, False])
 
 
-@pytest.mark.parametrize("text", ["Wait for all instructions", "D0.f32 = frobnicate(S0.f32)", "D0.u32 = S0.u32 +", "D0.f32 = S0.u32 + S0.f32"])
+@pytest.mark.parametrize(
+    "text", ["Wait for all instructions", "D0.f32 = frobnicate(S0.f32)", "D0.u32 = S0.u32 +", "D0.f32 = S0.u32 + S0.f32"]
+)
 def test_what_is_no_pseudocode(text: str) -> None:
     with pytest.raises(NotPseudocode):
         run(text, S0=words(0))
@@ -90,7 +92,9 @@ DIFFERENT = {
     "V_FREXP": "knows no subnormal numbers", "V_LDEXP": "has a power of two that overflows",
 }  # fmt: skip
 # Those whose pseudocode cannot be translated: `test_programs.py` and `test_assembly.py` have them.
-WITHOUT = ("V_DIV_SCALE", "V_MAD_U64", "V_MAD_I64", "V_PERM_B32", "V_BFREV", "S_BREV", "V_SAT_PK", "V_CVT_PK_RTZ", "S_CVT_PK_RTZ", "V_FMA_MIX")
+WITHOUT = (
+    "V_DIV_SCALE", "V_MAD_U64", "V_MAD_I64", "V_PERM_B32", "V_BFREV", "S_BREV", "V_SAT_PK", "V_CVT_PK_RTZ", "S_CVT_PK_RTZ", "V_FMA_MIX",
+)  # fmt: skip
 
 
 def operands(name: str) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Instructions in which lanes read the registers of other lanes, or a wave those of one lane."""
+"""Instructions in which lanes read the registers of other lanes, a wave those of one lane, or all registers with computed numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from validation.rdna3 import operands
 from validation.rdna3.arithmetic import Array
 from validation.rdna3.decode import Instruction
-from validation.rdna3.waves import LANES, Waves
+from validation.rdna3.waves import LANES, M0, Waves
 
 Step = Callable[[Waves], None]
 _LANE = np.arange(LANES)
@@ -73,6 +73,24 @@ def _permute_row(other_row: bool) -> Callable[[Instruction], Step]:
             valid = np.take_along_axis(w.lanes, source, axis=1) | bool(inactive)
             value = np.where(valid, value, np.uint32(0))
             w.write_vector(register, value, w.lanes if zeros else w.lanes & valid)
+
+        return step
+
+    return make
+
+
+def _relative(reads: bool, writes: bool) -> Callable[[Instruction], Step]:
+    """Moves between vector registers whose numbers M0 is added to; waves may have different ones."""
+
+    def make(ins: Instruction) -> Step:
+        source, target = ins.fields["src0"], ins.fields["vdst"]
+        plain = operands.vector(source, 32, literal=ins.literal)
+
+        def step(w: Waves) -> None:
+            waves, offset = _waves(w), w.s[M0].astype(np.intp)
+            value = w.v[source - 256 + offset, waves] if reads else np.broadcast_to(plain(w), (len(w), LANES))
+            register = target + (offset if writes else np.zeros_like(offset))
+            w.v[register, waves] = np.where(w.lanes, value, w.v[register, waves])
 
         return step
 
@@ -143,6 +161,9 @@ STEPS: dict[str, Callable[[Instruction], Step]] = {
     "V_PERMLANEX16_B32": _permute_row(other_row=True),
     "V_PERMLANE64_B32": lambda ins: lambda w: None,  # of wave64 only
     "V_SWAP_B32": _swap,
+    "V_MOVRELS_B32": _relative(reads=True, writes=False),
+    "V_MOVRELD_B32": _relative(reads=False, writes=True),
+    "V_MOVRELSD_B32": _relative(reads=True, writes=True),
     "DS_BPERMUTE_B32": _bpermute,
     "DS_PERMUTE_B32": _permute,
     "DS_SWIZZLE_B32": _swizzle,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,14 @@ _CAPACITY = 1 << 29
 _GROUPS, _FILL = 64, 512
 
 
+@dataclass(eq=False)
+class Executable:
+    """A kernel with the code objects of its tasks."""
+
+    kernel: CompiledKernel
+    objects: list[launch.Loaded]
+
+
 class Emulator:
     """A `Device`. A launch returns when it is done; ``instructions``: how many sets of waves have executed so far."""
 
@@ -32,12 +42,8 @@ class Emulator:
         self.caps = amdgpu.capabilities(ARCHITECTURE)
         self.waits = 0
         self.memory = Memory(capacity)
-        self.loaded: list[launch.Loaded] = []
+        self.instructions = 0
         self._lock = threading.RLock()
-
-    @property
-    def instructions(self) -> int:
-        return sum(one.instructions for one in self.loaded)
 
     # --- memory ---
 
@@ -50,10 +56,13 @@ class Emulator:
                 raise OutOfDeviceMemory(str(error)) from error
 
     def free(self, buffer: Buffer) -> None:
+        self._release([buffer.address])
+
+    def _release(self, addresses: list[int]) -> None:
         """Also after `close`, by finalizers."""
         with self._lock:
-            if self.memory.capacity:
-                self.memory.free(buffer.address)
+            for address in addresses if self.memory.capacity else ():
+                self.memory.free(address)
 
     def upload(self, buffer: Buffer, offset: int, data: memoryview) -> None:
         with self._lock:
@@ -89,15 +98,16 @@ class Emulator:
 
     # --- kernels ---
 
-    def load(self, kernel: CompiledKernel) -> Any:
+    def load(self, kernel: CompiledKernel) -> Executable:
         check_target(kernel, self.caps.target_name, "the emulator")
         with self._lock:
-            loaded = [launch.load(self.memory, binary) for binary in kernel.binaries if kernel.tasks]
-            self.loaded += loaded
-        return kernel, loaded
+            objects = [launch.load(self.memory, binary) for binary in kernel.binaries if kernel.tasks]
+        executable = Executable(kernel, objects)
+        weakref.finalize(executable, self._release, [one.base for one in objects]).atexit = False
+        return executable
 
-    def launch(self, executable: Any, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
-        kernel, loaded = executable
+    def launch(self, executable: Executable, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
+        kernel = executable.kernel
         with self._lock:
             arguments, address = bytes(block), 0
             if kernel.args.size > self.caps.max_push_constants:
@@ -109,7 +119,7 @@ class Emulator:
                 wanted = -(-_FILL // size) if count is None else -(-count // (size * task.coarsening))
                 groups = min(wanted, most, _GROUPS)
                 if groups:
-                    launch.launch(loaded[task.binary], task.entry, groups, size, arguments)
+                    self.instructions += launch.launch(executable.objects[task.binary], task.entry, groups, size, arguments)
             if address:
                 self.memory.free(address)
 

@@ -23,17 +23,13 @@ _NEAREST, _ALL_SUBNORMALS = 0, 15
 
 @dataclass(eq=False)
 class Loaded:
-    """A code object in the emulator's memory. ``instructions``: how many have been executed, by sets of waves, in all launches."""
+    """A code object in the emulator's memory. ``trace``: called with each instruction and the waves that are about to run it."""
 
     memory: Memory
     image: Image
     base: int
     program: Program
-    instructions: int = 0
     trace: Callable[[Instruction, Waves], None] | None = None
-
-    def close(self) -> None:
-        self.memory.free(self.base)
 
 
 def load(memory: Memory, elf: bytes) -> Loaded:
@@ -45,8 +41,11 @@ def load(memory: Memory, elf: bytes) -> Loaded:
     return Loaded(memory, found, base, Program(found.content[begin:end], base + begin))
 
 
-def launch(loaded: Loaded, kernel: str, groups: int, group_size: int, arguments: bytes) -> None:
-    """Run a kernel over ``groups`` workgroups, with ``arguments`` at the start of its kernarg segment. Raises EmulatorError."""
+def launch(loaded: Loaded, kernel: str, groups: int, group_size: int, arguments: bytes) -> int:
+    """Run a kernel over ``groups`` workgroups, with ``arguments`` at the start of its kernarg segment; how many instructions that took.
+
+    Raises EmulatorError.
+    """
     about = loaded.image.kernels[kernel]
     _check(about)
     memory = loaded.memory
@@ -56,18 +55,14 @@ def launch(loaded: Loaded, kernel: str, groups: int, group_size: int, arguments:
     try:
         memory.slice(address, len(segment))[:] = np.frombuffer(segment, np.uint8)
         memory.slice(packet, 64)[:] = np.frombuffer(_packet(about, groups, group_size, address), np.uint8)
-        each = max(_LANES_AT_A_TIME // group_size, 1)
+        each, instructions = max(_LANES_AT_A_TIME // group_size, 1), 0
         for first in range(0, groups, each):
-            _run(
-                loaded,
-                about,
-                np.arange(first, min(first + each, groups)),
-                group_size,
-                {"kernarg_segment_ptr": address, "dispatch_ptr": packet},
-            )
+            some = np.arange(first, min(first + each, groups))
+            instructions += _run(loaded, about, some, group_size, {"kernarg_segment_ptr": address, "dispatch_ptr": packet})
     finally:
         memory.free(address)
         memory.free(packet)
+    return instructions
 
 
 def _check(about: Kernel) -> None:
@@ -101,7 +96,7 @@ def _packet(about: Kernel, groups: int, group_size: int, kernarg: int) -> bytes:
     return struct.pack("<HHHHHHIIIIIQQQQ", *sizes, 0, kernarg, 0, 0)
 
 
-def _run(loaded: Loaded, about: Kernel, groups: np.ndarray, group_size: int, addresses: dict[str, int]) -> None:
+def _run(loaded: Loaded, about: Kernel, groups: np.ndarray, group_size: int, addresses: dict[str, int]) -> int:
     per_group = -(-group_size // LANES)
     count = len(groups) * per_group
     number = np.arange(count)
@@ -124,7 +119,5 @@ def _run(loaded: Loaded, about: Kernel, groups: np.ndarray, group_size: int, add
     shared = Private(len(groups), about.shared_bytes, "shared memory")
     scratch = Private(count * LANES, about.scratch_bytes, "scratch memory")
     dispatch = Dispatch(loaded.program, Spaces(loaded.memory, shared, scratch), per_group, loaded.trace)
-    try:
-        dispatch.run(waves)
-    finally:
-        loaded.instructions += dispatch.instructions
+    dispatch.run(waves)
+    return dispatch.instructions

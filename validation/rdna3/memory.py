@@ -71,7 +71,7 @@ class Memory(Bytes):
                 self._starts.insert(at, offset)
                 self._ends.insert(at, offset + nbytes)
                 return FIRST_ADDRESS + offset
-        raise OutOfMemory(f"{nbytes} bytes are wanted; the emulator has {self.capacity} in all")
+        raise OutOfMemory(f"cannot allocate {nbytes} bytes: the emulator has {self.capacity} in all")
 
     def free(self, address: int) -> None:
         at = self._starts.index(address - FIRST_ADDRESS)

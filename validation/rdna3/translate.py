@@ -48,7 +48,7 @@ class Function:
 
 
 def translate(text: str, widths: Mapping[str, int], call: Callable[[str], Callable[..., Array]]) -> Function:
-    """The function of ``text``. ``widths``: the bits of each register (S0, D0 ...). ``call``: gives instructions that are used as functions.
+    """The function of ``text``. ``widths``: the bits of each register (S0, D0 ...). ``call``: finds instructions used as functions.
 
     Raises NotPseudocode.
     """
@@ -254,8 +254,7 @@ class _Translator:
         known = known or self._register(name)
         word = _storage(("u", known[1]))
         field = (1 << high - low + 1) - 1
-        bits = self._as((code, t), ("u", t[1])) if t != _PY else code
-        new = f"({self._as((bits, ('u', t[1]) if t != _PY else _PY), word)} & {self._constant(field, word)}) << {self._constant(low, word)}"
+        new = f"({self._as(self._bits((code, t)), word)} & {self._constant(field, word)}) << {self._constant(low, word)}"
         kept = f"{self._as((_python(name), known), word)} & {self._constant(~(field << low), word)}"
         self._store(name, (f"(({kept}) | ({new}))", word))
 
