@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from contextlib import closing
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -130,10 +131,10 @@ def compile_ptx(text: str, caps: Capabilities, options: CompileOptions) -> Machi
     Raises SpirogradRuntimeError with LLVM's message if the text is no valid module: a defect of the emitter.
     """
     machine = _target_machine(caps.cpu_name)
-    module = parse(text, machine)
-    if options.optimize:
-        optimise(module, machine, max(options.opt_level, 1), vectorise=False, slp=False)
-    if not options.keep_stages:
-        return MachineCode(machine.emit_assembly(module).encode())
-    ptx = machine.emit_assembly(module.clone())
-    return MachineCode(ptx.encode(), str(module), ptx)
+    with closing(parse(text, machine)) as module:
+        if options.optimize:
+            optimise(module, machine, max(options.opt_level, 1), vectorise=False, slp=False)
+        if not options.keep_stages:
+            return MachineCode(machine.emit_assembly(module).encode())
+        ptx = machine.emit_assembly(module.clone())
+        return MachineCode(ptx.encode(), str(module), ptx)
