@@ -5,7 +5,7 @@ from __future__ import annotations
 from spirograd.base.caps import Capabilities
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
-from spirograd.ir.nodes import Op, Region
+from spirograd.ir.nodes import Op, Region, SharedRef, ref_of
 
 # One H100, 1 GiB saxpy: 1,265 GB/s in groups of 64, 2,049 of 128, 2,730 of 256, 2,581 of 1,024 (a copy: 3,000).
 _DEFAULT = 256
@@ -25,7 +25,7 @@ def coarsening_factor(task: Op, size: int, caps: Capabilities) -> int:
     """The thread coarsening of a range task (lowering IR) in workgroups of ``size``: how many consecutive iterations an invocation runs at
     a time. A power of two, more than 1 where short straight-line code accesses the elements of the index: accesses of several iterations
     are merged then."""
-    bounds, body, _ = task.regions
+    bounds, body, *_ = task.regions
     # The first invocations take one each of what fills no block: a workgroup must have enough of them.
     if size < _MOST or not caps.target.access_bytes or len(bounds.results) > 2 or not _is_short(body):
         return 1
@@ -34,8 +34,8 @@ def coarsening_factor(task: Op, size: int, caps: Capabilities) -> int:
 
 
 def _is_short(body: Region) -> bool:
-    effects = {op.code.effect for op in body.ops[:-1]}
-    return effects <= {"pure", "read", "write"} and sum(op.code not in (ops.const, ops.slot) for op in body.ops) <= _LONGEST
+    effects = {"shared" if isinstance(ref_of(op), SharedRef) else op.code.effect for op in body.ops[:-1]}
+    return effects <= {"pure", "read", "write", "shared"} and sum(op.code not in (ops.const, ops.slot) for op in body.ops) <= _LONGEST
 
 
 def _is_element(address: Op, index: Op) -> bool:

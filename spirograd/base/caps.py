@@ -32,6 +32,7 @@ class Capabilities:
     atomic_f64_add: bool = False
     atomic_f64_minmax: bool = False
     atomic_cas: bool = True
+    shared_f32_add: bool = False  # atomic additions of f32 in shared memory
     buffer_address: bool = False
     subgroup_size: int = 0
     subgroup_arithmetic: bool = False

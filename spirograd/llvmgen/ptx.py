@@ -111,6 +111,7 @@ def capabilities(architecture: str) -> Capabilities:
         atomic_int64=True,
         atomic_f32_add=True,
         atomic_f64_add=True,
+        shared_f32_add=True,
         buffer_address=True,
         subgroup_size=_WARP,
         subgroup_shuffle=True,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from spirograd.analysis.workgroups import coarsening_factor, group_size
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import VOID, DType, i32, unsigned
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import BuiltIn, Kernel, Op, Reduction, Region, SharedRef, TaskAttr
+from spirograd.ir.nodes import BuiltIn, Kernel, Op, PrivateCopy, Reduction, Region, SharedRef, TaskAttr
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 
@@ -56,7 +58,7 @@ class _LowerTasks(Rewriter):
     def _range(self, op: Op, size: int, coarsening: int) -> None:
         """Bounds (in every invocation), the loop, then reductions."""
         b = self.b
-        bounds, body, finish = op.regions
+        bounds, body, finish, *flushes = op.regions
         begin, end, *rows = self.inline(bounds, ())
         b.at(op)
         t = begin.type
@@ -71,6 +73,7 @@ class _LowerTasks(Rewriter):
         if rows:
             stride = b.emit(ops.min_, b.cast(_bits(b, rows[0]), wide), stride)
             count = b.emit(ops.select, b.emit(ops.lt, first, stride), count, b.const(0, wide))
+        self._clear(op.attr.copies, size)
         reductions: tuple[Reduction, ...] = op.attr.reductions
         totals: Sequence[Op] = [b.const(ops.identity(r.kind, r.dtype), r.dtype) for r in reductions]
 
@@ -100,6 +103,7 @@ class _LowerTasks(Rewriter):
             last = b.end(iteration(b.emit(ops.add, done, first), totals))
             b.begin()
             totals = b.if_(left, last, b.end(totals))
+        self._flush(op.attr.copies, flushes, size)
         if not reductions:
             return
         if size > 1 and size * sum(r.dtype.size for r in reductions) <= self.ctx.caps.shared_memory:
@@ -110,6 +114,31 @@ class _LowerTasks(Rewriter):
         b.begin()
         self.inline(finish, tuple(totals))
         _when(b, some, b.end())
+
+    def _clear(self, copies: Sequence[PrivateCopy], size: int) -> None:
+        """Set private copies to what changes nothing."""
+        b = self.b
+        for copy in copies:
+            nothing = b.const(ops.identity(copy.kind, copy.shared.dtype), copy.shared.dtype)
+            _each_element(b, copy.shared.length, size, functools.partial(b.store, copy.shared), nothing)
+        if copies:
+            b.emit(ops.workgroup_barrier, type=VOID)
+
+    def _flush(self, copies: Sequence[PrivateCopy], flushes: Sequence[Region], size: int) -> None:
+        """Update memory by private copies, but for those elements that changed nothing."""
+        b = self.b
+        if copies:
+            b.emit(ops.workgroup_barrier, type=VOID)
+        for copy, flush in zip(copies, flushes):
+            _each_element(b, copy.shared.length - 1, size, functools.partial(self._flush_element, copy), flush)
+
+    def _flush_element(self, copy: PrivateCopy, number: Op, flush: Region) -> None:
+        b, t = self.b, copy.shared.dtype
+        value = b.load(copy.shared, number)
+        changed = b.emit(ops.ne, value, b.const(ops.identity(copy.kind, t), t))
+        b.begin()
+        self.inline(flush, (number, value))
+        _when(b, changed, b.end())
 
     def _interleaved(self, body: Region, indices: Sequence[Op], accumulators: Sequence[Op], reductions: Sequence[Reduction]) -> list[Op]:
         """The iterations of straight-line ``body`` for several indices, operation by operation, for they may run in any order: what they
@@ -157,6 +186,22 @@ def _as(b: Builder, value: Op, t: DType) -> Op:
 def _when(b: Builder, condition: Op, then: Region) -> None:
     b.begin()
     b.if_(condition, then, b.end())
+
+
+def _each_element(b: Builder, length: int, size: int, do: Callable[..., object], *more: Any) -> None:
+    """``do`` something with each number below ``length``, and ``more``: shared among the invocations of a workgroup."""
+    local = b.emit(ops.builtin, attr=BuiltIn.LOCAL, type=i32)
+    whole, rest = divmod(length, size)
+    if whole:
+        zero, rounds = b.const(0), b.const(whole)
+        (j,) = b.begin(i32)
+        do(b.emit(ops.add, b.emit(ops.mul, j, b.const(size)), local), *more)
+        b.for_(zero, rounds, (), b.end())
+    if rest:
+        left = b.emit(ops.lt, local, b.const(rest))
+        b.begin()
+        do(b.emit(ops.add, local, b.const(whole * size)), *more)
+        _when(b, left, b.end())
 
 
 class _Combination:

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from spirograd.base.artifact import ArgBlock, Slot
-from spirograd.base.dtypes import VOID, DType, f16, f32, f64, i32, i64, u8, u64
+from spirograd.base.dtypes import VOID, DType, f16, f32, f64, i32, i64, u8, u32, u64
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, TaskAttr
+from spirograd.ir.nodes import BufferRef, Kernel, Op, PrivateCopy, Region, SharedRef, TaskAttr
 from spirograd.llvmgen.gpu import entry_names
 from spirograd.llvmgen.ptx import compile_ptx, emit_module
 from spirograd.transforms.context import PassContext
@@ -113,6 +113,27 @@ def test_what_would_end_the_process_is_refused() -> None:
     x = BufferRef("x", TREES[0], f32)
     with pytest.raises(TypeError, match="sin cannot be emitted"):
         ptx(loop(lambda b, i: b.store(x, i, b.emit(ops.sin, b.load(x, i)))))
+
+
+@pytest.mark.parametrize("profile", list(PTX))
+@pytest.mark.parametrize("t", [i32, u32, f32], ids=str)
+def test_copies_in_shared_memory(t: DType, profile: str) -> None:
+    """Two tasks with copies of one name, and of different lengths: four values are read at once, each is added in shared memory."""
+    x, y = BufferRef("x", TREES[0], i32), BufferRef("y", TREES[1], t)
+    tasks = []
+    for length in (17, 33):
+        copy = SharedRef("copy", t, length)
+        task = loop(lambda b, i, copy=copy: b.atomic("add", copy, b.load(x, i), b.const(1, t)), name=f"t{length}")
+        b = Builder()
+        number, value = b.begin(i32, t)
+        b.atomic("add", y, number, value)
+        attr = replace(task.attr, copies=(PrivateCopy("add", copy),))
+        tasks.append(Op(ops.task, VOID, (), attr, (*task.regions, b.end())))
+    text = ptx(*tasks, caps=PTX[profile])
+    assert {int(n) for n in re.findall(r"\.shared .align \d+ \.b8 \S+\[(\d+)\]", text)} == {4 * 17, 4 * 33}
+    for entry in text.split(".entry")[1:]:
+        assert "ld.global.nc.v4" in entry and entry.count("bar.sync") == 2
+        assert len(re.findall(r"(atom|red)\.shared\.add", entry)) >= 4 and re.search(r"(atom|red)\.global\.add", entry)
 
 
 def test_a_claim_is_one_atomic_for_a_warp() -> None:
