@@ -109,6 +109,7 @@ def capabilities(architecture: str) -> Capabilities:
         storage8=True,
         storage16=True,
         atomic_int64=True,
+        atomic_f16_add=True,
         atomic_f32_add=True,
         atomic_f64_add=True,
         shared_f32_add=True,

@@ -16,6 +16,7 @@ from spirograd.ir.nodes import BufferRef, Kernel, Op, PrivateCopy, Region, Share
 from spirograd.llvmgen.gpu import entry_names
 from spirograd.llvmgen.ptx import compile_ptx, emit_module
 from spirograd.transforms.context import PassContext
+from spirograd.transforms.lowering.lower_atomics import lower_atomics
 from spirograd.transforms.lowering.lower_tasks import lower_tasks
 from spirograd.transforms.simplification.simplify import simplify_lowered
 from validation.profiles import PTX
@@ -41,7 +42,7 @@ def loop(body, n: int = 1000, size: int = 64, name: str = "t") -> Op:
 def ptx(*tasks: Op, slots=TREES, caps=CAPS, block_size: int = 16) -> str:
     kernel = Kernel("k", (), Region((), (*tasks, Op(ops.yield_, VOID))))
     context = PassContext(caps, OPTIONS)
-    kernel = simplify_lowered(lower_tasks(kernel, context), context)
+    kernel = simplify_lowered(lower_atomics(lower_tasks(kernel, context), context), context)
     return compile_ptx(emit_module(kernel, ArgBlock(slots, "", block_size), caps, OPTIONS), caps, OPTIONS).binary.decode()
 
 
@@ -134,6 +135,25 @@ def test_copies_in_shared_memory(t: DType, profile: str) -> None:
     for entry in text.split(".entry")[1:]:
         assert "ld.global.nc.v4" in entry and entry.count("bar.sync") == 2
         assert len(re.findall(r"(atom|red)\.shared\.add", entry)) >= 4 and re.search(r"(atom|red)\.global\.add", entry)
+
+
+@pytest.mark.parametrize("profile", list(PTX))
+@pytest.mark.parametrize(("kind", "t", "instructions"), [
+    ("max", f32, ("atom.global.max.s32", "atom.global.min.u32")),
+    ("min", f32, ("atom.global.min.s32", "atom.global.max.u32")),
+    ("max", f64, ("atom.global.max.s64", "atom.global.min.u64")),
+    ("add", f16, ("atom.global.add.noftz.f16",)),
+    ("add", f32, (".global.add.f32",)),
+    ("add", f64, (".global.add.f64",)),
+])  # fmt: skip
+def test_atomics_of_floats(kind: str, t: DType, instructions: tuple[str, ...], profile: str) -> None:
+    """Extrema are those of integers; a loop over compare-and-swap is for NaN only."""
+    x, y = BufferRef("x", TREES[0], t), BufferRef("y", TREES[1], t)
+    task = loop(lambda b, i: b.atomic(kind, y, b.emit(ops.and_, i, b.const(3)), b.load(x, i)))
+    text = ptx(task, caps=PTX[profile])
+    for instruction in instructions:
+        assert instruction in text, instruction
+    assert text.count("cas") <= (kind != "add")
 
 
 def test_a_claim_is_one_atomic_for_a_warp() -> None:
