@@ -63,6 +63,24 @@ def test_neighbours_are_accessed_together(t: DType, wide: str) -> None:
     assert re.search(rf"ld\.global\.(nc\.)?{wide}\.", text) and f"st.global.{wide}." in text
 
 
+def test_rows_of_a_stencil() -> None:
+    """Four outputs take three wide loads and those of both ends."""
+    x, y = (BufferRef(name, slot, f32) for name, slot in zip("xy", TREES))
+
+    def body(b: Builder, k: Op) -> None:
+        column, row = (b.emit(code, k, b.const(998)) for code in (ops.irem, ops.idiv))
+        start = b.emit(ops.mul, row, b.const(1000), attr="nsw")
+        at = b.emit(ops.add, start, column, attr="nsw")
+        total = b.load(x, b.emit(ops.add, at, b.const(1001), attr="nsw"))
+        for distance in (1, 1000, 1002, 2001):
+            total = b.emit(ops.add, total, b.load(x, b.emit(ops.add, at, b.const(distance), attr="nsw")))
+        b.store(y, b.emit(ops.add, at, b.const(1001), attr="nsw"), total)
+
+    text = ptx(loop(body, n=998 * 998))
+    assert text.count("st.global.v4.") == 1 and text.count("ld.global.nc.v4.") == 3
+    assert len(re.findall(r"ld\.global\.nc\.b32", text)) == 2 + 5  # at both ends; one by one
+
+
 def test_arrays_may_lie_in_the_memory_of_others() -> None:
     """What a task writes through one array it may read through another."""
     assert "ld.global.nc" in ptx(loop(doubled(TREES, f32)))
