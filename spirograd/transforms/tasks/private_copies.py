@@ -112,27 +112,27 @@ class _PrivateCopies(Rewriter):
 
 def _worthwhile(task: Op, caps: Capabilities) -> tuple[dict[FieldRef, PrivateCopy], int]:
     """The copies that ``task`` shall have, and how many workgroups it shall have at most then."""
-    count = _count(task.regions[0])
-    candidates = _candidates(task.regions[1], caps)
-    if caps.loop_limit and any(op.code in (ops.for_, ops.while_) for op in task.regions[1].walk()):
+    bounds, body = task.regions[:2]
+    count = _count(bounds)
+    room = min(_MOST_ELEMENTS, (caps.shared_memory - _shared_bytes(task)) // 4, count // (_ITERATIONS * _LEAST_GROUPS))
+    if not room or ops.atomic not in body.codes:
+        return {}, 0
+    if caps.loop_limit and not body.codes.isdisjoint((ops.for_, ops.while_)):
         return {}, 0  # the device runs each iteration in an invocation of its own
-    room = min(_MOST_ELEMENTS, (caps.shared_memory - _shared_bytes(task)) // 4)
-    if count is not None:
-        room = min(room, count // (_ITERATIONS * _LEAST_GROUPS))
     copies: dict[FieldRef, PrivateCopy] = {}
     elements = 0
-    for ref, kind in candidates.items():
+    for ref, kind in _candidates(body, caps).items():
         length = math.prod(_Extents(ref).all) + 1  # the last is for what is out of range
-        if count is not None and elements + length <= room:
+        if elements + length <= room:
             elements += length
             copies[ref] = PrivateCopy(kind, SharedRef(f"copy_{len(copies)}_{ref.name}", ref.dtype, length))
-    return copies, min(count // (_ITERATIONS * elements), _MOST_GROUPS) if copies and count is not None else 0
+    return copies, min(count // (_ITERATIONS * elements), _MOST_GROUPS) if copies else 0
 
 
-def _count(bounds: Region) -> int | None:
-    """The number of iterations, where it is constant."""
+def _count(bounds: Region) -> int:
+    """The number of iterations; 0 if it is not constant."""
     begin, end = bounds.results[:2]
-    return max(int(end.attr) - int(begin.attr), 0) if begin.code is ops.const and end.code is ops.const else None
+    return max(int(end.attr) - int(begin.attr), 0) if begin.code is ops.const and end.code is ops.const else 0
 
 
 def _shared_bytes(task: Op) -> int:
@@ -144,8 +144,6 @@ def _shared_bytes(task: Op) -> int:
 def _candidates(body: Region, caps: Capabilities) -> dict[FieldRef, str]:
     """The fields that ``body`` accesses by atomics of one kind only, with that kind."""
     everything = list(body.walk())
-    if not any(op.code is ops.atomic for op in everything):
-        return {}
     used = {a for op in everything for a in op.args}
     found: dict[FieldRef, set[str]] = {}
     for op in everything:
