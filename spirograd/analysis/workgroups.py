@@ -168,8 +168,13 @@ class _Places:
 
 
 def _is_short(body: Region) -> bool:
-    effects = {"shared" if isinstance(ref_of(op), SharedRef) else op.code.effect for op in body.ops[:-1]}
+    effects = {"shared" if isinstance(ref_of(op), SharedRef) else op.code.effect for op in body.ops[:-1] if not _is_choice(op)}
     return effects <= {"pure", "read", "write", "shared"} and sum(op.code not in (ops.const, ops.slot) for op in body.ops) <= _LONGEST
+
+
+def _is_choice(op: Op) -> bool:
+    """Whether ``op`` is an `if` that only computes values, such as those of arguments for which an elementary function has another way."""
+    return op.code is ops.if_ and all(inner.code.effect == "pure" or inner.code is ops.yield_ for r in op.regions for inner in r.ops)
 
 
 def _offset(address: Op, index: Op) -> int | None:

@@ -163,6 +163,39 @@ def test_one_axis(n: int) -> None:
     np.testing.assert_array_equal(b.to_numpy(), values + np.arange(n, dtype=np.float32))
 
 
+def test_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An `if` that only computes values is repeated as well: the program's own, and that of a sine of a large argument."""
+    monkeypatch.setitem(TARGETS, "vulkan", replace(TARGETS["vulkan"], fused_multiply_add=True))
+    a, b = sg.field(sg.f32, (6, 96)), sg.field(sg.f32, (6, 96))
+
+    @sg.kernel
+    def run():
+        for i, j in sg.ndrange(6, (1, 96)):
+            v = a[i, j]
+            if v > 0:
+                v = v * 2.0 + a[i, j - 1]
+                if j > 50:
+                    v += 100.0
+            b[i, j] = v
+
+    @sg.kernel
+    def sines():
+        for i, j in a:
+            b[i, j] = sg.sin(a[i, j])
+
+    values = numbers((6, 96), np.float32)
+    a.from_numpy(values)
+    run()
+    v, left, j = values[:, 1:], values[:, :-1], np.arange(1, 96)
+    np.testing.assert_array_equal(b.to_numpy()[:, 1:], np.where(v > 0, v * 2 + left + np.where(j > 50, 100.0, 0.0), v))
+    values[::2] *= 12345.0
+    a.from_numpy(values)
+    sines()
+    np.testing.assert_allclose(b.to_numpy()[::2], np.sin(values[::2].astype(np.float64)), atol=2e-2)  # `fma` rounds twice here
+    np.testing.assert_allclose(b.to_numpy()[1::2], np.sin(values[1::2].astype(np.float64)), atol=1e-5)
+    assert factors(sines) == [4]
+
+
 def test_histogram() -> None:
     """Several iterations at a time update a copy in shared memory."""
     n = 50_021

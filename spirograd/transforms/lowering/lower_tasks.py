@@ -204,12 +204,25 @@ class _LowerTasks(Rewriter):
                 if op in addresses and (n or leader is not op):
                     env[op] = _plus(b, envs[0][leader], distance + n)
                     continue
+                if op.regions:
+                    env[op] = self._cloned(op, env)
+                    continue
                 args = tuple([env.get(a) or self.value(a) for a in op.args])
                 env[op] = b.append(Op(op.code, op.type, args, op.attr, (), op.loc, op.primal))
         merged, *others = [[env.get(v) or self.value(v) for v in body.results] for env in envs]
         for other in others:
             merged = [b.emit(ops.COMBINE[r.kind], x, y, attr="reassoc") for r, x, y in zip(reductions, merged, other)]
         return merged
+
+    def _cloned(self, op: Op, env: Mapping[Op, Op]) -> Op:
+        """A copy of ``op`` and its regions, with the values of ``env`` as operands."""
+        outer = self.env
+        self.env = {**outer, **env}
+        self.cloning += 1
+        new = self.copy(op)
+        self.cloning -= 1
+        self.env = outer
+        return new
 
     def _strided(self, first: Op, stride: Op, count: Op, initial: Sequence[Op], each: _Body) -> list[Op]:
         """A loop over every ``stride``-th number from ``first`` on, below ``count``."""
