@@ -57,6 +57,7 @@ from spirograd.transforms.simplification.simplify import simplify, simplify_lowe
 from spirograd.transforms.tasks.demote_atomics import demote_atomics
 from spirograd.transforms.tasks.offload import offload
 from spirograd.transforms.tasks.place_tapes import place_tapes
+from spirograd.transforms.tasks.private_copies import private_copies
 from spirograd.transforms.tasks.reductions import reductions
 
 Pass = Callable[[Kernel, PassContext], Kernel]
@@ -100,6 +101,7 @@ def compile_kernel(
         kernel = run.apply(check_loops, kernel, "kernel")
         kernel = run.apply(dce, kernel, "kernel")
         kernel = run.apply(place_tapes, kernel, "kernel")
+        kernel = run.apply(private_copies, kernel, "kernel")
         run.record("offload.ir", kernel)
         artifact = run.describe(kernel, key)
         kernel = run.apply(layout, kernel, "lowering")
@@ -240,7 +242,7 @@ def _task_infos(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> 
             infos.append(TaskInfo(op.attr.name, "serial", op.attr.name, 0, places=op.attr.places))
             continue
         begin, end = (size_of(value) for value in op.regions[0].results[:2])
-        most = _REDUCTION_GROUPS if op.attr.reductions else 0
+        most = op.attr.max_groups or (_REDUCTION_GROUPS if op.attr.reductions else 0)
         size = group_size(op, caps, options)
         loops = any(inner.code in (ops.for_, ops.while_) for inner in op.regions[1].walk())
         infos.append(TaskInfo(op.attr.name, "range_for", op.attr.name, 0, begin, end, size, most, loops))

@@ -29,9 +29,9 @@ class _Demote(Rewriter):
 
     def _task(self, op: Op) -> Op:
         body = op.regions[-2] if op.attr.kind == "range_for" else op.regions[0]
-        atomics = [x for x in body.walk() if x.code is ops.atomic]
-        if not atomics:
+        if ops.atomic not in body.codes:
             return self.b.append(op)
+        atomics = [x for x in body.walk() if x.code is ops.atomic]
         self.private = set(atomics) if op.attr.kind == "serial" else _private(op.regions[0], body, atomics)
         return self.copy(op) if self.private else self.b.append(op)
 
@@ -52,11 +52,13 @@ def _private(bounds: Region, body: Region, atomics: list[Op]) -> set[Op]:
     natural = begin.code is ops.const and begin.attr >= 0
     writes = [x for x in body.walk() if x.code.effect in ("write", "atomic") and ref_of(x) is not None]
     invariant = _invariant(body)
+    rivals_of: dict[Ref, list[Op]] = {}
     out = set()
     for op in atomics:
-        ref = ref_of(op)
-        assert ref is not None
-        rivals = [w for w in writes if may_alias(ref, _ref(w))]
+        ref = _ref(op)
+        rivals = rivals_of.get(ref)
+        if rivals is None:
+            rivals = rivals_of[ref] = [w for w in writes if may_alias(ref, _ref(w))]
         if all(_ref(w) == ref and determines(_common(op, w), index, invariant, natural) for w in rivals):
             out.add(op)
     return out
