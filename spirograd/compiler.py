@@ -27,10 +27,11 @@ from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.loc import Loc
 from spirograd.base.options import CompileOptions
 from spirograd.base.python_limits import deep_recursion, gc_paused
+from spirograd.base.sizes.nodes import IfLess, Size, walk
 from spirograd.base.targets import TARGETS, Generator
 from spirograd.ir import ops
 from spirograd.ir.interp import OnOp, compile_for_run
-from spirograd.ir.nodes import Kernel
+from spirograd.ir.nodes import Kernel, Op
 from spirograd.ir.spec import verify
 from spirograd.ir.text import to_text, to_text_with_locs
 from spirograd.transforms.checks.check_bounds import check_bounds
@@ -241,12 +242,20 @@ def _task_infos(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> 
         if op.attr.kind == "serial":
             infos.append(TaskInfo(op.attr.name, "serial", op.attr.name, 0, places=op.attr.places))
             continue
-        begin, end = (size_of(value) for value in op.regions[0].results[:2])
+        begin, end = (_host_size(value, caps) for value in op.regions[0].results[:2])
         most = op.attr.max_groups or (_REDUCTION_GROUPS if op.attr.reductions else 0)
         size = group_size(op, caps, options)
         loops = any(inner.code in (ops.for_, ops.while_) for inner in op.regions[1].walk())
         infos.append(TaskInfo(op.attr.name, "range_for", op.attr.name, 0, begin, end, size, most, loops))
     return tuple(infos)
+
+
+def _host_size(bound: Op, caps: Capabilities) -> Size | None:
+    """``bound`` as what the host computes before each launch. It takes microseconds to make choices, as of the sign of a step: that pays
+    where it sizes a dispatch, and is left to the task elsewhere."""
+    size = size_of(bound)
+    choices = size is not None and any(isinstance(part, IfLess) for part in walk(size))
+    return None if choices and not caps.target.invocations else size
 
 
 def _by_task(kernel: Kernel, artifact: CompiledKernel) -> list[TaskInfo]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from unit.llvm.gpu_programs import ARRAYS, TREES, doubled, kernel_of, loop, translated
 
-from spirograd.base.dtypes import DType, f16, f32, f64, i32, i64, u8, u32, u64
+from spirograd.base.dtypes import VOID, DType, f16, f32, f64, i32, i64, u8, u32, u64
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BufferRef, Op, PrivateCopy, SharedRef
