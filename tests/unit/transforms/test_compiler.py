@@ -61,6 +61,16 @@ def test_an_artifact() -> None:
     assert gc.isenabled()
 
 
+
+@pytest.mark.parametrize("target", ["cpu", "vulkan"])
+def test_a_kernel_is_verified_again_only_after_a_pass_that_changed_it(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Kernel, str]] = []
+    monkeypatch.setattr("spirograd.compiler.verify", lambda kernel, level: seen.append((kernel, level)))
+    compile_kernel(total("add", f32), Capabilities(target, **FULL), CompileOptions(verify=True))
+    assert {level for _, level in seen} == {"kernel", "lowering", "device"}
+    assert all(one != other for one, other in zip(seen, seen[1:]))
+
+
 def test_the_argument_block() -> None:
     """Addresses, then 64-bit scalars, then the rest; small scalars widened; nothing that is not used."""
     b = Builder()
