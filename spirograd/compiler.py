@@ -56,6 +56,8 @@ from spirograd.transforms.simplification.inline_calls import inline_checked
 from spirograd.transforms.simplification.reassociate import reassociate
 from spirograd.transforms.simplification.simplify import simplify, simplify_lowered
 from spirograd.transforms.tasks.demote_atomics import demote_atomics
+from spirograd.transforms.tasks.forward_memory import forward_memory
+from spirograd.transforms.tasks.fuse import Decision, fuse_loops
 from spirograd.transforms.tasks.offload import offload
 from spirograd.transforms.tasks.place_tapes import place_tapes
 from spirograd.transforms.tasks.private_copies import private_copies
@@ -95,8 +97,10 @@ def compile_kernel(
         if caps.target.generator is Generator.INTERPRETER:
             return _interpreted(kernel, key, run, on_op)
         kernel = run.apply(simplify, kernel, "kernel")
+        kernel, run.decisions = fuse_loops(kernel, run.ctx)
         kernel = run.apply(offload, kernel, "kernel")
         kernel = run.apply(demote_atomics, kernel, "kernel")
+        kernel = run.apply(forward_memory, kernel, "kernel")
         kernel = run.apply(reductions, kernel, "kernel")
         kernel = run.apply(reassociate, kernel, "kernel")
         kernel = run.apply(check_loops, kernel, "kernel")
@@ -104,6 +108,7 @@ def compile_kernel(
         kernel = run.apply(place_tapes, kernel, "kernel")
         kernel = run.apply(private_copies, kernel, "kernel")
         run.record("offload.ir", kernel)
+        run.record_tasks(kernel)
         artifact = run.describe(kernel, key)
         kernel = run.apply(layout, kernel, "lowering")
         kernel = run.apply(diagnostics, kernel, "lowering")
@@ -128,6 +133,7 @@ class _Pipeline:
         self.stage_locs: dict[str, tuple[Loc | None, ...]] = {}
         self.space_limits: tuple[SpaceLimit, ...] = ()
         self.level = "kernel"  # of the last kernel that was verified
+        self.decisions: tuple[Decision, ...] = ()
 
     def apply(self, transform: Pass, kernel: Kernel, level: str) -> Kernel:
         """Run a pass; ``level`` is that of its result."""
@@ -144,6 +150,12 @@ class _Pipeline:
     def record(self, name: str, kernel: Kernel) -> None:
         if self.ctx.options.keep_stages:
             self.stages[name], self.stage_locs[name] = to_text_with_locs(kernel)
+
+    def record_tasks(self, kernel: Kernel) -> None:
+        """The tasks in words, and which loops were fused."""
+        if self.ctx.options.keep_stages:
+            tasks = [f"task {op.attr.name}: {op.attr.kind}, {op.loc}" for op in kernel.body.ops[:-1]]
+            self.stages["tasks.txt"] = "".join(f"{line}\n" for line in (*tasks, *self.decisions))
 
     def describe(self, kernel: Kernel, key: str) -> CompiledKernel:
         """The artifact without binaries, from the last IR of kernel level. Fixes the argument block and the numbers of the sites."""

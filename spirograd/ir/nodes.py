@@ -254,6 +254,7 @@ class LoopAttr:
     parallel: bool = False
     name: str = ""
     group_size: int = 0  # 0: the device's default
+    alone: bool = False  # it stays a task of its own
 
 
 @dataclass(frozen=True, slots=True)
