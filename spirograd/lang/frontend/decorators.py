@@ -29,9 +29,11 @@ def check_options(what: str, given: Iterable[str], known: Sequence[str]) -> None
 
 
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Decorator: make a `Kernel` of a function. ``fuse=False``: each of its outermost parallel loops stays a dispatch of its own; so each
-    does with ``graph=True``. Options of the Taichi family that only make its launches faster (``fastcache``, ``pure``) are accepted, without
-    effect; ``checkpoints=True`` causes a warning.
+    """Decorator: make a `Kernel` of a function.
+
+    ``fuse=False``: each of its outermost parallel loops stays a dispatch of its own; so each does with ``graph=True``. Options of the
+    Taichi family that only make its launches faster (``fastcache``, ``pure``) are accepted, without effect; ``checkpoints=True`` causes a
+    warning.
 
     Raises SpirogradRuntimeTypeError for other options.
     """
