@@ -30,6 +30,7 @@ class Config:
     debug: bool = False
     check_out_of_bound: bool = False
     fast_math: bool = True
+    fuse_tasks: bool = True
     offline_cache: bool = True
     offline_cache_file_path: str = field(default_factory=lambda: str(default_folder()))
     offline_cache_max_size_of_files: int = 256 << 20

@@ -57,6 +57,8 @@ class Session:
         )
         self.compile_options = CompileOptions(
             fast_math=config.fast_math,
+            fuse_tasks=config.fuse_tasks and knobs.flag("QD_AGGRESSIVE_KERNEL_FUSION"),
+            fuse_through_memory=knobs.flag("SG_FUSE_TASKS_RAW") and knobs.flag("QD_AGGRESSIVE_KERNEL_FUSION_RAW"),
             check_bounds=config.check_out_of_bound or config.debug,
             check_overflow=config.debug,
             locate_nan=config.debug,
@@ -86,7 +88,8 @@ class Session:
 
     def _compile(self, kernel: nodes.Kernel, options: CompileOptions) -> CompiledKernel:
         dump = knobs.get("SG_DUMP")
-        shown = bool(dump or self.cfg.print_ir or listeners)
+        telling = knobs.flag("SG_FUSE_TASKS_DIAG") or knobs.flag("QD_AGGRESSIVE_KERNEL_FUSION_DIAG")
+        shown = bool(dump or self.cfg.print_ir or telling or listeners)
         if shown or self.cache is None or self.arch == "interpreter":
             compiled = compile_kernel(kernel, self.device.caps, replace(options, keep_stages=shown))
             for listener in listeners:
@@ -95,6 +98,8 @@ class Session:
                 write_stages(compiled, Path(dump))
             if self.cfg.print_ir:
                 print(compiled.stages["kernel.ir"])
+            if telling:
+                print(f"kernel {kernel.name}\n{compiled.stages.get('tasks.txt', '')}", file=sys.stderr, end="")
             self.compiled += 1
             return compiled
         key = kernel_key(kernel, self.device.caps, options)

@@ -21,13 +21,17 @@ from spirograd.lang import context
 from spirograd.runtime import loader
 from validation.tools import llvm_program
 
+# Tests of `amdgpu` then run on the emulator of validation/rdna3.
+EMULATOR = "SG_TEST_EMULATOR"
+if os.environ.get(EMULATOR):
+    loader.DEVICES["amdgpu"] = "validation.rdna3.device"
 # Tests run on these where there is a device, and are not even counted elsewhere: thousands would be skipped for what few machines have.
 RARE = ("cuda", "amdgpu")
 _FOUND = [name for name in RARE if loader.available(name) is None or name in os.environ.get("SG_TEST_REQUIRE", "")]
 ARCHS = ("interpreter", "cpu", "vulkan", "wgpu", *_FOUND)
 PREFIX = "missing "
 _PROGRAMS = ("spirv-val", "spirv-as", "spirv-dis", "spirv-cross", "chromium", "g++", "cc")
-_PACKAGES = ("torch", "matplotlib", "rich", "pyright")
+_PACKAGES = ("tinygrad", "torch", "matplotlib", "rich", "pyright")
 
 
 def _validation_layer() -> str | None:
@@ -47,6 +51,10 @@ def _program(name: str) -> Callable[[], str | None]:
     return lambda: None if shutil.which(name) else f"no program {name} on the path"
 
 
+def _program_of_llvm(name: str) -> Callable[[], str | None]:
+    return lambda: None if llvm_program(name) else f"no {name} of LLVM 19 or newer on the path"
+
+
 def _package(name: str) -> Callable[[], str | None]:
     return lambda: None if importlib.util.find_spec(name) else f"no Python package {name}"
 
@@ -60,7 +68,7 @@ CHECKS: dict[str, Callable[[], str | None]] = {
     **{name: _program(name) for name in _PROGRAMS},
     **{name: _package(name) for name in _PACKAGES},
     "validation": _validation_layer,
-    "ld.lld": lambda: None if llvm_program("ld.lld") else "no ld.lld of LLVM 19 or newer on the path",
+    **{name: _program_of_llvm(name) for name in ("ld.lld", "llvm-mc", "llvm-objdump")},
 }
 
 

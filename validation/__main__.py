@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import spirograd as sg
+from validation import rdna3
 from validation.case import Case, load
 from validation.collecting import kernels_of
 from validation.compiling import compile_case
@@ -20,6 +21,11 @@ from validation.profiles import PROFILES
 from validation.running import run_cases
 from validation.tools import LIMITS
 
+_ARCH = (
+    "run on these back ends; by default on all that work here. rdna3 is an emulator of AMD's RDNA3, which runs the machine code of target "
+    "amdgpu for gfx1100; it needs `pip install tinygrad`"
+)
+
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
@@ -27,7 +33,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--only", action="append", metavar="PATTERN", help="cases whose name fits, like 'atomic_*' (may be repeated)")
     parser.add_argument("--profiles", nargs="*", choices=list(PROFILES), default=list(PROFILES), help="compile for these (none: for none)")
-    parser.add_argument("--arch", nargs="*", help="run on these back ends; by default on all that work here")
+    parser.add_argument("--arch", nargs="*", help=_ARCH)
     parser.add_argument("--no-run", action="store_true", help="only compile and check")
     parser.add_argument("--jobs", type=int, default=2, help="how many things to do at a time (default 2)")
     parser.add_argument("--out", type=Path, default=Path("out/validation"), help="folder of matrix.md, matrix.html and what failed")
@@ -48,6 +54,13 @@ def _progress(total: int) -> Iterator[Callable[[], None]]:
         yield lambda: progress.advance(task)
 
 
+def _back_ends() -> list[str]:
+    """Those that work here, and the emulator."""
+    names = ("interpreter", "cpu", "cuda", "amdgpu", "vulkan", "wgpu", "metal")
+    emulator = [] if rdna3.missing() else [rdna3.NAME]
+    return [*[arch for arch in names if arch in sg.available_archs()], *emulator]
+
+
 def main() -> int:
     options = _options()
     cases = [c for c in load() if not options.only or any(fnmatch.fnmatch(c.name, pattern) for pattern in options.only)]
@@ -56,7 +69,7 @@ def main() -> int:
     if options.list:
         print("\n".join(f"{c.name}  {c.place}" for c in cases))
         return 0
-    present = [arch for arch in ("interpreter", "cpu", "cuda", "amdgpu", "vulkan", "wgpu", "metal") if arch in sg.available_archs()]
+    present = _back_ends()
     archs = [] if options.no_run else options.arch or present
     unknown = [arch for arch in archs if arch not in present]
     if unknown:

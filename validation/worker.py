@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -9,6 +10,7 @@ import traceback
 
 import spirograd as sg
 from spirograd.base.errors import SpirogradUnsupportedError
+from validation import rdna3
 from validation.case import NEEDS, Case, load
 
 
@@ -34,10 +36,11 @@ def run(arch: str, case: Case) -> dict[str, object]:
 def main() -> None:
     arch, *names = sys.argv[1:]
     cases = {case.name: case for case in load()}
-    for name in names:
-        print(json.dumps({"begin": name}), flush=True)
-        print(json.dumps(run(arch, cases[name])), flush=True)
-    sg.reset()
+    with rdna3.emulated() if arch == rdna3.NAME else contextlib.nullcontext():
+        for name in names:
+            print(json.dumps({"begin": name}), flush=True)
+            print(json.dumps(run("amdgpu" if arch == rdna3.NAME else arch, cases[name])), flush=True)
+        sg.reset()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from contextlib import closing
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -198,11 +199,11 @@ def compile_code_object(text: str, caps: Capabilities, options: CompileOptions) 
     Raises SpirogradRuntimeError with LLVM's message if the text is no valid module: a defect of the emitter.
     """
     machine = _target_machine(caps.cpu_name)
-    module = parse(text, machine)
-    if options.optimize:
-        optimise(module, machine, max(options.opt_level, 1), vectorise=False, slp=False)
-    if not options.keep_stages:
-        return MachineCode(link_code_object(machine.emit_object(module)))
-    # Emitting changes the module, so the text comes from a clone.
-    binary = link_code_object(machine.emit_object(module.clone()))
-    return MachineCode(binary, str(module), machine.emit_assembly(module.clone()))
+    with closing(parse(text, machine)) as module:
+        if options.optimize:
+            optimise(module, machine, max(options.opt_level, 1), vectorise=False, slp=False)
+        if not options.keep_stages:
+            return MachineCode(link_code_object(machine.emit_object(module)))
+        # Emitting changes the module, so the text comes from a clone.
+        binary = link_code_object(machine.emit_object(module.clone()))
+        return MachineCode(binary, str(module), machine.emit_assembly(module.clone()))

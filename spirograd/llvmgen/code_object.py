@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import NamedTuple
 
 from spirograd.base.errors import SpirogradRuntimeError
@@ -229,11 +230,10 @@ def _file(source: ObjectFile, segments: Sequence[Sequence[Section]], sections: S
 
 def _segment_headers(segments: Sequence[Sequence[Section]]) -> list[bytes]:
     """What is mapped, and where loaders find the dynamic table and the note."""
-    nbytes = _SEGMENT.size * (len([s for s in segments if s]) + 3)
+    mapped = [row for row in zip(count(), segments, (0, _EXECUTABLE, _WRITABLE)) if row[1]]  # a kernel without tasks has no code
+    nbytes = _SEGMENT.size * (len(mapped) + 3)
     headers = [_SEGMENT.pack(_TABLE, _READABLE, _HEADER.size, _HEADER.size, _HEADER.size, nbytes, nbytes, 8)]
-    for number, (segment, access) in enumerate(zip(segments, (0, _EXECUTABLE, _WRITABLE))):
-        if not segment:  # a kernel without tasks has no code
-            continue
+    for number, segment, access in mapped:
         start, last = segment[0].offset if number else 0, segment[-1]
         size = last.offset + len(last.data) - start
         address = start + _PAGE * number

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from contextlib import closing
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -110,8 +111,10 @@ def capabilities(architecture: str) -> Capabilities:
         storage8=True,
         storage16=True,
         atomic_int64=True,
+        atomic_f16_add=True,
         atomic_f32_add=True,
         atomic_f64_add=True,
+        shared_f32_add=True,
         buffer_address=True,
         subgroup_size=_WARP,
         subgroup_shuffle=True,
@@ -130,10 +133,10 @@ def compile_ptx(text: str, caps: Capabilities, options: CompileOptions) -> Machi
     Raises SpirogradRuntimeError with LLVM's message if the text is no valid module: a defect of the emitter.
     """
     machine = _target_machine(caps.cpu_name)
-    module = parse(text, machine)
-    if options.optimize:
-        optimise(module, machine, max(options.opt_level, 1), vectorise=False, slp=False)
-    if not options.keep_stages:
-        return MachineCode(machine.emit_assembly(module).encode())
-    ptx = machine.emit_assembly(module.clone())
-    return MachineCode(ptx.encode(), str(module), ptx)
+    with closing(parse(text, machine)) as module:
+        if options.optimize:
+            optimise(module, machine, max(options.opt_level, 1), vectorise=False, slp=False)
+        if not options.keep_stages:
+            return MachineCode(machine.emit_assembly(module).encode())
+        ptx = machine.emit_assembly(module.clone())
+        return MachineCode(ptx.encode(), str(module), ptx)

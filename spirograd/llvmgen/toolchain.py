@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,17 +137,21 @@ def compile_module(text: str, caps: Capabilities, options: CompileOptions, need:
     if need <= 1 and "+avx2" in features:
         features += _NO_GATHER
     machine = _target_machine(caps.cpu_name, features, min(allowed, max(need, 1)))
-    module = parse(text, machine)
-    if need > 0:
-        optimise(module, machine, level, vectorise=level > 1, slp=level > 1 and _instructions(text) < SLP_LIMIT)
-    if not options.keep_stages:
-        return MachineCode(machine.emit_object(module))
-    # Emitting changes the module, so the text comes from a clone.
-    return MachineCode(machine.emit_object(module.clone()), str(module), machine.emit_assembly(module.clone()))
+    with closing(parse(text, machine)) as module:
+        if need > 0:
+            optimise(module, machine, level, vectorise=level > 1, slp=level > 1 and _instructions(text) < SLP_LIMIT)
+        if not options.keep_stages:
+            return MachineCode(machine.emit_object(module))
+        # Emitting changes the module, so the text comes from a clone.
+        return MachineCode(machine.emit_object(module.clone()), str(module), machine.emit_assembly(module.clone()))
 
 
 def parse(text: str, machine: Any) -> Any:
-    """The module with this text, for ``machine``. Raises SpirogradRuntimeError with LLVM's message if it is none."""
+    """The module with this text, for ``machine``. Raises SpirogradRuntimeError with LLVM's message if it is none.
+
+    The caller closes it. An exception may keep it alive until the garbage collector comes, which frees a module and its context in any
+    order: the process ends if that is the wrong one.
+    """
     try:
         module = llvm.parse_assembly(text, llvm.create_context())
     except RuntimeError as error:

@@ -8,6 +8,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradSyntaxError
@@ -48,9 +49,10 @@ class Kernel(Staged, NearNames):
 
     __sg_is_kernel__ = True
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], fuse: bool = True) -> None:
         functools.update_wrapper(self, function)
         self.function = function
+        self._fuse = fuse
         self._text = text_of(function)
         self._lock = threading.RLock()
         self._session: Any = None
@@ -190,12 +192,22 @@ class Kernel(Staged, NearNames):
         """The kernel as IR, for arguments like ``args``."""
         assert self._signature is not None
         where = source.of(self.function, self._text, "kernel")
-        traced = trace_kernel(where, self._parameters, self._signature.return_annotation, args, session.language)
+        language = session.language if self._fuse else replace(session.language, fuse=False)
+        traced = trace_kernel(where, self._parameters, self._signature.return_annotation, args, language)
         for about, text in traced.warnings.items():
             if about not in session.warned:
                 session.warned.add(about)
                 logger.warning(text)
         return traced
+
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """Describe what a launch runs: each task with its line, and for neighbouring parallel loops whether they were fused, or why not.
+
+        Without arguments of what was compiled last, otherwise of a launch with these arguments.
+        """
+        if self._last is None or args or kwargs:
+            self.specialized(args, kwargs)
+        return str(self.stages().get("tasks.txt", "The interpreter runs the kernel as it is written, as one task.\n"))
 
     def step(self, on_op: Callable[[Any, Any], None], *args: Any, **kwargs: Any) -> Any:
         """Run on ``arch=sg.interpreter`` and call ``on_op(op, values)`` after each operation: ``op.code``, ``op.loc``, ``values[op]``.

@@ -5,12 +5,15 @@ from __future__ import annotations
 import struct
 import subprocess
 from pathlib import Path
+from unittest import mock
 
 import llvmlite.binding as llvm
 import pytest
 from needs import need
 
 from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.options import CompileOptions
+from spirograd.llvmgen.amdgpu import capabilities, compile_code_object
 from spirograd.llvmgen.code_object import ObjectFile, Section, link_code_object
 from spirograd.llvmgen.toolchain import parse
 from validation.code_objects import CodeObject
@@ -99,3 +102,21 @@ def test_what_cannot_be_linked_is_refused() -> None:
     machine = llvm.Target.from_default_triple().create_target_machine()
     with pytest.raises(SpirogradRuntimeError, match="no object file for AMD"):
         link_code_object(machine.emit_object(parse("define void @f() {\n  ret void\n}\n", machine)))
+
+
+def test_no_kernels() -> None:
+    """A kernel that has nothing to do has no code: its object has no segment for that."""
+    linked = ObjectFile.read(link_code_object(object_file("", "gfx1100")))
+    assert ".text" not in {section.name for section in linked.sections}
+
+
+def test_a_failure_leaves_no_module_behind() -> None:
+    """An exception keeps frames alive; the garbage collector might free the module there after its context, which ends the process."""
+    closed = []
+    close = llvm.ModuleRef.close
+    with (
+        mock.patch.object(llvm.ModuleRef, "close", lambda module: (closed.append(module), close(module))),
+        pytest.raises(SpirogradRuntimeError, match="elsewhere"),
+    ):
+        compile_code_object(CALL, capabilities("gfx1100"), CompileOptions())
+    assert closed
