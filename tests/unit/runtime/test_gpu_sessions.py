@@ -152,3 +152,37 @@ def test_arrays_on_a_device_need_that_back_end(standin, open_gpu):
     with pytest.raises(sg.SpirogradRuntimeError, match=r"(?s)in memory that this back end does not use in place.*sg\.cuda"):
         one(a)
     sg.reset()
+
+
+def test_the_blocks_of_all_kinds_of_kernels_fit(session):
+    """The stand-in compares the bytes of arguments with what the code declares: PTX its parameter, a code object its kernel descriptor."""
+    x, loss = sg.field(sg.f32, shape=64, needs_grad=True), sg.field(sg.f32, shape=(), needs_grad=True)
+    n = sg.field(sg.i32, shape=())
+    a = sg.ndarray(sg.f64, shape=(4, 5))
+
+    @sg.kernel
+    def scalars(a: sg.i8, b: sg.u16, c: sg.i64, d: sg.f16, e: sg.f64, f: sg.u1) -> sg.f64:
+        return e + a + b + c + sg.cast(d, sg.f64) + f
+
+    @sg.kernel
+    def reports(a: sg.types.ndarray(sg.f64, 2), k: sg.i32):
+        for i in range(k):
+            assert i < 1000
+            a[i % 4, 0] += sg.random()
+            print(i)
+
+    @sg.kernel
+    def steps():
+        for i in x:
+            v = x[i]
+            for j in range(n[None] + i):
+                v = sg.sin(v) * 1.5
+            loss[None] += v
+
+    assert scalars(-3, 7, 1 << 40, 0.5, 2.5, True) == 0.0
+    reports(a, 7)
+    with sg.ad.Tape(loss):
+        steps()
+    sg.sync()
+    sizes = {launch.size for launch in session.launches}
+    assert len(session.launches) > 4 and len(sizes) > 2 and all(size % 4 == 0 for size in sizes)
