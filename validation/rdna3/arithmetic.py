@@ -19,6 +19,7 @@ DTYPES = {
     ("i", 8): np.int8, ("i", 16): np.int16, ("i", 32): np.int32, ("i", 64): np.int64,
 }  # fmt: skip
 UNSIGNED: dict[int, Any] = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+_SMALL = 2.0**-125  # below that, numbers of f32 have fewer bits
 # Bits of the mantissa, and the bias of the exponent.
 _FORMAT = {2: (10, 15), 4: (23, 127), 8: (52, 1023)}
 
@@ -108,8 +109,13 @@ def scaled_fma(a: float, b: float, c: float, power: float = 0, t: Any = np.float
 def fma(a: Array, b: Array, c: Array) -> Array:
     """a * b + c, rounded once."""
     if a.dtype != np.float64:  # the product is exact in f64
-        product = a.astype(np.float64) * b.astype(np.float64)
-        return _add_to_odd(*np.broadcast_arrays(product, c.astype(np.float64))).astype(a.dtype)
+        product, addend = a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64)
+        if a.dtype == np.float32:
+            near = product + addend
+            middle = near.view(np.int64) & 0x1FFFFFFF == 0x10000000  # between two numbers of f32: the second rounding could go wrong
+            if not (middle | (np.abs(near) < _SMALL)).any():
+                return near.astype(np.float32)
+        return _add_to_odd(product, addend).astype(a.dtype)
     a, b, c = (np.ascontiguousarray(x) for x in np.broadcast_arrays(a, b, c))
     product = a * b
     high, low = _product(a, b, product)

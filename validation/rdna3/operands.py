@@ -13,7 +13,7 @@ import numpy as np
 
 from validation.rdna3.arithmetic import UNSIGNED, Array
 from validation.rdna3.decode import LITERAL
-from validation.rdna3.waves import EXEC, LANES, NULL, Waves, pack
+from validation.rdna3.waves import EXEC, LANES, NULL, Waves, pack, unpack
 
 Reader = Callable[[Waves], Array]
 Writer = Callable[[Waves, Array], None]
@@ -95,8 +95,6 @@ def vector_register(register: int, bits: int, high: bool = False) -> Reader:
 
 def lane_mask(code: int) -> Reader:
     """A truth value for each lane, from a scalar register or a constant."""
-    from validation.rdna3.waves import unpack
-
     if code == EXEC:
         return lambda w: w.lanes
     read = scalar(code, 32)
