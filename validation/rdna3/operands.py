@@ -119,13 +119,12 @@ def write_scalar(code: int, bits: int) -> Writer:
     return write
 
 
-def write_mask(code: int) -> Writer:
-    """Bits for the active lanes, 0 for the others."""
+def write_mask(code: int, lanes: Reader | None = None) -> Writer:
+    """Bits for the active lanes, or of those among them that are ``lanes``; 0 for the others."""
     store = write_scalar(code, 32)
 
     def write(w: Waves, value: Array) -> None:
-        lanes = w.lanes & value if not w.all_active else np.broadcast_to(value, (len(w), LANES))
-        store(w, pack(lanes))
+        store(w, pack((w.lanes if lanes is None else lanes(w)) & value))
 
     return write
 
