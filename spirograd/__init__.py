@@ -142,6 +142,7 @@ from spirograd.lang.ops import (
     trunc,
     zero,
 )  # fmt: skip
+from spirograd.lang.streams import Stream
 from spirograd.lang.struct import Struct
 
 if TYPE_CHECKING:  # to a type checker, a number of the kernel language is one of Python
@@ -214,6 +215,7 @@ __all__ = [
     "SpirogradTypeError",
     "SpirogradUnsupportedError",
     "SpirogradValueError",
+    "Stream",
     "Struct",
     "StructField",
     "Template",

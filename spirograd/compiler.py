@@ -27,10 +27,11 @@ from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.loc import Loc
 from spirograd.base.options import CompileOptions
 from spirograd.base.python_limits import deep_recursion, gc_paused
+from spirograd.base.sizes.nodes import IfLess, Size, walk
 from spirograd.base.targets import TARGETS, Generator
 from spirograd.ir import ops
 from spirograd.ir.interp import OnOp, compile_for_run
-from spirograd.ir.nodes import Kernel
+from spirograd.ir.nodes import Kernel, Op
 from spirograd.ir.spec import verify
 from spirograd.ir.text import to_text, to_text_with_locs
 from spirograd.transforms.checks.check_bounds import check_bounds
@@ -55,8 +56,11 @@ from spirograd.transforms.simplification.inline_calls import inline_checked
 from spirograd.transforms.simplification.reassociate import reassociate
 from spirograd.transforms.simplification.simplify import simplify, simplify_lowered
 from spirograd.transforms.tasks.demote_atomics import demote_atomics
+from spirograd.transforms.tasks.forward_memory import forward_memory
+from spirograd.transforms.tasks.fuse import Decision, fuse_loops
 from spirograd.transforms.tasks.offload import offload
 from spirograd.transforms.tasks.place_tapes import place_tapes
+from spirograd.transforms.tasks.private_copies import private_copies
 from spirograd.transforms.tasks.reductions import reductions
 
 Pass = Callable[[Kernel, PassContext], Kernel]
@@ -93,14 +97,18 @@ def compile_kernel(
         if caps.target.generator is Generator.INTERPRETER:
             return _interpreted(kernel, key, run, on_op)
         kernel = run.apply(simplify, kernel, "kernel")
+        kernel, run.decisions = fuse_loops(kernel, run.ctx)
         kernel = run.apply(offload, kernel, "kernel")
         kernel = run.apply(demote_atomics, kernel, "kernel")
+        kernel = run.apply(forward_memory, kernel, "kernel")
         kernel = run.apply(reductions, kernel, "kernel")
         kernel = run.apply(reassociate, kernel, "kernel")
         kernel = run.apply(check_loops, kernel, "kernel")
         kernel = run.apply(dce, kernel, "kernel")
         kernel = run.apply(place_tapes, kernel, "kernel")
+        kernel = run.apply(private_copies, kernel, "kernel")
         run.record("offload.ir", kernel)
+        run.record_tasks(kernel)
         artifact = run.describe(kernel, key)
         kernel = run.apply(layout, kernel, "lowering")
         kernel = run.apply(diagnostics, kernel, "lowering")
@@ -124,21 +132,30 @@ class _Pipeline:
         self.stages: dict[str, Any] = {}
         self.stage_locs: dict[str, tuple[Loc | None, ...]] = {}
         self.space_limits: tuple[SpaceLimit, ...] = ()
+        self.level = "kernel"  # of the last kernel that was verified
+        self.decisions: tuple[Decision, ...] = ()
 
     def apply(self, transform: Pass, kernel: Kernel, level: str) -> Kernel:
         """Run a pass; ``level`` is that of its result."""
         new = transform(kernel, self.ctx)
-        if self.ctx.options.verify:
+        if self.ctx.options.verify and (new is not kernel or level != self.level):
             try:
                 verify(new, level)
             except AssertionError as error:
                 error.args = (f"after {transform.__name__}: {error}",)
                 raise
+        self.level = level
         return new
 
     def record(self, name: str, kernel: Kernel) -> None:
         if self.ctx.options.keep_stages:
             self.stages[name], self.stage_locs[name] = to_text_with_locs(kernel)
+
+    def record_tasks(self, kernel: Kernel) -> None:
+        """The tasks in words, and which loops were fused."""
+        if self.ctx.options.keep_stages:
+            tasks = [f"task {op.attr.name}: {op.attr.kind}, {op.loc}" for op in kernel.body.ops[:-1]]
+            self.stages["tasks.txt"] = "".join(f"{line}\n" for line in (*tasks, *self.decisions))
 
     def describe(self, kernel: Kernel, key: str) -> CompiledKernel:
         """The artifact without binaries, from the last IR of kernel level. Fixes the argument block and the numbers of the sites."""
@@ -239,12 +256,20 @@ def _task_infos(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> 
         if op.attr.kind == "serial":
             infos.append(TaskInfo(op.attr.name, "serial", op.attr.name, 0, places=op.attr.places))
             continue
-        begin, end = (size_of(value) for value in op.regions[0].results[:2])
-        most = _REDUCTION_GROUPS if op.attr.reductions else 0
+        begin, end = (_host_size(value, caps) for value in op.regions[0].results[:2])
+        most = op.attr.max_groups or (_REDUCTION_GROUPS if op.attr.reductions else 0)
         size = group_size(op, caps, options)
         loops = any(inner.code in (ops.for_, ops.while_) for inner in op.regions[1].walk())
         infos.append(TaskInfo(op.attr.name, "range_for", op.attr.name, 0, begin, end, size, most, loops))
     return tuple(infos)
+
+
+def _host_size(bound: Op, caps: Capabilities) -> Size | None:
+    """``bound`` as what the host computes before each launch. It takes microseconds to make choices, as of the sign of a step: that pays
+    where it sizes a dispatch, and is left to the task elsewhere."""
+    size = size_of(bound)
+    choices = size is not None and any(isinstance(part, IfLess) for part in walk(size))
+    return None if choices and not caps.target.invocations else size
 
 
 def _by_task(kernel: Kernel, artifact: CompiledKernel) -> list[TaskInfo]:

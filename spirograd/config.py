@@ -24,11 +24,13 @@ class Config:
     """The options in force, as ``sg.cfg``. Each can be overridden by an environment variable ``SG_<NAME>``."""
 
     arch: str = "cpu"
+    device: str = ""
     default_fp: DType = f32
     default_ip: DType = i32
     debug: bool = False
     check_out_of_bound: bool = False
     fast_math: bool = True
+    fuse_tasks: bool = True
     offline_cache: bool = True
     offline_cache_file_path: str = field(default_factory=lambda: str(default_folder()))
     offline_cache_max_size_of_files: int = 256 << 20

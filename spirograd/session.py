@@ -42,7 +42,9 @@ class Session:
         self.cfg = config
         self.arch = config.arch
         limit = int(config.device_memory_GB * 2**30) if config.device_memory_GB else None
-        self.device = open_device(config.arch, debug=config.debug, max_threads=config.cpu_max_num_threads, device_memory_bytes=limit)
+        self.device = open_device(
+            config.arch, config.device, debug=config.debug, max_threads=config.cpu_max_num_threads, device_memory_bytes=limit
+        )
         # What only some devices do; asked once, for such a question takes microseconds.
         self.assembler = self.device if isinstance(self.device, Assembler) else None
         self.sharing = self.device if isinstance(self.device, SharesMemory) else None
@@ -55,6 +57,8 @@ class Session:
         )
         self.compile_options = CompileOptions(
             fast_math=config.fast_math,
+            fuse_tasks=config.fuse_tasks and knobs.flag("QD_AGGRESSIVE_KERNEL_FUSION"),
+            fuse_through_memory=knobs.flag("SG_FUSE_TASKS_RAW") and knobs.flag("QD_AGGRESSIVE_KERNEL_FUSION_RAW"),
             check_bounds=config.check_out_of_bound or config.debug,
             check_overflow=config.debug,
             locate_nan=config.debug,
@@ -84,7 +88,8 @@ class Session:
 
     def _compile(self, kernel: nodes.Kernel, options: CompileOptions) -> CompiledKernel:
         dump = knobs.get("SG_DUMP")
-        shown = bool(dump or self.cfg.print_ir or listeners)
+        telling = knobs.flag("SG_FUSE_TASKS_DIAG") or knobs.flag("QD_AGGRESSIVE_KERNEL_FUSION_DIAG")
+        shown = bool(dump or self.cfg.print_ir or telling or listeners)
         if shown or self.cache is None or self.arch == "interpreter":
             compiled = compile_kernel(kernel, self.device.caps, replace(options, keep_stages=shown))
             for listener in listeners:
@@ -93,6 +98,8 @@ class Session:
                 write_stages(compiled, Path(dump))
             if self.cfg.print_ir:
                 print(compiled.stages["kernel.ir"])
+            if telling:
+                print(f"kernel {kernel.name}\n{compiled.stages.get('tasks.txt', '')}", file=sys.stderr, end="")
             self.compiled += 1
             return compiled
         key = kernel_key(kernel, self.device.caps, options)
@@ -117,7 +124,7 @@ class Session:
 
     def bind(self, array: Any) -> ArrayBinding:
         """The binding of an ndarray, made once."""
-        binding = array.__dict__.get("_sg_binding")
+        binding = array._sg_binding
         if binding is None or not array.is_of(self):
             allocation = array.allocation
             roles = (array.grad, array.dual, array.grad.dual if array.grad is not None else None)
@@ -292,7 +299,7 @@ def _host_array(value: Any) -> tuple[Any, Callable[[], None] | None]:
         return value, None
     if not is_torch(value):
         problem = f"an array of {type(value).__module__.partition('.')[0]} lies in memory that this back end does not use in place"
-        raise SpirogradRuntimeTypeError(render(problem, None, "use `init(arch=sg.cuda)` on its device, or pass a NumPy array"))
+        raise SpirogradRuntimeTypeError(render(problem, None, "use `sg.cuda` or `sg.amdgpu` on its device, or pass a NumPy array"))
     tensor = value.detach()
     if tensor.device.type == "cpu":
         return tensor.numpy(), None

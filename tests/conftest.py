@@ -97,6 +97,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             needs.need(name)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _younger_garbage() -> None:
+    """What is alive before a file is no garbage of its tests: `gc.collect` in them need not look at it (a fifth of a second each time)."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def arch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The name of a back end; the test runs once on each. At the end all work is waited for, and the session reset.

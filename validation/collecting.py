@@ -8,11 +8,13 @@ from typing import Any
 from unittest import mock
 
 import spirograd as sg
+from spirograd import session
 from spirograd.autodiff.derivative import Derivative
 from spirograd.autodiff.differentiate import differentiate
+from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
 from spirograd.base.options import CompileOptions
-from spirograd.dumps import Compilation, listeners
+from spirograd.compiler import compile_kernel
 from spirograd.gradients import specialized
 from spirograd.ir.nodes import Kernel
 from validation.case import Case
@@ -24,6 +26,14 @@ class Source:
     derivative with the kernels that size its tapes, which are not. They raise what differentiating does."""
 
     kernels: Callable[[Capabilities], list[Kernel]]
+    options: CompileOptions
+
+
+@dataclass(frozen=True, slots=True)
+class _Compilation:
+    """A kernel that the session compiled. A listener (`spirograd.dumps`) would get its stages as well, which take time to print."""
+
+    kernel: Kernel
     options: CompileOptions
 
 
@@ -47,9 +57,13 @@ class _Derived:
 
 def kernels_of(case: Case) -> list[Source]:
     """What a case compiles, in that order."""
-    compilations: list[Compilation] = []
+    compilations: list[_Compilation] = []
     derived: list[_Derived] = []
-    listeners.append(compilations.append)
+
+    def compiling(kernel: Kernel, caps: Capabilities, options: CompileOptions, *rest: Any) -> CompiledKernel:
+        compilations.append(_Compilation(kernel, options))
+        return compile_kernel(kernel, caps, options, *rest)
+
     try:
         # How well LLVM optimises is nothing to the kernels, and takes half of the time.
         sg.init(arch="cpu", **{"offline_cache": False, "opt_level": 0, **dict(case.options)})
@@ -60,15 +74,14 @@ def kernels_of(case: Case) -> list[Source]:
             derived.append(_Derived(kernel, mode, shadow, derivative, first))
             return derivative
 
-        with mock.patch.object(specialized, "differentiate", noting):
+        with mock.patch.object(specialized, "differentiate", noting), mock.patch.object(session, "compile_kernel", compiling):
             case.run(*case.args)
     finally:
-        listeners.remove(compilations.append)
         sg.reset()
     return _sources(compilations, derived)
 
 
-def _sources(compilations: list[Compilation], derived: list[_Derived]) -> list[Source]:
+def _sources(compilations: list[_Compilation], derived: list[_Derived]) -> list[Source]:
     """Each kernel, and each derivative where one of its kernels was compiled."""
     owners: dict[Kernel, _Derived] = {}
     for one in derived:
@@ -87,7 +100,7 @@ def _sources(compilations: list[Compilation], derived: list[_Derived]) -> list[S
     return sources
 
 
-def _plain(compilation: Compilation) -> Source:
+def _plain(compilation: _Compilation) -> Source:
     return Source(lambda caps: [compilation.kernel], compilation.options)
 
 

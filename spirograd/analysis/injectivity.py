@@ -7,8 +7,9 @@ from collections.abc import Iterable
 
 from spirograd.base.dtypes import DType
 from spirograd.ir import ops
-from spirograd.ir.nodes import Op
+from spirograd.ir.nodes import Op, Region
 
+_LEAVES = frozenset((ops.const, ops.arg, ops.shape, ops.seed))
 # (x, d) stands for x / d, truncated.
 _Quotient = tuple[Op, int]
 
@@ -21,6 +22,15 @@ def determines(indices: Iterable[Op], index: Op, invariant: set[Op], natural: bo
     Unknown means no.
     """
     return _Knowledge(index, invariant, natural).grows_from(indices)
+
+
+def invariant_values(body: Region) -> set[Op]:
+    """Values that are the same in every iteration of a loop with this body: from outside of it, or computed from nothing else."""
+    out = set(body.live_ins)
+    for op in body.walk():
+        if op.code in _LEAVES or (op.code.effect == "pure" and op.args and op.code is not ops.result and all(a in out for a in op.args)):
+            out.add(op)
+    return out
 
 
 class _Knowledge:

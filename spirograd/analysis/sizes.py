@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from spirograd.base.dtypes import DType
 from spirograd.base.sizes.limits import Scope
-from spirograd.base.sizes.nodes import Add, Arg, Binary, Extent, FloorDiv, Max, Min, Mod, Mul, Size, Sub
+from spirograd.base.sizes.nodes import Add, Arg, Binary, Extent, FloorDiv, IfLess, Max, Min, Mod, Mul, Size, Sub
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op
 from spirograd.ir.ops import OpCode
@@ -95,11 +95,13 @@ def _range_of(value: Op) -> tuple[int, int]:
 
 
 def _sub(value: Op, leaf: Leaf | None) -> Size | None:
-    """A difference; also of signed numbers, in the unsigned type that holds it: max(a, b) - b."""
+    """A difference; also of signed numbers, in the unsigned type that holds it: max(a, b) - b, or a choice of a and b for that."""
     x, y = value.args
     if x.code is ops.cast and y.code is ops.cast and isinstance(value.type, DType) and not value.type.is_signed:
         (a,), (b,) = x.args, y.args
-        if a.code is ops.max_ and b in a.args and a.type is b.type and a.type.bits == value.type.bits:  # type: ignore[union-attr]
+        one_of = b.args[1:] if b.code is ops.select else (b,)
+        same = isinstance(a.type, DType) and a.type is b.type and a.type.bits == value.type.bits
+        if a.code is ops.max_ and set(one_of) <= set(a.args) and same:
             x, y = a, b
     first, second = _size(x, leaf), _size(y, leaf)
     return None if first is None or second is None else Sub(first, second)
@@ -138,7 +140,28 @@ def _neg(value: Op, leaf: Leaf | None) -> Size | None:
     return None if a is None or not isinstance(value.type, DType) or not value.type.is_signed else Sub(0, a)
 
 
+# An order as "less": whether its operands change places, and whether it is the negation of that.
+_ORDERS = {ops.lt: (False, False), ops.gt: (True, False), ops.ge: (False, True), ops.le: (True, True)}
+
+
+def _select(value: Op, leaf: Leaf | None) -> Size | None:
+    """A choice by the order of two numbers."""
+    condition, chosen, other = value.args
+    if condition.code not in _ORDERS:
+        return None
+    a, b, x, y = (_size(operand, leaf) for operand in (*condition.args, chosen, other))
+    if a is None or b is None or x is None or y is None:
+        return None
+    exchanged, negated = _ORDERS[condition.code]
+    a, b = (b, a) if exchanged else (a, b)
+    x, y = (y, x) if negated else (x, y)
+    if a == 0 and b == x and y == Sub(0, x):  # the magnitude of x, which is never negative
+        return Max(Max(x, y), 0)
+    return Add(y, IfLess(a, b, Sub(x, y)))
+
+
 _SPECIAL: dict[OpCode, Callable[[Op, Leaf | None], Size | None]] = {
+    ops.select: _select,
     ops.cast: _cast,
     ops.sub: _sub,
     ops.not_: _not,

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
 from spirograd.base.caps import Capabilities
+from spirograd.base.dtypes import i32, i64, u32, u64
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
-from spirograd.ir.nodes import Op, Region
+from spirograd.ir.nodes import BufferRef, Op, Region, SharedRef, ref_of
 
 # One H100, 1 GiB saxpy: 1,265 GB/s in groups of 64, 2,049 of 128, 2,730 of 256, 2,581 of 1,024 (a copy: 3,000).
 _DEFAULT = 256
 # Longer bodies wait for arithmetic rather than for memory, and would take too many registers.
 _LONGEST = 48
 _MOST = 8
+# Blocks in a row, at the ends of which may be some that are not full: these take their iterations one by one.
+_WIDE = 16
 
 
 def group_size(task: Op, caps: Capabilities, options: CompileOptions) -> int:
@@ -25,22 +33,155 @@ def coarsening_factor(task: Op, size: int, caps: Capabilities) -> int:
     """The thread coarsening of a range task (lowering IR) in workgroups of ``size``: how many consecutive iterations an invocation runs at
     a time. A power of two, more than 1 where short straight-line code accesses the elements of the index: accesses of several iterations
     are merged then."""
-    bounds, body, _ = task.regions
+    bounds, body, *_ = task.regions
     # The first invocations take one each of what fills no block: a workgroup must have enough of them.
     if size < _MOST or not caps.target.access_bytes or len(bounds.results) > 2 or not _is_short(body):
         return 1
-    sizes = [op.attr.dtype.size for op in body.ops if op.code in (ops.load, ops.store) and _is_element(op.args[0], body.params[0])]
-    return max(1, min(caps.target.access_bytes // max(sizes), _MOST)) if sizes else 1
+    accesses = [op for op in body.ops if isinstance(ref_of(op), BufferRef)]
+    along = [(op, place) for op in accesses if (place := _offset(op.args[0], body.params[0])) is not None]
+    if not along or bounds.results[0].code is not ops.const:
+        return 1
+    factor = max(1, min(caps.target.access_bytes // max(op.attr.dtype.size for op, _ in along), _MOST))
+    # What is stored begins at a multiple of its size then, or is better stored by neighbouring invocations.
+    decides = next((place for op, place in along if op.code is ops.store), along[0][1])
+    return 1 if (bounds.results[0].attr + decides) % factor else factor
+
+
+@dataclass(frozen=True, slots=True)
+class RowBlocks:
+    """Thread coarsening along the rows of an index space of several axes: ``factor`` columns at a time (a power of two), of ``width``.
+
+    A block covers the columns from ``factor * k - shift`` on, as far as they exist: what it stores begins at a multiple of its size then.
+    ``columns``, ``rows``: the operations of the body that find the column of an index, and its row, or that divided by the number beside.
+    ``addresses``: those that grow with the column, each with one that stands before it and is as much less as the number beside says.
+    """
+
+    width: int
+    factor: int
+    shift: int
+    columns: tuple[Op, ...]
+    rows: Mapping[Op, int]
+    addresses: Mapping[Op, tuple[Op, int]]
+
+    @property
+    def per_row(self) -> int:
+        """How many blocks cover a row."""
+        return -(-(self.width + self.shift) // self.factor)
+
+    @property
+    def always_full(self) -> bool:
+        return self.per_row * self.factor == self.width
+
+
+def row_blocks(task: Op, size: int, caps: Capabilities) -> RowBlocks | None:
+    """The coarsening of a range task (lowering IR) along rows, where `coarsening_factor` finds nothing: of short straight-line code with
+    constant extents, all of whose accesses are to one element or to neighbours in the row, at constant distances."""
+    bounds, body, *_ = task.regions
+    begin, end, *limit = bounds.results
+    if size < _MOST or not caps.target.access_bytes or limit or not _is_short(body):
+        return None
+    if begin.code is not ops.const or end.code is not ops.const or begin.attr != 0:
+        return None
+    index = body.params[0]
+    quotients = [op for op in body.ops if op.code in (ops.idiv, ops.irem) and op.args[0] is index and op.args[1].code is ops.const]
+    columns = tuple([op for op in quotients if op.code is ops.irem])
+    widths = {int(op.args[1].attr) for op in columns}
+    width = min(widths, default=0)
+    if len(widths) != 1 or width < 2 or end.attr % width or any(op.args[1].attr % width for op in quotients):
+        return None
+    rows = {op: op.args[1].attr // width for op in quotients if op.code is ops.idiv}
+    places = _Places(index, columns, rows)
+    accesses = [(op, places.of(op.args[0])) for op in body.ops if isinstance(ref_of(op), BufferRef)]
+    along = [(op, place) for op, place in accesses if place is None or place.columns]
+    if not along or any(place is None or place.columns != 1 for _, place in along):
+        return None
+    factor = max(1, min(caps.target.access_bytes // max(op.attr.dtype.size for op, _ in along), _MOST))
+    # What is stored decides where blocks begin.
+    decides = next((place for op, place in along if op.code is ops.store), along[0][1])
+    if decides is None or decides.unit % factor or factor == 1:
+        return None
+    blocks = RowBlocks(width, factor, decides.offset % factor, columns, rows, _distances(body, along))
+    return blocks if blocks.always_full or width >= _WIDE * factor else None
+
+
+def _distances(body: Region, along: Sequence[tuple[Op, _Place | None]]) -> dict[Op, tuple[Op, int]]:
+    """See `RowBlocks.addresses`."""
+    places = {op.args[0]: place for op, place in along}
+    first: dict[Any, tuple[Op, int]] = {}
+    found: dict[Op, tuple[Op, int]] = {}
+    for op in body.ops:
+        place = places.get(op)
+        if place is not None:
+            leader, offset = first.setdefault((op.type, frozenset(place.terms.items())), (op, place.offset))
+            found[op] = (leader, place.offset - offset)
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Place:
+    """An index in elements: ``columns`` times the column, plus ``offset``, plus a sum of multiples of values that the row decides."""
+
+    columns: int
+    offset: int
+    terms: Mapping[Op, int]
+
+    def plus(self, other: _Place, times: int = 1) -> _Place:
+        values = {**self.terms, **other.terms}
+        terms = {value: self.terms.get(value, 0) + times * other.terms.get(value, 0) for value in values}
+        return _Place(self.columns + times * other.columns, self.offset + times * other.offset, terms)
+
+    @property
+    def unit(self) -> int:
+        """Divides the sum."""
+        return math.gcd(*self.terms.values())
+
+
+class _Places:
+    def __init__(self, index: Op, columns: Sequence[Op], rows: Mapping[Op, int]) -> None:
+        self._known: dict[Op, _Place | None] = {index: None}
+        self._known.update(dict.fromkeys(columns, _Place(1, 0, {})))
+        first: dict[int, Op] = {}
+        for op, divisor in rows.items():
+            self._known[op] = _Place(0, 0, {first.setdefault(divisor, op): 1})
+
+    def of(self, value: Op) -> _Place | None:
+        """None: it depends on the column in another way."""
+        if value not in self._known:
+            self._known[value] = self._find(value)
+        return self._known[value]
+
+    def _find(self, value: Op) -> _Place | None:
+        nothing, opaque = _Place(0, 0, {}), _Place(0, 0, {value: 1})
+        if value.code is ops.const:
+            return _Place(0, value.attr, {}) if isinstance(value.attr, int) else opaque
+        places = [self.of(a) for a in value.args]
+        known = [place for place in places if place is not None]
+        if len(known) < len(places):
+            return None
+        if value.code in (ops.add, ops.sub):
+            return known[0].plus(known[1], 1 if value.code is ops.add else -1)
+        if value.code in (ops.mul, ops.shl) and value.args[1].code is ops.const:
+            return nothing.plus(known[0], value.args[1].attr if value.code is ops.mul else 1 << value.args[1].attr)
+        if value.code in (ops.cast, ops.bitcast) and value.type in (i32, i64, u32, u64):
+            return known[0]
+        return None if any(place.columns for place in known) else opaque
 
 
 def _is_short(body: Region) -> bool:
-    effects = {op.code.effect for op in body.ops[:-1]}
-    return effects <= {"pure", "read", "write"} and sum(op.code not in (ops.const, ops.slot) for op in body.ops) <= _LONGEST
+    effects = {"shared" if isinstance(ref_of(op), SharedRef) else op.code.effect for op in body.ops[:-1] if not _is_choice(op)}
+    return effects <= {"pure", "read", "write", "shared"} and sum(op.code not in (ops.const, ops.slot) for op in body.ops) <= _LONGEST
 
 
-def _is_element(address: Op, index: Op) -> bool:
-    """Whether ``address`` is the index, or a constant more."""
-    if address.code is ops.add:
-        a, b = address.args
-        address = a if b.code is ops.const else b if a.code is ops.const else address
-    return address is index
+def _is_choice(op: Op) -> bool:
+    """Whether ``op`` is an `if` that only computes values, such as those of arguments for which an elementary function has another way."""
+    return op.code is ops.if_ and all(inner.code.effect == "pure" or inner.code is ops.yield_ for r in op.regions for inner in r.ops)
+
+
+def _offset(address: Op, index: Op) -> int | None:
+    """By how much ``address`` is more than the index, where that is constant."""
+    if address is index:
+        return 0
+    if address.code in (ops.add, ops.sub) and address.args[0] is index and address.args[1].code is ops.const:
+        return int(address.args[1].attr) * (1 if address.code is ops.add else -1)
+    swapped = address.code is ops.add and address.args[1] is index and address.args[0].code is ops.const
+    return int(address.args[0].attr) if swapped else None

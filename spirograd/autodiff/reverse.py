@@ -16,6 +16,7 @@ import numpy as np
 from spirograd.autodiff import rules
 from spirograd.autodiff.activity import FIXED, Activity, ShadowOf, activity, is_float
 from spirograd.autodiff.derivative import Place
+from spirograd.autodiff.nests import Nests
 from spirograd.autodiff.prepare.elements import Numbers, Spans, indices_of, owned
 from spirograd.autodiff.residuals import states
 from spirograd.autodiff.segments import NO_SEGMENTS, Segments
@@ -67,13 +68,13 @@ class _Reverse:
         self.shadow = shadow
         self.found = activity(kernel, shadow)
         self.b = Builder()
-        self.sweep = Sweep(self.b, kernel.returns, segments.of, states(kernel), counter)
         self.adjoints: dict[Op, Op] = {}  # of values whose definition the reverse sweep has not reached yet
         self.results: dict[Op, dict[int, Op]] = {}  # control operation -> adjoints of its results
         self.temps: dict[TempRef, TempRef] = {}
         self.relevant = _relevant(kernel, self._matters)
+        self.nests = Nests(kernel, self.relevant)
+        self.sweep = Sweep(self.b, kernel.returns, segments.of, states(kernel), counter, self.nests.nest)
         self.spans = Spans(kernel)
-        self.users = _users_of_branches(kernel)
         self.free: dict[Op, set[Op]] = {}
         self.active_outputs: dict[tuple[object, object], Place] = {}
         self.active_inputs: dict[tuple[object, object], Place] = {}
@@ -356,10 +357,10 @@ class _Reverse:
         self.adjoints.update(zip(captured, b.if_(condition, *regions)))
 
     def _both(self, region: Region) -> None:
-        """Sweep a region forwards and backwards. Forwards without the branches of which nothing but the end of the region takes results:
-        their reverse runs them again, and else a chain of them would be run as often as it is deep."""
+        """Sweep a region forwards and backwards. Forwards without the branches that nothing before the end of the region needs: their
+        reverse runs them again, and else a chain of them would be run as often as it is deep."""
         body = region.ops[:-1]
-        passed = {op for op in body if op in self.relevant and op.code is ops.if_ and self.users.get(op, set()) <= {region.ops[-1]}}
+        passed = {op for op in body if self.nests.is_passed(op)}
         self.sweep.run([op for op in body if not (op in passed or (op.code is ops.result and op.args[0] in passed))], True)
         self.walk(body)
 
@@ -498,7 +499,7 @@ class _Reverse:
         body = b.end()
         b.loc = op.loc
         name = f"{op.attr.name}_grad" if op.attr.name else ""
-        b.for_(begin, end, (), body, LoopAttr(True, name, op.attr.group_size))
+        b.for_(begin, end, (), body, LoopAttr(True, name, op.attr.group_size, op.attr.alone))
         self.adjoints = outer
         for value, temp in zip(captured, temps):
             self.accumulate(value, load_temp(b, temp, value.type))
@@ -522,16 +523,6 @@ def _stored(node: Op) -> Iterable[Op]:
     if node.code.effect in ("write", "atomic") and is_float(node.args[-1].type):
         return (node.args[-1],)
     return ()
-
-
-def _users_of_branches(kernel: Kernel) -> dict[Op, set[Op]]:
-    """What uses the results of each `if`."""
-    users: dict[Op, set[Op]] = {}
-    for op in kernel.walk():
-        for value in op.args:
-            if value.code is ops.result and value.args[0].code is ops.if_:
-                users.setdefault(value.args[0], set()).add(op)
-    return users
 
 
 def _relevant(kernel: Kernel, matters: Callable[[Op], bool]) -> set[Op]:

@@ -27,6 +27,16 @@ class Recording:
 
 
 @dataclass(frozen=True, slots=True)
+class Nest:
+    """What the forward sweep of an `if` keeps of the branches ``inside``: see `nests`. ``places``: of each result that is kept, the type of
+    the vector that has it, and its first element there. ``lengths``: of the vectors."""
+
+    inside: frozenset[Op]
+    places: Mapping[Op, tuple[DType, int]]
+    lengths: Mapping[DType, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Counter:
     """The type that counts the iterations of a `while`. ``most``: the largest count to go on with, which the reverse of the loop checks;
     None if the type holds every count."""
@@ -55,17 +65,28 @@ class Sweep:
     """
 
     def __init__(
-        self, b: Builder, returns: Sequence[TempRef], segment_length: Callable[[Op], int], states: Mapping[Op, str], counter: Counter
+        self,
+        b: Builder,
+        returns: Sequence[TempRef],
+        segment_length: Callable[[Op], int],
+        states: Mapping[Op, str],
+        counter: Counter,
+        nest: Callable[[Op], Nest | None],
     ) -> None:
         self.b = b
         self.states = states
         self.counter = counter
         self.segment_length = segment_length
+        self.nest = nest
         self.env: dict[Op, Op] = {}
         self.recordings: dict[Op, Recording] = {}
         self.tapes: dict[TapeRef, Op] = {}  # tape -> the primal value, a parameter
         self.loops: list[Loc | None] = []  # by capacity
         self.returns = frozenset(returns)
+        self.kept: dict[Op, tuple[Op, int]] = {}  # result of a branch in a nest -> the vector that has it, its first element there
+        self.kept_branches: set[Op] = set()
+        self.keeping: Nest | None = None  # the nest that is being swept
+        self.vectors: dict[DType, Op] = {}  # what is kept of it so far
         self.fresh = True
         self.checks = True
         self.lost = 0
@@ -102,9 +123,11 @@ class Sweep:
         self.env[op] = self.b.append(Op(op.code, op.type, self.args(op), op.attr, (), op.loc, op))
 
     def region(self, region: Region) -> Region:
-        """A copy of ``region``, nothing recorded in it."""
+        """A copy of the region of a loop, nothing recorded in it."""
+        vectors, self.vectors = self.vectors, {}
         self.env.update(zip(region.params, self.b.begin(*[p.type for p in region.params])))
         self.run(region.ops[:-1], False)
+        self.vectors = vectors
         return self.b.end([self.env[v] for v in region.results])
 
     def take_recalled(self, op: Op, record: bool) -> None:
@@ -126,10 +149,54 @@ class Sweep:
     # --- control ---------------------------------------------------------------------------------------------------------
 
     def if_(self, op: Op, record: bool) -> None:
-        condition = self.env[op.args[0]]
-        regions = tuple([self.region(r) for r in op.regions])
-        self.b.loc = op.loc
-        self.env[op] = self.b.emit(ops.if_, condition, type=op.type, regions=regions)
+        if record and op in self.kept_branches:
+            return
+        nest = self.nest(op) if record and not self.fresh else None
+        if nest is None:
+            self.branches(op)
+        else:
+            self.keep(op, nest)
+
+    def branches(self, op: Op) -> None:
+        """An `if`. What is kept of the nest around it is a further result for each vector."""
+        b, before, regions = self.b, self.vectors, []
+        assert isinstance(op.type, tuple)
+        for region in op.regions:
+            self.vectors = dict(before)
+            b.begin()
+            self.run(region.ops[:-1], False)
+            regions.append(b.end([*[self.env[v] for v in region.results], *self.vectors.values()]))
+        b.loc = op.loc
+        types = (*op.type, *[vector.type for vector in before.values()])
+        made = self.env[op] = b.emit(ops.if_, self.env[op.args[0]], type=types, regions=tuple(regions))
+        vectors = enumerate(before.items(), len(op.type))
+        self.vectors = {t: b.emit(ops.result, made, attr=k, type=vector.type) for k, (t, vector) in vectors}
+
+    def keep(self, op: Op, nest: Nest) -> None:
+        """The outermost `if` of a nest, with what the reverse of the branches inside needs of them."""
+        b = self.b
+        self.keeping = nest
+        self.vectors = {t: b.emit(ops.vec, *[b.const(0, t)] * n) for t, n in nest.lengths.items()}
+        self.branches(op)
+        self.kept.update((result, (self.vectors[t], at)) for result, (t, at) in nest.places.items())
+        self.kept_branches |= nest.inside
+        self.keeping, self.vectors = None, {}
+
+    def result(self, op: Op, record: bool) -> None:
+        b = self.b
+        if record and op.args[0] in self.kept_branches:
+            if op in self.kept:
+                vector, at = self.kept[op]
+                width = op.type.n if isinstance(op.type, Vec) else 1
+                parts = [b.emit(ops.extract, vector, b.const(at + k)) for k in range(width)]
+                self.env[op] = whole(b, op.type, [from_saved(b, part, element(op.type)) for part in parts])
+            return
+        self.clone(op)
+        place = None if self.keeping is None else self.keeping.places.get(op)
+        if place is not None:
+            t, at = place
+            for k, part in enumerate(entries(b, self.env[op])):
+                self.vectors[t] = b.emit(ops.insert, self.vectors[t], b.const(at + k), to_saved(b, part))
 
     def for_(self, op: Op, record: bool) -> None:
         begin, end = self.args(op)[:2]
@@ -300,6 +367,7 @@ def from_saved(b: Builder, value: Op, t: DType) -> Op:
 _HANDLERS: dict[ops.OpCode, Callable[[Sweep, Op, bool], None]] = {
     ops.load: Sweep.load,
     ops.recall: Sweep.take_recalled,
+    ops.result: Sweep.result,
     ops.store: Sweep.write,
     ops.atomic: Sweep.write,
     ops.cas: Sweep.write,

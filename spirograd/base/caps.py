@@ -27,11 +27,13 @@ class Capabilities:
     storage_f16: bool = False  # memory of 16-bit floats, where there is none of 16-bit integers
     atomic_narrow: bool = False  # atomics of 8-bit and 16-bit integers
     atomic_int64: bool = False
+    atomic_f16_add: bool = False
     atomic_f32_add: bool = False
     atomic_f32_minmax: bool = False
     atomic_f64_add: bool = False
     atomic_f64_minmax: bool = False
     atomic_cas: bool = True
+    shared_f32_add: bool = False  # atomic additions of f32 in shared memory
     buffer_address: bool = False
     subgroup_size: int = 0
     subgroup_arithmetic: bool = False

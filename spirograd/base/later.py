@@ -46,7 +46,7 @@ class Later:
 _SPARSE = "all field trees are dense; allocate the largest shape that is needed"
 _SIMT = "kernels address groups of threads in a later version; parallel loops and atomics are what there is now"
 _LINALG = "large matrices and their solvers come in a later version; write it with `sg.func`, or use NumPy outside of kernels"
-_GRAPH = "launches are asynchronous and batched by themselves; graphs, streams and events come in a later version"
+_GRAPH = "launches are asynchronous and batched by themselves; graphs and events come later; `sg.Stream` takes streams of torch"
 _UI = "spirograd draws nothing; give `field.to_numpy()` to matplotlib or another library"
 _PROFILE = "profiling comes in a later version; time launches between two calls of `sg.sync()`"
 _QUANT = "quantised and bit-packed types come in a later version"
@@ -62,7 +62,7 @@ LATER: dict[str, str] = {
     **dict.fromkeys(("simt", "global_thread_idx", "clock_counter", "clock_freq_hz", "volatile_load"), _SIMT),
     **dict.fromkeys(("eig", "make_spd", "linalg", "sparse_matrix_builder"), _LINALG),
     **dict.fromkeys(("graph", "graph_do_while", "graph_parallel", "graph_parallel_context", "GraphStatus", "checkpoint"), _GRAPH),
-    **dict.fromkeys(("Stream", "Event", "create_stream", "create_event", "stream_parallel"), _GRAPH),
+    **dict.fromkeys(("Event", "create_stream", "create_event", "stream_parallel"), _GRAPH),
     **dict.fromkeys(("GUI", "ui", "tools"), _UI),
     **dict.fromkeys(("profiler",), _PROFILE),
     **dict.fromkeys(("BitpackedFields",), _QUANT),

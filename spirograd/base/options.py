@@ -8,7 +8,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
     """``group_size``: default workgroup size on GPUs (0: the generator's choice). ``verify``: check the IR after each pass. ``locate_nan``:
-    check gradients step by step for NaN."""
+    check gradients step by step for NaN. ``fuse_tasks``: run parallel loops as one dispatch where that changes no result;
+    ``fuse_through_memory``: also those of which one writes what the other touches."""
 
     fast_math: bool = True
     check_bounds: bool = False
@@ -19,3 +20,5 @@ class CompileOptions:
     verify: bool = False
     keep_stages: bool = False
     locate_nan: bool = False
+    fuse_tasks: bool = True
+    fuse_through_memory: bool = True

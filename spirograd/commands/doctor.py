@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     for arch in loader.DEVICES:
         rows = [(str(i), name, reason or "usable") for i, (name, reason) in enumerate(loader.devices(arch))]
         if rows:
-            print(f"\nDevices of {arch}, chosen by SG_DEVICE\n" + table(("number", "name", "state"), rows))
+            print(f"\nDevices of {arch}, chosen by `init(device=...)` or SG_DEVICE\n" + table(("number", "name", "state"), rows))
     usable = [b for b in found if b.caps is not None and b.arch != "interpreter"]
     if usable:
         print("\nFeatures\n" + table(("feature", *(b.arch for b in usable)), _feature_rows(usable)))

@@ -254,6 +254,7 @@ class LoopAttr:
     parallel: bool = False
     name: str = ""
     group_size: int = 0  # 0: the device's default
+    alone: bool = False  # it stays a task of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +266,15 @@ class Reduction:
 
 
 @dataclass(frozen=True, slots=True)
+class PrivateCopy:
+    """Memory that the iterations of a workgroup update by atomics of ``kind`` instead of what it stands for. Its last element stands for
+    nothing: it takes what is out of range."""
+
+    kind: str
+    shared: SharedRef
+
+
+@dataclass(frozen=True, slots=True)
 class TaskAttr:
     """Attributes of ``task``, one dispatch.
 
@@ -273,10 +283,12 @@ class TaskAttr:
     many invocations may take part, as tapes have rows, their number (i32). body takes the index and one accumulator
     per entry of ``reductions`` and yields the next accumulators. finish takes the accumulators of some iterations combined (of a thread,
     workgroup or chunk) and adds them to memory; it may run any number of times, and never runs with an accumulator counted twice.
-    Accumulators start at the identity.
+    Accumulators start at the identity. Then come as many regions as there are ``copies``, which shared memory holds for each workgroup:
+    each takes the number of an element and its value, and updates the memory that the copy stands for.
     ``invocations``: what the others become on GPUs, in device IR. One region (body,), which each invocation runs, in workgroups of
     ``group_size``; ``coarsening``: how many consecutive iterations one runs at a time.
-    ``places``: a serial task that only places the tapes of the tasks after it.
+    ``places``: a serial task that only places the tapes of the tasks after it. ``max_groups``: workgroups that it is to be dispatched as at
+    most (0: any number).
     """
 
     kind: str
@@ -285,6 +297,8 @@ class TaskAttr:
     reductions: tuple[Reduction, ...] = ()
     places: bool = False
     coarsening: int = 1
+    copies: tuple[PrivateCopy, ...] = ()
+    max_groups: int = 0
 
 
 # --- kernels -----------------------------------------------------------------------------------------------------------

@@ -117,8 +117,7 @@ class Rewriter:
         """
         self.env.update(zip(region.params, params))
         self.cloning += clone
-        for op in region.ops[:-1]:
-            self.visit(op)
+        self.visit_all(region.ops[:-1])
         self.cloning -= clone
         return self.args(region.ops[-1])
 

@@ -336,8 +336,8 @@ def _task(v: _Verifier, op: Op) -> None:
         v.shape_of(op, op.regions[0], (), ())
         return
     v.need(attr.kind == "range_for", op, 'a task is "serial" or "range_for", or "invocations"')
-    v.need(len(op.regions) == 3, op, "a range_for task has regions bounds, body and finish")
-    bounds, body, finish = op.regions
+    v.need(len(op.regions) == 3 + len(attr.copies), op, "a range_for task has regions bounds, body and finish, and one for each copy")
+    bounds, body, finish, *flushes = op.regions
     index = body.params[0].type if body.params else VOID
     v.need(index in (i32, i64, u32, u64), op, f"the index of a task has 32 or 64 bits, not {index}")
     accumulators = tuple([r.dtype for r in attr.reductions])
@@ -345,6 +345,8 @@ def _task(v: _Verifier, op: Op) -> None:
     v.shape_of(op, bounds, (), (index, index, *rows))
     v.shape_of(op, body, (index, *accumulators), accumulators)
     v.shape_of(op, finish, accumulators, ())
+    for copy, flush in zip(attr.copies, flushes):
+        v.shape_of(op, flush, (i32, copy.shared.dtype), ())
 
 
 # --- arguments -----------------------------------------------------------------------------------------------------------
@@ -399,7 +401,7 @@ def _slot(v: _Verifier, op: Op) -> None:
 
 def _reference(v: _Verifier, op: Op, ref: Any) -> Ref:
     """A reference that is well-formed at this level."""
-    legal = (FieldRef, ArrayRef, TempRef, TapeRef) if v.level == "kernel" else (BufferRef, SharedRef)
+    legal = (FieldRef, ArrayRef, TempRef, TapeRef, SharedRef) if v.level == "kernel" else (BufferRef, SharedRef)
     if not isinstance(ref, legal):
         v.fail(op, f"{v.level} IR does not access memory through {type(ref).__name__}")
     v.need(isinstance(ref.dtype, DType), op, "memory holds scalars")
@@ -407,7 +409,7 @@ def _reference(v: _Verifier, op: Op, ref: Any) -> Ref:
         v.need(ref.slot.is_buffer, op, "its slot is no buffer")
         v.need(ref.dtype is not u1, op, "memory holds no u1 in device IR")
     elif isinstance(ref, SharedRef):
-        v.need(op.code in (ops.load, ops.store), op, "shared memory is loaded and stored")
+        v.need(op.code in (ops.load, ops.store, ops.atomic), op, "shared memory is loaded, stored and updated")
         v.need(ref.dtype is not u1 and ref.length > 0, op, "shared memory holds at least one element, and no u1")
     elif isinstance(ref, FieldRef):
         _field(v, op, ref)

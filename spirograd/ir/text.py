@@ -28,6 +28,7 @@ from spirograd.ir.nodes import (
     Layout,
     LoopAttr,
     Op,
+    PrivateCopy,
     Reduction,
     Ref,
     Region,
@@ -43,8 +44,8 @@ from spirograd.ir.nodes import (
 
 # Everything that an attribute may be made of, besides numbers, strings, tuples and dtypes.
 _CLASSES = (
-    ArrayArg, ArrayRef, BufferRef, FaultSite, FieldRef, Layout, Loc, LoopAttr, PrintSite, Reduction, ScalarArg, SharedRef, Slot, TapeRef,
-    TaskAttr, TempRef, Term, Vec,
+    ArrayArg, ArrayRef, BufferRef, FaultSite, FieldRef, Layout, Loc, LoopAttr, PrintSite, PrivateCopy, Reduction, ScalarArg,
+    SharedRef, Slot, TapeRef, TaskAttr, TempRef, Term, Vec,
 )  # fmt: skip
 _ENUMS = (BuiltIn, TempKind)
 _CLASS_BY_NAME: dict[str, Any] = {cls.__name__: cls for cls in (*_CLASSES, *_ENUMS)}

@@ -21,6 +21,7 @@ class LanguageOptions:
     debug: bool = False
     short_circuit: bool = True
     unrolling_limit: int = 0
+    fuse: bool = True
 
 
 class _Scope(threading.local):

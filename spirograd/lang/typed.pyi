@@ -215,12 +215,17 @@ class Kernel(Staged, Generic[P, R_co]):
     def __get__(self, instance: None, owner: Any = None) -> Kernel[P, R_co]: ...
     @overload
     def __get__(self: Kernel[Concatenate[Any, Q], R_co], instance: object, owner: Any = None) -> Kernel[Q, R_co]: ...
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """Each task with its line, and which parallel loops were fused. Of what was compiled last, or for the arguments of a launch."""
     def step(self, on_op: Callable[[Any, Any], None], *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Run on ``arch=sg.interpreter`` and call ``on_op(op, values)`` after each operation: ``op.code``, ``op.loc``, ``values[op]``."""
 
 @overload
 def kernel(function: Callable[P, R], /) -> Kernel[P, R]:
-    """Make a kernel of a function: ``@kernel``. Options of the family (``fastcache``, ``graph`` ...) are accepted and need no setting."""
+    """Make a kernel of a function: ``@kernel``.
+
+    ``fuse=False``: one dispatch per parallel loop. Options of the family (``fastcache`` ...) need no setting.
+    """
 
 @overload
 def kernel(**options: Any) -> Callable[[Callable[P, R]], Kernel[P, R]]: ...

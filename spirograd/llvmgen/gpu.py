@@ -79,7 +79,7 @@ class GpuEmitter(FunctionEmitter):
     def address(self, ref: Any, index: Op) -> str:
         if not isinstance(ref, SharedRef):
             return super().address(ref, index)
-        array, t = self.module.shared(ref.name, f"[{ref.length} x {type_name(ref.dtype)}]"), type_name(index.type)
+        array, t = self.module.shared(f"{ref.name}.{ref.length}", f"[{ref.length} x {type_name(ref.dtype)}]"), type_name(index.type)
         return f"{_SHARED} {self.value(f'getelementptr inbounds {type_name(ref.dtype)}, {_SHARED} {array}, {t} {self.env[index]}')}"
 
 

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, Type, i8, i32, i64, u1, u64
 from spirograd.ir import ops
+from spirograd.ir.fused_products import fused_products
 from spirograd.ir.nodes import Op, Reduction, Region
 from spirograd.ir.ops import OpCode
 from spirograd.llvmgen.emit_control import branches, counted_loop, emit_result
 from spirograd.llvmgen.function import FunctionEmitter, Handler
-from spirograd.llvmgen.fused import fused_products
 from spirograd.llvmgen.instructions import Math
 from spirograd.llvmgen.iterations import TaskEmitter
 from spirograd.llvmgen.local_arrays import element

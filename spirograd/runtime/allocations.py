@@ -105,6 +105,12 @@ class Allocation:
             self.device.copy(self.buffer, offset, source.buffer, source_offset, nbytes)
         self.generations[part] = tick()
 
+    def duplicate(self, offset: int, nbytes: int) -> Allocation:
+        """A new allocation of the same device with a copy of ``nbytes`` from ``offset`` on, made in order with launches."""
+        copy = Allocation(self.device, self.device.allocate(nbytes, False), nbytes)
+        copy.copy_from(self, nbytes, 0, offset)
+        return copy
+
     def free(self) -> None:
         """Give the memory back now; later reads and writes raise. Freeing twice does nothing."""
         self._finalizer()

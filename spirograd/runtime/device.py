@@ -124,14 +124,24 @@ class Assembler(Protocol):
 class SharesMemory(Protocol):
     """A device whose kernels use memory that other libraries of the process allocated on it, in order with the work of these libraries.
 
-    ``ordinal``: the number of the device, as all libraries have it. ``stream``: the handle of a stream of the driver, which another library
-    gives its work to.
+    ``ordinal``: the number of the device, as all libraries have it. ``dlpack_device``: what DLPack calls it. ``stream``: the handle of the
+    driver's stream that the work goes to; as an argument, of one that another library gives its work to.
     """
 
     ordinal: int
+    dlpack_device: tuple[int, int]
+
+    @property
+    def stream(self) -> int: ...
+
+    def switch(self, stream: int) -> int:
+        """Give the work from now on to ``stream``, after the work so far of both. Does not wait. Returns the stream that it went to."""
 
     def adopt(self, address: int, nbytes: int) -> Buffer | None:
         """A non-owning buffer over memory of another library, which the caller keeps alive; None if that is not memory of this device."""
+
+    def export(self, buffer: Buffer) -> None:
+        """From now on other libraries may use ``buffer``: it stays until it is freed, even if the device is closed before."""
 
     def follow(self, stream: int) -> None:
         """Do the work from now on after what ``stream`` was given so far. Does not wait."""

@@ -7,6 +7,7 @@ import importlib
 from types import ModuleType
 from typing import Any, cast
 
+from spirograd.base import knobs
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.runtime.device import Device
 
@@ -21,13 +22,17 @@ DEVICES = {
 }
 
 
-def open_device(arch: str, **options: Any) -> Device:
-    """Open the device called ``arch`` (a key of `DEVICES`).
+def open_device(arch: str, device: str = "", **options: Any) -> Device:
+    """Open the device called ``arch`` (a key of `DEVICES`); of several, the one that ``device`` names, by its number or a part of its name.
 
     Options that every device takes: ``debug`` (bool), ``max_threads`` (int, 0: all), ``device_memory_bytes`` (int or None: no cap).
     Raises SpirogradRuntimeError, naming the reason, if there is no such device on this machine.
     """
     module = _import(arch)
+    if device and hasattr(module, "devices"):
+        options["device"] = device
+    elif device and device != knobs.get("SG_DEVICE"):  # which is set for a GPU, and may stay set
+        raise SpirogradRuntimeError(f"the option `device={device}` chooses among several devices; `{arch}` has one only: leave it away")
     return cast(Device, module.open(**options))
 
 
@@ -42,7 +47,8 @@ def available(arch: str) -> str | None:
 
 
 def devices(arch: str) -> list[tuple[str, str]]:
-    """The devices among which SG_DEVICE chooses: name, and why it cannot be used ("" if it can). Empty where there is no choice."""
+    """The devices among which SG_DEVICE and the option `device` choose: name, and why it cannot be used ("" if it can). Empty where
+    there is no choice."""
     if available(arch) is not None:
         return []
     listing = getattr(_import(arch), "devices", None)

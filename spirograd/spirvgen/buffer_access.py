@@ -10,7 +10,7 @@ from typing import Any
 from spirograd.base.artifact import ArgBlock, Slot
 from spirograd.base.dtypes import DType, i32, i64, u32, u64, unsigned
 from spirograd.ir import ops
-from spirograd.ir.nodes import BufferRef, Op, SharedRef
+from spirograd.ir.nodes import BufferRef, Op, SharedRef, ref_of
 from spirograd.spirvgen.arguments import ArgumentBlock, is_direct
 from spirograd.spirvgen.emitter import Emitter
 
@@ -121,7 +121,7 @@ def _array_block(e: Emitter, t: DType) -> int:
 
 def _memory_ops(task: Op) -> list[Op]:
     everything = [op for region in task.regions for op in region.walk()]
-    return [op for op in everything if op.code is ops.slot or (op.code in _VIEWS and not isinstance(op.attr, SharedRef))]
+    return [op for op in everything if op.code is ops.slot or (op.code in _VIEWS and not isinstance(ref_of(op), SharedRef))]
 
 
 def used_slots(task: Op) -> list[Slot]:

@@ -10,6 +10,7 @@ from spirograd.spirvgen.emitter import Emitter
 from spirograd.spirvgen.module import enumerant
 
 _SCOPE_DEVICE = enumerant("Scope", "Device")
+_SCOPE_WORKGROUP = enumerant("Scope", "Workgroup")
 _RELAXED = enumerant("MemorySemantics", "Relaxed")
 _ORDERED = enumerant("MemorySemantics", "AcquireRelease") | enumerant("MemorySemantics", "UniformMemory")
 # Kind of atomic -> instruction per kind of element. The rest have been lowered to loops over `cas`.
@@ -73,7 +74,8 @@ def _atomic_width(e: Emitter, op: Op, t: DType) -> None:
 
 
 def emit_atomic(e: Emitter, op: Op) -> None:
-    """Scope Device, relaxed. Floats are exchanged through their bits: that needs no extension."""
+    """Relaxed; scope Device, or Workgroup where only a workgroup shares the memory. Floats are exchanged through their bits: that
+    needs no extension."""
     kind, ref = op.attr
     t: DType = ref.dtype
     name = _ATOMICS.get((kind, t.kind))
@@ -88,9 +90,11 @@ def emit_atomic(e: Emitter, op: Op) -> None:
             e.unsupported(f"atomic {kind} on {t.name}", f"the device lacks {needed[0] if needed else 'it'}", op.loc)
             return
         e.m.capability(needed[1])
-    pointer = e.memory.element(ref, view, op.args[0])
+    shared = isinstance(ref, SharedRef)
+    pointer = shared_element(e, ref, op.args[0]) if shared else e.memory.element(ref, view, op.args[0])
+    scope = e.m.constant_u32(_SCOPE_WORKGROUP if shared else _SCOPE_DEVICE)
     value = e.bitcast(e.ids[op.args[1]], t, view)
-    old = e.f.value(name, e.type(view), pointer, e.m.constant_u32(_SCOPE_DEVICE), e.m.constant_u32(_RELAXED), value)
+    old = e.f.value(name, e.type(view), pointer, scope, e.m.constant_u32(_RELAXED), value)
     e.ids[op] = e.bitcast(old, view, t)
 
 

@@ -155,6 +155,56 @@ def test_float_extrema_with_signs_and_nan(arch: str) -> None:
         np.testing.assert_array_equal(cell.to_numpy(), np.array([x[::2].min(), x[1::2].min(), x[::2].max(), x[1::2].max()], t.np))
 
 
+@pytest.mark.parametrize("t", [sg.f32, sg.f64], ids=str)
+def test_float_extrema_of_everything(arch: str, t) -> None:
+    """Each of these in memory, against each of these as the value: NaN gives way to numbers. What was there before comes back."""
+    sg.init(arch=arch)
+    tiny = float(np.finfo(t.np).smallest_subnormal)
+    specials = np.array([0.0, -0.0, 1.5, -1.5, 3e30, -3e30, tiny, -tiny, np.inf, -np.inf, np.nan, -np.nan], t.np)
+    n = len(specials)
+    low, high = sg.field(t, shape=n * n), sg.field(t, shape=n * n)
+    before, silent = sg.field(t, shape=n * n), sg.field(t, shape=n * n)
+    values = sg.field(t, shape=n)
+
+    @sg.kernel
+    def run():
+        for i in before:
+            sg.atomic_min(low[i], values[i % n])
+            before[i] = sg.atomic_max(high[i], values[i % n])
+            sg.atomic_max(silent[i], values[i % n])
+
+    memory = np.repeat(specials, n)
+    values.from_numpy(specials)
+    for field in (low, high, silent):
+        field.from_numpy(memory)
+    run()
+    others = np.tile(specials, n)
+    np.testing.assert_array_equal(low.to_numpy(), np.fmin(memory, others))
+    np.testing.assert_array_equal(high.to_numpy(), np.fmax(memory, others))
+    np.testing.assert_array_equal(silent.to_numpy(), np.fmax(memory, others))
+    np.testing.assert_array_equal(before.to_numpy(), memory)
+
+
+def test_contended_float_extrema(arch: str) -> None:
+    sg.init(arch=arch)
+    n = 30_000
+    x, cells = sg.field(sg.f32, shape=n), sg.field(sg.f32, shape=(2, 7))
+
+    @sg.kernel
+    def run():
+        for i in x:
+            sg.atomic_min(cells[0, i % 7], x[i])
+            sg.atomic_max(cells[1, i % 7], x[i])
+
+    values = (np.random.default_rng(9).standard_normal(n) * 10.0).astype(np.float32)
+    values[::11] = np.nan
+    x.from_numpy(values)
+    cells.fill(float("nan"))
+    run()
+    for k in range(7):
+        assert list(cells.to_numpy()[:, k]) == [np.nanmin(values[k::7]), np.nanmax(values[k::7])]
+
+
 def test_narrow_types(arch: str) -> None:
     """8- and 16-bit integers and f16 have atomics too, one element beside the other."""
     sg.init(arch=arch)

@@ -81,6 +81,30 @@ def test_parallel_loops(session: Any, begin: int, end: int, step: int) -> None:
     assert seen[None] == total
 
 
+def test_parallel_loops_whose_step_is_an_argument(session: Any) -> None:
+    """Where tasks are dispatched, the host computes how many iterations there are."""
+    n, seen = sg.field(sg.i32, shape=()), sg.field(sg.i32, shape=())
+
+    @sg.kernel
+    def k(a: sg.i32, b: sg.i32, s: sg.i32):
+        for i in range(a, b, s):
+            n[None] += 1
+            seen[None] += i % 1009
+
+    near = [(a, b, s) for a in (-7, 0, 5) for b in (-7, 4, 5, 6, 300) for s in (-300, -3, -1, 1, 2, 7)]
+    far = ranges([*STEPS, *[-s for s in STEPS], LOW])[::29]
+    for case in (*near, *far):
+        n[None] = seen[None] = 0
+        k(*case)
+        assert (n[None], seen[None]) == summary(range(*case)), case
+    n[None] = 0
+    k(0, 10, 0)
+    assert n[None] == 0
+    compiled = k._last.plan.compiled
+    if compiled.target.invocations:
+        assert all(task.end is not None for task in compiled.tasks)
+
+
 def test_a_step_of_zero_runs_nothing(session: Any) -> None:
     n = sg.field(sg.i32, shape=())
 

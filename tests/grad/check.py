@@ -26,9 +26,24 @@ from spirograd.session import Session
 # Back ends, and the float types that each is tested with. The rules of derivatives are the same for all types: the interpreter checks them
 # in f64, whose tolerance is the narrow one. Tapes and code of f64 are made for wgpu as for Vulkan. What is left out runs at night.
 _TYPED = [("interpreter", sg.f64), ("cpu", sg.f32), ("cpu", sg.f64), ("vulkan", sg.f32), ("vulkan", sg.f64), ("wgpu", sg.f32)]
-_AT_NIGHT = [pytest.param(arch, t, marks=pytest.mark.long) for arch, t in (("interpreter", sg.f32), ("wgpu", sg.f64))]
-on_back_ends_with_types = pytest.mark.parametrize("arch,t", [*_TYPED, *_AT_NIGHT], indirect=["arch"], ids=str)
+_UNTYPED = [("interpreter", sg.f32), ("wgpu", sg.f64)]
+_AT_NIGHT = [pytest.param(arch, t, marks=pytest.mark.long) for arch, t in _UNTYPED]
 on_devices_with_types = pytest.mark.parametrize("arch,t", [*_TYPED[1:], _AT_NIGHT[1]], indirect=["arch"], ids=str)  # not the interpreter
+# Of the types on a back end with two, a case has one by day: neighbours among cases have different ones.
+_TURNS = ({("cpu", sg.f32), ("vulkan", sg.f64)}, {("cpu", sg.f64), ("vulkan", sg.f32)})
+
+
+def on_back_ends_with_types(cases: Sequence[Callable[[Any], Program]]) -> pytest.MarkDecorator:
+    """Parametrize a test with ``case``, ``arch`` and ``t``."""
+    params = []
+    for k, case in enumerate(cases):
+        for arch, t in (*_TYPED, *_UNTYPED):
+            at_night = (arch, t) in _UNTYPED or (arch, t) in _TURNS[k % 2]
+            marks = [pytest.mark.long] if at_night else []
+            params.append(pytest.param(case, arch, t, marks=marks, id=f"{case.__name__}-{arch}-{t}"))
+    return pytest.mark.parametrize("case,arch,t", params, indirect=["arch"])
+
+
 STEP = 1e-6
 TOLERANCES = {"f64": 1e-6, "f32": 5e-4, "f16": 4e-2}
 _sessions: list[Session] = []

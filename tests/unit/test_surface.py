@@ -35,7 +35,7 @@ svd sym_eig polar_decompose solve ad.Tape ad.FwdMode ad.grad_replaced ad.grad_fo
 # Deliberately later; the reasons are in base/later.py.
 _ABSENT = """
 get_addr ref eig frexp append activate deactivate is_active length BitpackedFields graph linalg
-algorithms simt profiler aot tools GUI Texture Stream Event perf_dispatch global_thread_idx sparse_matrix_builder make_spd mesh_local ui
+algorithms simt profiler aot tools GUI Texture Event perf_dispatch global_thread_idx sparse_matrix_builder make_spd mesh_local ui
 sparse
 """
 PRESENT, ABSENT = _PRESENT.split(), _ABSENT.split()

@@ -72,6 +72,8 @@ def python_text(size: Size) -> str:
         return f"s[{int(size.number)}]"
     if isinstance(size, Extent):
         return f"a[{int(size.array)}].shape[{int(size.axis)}]"
+    if isinstance(size, IfLess):
+        return f"({python_text(size.value)} if {python_text(size.a)} < {python_text(size.b)} else 0)"
     assert isinstance(size, Binary), size
     texts = _BY_POSITIVE if isinstance(size.b, int) and size.b > 0 and type(size) in _BY_POSITIVE else _TEXTS
     return texts[type(size)].format(python_text(size.a), python_text(size.b))

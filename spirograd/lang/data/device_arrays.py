@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,8 @@ import numpy as np
 
 from spirograd.base.dtypes import DType
 from spirograd.lang.data.transfer import Block, HostView
+
+_HOST_TYPE = 1  # kDLCPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +51,17 @@ def device_array(value: Any) -> DeviceArray | None:
 
 
 def _of_torch(tensor: Any) -> DeviceArray:
-    import torch
-
-    stream = torch.cuda.current_stream(tensor.device).cuda_stream
+    stream = current_torch_stream(tensor.device.index)
     return DeviceArray(tensor.data_ptr(), tensor.numel() * tensor.element_size(), tensor.is_contiguous(), stream, True)
+
+
+def current_torch_stream(ordinal: int) -> int | None:
+    """The driver's handle of the stream that torch gives its work for a GPU to; None as long as torch does not use GPUs."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    handle: int = torch.cuda.current_stream(ordinal).cuda_stream
+    return handle
 
 
 def _dense(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
@@ -73,17 +83,21 @@ class _DeviceMemory:
         }
 
 
-def _over(allocation: Any, view: HostView) -> Any:
-    """A torch tensor over the very memory, on the GPU where it lies; None if torch has no such tensors."""
+def _over(allocation: Any, view: HostView) -> list[Any]:
+    """Torch tensors over the very memory, one for each block, on the GPU where it lies; none if torch has no such tensors."""
+    if view.count == 0:
+        return []
+    shape = view.full_shape if len(view.blocks) == 1 else view.shape
+    try:
+        return [_block_over(allocation, block, view.dtype).view(shape) for block in view.blocks]
+    except (RuntimeError, TypeError, ValueError):  # a type that torch lacks, or elements at strides that no shape describes
+        return []
+
+
+def _block_over(allocation: Any, block: Block, dtype: DType) -> Any:
     import torch
 
-    if len(view.blocks) != 1 or view.count == 0:
-        return None
-    try:
-        whole = torch.as_tensor(_DeviceMemory(allocation, view.blocks[0], view.dtype), device=f"cuda:{allocation.shared_gpu}")
-        return whole.view(view.full_shape)
-    except (RuntimeError, TypeError, ValueError):  # a type that torch lacks, or elements at strides that no shape describes
-        return None
+    return torch.as_tensor(_DeviceMemory(allocation, block, dtype), device=f"cuda:{allocation.shared_gpu}")
 
 
 def copy_to_torch(allocation: Any, view: HostView, device: Any) -> Any:
@@ -95,12 +109,12 @@ def copy_to_torch(allocation: Any, view: HostView, device: Any) -> Any:
     wanted = torch.device(device)
     if wanted.type != "cuda" or (torch.cuda.current_device() if wanted.index is None else wanted.index) != allocation.shared_gpu:
         return None
-    source = _over(allocation, view)
-    if source is None:
+    sources = _over(allocation, view)
+    if not sources:
         return None
-    stream = torch.cuda.current_stream(source.device).cuda_stream
+    stream = torch.cuda.current_stream(allocation.shared_gpu).cuda_stream
     allocation.device.precede(stream)
-    out = source.clone()
+    out = sources[0].clone() if len(sources) == 1 else torch.stack(sources, dim=-1).view(view.full_shape)
     allocation.device.follow(stream)
     return out
 
@@ -110,15 +124,30 @@ def copy_from_torch(allocation: Any, view: HostView, tensor: Any, before: Callab
     ``before`` is called first if that is possible."""
     if allocation.shared_gpu is None or not tensor.is_cuda or tensor.device.index != allocation.shared_gpu:
         return False
-    target = _over(allocation, view)
-    if target is None or target.shape != tensor.shape or target.dtype != tensor.dtype:
+    targets = _over(allocation, view)
+    if not targets or tuple(tensor.shape) != view.full_shape or targets[0].dtype != tensor.dtype:
         return False
     import torch
 
     before()
     stream = torch.cuda.current_stream(tensor.device).cuda_stream
     allocation.device.precede(stream)
-    target.copy_(tensor.detach())
+    source = tensor.detach()
+    parts = [source] if len(targets) == 1 else source.reshape(*view.shape, len(targets)).unbind(-1)
+    for target, part in zip(targets, parts):
+        target.copy_(part)
     allocation.device.follow(stream)
     allocation.bump(view.part)
     return True
+
+
+def shared_with_torch(allocation: Any, exported: Any, device: Any) -> Any:
+    """A torch tensor over the very memory of ``exported``; None where torch cannot address it, or if ``device`` is another one."""
+    if allocation.shared_gpu is None or exported.__dlpack_device__()[0] == _HOST_TYPE:
+        return None
+    import torch
+    from torch.utils.dlpack import from_dlpack
+
+    if device is not None and torch.device(device).index not in (None, allocation.shared_gpu):
+        return None
+    return from_dlpack(exported)

@@ -11,7 +11,7 @@ from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError
 from spirograd.base.near_names import NoAttribute
 from spirograd.ir.nodes import Layout
 from spirograd.lang import scalar
-from spirograd.lang.data import shadows, transfer, tree
+from spirograd.lang.data import shadows, tree
 from spirograd.lang.data.enums import Layout as Arrangement
 from spirograd.lang.data.index_space import IndexSpace
 from spirograd.lang.data.scalar_field import UNPLACED, BuildElement, Field, ScalarField, element_index, shape_tuple
@@ -99,7 +99,8 @@ class MatrixField(ScalarField):
 
     def to_torch(self, device: Any = None, keep_dims: bool = False, *, copy: bool = True) -> Any:
         """The contents as a torch tensor on ``device``; ``keep_dims`` gives vectors a trailing axis of 1."""
-        return transfer.to_torch(self.to_numpy(keep_dims, copy=copy), device)
+        out = super().to_torch(device, copy=copy)
+        return out[..., None] if keep_dims and self.ndim == 1 else out
 
 
 class ComponentField(ScalarField):

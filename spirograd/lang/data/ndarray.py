@@ -12,17 +12,22 @@ from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError
 from spirograd.lang import context, ops, scalar
 from spirograd.lang.data import device_arrays, shadows, transfer
+from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.host_scope import HostScope
-from spirograd.lang.data.scalar_field import BuildElement, converted, element_index, exported, matching, shared_array
+from spirograd.lang.data.scalar_field import BuildElement, converted, element_index, matching, shared_array
 from spirograd.lang.data.transfer import Array, HostView
 
 
-class Ndarray(HostScope):
+class Ndarray(Exported, HostScope):
     """A dense array on the device, made by `ndarray`. Its elements are zero at first.
 
     ``shape``: the extents of the index space; ``element_shape``: those of an element. ``allocation``: the memory, row-major. ``layout``:
     what a tensor was asked for.
     """
+
+    # What launches keep of an array: what of it compiled code depends on, and its addresses; see `_forget_launches`.
+    _sg_signature: tuple[Any, ...] | None = None
+    _sg_binding: Any = None
 
     def __init__(
         self,
@@ -222,24 +227,16 @@ class Ndarray(HostScope):
         transfer.write(self.allocation, self.view, data)
 
     def to_torch(self, device: Any = None, *, copy: bool = True) -> Any:
-        """The contents as a torch tensor on ``device`` (the CPU by default)."""
-        made = device_arrays.copy_to_torch(self.allocation, self.view, device) if copy else None
+        """The contents as a torch tensor on ``device`` (the CPU by default). ``copy=False``: over the memory itself, or ValueError."""
+        allocation = self.allocation
+        share = device_arrays.shared_with_torch
+        made = device_arrays.copy_to_torch(allocation, self.view, device) if copy else share(allocation, self, device)
         return transfer.to_torch(self.to_numpy(copy=copy), device) if made is None else made
 
     def from_torch(self, tensor: Any) -> None:
         """Set the contents from a torch tensor on any device."""
         if not device_arrays.copy_from_torch(self.allocation, self.view, tensor, lambda: shadows.host_write(self)):
             self.from_numpy(transfer.from_torch(tensor))
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return exported(self.allocation, self.view).__dlpack__(**options)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)
-
-    def to_dlpack(self) -> Any:
-        """A DLPack capsule: of the memory itself where the host can address it, else of a copy on the host."""
-        return self.__dlpack__()
 
     def __copy__(self) -> Ndarray:
         return self.__deepcopy__({})

@@ -26,6 +26,7 @@ from spirograd.ir.addresses import NUMBERS, cell_offset
 from spirograd.ir.nodes import FieldRef, Layout
 from spirograd.lang import ops, scalar
 from spirograd.lang.data import device_arrays, shadows, transfer
+from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.index_space import IndexSpace
 from spirograd.lang.data.layout import Digit, terms_of
@@ -148,7 +149,7 @@ class Field(HostScope):
         raise SpirogradTypeError("a loop over a field works inside kernels only", None, "`.to_numpy()` gives an array to iterate over")
 
 
-class ScalarField(Field):
+class ScalarField(Exported, Field):
     """A field of scalars of ``dtype``, made by `field`; the base of `MatrixField`.
 
     ``role``: "primal", "grad", "dual", or "grad_dual" (tangents of gradients).
@@ -431,24 +432,16 @@ class ScalarField(Field):
         transfer.write(self.tree.allocation, self.view, data)
 
     def to_torch(self, device: Any = None, *, copy: bool = True) -> Any:
-        """The contents as a torch tensor on ``device`` (the CPU by default)."""
-        made = device_arrays.copy_to_torch(self.tree.allocation, self.view, device) if copy else None
+        """The contents as a torch tensor on ``device`` (the CPU by default). ``copy=False``: over the memory itself, or ValueError."""
+        allocation = self.tree.allocation
+        share = device_arrays.shared_with_torch
+        made = device_arrays.copy_to_torch(allocation, self.view, device) if copy else share(allocation, self, device)
         return transfer.to_torch(self.to_numpy(copy=copy), device) if made is None else made
 
     def from_torch(self, tensor: Any) -> None:
         """Set the contents from a torch tensor on any device."""
         if not device_arrays.copy_from_torch(self.tree.allocation, self.view, tensor, lambda: shadows.host_write(self)):
             self.from_numpy(transfer.from_torch(tensor))
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return exported(self.tree.allocation, self.view).__dlpack__(**options)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)
-
-    def to_dlpack(self) -> Any:
-        """A DLPack capsule: of the memory itself where the host can address it, else of a copy on the host."""
-        return self.__dlpack__()
 
 
 def converted(array: Array, dtype: Any) -> Array:
@@ -464,12 +457,6 @@ def shared_array(allocation: Any, view: HostView, dtype: Any) -> Array:
             "`copy=False` needs memory that the host can address, in one regular range, and no conversion: leave it away to get a copy"
         )
     return out
-
-
-def exported(allocation: Any, view: HostView) -> Array:
-    """The memory itself where the host can address it, else a copy."""
-    out = transfer.shared(allocation, view)
-    return transfer.read(allocation, view) if out is None else out
 
 
 def matching(array: Any, view: HostView, what: str) -> Array:

@@ -231,9 +231,36 @@ def shared(allocation: Any, view: HostView) -> Array | None:
     out: Array = flat.reshape(view.full_shape)
     if not np.may_share_memory(out, flat):
         return None
-    allocation.share(view.part if _is_dense(view.blocks[0], view.dtype.size) else "")
+    share(allocation, view)
     allocation.device.synchronize()  # last: sharing may copy the memory
     return out
+
+
+def share(allocation: Any, view: HostView) -> None:
+    """Note that the memory of a view in one block is handed out. Where other parts lie in between, so are they."""
+    allocation.share(view.part if _is_dense(view.blocks[0], view.dtype.size) else "")
+
+
+def strides_of(view: HostView) -> tuple[int, ...] | None:
+    """The strides in bytes of an array of ``full_shape`` over the very memory; None if there are none, or no elements."""
+    if len(view.blocks) != 1 or view.count == 0:
+        return None
+    axes: list[tuple[int, int]] = []  # extents and strides, where one does not go on in the next
+    for extent, stride in zip(view.blocks[0].dims, view.blocks[0].strides):
+        if axes and axes[-1][1] == stride * extent:
+            axes[-1] = (axes[-1][0] * extent, stride)
+        elif extent != 1:
+            axes.append((extent, stride))
+    left, step = 1, view.dtype.np.itemsize
+    strides = []
+    for extent in reversed(view.full_shape):
+        if left == 1 and extent != 1:
+            left, step = axes.pop()
+        if left % extent:
+            return None
+        strides.append(step)
+        left, step = left // extent, step * extent
+    return tuple(reversed(strides))
 
 
 def to_torch(array: Array, device: Any) -> Any:

@@ -15,7 +15,7 @@ from spirograd.lang.frontend.kernel import Kernel
 logger = logging.getLogger("spirograd")
 
 # What the family's decorators take.
-_KERNEL_OPTIONS = ("checkpoints", "fastcache", "graph", "pure")
+_KERNEL_OPTIONS = ("checkpoints", "fastcache", "fuse", "graph", "pure")
 _NO_CHECKPOINTS = "the option `checkpoints` of `kernel` has no effect: a kernel that raised an error does not resume; launch it again"
 _CLASS_OPTIONS = ("stable_members", "template_primitives")
 
@@ -29,24 +29,28 @@ def check_options(what: str, given: Iterable[str], known: Sequence[str]) -> None
 
 
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Decorator: make a `Kernel` of a function. Options of the Taichi family that only make its launches faster (``fastcache``, ``graph``,
-    ``pure``) are accepted, without effect; ``checkpoints=True`` causes a warning.
+    """Decorator: make a `Kernel` of a function.
+
+    ``fuse=False``: each of its outermost parallel loops stays a dispatch of its own; so each does with ``graph=True``. Options of the
+    Taichi family that only make its launches faster (``fastcache``, ``pure``) are accepted, without effect; ``checkpoints=True`` causes a
+    warning.
 
     Raises SpirogradRuntimeTypeError for other options.
     """
     check_options("kernel", options, _KERNEL_OPTIONS)
     if options.get("checkpoints"):
         logger.warning(_NO_CHECKPOINTS)
+    fuse = bool(options.get("fuse", True)) and not options.get("graph")
     frame = sys._getframe(1)
     if function is None:
 
         def decorate(f: Callable[..., Any]) -> Kernel:
             remember_outer_names(plain_function(f, "kernel"), frame)
-            return Kernel(f)
+            return Kernel(f, fuse)
 
         return decorate
     remember_outer_names(plain_function(function, "kernel"), frame)
-    return Kernel(function)
+    return Kernel(function, fuse)
 
 
 def data_oriented(cls: Any = None, **options: Any) -> Any:

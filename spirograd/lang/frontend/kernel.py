@@ -8,6 +8,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradSyntaxError
@@ -28,6 +29,7 @@ from spirograd.lang.frontend.parameters import (
     TemplateParameter,
     make_parameter,
 )
+from spirograd.lang.frontend.quick_calls import QuickCall, quick_call
 from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.frontend.stages import Staged
 from spirograd.lang.frontend.texts import text_of
@@ -47,9 +49,10 @@ class Kernel(Staged, NearNames):
 
     __sg_is_kernel__ = True
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], fuse: bool = True) -> None:
         functools.update_wrapper(self, function)
         self.function = function
+        self._fuse = fuse
         self._text = text_of(function)
         self._lock = threading.RLock()
         self._session: Any = None
@@ -57,6 +60,7 @@ class Kernel(Staged, NearNames):
         self._parameters: list[Parameter] = []
         self._keys: list[tuple[int, Callable[[Any], Any]]] = []
         self._signature: inspect.Signature | None = None
+        self._quick: QuickCall | None = None
         self._last: Specialization | None = None
         self.grad = context.gradient_of(self)
 
@@ -67,7 +71,18 @@ class Kernel(Staged, NearNames):
         return f"<kernel {self.function.__qualname__}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._launch(*self.specialized(args, kwargs))
+        session = context.session()
+        quick = self._quick
+        if quick is None or kwargs or session is not self._session or context.recorder() is not None or context.current_trace() is not None:
+            return self._launch(*self.specialized(args, kwargs))
+        found = quick(args, session)
+        if found is None:
+            return self._launch(*self.specialized(args, kwargs))
+        made, scalars, arrays = found
+        values = made.plan.launch(scalars, arrays, made.trees)
+        if made.reports:
+            session.launched()
+        return None if values is None else made.result(values)
 
     def specialized(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Specialization, tuple[Any, ...]]:
         """The session, what is compiled for these arguments (now, if need be), and the arguments as the signature orders them."""
@@ -95,6 +110,7 @@ class Kernel(Staged, NearNames):
             self._keys = [(k, p.key) for k, p in enumerate(self._parameters) if p.keyed]
             self._signature = signature
             self._specializations = {}
+            self._quick = quick_call(self._parameters, self._specializations)
             self._last = None
             self._session = session
 
@@ -176,12 +192,22 @@ class Kernel(Staged, NearNames):
         """The kernel as IR, for arguments like ``args``."""
         assert self._signature is not None
         where = source.of(self.function, self._text, "kernel")
-        traced = trace_kernel(where, self._parameters, self._signature.return_annotation, args, session.language)
+        language = session.language if self._fuse else replace(session.language, fuse=False)
+        traced = trace_kernel(where, self._parameters, self._signature.return_annotation, args, language)
         for about, text in traced.warnings.items():
             if about not in session.warned:
                 session.warned.add(about)
                 logger.warning(text)
         return traced
+
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """Describe what a launch runs: each task with its line, and for neighbouring parallel loops whether they were fused, or why not.
+
+        Without arguments of what was compiled last, otherwise of a launch with these arguments.
+        """
+        if self._last is None or args or kwargs:
+            self.specialized(args, kwargs)
+        return str(self.stages().get("tasks.txt", "The interpreter runs the kernel as it is written, as one task.\n"))
 
     def step(self, on_op: Callable[[Any, Any], None], *args: Any, **kwargs: Any) -> Any:
         """Run on ``arch=sg.interpreter`` and call ``on_op(op, values)`` after each operation: ``op.code``, ``op.loc``, ``values[op]``.

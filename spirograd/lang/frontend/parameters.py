@@ -17,6 +17,7 @@ from spirograd.lang import ops, scalar
 from spirograd.lang.annotations import FunctionArgument, MatrixType, NdarrayType
 from spirograd.lang.context import LanguageOptions
 from spirograd.lang.data.device_arrays import is_torch
+from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.tensor import Tensor
 from spirograd.lang.frontend.array_proxy import array_decl, is_wide
@@ -30,11 +31,11 @@ from spirograd.lang.scalar import describe
 
 def array_signature(array: Ndarray) -> tuple[Any, ...]:
     """What of an ndarray the compiled code depends on."""
-    signature: tuple[Any, ...] | None = array.__dict__.get("_sg_signature")
+    signature = array._sg_signature
     if signature is None:
         decl = array_decl("", array)
         signature = (decl.dtype, decl.ndim, decl.element_shape, decl.needs_grad, decl.wide, decl.needs_dual)
-        array.__dict__["_sg_signature"] = signature  # asked for at each launch: an array never changes its type
+        array._sg_signature = signature  # asked for at each launch: an array never changes its type
     return signature
 
 
@@ -107,7 +108,7 @@ class ScalarParameter(Parameter):
         super().__init__(name, kernel)
         self.t = t
         # Values of this type between these are packed as they are.
-        self._plain: type = float if t.is_float else bool if t.kind == "bool" else int
+        self.plain: type = float if t.is_float else bool if t.kind == "bool" else int
         self._least, self._most = (-math.inf, math.inf) if t.is_float else (t.min, t.max)
 
     def key(self, value: Any) -> Any:
@@ -117,7 +118,7 @@ class ScalarParameter(Parameter):
         return to.scalar(self.name, self.t)
 
     def pack(self, value: Any, into: Packer) -> None:
-        of_type = type(value) is self._plain
+        of_type = type(value) is self.plain
         into.put_scalar(value if of_type and self._least <= value <= self._most else self.convert(value))
 
     def convert(self, value: Any) -> Any:
@@ -320,6 +321,8 @@ class DataclassParameter(Parameter):
 
 def is_external(value: Any) -> bool:
     """Whether ``value`` is a NumPy array, a torch tensor, or another array in memory of a GPU."""
+    if isinstance(value, Exported):  # ours; asking it for its interface would hand its memory out
+        return False
     return isinstance(value, np.ndarray) or is_torch(value) or hasattr(value, "__cuda_array_interface__")
 
 

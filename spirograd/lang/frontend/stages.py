@@ -46,13 +46,12 @@ class Staged:
         return str(self._some(".opt.ll" if optimized else "kernel.ll", "LLVM IR").popitem()[1])
 
     def asm(self) -> str:
-        """The machine code of the kernel as assembly; on CUDA its PTX, under a comment that says what each task takes: registers, spilled
-        registers, shared memory. Raises SpirogradRuntimeError on back ends that make SPIR-V."""
+        """The machine code of the kernel as assembly; on CUDA its PTX. On CUDA and AMDGPU it comes under a comment that says what each task
+        takes: registers, spilled registers, shared memory. Raises SpirogradRuntimeError on back ends that make SPIR-V."""
         stages = self.stages()
-        if "kernel.ptx" not in stages:
-            return str(self._some(".s", "assembly").popitem()[1])
+        text = stages["kernel.ptx"] if "kernel.ptx" in stages else self._some(".s", "assembly").popitem()[1]
         usage = "".join(f"// {line}\n" for line in str(stages.get("kernel.usage", "")).splitlines())
-        return usage + str(stages["kernel.ptx"])
+        return usage + str(text)
 
     def _stage(self, name: str) -> Any:
         stages = self.stages()

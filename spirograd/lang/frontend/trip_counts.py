@@ -85,9 +85,9 @@ def _any_step(first: Value, last: Value, step: Value) -> Strided:
     u = unsigned(t)
     zero, one = scalar.constant(0, t), scalar.constant(1, u)
     up = scalar.emit(ir.gt, step, zero)
-    low, high = scalar.emit_select(up, first, last), scalar.emit_select(up, last, first)
+    low = scalar.emit_select(up, first, last)
     size = scalar.cast(scalar.emit_select(up, step, _exact(ir.sub, zero, step)), u)
-    distance = _exact(ir.sub, scalar.cast(scalar.emit(ir.max_, high, low), u), scalar.cast(low, u))
+    distance = _exact(ir.sub, scalar.cast(scalar.emit(ir.max_, first, last), u), scalar.cast(low, u))
     some = scalar.emit(ir.min_, scalar.emit(ir.min_, distance, size), one)
     end = scalar.emit(ir.floordiv, scalar.emit(ir.max_, distance, one) - one, size) + some
     return scalar.constant(0, u), end, lambda index: _exact(ir.add, first, _exact(ir.mul, scalar.cast(index, t), step))

@@ -1,4 +1,4 @@
-"""The device that SG_DEVICE names, among those of one API."""
+"""The device that SG_DEVICE or the option `device` of `init` names, among those of one API."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ def listing(names: Sequence[str]) -> str:
     return ", ".join(f"{i}: {name}" for i, name in enumerate(names))
 
 
-def named_device(names: Sequence[str], what: str) -> int | None:
-    """The index in ``names`` of the device that SG_DEVICE names, by its number or a part of its name; None if SG_DEVICE is not set.
+def named_device(names: Sequence[str], what: str, asked: str = "") -> int | None:
+    """The index in ``names`` of the device that SG_DEVICE names, or else ``asked``, the option of `init`, by its number or a part of its
+    name; None if neither is set.
 
-    Raises SpirogradRuntimeError, listing what there is, if there is no such device. ``what``: a device of this API, for messages.
+    Raises SpirogradRuntimeError, saying how many and what there are, if there is no such device. ``what``: a device of this API, for
+    messages.
     """
-    wanted = knobs.get("SG_DEVICE").strip()
+    knob = knobs.get("SG_DEVICE").strip()
+    wanted = knob or asked.strip()
     if not wanted:
         return None
-    if wanted.isdigit():
-        if int(wanted) >= len(names):
-            raise SpirogradRuntimeError(f"SG_DEVICE={wanted}: there is no such {what}; there are {listing(names)}")
+    if wanted.isdigit() and int(wanted) < len(names):
         return int(wanted)
-    for index, name in enumerate(names):
-        if wanted.lower() in name.lower():
-            return index
-    raise SpirogradRuntimeError(f"SG_DEVICE={wanted}: no {what} has this in its name; there are {listing(names)}")
+    found = [index for index, name in enumerate(names) if wanted.lower() in name.lower()]
+    if found and not wanted.isdigit():
+        return found[0]
+    problem = f"there is no such {what}" if wanted.isdigit() else f"no {what} has this in its name"
+    there = "there is" if len(names) == 1 else "there are"
+    source = f"SG_DEVICE={wanted}" if knob else f"the option `device={wanted}`"
+    raise SpirogradRuntimeError(f"{source}: {problem}; {there} {len(names)} ({listing(names)})")

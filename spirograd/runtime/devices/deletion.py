@@ -15,22 +15,21 @@ def _at_once() -> int:
 
 
 class DeletionQueue:
-    """Calls ``delete`` with what was put in, when it may be deleted.
+    """Calls ``delete`` with what was put in, when it may be deleted. ``released``: what was put in since the last `collect`.
 
     `put` and `extend` take no lock, because finalizers call them, which may run anywhere. The device's lock guards `collect`.
     """
 
-    __slots__ = ("_delete", "_released", "_waiting", "extend", "put")
+    __slots__ = ("_delete", "_waiting", "extend", "put", "released")
 
     def __init__(self, delete: Callable[[Any], None]) -> None:
         self._delete = delete
-        self._released: deque[Any] = deque()
-        self.put, self.extend = self._released.append, self._released.extend
+        self.released: deque[Any] = deque()
+        self.put, self.extend = self.released.append, self.released.extend
         self._waiting: deque[tuple[int, Any]] = deque()
 
     def __len__(self) -> int:
-        """How many objects were released since the last `collect`."""
-        return len(self._released)
+        return len(self.released)
 
     def collect(self, pending: int = 0, completed: Callable[[], int] = _at_once) -> None:
         """Delete what is no longer in use.
@@ -38,7 +37,7 @@ class DeletionQueue:
         ``pending`` counts the submissions that may use what was released until now, and ``completed()`` those that are done. By default all
         is deleted, for drivers that keep alive what pending work uses.
         """
-        released, waiting = self._released, self._waiting
+        released, waiting = self.released, self._waiting
         while released:
             waiting.append((pending, released.popleft()))
         if not waiting:

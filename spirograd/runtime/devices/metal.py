@@ -6,9 +6,9 @@ from spirograd.runtime.devices import wgpu
 from spirograd.runtime.devices.wgpu.device import WgpuDevice
 
 
-def open(debug: bool = False, max_threads: int = 0, device_memory_bytes: int | None = None) -> WgpuDevice:
+def open(debug: bool = False, max_threads: int = 0, device_memory_bytes: int | None = None, device: str = "") -> WgpuDevice:
     """As `wgpu.open`, for Metal."""
-    return wgpu.open(debug, max_threads, device_memory_bytes, "metal")
+    return wgpu.open(debug, max_threads, device_memory_bytes, "metal", device)
 
 
 def available() -> str | None:

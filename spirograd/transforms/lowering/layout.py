@@ -18,7 +18,7 @@ from spirograd.base.tape_layout import ADDRESSING, PLACED, TapeWord
 from spirograd.base.targets import Generator
 from spirograd.ir import ops
 from spirograd.ir.addresses import Arithmetic, cell_offset, component_number
-from spirograd.ir.nodes import ArrayArg, ArrayRef, BufferRef, FieldRef, Kernel, Op, ScalarArg, TapeRef, TempRef, ref_of
+from spirograd.ir.nodes import ArrayArg, ArrayRef, BufferRef, FieldRef, Kernel, Op, ScalarArg, SharedRef, TapeRef, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.lowering.native_atomics import needs_locks, unfinished_sites
@@ -197,6 +197,8 @@ class _Layout(Rewriter):
         return self.b.store(ref, index, self._pack(value))
 
     def _atomic(self, op: Op) -> Op:
+        if isinstance(ref_of(op), SharedRef):
+            return self.copy(op)
         *indices, value = self.args(op)
         ref, index = self._place(op, indices)
         return self._unpack(self.b.atomic(op.attr[0], ref, index, self._pack(value)), op)

@@ -1,4 +1,5 @@
-"""Atomics that the device lacks: as loops over compare-and-swap of the words that hold the element, or in the ways of `atomic_ways`."""
+"""Atomics that the device lacks: as atomics on the bits of floats, as loops over compare-and-swap of the words that hold the element, or in
+the ways of `native_atomics`."""
 
 from __future__ import annotations
 
@@ -48,6 +49,8 @@ class _LowerAtomics(Rewriter):
         if kind == "exchange":
             bits = self.b.atomic(kind, _view(ref), index, _bits(self.b, value))
             return _unbits(self.b, bits, ref.dtype)
+        if kind in _OPPOSITE:
+            return extremum(self.b, kind, ref, index, value)
         return update(self.b, ref, index, lambda old: combine(self.b, kind, old, value))
 
     def _cas(self, op: Op) -> Op:
@@ -72,6 +75,54 @@ class _LowerAtomics(Rewriter):
         if ref.dtype.bits == 64 and not self.caps.atomic_int64:
             message = f"{what} on '{ref.name}' ({ref.dtype}) needs 64-bit atomics, which this device (target {self.caps.target_name}) lacks"
             raise SpirogradUnsupportedError(message, op.loc, "use a 32-bit type, or another device")
+
+
+_OPPOSITE = {"min": "max", "max": "min"}
+_SIGNED = {32: i32, 64: i64}
+# The bits of positive infinity; of NaN they are more, but for the sign.
+_INFINITY = {32: 0x7F800000, 64: 0x7FF0000000000000}
+
+
+def extremum(b: Builder, kind: str, ref: BufferRef, index: Op, value: Op) -> Op:
+    """Atomic minimum or maximum of a float of 32 or 64 bits, by one atomic on its bits; returns the element before.
+
+    Floats that are not negative are in the order of their bits, as signed integers; and negative floats in the opposite order, as unsigned
+    ones, above all others. NaN has no place in either: if the value or the element is NaN, a loop over compare-and-swap follows.
+    """
+    t = ref.dtype
+    i = _SIGNED[t.bits]
+    bits = b.emit(ops.bitcast, value, type=i)
+    number = _is_number(b, bits)
+    b.begin()
+    is_negative = b.emit(ops.lt, bits, b.const(0, i))
+    regions = []
+    for negative in (True, False):
+        b.begin()
+        regions.append(b.end([_ordered(b, kind, ref, index, bits, negative)]))
+    one = b.end(b.if_(is_negative, *regions))
+    b.begin()
+    (before,) = b.if_(number, one, b.end([value]))
+    number = _is_number(b, b.emit(ops.bitcast, before, type=i))
+    b.begin()
+    done = b.end([before])
+    b.begin()
+    loop = b.end([update(b, ref, index, lambda old: combine(b, kind, old, value))])
+    return b.if_(number, done, loop)[0]
+
+
+def _ordered(b: Builder, kind: str, ref: BufferRef, index: Op, bits: Op, negative: bool) -> Op:
+    """The atomic of `extremum` for a value of that sign."""
+    assert isinstance(bits.type, DType)
+    t = unsigned(bits.type) if negative else bits.type
+    value = b.emit(ops.bitcast, bits, type=t) if negative else bits
+    return _unbits(b, b.atomic(_OPPOSITE[kind] if negative else kind, BufferRef(ref.name, ref.slot, t), index, value), ref.dtype)
+
+
+def _is_number(b: Builder, bits: Op) -> Op:
+    """Whether a float with these bits (signed) is none of the NaN."""
+    t = bits.type
+    assert isinstance(t, DType)
+    return b.emit(ops.le, b.emit(ops.and_, bits, b.const(int(t.max), t)), b.const(_INFINITY[t.bits], t))
 
 
 def combine(b: Builder, kind: str, old: Op, value: Op) -> Op:

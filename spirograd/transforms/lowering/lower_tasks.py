@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
-from spirograd.analysis.workgroups import coarsening_factor, group_size
+from spirograd.analysis.workgroups import RowBlocks, coarsening_factor, group_size, row_blocks
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import VOID, DType, i32, unsigned
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import BuiltIn, Kernel, Op, Reduction, Region, SharedRef, TaskAttr
+from spirograd.ir.nodes import BuiltIn, Kernel, Op, PrivateCopy, Reduction, Region, SharedRef, TaskAttr
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 
@@ -42,7 +45,9 @@ class _LowerTasks(Rewriter):
             self._serial(op)
         else:
             coarsening = coarsening_factor(op, size, self.ctx.caps)
-            self._range(op, size, coarsening)
+            along = row_blocks(op, size, self.ctx.caps) if coarsening == 1 else None
+            self._range(op, size, coarsening, along)
+            coarsening = coarsening if along is None else along.factor
         attr = TaskAttr("invocations", op.attr.name, size, places=op.attr.places, coarsening=coarsening)
         return self.b.append(Op(ops.task, VOID, (), attr, (self.b.end(),), op.loc))
 
@@ -53,10 +58,10 @@ class _LowerTasks(Rewriter):
         self.inline(op.regions[0], ())
         _when(b, first, b.end())
 
-    def _range(self, op: Op, size: int, coarsening: int) -> None:
+    def _range(self, op: Op, size: int, coarsening: int, along: RowBlocks | None) -> None:
         """Bounds (in every invocation), the loop, then reductions."""
         b = self.b
-        bounds, body, finish = op.regions
+        bounds, body, finish, *flushes = op.regions
         begin, end, *rows = self.inline(bounds, ())
         b.at(op)
         t = begin.type
@@ -71,12 +76,13 @@ class _LowerTasks(Rewriter):
         if rows:
             stride = b.emit(ops.min_, b.cast(_bits(b, rows[0]), wide), stride)
             count = b.emit(ops.select, b.emit(ops.lt, first, stride), count, b.const(0, wide))
+        self._clear(op.attr.copies, size)
         reductions: tuple[Reduction, ...] = op.attr.reductions
         totals: Sequence[Op] = [b.const(ops.identity(r.kind, r.dtype), r.dtype) for r in reductions]
 
         def iteration(k: Op, accumulators: Sequence[Op]) -> Sequence[Op]:
             """Number ``k``, counted from 0."""
-            yielded = self.inline(body, (_as(b, b.emit(ops.add, low, k), t), *accumulators), clone=coarsening > 1)
+            yielded = self.inline(body, (_as(b, b.emit(ops.add, low, k), t), *accumulators), clone=coarsening > 1 or along is not None)
             b.at(op)
             return yielded
 
@@ -84,10 +90,15 @@ class _LowerTasks(Rewriter):
             """Number ``k`` of the blocks."""
             base = b.emit(ops.add, low, b.emit(ops.shl, k, shift))
             indices = [_as(b, b.emit(ops.add, base, b.const(k, wide)) if k else base, t) for k in range(coarsening)]
-            return self._interleaved(body, indices, accumulators, reductions)
+            return self._interleaved(body, [{body.params[0]: index} for index in indices], accumulators, reductions)
 
         some = b.emit(ops.lt, first, count)
-        if coarsening == 1:
+        if along is not None:
+            blocks = b.const(op.regions[0].results[1].attr // along.width * along.per_row, wide)
+            in_row = functools.partial(self._row_block, body, along, iteration, reductions)
+            totals = self._strided(first, stride, blocks, totals, in_row)
+            some = b.emit(ops.lt, first, blocks)
+        elif coarsening == 1:
             totals = self._strided(first, stride, count, totals, iteration)
         else:
             shift = b.const(coarsening.bit_length() - 1, wide)
@@ -100,6 +111,7 @@ class _LowerTasks(Rewriter):
             last = b.end(iteration(b.emit(ops.add, done, first), totals))
             b.begin()
             totals = b.if_(left, last, b.end(totals))
+        self._flush(op.attr.copies, flushes, size)
         if not reductions:
             return
         if size > 1 and size * sum(r.dtype.size for r in reductions) <= self.ctx.caps.shared_memory:
@@ -111,21 +123,106 @@ class _LowerTasks(Rewriter):
         self.inline(finish, tuple(totals))
         _when(b, some, b.end())
 
-    def _interleaved(self, body: Region, indices: Sequence[Op], accumulators: Sequence[Op], reductions: Sequence[Reduction]) -> list[Op]:
-        """The iterations of straight-line ``body`` for several indices, operation by operation, for they may run in any order: what they
-        load stands together, and is not separated by what they store."""
+    def _clear(self, copies: Sequence[PrivateCopy], size: int) -> None:
+        """Set private copies to what changes nothing."""
+        b = self.b
+        for copy in copies:
+            nothing = b.const(ops.identity(copy.kind, copy.shared.dtype), copy.shared.dtype)
+            _each_element(b, copy.shared.length, size, functools.partial(b.store, copy.shared), nothing)
+        if copies:
+            b.emit(ops.workgroup_barrier, type=VOID)
+
+    def _flush(self, copies: Sequence[PrivateCopy], flushes: Sequence[Region], size: int) -> None:
+        """Update memory by private copies, but for those elements that changed nothing."""
+        b = self.b
+        if copies:
+            b.emit(ops.workgroup_barrier, type=VOID)
+        for copy, flush in zip(copies, flushes):
+            _each_element(b, copy.shared.length - 1, size, functools.partial(self._flush_element, copy), flush)
+
+    def _flush_element(self, copy: PrivateCopy, number: Op, flush: Region) -> None:
+        b, t = self.b, copy.shared.dtype
+        value = b.load(copy.shared, number)
+        changed = b.emit(ops.ne, value, b.const(ops.identity(copy.kind, t), t))
+        b.begin()
+        self.inline(flush, (number, value))
+        _when(b, changed, b.end())
+
+    def _row_block(
+        self, body: Region, along: RowBlocks, iteration: _Body, reductions: Sequence[Reduction], k: Op, accumulators: Sequence[Op]
+    ) -> Sequence[Op]:
+        """Block number ``k``: all of its iterations at once, or, at the ends of a row, those that there are."""
+        b, wide, index = self.b, k.type, body.params[0]
+        t = index.type
+        assert isinstance(wide, DType) and isinstance(t, DType)
+        per_row = b.const(along.per_row, wide)
+        row = b.emit(ops.idiv, k, per_row)
+        start = b.emit(ops.shl, b.emit(ops.irem, k, per_row), b.const(along.factor.bit_length() - 1, wide))
+
+        def together() -> Sequence[Op]:
+            signed_row, known = _as(b, row, t), []
+            rows = {op: b.emit(ops.idiv, signed_row, b.const(by, t)) if by > 1 else signed_row for op, by in along.rows.items()}
+            left = b.emit(ops.sub, _as(b, start, t), b.const(along.shift, t), attr="nsw") if along.shift else _as(b, start, t)
+            for n in range(along.factor):
+                column = _plus(b, left, n)
+                place = b.emit(ops.add, b.emit(ops.mul, signed_row, b.const(along.width, t), attr="nsw"), column, attr="nsw")
+                known.append({index: place, **dict.fromkeys(along.columns, column), **rows})
+            return self._interleaved(body, known, accumulators, reductions, along.addresses)
+
+        if along.always_full:
+            return together()
+        shift, after = b.const(along.shift, wide), b.const(along.width + along.shift, wide)
+        stop = b.emit(ops.add, start, b.const(along.factor, wide))
+        full = b.emit(ops.and_, b.emit(ops.ge, start, shift), b.emit(ops.le, stop, after))
+        b.begin()
+        all_of_them = b.end(together())
+        b.begin()
+        before = b.emit(ops.sub, b.emit(ops.mul, row, b.const(along.width, wide)), shift)
+        begin = b.emit(ops.add, before, b.emit(ops.max_, start, shift))
+        end = b.emit(ops.add, before, b.emit(ops.min_, stop, after))
+        some_of_them = b.end(self._strided(begin, b.const(1, wide), end, accumulators, iteration))
+        return b.if_(full, all_of_them, some_of_them)
+
+    def _interleaved(
+        self,
+        body: Region,
+        known: Sequence[dict[Op, Op]],
+        accumulators: Sequence[Op],
+        reductions: Sequence[Reduction],
+        addresses: Mapping[Op, tuple[Op, int]] = MappingProxyType({}),
+    ) -> list[Op]:
+        """Several iterations of straight-line ``body``, operation by operation, for they may run in any order: what they load stands
+        together, and is not separated by what they store. ``known``: the index of each, and what else of it has been computed.
+        ``addresses``: see `RowBlocks`. They are one more in each iteration than in the one before; written so, accesses can be merged."""
         b = self.b
         starts: list[Sequence[Op]] = [accumulators]
-        starts += [[b.const(ops.identity(r.kind, r.dtype), r.dtype) for r in reductions] for _ in indices[1:]]
-        envs = [dict(zip(body.params, (index, *start))) for index, start in zip(indices, starts)]
-        for op in body.ops[:-1]:
-            for env in envs:
+        starts += [[b.const(ops.identity(r.kind, r.dtype), r.dtype) for r in reductions] for _ in known[1:]]
+        envs = [{**places, **dict(zip(body.params[1:], start))} for places, start in zip(known, starts)]
+        for op in [op for op in body.ops[:-1] if op not in known[0]]:
+            for n, env in enumerate(envs):
+                leader, distance = addresses.get(op, (op, 0))
+                if op in addresses and (n or leader is not op):
+                    env[op] = _plus(b, envs[0][leader], distance + n)
+                    continue
+                if op.regions:
+                    env[op] = self._cloned(op, env)
+                    continue
                 args = tuple([env.get(a) or self.value(a) for a in op.args])
                 env[op] = b.append(Op(op.code, op.type, args, op.attr, (), op.loc, op.primal))
         merged, *others = [[env.get(v) or self.value(v) for v in body.results] for env in envs]
         for other in others:
             merged = [b.emit(ops.COMBINE[r.kind], x, y, attr="reassoc") for r, x, y in zip(reductions, merged, other)]
         return merged
+
+    def _cloned(self, op: Op, env: Mapping[Op, Op]) -> Op:
+        """A copy of ``op`` and its regions, with the values of ``env`` as operands."""
+        outer = self.env
+        self.env = {**outer, **env}
+        self.cloning += 1
+        new = self.copy(op)
+        self.cloning -= 1
+        self.env = outer
+        return new
 
     def _strided(self, first: Op, stride: Op, count: Op, initial: Sequence[Op], each: _Body) -> list[Op]:
         """A loop over every ``stride``-th number from ``first`` on, below ``count``."""
@@ -154,9 +251,31 @@ def _as(b: Builder, value: Op, t: DType) -> Op:
     return value if value.type is t else b.emit(ops.bitcast, value, type=t)
 
 
+def _plus(b: Builder, value: Op, offset: int) -> Op:
+    """An index with ``offset`` added, which does not wrap."""
+    assert isinstance(value.type, DType)
+    return b.emit(ops.add, value, b.const(offset, value.type), attr="nsw") if offset else value
+
+
 def _when(b: Builder, condition: Op, then: Region) -> None:
     b.begin()
     b.if_(condition, then, b.end())
+
+
+def _each_element(b: Builder, length: int, size: int, do: Callable[..., object], *more: Any) -> None:
+    """``do`` something with each number below ``length``, and ``more``: shared among the invocations of a workgroup."""
+    local = b.emit(ops.builtin, attr=BuiltIn.LOCAL, type=i32)
+    whole, rest = divmod(length, size)
+    if whole:
+        zero, rounds = b.const(0), b.const(whole)
+        (j,) = b.begin(i32)
+        do(b.emit(ops.add, b.emit(ops.mul, j, b.const(size)), local), *more)
+        b.for_(zero, rounds, (), b.end())
+    if rest:
+        left = b.emit(ops.lt, local, b.const(rest))
+        b.begin()
+        do(b.emit(ops.add, local, b.const(whole * size)), *more)
+        _when(b, left, b.end())
 
 
 class _Combination:

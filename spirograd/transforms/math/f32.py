@@ -154,7 +154,8 @@ def _reduced_near(x: Value, multiple: float, half: bool) -> tuple[Value, Value]:
 
 
 def _reduced(x: Value, multiple: float, half: bool) -> tuple[Value, Value]:
-    """The same for all x. What is far away is reduced in f64, which is slow on many GPUs: by those invocations that have to."""
+    """The same for all x. What is far away is reduced once more in f64, which is slow on many GPUs: by those invocations that have to."""
+    r, n = _reduced_near(x, multiple, half)
 
     def far() -> tuple[Value, Value]:
         wide = x.cast(f64)
@@ -166,7 +167,7 @@ def _reduced(x: Value, multiple: float, half: bool) -> tuple[Value, Value]:
         bound = math.pi / 2 / multiple
         return r.clamp(-bound, bound), shifted.bits().cast(i32)
 
-    r, n = branch(is_near(x), lambda: _reduced_near(x, multiple, half), far)
+    r, n = branch(is_near(x), lambda: (r, n), far)
     return r, n
 
 

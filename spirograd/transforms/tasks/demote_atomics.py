@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from spirograd.analysis.effects import may_alias
-from spirograd.analysis.injectivity import determines
+from spirograd.analysis.injectivity import determines, invariant_values
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, Region, rank, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
-
-_LEAVES = frozenset((ops.const, ops.arg, ops.shape, ops.seed))
 
 
 def demote_atomics(kernel: Kernel, ctx: PassContext) -> Kernel:
@@ -29,9 +27,9 @@ class _Demote(Rewriter):
 
     def _task(self, op: Op) -> Op:
         body = op.regions[-2] if op.attr.kind == "range_for" else op.regions[0]
-        atomics = [x for x in body.walk() if x.code is ops.atomic]
-        if not atomics:
+        if ops.atomic not in body.codes:
             return self.b.append(op)
+        atomics = [x for x in body.walk() if x.code is ops.atomic]
         self.private = set(atomics) if op.attr.kind == "serial" else _private(op.regions[0], body, atomics)
         return self.copy(op) if self.private else self.b.append(op)
 
@@ -51,12 +49,14 @@ def _private(bounds: Region, body: Region, atomics: list[Op]) -> set[Op]:
     index, begin = body.params[0], bounds.results[0]
     natural = begin.code is ops.const and begin.attr >= 0
     writes = [x for x in body.walk() if x.code.effect in ("write", "atomic") and ref_of(x) is not None]
-    invariant = _invariant(body)
+    invariant = invariant_values(body)
+    rivals_of: dict[Ref, list[Op]] = {}
     out = set()
     for op in atomics:
-        ref = ref_of(op)
-        assert ref is not None
-        rivals = [w for w in writes if may_alias(ref, _ref(w))]
+        ref = _ref(op)
+        rivals = rivals_of.get(ref)
+        if rivals is None:
+            rivals = rivals_of[ref] = [w for w in writes if may_alias(ref, _ref(w))]
         if all(_ref(w) == ref and determines(_common(op, w), index, invariant, natural) for w in rivals):
             out.add(op)
     return out
@@ -78,12 +78,3 @@ def _element(op: Op) -> tuple[Op, ...]:
 def _common(a: Op, b: Op) -> list[Op]:
     """The indices, each along its axis, in which two accesses of one memory agree."""
     return [x for x, y in zip(_element(a), _element(b)) if x is y]
-
-
-def _invariant(body: Region) -> set[Op]:
-    """Values of ``body`` that are the same in every iteration."""
-    out: set[Op] = set()
-    for op in body.walk():
-        if op.code in _LEAVES or (op.code.effect == "pure" and op.args and op.code is not ops.result and all(a in out for a in op.args)):
-            out.add(op)
-    return out

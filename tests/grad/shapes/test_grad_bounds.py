@@ -313,8 +313,7 @@ CASES = [
 TURNS = {"empty_and_single": 4, "parallel_bound_of_field": 3}
 
 
-@on_back_ends_with_types
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+@on_back_ends_with_types(CASES)
 def test_bounds(session: Any, case: Any, t: Any) -> None:
     check(case, t, TURNS.get(case.__name__, 2))
 

@@ -342,8 +342,7 @@ CASES = [
 ]
 
 
-@on_back_ends_with_types
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+@on_back_ends_with_types(CASES)
 def test_carried(session: Any, case: Any, t: Any) -> None:
     if case is integer_widths and not session.device.caps.int64:
         pytest.skip("missing i64: not on this device")

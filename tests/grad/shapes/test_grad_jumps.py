@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from grad.check import Program, check, on_back_ends_with_types
 
 import spirograd as sg
@@ -440,8 +439,7 @@ CASES = [
 ]
 
 
-@on_back_ends_with_types
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+@on_back_ends_with_types(CASES)
 def test_jumps(session: Any, case: Any, t: Any) -> None:
     check(case, t)
 

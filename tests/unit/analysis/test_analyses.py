@@ -132,6 +132,8 @@ def constant(value: int, t: dt.DType = dt.i32) -> Op:
 
 
 N, M = Op(ops.arg, dt.i32, (), 0), Op(ops.shape, dt.i32, (), (1, 2))
+# |N|, whose bits are an unsigned number.
+MAGNITUDE = Op(ops.select, dt.i32, (Op(ops.gt, dt.u1, (N, constant(0))), N, Op(ops.sub, dt.i32, (constant(0), N))))
 
 
 @pytest.mark.parametrize(
@@ -156,6 +158,16 @@ N, M = Op(ops.arg, dt.i32, (), 0), Op(ops.shape, dt.i32, (), (1, 2))
         (Op(ops.floordiv, dt.i32, (Op(ops.sub, dt.i32, (constant(0), N)), M)), -2),
         (Op(ops.floormod, dt.i32, (Op(ops.sub, dt.i32, (constant(0), N)), M)), 2),
         (Op(ops.floordiv, dt.i32, (N, constant(0))), 0),
+        (Op(ops.select, dt.i32, (Op(ops.lt, dt.u1, (M, N)), N, M)), 10),
+        (Op(ops.select, dt.i32, (Op(ops.lt, dt.u1, (N, N)), N, M)), 6),
+        (Op(ops.select, dt.i32, (Op(ops.le, dt.u1, (N, N)), N, M)), 10),
+        (Op(ops.select, dt.i32, (Op(ops.le, dt.u1, (N, M)), N, M)), 6),
+        (Op(ops.select, dt.i32, (Op(ops.gt, dt.u1, (N, M)), N, M)), 10),
+        (Op(ops.select, dt.i32, (Op(ops.gt, dt.u1, (M, M)), N, M)), 6),
+        (Op(ops.select, dt.i32, (Op(ops.ge, dt.u1, (M, M)), N, M)), 10),
+        (Op(ops.select, dt.i32, (Op(ops.ge, dt.u1, (M, N)), N, M)), 6),
+        (Op(ops.select, dt.i32, (Op(ops.eq, dt.u1, (M, N)), N, M)), None),
+        (Op(ops.cast, dt.u32, (MAGNITUDE,)), 10),
         (Op(ops.shl, dt.i32, (N, constant(3))), 80),
         (Op(ops.shr, dt.i32, (N, constant(1))), 5),
         (Op(ops.shr, dt.i32, (constant(1), N)), None),

@@ -16,6 +16,7 @@ from spirograd.llvmgen.gpu import emit_kernel
 from spirograd.llvmgen.toolchain import MachineCode
 from spirograd.llvmgen.translate import DIALECTS, translate
 from spirograd.transforms.context import PassContext
+from spirograd.transforms.lowering.lower_atomics import lower_atomics
 from spirograd.transforms.lowering.lower_tasks import lower_tasks
 from spirograd.transforms.simplification.simplify import simplify_lowered
 
@@ -43,7 +44,7 @@ def kernel_of(*tasks: Op) -> Kernel:
 def translated(*tasks: Op, caps: Capabilities, slots: tuple[Slot, ...] = TREES, block_size: int = 16) -> MachineCode:
     """The machine code of a kernel of ``tasks``, with its texts."""
     context = PassContext(caps, OPTIONS)
-    kernel = simplify_lowered(lower_tasks(kernel_of(*tasks), context), context)
+    kernel = simplify_lowered(lower_atomics(lower_tasks(kernel_of(*tasks), context), context), context)
     text = emit_kernel(kernel, ArgBlock(slots, "", block_size), DIALECTS[caps.target.generator], caps, OPTIONS)
     return translate(text, caps, replace(OPTIONS, keep_stages=True))
 

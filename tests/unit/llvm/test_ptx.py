@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from unit.llvm.gpu_programs import ARRAYS, TREES, doubled, kernel_of, loop, translated
 
-from spirograd.base.dtypes import DType, f16, f32, f64, i32, i64, u8, u64
+from spirograd.base.dtypes import VOID, DType, f16, f32, f64, i32, i64, u8, u32, u64
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import BufferRef, Op
+from spirograd.ir.nodes import BufferRef, Op, PrivateCopy, SharedRef
 from spirograd.llvmgen.gpu import entry_names
 from validation.profiles import PTX
 
@@ -26,6 +26,23 @@ def ptx(*tasks: Op, slots=TREES, caps=CAPS, block_size: int = 16) -> str:
 def test_neighbours_are_accessed_together(t: DType, wide: str) -> None:
     text = ptx(loop(doubled(TREES, t)))
     assert re.search(rf"ld\.global\.(nc\.)?{wide}\.", text) and f"st.global.{wide}." in text
+
+
+def test_rows_of_a_stencil() -> None:
+    """Four outputs take three wide loads and those of both ends."""
+    x, y = (BufferRef(name, slot, f32) for name, slot in zip("xy", TREES))
+
+    def body(b: Builder, k: Op) -> None:
+        column, row = (b.emit(code, k, b.const(998)) for code in (ops.irem, ops.idiv))
+        start = b.emit(ops.mul, row, b.const(1000), attr="nsw")
+        at = b.emit(ops.add, start, column, attr="nsw")
+        total = b.load(x, b.emit(ops.add, at, b.const(1001), attr="nsw"))
+        for distance in (1, 1000, 1002, 2001):
+            total = b.emit(ops.add, total, b.load(x, b.emit(ops.add, at, b.const(distance), attr="nsw")))
+        b.store(y, b.emit(ops.add, at, b.const(1001), attr="nsw"), total)
+
+    (block,) = [block for block in ptx(loop(body, n=998 * 998)).split("\n$") if "st.global.v4." in block]
+    assert block.count("ld.global.nc.v4.") == 3 and block.count("ld.global.nc.b32") == 2 and block.count("st.") == 1
 
 
 def test_arrays_may_lie_in_the_memory_of_others() -> None:
@@ -79,6 +96,46 @@ def test_what_would_end_the_process_is_refused() -> None:
     x = BufferRef("x", TREES[0], f32)
     with pytest.raises(TypeError, match="sin cannot be emitted"):
         ptx(loop(lambda b, i: b.store(x, i, b.emit(ops.sin, b.load(x, i)))))
+
+
+@pytest.mark.parametrize("profile", list(PTX))
+@pytest.mark.parametrize("t", [i32, u32, f32], ids=str)
+def test_copies_in_shared_memory(t: DType, profile: str) -> None:
+    """Two tasks with copies of one name, and of different lengths: four values are read at once, each is added in shared memory."""
+    x, y = BufferRef("x", TREES[0], i32), BufferRef("y", TREES[1], t)
+    tasks = []
+    for length in (17, 33):
+        copy = SharedRef("copy", t, length)
+        task = loop(lambda b, i, copy=copy: b.atomic("add", copy, b.load(x, i), b.const(1, t)), name=f"t{length}")
+        b = Builder()
+        number, value = b.begin(i32, t)
+        b.atomic("add", y, number, value)
+        attr = replace(task.attr, copies=(PrivateCopy("add", copy),))
+        tasks.append(Op(ops.task, VOID, (), attr, (*task.regions, b.end())))
+    text = ptx(*tasks, caps=PTX[profile])
+    assert {int(n) for n in re.findall(r"\.shared .align \d+ \.b8 \S+\[(\d+)\]", text)} == {4 * 17, 4 * 33}
+    for entry in text.split(".entry")[1:]:
+        assert "ld.global.nc.v4" in entry and entry.count("bar.sync") == 2
+        assert len(re.findall(r"(atom|red)\.shared\.add", entry)) >= 4 and re.search(r"(atom|red)\.global\.add", entry)
+
+
+@pytest.mark.parametrize("profile", list(PTX))
+@pytest.mark.parametrize(("kind", "t", "instructions"), [
+    ("max", f32, ("atom.global.max.s32", "atom.global.min.u32")),
+    ("min", f32, ("atom.global.min.s32", "atom.global.max.u32")),
+    ("max", f64, ("atom.global.max.s64", "atom.global.min.u64")),
+    ("add", f16, ("atom.global.add.noftz.f16",)),
+    ("add", f32, (".global.add.f32",)),
+    ("add", f64, (".global.add.f64",)),
+])  # fmt: skip
+def test_atomics_of_floats(kind: str, t: DType, instructions: tuple[str, ...], profile: str) -> None:
+    """Extrema are those of integers; a loop over compare-and-swap is for NaN only."""
+    x, y = BufferRef("x", TREES[0], t), BufferRef("y", TREES[1], t)
+    task = loop(lambda b, i: b.atomic(kind, y, b.emit(ops.and_, i, b.const(3)), b.load(x, i)))
+    text = ptx(task, caps=PTX[profile])
+    for instruction in instructions:
+        assert instruction in text, instruction
+    assert text.count("cas") <= (kind != "add")
 
 
 def test_a_claim_is_one_atomic_for_a_warp() -> None:

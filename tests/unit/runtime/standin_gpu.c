@@ -130,7 +130,7 @@ int standin_depth(void) { return F(depth, current_device); }
 int standin_last_error(void) { return last_error; }
 int standin_live(const char *what) {
   int n = 0;
-  if (!strcmp(what, "memory")) for (int i = 0; i < memories; i++) n += memory[i].live == LIVE || memory[i].live == COMING;
+  if (!strcmp(what, "memory") && !sticky) for (int i = 0; i < memories; i++) n += memory[i].live == LIVE || memory[i].live == COMING;
   if (!strcmp(what, "pinned")) for (int i = 0; i < pinneds; i++) n += pinned_memory[i].live;
   if (!strcmp(what, "events")) for (int i = 0; i < event_count; i++) n += events[i].live;
   if (!strcmp(what, "modules")) for (int i = 0; i < module_count; i++) n += modules[i].live;
@@ -307,6 +307,7 @@ R F(cuStreamQuery, hipStreamQuery)(void *stream) {
   result = sticky ? sticky : s->finished < s->queued ? NOT_READY : 0;
   LEAVE();
 }
+R F(cuCtxSynchronize, hipDeviceSynchronize)(void) { ENTER("synchronize"); CONTEXT(); while (step()); result = sticky; LEAVE(); }
 R F(cuStreamWaitEvent, hipStreamWaitEvent)(void *stream, Event *event, u32 flags) {
   ENTER("stream_wait"); CONTEXT(); STREAM(stream);
   if (!event->live) FAIL(BAD_HANDLE);
@@ -353,8 +354,8 @@ R F(cuMemPoolCreate, hipMemPoolCreate)(void **pool, PoolProps *p) {
 }
 R F(cuMemPoolDestroy, hipMemPoolDestroy)(void *pool) {
   pthread_mutex_lock(&lock);
-  live_pools--;
-  for (int i = 0; i < memories; i++) if (memory[i].live) { free((void *)(memory[i].at - OFFSET)); memory[i].live = NONE; }
+  live_pools--; /* memory that was not freed stays */
+  if (!live_pools) while (step());
   pthread_mutex_unlock(&lock);
   return 0;
 }

@@ -1,5 +1,6 @@
 """Which device of CUDA or HIP is used, what is said of it, and of a machine that has none. On stand-ins for their drivers."""
 
+import re
 import subprocess
 import sys
 
@@ -7,9 +8,11 @@ import pytest
 from unit.runtime import standin_gpu
 from unit.runtime.standin_gpu import CUDA, HIP
 
+import spirograd as sg
 from spirograd import api
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.commands import doctor
+from spirograd.lang import context
 from spirograd.runtime import loader
 from spirograd.runtime.devices.gpu import driver, hip
 
@@ -23,18 +26,41 @@ def test_choice_of_the_device(open_gpu, standin, monkeypatch):
     arch, name = standin.api.arch, standin.api.name
     weakness = "6.1; 7.0 is" if standin.api is CUDA else "has the architecture gfx803; spirograd has code for gfx9"
     for wanted, message in (
-        ("3", f"no such {name} device; there are 0: Stand-in A, 1"),
+        ("3", f"no such {name} device; there are 3 (0: Stand-in A, 1"),
         ("x", f"no {name} device has this"),
         ("0", weakness),
     ):
         monkeypatch.setenv("SG_DEVICE", wanted)
-        with pytest.raises(SpirogradRuntimeError, match=message):
+        with pytest.raises(SpirogradRuntimeError, match=re.escape(message)):
             loader.open_device(arch)
         assert message.split(";")[0] in (loader.available(arch) or "")
     monkeypatch.delenv("SG_DEVICE")
     listed = loader.devices(arch)
     assert [name for name, _ in listed] == ["Stand-in A", "Stand-in B", "Stand-in C"]
     assert weakness in listed[0][1] and listed[1][1] == ""
+
+
+def test_the_option_device(standin):
+    standin.machine(devices=2)
+    for wanted, name in ((1, "Stand-in B"), (0, "Stand-in A"), ("b", "Stand-in B")):
+        sg.init(arch=standin.api.arch, device=wanted)
+        device = context.session().device
+        assert device.info.name == name and device.ordinal == (name == "Stand-in B") and sg.cfg.device == str(wanted)
+    refusal = rf"`device=2`: there is no such {standin.api.name} device; there are 2 \(0: Stand-in A"
+    with pytest.raises(SpirogradRuntimeError, match=refusal):
+        sg.init(arch=standin.api.arch, device=2)
+    with pytest.raises(SpirogradRuntimeError, match="there is no such"):
+        sg.init(arch=[standin.api.arch, sg.cpu], device=2, enable_fallback=True)
+    sg.reset()
+
+
+@pytest.mark.parametrize("arch", ["cpu", "interpreter"])
+def test_the_option_device_where_there_is_one(arch, monkeypatch):
+    with pytest.raises(SpirogradRuntimeError, match=f"`device=1`.*`{arch}` has one only"):
+        sg.init(arch=arch, device=1)
+    monkeypatch.setenv("SG_DEVICE", "1")
+    sg.init(arch=arch)
+    sg.reset()
 
 
 def test_doctor_and_gpu(standin):

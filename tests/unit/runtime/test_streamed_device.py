@@ -267,12 +267,21 @@ def test_a_dropped_device_is_not_kept() -> None:
     assert reference() is None
 
 
-def test_the_device_that_the_variable_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_device_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["Alpha 1", "Beta 1"]
-    for wanted, index in (("", None), ("1", 1), ("beta", 1), ("A", 0)):
+    right = (("", None), ("1", 1), ("beta", 1), ("A", 0))
+    wrong = (("2", r"there is no such toy; there are 2 \(0: Alpha 1, 1: Beta 1\)"), ("gamma", "no toy has this in its name"))
+    for wanted, index in right:
+        assert named_device(names, "toy", wanted) == index
+    for wanted, message in wrong:
+        with pytest.raises(SpirogradRuntimeError, match=f"the option `device={wanted}`: {message}"):
+            named_device(names, "toy", wanted)
+    with pytest.raises(SpirogradRuntimeError, match=r"there is no such toy; there is 1 \(0: Alpha 1\)"):
+        named_device(names[:1], "toy", "1")
+    for wanted, index in right[1:]:
         monkeypatch.setenv("SG_DEVICE", wanted)
-        assert named_device(names, "toy") == index
-    for wanted, message in (("2", "there is no such toy; there are 0: Alpha 1, 1: Beta 1"), ("gamma", "no toy has this in its name")):
+        assert named_device(names, "toy", "nonsense") == index, "the variable takes precedence"
+    for wanted, message in wrong:
         monkeypatch.setenv("SG_DEVICE", wanted)
         with pytest.raises(SpirogradRuntimeError, match=f"SG_DEVICE={wanted}: {message}"):
             named_device(names, "toy")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import pickle
 import struct
 
@@ -59,6 +60,15 @@ def test_an_artifact() -> None:
     again = pickle.loads(pickle.dumps(compiled))
     assert (again.args, again.tasks, again.key) == (compiled.args, compiled.tasks, compiled.key)
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize("target", ["cpu", "vulkan"])
+def test_a_kernel_is_verified_again_only_after_a_pass_that_changed_it(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Kernel, str]] = []
+    monkeypatch.setattr("spirograd.compiler.verify", lambda kernel, level: seen.append((kernel, level)))
+    compile_kernel(total("add", f32), Capabilities(target, **FULL), CompileOptions(verify=True))
+    assert {level for _, level in seen} == {"kernel", "lowering", "device"}
+    assert all(one != other for one, other in itertools.pairwise(seen))
 
 
 def test_the_argument_block() -> None:

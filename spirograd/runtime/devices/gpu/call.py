@@ -35,8 +35,8 @@ _compile_lock = threading.Lock()
 
 Launch = Callable[[bytes, "tuple[int | None, ...]"], int]
 
-# What a launch reads, in 64-bit words: context, stream, number of tasks; then for each task its function, its grid (see `grid_limits`),
-# and the iterations that a group takes at a time.
+# What a launch reads, in 64-bit words: context, where the handle of the stream is, number of tasks; then for each task its function, its
+# grid (see `grid_limits`), and the iterations that a group takes at a time.
 _HEADER, _TASK = 3, 5
 # The two entries of `extra` of a launch, before `Driver.launch_end`: the argument block and its size.
 _BUFFER_POINTER, _BUFFER_SIZE = 1, 2
@@ -142,7 +142,8 @@ go:
   br i1 %refused, label %done, label %start
 start:
   %stream.at = getelementptr ptr, ptr %words, i64 1
-  %stream = load ptr, ptr %stream.at
+  %stream.place = load ptr, ptr %stream.at
+  %stream = load ptr, ptr %stream.place
   br label %each
 each:
   %k = phi i64 [0, %start], [%k.next, %next]
@@ -284,8 +285,11 @@ class LaunchTask:
 
 
 def launcher(code: CallCode, context: int, stream: int, tasks: Sequence[LaunchTask]) -> tuple[Launch, Any]:
-    """A built-in function `(block, counts)` that launches all tasks on ``stream`` and gives the first error code, or 0; and the memory that
-    must live as long as it. It raises TypeError if ``block`` is not bytes, SystemError if ``counts`` is no tuple."""
+    """A built-in function `(block, counts)` that launches all tasks on the stream whose handle lies at the address ``stream``.
+
+    It gives the first error code, or 0, and raises TypeError if ``block`` is not bytes, SystemError if ``counts`` is no tuple. With it
+    comes the memory that must live as long as it.
+    """
     words = [context, stream, len(tasks)]
     for task in tasks:
         words += [task.function, task.group_size, task.most, task.unknown, task.group_size * task.coarsening]

@@ -26,6 +26,7 @@ _LIBRARIES = (
 )
 _SYMBOLS = {
     "init": "cuInit",
+    "synchronize": "cuCtxSynchronize",
     "driver_version": "cuDriverGetVersion",
     "device_count": "cuDeviceGetCount",
     "device_get": "cuDeviceGet",
@@ -146,7 +147,7 @@ class CudaDriver(Driver):
     api, arch, knob = "CUDA", "cuda", "SG_LIBCUDA"
     missing, needed = "the CUDA driver is not installed", "CUDA 12.0 or newer is needed; update the driver"
     symbols, own, called = _SYMBOLS, _OWN, _CALLED
-    switch, launch_end = _SWITCH, 0
+    switch, launch_end, dlpack_type = _SWITCH, 0, 2
 
     def __init__(self, library: object, path: str) -> None:
         super().__init__(library, path)
@@ -155,6 +156,9 @@ class CudaDriver(Driver):
     @classmethod
     def libraries(cls) -> tuple[str, ...]:
         return _LIBRARIES
+
+    def stream(self, handle: int) -> int:
+        return handle
 
     def describe(self, code: int) -> str:
         name, text = c_char_p(), c_char_p()
@@ -234,9 +238,9 @@ class CudaDriver(Driver):
         return Features(ordinal, info, caps, total, processors)
 
 
-def open(debug: bool = False, max_threads: int = 0, device_memory_bytes: int | None = None) -> GpuDevice:
+def open(debug: bool = False, max_threads: int = 0, device_memory_bytes: int | None = None, device: str = "") -> GpuDevice:
     """Open a CUDA device: see `opening.open_gpu`."""
-    return opening.open_gpu(CudaDriver, device_memory_bytes)
+    return opening.open_gpu(CudaDriver, device_memory_bytes, device)
 
 
 def available() -> str | None:

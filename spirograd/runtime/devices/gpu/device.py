@@ -90,6 +90,7 @@ class GpuDevice(StreamedDevice):
         self.api = driver.api
         self._driver = driver
         self.ordinal = features.ordinal
+        self.dlpack_device = (driver.dlpack_type, features.ordinal)
         self._processors = features.processors
         self._modules: set[int] = set()
         self._unloads = DeletionQueue(self._unload)  # of modules, when the device is idle: unloading waits for kernels
@@ -135,15 +136,39 @@ class GpuDevice(StreamedDevice):
             return None
         return Buffer(nbytes, address or _SOMEWHERE, Foreign(address, nbytes))
 
+    @property
+    def stream(self) -> int:
+        """See `SharesMemory`."""
+        return self._stream.handle
+
+    def switch(self, stream: int) -> int:
+        """See `SharesMemory.switch`."""
+        with self._turn:
+            before = self._stream.handle
+            self._stream.switch(self._driver.stream(stream), self._between)
+        return before
+
+    def export(self, buffer: Buffer) -> None:
+        """See `SharesMemory.export`."""
+        with self._turn:
+            self._pool.exported.add(buffer.handle)
+
+    def free(self, buffer: Buffer) -> None:
+        """See `Device.free`. What was exported may be freed when the device is closed, and no one else calls the driver."""
+        if self._device is None and buffer.handle in self._pool.exported:
+            self._pool.release(buffer.handle, self._context)
+        else:
+            super().free(buffer)
+
     def follow(self, stream: int) -> None:
         """See `SharesMemory.follow`."""
         with self._turn:
-            self._stream.order(stream, self._stream.handle, self._between)
+            self._stream.order(self._driver.stream(stream), self._stream.handle, self._between)
 
     def precede(self, stream: int) -> None:
         """See `SharesMemory.precede`."""
         with self._turn:
-            self._stream.order(self._stream.handle, stream, self._between)
+            self._stream.order(self._stream.handle, self._driver.stream(stream), self._between)
 
     # --- kernels ---
 
@@ -174,7 +199,7 @@ class GpuDevice(StreamedDevice):
             finally:
                 self._modules.update(loaded)
         tasks = [call.LaunchTask(f, *self._grid(task, used), task.coarsening) for f, task, used in zip(functions, kernel.tasks, usage)]
-        run, kept = call.launcher(self._code, self._context, self._stream.handle, tasks)
+        run, kept = call.launcher(self._code, self._context, self._stream.place, tasks)
         executable = Executable(kernel.name, run, kept, tuple(usage), kernel.args.size > self.caps.max_push_constants)
         weakref.finalize(executable, self._unloads.extend, loaded).atexit = False
         return executable
@@ -195,7 +220,7 @@ class GpuDevice(StreamedDevice):
             with self._turn.lock:  # a turn, written out, which is faster; the context is the business of ``run``
                 if self._trouble:
                     self._check()
-                if len(self._deletions) > COLLECT_AT:
+                if len(self._deletions.released) > COLLECT_AT:
                     with self._turn:
                         self._collect()
                 if type(counts) is not tuple:
@@ -256,6 +281,7 @@ class GpuDevice(StreamedDevice):
         if not self._trouble:
             with contextlib.suppress(SpirogradRuntimeError):
                 self._stream.finish()
+        self._stream.back()
         self._destroy()
 
     def _destroy(self) -> None:
@@ -279,4 +305,5 @@ class GpuDevice(StreamedDevice):
 
     def _abandon(self) -> None:
         super()._abandon()
+        self._pool.exported.clear()
         self._trouble = self._driver.forked()

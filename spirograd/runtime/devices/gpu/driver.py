@@ -24,6 +24,7 @@ OUT = c_void_p  # pointers to results, as `ctypes.byref` gives them
 # Function -> types of its arguments. Each returns an error code.
 SIGNATURES: dict[str, tuple[Any, ...]] = {
     "init": (c_uint,),
+    "synchronize": (),
     "driver_version": (OUT,),
     "device_count": (OUT,),
     "device_get": (OUT, c_int),
@@ -77,7 +78,7 @@ class Driver(ABC):
 
     ``switch``: LLVM IR of ``i32 @sg_enter(ptr %context)``, which makes a context current in the calling thread and gives 0, or a positive
     number for ``void @sg_leave(i32)``, which undoes that, or an error code, negated; and of ``void @sg_forget()``, which has the driver
-    forget that it answered NOT_READY. ``launch_end``: what ends the list of ``extra`` of a launch.
+    forget that it answered NOT_READY. ``launch_end``: what ends the list of ``extra`` of a launch. ``dlpack_type``: DLDeviceType.
     """
 
     api: ClassVar[str]
@@ -90,6 +91,7 @@ class Driver(ABC):
     called: ClassVar[Mapping[str, str]]
     switch: ClassVar[str]
     launch_end: ClassVar[int]
+    dlpack_type: ClassVar[int]
 
     def __init__(self, library: Any, path: str) -> None:
         self.path = path
@@ -111,6 +113,10 @@ class Driver(ABC):
     @abstractmethod
     def libraries(cls) -> tuple[str, ...]:
         """Where the driver may lie, the best place first."""
+
+    @abstractmethod
+    def stream(self, handle: int) -> int:
+        """The driver's handle of a stream that another library names: 1 is the one that CUDA's runtime uses by default."""
 
     @abstractmethod
     def describe(self, code: int) -> str:

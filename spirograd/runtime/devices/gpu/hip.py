@@ -27,6 +27,7 @@ _LINUX = ("libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip
 _MAPS = Path("/proc/self/maps")
 _SYMBOLS = {
     "init": "hipInit",
+    "synchronize": "hipDeviceSynchronize",
     "driver_version": "hipDriverGetVersion",
     "device_count": "hipGetDeviceCount",
     "device_get": "hipDeviceGet",
@@ -124,7 +125,7 @@ class HipDriver(Driver):
     missing = "HIP's runtime is not installed (on Linux it comes with ROCm, on Windows with the HIP SDK or AMD's driver)"
     needed = "ROCm 5.2 or newer is needed; update it"
     symbols, own, called = _SYMBOLS, _OWN, _CALLED
-    switch, launch_end = _SWITCH, 3
+    switch, launch_end, dlpack_type = _SWITCH, 3, 10
 
     def __init__(self, library: Any, path: str) -> None:
         super().__init__(library, path)
@@ -146,6 +147,9 @@ class HipDriver(Driver):
         except OSError:
             loaded = []
         return (*dict.fromkeys(loaded), *_LINUX)
+
+    def stream(self, handle: int) -> int:
+        return 0 if handle == 1 else handle
 
     def describe(self, code: int) -> str:
         name, text = self.error_name(code), self.error_text(code)
@@ -228,9 +232,9 @@ class HipDriver(Driver):
         return Features(ordinal, info, caps, total, processors)
 
 
-def open(debug: bool = False, max_threads: int = 0, device_memory_bytes: int | None = None) -> GpuDevice:
+def open(debug: bool = False, max_threads: int = 0, device_memory_bytes: int | None = None, device: str = "") -> GpuDevice:
     """Open a HIP device: see `opening.open_gpu`."""
-    return opening.open_gpu(HipDriver, device_memory_bytes)
+    return opening.open_gpu(HipDriver, device_memory_bytes, device)
 
 
 def available() -> str | None:

@@ -48,6 +48,7 @@ class Foreign(NamedTuple):
 
 class Pool:
     """Allocations of one device, ordered by ``stream``. Not thread safe: the device's lock guards it. ``used``: bytes handed out.
+    ``exported``: allocations that other libraries may use, which outlive the pool.
 
     The pool keeps what is freed, up to a limit, so that allocating takes 2 us and not 60; `trim` gives it back to the driver.
     """
@@ -59,6 +60,8 @@ class Pool:
         self._cap = cap
         self._handle = c_void_p()
         self.used = 0
+        self._live: set[Memory] = set()
+        self.exported: set[Memory] = set()
         properties = _PoolProperties(_PINNED_TYPE, 0, _ON_DEVICE, ordinal)
         driver.call("create a memory pool", driver.pool_create, byref(self._handle), byref(properties))
         try:
@@ -77,11 +80,17 @@ class Pool:
         address = c_uint64()
         driver.call(f"allocate {nbytes} bytes", driver.allocate_from_pool, byref(address), nbytes, self._handle, self._stream.handle)
         self.used += nbytes
-        return Memory(address.value, nbytes)
+        memory = Memory(address.value, nbytes)
+        self._live.add(memory)
+        return memory
 
     def give(self, memory: Memory) -> None:
-        """Free an allocation, after the work so far."""
+        """Free an allocation, after the work so far. Of what was exported that is also the work of others, on streams unknown."""
         self.used -= memory.nbytes
+        self._live.discard(memory)
+        if memory in self.exported:
+            self.exported.discard(memory)
+            self._driver.call("wait for other libraries", self._driver.synchronize)
         self._driver.call("free memory", self._driver.free_on_stream, memory.address, self._stream.handle)
 
     def trim(self) -> None:
@@ -89,8 +98,21 @@ class Pool:
         self._driver.call("release free memory", self._driver.pool_trim, self._handle, 0)
 
     def close(self) -> None:
-        """Destroy the pool and all memory in it."""
+        """Destroy the pool and the memory in it, but for what was exported. The driver keeps a pool until all its memory is freed."""
+        for memory in self._live - self.exported:
+            self._driver.free_on_stream(memory.address, self._stream.handle)
+        self._live.clear()
         self._driver.pool_destroy(self._handle)
+
+    def release(self, memory: Memory, context: int) -> None:
+        """Free what was exported, after the pool was closed; from any thread."""
+        self.exported.discard(memory)
+        driver = self._driver
+        entered = driver.enter(context)
+        driver.synchronize()
+        driver.free_on_stream(memory.address, 0)
+        if entered > 0:
+            driver.leave(entered)
 
 
 def pinned(driver: Driver, nbytes: int) -> int:

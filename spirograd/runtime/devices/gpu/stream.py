@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from ctypes import byref, c_void_p
+from ctypes import addressof, byref, c_uint64, c_void_p
 
 from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.gpu.call import CallCode, waiter
@@ -18,8 +18,11 @@ _NAP_SECONDS = 100e-6
 
 
 class Stream:
-    """A stream in ``context``, which must be current for all methods but `finish`, `wait` and `done`. The device's lock guards it. Streams
-    and events are the driver's handles."""
+    """A stream in ``context``, which must be current for all methods but `finish`, `wait` and `done`. The device's lock guards it.
+
+    Streams and events are the driver's handles. ``handle``: the stream that the work goes to. ``place``: the address where compiled code
+    reads that.
+    """
 
     def __init__(self, code: CallCode, context: int) -> None:
         self.driver = code.driver
@@ -30,8 +33,23 @@ class Stream:
         self._kept = (stream_words, long_stream_words, event_words, long_event_words)
         handle = c_void_p()
         self.driver.call("create a stream", self.driver.stream_create, byref(handle), _NON_BLOCKING)
-        self.handle = handle.value or 0
+        self._own = handle.value or 0
+        self._current = c_uint64(self._own)
+        self.place = addressof(self._current)
         self._events: list[int] = []
+
+    @property
+    def handle(self) -> int:
+        return self._current.value
+
+    def switch(self, handle: int, event: int) -> None:
+        """Give the work from now on to another stream, which does it after the work so far."""
+        self.order(self.handle, handle, event)
+        self._current.value = handle
+
+    def back(self) -> None:
+        """Give the work to the stream of its own again; all work is done."""
+        self._current.value = self._own
 
     def event(self) -> int:
         """A new event, which lives as long as the stream."""
@@ -46,6 +64,8 @@ class Stream:
 
     def order(self, first: int, then: int, event: int) -> None:
         """Have the stream ``then`` do what it is given from now on after what ``first`` was given so far. ``event`` may be used again."""
+        if first == then:
+            return
         self.driver.call("record an event", self.driver.event_record, event, first)
         self.driver.call("order two streams", self.driver.stream_wait, then, event, 0)
 
@@ -81,4 +101,4 @@ class Stream:
         for event in self._events:
             self.driver.event_destroy(event)
         self._events.clear()
-        self.driver.stream_destroy(self.handle)
+        self.driver.stream_destroy(self._own)

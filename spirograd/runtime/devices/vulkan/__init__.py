@@ -25,8 +25,9 @@ def open(
     device_memory_bytes: int | None = None,
     mappable: bool | None = None,
     cache_folder: str | os.PathLike[str] | None = None,
+    device: str = "",
 ) -> VulkanDevice:
-    """Open the Vulkan device that SG_DEVICE names, or the most capable one.
+    """Open the Vulkan device that SG_DEVICE or ``device`` names, or the most capable one.
 
     ``debug``: with the validation layer if it is installed, else with a warning; SG_VALIDATION=1 demands it. ``max_threads`` is for CPU
     devices and ignored. ``mappable`` False: never map device memory. ``cache_folder``: of the pipeline cache; by default the offline
@@ -34,7 +35,7 @@ def open(
     Raises SpirogradRuntimeError if there is no device that fits, or the layer is not installed.
     """
     folder = Path(cache_folder) if cache_folder is not None else default_folder() if knobs.flag("SG_OFFLINE_CACHE") else None
-    return VulkanDevice(_validation(debug), device_memory_bytes, mappable, folder)
+    return VulkanDevice(_validation(debug), device_memory_bytes, mappable, folder, device)
 
 
 def _validation(debug: bool) -> bool:

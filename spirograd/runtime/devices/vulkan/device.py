@@ -46,18 +46,19 @@ class VulkanDevice(StreamedDevice):
 
     Options: ``validation`` (the validation layer's messages become SpirogradRuntimeErrors at the next call), ``cap`` (bytes of
     device memory to use at most), ``mappable`` (None: memory is mapped where host and device share it; False: never, so that
-    everything goes through staging), ``cache_folder`` (of the pipeline cache; None: none).
+    everything goes through staging), ``cache_folder`` (of the pipeline cache; None: none), ``asked``
+    (which device, as for `choose`).
     """
 
     api = "Vulkan"
     open_devices = OpenDevices()
 
-    def __init__(self, validation: bool, cap: int | None, mappable: bool | None, cache_folder: Path | None) -> None:
+    def __init__(self, validation: bool, cap: int | None, mappable: bool | None, cache_folder: Path | None, asked: str = "") -> None:
         super().__init__()
         self._instance = take_instance(validation)
         self._messages = self._instance.messages
         try:
-            self._features = query(choose(self._instance))
+            self._features = query(choose(self._instance, asked))
             self._device, family = create_device(self._features)
             self._fn = device_functions(self._device)
             self.info = self._features.info
@@ -127,7 +128,7 @@ class VulkanDevice(StreamedDevice):
                 stream, fn = self._stream, self._fn
                 if stream.recorded >= BATCH:
                     stream.flush()
-                    if len(self._deletions) > COLLECT_AT:
+                    if len(self._deletions.released) > COLLECT_AT:
                         self._collect()
                 size = len(block)
                 data = bytes(block) if size % 4 == 0 else bytes(block) + bytes(-size % 4)

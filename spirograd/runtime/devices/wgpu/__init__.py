@@ -9,13 +9,16 @@ from spirograd.runtime.devices.wgpu.features import adapter_name, adapters, back
 __all__ = ["WgpuDevice", "available", "devices", "open"]
 
 
-def open(debug: bool = False, max_threads: int = 0, device_memory_bytes: int | None = None, arch: str = "wgpu") -> WgpuDevice:
-    """Open the adapter that SG_DEVICE names, or the most capable one, of the backend that SG_WGPU_BACKEND names, or the platform's own.
+def open(
+    debug: bool = False, max_threads: int = 0, device_memory_bytes: int | None = None, arch: str = "wgpu", device: str = ""
+) -> WgpuDevice:
+    """Open the adapter that SG_DEVICE or ``device`` names, or the most capable one, of the backend that SG_WGPU_BACKEND names, or the
+    platform's own.
 
     ``debug``: with wgpu's checks of accesses and loops. ``max_threads`` is for CPU devices and ignored. ``arch``: "wgpu", or "metal".
     Raises SpirogradRuntimeError if there is no adapter that fits.
     """
-    return WgpuDevice(query(choose(arch), arch), debug, device_memory_bytes)
+    return WgpuDevice(query(choose(arch, device), arch), debug, device_memory_bytes)
 
 
 def available(arch: str = "wgpu") -> str | None:

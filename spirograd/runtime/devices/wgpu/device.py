@@ -110,7 +110,7 @@ class WgpuDevice(StreamedDevice):
         with self._turn:
             if self._stream.recorded >= BATCH:
                 self._stream.flush()
-            if len(self._deletions) > COLLECT_AT:
+            if len(self._deletions.released) > COLLECT_AT:
                 self._collect()
             with telling("launch a kernel through wgpu"):
                 for task, count in zip(executable.tasks, counts):

@@ -68,8 +68,8 @@ def adapters(backend: str) -> list[Any]:
         return [a for a in wgpu.gpu.enumerate_adapters_sync() if a.info["backend_type"] == shown]
 
 
-def choose(arch: str) -> Any:
-    """The adapter to use: what SG_DEVICE names (number, or part of the name), else the most capable kind.
+def choose(arch: str, asked: str = "") -> Any:
+    """The adapter to use: what SG_DEVICE or ``asked`` names (number, or part of the name), else the most capable kind.
 
     Raises SpirogradRuntimeError, listing what there is, if nothing fits.
     """
@@ -77,7 +77,7 @@ def choose(arch: str) -> Any:
     found = adapters(backend)
     if not found:
         raise SpirogradRuntimeError(f"wgpu is installed, but finds no adapter for its backend {backend}; install a driver for it")
-    number = named_device([adapter_name(a) for a in found], "adapter of wgpu")
+    number = named_device([adapter_name(a) for a in found], "adapter of wgpu", asked)
     if number is not None:
         return found[number]
     return min(found, key=lambda a: _PREFERENCE.get(a.info["adapter_type"], 2))

@@ -1,0 +1,89 @@
+"""Nests of branches: which results the forward sweep keeps for the reverse sweep, so that this need not recompute them in each level.
+
+The reverse of a branch runs it forwards, then backwards. What follows an `if` in there may need its results, and with them all that is
+inside of it: recomputed in each level, a nest would run as often as it is deep. Where that is much more than once, the forward sweep of the
+outermost `if` also yields the results of those inside, as elements of vectors, one for each type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from spirograd.autodiff.sweep import Nest, saved_type
+from spirograd.base.dtypes import DType, Vec
+from spirograd.ir import ops
+from spirograd.ir.nodes import Kernel, Op, Region
+
+# How often a nest may run again, in all, before its results are kept.
+_MOST = 2
+
+
+@dataclass(slots=True)
+class _Work:
+    """Of a branch: how many operations are in it, and how many operations its reverse recomputes because of the branches inside."""
+
+    size: int
+    again: int
+
+
+class Nests:
+    """What is kept of the branches of ``kernel``; ``relevant``: the control operations that are reversed."""
+
+    def __init__(self, kernel: Kernel, relevant: Collection[Op]) -> None:
+        self._relevant = relevant
+        self._users: dict[Op, set[Op]] = {}  # result of an `if` -> what uses it
+        self._results: dict[Op, list[Op]] = {}  # `if` -> the operations `result` that name its results
+        self._ends: dict[Op, Op] = {}  # `if` -> the terminator of the region that it stands in
+        self._works: dict[Op, _Work] = {}
+        self._look(kernel.body)
+
+    def _look(self, region: Region) -> int:
+        """Learn about the branches in ``region``; returns how many operations are in it."""
+        size = len(region.ops)
+        for op in region.ops:
+            inside = sum([self._look(inner) for inner in op.regions])
+            size += inside
+            if op.code is ops.if_:
+                self._ends[op] = region.ops[-1]
+                branches = list(self._inner(op))
+                again = sum([self._works[inner].again + (0 if self.is_passed(inner) else self._works[inner].size) for inner in branches])
+                self._works[op] = _Work(inside, again)
+            if op.code is ops.result and op.args[0].code is ops.if_:
+                self._results.setdefault(op.args[0], []).append(op)
+            for value in op.args:
+                if value.code is ops.result and value.args[0].code is ops.if_:
+                    self._users.setdefault(value, set()).add(op)
+        return size
+
+    def _inner(self, op: Op) -> Iterator[Op]:
+        """The branches directly in those of ``op``."""
+        return (inner for region in op.regions for inner in region.ops if inner.code is ops.if_)
+
+    def _needed(self, op: Op) -> list[Op]:
+        """The results of an `if` that operations after it take, the end of its region aside."""
+        return [result for result in self._results.get(op, ()) if not self._users.get(result, set()) <= {self._ends[op]}]
+
+    def is_passed(self, op: Op) -> bool:
+        """Whether nothing but the end of its region takes results of ``op``, a branch that is reversed: then the forward sweep of that
+        region, just before the reverse, does without it."""
+        return op.code is ops.if_ and op in self._relevant and not self._needed(op)
+
+    def nest(self, op: Op) -> Nest | None:
+        """What to keep of the nest whose outermost branch is ``op``; None if it is as well recomputed."""
+        work = self._works[op]
+        if op not in self._relevant or work.again <= _MOST * work.size:
+            return None
+        inside, places, lengths = set(), {}, dict[DType, int]()
+        left = list(self._inner(op))
+        while left:
+            inner = left.pop()
+            if inner in self._relevant:
+                left += self._inner(inner)
+            if not self.is_passed(inner):
+                inside.add(inner)
+                for result in self._needed(inner):
+                    t = saved_type(result.type)
+                    places[result] = (t, lengths.get(t, 0))
+                    lengths[t] = lengths.get(t, 0) + (result.type.n if isinstance(result.type, Vec) else 1)
+        return Nest(frozenset(inside), places, lengths)

@@ -1,0 +1,103 @@
+"""Fields and ndarrays as arrays of other libraries: DLPack, and on GPUs the CUDA array interface (version 3), without a copy where that is
+possible.
+
+Memory that was handed out counts as shared (see `Allocation.share`): others may write to it, unseen. On a GPU the consumer's stream goes on
+after the work that was launched before the export; what either side does later must be put in order by the program, as with any two
+libraries that share memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spirograd.lang.data import dlpack, transfer
+from spirograd.lang.data.device_arrays import current_torch_stream
+from spirograd.lang.data.transfer import HostView
+
+_HOST = (1, 0)  # kDLCPU
+_NO_ORDER = -1  # as a stream: the consumer puts the work in order itself
+# The streams that DLPack's protocol does not know, by kind of device: 0 is ambiguous on CUDA, 1 and 2 are CUDA's names on ROCm.
+_REFUSED_STREAMS = {dlpack.CUDA: (0,), dlpack.ROCM: (1, 2)}
+_LEGACY_STREAM = {dlpack.CUDA: 1, dlpack.ROCM: 0}
+
+
+class Exported:
+    """A base of fields and ndarrays, which have `view` and `tree.allocation`."""
+
+    def __dlpack__(self: Any, **options: Any) -> Any:
+        allocation, view = self.tree.allocation, self.view
+        device = _device(allocation, view)
+        if device == _HOST:
+            return exported(allocation, view).__dlpack__(**options)
+        return _capsule(allocation, view, device, **options)
+
+    def __dlpack_device__(self: Any) -> tuple[int, int]:
+        return _device(self.tree.allocation, self.view)
+
+    def to_dlpack(self: Any) -> Any:
+        """A DLPack capsule: of the memory itself, on the GPU or where the host can address it; else of a copy on the host."""
+        return self.__dlpack__()
+
+    @property
+    def __cuda_array_interface__(self: Any) -> dict[str, Any]:
+        """The memory on a GPU for CuPy, Numba and others. Raises AttributeError where it lies elsewhere, or at no regular strides."""
+        allocation, view = self.tree.allocation, self.view
+        if _device(allocation, view) == _HOST:
+            raise AttributeError("the CUDA array interface needs memory of a CUDA or HIP device, in one regular range")
+        transfer.share(allocation, view)
+        stream = current_torch_stream(allocation.shared_gpu)  # torch does not look at the stream of the interface
+        if stream is not None:
+            allocation.device.precede(stream)
+        return {
+            "version": 3,
+            "data": (allocation.address + view.blocks[0].offset, False),
+            "shape": view.full_shape,
+            "strides": transfer.strides_of(view),
+            "typestr": view.dtype.np.str,
+            "stream": allocation.device.stream,
+        }
+
+
+def exported(allocation: Any, view: HostView) -> Any:
+    """The memory itself where the host can address it, else a copy."""
+    out = transfer.shared(allocation, view)
+    return transfer.read(allocation, view) if out is None else out
+
+
+def _device(allocation: Any, view: HostView) -> tuple[int, int]:
+    """Where an export lies, as DLPack says it: memory at irregular strides is exported as a copy on the host."""
+    if allocation.shared_gpu is None or transfer.strides_of(view) is None:
+        return _HOST
+    kind: tuple[int, int] = allocation.device.dlpack_device
+    return kind
+
+
+def _capsule(
+    allocation: Any,
+    view: HostView,
+    device: tuple[int, int],
+    stream: int | None = None,
+    max_version: tuple[int, int] | None = None,
+    dl_device: tuple[int, int] | None = None,
+    copy: bool | None = None,
+) -> Any:
+    """A capsule as `__dlpack__` of the array API standard describes it. Raises BufferError for what cannot be done."""
+    if dl_device is not None and tuple(dl_device) != device:
+        if tuple(dl_device) != _HOST or copy is False:
+            raise BufferError(f"the memory lies on the DLPack device {device}, and not on {tuple(dl_device)}")
+        return transfer.read(allocation, view).__dlpack__()
+    if stream in _REFUSED_STREAMS[device[0]]:
+        raise BufferError(f"DLPack has no stream {stream} on the device {device}")
+    block, strides = view.blocks[0], transfer.strides_of(view)
+    offset = block.offset
+    if copy:
+        allocation, offset = allocation.duplicate(block.offset, block.span), 0
+    else:
+        transfer.share(allocation, view)
+    allocation.device.export(allocation.buffer)
+    if stream != _NO_ORDER:
+        allocation.device.precede(_LEGACY_STREAM[device[0]] if stream is None else stream)
+    size = view.dtype.np.itemsize
+    steps = tuple(stride // size for stride in strides or ())
+    versioned = max_version is not None and max_version[0] >= 1
+    return dlpack.capsule(allocation, allocation.address + offset, device, view.dtype, view.full_shape, steps, versioned, bool(copy))

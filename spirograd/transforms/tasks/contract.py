@@ -1,0 +1,45 @@
+"""Decide which products round together with the sum that takes them, instead of leaving it to the code generator.
+
+LLVM and drivers fuse a product that nothing else uses. Once two loops are one, more operations use one value, and they would decide
+otherwise. What is decided before stays so, whatever the loops become.
+"""
+
+from __future__ import annotations
+
+from spirograd.base.dtypes import DType
+from spirograd.ir import ops
+from spirograd.ir.fused_products import fused_products
+from spirograd.ir.nodes import Op
+from spirograd.ir.rewrite import Rewriter
+
+
+class Contraction(Rewriter):
+    """Rewrites loops. Each sum of a product that is used once becomes ``fma``; every other product of floats is rounded as written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[Op, Op] = {}
+        self.handlers = {ops.mul: self._product, ops.add: self._sum, ops.sub: self._sum}
+
+    def loop(self, op: Op) -> Op:
+        """Append the parallel loop ``op``, rewritten."""
+        (body,) = op.regions
+        self.found = fused_products(body)
+        return self.b.append(Op(op.code, op.type, self.args(op), op.attr, (self.region(body),), op.loc, op.primal))
+
+    def _product(self, op: Op) -> Op:
+        if not isinstance(op.type, DType) or not op.type.is_float or op.attr is not None:
+            return self.copy(op)
+        return self.b.emit(ops.mul, *self.args(op), attr="exact")
+
+    def _sum(self, op: Op) -> Op:
+        product = self.found.get(op)
+        if product is None or op.attr is not None:
+            return self.copy(op)
+        a, b = self.args(product)
+        (other,) = [self.value(x) for x in op.args if x is not product] or [self.value(product)]
+        if op.code is ops.sub and op.args[1] is product:
+            a = self.b.emit(ops.neg, a)
+        elif op.code is ops.sub:
+            other = self.b.emit(ops.neg, other)
+        return self.b.emit(ops.fma, a, b, other)

@@ -1,0 +1,54 @@
+"""Forward what an iteration of a parallel loop stores to its own loads, and remove the stores that it overwrites."""
+
+from __future__ import annotations
+
+from spirograd.analysis.effects import may_alias, nested, reads
+from spirograd.ir import ops
+from spirograd.ir.nodes import Kernel, Op, Ref, Region
+from spirograd.ir.rewrite import Rewriter
+from spirograd.transforms.context import PassContext
+from spirograd.transforms.simplification.cse import cse
+from spirograd.transforms.simplification.dce import dce
+
+
+def forward_memory(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """In tasks: fused loops have more to forward, and so have atomics that became loads and stores."""
+    if not ctx.options.optimize:
+        return kernel
+    forwarded = cse(kernel, ctx)
+    return kernel if forwarded is kernel else dce(_DeadStores().kernel(forwarded), ctx)
+
+
+class _DeadStores(Rewriter):
+    """Outside of control flow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dead: set[Op] = set()
+        self.handlers = {ops.task: self._task, ops.store: self._store}
+
+    def _task(self, op: Op) -> Op:
+        if op.attr.kind == "range_for":
+            self.dead |= _dead(op.regions[1])
+        return self.copy(op)
+
+    def _store(self, op: Op) -> Op | None:
+        return None if op in self.dead else self.copy(op)
+
+
+def _dead(body: Region) -> set[Op]:
+    """The stores to elements that are overwritten before anybody reads them. Found backwards."""
+    found: set[Op] = set()
+    overwritten: set[tuple[Ref, tuple[Op, ...]]] = set()
+    for op in reversed(body.ops[:-1]):
+        if op.code is ops.store:
+            element = (op.attr, op.args[:-1])
+            if element in overwritten:
+                found.add(op)
+            overwritten.add(element)
+        elif any(inner.code.effect in ("check", "print", "barrier") for inner in nested(op)):
+            overwritten.clear()
+        elif op.code.effect != "pure":
+            seen = reads(op)
+            overwritten = {element for element in overwritten if not any(may_alias(element[0], ref) for ref in seen)}
+    return found

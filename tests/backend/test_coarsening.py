@@ -1,0 +1,213 @@
+"""Thread coarsening, which is for CUDA: run on Vulkan here, in the same form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import needs
+import numpy as np
+import pytest
+
+import spirograd as sg
+from spirograd.base.targets import TARGETS
+
+
+@pytest.fixture(autouse=True)
+def coarsened(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    needs.need("vulkan")
+    monkeypatch.setitem(TARGETS, "vulkan", replace(TARGETS["vulkan"], access_bytes=16))
+    sg.init(arch=sg.vulkan, offline_cache=False)
+    yield
+    sg.reset()
+
+
+def factors(kernel: Any) -> list[int]:
+    """The coarsening of each task, from its device IR."""
+    tasks = [line for line in kernel.ir("device").splitlines() if "task[" in line]
+    return [int(found[1]) if (found := re.search(r"coarsening=(\d+)", task)) else 1 for task in tasks]
+
+
+def numbers(shape: tuple[int, ...], t: Any) -> np.ndarray:
+    return np.random.default_rng(3).integers(-50, 50, shape).astype(t)
+
+
+def neighbours(a: np.ndarray, rows: slice, columns: slice) -> np.ndarray:
+    """The sum of each element of a part of ``a`` and of its four neighbours."""
+    moved = [a, *[np.roll(a, shift, axis) for shift in (1, -1) for axis in (0, 1)]]
+    return sum(m[rows, columns] for m in moved)
+
+
+@pytest.mark.parametrize("width", [130, 133, 135, 160])
+@pytest.mark.parametrize("t", [sg.f32, sg.f64, sg.i32, sg.i16], ids=str)
+@pytest.mark.parametrize("left", [1, 2, 3, 5])
+def test_stencils(width: int, t: Any, left: int) -> None:
+    """Rows of any width, from any column on."""
+    rows, right = 7, width - 1
+    a, b = sg.field(t, (rows, width)), sg.field(t, (rows, width))
+
+    @sg.kernel
+    def stencil():
+        for i, j in sg.ndrange((1, rows - 1), (left, right)):
+            b[i, j] = a[i, j] + a[i - 1, j] + a[i + 1, j] + a[i, j - 1] + a[i, j + 1]
+
+    values = numbers((rows, width), t.np)
+    a.from_numpy(values)
+    for _ in range(2):
+        stencil()
+        expected = np.zeros_like(values)
+        expected[1:-1, left:right] = neighbours(values, slice(1, -1), slice(left, right))
+        np.testing.assert_array_equal(b.to_numpy(), expected)
+
+
+def test_which_loops_take_several_columns() -> None:
+    a, b = sg.field(sg.f32, (8, 80)), sg.field(sg.f32, (8, 80))
+    odd, c = sg.field(sg.f32, (8, 81)), sg.field(sg.f32, (4, 8, 16))
+
+    @sg.kernel
+    def whole():
+        for i, j in a:
+            b[i, j] = 2.0 * a[i, j]
+
+    @sg.kernel
+    def inner():
+        for i, j in sg.ndrange((1, 7), (1, 79)):
+            b[i, j] = a[i, j - 1] + a[i, j + 1]
+
+    @sg.kernel
+    def transposed():
+        for i, j in sg.ndrange(8, 8):
+            b[i, j] = a[j, i]
+
+    @sg.kernel
+    def unaligned_rows():
+        for i, j in odd:
+            odd[i, j] += 1.0
+
+    @sg.kernel
+    def three_axes():
+        for i, j, k in c:
+            c[i, j, k] += 1.0
+
+    @sg.kernel
+    def gathered():
+        for i, j in a:
+            b[i, j] = a[i, sg.cast(a[i, j], sg.i32)]
+
+    values = numbers((8, 80), np.float32) % 8
+    a.from_numpy(values)
+    expected: list[tuple[Callable[[], None], int]] = [
+        (whole, 4), (inner, 4), (transposed, 1), (unaligned_rows, 1), (three_axes, 4), (gathered, 1),
+    ]  # fmt: skip
+    for kernel, factor in expected:
+        kernel()
+        assert factors(kernel) == [factor], kernel
+    rows = np.arange(8)[:, None]
+    np.testing.assert_array_equal(b.to_numpy(), values[rows, values.astype(int)])
+    assert (odd.to_numpy() == 1).all() and (c.to_numpy() == 1).all()
+
+
+@pytest.mark.parametrize("width", [96, 93])
+def test_sums_besides(width: int) -> None:
+    a, b, total, largest = sg.field(sg.f32, (33, 96)), sg.field(sg.f32, (33, 96)), sg.field(sg.f32, ()), sg.field(sg.f32, ())
+
+    @sg.kernel
+    def run():
+        for i, j in sg.ndrange(33, width):
+            b[i, j] = a[i, j] + i
+            total[None] += a[i, j]
+            sg.atomic_max(largest[None], a[i, j] * j)
+
+    values = numbers((33, 96), np.float32)
+    a.from_numpy(values)
+    run()
+    assert factors(run) == [4]
+    part = values[:, :width]
+    np.testing.assert_array_equal(b.to_numpy()[:, :width], part + np.arange(33)[:, None])
+    assert total[None] == part.sum() and largest[None] == (part * np.arange(width)).max()
+    assert (b.to_numpy()[:, width:] == 0).all()
+
+
+def test_types_of_several_widths_and_many_blocks() -> None:
+    a, b, c = sg.field(sg.f32, (300, 96)), sg.field(sg.f64, (300, 96)), sg.field(sg.u8, (300, 96))
+
+    @sg.kernel
+    def run():
+        sg.loop_config(block_dim=32)
+        for i, j in a:
+            b[i, j] = a[i, j]
+            c[i, j] = sg.cast(j, sg.u8)
+
+    values = numbers((300, 96), np.float32)
+    a.from_numpy(values)
+    run()
+    assert factors(run) == [2]
+    np.testing.assert_array_equal(b.to_numpy(), values)
+    np.testing.assert_array_equal(c.to_numpy(), np.tile(np.arange(96), (300, 1)))
+
+
+@pytest.mark.parametrize("n", [1, 3, 4, 5, 1000, 1003])
+def test_one_axis(n: int) -> None:
+    a, b = sg.field(sg.f32, n), sg.field(sg.f32, n)
+
+    @sg.kernel
+    def run():
+        for i in a:
+            b[i] = a[i] + i
+
+    values = numbers((n,), np.float32)
+    a.from_numpy(values)
+    run()
+    np.testing.assert_array_equal(b.to_numpy(), values + np.arange(n, dtype=np.float32))
+
+
+def test_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An `if` that only computes values is repeated as well: the program's own, and that of a sine of a large argument."""
+    monkeypatch.setitem(TARGETS, "vulkan", replace(TARGETS["vulkan"], fused_multiply_add=True))
+    a, b = sg.field(sg.f32, (6, 96)), sg.field(sg.f32, (6, 96))
+
+    @sg.kernel
+    def run():
+        for i, j in sg.ndrange(6, (1, 96)):
+            v = a[i, j]
+            if v > 0:
+                v = v * 2.0 + a[i, j - 1]
+                if j > 50:
+                    v += 100.0
+            b[i, j] = v
+
+    @sg.kernel
+    def sines():
+        for i, j in a:
+            b[i, j] = sg.sin(a[i, j])
+
+    values = numbers((6, 96), np.float32)
+    a.from_numpy(values)
+    run()
+    v, left, j = values[:, 1:], values[:, :-1], np.arange(1, 96)
+    np.testing.assert_array_equal(b.to_numpy()[:, 1:], np.where(v > 0, v * 2 + left + np.where(j > 50, 100.0, 0.0), v))
+    values[::2] *= 12345.0
+    a.from_numpy(values)
+    sines()
+    np.testing.assert_allclose(b.to_numpy()[::2], np.sin(values[::2].astype(np.float64)), atol=2e-2)  # `fma` rounds twice here
+    np.testing.assert_allclose(b.to_numpy()[1::2], np.sin(values[1::2].astype(np.float64)), atol=1e-5)
+    assert factors(sines) == [4]
+
+
+def test_histogram() -> None:
+    """Several iterations at a time update a copy in shared memory."""
+    n = 50_021
+    where, bins = sg.field(sg.i32, n), sg.field(sg.i32, 20)
+
+    @sg.kernel
+    def run():
+        for i in where:
+            bins[where[i]] += 1
+
+    values = np.random.default_rng(4).integers(0, 20, n).astype(np.int32)
+    where.from_numpy(values)
+    run()
+    assert factors(run) == [4]
+    np.testing.assert_array_equal(bins.to_numpy(), np.bincount(values, minlength=20))

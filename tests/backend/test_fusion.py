@@ -1,0 +1,359 @@
+"""Parallel loops that run as one dispatch: which do, which must not, and that no bit of any result depends on it."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from fuzz.run import load
+
+import spirograd as sg
+
+ARCHS = ("cpu", "vulkan", "wgpu")
+pytestmark = pytest.mark.archs(*ARCHS)
+
+
+def decisions(kernel: Any) -> list[str]:
+    """What was decided about each pair of neighbours: "fused", or why not."""
+    return [line.split(": ", 1)[1].removeprefix("not fused: ") for line in kernel.explain().splitlines() if " and " in line.split(": ")[0]]
+
+
+def tasks(kernel: Any) -> int:
+    return sum(line.startswith("task") for line in kernel.explain().splitlines())
+
+
+def filled(n: int, t: Any = sg.f32) -> Any:
+    x = sg.field(t, shape=n)
+    x.from_numpy((np.arange(n) % 17 + 1).astype(np.float32 if t is sg.f32 else np.int32))
+    return x
+
+
+@pytest.mark.parametrize("n", [0, 1, 5, 1000])
+def test_a_chain(session, n: int) -> None:
+    x, y, z = (filled(n) if n else sg.field(sg.f32, shape=1) for _ in range(3))
+
+    @sg.kernel
+    def chain(n: sg.i32):
+        for i in range(n):
+            x[i] = x[i] * 2.0 + 1.0
+        for i in range(n):
+            y[i] = x[i] * x[i]
+        for i in range(n):
+            z[i] += y[i] - x[i]
+        for i in range(n):
+            x[i] = z[i]
+
+    chain(n)
+    a = (np.arange(n) % 17 + 1).astype(np.float64)
+    v = a * 2 + 1
+    np.testing.assert_allclose(x.to_numpy()[:n], a + v * v - v, rtol=1e-6)
+    np.testing.assert_allclose(y.to_numpy()[:n], v * v, rtol=1e-6)
+    assert decisions(chain) == ["fused"] * 3 and tasks(chain) == 1
+
+
+def test_intermediate_values_stay_in_registers(session) -> None:
+    """Each field is read and written once."""
+    x, y = filled(100), filled(100)
+
+    @sg.kernel
+    def steps():
+        for i in x:
+            y[i] = x[i] + 1.0
+        for i in x:
+            x[i] = y[i] * 3.0
+        for i in x:
+            y[i] += x[i]
+        for i in x:
+            x[i] -= y[i]
+
+    steps()
+    text = steps.ir("offload")
+    assert text.count("load[") == 1 and text.count("store[") == 2
+    a = np.arange(100) % 17 + 1.0
+    np.testing.assert_array_equal(y.to_numpy(), a + 1 + 3 * (a + 1))
+    np.testing.assert_array_equal(x.to_numpy(), -(a + 1))
+
+
+# What the second loop does after the first wrote x[i], and whether they may become one.
+BODIES = [
+    ("y[i] = x[i]", "fused"),
+    ("where[n - 1 - i] = i", "fused"),
+    ("y[n - 1 - i] = x[i]", "an iteration of one may access"),
+    ("y[i] = x[n - 1 - i]", "an iteration of one may access"),
+    ("y[i] = x[max(i - 1, 0)]", "an iteration of one may access"),
+    ("y[i] = x[i // 2]", "an iteration of one may access"),
+    ("y[i] = x[i % 2]", "an iteration of one may access"),
+    ("y[i] = x[i & 1]", "an iteration of one may access"),
+    ("y[i] = x[min(i, 3)]", "an iteration of one may access"),
+    ("y[i] = x[where[i]]", "an iteration of one may access"),
+    ("y[i] = x[0]", "an iteration of one may access"),
+    ("x[where[i]] = y[i]", "an iteration of one may access"),
+    ("x[i] = y[i]", "fused"),
+    ("x[i] += y[i]", "fused"),
+    ("total[None] += y[i]", "it adds up floats"),
+    ("count[None] += where[i]", "fused"),
+    ("sg.atomic_max(top[None], y[i])", "fused"),
+    ("assert x[i] > 0", "it has a check"),
+    ("print(x[i])", "it has a print"),
+]
+
+
+@pytest.mark.parametrize(("body", "verdict"), BODIES, ids=[body for body, _ in BODIES])
+def test_what_may_become_one(arch: str, body: str, verdict: str, capfd: Any) -> None:
+    sg.init(arch=arch, debug=body.startswith("assert"))
+    n = 12
+    names = {"sg": sg, "n": n, "x": filled(n), "y": filled(n), "where": filled(n, sg.i32), "total": sg.field(sg.f32, shape=())}
+    names |= {"count": sg.field(sg.i32, shape=()), "top": sg.field(sg.f32, shape=())}
+    names["where"].from_numpy(np.arange(n, dtype=np.int32)[::-1].copy())
+    source = f"@sg.kernel\ndef k():\n    for i in range(n):\n        x[i] = y[i] * 2.0\n    for i in range(n):\n        {body}\n"
+    kernel = load(source, names)
+    kernel()
+    sg.sync()
+    (found,) = decisions(kernel)
+    assert found.startswith(verdict)
+    a = np.arange(n) % 17 + 1.0
+    x, y, where = 2 * a, a.copy(), np.arange(n)[::-1]
+    scope = {"n": n, "x": x, "y": y, "where": where, "total": [0.0], "count": [0], "top": [0.0]}
+    expected(body, scope)
+    for name in ("x", "y"):
+        np.testing.assert_array_equal(names[name].to_numpy(), scope[name])
+    for name in ("total", "count", "top"):
+        assert names[name][None] == scope[name][0]
+
+
+def expected(body: str, scope: dict[str, Any]) -> None:
+    """The same in Python, an iteration after the other."""
+    text = body.replace("[None]", "[0]")
+    text = re.sub(r"sg\.atomic_max\((.*?), (.*)\)$", r"\1 = max(\1, \2)", text)
+    code = compile(text, "body", "exec")
+    for i in range(scope["n"]):
+        exec(code, {"print": lambda *values: None}, scope | {"i": i, "max": max, "min": min})
+
+
+def test_index_spaces_that_differ(session) -> None:
+    x, n = filled(20), sg.field(sg.i32, shape=())
+    n[None] = 7
+
+    @sg.kernel
+    def loops(m: sg.i32):
+        for i in range(20):
+            x[i] = i
+        for i in range(19):
+            x[i] += 1
+        for i in range(m):
+            x[i] += 2
+        for i in range(m):
+            x[i] *= 3
+        for i in range(n[None]):
+            x[i] += 5
+        for i in range(n[None]):
+            n[None] = 4
+        for i in range(n[None]):
+            x[i] += 7
+
+    loops(9)
+    want = np.arange(20.0)
+    for count, f in ((19, lambda v: v + 1), (9, lambda v: (v + 2) * 3), (7, lambda v: v + 5), (4, lambda v: v + 7)):
+        want[:count] = f(want[:count])
+    np.testing.assert_array_equal(x.to_numpy(), want)
+    found = decisions(loops)
+    assert [text == "fused" for text in found[:4]] == [False, False, True, False]
+    assert found[-1] != "fused", "the number of iterations changes before the last loop"
+
+
+def test_several_axes_and_components(session) -> None:
+    u, v = sg.field(sg.f32, shape=(7, 5)), sg.Vector.field(2, sg.f32, shape=(7, 5))
+
+    @sg.kernel
+    def planes():
+        for i, j in u:
+            u[i, j] = i * 10.0 + j
+        for i, j in u:
+            v[i, j][0] = u[i, j] * 2.0
+        for i, j in v:
+            v[i, j][1] = v[i, j][0] + 1.0
+        for i, j in u:
+            u[i, j] = v[j, i % 5][1]
+
+    planes()
+    i, j = np.mgrid[:7, :5]
+    first = (i * 10.0 + j) * 2
+    np.testing.assert_array_equal(v.to_numpy()[..., 0], first)
+    np.testing.assert_array_equal(v.to_numpy()[..., 1], first + 1)
+    assert [text == "fused" for text in decisions(planes)] == [True, True, False]
+
+
+def test_arrays_may_be_the_same_memory(session) -> None:
+    @sg.kernel
+    def shift(a: sg.types.ndarray(sg.f32, 1), b: sg.types.ndarray(sg.f32, 1)):
+        for i in range(8):
+            a[i] = i
+        for i in range(8):
+            b[i] += 1.0
+
+    memory = np.zeros(9, np.float32)
+    shift(memory[:8].copy(), memory[1:].copy())
+    assert decisions(shift) == ["`a` and `b` may overlap"]
+
+
+def test_loops_that_are_not_neighbours(session) -> None:
+    x, y, z = filled(30), filled(30), sg.field(sg.f32, shape=())
+
+    @sg.kernel
+    def work():
+        for i in x:
+            x[i] += 1.0
+        z[None] = 3.0
+        for i in range(10):
+            y[i] = 2.0
+        for i in x:
+            x[i] *= 2.0
+
+    @sg.kernel
+    def ordered():
+        for i in x:
+            x[i] += 1.0
+        z[None] = x[29]
+        for i in x:
+            x[i] *= 2.0
+
+    work()
+    ordered()
+    a = (np.arange(30) % 17 + 2.0) * 2 + 1
+    np.testing.assert_array_equal(x.to_numpy(), a * 2)
+    assert z[None] == a[29]
+    assert tasks(work) == 3 and "what stands between them" in ordered.explain()
+
+
+def test_it_can_be_switched_off(arch: str, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    def counted(**options: Any) -> int:
+        sg.init(arch=arch, **options)
+        x, y = filled(10), filled(10)
+
+        def pair():
+            for i in x:
+                x[i] = 1.0
+            for i in x:
+                y[i] = x[i]
+
+        kernels = [sg.kernel(pair), sg.kernel(fuse=False)(pair), sg.kernel(graph=True)(pair)]
+        for kernel in kernels:
+            kernel()
+        assert [tasks(kernel) for kernel in kernels[1:]] == [2, 2]
+        return tasks(kernels[0])
+
+    assert counted() == 1 and counted(fuse_tasks=False) == 2
+    for name, value in (("SG_FUSE_TASKS", "0"), ("SG_FUSE_TASKS_RAW", "0"), ("QD_AGGRESSIVE_KERNEL_FUSION", "0")):
+        with monkeypatch.context() as changed:
+            changed.setenv(name, value)
+            assert counted() == 2
+    capfd.readouterr()
+    monkeypatch.setenv("SG_FUSE_TASKS_DIAG", "1")
+    counted()
+    assert re.search(r"test_fusion\.py:\d+ and .*test_fusion\.py:\d+: fused", capfd.readouterr().err)
+
+
+# --- random programs ---------------------------------------------------------------------------------------------------
+
+FIELDS = {"x": "f32", "y": "f32", "z": "f32", "a": "i32", "b": "i32"}
+INDICES = ("i", "i", "i", "n - 1 - i", "i ^ 1", "(i + 1) % n", "i // 2", "p[i]")
+
+
+def expression(rng: random.Random, kind: str, depth: int = 2) -> str:
+    if depth == 0 or rng.random() < 0.3:
+        choices = [f"{name}[{rng.choice(INDICES)}]" for name, t in FIELDS.items() if t == kind]
+        return rng.choice([*choices, *(["0.7", "1.3", "-0.4"] if kind == "f32" else ["3", "7", "i"])])
+    operators = ("+", "-", "*") if kind == "f32" else ("+", "-", "*", "^", "&", "|")
+    return f"({expression(rng, kind, depth - 1)} {rng.choice(operators)} {expression(rng, kind, depth - 1)})"
+
+
+def statement(rng: random.Random) -> str:
+    name = rng.choice(list(FIELDS))
+    value = expression(rng, FIELDS[name])
+    # Two iterations must not write one element, nor one read what the other writes: the loop itself would have no defined result.
+    value = re.sub(rf"\b{name}\[[^]]*\]+", f"{name}[i]", value)
+    form = rng.random()
+    if form < 0.1:
+        return f"c[None] += {expression(rng, 'i32')}" if rng.random() < 0.5 else f"sg.atomic_max(c[None], {expression(rng, 'i32')})"
+    if form < 0.2:
+        return f"if a[i] > 3:\n            {name}[i] = {value}"
+    return f"{name}[i] {rng.choice(('=', '=', '+=', '-='))} {value}"
+
+
+def program(seed: int) -> str:
+    """A kernel of loops, each of which has one statement."""
+    rng = random.Random(seed)
+    lines = ["@sg.kernel", "def k():"]
+    for _ in range(rng.randint(3, 7)):
+        lines += [f"    for i in range({rng.choice(('n', 'n', 'n', 'n - 2'))}):", f"        {statement(rng)}"]
+        if rng.random() < 0.15:
+            lines.append(f"    s[None] = {rng.choice('xyz')}[{rng.randrange(8)}]")
+    return "\n".join(lines) + "\n"
+
+
+def outcome(source: str, n: int, arch: str, **options: Any) -> tuple[list[Any], int]:
+    """The memory after two launches, and the number of tasks."""
+    sg.init(arch=arch, offline_cache=False, **options)
+    rng = np.random.default_rng(5)
+    names: dict[str, Any] = {"sg": sg, "n": n, "c": sg.field(sg.i32, shape=()), "s": sg.field(sg.f32, shape=())}
+    for name, t in (*FIELDS.items(), ("p", "i32")):
+        names[name] = sg.field(getattr(sg, t), shape=n + 1)
+        values = rng.normal(size=n + 1).astype(np.float32) if t == "f32" else rng.integers(-9, 9, n + 1).astype(np.int32)
+        names[name].from_numpy(values if name != "p" else np.append(rng.permutation(n), 0).astype(np.int32))
+    kernel = load(source, names)
+    kernel()
+    kernel()
+    memory = [names[name].to_numpy() for name in (*FIELDS, "c", "s")]
+    return memory, tasks(kernel) if arch != "interpreter" else 0
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_programs(arch: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With fusion on, off, and on for disjoint memory only: the same bits. The interpreter, which never fuses, gives the numbers."""
+    source, n = program(seed), random.Random(seed).choice((8, 9, 30, 1023))
+    fused, count = outcome(source, n, arch)
+    apart, most = outcome(source, n, arch, fuse_tasks=False)
+    monkeypatch.setenv("SG_FUSE_TASKS_RAW", "0")
+    some, between = outcome(source, n, arch)
+    assert count <= between <= most
+    for mine, theirs, others in zip(fused, apart, some):
+        assert mine.tobytes() == theirs.tobytes() == others.tobytes(), source
+    for mine, want in zip(fused, outcome(source, n, "interpreter")[0]):
+        np.testing.assert_allclose(mine, want, rtol=2e-4, atol=2e-4, err_msg=source)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_gradients_of_random_chains(arch: str, seed: int) -> None:
+    rng = random.Random(seed)
+    lines = ["@sg.kernel", "def k():"]
+    for _ in range(4):
+        name, other = rng.sample("xyz", 2)
+        lines += ["    for i in range(n):", f"        {name}[i] += {other}[i] * {rng.choice(('0.5', 'w[i]', 'sg.sin(w[i])'))}"]
+    source = "\n".join(lines) + "\n"
+
+    def gradient(**options: Any) -> list[Any]:
+        sg.init(arch=arch, offline_cache=False, **options)
+        n = 33
+        values = np.random.default_rng(seed).normal(size=(4, n)).astype(np.float32)
+        fields = {name: sg.field(sg.f32, shape=n, needs_grad=True) for name in "xyzw"}
+        for name, value in zip(fields, values):
+            fields[name].from_numpy(value)
+        kernel = load(source, {"sg": sg, "n": n, **fields})
+        loss = sg.field(sg.f32, shape=(), needs_grad=True)
+        x, y, z = (fields[name] for name in "xyz")
+
+        @sg.kernel
+        def total():
+            for i in x:
+                loss[None] += x[i] * y[i] - z[i]
+
+        with sg.ad.Tape(loss):
+            kernel()
+            total()
+        return [fields[name].grad.to_numpy() for name in fields]
+
+    for mine, theirs in zip(gradient(), gradient(fuse_tasks=False)):
+        assert mine.tobytes() == theirs.tobytes(), source

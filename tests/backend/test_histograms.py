@@ -1,0 +1,146 @@
+"""Many atomics on few elements: GPUs make them on copies in shared memory first."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import spirograd as sg
+
+# Enough iterations for copies of 20 elements, and no multiple of anything.
+N = 50_021
+KINDS = {
+    "add": (sg.atomic_add, np.add, 0),
+    "min": (sg.atomic_min, np.minimum, 5),
+    "max": (sg.atomic_max, np.maximum, -5),
+    "and": (sg.atomic_and, np.bitwise_and, -1),
+    "or": (sg.atomic_or, np.bitwise_or, 0),
+    "xor": (sg.atomic_xor, np.bitwise_xor, 7),
+}
+
+
+def data(seed: int, bins: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, bins, N).astype(np.int32), rng.integers(-1000, 1000, N).astype(np.int32)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("t", [sg.i32, sg.u32], ids=str)
+def test_kinds(session, kind: str, t) -> None:
+    atomic, ufunc, start = KINDS[kind]
+    where, what = sg.field(sg.i32, N), sg.field(t, N)
+    bins = sg.field(t, 20)
+
+    @sg.kernel
+    def update():
+        for i in where:
+            atomic(bins[where[i]], what[i])
+
+    expected = np.full(20, start).astype(bins.to_numpy().dtype)
+    bins.from_numpy(expected)
+    for seed in range(2):
+        index, values = data(seed, 20)
+        values = values.astype(expected.dtype)
+        where.from_numpy(index)
+        what.from_numpy(values)
+        update()
+        ufunc.at(expected, index, values)
+        assert (bins.to_numpy() == expected).all()
+
+
+def test_axes_components_and_a_sum_besides(session) -> None:
+    where, what = sg.field(sg.i32, N), sg.field(sg.i32, N)
+    table = sg.Vector.field(2, sg.i32, shape=(2, 4), offset=(-1, 3))
+    total = sg.field(sg.i64, ())
+    weights = sg.field(sg.f32, 8)
+
+    @sg.kernel
+    def update():
+        for i in where:
+            k = where[i]
+            table[k // 4 - 1, k % 4 + 3][0] += 1
+            if what[i] > 0:
+                table[k // 4 - 1, k % 4 + 3][1] += what[i]
+            total[None] += what[i]
+            weights[k] += 0.5
+
+    index, values = data(3, 8)
+    where.from_numpy(index)
+    what.from_numpy(values)
+    update()
+    count = np.bincount(index, minlength=8)
+    assert (table.to_numpy()[..., 0].reshape(-1) == count).all()
+    assert (table.to_numpy()[..., 1].reshape(-1) == np.bincount(index, np.maximum(values, 0), 8)).all()
+    assert total[None] == values.sum()
+    assert (weights.to_numpy() == 0.5 * count).all()
+
+
+def test_what_is_read_or_returned_is_exact(session) -> None:
+    where, before, bins = sg.field(sg.i32, N), sg.field(sg.i32, N), sg.field(sg.i32, 5)
+
+    @sg.kernel
+    def number():
+        for i in where:
+            before[i] = sg.atomic_add(bins[where[i]], 1)
+
+    index, _ = data(4, 5)
+    where.from_numpy(index)
+    number()
+    for k in range(5):
+        assert (np.sort(before.to_numpy()[index == k]) == np.arange((index == k).sum())).all()
+
+
+def test_sizes_of_workgroups(session) -> None:
+    """Two tasks of one kernel, each with copies and sums in workgroups of another size."""
+    values = sg.field(sg.i32, N)
+    few, some = sg.field(sg.i32, 3), sg.field(sg.i32, 20)
+    totals = sg.field(sg.i32, 2)
+
+    @sg.kernel
+    def count():
+        sg.loop_config(block_dim=32)
+        for i in values:
+            few[values[i] % 3] += 1
+            totals[0] += values[i]
+        sg.loop_config(block_dim=128)
+        for i in values:
+            some[values[i]] += 1
+            totals[1] += 2 * values[i]
+
+    index, _ = data(5, 20)
+    values.from_numpy(index)
+    count()
+    assert (few.to_numpy() == np.bincount(index % 3, minlength=3)).all()
+    assert (some.to_numpy() == np.bincount(index, minlength=20)).all()
+    assert list(totals.to_numpy()) == [index.sum(), 2 * index.sum()]
+
+
+def test_gradients_of_lookups(session) -> None:
+    """The derivative of reading a small table is such a loop."""
+    where, table, loss = sg.field(sg.i32, N), sg.field(sg.f32, 16, needs_grad=True), sg.field(sg.f32, (), needs_grad=True)
+
+    @sg.kernel
+    def look_up():
+        for i in where:
+            loss[None] += table[where[i]] * 2.0
+
+    index, _ = data(6, 16)
+    where.from_numpy(index)
+    loss.grad[None] = 1.0
+    look_up.grad()
+    assert (table.grad.to_numpy() == 2.0 * np.bincount(index, minlength=16)).all()
+
+
+def test_bounds_are_checked(arch) -> None:
+    sg.init(arch=arch, debug=True)
+    where, bins = sg.field(sg.i32, N), sg.field(sg.i32, 4)
+
+    @sg.kernel
+    def update():
+        for i in where:
+            bins[where[i]] += 1
+
+    where[N - 1] = 4
+    with pytest.raises(sg.SpirogradRuntimeError, match="bins"):
+        update()
+        sg.sync()

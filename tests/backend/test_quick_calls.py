@@ -1,0 +1,173 @@
+"""Calls of kernels that one function made for them packs, against those that are packed in general: the same launches and errors."""
+
+import numpy as np
+import pytest
+
+import spirograd as sg
+from spirograd.lang.frontend import kernel as kernels
+from spirograd.runtime.launcher import LaunchPlan
+
+pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.archs("cpu", "vulkan")]
+
+
+@pytest.fixture(params=["quick", "general"])
+def way(request, monkeypatch):
+    """Both ways of calling; the quick one must not fall back where a test asks for it."""
+    if request.param == "general":
+        monkeypatch.setattr(kernels, "quick_call", lambda *_: None)
+    return request.param
+
+
+@pytest.fixture
+def packed_in_general(monkeypatch):
+    """How many calls were packed in general."""
+    calls = []
+    pack = kernels.Kernel.pack
+    monkeypatch.setattr(kernels.Kernel, "pack", lambda *args, **options: calls.append(args[0]) or pack(*args, **options))
+    return calls
+
+
+def make():
+    @sg.kernel
+    def add(a: sg.types.ndarray(sg.f32, 1), k: sg.i32, s: sg.f32, on: sg.u1, small: sg.u8):
+        for i in a:
+            if on:
+                a[i] += s * k + small
+
+    return add
+
+
+def test_numbers(way, packed_in_general):
+    add, a = make(), sg.ndarray(sg.f32, shape=3)
+    add(a, 1, 1.0, True, 1)
+    before = len(packed_in_general)
+    expected = 2.0
+    for k, s, on, small in ((2, 3.0, True, 0), (True, 2, 1, np.uint8(7)), (np.int64(-4), np.float32(0.5), False, 255), (3, True, 5, False)):
+        add(a, k, s, on, small)
+        expected += (float(s) * int(k) + int(small)) * bool(on)
+        assert a.to_numpy().tolist() == [expected] * 3
+    assert len(packed_in_general) == before + (4 if way == "general" else 0)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((2**31, 1.0, True, 1), "argument `k`: 2147483648 does not fit i32"),
+        ((1.5, 1.0, True, 1), r"argument `k` takes an integer \(i32\), got"),
+        ((1, "x", True, 1), r"argument `s` takes a number \(f32\), got"),
+        ((1, 1.0, True, -1), "argument `small`: -1 does not fit u8"),
+        ((1, 1.0, True), "missing"),
+    ],
+)
+def test_numbers_that_do_not_fit(way, args, message):
+    add, a = make(), sg.ndarray(sg.f32, shape=3)
+    add(a, 1, 1.0, True, 1)
+    with pytest.raises(sg.SpirogradRuntimeTypeError, match=message):
+        add(a, *args)
+    add(a, k=1, s=1.0, on=True, small=1)
+    assert a.to_numpy().tolist() == [4.0] * 3
+
+
+def test_arrays_of_all_kinds(way, packed_in_general):
+    add = make()
+    for a in (sg.ndarray(sg.f32, shape=3), np.zeros(3, np.float32), sg.ndarray(sg.f32, shape=0), sg.ndarray(sg.f32, shape=5)):
+        add(a, 1, 2.0, True, 1)
+        add(a, 1, 2.0, True, 1)
+        assert np.asarray(a).tolist() == [6.0] * a.shape[0]
+    with pytest.raises(sg.SpirogradError):
+        add(sg.ndarray(sg.i32, shape=3), 1, 2.0, True, 1)
+    with pytest.raises(sg.SpirogradRuntimeTypeError):
+        add("no array", 1, 2.0, True, 1)
+
+
+def test_arrays_of_an_earlier_session(way):
+    add, a = make(), sg.ndarray(sg.f32, shape=3)
+    add(a, 1, 1.0, True, 1)
+    add(a, 1, 1.0, True, 1)
+    sg.init(arch=sg.cfg.arch)
+    b = sg.ndarray(sg.f32, shape=3)
+    add(b, 1, 1.0, True, 1)
+    with pytest.raises(sg.SpirogradRuntimeError, match="earlier session"):
+        add(a, 1, 1.0, True, 1)
+
+
+def test_templates_and_what_they_read(way):
+    x, y = sg.field(sg.i32, shape=3), sg.field(sg.i32, shape=3)
+
+    @sg.data_oriented
+    class Program:
+        def __init__(self):
+            self.by = 1
+            self.x = x
+
+        @sg.kernel
+        def step(self, f: sg.template(), n: sg.i32):
+            for i in self.x:
+                self.x[i] += self.by * n
+                f[i] += 1
+
+    program = Program()
+    for _ in range(2):
+        program.step(y, 1)
+    program.by = 10
+    program.step(y, 2)
+    program.x = y
+    program.step(x, 1)
+    assert x.to_numpy().tolist() == [23] * 3 and y.to_numpy().tolist() == [13] * 3
+    a = sg.ndarray(sg.i32, shape=3)
+
+    @sg.kernel
+    def fill(t: sg.template(), n: sg.i32):
+        for i in range(3):
+            t[i] = n
+
+    for k, target in enumerate((a, x, a, x)):
+        fill(target, k)
+    assert a.to_numpy().tolist() == [2] * 3 and x.to_numpy().tolist() == [3] * 3
+
+
+def test_gradients_and_tapes(way):
+    @sg.kernel
+    def square(a: sg.types.ndarray(sg.f32, 1), loss: sg.types.ndarray(sg.f32, 1)):
+        for i in a:
+            loss[0] += a[i] ** 2
+
+    a, loss = sg.ndarray(sg.f32, shape=3, needs_grad=True), sg.ndarray(sg.f32, shape=1, needs_grad=True)
+    a.fill(3.0)
+    square(a, loss)
+    with sg.ad.Tape(loss):
+        square(a, loss)
+    assert a.grad.to_numpy().tolist() == [6.0] * 3
+    other = sg.ndarray(sg.f32, shape=3)
+    a.grad = other  # bindings that name the gradient before are forgotten
+    loss.grad.fill(1.0)
+    square(a, loss)
+    square.grad(a, loss)
+    assert other.to_numpy().tolist() == [6.0] * 3
+
+
+def test_results_and_faults(way):
+    @sg.kernel
+    def most(a: sg.types.ndarray(sg.i32, 1), n: sg.i32) -> sg.i32:
+        assert n < 3
+        return a[n]
+
+    sg.init(arch=sg.cfg.arch, debug=True)
+    a = sg.ndarray(sg.i32, shape=4)
+    a.from_numpy(np.arange(4, dtype=np.int32) * 10)
+    assert [most(a, n) for n in (0, 1, 2)] == [0, 10, 20]
+    with pytest.raises(sg.SpirogradAssertionError):
+        most(a, 3)
+        sg.sync()
+
+
+def test_a_launch_takes_one_pass(monkeypatch, packed_in_general):
+    """What is quick about it: after the first call nothing is packed in general."""
+    launched = []
+    launch = LaunchPlan.launch
+    monkeypatch.setattr(LaunchPlan, "launch", lambda *args: launched.append(args) or launch(*args))
+    add, a = make(), sg.ndarray(sg.f32, shape=3)
+    for _ in range(5):
+        add(a, 1, 1.0, True, 1)
+    assert len(packed_in_general) == 1 and len(launched) == 5
+    assert [tuple(args[1]) for args in launched] == [(0, 1, 1.0, True, 1)] * 5

@@ -1,0 +1,164 @@
+"""`sg.Stream`: work of a session on a stream of another library. On stand-ins for the drivers of CUDA and HIP."""
+
+import struct
+
+import numpy as np
+import pytest
+from unit.runtime import gpu_modules
+
+import spirograd as sg
+from spirograd.base.errors import SpirogradError, SpirogradRuntimeError
+from spirograd.lang import context
+from spirograd.runtime.launcher import Launcher
+
+ONE, TWO = 7, 9  # streams of other libraries
+
+
+@pytest.fixture
+def session(standin):
+    sg.init(arch=standin.api.arch)
+    yield standin
+    standin.hold(False)
+    sg.reset()
+
+
+@pytest.fixture
+def count(session):
+    """Adds a number to the first word of an array, by a hand-written kernel that the stand-in runs."""
+    device = context.session().device
+    plan = Launcher(device, context.session().memory).prepare(gpu_modules.compiled(device, "count"))
+    return lambda array, by: plan.launch([None, 1, by], [None] * 3, {0: array.allocation})
+
+
+def poke():
+    """Let the device work on: each query of it does a piece."""
+    device = context.session().device
+    for _ in range(50):
+        device._stream.done(device._between)
+
+
+def test_launches_go_to_the_stream(session, count):
+    a = sg.ndarray(sg.i32, shape=1)
+    own = context.session().device.stream
+    with sg.Stream(ONE) as stream:
+        count(a, 1)
+        with sg.Stream(TWO):
+            count(a, 10)
+        count(a, 100)
+        assert context.session().device.stream == ONE and repr(stream) == "Stream(0x7)"
+    count(a, 1000)
+    assert [launch.stream for launch in session.launches] == [ONE, TWO, ONE, own]
+    assert a.to_numpy().tolist() == [1111]
+
+
+@pytest.mark.parametrize("held", ["own", ONE, TWO])
+def test_the_order_of_streams(session, count, held):
+    """Whichever stream is kept back, all that comes later waits for it."""
+    a = sg.ndarray(sg.i32, shape=1)
+    own = context.session().device.stream
+    order = [own, ONE, TWO, ONE, own]
+    sg.sync()
+    session.hold(stream=own if held == "own" else held)
+    a.fill(5)
+    with sg.Stream(ONE):
+        count(a, 1)
+        with sg.Stream(TWO):
+            a.fill(10)
+        count(a, 100)
+    count(a, 1000)
+    fetch = a.allocation.fetch(0, 4)
+    first = order.index(own if held == "own" else held)
+    poke()
+    word = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_int32 * 1).from_address(a.allocation.address - (1 << 62)))
+    assert int(word[0]) == [0, 5, 6][first] and fetch.take() is None
+    session.hold(False, stream=own if held == "own" else held)
+    assert struct.unpack("<i", fetch.wait())[0] == 1110
+    assert a.to_numpy().tolist() == [1110]
+
+
+def test_memory_comes_and_goes_in_order(session, count):
+    """Allocated on one stream, freed on another, while one is kept back."""
+    total = sg.ndarray(sg.i32, shape=1)
+    sg.sync()
+    session.hold(stream=ONE)
+    for by in range(20):
+        with sg.Stream(ONE):
+            scratch = sg.ndarray(sg.i32, shape=1)
+            scratch.from_numpy(np.array([by], np.int32))
+        count(scratch, 100)
+        with sg.Stream(TWO):
+            total.copy_from(scratch)
+            del scratch
+    session.hold(False, stream=ONE)
+    assert total.to_numpy().tolist() == [119]
+    live = session.live("memory")
+    sg.sync()
+    assert session.live("memory") <= live
+
+
+def test_waits_inside(session, count):
+    a = sg.ndarray(sg.i32, shape=1)
+    with sg.Stream(ONE):
+        count(a, 3)
+        assert a.to_numpy().tolist() == [3]
+        count(a, 3)
+        sg.sync()
+        assert session.pending == 0
+    with pytest.raises(ZeroDivisionError), sg.Stream(ONE):
+        count(a, 1)
+        raise ZeroDivisionError
+    count(a, 1)
+    assert a.to_numpy().tolist() == [8]
+
+
+def test_no_events_between_work_on_one_stream(session, count):
+    """Arrays of a library whose current stream the session is on need no order."""
+    a = sg.ndarray(sg.i32, shape=1)
+    device = context.session().device
+    with sg.Stream(ONE):
+        before = session.calls("stream_wait")
+        device.follow(ONE)
+        count(a, 1)
+        device.precede(ONE)
+        with sg.Stream(ONE):
+            count(a, 1)
+        assert session.calls("stream_wait") == before
+
+
+def test_what_is_a_stream(session):
+    class OfTorch:
+        cuda_stream, device_index = ONE, 0
+
+    class OfCuPy:
+        ptr = ONE
+
+    class Protocol:
+        def __cuda_stream__(self):
+            return (0, ONE)
+
+    for stream in (OfTorch(), OfCuPy(), Protocol(), ONE):
+        assert sg.Stream(stream).handle == ONE
+    for wrong in (True, -1, "7", 1.0, None, object()):
+        with pytest.raises(SpirogradError, match="takes a stream of another library"):
+            sg.Stream(wrong)
+    stream = OfTorch()
+    stream.device_index = 1
+    with pytest.raises(SpirogradRuntimeError, match="one of GPU 1, and the session runs on GPU 0"), sg.Stream(stream):
+        pass
+
+
+def test_a_session_that_ends_inside(session):
+    with sg.Stream(ONE):
+        sg.ndarray(sg.i32, shape=1).fill(3)
+        sg.init(arch=session.api.arch)
+        assert context.session().device.stream != ONE
+    sg.ndarray(sg.i32, shape=1).fill(3)
+    sg.sync()
+
+
+@pytest.mark.parametrize("arch", ["cpu", "interpreter"])
+def test_other_back_ends(arch):
+    sg.init(arch=arch)
+    with pytest.raises(SpirogradRuntimeError, match=f"`sg.amdgpu`, not on `{arch}`"), sg.Stream(ONE):
+        pass
+    sg.reset()
