@@ -18,7 +18,7 @@ _OPERATIONS_PER_ACCESS = 8
 # Loops of fewer turns in all are unrolled by LLVM, which then vectorises what is around them.
 _SHORTEST = 12
 _REFUSED = frozenset((ops.while_, ops.cas, ops.barrier, ops.vec, ops.extract, ops.insert))
-_FREE = frozenset((ops.const, ops.result, ops.slot, ops.row, ops.bitcast, ops.cast))
+_FREE = frozenset((ops.const, ops.result, ops.slot, ops.thread_slot, ops.bitcast, ops.cast))
 
 
 class _Diverges(Exception):

@@ -170,7 +170,7 @@ class LaunchPlan:
         self._limited = space_check(compiled)
         self._places = next((k for k, task in enumerate(compiled.tasks) if task.places), None)
         self._placement: tuple[int, ...] | None = None  # what the tapes were placed by
-        self._claimed = any(tape.claimed for tape in compiled.tapes)  # from rows that are counted anew in each launch
+        self._claimed = any(tape.claimed for tape in compiled.tapes)  # from thread slots that are counted anew in each launch
         # With their words, by what they are for: sizes that change often recur.
         self._heap_plans: dict[Any, tuple[HeapPlan, tuple[int, ...]]] = {}
         self._heap_plan: HeapPlan | None = None  # the last one
