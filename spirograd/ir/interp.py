@@ -419,7 +419,7 @@ def _recall(c: _Compiler, op: Op) -> Step:
     tape, out, (iteration, part) = c.tape(op.attr), c.slot(op), c.args(op)
 
     def step(env: Env) -> None:
-        env[out] = env[tape][int(env[iteration]), int(env[part])]  # a KeyError is a defect of the compiler: nothing was noted there
+        env[out] = env[tape][int(env[iteration]), int(env[part])]  # a KeyError is a defect of the compiler: nothing was saved there
 
     return step
 

@@ -187,7 +187,7 @@ class TempRef:
 
 @dataclass(frozen=True, slots=True)
 class TapeRef:
-    """A tape: what an invocation notes in each iteration of a loop, for the reverse of the loop. Indices: iteration (from 0), entry.
+    """A tape: what an invocation saves in each iteration of a loop, for the reverse of the loop. Indices: iteration (from 0), entry.
 
     Each invocation that runs at the same time has its own (serial code of a kernel: one, which lasts from task to task). ``capacity``:
     number of the loop among those of the kernel that have tapes; what it means in iterations is known at launch. ``slots``: number of the

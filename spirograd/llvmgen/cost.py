@@ -26,7 +26,7 @@ _LIMIT = 1 << 24
 
 
 def trips(op: Op) -> int:
-    """The turns of the counted loop ``op``, or a guess."""
+    """The trip count of the counted loop ``op``, or a guess."""
     begin, end = op.args[:2]
     if begin.code is ops.const and end.code is ops.const:
         return max(int(end.attr) - int(begin.attr), 0)

@@ -307,7 +307,7 @@ class LaunchPlan:
         sizes: TapeSizes,
         drawn: int | None,
     ) -> tuple[Scalar, ...] | None:
-        """Launch of a kernel that prints, can fail, or returns values: numbers are noted in order, results read back."""
+        """Launch of a kernel that prints, can fail, or returns values: numbers are recorded in order, results read back."""
         launcher = self._launcher
         with launcher.lock:  # one lock from launch to read-back: another thread's launch would overwrite the results
             if launcher.diagnostics.full:
@@ -316,7 +316,7 @@ class LaunchPlan:
             if drawn is None:
                 drawn = self.last_number = number
             if self._diagnosed:
-                launcher.diagnostics.note(number, self.compiled)
+                launcher.diagnostics.record(number, self.compiled)
             self._send(number, drawn, scalars, arrays, trees, sizes)
             if not self.compiled.returns:
                 return None
