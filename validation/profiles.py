@@ -18,6 +18,7 @@ VULKAN = Capabilities(
     atomic_int64=True,
     atomic_f32_add=True,
     atomic_f32_minmax=True,
+    shared_f32_add=True,
     buffer_address=True,
     subgroup_size=32,
     subgroup_arithmetic=True,

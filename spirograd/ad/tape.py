@@ -1,4 +1,4 @@
-"""`Tape`: notes launches of kernels, and replays them backwards for gradients."""
+"""`Tape`: records launches of kernels, and replays them backwards for gradients."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class Tape(context.Recorder, NearNames):
     # --- recording -------------------------------------------------------------------------------------------------------
 
     def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
-        """Launch a kernel and note it; see `context.Recorder`."""
+        """Launch a kernel and record it; see `context.Recorder`."""
         session = context.session()
         launch = Launch(session, kernel, specialization, packer, args)
         exposed = self._exposed

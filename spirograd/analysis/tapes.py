@@ -24,12 +24,12 @@ def tapes_of(kernel: Kernel) -> dict[TapeRef, TapeInfo]:
             for op in region.walk():
                 ref = op.attr
                 if isinstance(ref, TapeRef) and ref not in found:
-                    found[ref] = TapeInfo(ref.name, ref.dtype, ref.width, ref.capacity, owner, ref.rows, ref.rows in claimed)
+                    found[ref] = TapeInfo(ref.name, ref.dtype, ref.width, ref.capacity, owner, ref.slots, ref.slots in claimed)
     return found
 
 
 def counter(guard: int) -> TempRef:
-    """The ticket counter from which a task claims thread slots; ``guard``: `TapeInfo.rows`."""
+    """The ticket counter from which a task claims thread slots; ``guard``: `TapeInfo.slots`."""
     return TempRef(f"claims{guard}", i32, kind=TempKind.CLAIMS, number=guard)
 
 

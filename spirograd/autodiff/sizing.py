@@ -187,7 +187,7 @@ def _sizes_used(kernel: Kernel) -> set[int]:
     """The numbers of the sizes that the tapes of ``kernel`` are placed by."""
     tapes = {op.attr for op in kernel.walk() if op.code is ops.load and isinstance(op.attr, TapeRef)}
     claims = {guard_of(op) for op in kernel.walk() if op.code is ops.claim}
-    return {tape.capacity for tape in tapes} | {tape.rows for tape in tapes if tape.rows is not None} | claims
+    return {tape.capacity for tape in tapes} | {tape.slots for tape in tapes if tape.slots is not None} | claims
 
 
 def _counting(kernel: Kernel, wanted: Sequence[int], guards: Mapping[int, TapeGuard], ctx: PassContext) -> Kernel:

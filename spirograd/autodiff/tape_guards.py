@@ -18,8 +18,8 @@ from spirograd.ir.rewrite import Rewriter
 
 # Bytes of tapes for which counting is not worth it: the heap has as many in any case.
 _SMALL = 1 << 20
-# Rows of a task at most, on GPUs.
-_MOST_ROWS = 1 << 16
+# Thread slots of a task at most, on GPUs.
+_MOST_SLOTS = 1 << 16
 
 
 # The branches around an operation, the outermost first.
@@ -59,8 +59,8 @@ def open_loops(kernel: Kernel, sizes: Sequence[Size | None], guards: Sequence[Ta
     for loop in kernel.body.ops:
         if loop.code is ops.for_ and loop.attr.parallel and loop.args[0].type in (i32, u32) and None in _bounds(loop):
             tapes = _tapes(loop) - inside
-            row = _row_bytes(tapes, sizes)
-            if tapes and (row is None or row * _MOST_ROWS > _SMALL):
+            slot = _slot_bytes(tapes, sizes)
+            if tapes and (slot is None or slot * _MOST_SLOTS > _SMALL):
                 found.append(loop)
     return tuple(found)
 
@@ -69,7 +69,7 @@ def _bounds(loop: Op) -> tuple[Size | None, Size | None]:
     return size_of(loop.args[0]), size_of(loop.args[1])
 
 
-def _row_bytes(tapes: Iterable[TapeRef], sizes: Sequence[Size | None]) -> int | None:
+def _slot_bytes(tapes: Iterable[TapeRef], sizes: Sequence[Size | None]) -> int | None:
     """What an invocation needs for ``tapes``; None if only a launch knows."""
     total = 0
     for tape in tapes:
@@ -116,8 +116,8 @@ def _tapes(op: Op) -> frozenset[TapeRef]:
 
 def _is_small(loop: Op, guard: TapeGuard, sizes: Sequence[Size | None]) -> bool:
     begin, end = _bounds(loop)
-    row = _row_bytes(guard.tapes, sizes)
-    return isinstance(begin, int) and isinstance(end, int) and row is not None and (end - begin) * row <= _SMALL
+    slot = _slot_bytes(guard.tapes, sizes)
+    return isinstance(begin, int) and isinstance(end, int) and slot is not None and (end - begin) * slot <= _SMALL
 
 
 def guard_count(number: int) -> TempRef:
@@ -127,20 +127,20 @@ def guard_count(number: int) -> TempRef:
 
 def with_counts(kernel: Kernel, counted: Mapping[int, Op], guards: Mapping[int, TapeGuard]) -> tuple[Kernel, dict[int, TapeGuard]]:
     """``kernel`` such that it counts the invocations that use tapes: before each of the loops ``counted`` its trip count, as a capacity; at
-    the begin of each guard an atomic addition to `guard_count`. ``TapeRef.rows`` of the tapes is the number of the count. Also the guards,
+    the begin of each guard an atomic addition to `guard_count`. ``TapeRef.slots`` of the tapes is the number of the count. Also the guards,
     with these tapes."""
-    rows = {tape: k for k, loop in counted.items() for tape in _tapes(loop)}
-    rows |= {tape: k for k, guard in guards.items() for tape in guard.tapes}
-    made = _WithCounts(counted, guards, rows).kernel(kernel)
-    return made, {k: replace(guard, tapes=frozenset([replace(tape, rows=k) for tape in guard.tapes])) for k, guard in guards.items()}
+    slots = {tape: k for k, loop in counted.items() for tape in _tapes(loop)}
+    slots |= {tape: k for k, guard in guards.items() for tape in guard.tapes}
+    made = _WithCounts(counted, guards, slots).kernel(kernel)
+    return made, {k: replace(guard, tapes=frozenset([replace(tape, slots=k) for tape in guard.tapes])) for k, guard in guards.items()}
 
 
 class _WithCounts(Rewriter):
-    def __init__(self, counted: Mapping[int, Op], guards: Mapping[int, TapeGuard], rows: Mapping[TapeRef, int]) -> None:
+    def __init__(self, counted: Mapping[int, Op], guards: Mapping[int, TapeGuard], slots: Mapping[TapeRef, int]) -> None:
         super().__init__()
         self.numbers = {loop: k for k, loop in counted.items()}
         self.guards = {id(guard.region): (k, guard) for k, guard in guards.items()}
-        self.rows = rows
+        self.slots = slots
         self.handlers = {ops.if_: self.copy, ops.for_: self._loop, ops.load: self._access, ops.store: self._access}
 
     def _loop(self, op: Op) -> Op:
@@ -153,9 +153,9 @@ class _WithCounts(Rewriter):
         return self.copy(op)
 
     def _access(self, op: Op) -> Op:
-        if op.attr not in self.rows:
+        if op.attr not in self.slots:
             return self.copy(op)
-        return self.b.append(Op(op.code, op.type, self.args(op), replace(op.attr, rows=self.rows[op.attr]), (), op.loc, op.primal))
+        return self.b.append(Op(op.code, op.type, self.args(op), replace(op.attr, slots=self.slots[op.attr]), (), op.loc, op.primal))
 
     def region(self, region: Region) -> Region:
         if id(region) not in self.guards:

@@ -26,10 +26,12 @@ class Slot:
     ``"shape"``  extent (i32) of axis ``axis`` of array argument ``index``
     ``"tapes"``  address (u64) of the memory of tapes; what a launch says about them is in the kinds of `tape_layout.TapeWord`:
     ``"tape_base"`` where tape ``index`` begins in it, in elements (i32)
-    ``"tape_pitch"`` elements (i32) from one entry of tape ``index`` to the next, or, where rows lie one after the other, from row to row
+    ``"tape_pitch"`` elements (i32) from one entry of tape ``index`` to the next, or, where thread slots lie one after the other, from one
+    to the next
     ``"tape_capacity"`` entries (i32, at least 1) of the tapes with capacity number ``index``
     ``"tape_heap_words"`` 32-bit words (i32) of the memory of tapes, for launches that place their tapes on the device
-    ``"tape_rows"`` invocations (i32) of task number ``index``, for the same; where rows lie one after the other, its rows (at least 1)
+    ``"tape_slots"`` invocations (i32) of task number ``index``, for the same; where thread slots lie one after the other, its thread slots
+    (at least 1)
     ``"seed"``   random seed of this launch (u32)            ``"launch"`` number of this launch (u32), for prints and faults
     ``offset`` is the byte offset in the block (naturally aligned: 8-byte entries first).
     """
@@ -61,7 +63,7 @@ class TaskInfo:
 
     ``places``: it only places the tapes of the tasks after it, which stay where they are while their sizes do.
     ``coarsening``: how many consecutive iterations an invocation runs at a time.
-    ``lanes``: how many iterations a thread runs in lockstep at most, each with a row of the tapes.
+    ``lanes``: how many iterations a thread runs in lockstep at most, each with a thread slot.
     ``max_groups``: dispatch at most so many workgroups (0: as many as the device takes). ``loops``: whether an iteration has loops inside.
     ``bindings`` (targets without addresses): for each storage buffer of descriptor set 0, the offsets in the argument block of the
     addresses of what it holds. One: that allocation alone, from its first byte on. Several: one buffer that holds them all, bound from its
@@ -127,9 +129,9 @@ class PrintSite:
 class TapeInfo:
     """A tape: entries of ``width`` elements of ``dtype`` for each iteration, as many as capacity number ``capacity`` of a launch says.
 
-    Each invocation of the task named ``task`` that runs at the same time has a row of its own; ``task`` None: one row, of serial tasks.
-    ``rows``: the number of the size that says how many invocations use it, if the launch may have more. ``claimed``: a condition tells
-    which these are, and each claims a row; else they are the first ones.
+    Each invocation of the task named ``task`` that runs at the same time has a thread slot of its own; ``task`` None: one, of serial tasks.
+    ``slots``: the number of the size that says how many invocations use it, if the launch may have more. ``claimed``: a condition tells
+    which these are, and each claims a thread slot; else they are the first ones.
     """
 
     name: str
@@ -137,13 +139,13 @@ class TapeInfo:
     width: int
     capacity: int
     task: str | None
-    rows: int | None = None
+    slots: int | None = None
     claimed: bool = False
 
     @property
     def guard(self) -> int | None:
         """The number of the size that counts the iterations that pass the guard of this tape; None if it has none."""
-        return self.rows if self.claimed else None
+        return self.slots if self.claimed else None
 
     @property
     def words(self) -> int:

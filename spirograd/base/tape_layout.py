@@ -1,9 +1,10 @@
 """How launches with tapes are described and laid out: the words of a launch and their order, and where each tape begins.
 
-A row is the thread slot of one invocation of a task: its tapes of floats, then its tapes of integers, and in both what has 64 bits first.
-Rows lie side by side: an entry of all rows, then the next entry; the distance between entries is the pitch. The tapes of a task that all
-its invocations use form one group with one pitch. Those behind each guard are another group, whose rows are claimed; these groups follow in
-the order of their numbers. Serial tasks share one row, which comes first. Tasks run one after the other, so all others begin behind it.
+A thread slot is the memory of one invocation of a task: its tapes of floats, then its tapes of integers, and in both what has 64 bits
+first. Thread slots lie side by side: an entry of all thread slots, then the next entry; the distance between entries is the pitch. The
+tapes of a task that all its invocations use form one group with one pitch. Those behind each guard are another group, whose thread slots
+are claimed; these groups follow in the order of their numbers. Serial tasks share one thread slot, which comes first. Tasks run one after
+the other, so all others begin behind it.
 
 `Layout` is one algorithm for two callers. The host runs it over numbers (`runtime.tapes`); the task that places tapes on the device
 consists of the operations that it emits when it runs over operations of the IR (`transforms.tasks.place_tapes`).
@@ -38,7 +39,7 @@ class TapeWord(str, Enum):
     CAPACITY = "tape_capacity"
     CLAIMS = "tape_claims"
     HEAP_WORDS = "tape_heap_words"
-    ROWS = "tape_rows"
+    SLOTS = "tape_slots"
 
     # As plain strings, whatever the version of Python makes of an Enum of strings.
     __repr__, __str__, __format__ = str.__repr__, str.__str__, str.__format__  # type: ignore[assignment]
@@ -52,14 +53,14 @@ PLACED = (*ADDRESSING, TapeWord.CAPACITY, TapeWord.CLAIMS)
 
 @dataclass(slots=True)
 class TapeWords:
-    """The words of one launch, by kind; each kind by number. A kernel that places its tapes itself takes ``heap_words`` and ``rows`` only,
+    """The words of one launch, by kind; each kind by number. A kernel that places its tapes itself takes ``heap_words`` and ``slots`` only,
     all others take no ``heap_words``."""
 
     bases: tuple[int, ...] = ()
     pitches: tuple[int, ...] = ()
     capacities: tuple[int, ...] = ()
     heap_words: tuple[int, ...] = ()
-    rows: tuple[int, ...] = ()
+    slots: tuple[int, ...] = ()
 
     def flat(self, address: int) -> tuple[int, ...]:
         """The address of the memory of tapes, then all words in the order of `TapeWord`; `word_places` says where each is."""
@@ -72,14 +73,14 @@ _FIELDS = {
     TapeWord.PITCH: "pitches",
     TapeWord.CAPACITY: "capacities",
     TapeWord.HEAP_WORDS: "heap_words",
-    TapeWord.ROWS: "rows",
+    TapeWord.SLOTS: "slots",
 }
 _in_order = operator.attrgetter(*[_FIELDS[kind] for kind in TapeWord if kind in _FIELDS])
 
 
 def word_places(kernel: CompiledKernel) -> dict[tuple[str, int], int]:
     """Where in `TapeWords.flat` each entry of the argument block of ``kernel`` is, by kind and number of the `Slot`."""
-    counts = {TapeWord.ROWS: len(kernel.tasks)}
+    counts = {TapeWord.SLOTS: len(kernel.tasks)}
     if any(task.places for task in kernel.tasks):
         counts[TapeWord.HEAP_WORDS] = 1
     else:
@@ -88,7 +89,7 @@ def word_places(kernel: CompiledKernel) -> dict[tuple[str, int], int]:
     return {word: place for place, word in enumerate(chain([("tapes", 0)], words))}
 
 
-# --- rows --------------------------------------------------------------------------------------------------------------
+# --- thread slots ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +138,8 @@ Numbered = Sequence[tuple[int, TapeInfo]]
 
 @dataclass(slots=True)
 class Group(Generic[T]):
-    """Tapes that have one row for each invocation that uses them. ``offsets``: where in a row each begins, by number; ``floats`` and
-    ``words``: the lengths of the tapes of floats and of the whole row. All are words of 32 bits."""
+    """Tapes that have one thread slot for each invocation that uses them. ``offsets``: where in a thread slot each begins, by number;
+    ``floats`` and ``words``: the lengths of the tapes of floats and of the whole thread slot. All are words of 32 bits."""
 
     tapes: Numbered
     offsets: Mapping[int, T]
@@ -153,13 +154,13 @@ class Group(Generic[T]):
     @property
     def counted(self) -> int | None:
         """The number of the size that says how many invocations use the tapes, if that may be fewer than the launch has."""
-        return self.tapes[0][1].rows
+        return self.tapes[0][1].slots
 
 
 @dataclass(slots=True)
-class Rows(Generic[T]):
-    """The rows of a task. ``needed``: rows of each group for all invocations; ``pitches``: of each group; ``enough``: whether there is room
-    for all that are needed, else each group has ``fewer``; ``limit``: how many invocations may run at a time."""
+class ThreadSlots(Generic[T]):
+    """The thread slots of a task. ``needed``: thread slots of each group for all invocations; ``pitches``: of each group; ``enough``:
+    whether there is room for all that are needed, else each group has ``fewer``; ``limit``: how many invocations may run at a time."""
 
     needed: Sequence[T]
     pitches: Sequence[T]
@@ -170,8 +171,8 @@ class Rows(Generic[T]):
 
 @dataclass(slots=True)
 class Layout(Generic[T]):
-    """Lays out tapes. ``heap_words``, where numbers have 32 bits: words that there are at most; a longer row counts as some length above
-    that, so that no number wraps. ``capacity`` of tapes and ``count`` of invocations: by number of the size."""
+    """Lays out tapes. ``heap_words``, where numbers have 32 bits: words that there are at most; a longer thread slot counts as some length
+    above that, so that no number wraps. ``capacity`` of tapes and ``count`` of invocations: by number of the size."""
 
     by: Arithmetic[T]
     heap_words: T | None
@@ -186,7 +187,8 @@ class Layout(Generic[T]):
         return [self.group(found[guard], even=False) for guard in sorted(found)]
 
     def group(self, tapes: Numbered, even: bool) -> Group[T]:
-        """One row of ``tapes``. ``even``: integers begin at an even word and rows have even lengths, where pitches do not see to it."""
+        """One thread slot of ``tapes``. ``even``: integers begin at an even word and thread slots have even lengths, where pitches do not
+        see to it."""
         by, heap_words = self.by, self.heap_words
         offsets, ends, end = {}, [], by.const(0)
         most = None if heap_words is None else by.add(heap_words, by.const(2))
@@ -204,8 +206,8 @@ class Layout(Generic[T]):
             ends.append(end)
         return Group(tapes, offsets, *ends)
 
-    def row_words(self, groups: Sequence[Group[T]]) -> T:
-        """What one row of each group takes."""
+    def slot_words(self, groups: Sequence[Group[T]]) -> T:
+        """What one thread slot of each group takes."""
         by = self.by
         most = None if self.heap_words is None else by.add(self.heap_words, by.const(2))
         words = by.const(0)
@@ -214,46 +216,46 @@ class Layout(Generic[T]):
             words = words if most is None else by.min(words, most)
         return words
 
-    def fits(self, row_words: T, left: T) -> T:
-        """Whether there is room for rows. There are two at least, because pitches are even."""
-        return self.by.le(self.by.add(row_words, row_words), left)
+    def fits(self, slot_words: T, left: T) -> T:
+        """Whether there is room for thread slots. There are two at least, because pitches are even."""
+        return self.by.le(self.by.add(slot_words, slot_words), left)
 
     def wanted(self, groups: Sequence[Group[T]], asked: T, least: int) -> tuple[list[T], list[T]]:
-        """The rows of each group that ``asked`` invocations need, and an even number of at least as many, at least ``least``."""
+        """The thread slots of each group that ``asked`` invocations need, and an even number of at least as many, at least ``least``."""
         needed, even = [], []
         for group in groups:
             needed.append(self._needed(group.counted, asked))
             even.append(self.by.max(self._even(needed[-1]), self.by.const(least)))
         return needed, even
 
-    def padded(self, rows: T) -> T:
-        """The distance between entries of an even number of rows."""
+    def padded(self, slots: T) -> T:
+        """The distance between entries of an even number of thread slots."""
         by = self.by
-        many = by.gt(rows, by.const(TAPE_PADDING))
-        return by.select(many, by.add(rows, by.const(TAPE_PADDING)), rows)
+        many = by.gt(slots, by.const(TAPE_PADDING))
+        return by.select(many, by.add(slots, by.const(TAPE_PADDING)), slots)
 
-    def rows(self, groups: Sequence[Group[T]], asked: T, left: T) -> Rows[T]:
-        """Divide ``left`` words among the rows of ``asked`` invocations: as many rows as are needed, or if there is no room for all, the
-        same number for each group."""
+    def slots(self, groups: Sequence[Group[T]], asked: T, left: T) -> ThreadSlots[T]:
+        """Divide ``left`` words among the thread slots of ``asked`` invocations: as many thread slots as are needed, or if there is no room
+        for all, the same number for each group."""
         by = self.by
         needed, even = self.wanted(groups, asked, 2)
         pitches = []
-        enough, rest, row_words = None, left, by.const(0)
+        enough, rest, slot_words = None, left, by.const(0)
         for group, wanted in zip(groups, even):
             pitch = self.padded(wanted)
             pitches.append(pitch)
             fit = by.le(pitch, by.div(rest, by.max(group.words, by.const(1))))
             rest = by.sub(rest, by.select(fit, by.product(pitch, group.words), by.const(0)))
             enough = fit if enough is None else by.both(enough, fit)
-            row_words = by.add(row_words, group.words)
+            slot_words = by.add(slot_words, group.words)
         assert enough is not None
-        shared = by.both(by.div(left, by.max(row_words, by.const(1))), by.const(-2))
+        shared = by.both(by.div(left, by.max(slot_words, by.const(1))), by.const(-2))
         many = by.gt(shared, by.const(2 * TAPE_PADDING))
         fewer = by.select(many, by.sub(shared, by.const(TAPE_PADDING)), shared)
         pitches = [by.select(enough, pitch, shared) for pitch in pitches]
-        # Any number of invocations may run where each finds a row by claiming one.
+        # Any number of invocations may run where each finds a thread slot by claiming one.
         limit = asked if groups[0].guard is not None else by.min(even[0], asked)
-        return Rows(needed, pitches, enough, fewer, by.select(enough, limit, by.min(fewer, asked)))
+        return ThreadSlots(needed, pitches, enough, fewer, by.select(enough, limit, by.min(fewer, asked)))
 
     def bases(self, group: Group[T], pitch: T, first: T) -> Iterator[tuple[int, T]]:
         """Where each tape begins, by number, in elements of the tape, if the group begins at word ``first``."""
@@ -265,12 +267,13 @@ class Layout(Generic[T]):
         return self.by.add(first, self.by.mul(group.words, pitch))
 
     def serial_bases(self, group: Group[T], fits: T) -> Iterator[tuple[int, T]]:
-        """Where the tapes of serial tasks begin, as of `bases`. If their row does not fit, which fails the launch, they all begin at 0."""
+        """Where the tapes of serial tasks begin, as of `bases`. If their thread slot does not fit, which fails the launch, they all begin
+        at 0."""
         for n, tape in group.tapes:
             yield n, self._elements(self.by.select(fits, group.offsets[n], self.by.const(0)), tape)
 
     def _needed(self, counted: int | None, asked: T) -> T:
-        """How many rows ``asked`` invocations need: fewer if the size with number ``counted`` says so."""
+        """How many thread slots ``asked`` invocations need: fewer if the size with number ``counted`` says so."""
         if counted is None:
             return asked
         by, count = self.by, self.count(counted)

@@ -28,8 +28,8 @@ class Target:
     invocations: bool = False
     # Bytes that an invocation loads and stores best at once, if iterations that follow one another do so next to one another.
     access_bytes: int = 0
-    # Each thread has one row of tapes for every lane, side by side. Elsewhere invocations own or claim a row each.
-    rows_by_thread: bool = False
+    # Each thread has one thread slot for every lane, side by side. Elsewhere invocations own or claim a thread slot each.
+    slots_by_thread: bool = False
     # Elementary functions of f64 come from a library that the code is linked with.
     f64_math_library: bool = False
     # `fma` rounds once, and arithmetic of f64 may be slow: invocations branch to avoid it.
@@ -40,7 +40,7 @@ class Target:
 
 TARGETS = {
     "interpreter": Target(Generator.INTERPRETER),
-    "cpu": Target(Generator.LLVM, rows_by_thread=True, f64_math_library=True, wide_sums=True),
+    "cpu": Target(Generator.LLVM, slots_by_thread=True, f64_math_library=True, wide_sums=True),
     "vulkan": Target(Generator.SPIRV, asynchronous=True, invocations=True),
     "wgpu": Target(Generator.SPIRV, asynchronous=True, invocations=True),
     "cuda": Target(Generator.PTX, asynchronous=True, invocations=True, access_bytes=16, fused_multiply_add=True),

@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def probe(arch: str) -> BackEnd:
-    """Open the device of a back end, note what it is, close it. Never raises for a driver that is missing or broken."""
+    """Open the device of a back end, record what it is, close it. Never raises for a driver that is missing or broken."""
     reason = loader.available(arch)
     if reason is not None:
         return BackEnd(arch, reason)

@@ -62,7 +62,7 @@ def measure(arch: str, particles: int, steps: int, cells: int = 128) -> Run:
 
 
 def compare(archs: list[str], particles: int) -> list[Run]:
-    """Measure each of ``archs`` and note how far its particles are from those of the CPU; the interpreter on a small problem."""
+    """Measure each of ``archs`` and record how far its particles are from those of the CPU; the interpreter on a small problem."""
     runs: list[Run] = []
     for arch in archs:
         if arch == "interpreter":

@@ -72,7 +72,7 @@ class Gradient(Staged, NearNames):
         return explained(self._last.label, self._last.primal.kernel.loc, self._last.derivative)
 
     def memory_plan(self, *args: Any, **kwargs: Any) -> MemoryPlan:
-        """The memory that a launch with these arguments would need now for the tapes of its loops: entries, bytes and rows of each.
+        """The memory that a launch with these arguments would need now for the tapes of its loops: entries, bytes and thread slots of each.
 
         The gradient does not run. At most kernels that count iterations run, for which the host blocks. Raises what a launch would raise:
         SpirogradCompilationError, with the line, for what has no derivative; OutOfDeviceMemory if the tapes do not fit.

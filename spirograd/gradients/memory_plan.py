@@ -23,8 +23,9 @@ _WAYS = {"known": "known before the launch", "counted": "counted by a kernel", "
 class TapePlan:
     """One tape: ``what`` it saves, of the loop at ``loop``, in one entry for every ``every`` iterations.
 
-    ``entries``: entries of each row; ``way``: how their number was found ("known", "counted", "reused"); ``formula``: the expression for
-    it, or None. ``entry_bytes``, ``row_bytes``, ``nbytes``: bytes of an entry, of the entries of a row, and of all rows.
+    ``entries``: entries of each thread slot; ``way``: how their number was found ("known", "counted", "reused"); ``formula``: the
+    expression for it, or None. ``entry_bytes``, ``slot_bytes``, ``nbytes``: bytes of an entry, of the entries of a thread slot, and of all
+    thread slots.
     """
 
     what: str
@@ -34,14 +35,14 @@ class TapePlan:
     way: str
     formula: str | None
     entry_bytes: int
-    row_bytes: int
+    slot_bytes: int
     nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class SlabPlan:
-    """All tapes of floats (``kind`` "F") or of integers ("I") of a task. ``stride``: bytes of a row; ``nbytes``: bytes of all rows and of
-    the gaps between them.
+    """All tapes of floats (``kind`` "F") or of integers ("I") of a task. ``stride``: bytes of a thread slot; ``nbytes``: bytes of all
+    thread slots and of the gaps between them.
     """
 
     kind: str
@@ -51,13 +52,13 @@ class SlabPlan:
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """The tapes of a task. ``task``: its name, or None for all serial tasks, which share a row. ``rows``: one for each iteration that may
-    run at the same time. ``guarded``: only iterations that pass the condition which guards these tapes count; the tapes
-    of each guard of a task, and its other tapes, have a plan of their own.
+    """The tapes of a task. ``task``: its name, or None for all serial tasks, which share a thread slot. ``slots``: one for each iteration
+    that may run at the same time. ``guarded``: only iterations that pass the condition which guards these tapes count; the tapes of each
+    guard of a task, and its other tapes, have a plan of their own.
     """
 
     task: str | None
-    rows: int
+    slots: int
     tapes: tuple[TapePlan, ...]
     slabs: tuple[SlabPlan, ...]
     guarded: bool = False
@@ -89,9 +90,9 @@ class MemoryPlan:
         return tuple([tape for task in self.tasks for tape in task.tapes])
 
     @property
-    def rows(self) -> int:
-        """The rows of the task that has the most."""
-        return max([task.rows for task in self.tasks], default=0)
+    def slots(self) -> int:
+        """The thread slots of the task that has the most."""
+        return max([task.slots for task in self.tasks], default=0)
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -103,12 +104,12 @@ class MemoryPlan:
         yield f"memory plan of the gradient of {self.label}: {_bytes(self.nbytes)} for tapes"
         for task in self.tasks:
             guard = ", where its condition holds" if task.guarded else ""
-            yield f"{'serial tasks' if task.task is None else f'task {task.task}'}{guard}: {counted(task.rows, 'row')}"
+            yield f"{'serial tasks' if task.task is None else f'task {task.task}'}{guard}: {counted(task.slots, 'thread slot')}"
             for tape in task.tapes:
                 yield from _tape_lines(tape)
             for slab in task.slabs:
                 numbers = "floats" if slab.kind == "F" else "integers"
-                yield f"  slab {slab.kind} ({numbers}): {_bytes(slab.stride)} a row, {_bytes(slab.nbytes)} in all"
+                yield f"  slab {slab.kind} ({numbers}): {_bytes(slab.stride)} a thread slot, {_bytes(slab.nbytes)} in all"
         yield f"heap: {_bytes(self.heap)} so far, {self.budget:,} at most"
 
 
@@ -121,7 +122,7 @@ def _tape_lines(tape: TapePlan) -> Iterator[str]:
     each = "" if tape.every == 1 else f", one for each {tape.every} iterations"
     formula = "" if tape.formula is None else f"{tape.formula}, "
     yield f"    {counted(tape.entries, 'entry', 'entries')}{each}: {formula}{_WAYS[tape.way]}"
-    yield f"    {_bytes(tape.entry_bytes)} an entry, {_bytes(tape.row_bytes)} a row, {_bytes(tape.nbytes)} in all"
+    yield f"    {_bytes(tape.entry_bytes)} an entry, {_bytes(tape.slot_bytes)} a thread slot, {_bytes(tape.nbytes)} in all"
 
 
 def memory_plan(label: str, derivative: Derivative, compiled: CompiledKernel, forecast: Forecast | None) -> MemoryPlan:
@@ -150,7 +151,7 @@ def _task(
         size = record.entries if capacities[k] is None else capacities[k]
         formula = None if size is None else count_text(size, names)
         entries = max(forecast.entries[k], 1)
-        row = entry * entries
-        plans.append(TapePlan(record.what, record.loop, record.every, entries, forecast.ways[k], formula, entry, row, share.rows * row))
+        slot = entry * entries
+        plans.append(TapePlan(record.what, record.loop, record.every, entries, forecast.ways[k], formula, entry, slot, share.slots * slot))
     slabs = [SlabPlan(kind, 4 * words, share.slab_bytes(words)) for kind, words in (("F", share.floats), ("I", share.integers)) if words]
-    return TaskPlan(share.task, share.rows, tuple(plans), tuple(slabs), share.guard is not None)
+    return TaskPlan(share.task, share.slots, tuple(plans), tuple(slabs), share.guard is not None)

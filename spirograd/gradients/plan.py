@@ -39,7 +39,7 @@ class DerivativePlan:
 
     Sizes that nothing has changed are used again: see `Freshness`. Devices that run on their own keep what they count to themselves, so
     that launches do not wait; the host hears of it later, and gives the next launch as much memory. Only the first launch waits, and those
-    that could find too little memory because one row takes a large part of it.
+    that could find too little memory because one thread slot takes a large part of it.
     """
 
     def __init__(self, launcher: Launcher, derivative: Derivative, main: LaunchPlan, sizing: Sequence[LaunchPlan]) -> None:
@@ -60,8 +60,8 @@ class DerivativePlan:
         self._there: ArrayBinding | None = None  # where kernels leave sizes for each other
         if any(task.places for task in main.compiled.tasks):
             self._there = self._place_for_sizes()
-        # Whether it is for the device to say how much memory a row takes, not only how many there are.
-        free = {tape.rows for tape in main.compiled.tapes if not tape.claimed}
+        # Whether it is for the device to say how much memory a thread slot takes, not only how many there are.
+        free = {tape.slots for tape in main.compiled.tapes if not tape.claimed}
         self._blind = any(size is None and k not in free for k, size in enumerate(self._sizes))
         self._draws = any(slot.kind == "seed" for slot in main.compiled.args.slots)
         self._epoch = 0

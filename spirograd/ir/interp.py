@@ -419,7 +419,7 @@ def _recall(c: _Compiler, op: Op) -> Step:
     tape, out, (iteration, part) = c.tape(op.attr), c.slot(op), c.args(op)
 
     def step(env: Env) -> None:
-        env[out] = env[tape][int(env[iteration]), int(env[part])]  # a KeyError is a defect of the compiler: nothing was noted there
+        env[out] = env[tape][int(env[iteration]), int(env[part])]  # a KeyError is a defect of the compiler: nothing was saved there
 
     return step
 
@@ -553,9 +553,9 @@ def _print(c: _Compiler, op: Op) -> Step:
 
 _MAKERS: dict[OpCode, Callable[[_Compiler, Op], Step | None]] = {
     ops.const: _const, ops.result: _result, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
-    ops.arg: _block_entry, ops.shape: _block_entry, ops.seed: _block_entry, ops.slot: _block_entry,
-    ops.row: _invocation, ops.builtin: _invocation, ops.tape_word: _tape_word, ops.call: _call, ops.check: _check, ops.print_: _print,
-    ops.load: _load, ops.store: _store, ops.atomic: _atomic, ops.cas: _cas, ops.claim: _invocation,
+    ops.arg: _block_entry, ops.shape: _block_entry, ops.seed: _block_entry, ops.slot: _block_entry, ops.tape_word: _tape_word,
+    ops.thread_slot: _invocation, ops.builtin: _invocation, ops.claim: _invocation, ops.call: _call, ops.check: _check, ops.print_: _print,
+    ops.load: _load, ops.store: _store, ops.atomic: _atomic, ops.cas: _cas,
     **dict.fromkeys((ops.barrier, ops.workgroup_barrier, ops.subgroup_reduce, ops.subgroup_shuffle), _barrier),
 }  # fmt: skip
 

@@ -159,7 +159,7 @@ class TempKind(Enum):
     ADJOINT = "adjoint"  # of another temporary
     CAPACITY = "capacity"  # entries that the tapes with capacity ``number`` must hold
     GUARD_COUNT = "guard_count"  # iterations that pass the guard with size ``number``
-    CLAIMS = "claims"  # rows claimed so far, of the guard with size ``number``
+    CLAIMS = "claims"  # thread slots claimed so far, of the guard with size ``number``
     OLD_VALUE = "old_value"  # stands for the old value of atomic ``number``, which is gone
     CHANGED = "changed"  # stands for a value of memory that has changed since
     # What the task that places tapes finds out: of tape, capacity, guard or task ``number``.
@@ -167,7 +167,7 @@ class TempKind(Enum):
     TAPE_PITCH = TapeWord.PITCH.value
     TAPE_CAPACITY = TapeWord.CAPACITY.value
     TAPE_CLAIMS = TapeWord.CLAIMS.value
-    TAPE_ROWS = TapeWord.ROWS.value
+    TAPE_SLOTS = TapeWord.SLOTS.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +187,10 @@ class TempRef:
 
 @dataclass(frozen=True, slots=True)
 class TapeRef:
-    """A tape: what an invocation notes in each iteration of a loop, for the reverse of the loop. Indices: iteration (from 0), entry.
+    """A tape: what an invocation saves in each iteration of a loop, for the reverse of the loop. Indices: iteration (from 0), entry.
 
     Each invocation that runs at the same time has its own (serial code of a kernel: one, which lasts from task to task). ``capacity``:
-    number of the loop among those of the kernel that have tapes; what it means in iterations is known at launch. ``rows``: number of the
+    number of the loop among those of the kernel that have tapes; what it means in iterations is known at launch. ``slots``: number of the
     size that says how many invocations use it, if that may be fewer than the launch has. Contents are undefined until written.
     """
 
@@ -198,7 +198,7 @@ class TapeRef:
     dtype: DType
     width: int
     capacity: int
-    rows: int | None = None
+    slots: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +238,8 @@ def rank(ref: Ref) -> int:
 
 
 class BuiltIn(Enum):
-    """Numbers, from 0, and counts that say where an invocation stands; `row` is its number among all invocations of the dispatch."""
+    """Numbers, from 0, and counts that say where an invocation stands; `thread_slot` is its number among all invocations of the
+    dispatch."""
 
     LOCAL = "local"  # number of the invocation in its workgroup
     WORKGROUPS = "workgroups"  # how many there are in the dispatch
@@ -280,7 +281,7 @@ class TaskAttr:
 
     ``serial``: regions (body,), no parameters, run once by one invocation.
     ``range_for``: regions (bounds, body, finish). bounds yields (begin, end), of the index type, and where only so
-    many invocations may take part, as tapes have rows, their number (i32). body takes the index and one accumulator
+    many invocations may take part, as there are thread slots, their number (i32). body takes the index and one accumulator
     per entry of ``reductions`` and yields the next accumulators. finish takes the accumulators of some iterations combined (of a thread,
     workgroup or chunk) and adds them to memory; it may run any number of times, and never runs with an accumulator counted twice.
     Accumulators start at the identity. Then come as many regions as there are ``copies``, which shared memory holds for each workgroup:

@@ -340,7 +340,7 @@ arg = _op("arg", 0, "pure", "Scalar argument number `attr` of the kernel.", leve
 shape = _op("shape", 0, "pure", "Extent (i32) of array argument attr[0] along axis attr[1].", level="kernel")
 seed = _op("seed", 0, "pure", "Random seed (u32) of this launch; another one at each launch.", level="kernel")
 tape_word = _op("tape_word", 0, "pure", "What a launch says about its tapes (i32): attr is (kind of slot, number).", level="kernel")
-row = _op("row", 0, "pure", "Number (i32) of this invocation among those that run at the same time.", level="device")
+thread_slot = _op("thread_slot", 0, "pure", "Number (i32) of this invocation among those that run at the same time.", level="device")
 builtin = _op("builtin", 0, "pure", "Where this invocation stands in its dispatch (i32): attr is a BuiltIn.", level="device")
 slot = _op("slot", 0, "pure", "Entry `attr` (a Slot that is no buffer) of the argument block.", level="device")
 
@@ -410,7 +410,7 @@ check = _op(
 print_ = _op("print", None, "print", "attr PrintSite; args scalars.", level="lowered")
 
 # What gives values that only the kernel has: its arguments, and what its launch says.
-OUTSIDE = frozenset((arg, shape, seed, tape_word, row, builtin, slot))
+OUTSIDE = frozenset((arg, shape, seed, tape_word, thread_slot, builtin, slot))
 ALL: tuple[OpCode, ...] = tuple(BY_NAME.values())
 ATOMIC_KINDS = ("add", "mul", "min", "max", "and", "or", "xor", "exchange")
 # The pure operation that combines two partial results of an atomic or a reduction.

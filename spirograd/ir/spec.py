@@ -341,8 +341,8 @@ def _task(v: _Verifier, op: Op) -> None:
     index = body.params[0].type if body.params else VOID
     v.need(index in (i32, i64, u32, u64), op, f"the index of a task has 32 or 64 bits, not {index}")
     accumulators = tuple([r.dtype for r in attr.reductions])
-    rows = (i32,) if len(bounds.results) == 3 else ()
-    v.shape_of(op, bounds, (), (index, index, *rows))
+    slots = (i32,) if len(bounds.results) == 3 else ()
+    v.shape_of(op, bounds, (), (index, index, *slots))
     v.shape_of(op, body, (index, *accumulators), accumulators)
     v.shape_of(op, finish, accumulators, ())
     for copy, flush in zip(attr.copies, flushes):
@@ -372,7 +372,7 @@ def _shape(v: _Verifier, op: Op) -> None:
     v.need(op.type is i32, op, "an extent is i32")
 
 
-def _row(v: _Verifier, op: Op) -> None:
+def _thread_slot(v: _Verifier, op: Op) -> None:
     v.need(op.type is i32 and op.attr is None, op, "is i32, without attribute")
 
 
@@ -525,8 +525,8 @@ def _print(v: _Verifier, op: Op) -> None:
 _SPECIAL: dict[OpCode, Rule] = {
     ops.const: _const, ops.result: _result, ops.yield_: _yield, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
     ops.call: _call, ops.select: _select, ops.cast: _cast, ops.bitcast: _bitcast, ops.vec: _vec, ops.extract: _extract, ops.insert: _insert,
-    ops.arg: _arg, ops.shape: _shape, ops.seed: _seed, ops.tape_word: _tape_word, ops.row: _row, ops.builtin: _builtin, ops.slot: _slot,
-    ops.load: _load, ops.store: _store,
+    ops.arg: _arg, ops.shape: _shape, ops.seed: _seed, ops.tape_word: _tape_word, ops.thread_slot: _thread_slot, ops.builtin: _builtin,
+    ops.slot: _slot, ops.load: _load, ops.store: _store,
     ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.check: _check, ops.print_: _print,
     ops.workgroup_barrier: _barrier, ops.subgroup_reduce: _subgroup, ops.subgroup_shuffle: _subgroup,
 }  # fmt: skip

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 # `void sg_kernel(ptr block, ptr pool)`: runs all tasks of a kernel in order. One per module.
 DRIVER = "sg_kernel"
-# `void sg_pool_run(ptr pool, ptr task, ptr block, i64 begin, i64 end, i64 cost, i64 rows, i64 lanes)`: calls
-# `task(block, lo, hi, row, lanes)` over [begin, end) and waits. ``cost`` is the work of one iteration in units of roughly one scalar
-# instruction. ``rows``: how many iterations may run at the same time, at most ``lanes`` of them in lockstep on one thread. A task gets
-# fewer lanes (i32) where its chunks have fewer iterations, or there are fewer rows; ``row`` (i32), from 0, tells the threads that take
-# part apart: those times the lanes are at most the rows.
+# `void sg_pool_run(ptr pool, ptr task, ptr block, i64 begin, i64 end, i64 cost, i64 slots, i64 lanes)`: calls
+# `task(block, lo, hi, slot, lanes)` over [begin, end) and waits. ``cost`` is the work of one iteration in units of roughly one scalar
+# instruction. ``slots``: how many iterations may run at the same time, at most ``lanes`` of them in lockstep on one thread. A task gets
+# fewer lanes (i32) where its chunks have fewer iterations, or there are fewer thread slots; ``slot`` (i32), from 0, tells the threads that
+# take part apart: those times the lanes are at most the thread slots.
 POOL_RUN = "sg_pool_run"
-# `void sg_pool_update(ptr pool, ptr task, ptr alone, ptr block, i64 begin, i64 end, i64 cost, i64 alone_cost, i64 rows, i64 lanes)`: the
+# `void sg_pool_update(ptr pool, ptr task, ptr alone, ptr block, i64 begin, i64 end, i64 cost, i64 alone_cost, i64 slots, i64 lanes)`: the
 # same for tasks with atomics. ``alone`` (or null) does what ``task`` does without atomics: for one thread, while no other launch is in
 # this function.
 POOL_UPDATE = "sg_pool_update"
@@ -18,8 +18,8 @@ POOL_UPDATE = "sg_pool_update"
 WORKER_MAIN = "sg_worker_main"
 # `void sg_pool_stop(ptr pool)`: tells the workers to return.
 POOL_STOP = "sg_pool_stop"
-# Rows of tasks that do not say how many: more than there are threads, and as many as a ticket can count.
-ANY_ROWS = 1 << 15
+# Thread slots of tasks that do not say how many: more than there are threads, and as many as a ticket can count.
+ANY_SLOTS = 1 << 15
 
 # Less work than this (units of cost) is done by the caller alone: waking a worker costs 1 to 10 microseconds.
 INLINE_WORK = 30_000
@@ -29,7 +29,7 @@ CHUNK_WORK = 8_000
 CHUNKS_PER_THREAD = 8
 
 # The state of a pool: byte offsets. Words written by different threads lie on different cache lines.
-POOL_TICKET = 0  # i64: epoch << 32 | rows not yet taken << 16 | chunks not yet taken
+POOL_TICKET = 0  # i64: epoch << 32 | thread slots not yet taken << 16 | chunks not yet taken
 POOL_DONE = 64  # i32: chunks finished; the caller sleeps on it
 POOL_EPOCH = 128  # i32: number of the job; the workers sleep on it
 POOL_SLEEPERS = 192  # i32: workers that sleep or are about to
@@ -40,7 +40,7 @@ POOL_WORKERS = 324  # i32: worker threads started
 POOL_SPINS = 328  # i32: pauses before a worker sleeps
 POOL_UPDATERS = 336  # i32: launches that update memory by atomics; -1: one that does so without
 POOL_WAITING = 340  # i32: launches that wait for the one without
-POOL_JOB = 384  # ptr task, ptr block, i64 begin, i64 end, i64 chunk, i32 chunks, i32 rows, i32 lanes
+POOL_JOB = 384  # ptr task, ptr block, i64 begin, i64 end, i64 chunk, i32 chunks, i32 slots, i32 lanes
 POOL_MUTEX = 512  # pthread_mutex_t, where there is no futex
 POOL_CONDITION = 640  # pthread_cond_t
 POOL_BYTES = 1024

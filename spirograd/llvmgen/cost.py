@@ -9,7 +9,7 @@ from spirograd.ir.nodes import Kernel, Op, Region
 
 # Units: roughly one scalar instruction. What is not listed counts 1; operations that are no instruction count 0.
 _WEIGHTS = {
-    **dict.fromkeys((ops.const, ops.result, ops.row, ops.slot, ops.bitcast), 0),
+    **dict.fromkeys((ops.const, ops.result, ops.thread_slot, ops.slot, ops.bitcast), 0),
     **dict.fromkeys((ops.div, ops.idiv, ops.irem, ops.sqrt, ops.rsqrt), 6),
     **dict.fromkeys((ops.exp, ops.log, ops.sin, ops.cos, ops.tan, ops.asin, ops.acos, ops.atan2, ops.tanh, ops.pow_), 25),
     **dict.fromkeys((ops.atomic, ops.cas), 80),  # 20 cycles in which nothing else goes on
@@ -26,7 +26,7 @@ _LIMIT = 1 << 24
 
 
 def trips(op: Op) -> int:
-    """The turns of the counted loop ``op``, or a guess."""
+    """The trip count of the counted loop ``op``, or a guess."""
     begin, end = op.args[:2]
     if begin.code is ops.const and end.code is ops.const:
         return max(int(end.attr) - int(begin.attr), 0)

@@ -58,7 +58,8 @@ class DistributedEmitter(TaskEmitter):
         stop = self.value(f"add {it} {first}, {self.call_intrinsic('umin', index, [left, str(found.block)])}")
         outer = "".join([f", {self.typed(v)}" for v in found.outer])
         for stage in found.stages:
-            self.line(f"call void @{self._stage(stage, index, types)}(ptr %block, ptr {frame}, {it} {first}, {it} {stop}, i32 %row{outer})")
+            args = f"ptr %block, ptr {frame}, {it} {first}, {it} {stop}, i32 %slot{outer}"
+            self.line(f"call void @{self._stage(stage, index, types)}({args})")
         again = self.value(f"icmp {less} {it} {stop}, {end}")
         self.line(f"br i1 {again}, label %{loop}, label %{done}")
         self.lines[phi] = f"  {first} = phi {it} [ {begin}, %{before} ], [ {stop}, %{loop} ]"
@@ -79,7 +80,7 @@ class DistributedEmitter(TaskEmitter):
         for t, place, value in zip(types, places, values):
             emitter.line(f"store {type_name(t)} {value}, ptr {place}")
         outer = "".join([f", {type_name(v.type)} %outer{k}" for k, v in enumerate(self._found.outer)])
-        params = f"{BLOCK_PARAMETER}, ptr noalias nonnull align 64 captures(none) %frame, {it} %first, {it} %stop, i32 %row{outer}"
+        params = f"{BLOCK_PARAMETER}, ptr noalias nonnull align 64 captures(none) %frame, {it} %first, {it} %stop, i32 %slot{outer}"
         head = f"define internal void @{name}({params}) noinline nounwind"
         self.module.functions.append(f"{head} {{\n{emitter.body_text()}\n  ret void\n}}\n")
         return name

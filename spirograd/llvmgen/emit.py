@@ -53,7 +53,7 @@ def _alone(name: str) -> str:
 
 
 def emit_kernel(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions) -> str:
-    """The module of ``kernel`` (device IR): functions `void task(ptr block[, i64 begin, i64 end, i32 row, i32 lanes])` for the tasks, and
+    """The module of ``kernel`` (device IR): functions `void task(ptr block[, i64 begin, i64 end, i32 slot, i32 lanes])` for the tasks, and
     the driver `sg_kernel`.
 
     Raises TypeError for an operation that device IR does not have, ValueError for a slot that is not in ``block``.
@@ -83,7 +83,7 @@ def emit_kernel(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: Co
 
 
 def tape_lanes(task: Op, caps: Capabilities, options: CompileOptions) -> int:
-    """How many iterations of ``task`` (device IR) run in lockstep, each with its own row of the tapes."""
+    """How many iterations of ``task`` (device IR) run in lockstep, each with its own thread slot."""
     if task.attr.kind != "range_for" or not any(map(is_tape, task.regions[1].walk())):
         return 1
     return lane_count(caps) if _loop(task, options)[2] else 1
@@ -172,7 +172,7 @@ def _range_task(module: ModuleText, op: Op, name: str, body: Region, independent
         emitter.memory_suffix = ""
         emitter.bind(finish.params, values)
         emitter.region(finish)
-    return _function(name, "internal ", f"{BLOCK_PARAMETER}, i64 %begin, i64 %end, i32 %row, i32 %lanes", emitter)
+    return _function(name, "internal ", f"{BLOCK_PARAMETER}, i64 %begin, i64 %end, i32 %slot, i32 %lanes", emitter)
 
 
 def _emitter(
@@ -208,7 +208,7 @@ def _driver(module: ModuleText, tasks: tuple[Op, ...], names: tuple[str, ...], a
             assert isinstance(value.type, DType)
             wide.append(emitter.resize(text, value.type, dt.i64))
         job = f"ptr %block, i64 {wide[0]}, i64 {wide[1]}, i64 {cost_of(body, calls)}"
-        room = f"i64 {wide[2] if len(wide) > 2 else abi.ANY_ROWS}, i64 {tape_lanes(op, module.caps, module.options)}"
+        room = f"i64 {wide[2] if len(wide) > 2 else abi.ANY_SLOTS}, i64 {tape_lanes(op, module.caps, module.options)}"
         if updates_memory(op):
             alone = f"ptr {'@' + alones[op] if op in alones else 'null'}"
             work = f"{job}, i64 {cost_of(body, calls, alone=True)}, {room}"

@@ -23,9 +23,9 @@ ATOMIC_MAP: dict[str, ByKind | None] = {
 }
 
 
-def emit_row(e: FunctionEmitter, op: Op) -> None:
+def emit_thread_slot(e: FunctionEmitter, op: Op) -> None:
     """What tells the threads of a task apart, a parameter of tasks."""
-    e.env[op] = "%row"
+    e.env[op] = "%slot"
 
 
 def emit_slot(e: FunctionEmitter, op: Op) -> None:

@@ -195,7 +195,7 @@ class FunctionEmitter:
         return self.value(text)
 
     def tape_index(self, index: str, t: DType) -> tuple[str, DType]:
-        """Where an element of a tape lies, from its number in the rows of a thread; different where a thread has several rows."""
+        """Where an element of a tape lies, from its number in the thread slots of a thread; different where a thread has several."""
         return index, t
 
     def access_suffix(self, ref: BufferRef) -> str:

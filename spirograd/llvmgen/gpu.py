@@ -132,7 +132,7 @@ def _constant_slots(task: Op) -> frozenset[Slot]:
 # --- operations --------------------------------------------------------------------------------------------------------
 
 
-def _row(e: GpuEmitter, op: Op) -> None:
+def _thread_slot(e: GpuEmitter, op: Op) -> None:
     e.env[op] = e.dialect.builtins[None](e)
 
 
@@ -210,7 +210,7 @@ def _barrier(e: GpuEmitter, op: Op) -> None:
 
 
 _OWN: dict[OpCode, Callable[[GpuEmitter, Op], None]] = {
-    ops.row: _row,
+    ops.thread_slot: _thread_slot,
     ops.builtin: _builtin,
     ops.load: _load,
     ops.store: _store,

@@ -4,7 +4,7 @@ Values that are the same in all lanes stay scalars. What has no vector form (ato
 lane. The last block of iterations may have lanes to spare: those repeat what its first lane computes, and have no effects. So one copy of
 the body does, which halves the time that LLVM takes. CPUs without masked loads and stores run the last iterations one by one.
 
-Each lane has its own row of the tapes. Where there are fewer rows, fewer lanes take part.
+Each lane has its own thread slot. Where there are fewer, fewer lanes take part.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ class LaneEmitter(TaskEmitter):
             self.line(f"store {vector} {self._as_vector(op.args[1])}, {pointer}, align {align}")
 
     def _tape_access(self, op: Op, pointer: str) -> None:
-        """As a whole if all lanes have rows, spare ones included: some CPUs take long for masked stores."""
+        """As a whole if all lanes have thread slots, spare ones included: some CPUs take long for masked stores."""
         whole, part, done = self.new_labels("whole", "part", "access")
         self.line(f"br i1 {self._all}, label %{whole}, label %{part}")
         values = []

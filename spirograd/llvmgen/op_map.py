@@ -90,7 +90,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.shape: _KERNEL_LEVEL,
     ops.seed: _KERNEL_LEVEL,
     ops.tape_word: _KERNEL_LEVEL,
-    ops.row: emit_memory.emit_row,
+    ops.thread_slot: emit_memory.emit_thread_slot,
     ops.builtin: _GPU,
     ops.slot: emit_memory.emit_slot,
     # memory
@@ -98,7 +98,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.store: emit_memory.emit_store,
     ops.atomic: emit_memory.emit_atomic,
     ops.cas: emit_memory.emit_cas,
-    ops.claim: Unsupported("for devices with very many invocations: here each worker has a row of the tapes"),
+    ops.claim: Unsupported("for devices with very many invocations: here each worker has a thread slot"),
     ops.barrier: emit_memory.emit_barrier,
     # workgroups
     ops.workgroup_barrier: _GPU,

@@ -151,8 +151,9 @@ class PartsEmitter(FunctionEmitter):
                 continue
             passed.append(("ptr" if is_array(v.type) else type_name(v.type), self.env[v], f"%p{k}"))
             callee.env[v] = f"%p{k}"
-        if any(op.code is ops.row for op in (*part, *values)) or any(ops.row in inner.codes for op in part for inner in op.regions):
-            passed.append(("i32", "%row", "%row"))
+        inside = (inner.codes for op in part for inner in op.regions)
+        if any(op.code is ops.thread_slot for op in (*part, *values)) or any(ops.thread_slot in codes for codes in inside):
+            passed.append(("i32", "%slot", "%slot"))
         return passed
 
     def _define(self, callee: PartsEmitter, part: tuple[Op, ...], results: list[Op], params: list[str]) -> tuple[str, str]:

@@ -1,9 +1,9 @@
 """The worker pool as LLVM IR, for any architecture: one job at a time, cut into chunks that the caller and the workers take one by one.
 
-A job is published by one 64-bit ticket, `epoch << 32 | rows left << 16 | chunks left`. A chunk is taken by compare-and-exchange on it, with
-a row for the thread's first one, so a worker that wakes late finds another epoch, no row or no chunk, and the caller never waits for a
-worker that took none. Sleeping is `wait(address, value)`: return at once if the word at ``address`` is not ``value`` any more, else sleep
-until woken (spurious wakes are fine).
+A job is published by one 64-bit ticket, `epoch << 32 | slots left << 16 | chunks left`. A chunk is taken by compare-and-exchange on it,
+with a thread slot for the thread's first one, so a worker that wakes late finds another epoch, no thread slot or no chunk, and the caller
+never waits for a worker that took none. Sleeping is `wait(address, value)`: return at once if the word at ``address`` is not ``value`` any
+more, else sleep until woken (spurious wakes are fine).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ define internal void @wake(ptr %pool, ptr %word, i32 %count) nounwind {
 }
 """
 
-_JOB = ("ptr task", "ptr block", "i64 begin", "i64 end", "i64 chunk", "i32 chunks", "i32 rows", "i32 lanes")
+_JOB = ("ptr task", "ptr block", "i64 begin", "i64 end", "i64 chunk", "i32 chunks", "i32 slots", "i32 lanes")
 
 
 _WORDS = {
@@ -101,10 +101,11 @@ def _fields(names: str) -> str:
 
 
 def _drain() -> str:
-    """`void drain(ptr pool)`: takes and runs chunks until none is left, or no row. The last one to finish wakes the caller if it sleeps.
+    """`void drain(ptr pool)`: takes and runs chunks until none is left, or no thread slot. The last one to finish wakes the caller if it
+    sleeps.
 
-    The job is read only after a chunk has been taken: until that chunk is done, nobody publishes another job. A row lasts as long as the
-    job: the thread may get to the next one without leaving the loop.
+    The job is read only after a chunk has been taken: until that chunk is done, nobody publishes another job. A thread slot lasts as long
+    as the job: the thread may get to the next one without leaving the loop.
     """
     loads = "".join(f"  %{name} = load {t}, ptr %{name}.at\n" for t, name in (entry.split() for entry in _JOB))
     return f"""define internal void @drain(ptr %pool) nounwind {{
@@ -112,7 +113,7 @@ entry:
 {_fields("done sleeps " + _JOB_NAMES)}
   br label %look
 look:
-  %row = phi i32 [ 0, %entry ], [ %mine, %work ], [ %mine, %finish ], [ %mine, %ring ]
+  %slot = phi i32 [ 0, %entry ], [ %mine, %work ], [ %mine, %finish ], [ %mine, %ring ]
   %of = phi i64 [ -1, %entry ], [ %job, %work ], [ %job, %finish ], [ %job, %ring ]
   %first = load atomic i64, ptr %pool acquire, align 8
   br label %try
@@ -136,8 +137,8 @@ take:
   %other = extractvalue {{ i64, i1 }} %swap, 0
   br i1 %taken, label %work, label %try
 work:
-{loads}  %new = sub i32 %rows, %free
-  %mine = select i1 %has, i32 %row, i32 %new
+{loads}  %new = sub i32 %slots, %free
+  %mine = select i1 %has, i32 %slot, i32 %new
   %number = sub i32 %chunks, %left
   %wide = zext i32 %number to i64
   %offset = mul i64 %wide, %chunk
@@ -207,14 +208,14 @@ define void @{abi.POOL_STOP}(ptr %pool) nounwind {{
 def _decide() -> str:
     """Run inline if there is little work, if nobody helps, or if another caller has the pool; else own the pool and cut the range."""
     return f"""define void @{abi.POOL_RUN}(
-    ptr %pool, ptr %task, ptr %block, i64 %begin, i64 %end, i64 %cost, i64 %most_rows, i64 %most_lanes) nounwind {{
+    ptr %pool, ptr %task, ptr %block, i64 %begin, i64 %end, i64 %cost, i64 %most_slots, i64 %most_lanes) nounwind {{
 entry:
 {_fields("done epoch sleepers busy workers sleeps " + _JOB_NAMES)}
   %some = icmp slt i64 %begin, %end
   br i1 %some, label %weigh, label %out
 weigh:
   %n = sub i64 %end, %begin
-  %fitting = call i64 @llvm.umin.i64(i64 %most_lanes, i64 %most_rows)
+  %fitting = call i64 @llvm.umin.i64(i64 %most_lanes, i64 %most_slots)
   %counted = call i64 @llvm.umin.i64(i64 %n, i64 4294967296)
   %work = mul i64 %counted, %cost
   %little = icmp ult i64 %work, {abi.INLINE_WORK}
@@ -255,11 +256,11 @@ cut:
   %chunks = trunc i64 %count to i32
   %used = call i64 @llvm.umin.i64(i64 %fitting, i64 %chunk)
   %lanes = trunc i64 %used to i32
-  %offered = udiv i64 %most_rows, %used
+  %offered = udiv i64 %most_slots, %used
   %everybody = zext i32 %threads to i64
   %r0 = call i64 @llvm.umin.i64(i64 %offered, i64 %everybody)
   %taking = call i64 @llvm.umin.i64(i64 %r0, i64 %count)
-  %rows = trunc i64 %taking to i32
+  %slots = trunc i64 %taking to i32
 """
 
 
@@ -280,7 +281,7 @@ def _publish() -> str:
   %any = icmp ne i32 %sleepers, 0
   br i1 %any, label %ring, label %help
 ring:
-  %others = sub i32 %rows, 1
+  %others = sub i32 %slots, 1
   call void @wake(ptr %pool, ptr %epoch.at, i32 %others)
   br label %help
 """
@@ -328,7 +329,7 @@ out:
 def _update_alone() -> str:
     """Update without atomics where one thread does so as fast as all of them with; not while others update, who then wait for it."""
     return f"""define void @{abi.POOL_UPDATE}(
-    ptr %pool, ptr %task, ptr %alone, ptr %block, i64 %begin, i64 %end, i64 %cost, i64 %alone_cost, i64 %rows, i64 %lanes) nounwind {{
+    ptr %pool, ptr %task, ptr %alone, ptr %block, i64 %begin, i64 %end, i64 %cost, i64 %alone_cost, i64 %slots, i64 %lanes) nounwind {{
 entry:
 {_fields("workers updaters waiting")}
   %n = sub i64 %end, %begin
@@ -385,7 +386,7 @@ enter:
   %in = extractvalue {{ i32, i1 }} %swap, 1
   br i1 %in, label %together, label %try
 together:
-  call void @{abi.POOL_RUN}(ptr %pool, ptr %task, ptr %block, i64 %begin, i64 %end, i64 %cost, i64 %rows, i64 %lanes)
+  call void @{abi.POOL_RUN}(ptr %pool, ptr %task, ptr %block, i64 %begin, i64 %end, i64 %cost, i64 %slots, i64 %lanes)
   %left = atomicrmw sub ptr %updaters.at, i32 1 release
   br label %out
 out:

@@ -2,7 +2,7 @@
 
 Stages are runs of operations of the body. Iterations of a parallel loop are independent, so a block of iterations may pass one stage before
 any of them begins the next (strip mining and loop distribution; Kennedy and McKinley, "Loop distribution with arbitrary control flow"). Not
-so where the order of iterations can be seen: rows of tapes serve one iteration after the other, prints come in order, and a loop that waits
+so where the order of iterations can be seen: thread slots serve one iteration after the other, prints come in order, and a loop that waits
 for another iteration would wait for a later stage of it. There a block is one iteration.
 
 A cut is where few values cross. No vector and no result of a control operation that is not taken apart crosses. Of each accumulator of the
@@ -25,8 +25,8 @@ _SMALLEST, LARGEST_STAGE = 250, 500
 # Iterations in a block, and bytes that its values take on the stack, at best: half of a first-level cache.
 _BLOCK, _SMALLEST_BLOCK, _FRAME = 64, 16, 1 << 14
 # What is made again in each stage that uses it.
-REMADE = frozenset((ops.const, ops.slot, ops.row))
-_ORDERED = frozenset((ops.row, ops.cas, ops.barrier))
+REMADE = frozenset((ops.const, ops.slot, ops.thread_slot))
+_ORDERED = frozenset((ops.thread_slot, ops.cas, ops.barrier))
 _SLOTS_IN_ORDER = frozenset(("tapes", "print", "locks"))
 _ALONE = frozenset(("pure", "control", "structure"))  # effects of what no other iteration hears of
 

@@ -2,7 +2,7 @@
 
 LLVM vectorises innermost loops only. A parallel loop around a serial one whose iterations depend on each other (a simulation, a solver,
 their gradients) would run one operation at a time, waiting for its result. If all lanes take the same branches and run the same number
-of turns, they need one control flow between them.
+of iterations, they need one control flow between them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _OPERATIONS_PER_ACCESS = 8
 # Loops of fewer turns in all are unrolled by LLVM, which then vectorises what is around them.
 _SHORTEST = 12
 _REFUSED = frozenset((ops.while_, ops.cas, ops.barrier, ops.vec, ops.extract, ops.insert))
-_FREE = frozenset((ops.const, ops.result, ops.slot, ops.row, ops.bitcast, ops.cast))
+_FREE = frozenset((ops.const, ops.result, ops.slot, ops.thread_slot, ops.bitcast, ops.cast))
 
 
 class _Diverges(Exception):
@@ -145,11 +145,11 @@ class _Work:
 
     def add(self, region: Region, times: int) -> None:
         for op in region.ops[:-1]:
-            turns = times * trips(op) if op.code is ops.for_ else times
+            trip_count = times * trips(op) if op.code is ops.for_ else times
             for inner in op.regions:
-                self.add(inner, turns)
+                self.add(inner, trip_count)
             if op.code is ops.for_:
-                self.chain |= turns >= _SHORTEST and self._is_chain(op.regions[0])
+                self.chain |= trip_count >= _SHORTEST and self._is_chain(op.regions[0])
             elif is_report(op):
                 continue
             elif op.code is ops.atomic or (op.code in (ops.load, ops.store) and not is_tape(op)):
@@ -160,6 +160,6 @@ class _Work:
                 self.arithmetic += times
 
     def _is_chain(self, body: Region) -> bool:
-        """Whether turns depend on each other in more than sums, which LLVM splits."""
+        """Whether iterations depend on each other in more than sums, which LLVM splits."""
         pairs = zip(body.params[1:], body.results)
         return any(p in self.found.varying and not (v.attr == "reassoc" and p in v.args) for p, v in pairs)

@@ -140,10 +140,10 @@ class Diagnostics:
 
     @property
     def full(self) -> bool:
-        """True if a drain must come before the next `note`."""
+        """True if a drain must come before the next `record`."""
         return len(self._numbers) >= _MAX_RUNS
 
-    def note(self, number: int, kernel: CompiledKernel) -> None:
+    def record(self, number: int, kernel: CompiledKernel) -> None:
         """Remember that launch ``number`` runs ``kernel``, which can fail or print."""
         with self._lock:
             if not self._kernels or self._kernels[-1] is not kernel:

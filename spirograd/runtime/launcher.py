@@ -170,7 +170,7 @@ class LaunchPlan:
         self._limited = space_check(compiled)
         self._places = next((k for k, task in enumerate(compiled.tasks) if task.places), None)
         self._placement: tuple[int, ...] | None = None  # what the tapes were placed by
-        self._claimed = any(tape.claimed for tape in compiled.tapes)  # from rows that are counted anew in each launch
+        self._claimed = any(tape.claimed for tape in compiled.tapes)  # from thread slots that are counted anew in each launch
         # With their words, by what they are for: sizes that change often recur.
         self._heap_plans: dict[Any, tuple[HeapPlan, tuple[int, ...]]] = {}
         self._heap_plan: HeapPlan | None = None  # the last one
@@ -307,7 +307,7 @@ class LaunchPlan:
         sizes: TapeSizes,
         drawn: int | None,
     ) -> tuple[Scalar, ...] | None:
-        """Launch of a kernel that prints, can fail, or returns values: numbers are noted in order, results read back."""
+        """Launch of a kernel that prints, can fail, or returns values: numbers are recorded in order, results read back."""
         launcher = self._launcher
         with launcher.lock:  # one lock from launch to read-back: another thread's launch would overwrite the results
             if launcher.diagnostics.full:
@@ -316,7 +316,7 @@ class LaunchPlan:
             if drawn is None:
                 drawn = self.last_number = number
             if self._diagnosed:
-                launcher.diagnostics.note(number, self.compiled)
+                launcher.diagnostics.record(number, self.compiled)
             self._send(number, drawn, scalars, arrays, trees, sizes)
             if not self.compiled.returns:
                 return None

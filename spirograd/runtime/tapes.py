@@ -1,12 +1,12 @@
 """The memory of tapes: one heap for all launches, whose layout each launch computes anew (`HeapPlan`).
 
-Where the rows of a launch lie is in `base.tape_layout`; how many there are is decided here.
+Where the thread slots of a launch lie is in `base.tape_layout`; how many there are is decided here.
 
-On the CPU the rows of a thread lie one after the other, or side by side if it runs several iterations in lockstep. How many that are, and
-how many threads take part, is up to the pool (see `llvmgen.pool`): it may divide the rows of a task as it likes. The row of serial tasks
-comes last.
+On the CPU the thread slots of a thread lie one after the other, or side by side if it runs several iterations in lockstep. How many that
+are, and how many threads take part, is up to the pool (see `llvmgen.pool`): it may divide the thread slots of a task as it likes. The
+thread slot of serial tasks comes last.
 
-Where only the device knows the sizes, it lays out the rows itself: see transforms/tasks/place_tapes.py.
+Where only the device knows the sizes, it lays out the thread slots itself: see transforms/tasks/place_tapes.py.
 """
 
 from __future__ import annotations
@@ -28,19 +28,21 @@ from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.device import Device, Fetch
 
 # Invocations that run a task with tapes at the same time: as many as large GPUs hold, so that more would only take memory.
-_ROWS = 65536
-# Fewer where the driver is a CPU, for its caches; and rows enough that an invocation stays below the driver's limit of loop iterations.
-_CPU_ROWS = 4096
+_SLOTS = 65536
+# Fewer where the driver is a CPU, for its caches; and thread slots enough that an invocation stays below the driver's limit of loop
+# iterations.
+_CPU_SLOTS = 4096
 # As many where the host cannot tell how long the loops are.
-_CPU_MOST_ROWS = 1 << 18
-# If memory is short, a task has fewer rows, down to these (and those of whole workgroups), then refused.
-_LEAST_ROWS = 64
+_CPU_MOST_SLOTS = 1 << 18
+# If memory is short, a task has fewer thread slots, down to these (and those of whole workgroups), then refused.
+_LEAST_SLOTS = 64
 # Words of the heap, so that sums of two numbers of words are indices of 31 bits.
 _MOST_WORDS = 2**30 - 4096
-# How many times larger than a row the heap must be for launches whose sizes the host learns later: bounds may grow that much at once.
-_ROWS_TO_SPARE = 16
+# How many times larger than a thread slot the heap must be for launches whose sizes the host learns later: bounds may grow that much at
+# once.
+_SLOTS_TO_SPARE = 16
 _LEAST_HEAP = 1 << 20
-# The heap for such launches: after bounds have grown by far, the first of them still has rows enough to be fast.
+# The heap for such launches: after bounds have grown by far, the first of them still has thread slots enough to be fast.
 _LEAST_OFFER = 1 << 26
 # A size that the host does not know.
 UNKNOWN = -1
@@ -63,7 +65,7 @@ class Share:
     invocations use. Lengths are words of 32 bits."""
 
     task: str | None
-    rows: int
+    slots: int
     floats: int
     integers: int
     pitch: int
@@ -71,11 +73,11 @@ class Share:
 
     @property
     def nbytes(self) -> int:
-        """Of all its rows."""
+        """Of all its thread slots."""
         return self.slab_bytes(self.floats + self.integers)
 
     def slab_bytes(self, words: int) -> int:
-        """Of so many words in each of its rows."""
+        """Of so many words in each of its thread slots."""
         return 4 * self.pitch * words
 
 
@@ -141,7 +143,7 @@ class TapeHeap:
         """Give each tape of a launch its place. ``counts``: iterations of each task, None where only the device knows; ``capacities``:
         entries of tapes, by number.
 
-        Raises TapesTooLarge if not even few rows fit.
+        Raises TapesTooLarge if not even few thread slots fit.
         """
         plan = self._backed(lambda most: self.plan(kernel, counts, capacities, most=most))
         self.report(kernel, plan, None)
@@ -150,7 +152,7 @@ class TapeHeap:
     def plan(
         self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int], limit: int = 0, most: int | None = None
     ) -> HeapPlan:
-        """As `reserve`, without touching the heap. ``limit``: rows of a task at most; 0: as many as are good.
+        """As `reserve`, without touching the heap. ``limit``: thread slots of a task at most; 0: as many as are good.
         ``most``: bytes, if there are fewer than the heap may have."""
         most = self.most if most is None else most
         entries = _entries(capacities)
@@ -158,29 +160,29 @@ class TapeHeap:
             plan = self._placed(kernel, counts, entries, limit)
             if plan.nbytes <= most:
                 return plan
-            rows = max([share.rows for share in plan.shares if share.task is not None], default=0)
-            limit = min(limit or rows, rows)  # there may be more rows than that: workgroups are whole
-            if limit <= (1 if kernel.target.rows_by_thread else _LEAST_ROWS):
+            slots = max([share.slots for share in plan.shares if share.task is not None], default=0)
+            limit = min(limit or slots, slots)  # there may be more thread slots than that: workgroups are whole
+            if limit <= (1 if kernel.target.slots_by_thread else _LEAST_SLOTS):
                 raise _too_large(kernel, plan, entries, most)
             limit //= 2  # fewer invocations at a time, each with more iterations
 
     def _placed(self, kernel: CompiledKernel, counts: Sequence[int | None], entries: Sequence[int], limit: int) -> HeapPlan:
-        """Places with at most ``limit`` rows of a task."""
-        if kernel.target.rows_by_thread:
+        """Places with at most ``limit`` thread slots of a task."""
+        if kernel.target.slots_by_thread:
             return self._placed_apart(kernel, counts, entries, limit)
-        limited, rows = list(counts), []
+        limited, slots = list(counts), []
         for k, task in enumerate(kernel.tasks):
             own = {tape.capacity for tape in kernel.tapes if tape.task == task.name}
             most = 0
             if own:
-                most, limited[k] = self._rows(task, counts[k], [entries[n] for n in own], limit)
-            rows.append(most)
-        words, shares, nbytes = _lay_out(kernel, rows, entries, None)
+                most, limited[k] = self._slots(task, counts[k], [entries[n] for n in own], limit)
+            slots.append(most)
+        words, shares, nbytes = _lay_out(kernel, slots, entries, None)
         return HeapPlan(words, tuple(limited), shares, nbytes)
 
     def _placed_apart(self, kernel: CompiledKernel, counts: Sequence[int | None], entries: Sequence[int], limit: int) -> HeapPlan:
-        """As `_placed`, for the CPU: where tapes begin in a row, how long rows are, and how many."""
-        bases, pitches, rows = [0] * len(kernel.tapes), [0] * len(kernel.tapes), [1] * len(kernel.tasks)
+        """As `_placed`, for the CPU: where tapes begin in a thread slot, how long thread slots are, and how many."""
+        bases, pitches, slots = [0] * len(kernel.tapes), [0] * len(kernel.tapes), [1] * len(kernel.tasks)
         layout = Layout(NUMBERS, None, entries.__getitem__, entries.__getitem__)
         shares, end = [], 0
         serial, *tasks = _tapes_of_tasks(kernel)
@@ -192,48 +194,48 @@ class TapeHeap:
                 threads: int = self.device.threads  # type: ignore[attr-defined]
                 most, count, size = threads * task.lanes, counts[k], group.counted
                 count = count if size is None else entries[size]
-                number = rows[k] = max(min(most, limit or most, most if count is None else count), 1)
+                number = slots[k] = max(min(most, limit or most, most if count is None else count), 1)
             shares.append(_share(group, number, number))
             for n, base in layout.bases(group, 1, end if task is None else 0):
                 bases[n], pitches[n] = base, group.words // (kernel.tapes[n].dtype.size // 4)
             length = number * group.words
             end = end + length if task is None else max(end, length)
-        words = TapeWords(tuple(bases), tuple(pitches), tuple(entries[: kernel.capacities]), (), tuple(rows))
+        words = TapeWords(tuple(bases), tuple(pitches), tuple(entries[: kernel.capacities]), (), tuple(slots))
         return HeapPlan(words, tuple(counts), tuple(shares), 4 * end)
 
-    def _rows(self, task: TaskInfo, count: int | None, entries: Sequence[int], limit: int) -> tuple[int, int | None]:
-        """How many rows a task needs, and how many invocations to launch at most."""
-        most = limit or self._good_rows(count, entries)
+    def _slots(self, task: TaskInfo, count: int | None, entries: Sequence[int], limit: int) -> tuple[int, int | None]:
+        """How many thread slots a task needs, and how many invocations to launch at most."""
+        most = limit or self._good_slots(count, entries)
         asked = most if count is None else min(count, most)
-        return _rows_of(asked, count, task), asked
+        return _slots_of(asked, count, task), asked
 
-    def _good_rows(self, count: int | None, entries: Sequence[int]) -> int:
+    def _good_slots(self, count: int | None, entries: Sequence[int]) -> int:
         if not self.device.caps.loop_limit:
-            return _ROWS
+            return _SLOTS
         # A nest runs at most the product of its trip counts, some times over.
         work = 4
         for n in entries:
             work *= n
-        return _CPU_ROWS if count is None else max(_CPU_ROWS, -(-count * work // self.device.caps.loop_limit))
+        return _CPU_SLOTS if count is None else max(_CPU_SLOTS, -(-count * work // self.device.caps.loop_limit))
 
     # --- sizes that only the device knows ----------------------------------------------------------------------------------
 
     def offer(self, kernel: CompiledKernel, counts: Sequence[int | None], sizes: TapeSizes) -> HeapPlan:
         """Room for a launch that places its tapes itself.
 
-        Raises TapesTooLarge if the device cannot have so much that few rows of such capacities fit.
+        Raises TapesTooLarge if the device cannot have so much that few thread slots of such capacities fit.
         """
         capacities = sizes.entries
         asked, limit = self._asked(kernel, counts, sizes)
         bound = self.most
         to_spare: Callable[[HeapPlan], int] = self._to_spare
         if UNKNOWN in capacities:
-            # There may be few rows: have what is good to have, and ask for more once it is known how many there are.
+            # There may be few thread slots: have what is good to have, and ask for more once it is known how many there are.
             if not self.device.caps.loop_limit:
-                bound = max(_LEAST_OFFER, self.plan(kernel, asked, capacities, _LEAST_ROWS).nbytes)
+                bound = max(_LEAST_OFFER, self.plan(kernel, asked, capacities, _LEAST_SLOTS).nbytes)
             to_spare = self._unknown_to_spare
         plan = self._backed(lambda most: self.plan(kernel, asked, capacities, limit, min(most, bound)), to_spare)
-        words = TapeWords(heap_words=(self.words,), rows=_rows_asked(kernel, counts, asked))
+        words = TapeWords(heap_words=(self.words,), slots=_slots_asked(kernel, counts, asked))
         return HeapPlan(words, asked, plan.shares, plan.nbytes)
 
     def plan_offer(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int]) -> HeapPlan:
@@ -241,40 +243,40 @@ class TapeHeap:
         asked, limit = self._asked(kernel, counts, TapeSizes(tuple(capacities)))
         plan = self.plan(kernel, asked, capacities, limit)
         heap_words = min(self._grown(plan.nbytes, self._to_spare(plan)) // 4, _MOST_WORDS)
-        words = TapeWords(heap_words=(heap_words,), rows=_rows_asked(kernel, counts, asked))
+        words = TapeWords(heap_words=(heap_words,), slots=_slots_asked(kernel, counts, asked))
         return self.used(kernel, HeapPlan(words, asked, (), 0), capacities)
 
     def used(self, kernel: CompiledKernel, offered: HeapPlan, capacities: Sequence[int]) -> HeapPlan:
         """``offered``, once the sizes are known: what the device did with it."""
         (heap_words,) = offered.words.heap_words
-        words, shares, nbytes = _lay_out(kernel, offered.words.rows, _entries(capacities), heap_words)
+        words, shares, nbytes = _lay_out(kernel, offered.words.slots, _entries(capacities), heap_words)
         return HeapPlan(words, offered.counts, shares, nbytes)
 
     def _asked(self, kernel: CompiledKernel, counts: Sequence[int | None], sizes: TapeSizes) -> tuple[tuple[int | None, ...], int]:
-        """How many invocations of each task to ask for, and how many rows a task may have."""
-        most = _CPU_MOST_ROWS if self.device.caps.loop_limit else _ROWS
+        """How many invocations of each task to ask for, and how many thread slots a task may have."""
+        most = _CPU_MOST_SLOTS if self.device.caps.loop_limit else _SLOTS
         asked = list(counts)
         for k, task in enumerate(kernel.tasks):
             own = {tape.capacity for tape in kernel.tapes if tape.task == task.name}
             if own:
-                rows = min(most, self._good_rows(counts[k], [max(sizes.entries[n], 1) for n in own])) if sizes.certain else most
-                asked[k] = rows if asked[k] is None else min(asked[k] or 0, rows)
+                slots = min(most, self._good_slots(counts[k], [max(sizes.entries[n], 1) for n in own])) if sizes.certain else most
+                asked[k] = slots if asked[k] is None else min(asked[k] or 0, slots)
         return tuple(asked), most
 
     def spares(self, plan: HeapPlan | None) -> bool:
-        """Whether bounds may grow well beyond those of ``plan``, an earlier launch, before not even a row fits."""
-        return plan is not None and self.nbytes >= _ROWS_TO_SPARE * self._row_bytes(plan)
+        """Whether bounds may grow well beyond those of ``plan``, an earlier launch, before not even a thread slot fits."""
+        return plan is not None and self.nbytes >= _SLOTS_TO_SPARE * self._slot_bytes(plan)
 
     def _to_spare(self, plan: HeapPlan) -> int:
         """The bytes that it is good to have for a launch like ``plan``."""
         most = min(self.most // 2, _CPU_MOST_SPARE if self.device.caps.loop_limit else self.most)
-        return min(max(_ROWS_TO_SPARE * self._row_bytes(plan), _LEAST_OFFER), most)
+        return min(max(_SLOTS_TO_SPARE * self._slot_bytes(plan), _LEAST_OFFER), most)
 
     def _unknown_to_spare(self, _: HeapPlan) -> int:
         return min(_LEAST_OFFER, self.most // 2)
 
-    def _row_bytes(self, plan: HeapPlan) -> int:
-        """Of one row of each share; of as many as there are where the driver limits the iterations of an invocation."""
+    def _slot_bytes(self, plan: HeapPlan) -> int:
+        """Of one thread slot of each share; of as many as there are where the driver limits the iterations of an invocation."""
         if self.device.caps.loop_limit:
             return plan.nbytes
         return sum([4 * (share.floats + share.integers) for share in plan.shares])
@@ -283,7 +285,7 @@ class TapeHeap:
 
     def _backed(self, make: Callable[[int], HeapPlan], to_spare: Callable[[HeapPlan], int] | None = None) -> HeapPlan:
         """A plan that there is memory for. ``make`` makes one that takes so many bytes at most, ``to_spare`` says how many bytes it is good
-        to have for it. Where fields and arrays have left less memory than the heap may have, the plan has fewer rows."""
+        to have for it. Where fields and arrays have left less memory than the heap may have, the plan has fewer thread slots."""
         most = self.most
         while True:
             plan = make(most)
@@ -344,25 +346,25 @@ class TapeHeap:
                 if stride:
                     print(
                         f"[adstack_heap] arch={kernel.target_name} task='{share.task or kernel.name}' kind={kind} src={source} "
-                        f"rows={share.rows} stride={4 * stride} required_bytes={share.slab_bytes(stride)}",
+                        f"rows={share.slots} stride={4 * stride} required_bytes={share.slab_bytes(stride)}",
                         file=sys.stderr,
                     )
 
 
 def _too_large(kernel: CompiledKernel, plan: HeapPlan, entries: Sequence[int], most: int) -> TapesTooLarge:
-    rows = {(share.task, share.guard): share.rows for share in plan.shares}
-    each = [(4 * tape.words * entries[tape.capacity] * rows[tape.task, tape.guard], tape) for tape in kernel.tapes]
+    slots = {(share.task, share.guard): share.slots for share in plan.shares}
+    each = [(4 * tape.words * entries[tape.capacity] * slots[tape.task, tape.guard], tape) for tape in kernel.tapes]
     nbytes, tape = max(each, key=itemgetter(0))
     held = f"{counted(entries[tape.capacity], 'entry', 'entries')} of {counted(4 * tape.words, 'byte')}"
     return TapesTooLarge(
         f"the tapes of {kernel.name} need {plan.nbytes:,} bytes or more, and may have {most:,}: {nbytes:,} alone for one of this "
-        f"loop, with {held} in each of {counted(rows[tape.task, tape.guard], 'row')}",
+        f"loop, with {held} in each of {counted(slots[tape.task, tape.guard], 'thread slot')}",
         tape.name,
     )
 
 
 def _entries(capacities: Sequence[int]) -> list[int]:
-    # What counts more than 2^31 iterations that claim rows has wrapped.
+    # What counts more than 2^31 iterations that claim thread slots has wrapped.
     return [max(n & 0xFFFFFFFF, 1) for n in capacities]
 
 
@@ -394,14 +396,14 @@ def _lay_out(
             continue
         groups, begin = layout.groups(own), first
         if heap_words is None:
-            # A task without iterations has no rows.
+            # A task without iterations has no thread slots.
             numbers, even = layout.wanted(groups, asked[k], least=0)
             apart: Sequence[int] = [layout.padded(n) for n in even]
         else:
-            rows = layout.rows(groups, asked[k], heap_words - first)
-            limits[k] = rows.limit if layout.fits(layout.row_words(groups), heap_words - first) else 0
-            numbers = list(rows.needed) if rows.enough else [rows.fewer] * len(groups)
-            apart = rows.pitches
+            slots = layout.slots(groups, asked[k], heap_words - first)
+            limits[k] = slots.limit if layout.fits(layout.slot_words(groups), heap_words - first) else 0
+            numbers = list(slots.needed) if slots.enough else [slots.fewer] * len(groups)
+            apart = slots.pitches
         for group, number, pitch in zip(groups, numbers, apart):
             for n, base in layout.bases(group, pitch, begin):
                 bases[n], pitches[n] = base, pitch
@@ -412,18 +414,19 @@ def _lay_out(
     return words, tuple(shares), 4 * end
 
 
-def _share(group: Group[int], rows: int, pitch: int) -> Share:
-    return Share(group.tapes[0][1].task, rows, group.floats, group.words - group.floats, pitch, group.guard)
+def _share(group: Group[int], slots: int, pitch: int) -> Share:
+    return Share(group.tapes[0][1].task, slots, group.floats, group.words - group.floats, pitch, group.guard)
 
 
-def _rows_of(asked: int, count: int | None, task: TaskInfo) -> int:
-    """The rows of ``asked`` invocations: workgroups are whole, but invocations without any of the ``count`` iterations need no row."""
-    rows = _whole_groups(asked, task)
-    return rows if count is None else min(rows, max(count, 1))
+def _slots_of(asked: int, count: int | None, task: TaskInfo) -> int:
+    """The thread slots of ``asked`` invocations: workgroups are whole, but invocations without any of the ``count`` iterations need no
+    thread slot."""
+    slots = _whole_groups(asked, task)
+    return slots if count is None else min(slots, max(count, 1))
 
 
-def _rows_asked(kernel: CompiledKernel, counts: Sequence[int | None], asked: Sequence[int | None]) -> tuple[int, ...]:
-    return tuple([0 if n is None else _rows_of(n, count, task) for n, count, task in zip(asked, counts, kernel.tasks)])
+def _slots_asked(kernel: CompiledKernel, counts: Sequence[int | None], asked: Sequence[int | None]) -> tuple[int, ...]:
+    return tuple([0 if n is None else _slots_of(n, count, task) for n, count, task in zip(asked, counts, kernel.tasks)])
 
 
 def _whole_groups(count: int, task: TaskInfo) -> int:

@@ -199,7 +199,7 @@ class _Printer:
     # --- names -----------------------------------------------------------------------------------------------------------
 
     def learn(self, opcode: int, words: tuple[int, ...]) -> None:
-        """Note what other instructions need: strings, types, friendly names."""
+        """Keep what other instructions need: strings, types, friendly names."""
         name = _BY_NUMBER[opcode][0] if opcode in _BY_NUMBER else ""
         if name == "String":
             self._strings[words[0]] = _text(words[1:])[0]

@@ -13,7 +13,7 @@ from spirograd.ir import nodes as ir_nodes
 from spirograd.ir.nodes import Kernel, Op, TaskAttr
 from spirograd.ir.slot_names import slot_names
 from spirograd.spirvgen.buffer_access import AddressedMemory, BoundMemory
-from spirograd.spirvgen.emit_vector import VectorHomes
+from spirograd.spirvgen.emit_vector import VectorStackSlots
 from spirograd.spirvgen.emitter import Emitter
 from spirograd.spirvgen.function import Function
 from spirograd.spirvgen.module import Module
@@ -53,7 +53,7 @@ class _Callees:
         function = Function(outer.m, called.name, result, [outer.type(p.type) for p in body.params])
         e = Emitter(outer.m, function, outer.caps, outer.options, OP_MAP)
         e.loc = outer.loc
-        e.homes = VectorHomes(e, (body,))
+        e.stack_slots = VectorStackSlots(e, (body,))
         e.callee = self.id
         e.ids.update(zip(body.params, function.params))
         e.run(body)
@@ -82,7 +82,7 @@ def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, opt
     e = Emitter(module, function, caps, options, OP_MAP)
     e.loc = task.loc or kernel.loc
     e.slot_names = slot_names(kernel, block.slots)
-    e.homes = VectorHomes(e, task.regions)
+    e.stack_slots = VectorStackSlots(e, task.regions)
     e.memory = AddressedMemory(e, block, task) if caps.buffer_address else BoundMemory(e, block, task)
     e.callee = _Callees(e, kernel).id
     e.run(task.regions[0])

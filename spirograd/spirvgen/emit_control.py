@@ -1,4 +1,4 @@
-"""`if`, `for`, `while`: structured control flow; calls. Carried values and results live in Function variables (drivers promote them)."""
+"""`if`, `for`, `while`: structured control flow; calls. Drivers promote the Function variables of loop-carried values and results."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def _variables(e: Emitter, op: Op) -> list[int]:
 
 def _store_all(e: Emitter, variables: list[int], values: tuple[Op, ...]) -> None:
     """Parallel assignment: all values are read before any variable is written."""
-    pending = [(variable, e.id(value)) for variable, value in zip(variables, values) if not e.homes.lives_in(value, variable)]
+    pending = [(variable, e.id(value)) for variable, value in zip(variables, values) if not e.stack_slots.lives_in(value, variable)]
     for variable, value in pending:
         e.f.store(variable, value)
 
 
 def _bind_all(e: Emitter, params: tuple[Op, ...], variables: list[int]) -> None:
     for param, variable in zip(params, variables):
-        e.homes.bind(param, variable)
+        e.stack_slots.bind(param, variable)
 
 
 def _arm(e: Emitter, region: Region, variables: list[int]) -> None:
@@ -41,7 +41,7 @@ def _if_variables(e: Emitter, op: Op) -> list[int]:
     assert isinstance(op.type, tuple)
     variables: list[int] = []
     for k, t in enumerate(op.type):
-        shared = e.homes.shared_home(op, k, variables) if is_large(t) else None
+        shared = e.stack_slots.shared_stack_slot(op, k, variables) if is_large(t) else None
         variables.append(e.f.variable(e.type(t)) if shared is None else shared)
     e.results[op] = variables
     return variables
@@ -101,7 +101,7 @@ def emit_result(e: Emitter, op: Op) -> None:
     if source.code is ops.call:
         e.ids[op] = e.f.value("CompositeExtract", e.type(op.type), e.ids[source], op.attr)
     else:
-        e.homes.bind(op, e.results[source][op.attr])
+        e.stack_slots.bind(op, e.results[source][op.attr])
 
 
 def emit_call(e: Emitter, op: Op) -> None:

@@ -41,6 +41,7 @@ _FLOAT_ATOMICS = {
     ("min", "f32"): ("atomic_f32_minmax", "AtomicFloat32MinMaxEXT"),
     ("max", "f32"): ("atomic_f32_minmax", "AtomicFloat32MinMaxEXT"),
 }
+_SHARED_FLOAT_ATOMICS = {("add", "f32"): ("shared_f32_add", "AtomicFloat32AddEXT")}
 
 
 def emit_slot(e: Emitter, op: Op) -> None:
@@ -84,13 +85,13 @@ def emit_atomic(e: Emitter, op: Op) -> None:
         return
     view = atomic_view(op)
     _atomic_width(e, op, view)
+    shared = isinstance(ref, SharedRef)
     if view.is_float:
-        needed = _FLOAT_ATOMICS.get((kind, t.name))
+        needed = (_SHARED_FLOAT_ATOMICS if shared else _FLOAT_ATOMICS).get((kind, t.name))
         if needed is None or not getattr(e.caps, needed[0]):
             e.unsupported(f"atomic {kind} on {t.name}", f"the device lacks {needed[0] if needed else 'it'}", op.loc)
             return
         e.m.capability(needed[1])
-    shared = isinstance(ref, SharedRef)
     pointer = shared_element(e, ref, op.args[0]) if shared else e.memory.element(ref, view, op.args[0])
     scope = e.m.constant_u32(_SCOPE_WORKGROUP if shared else _SCOPE_DEVICE)
     value = e.bitcast(e.ids[op.args[1]], t, view)

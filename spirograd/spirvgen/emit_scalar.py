@@ -102,7 +102,7 @@ def emit_ne(e: Emitter, op: Op) -> None:
 def emit_select(e: Emitter, op: Op) -> None:
     condition, a, b = op.args
     value = e.f.value("Select", e.type(op.type), e.ids[condition], e.id(a), e.id(b))
-    e.homes.define(op, value)
+    e.stack_slots.define(op, value)
 
 
 def emit_isnan(e: Emitter, op: Op) -> None:

@@ -1,7 +1,7 @@
 """Vector values. Up to four elements they are SPIR-V vectors (one element: the scalar itself); longer ones are arrays.
 
-An array that is indexed at run time lives in a Function variable, its *home*. Values that a loop carries or a construct returns live
-in the variable of that construct; `insert` writes into the home of its operand where that is its last use, into a copy elsewhere.
+An array that is indexed at run time lives in a Function variable, its *stack slot*. Values that a loop carries or a construct returns live
+in the variable of that construct; `insert` writes into the stack slot of its operand where that is its last use, into a copy elsewhere.
 """
 
 from __future__ import annotations
@@ -25,68 +25,68 @@ def _indexes(op: Op) -> bool:
     return op.code is ops.insert or (op.code is ops.extract and op.args[1].code is not ops.const)
 
 
-class VectorHomes:
+class VectorStackSlots:
     """Where large vectors live, and which may be updated in place."""
 
     def __init__(self, e: Emitter, regions: tuple[Region, ...]) -> None:
         self._e = e
-        self._homes: dict[Op, int] = {}
+        self._stack_slots: dict[Op, int] = {}
         self._last_uses = LastUses(is_large)
         self._indexed: set[Op] = set()
         for region in regions:
             self._last_uses.scan(region)
             self._indexed.update([op.args[0] for op in region.walk() if _indexes(op) and is_large(op.args[0].type)])
 
-    def shared_home(self, op: Op, k: int, taken: list[int]) -> int | None:
-        """The home for result ``k`` of an `if`, where that is a vector from outside, changed in the arms and dead afterwards."""
+    def shared_stack_slot(self, op: Op, k: int, taken: list[int]) -> int | None:
+        """The stack slot for result ``k`` of an `if`, where that is a vector from outside, changed in the arms and dead afterwards."""
         for arm in op.regions:
             root = arm.results[k]
-            while root.code is ops.insert and root not in self._homes:
+            while root.code is ops.insert and root not in self._stack_slots:
                 root = root.args[0]
-            home = self._homes.get(root)
-            if home is not None and home not in taken and self._last_uses.is_last(op, root):
-                return home
+            stack_slot = self._stack_slots.get(root)
+            if stack_slot is not None and stack_slot not in taken and self._last_uses.is_last(op, root):
+                return stack_slot
         return None
 
     def define(self, op: Op, value: int) -> None:
-        """``op`` has the id ``value``; if it is indexed at run time it gets a home too."""
+        """``op`` has the id ``value``; if it is indexed at run time it gets a stack slot too."""
         self._e.ids[op] = value
         if op in self._indexed:
-            home = self._homes[op] = self._e.f.variable(self._e.type(op.type))
-            self._e.f.store(home, value)
+            stack_slot = self._stack_slots[op] = self._e.f.variable(self._e.type(op.type))
+            self._e.f.store(stack_slot, value)
 
     def bind(self, op: Op, variable: int) -> None:
         """``op`` is what the variable of a construct holds."""
         e = self._e
         if is_large(op.type):
-            self._homes[op] = variable
+            self._stack_slots[op] = variable
         else:
             e.ids[op] = e.f.load(e.type(op.type), variable)
 
     def load(self, value: Op) -> int:
-        """The whole array as a value, read from its home."""
-        return self._e.f.load(self._e.type(value.type), self._homes[value])
+        """The whole array as a value, read from its stack slot."""
+        return self._e.f.load(self._e.type(value.type), self._stack_slots[value])
 
     def lives_in(self, value: Op, variable: int) -> bool:
-        return value not in self._e.ids and self._homes.get(value) == variable
+        return value not in self._e.ids and self._stack_slots.get(value) == variable
 
     def element(self, value: Op, index: int) -> int:
-        """A pointer to an element of a vector that has a home."""
+        """A pointer to an element of a vector that has a stack slot."""
         e = self._e
         assert isinstance(value.type, Vec)
-        return e.f.value("AccessChain", e.m.pointer("Function", e.type(value.type.elem)), self._homes[value], index)
+        return e.f.value("AccessChain", e.m.pointer("Function", e.type(value.type.elem)), self._stack_slots[value], index)
 
     def has(self, value: Op) -> bool:
-        return value in self._homes
+        return value in self._stack_slots
 
     def update(self, op: Op, source: Op) -> None:
-        """Give ``op`` (an insert into ``source``) a home that holds ``source``: its own, if it is dead afterwards."""
+        """Give ``op`` (an insert into ``source``) a stack slot that holds ``source``: its own, if it is dead afterwards."""
         e = self._e
-        if source in self._homes and self._last_uses.is_last(op, source):
-            self._homes[op] = self._homes[source]
+        if source in self._stack_slots and self._last_uses.is_last(op, source):
+            self._stack_slots[op] = self._stack_slots[source]
             return
-        home = self._homes[op] = e.f.variable(e.type(op.type))
-        e.f.store(home, e.id(source))
+        stack_slot = self._stack_slots[op] = e.f.variable(e.type(op.type))
+        e.f.store(stack_slot, e.id(source))
 
 
 def _index(e: Emitter, index: Op, count: int) -> int:
@@ -105,7 +105,7 @@ def emit_vec(e: Emitter, op: Op) -> None:
     if len(op.args) == 1:
         e.ids[op] = e.ids[op.args[0]]
         return
-    e.homes.define(op, e.f.value("CompositeConstruct", e.type(op.type), *[e.ids[a] for a in op.args]))
+    e.stack_slots.define(op, e.f.value("CompositeConstruct", e.type(op.type), *[e.ids[a] for a in op.args]))
 
 
 def emit_extract(e: Emitter, op: Op) -> None:
@@ -117,8 +117,8 @@ def emit_extract(e: Emitter, op: Op) -> None:
         e.ids[op] = e.ids[vector]
     elif index.code is ops.const and vector in e.ids:
         e.ids[op] = e.f.value("CompositeExtract", element, e.ids[vector], min(max(int(index.attr), 0), t.n - 1))
-    elif e.homes.has(vector):
-        e.ids[op] = e.f.load(element, e.homes.element(vector, _index(e, index, t.n)))
+    elif e.stack_slots.has(vector):
+        e.ids[op] = e.f.load(element, e.stack_slots.element(vector, _index(e, index, t.n)))
     else:
         e.ids[op] = e.f.value("VectorExtractDynamic", element, e.ids[vector], _index(e, index, t.n))
 
@@ -131,8 +131,8 @@ def emit_insert(e: Emitter, op: Op) -> None:
         e.ids[op] = e.ids[value]
     elif is_large(t):
         where = _index(e, index, t.n)
-        e.homes.update(op, vector)
-        e.f.store(e.homes.element(op, where), e.ids[value])
+        e.stack_slots.update(op, vector)
+        e.f.store(e.stack_slots.element(op, where), e.ids[value])
     elif index.code is ops.const:
         at = min(max(int(index.attr), 0), t.n - 1)
         e.ids[op] = e.f.value("CompositeInsert", e.type(t), e.ids[value], e.ids[vector], at)

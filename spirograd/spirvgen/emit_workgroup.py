@@ -36,7 +36,7 @@ def _first_component(e: Emitter, name: str) -> int:
     return e.f.value("CompositeExtract", word, e.f.load(vector, e.m.builtin(name, vector)), 0)
 
 
-def emit_row(e: Emitter, op: Op) -> None:
+def emit_thread_slot(e: Emitter, op: Op) -> None:
     e.ids[op] = e.bitcast(_first_component(e, "GlobalInvocationId"), u32, i32)
 
 

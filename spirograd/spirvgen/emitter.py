@@ -19,7 +19,7 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, Op, Region, SharedRef
 from spirograd.ir.ops import OpCode
 from spirograd.spirvgen.function import Function
-from spirograd.spirvgen.interfaces import Homes, Memory
+from spirograd.spirvgen.interfaces import Memory, StackSlots
 from spirograd.spirvgen.module import Module
 
 Handler = Callable[["Emitter", Op], None]
@@ -51,7 +51,7 @@ class Emitter:
         self.loc: Loc | None = None
         self.slot_names: Mapping[Slot, str] = {}
         self.memory: Memory
-        self.homes: Homes
+        self.stack_slots: StackSlots
         self.shared: dict[SharedRef, int] = {}  # the variables of shared memory
         self.claims: dict[BufferRef, int] = {}  # counter -> the variable that keeps what this invocation has claimed
         self.exact = not options.fast_math
@@ -84,7 +84,7 @@ class Emitter:
     def id(self, value: Op) -> int:
         """The SPIR-V id of a value (of a large vector: the id of the whole array, loaded if need be)."""
         found = self.ids.get(value)
-        return self.homes.load(value) if found is None else found
+        return self.stack_slots.load(value) if found is None else found
 
     # --- types -------------------------------------------------------------------------------------------------------------
 

@@ -35,29 +35,29 @@ class Memory(Protocol):
         """The alignment that accesses of ``t`` declare; 0 for none."""
 
 
-class Homes(Protocol):
-    """Where large vectors live: each in a Function variable, its home."""
+class StackSlots(Protocol):
+    """Where large vectors live: each in a Function variable, its stack slot."""
 
     def define(self, op: Op, value: int) -> None:
-        """``op`` has the id ``value``; if it is indexed at run time it gets a home too."""
+        """``op`` has the id ``value``; if it is indexed at run time it gets a stack slot too."""
 
     def bind(self, op: Op, variable: int) -> None:
         """``op`` is what the variable of a construct holds."""
 
     def update(self, op: Op, source: Op) -> None:
-        """Give ``op`` (an insert into ``source``) a home that holds ``source``."""
+        """Give ``op`` (an insert into ``source``) a stack slot that holds ``source``."""
 
     def load(self, value: Op) -> int:
-        """The whole array as a value, read from its home."""
+        """The whole array as a value, read from its stack slot."""
 
     def has(self, value: Op) -> bool:
-        """Whether ``value`` has a home."""
+        """Whether ``value`` has a stack slot."""
 
     def element(self, value: Op, index: int) -> int:
-        """A pointer to an element of a vector that has a home."""
+        """A pointer to an element of a vector that has a stack slot."""
 
     def lives_in(self, value: Op, variable: int) -> bool:
-        """Whether ``variable`` is the home of ``value``, which is nowhere else."""
+        """Whether ``variable`` is the stack slot of ``value``, which is nowhere else."""
 
-    def shared_home(self, op: Op, k: int, taken: list[int]) -> int | None:
-        """The home for result ``k`` of an `if`, where that is a vector from outside, changed in the arms and dead afterwards."""
+    def shared_stack_slot(self, op: Op, k: int, taken: list[int]) -> int | None:
+        """The stack slot for result ``k`` of an `if`, where that is a vector from outside, changed in the arms and dead afterwards."""

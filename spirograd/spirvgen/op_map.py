@@ -91,7 +91,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.shape: _KERNEL_ONLY,
     ops.seed: _KERNEL_ONLY,
     ops.tape_word: _KERNEL_ONLY,
-    ops.row: emit_workgroup.emit_row,
+    ops.thread_slot: emit_workgroup.emit_thread_slot,
     ops.builtin: emit_workgroup.emit_builtin,
     ops.slot: emit_memory.emit_slot,
     ops.load: emit_memory.emit_load,

@@ -166,7 +166,7 @@ def test_zero_steps(machine: Machine) -> None:
 
 
 @pytest.mark.archs(*COMPILED)
-def test_more_iterations_than_rows(machine: Machine) -> None:
+def test_more_iterations_than_thread_slots(machine: Machine) -> None:
     """Rows are used again, so memory does not grow with the loop."""
     counts = np.random.default_rng(2).integers(0, 6, 100_003).astype(np.int32)
     plan = check(machine, counts, [TapeRef("a", f32, 2, 0), TapeRef("b", i32, 1, 0)], [5])
@@ -175,7 +175,7 @@ def test_more_iterations_than_rows(machine: Machine) -> None:
 
 @pytest.mark.archs(*COMPILED)
 def test_a_million_iterations_of_many_steps(machine: Machine) -> None:
-    """llvmpipe ends the loops of an invocation after 65,535 iterations: rows enough must be given."""
+    """llvmpipe ends the loops of an invocation after 65,535 iterations: thread slots enough must be given."""
     counts = np.full(1_000_000, 64, np.int32)
     plan = check(machine, counts, [TapeRef("a", i32, 1, 0)], [64])
     assert plan.tape_bytes < 1 << 27

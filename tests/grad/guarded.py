@@ -1,4 +1,4 @@
-"""Tasks in which a condition tells the iterations that have tapes: their data, and checks of gradients and rows."""
+"""Tasks in which a condition tells the iterations that have tapes: their data, and checks of gradients and thread slots."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ class Data:
         np.testing.assert_allclose(self.y.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
         wanted = np.where(on, AMPLIFIED * slopes, off) * seeds
         np.testing.assert_allclose(self.x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
-        check_rows(run, on)
+        check_slots(run, on)
 
 
 def counts() -> bool:
     return context.session().device.caps.target_name in ("vulkan", "wgpu")
 
 
-def check_rows(run: Any, on: np.ndarray, *args: Any) -> None:
+def check_slots(run: Any, on: np.ndarray, *args: Any) -> None:
     """One for each iteration that is on; of very many the device decides how many run at a time."""
     if counts():
-        active, rows = int(on.sum()), run.grad.memory_plan(*args).rows
-        assert rows == max(active, 1) if active <= FEW else FEW <= rows <= active
+        active, slots = int(on.sum()), run.grad.memory_plan(*args).slots
+        assert slots == max(active, 1) if active <= FEW else FEW <= slots <= active
 
 
 def masks(n: int) -> list[np.ndarray]:

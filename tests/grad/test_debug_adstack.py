@@ -61,13 +61,13 @@ def test_known_sizes(arch: str, name: str, monkeypatch: pytest.MonkeyPatch, caps
         for target, task, kind, source, *numbers in found:
             rows, stride, required = map(int, numbers)
             assert (target, task, source) == (arch, plan.task, "host")
-            assert rows == plan.rows
+            assert rows == plan.slots
             assert rows == (device.threads * max(1, rows // device.threads) if arch == "cpu" else N)
             assert stride == slabs[kind].stride
             assert rows * stride <= required == slabs[kind].nbytes
         each = [tape for tape in plan.tapes if tape.entry_bytes == 4]
         assert slabs["F"].stride == sum(4 * -(-k // tape.every) for tape in each)
-        assert slabs["I"].stride == sum(tape.row_bytes for tape in plan.tapes if tape.entry_bytes == 8)
+        assert slabs["I"].stride == sum(tape.slot_bytes for tape in plan.tapes if tape.entry_bytes == 8)
         assert slabs["I"].stride % (8 * k) == 0
         assert run.grad.tape_bytes == sum(slab.nbytes for slab in slabs.values())
 
@@ -92,8 +92,8 @@ def test_counted_sizes(arch: str, monkeypatch: pytest.MonkeyPatch, capsys: pytes
         (slab,) = plan.tasks[0].slabs
         assert (target, kind, source) == (arch, "F", "host" if arch == "cpu" else "device")
         assert task == plan.tasks[0].task
-        assert (int(rows), int(stride), int(required)) == (plan.rows, slab.stride, slab.nbytes)
-        assert int(stride) == max(4 * plan.tapes[0].entries, 4) + (slab.stride - plan.tapes[0].row_bytes)
+        assert (int(rows), int(stride), int(required)) == (plan.slots, slab.stride, slab.nbytes)
+        assert int(stride) == max(4 * plan.tapes[0].entries, 4) + (slab.stride - plan.tapes[0].slot_bytes)
         assert int(rows) * int(stride) <= int(required)
 
 
@@ -129,7 +129,7 @@ def test_serial_tasks_go_by_the_name_of_the_kernel(arch: str, monkeypatch: pytes
     ((target, task, kind, source, rows, stride, required),) = lines(capsys)
     (tape,) = run.grad.memory_plan(48).tapes
     assert (target, task, kind, source, rows) == (arch, "run_grad", "F", "host", "1")
-    assert int(stride) == int(required) == tape.row_bytes
+    assert int(stride) == int(required) == tape.slot_bytes
 
 
 def test_costs_nothing_when_off(arch: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

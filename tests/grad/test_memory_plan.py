@@ -39,18 +39,18 @@ def check(plan: Any) -> None:
     """The numbers fit each other, and are in the text."""
     text = str(plan)
     for task in plan.tasks:
-        assert sum(slab.stride for slab in task.slabs) <= sum(tape.row_bytes for tape in task.tapes) + 16
+        assert sum(slab.stride for slab in task.slabs) <= sum(tape.slot_bytes for tape in task.tapes) + 16
         assert task.nbytes <= plan.nbytes
         for tape in task.tapes:
-            assert tape.row_bytes == tape.entries * tape.entry_bytes
-            assert tape.nbytes == tape.row_bytes * task.rows
+            assert tape.slot_bytes == tape.entries * tape.entry_bytes
+            assert tape.nbytes == tape.slot_bytes * task.slots
             assert f"{tape.entries} entr" in text
-            assert f"{tape.row_bytes:,} bytes a row" in text
+            assert f"{tape.slot_bytes:,} bytes a thread slot" in text
             assert f"{Path(tape.loop.file).name}:{tape.loop.line}" in text
         for slab in task.slabs:
-            assert slab.stride * task.rows <= slab.nbytes <= slab.stride * task.rows * 1.2 + 4096
+            assert slab.stride * task.slots <= slab.nbytes <= slab.stride * task.slots * 1.2 + 4096
     assert f"{plan.nbytes:,} bytes for tapes" in text
-    assert plan.rows == max(task.rows for task in plan.tasks)
+    assert plan.slots == max(task.slots for task in plan.tasks)
 
 
 @pytest.mark.archs(*LAUNCHING)
@@ -109,7 +109,7 @@ def test_counted_or_read_from_memory() -> None:
 
 @pytest.mark.archs(*LAUNCHING)
 def test_serial_tasks_methods_and_results() -> None:
-    """Tapes of serial tasks have one row; a method's plan knows its object; and the adjoint of a result changes nothing."""
+    """Tapes of serial tasks have one thread slot; a method's plan knows its object; and the adjoint of a result changes nothing."""
 
     @sg.data_oriented
     class Chain:
@@ -129,8 +129,8 @@ def test_serial_tasks_methods_and_results() -> None:
         plan = chain.run.grad.memory_plan()
         (task,) = plan.tasks
         assert task.task is None
-        assert task.rows == 1
-        assert "serial tasks: 1 row" in str(plan)
+        assert task.slots == 1
+        assert "serial tasks: 1 thread slot" in str(plan)
         assert [tape.entries * tape.every for tape in task.tapes] == [turns]
         chain.run()
         chain.run.grad(returned=1.0)
@@ -146,7 +146,7 @@ def test_nothing_to_record() -> None:
             y[i] = x[i] * x[i]
 
     plan = run.grad.memory_plan()
-    assert (plan.tasks, plan.tapes, plan.rows, plan.nbytes) == ((), (), 0, 0)
+    assert (plan.tasks, plan.tapes, plan.slots, plan.nbytes) == ((), (), 0, 0)
     assert str(plan) == "memory plan of the gradient of kernel `run`: no loop records anything"
 
 

@@ -234,7 +234,7 @@ def overflow(made: Made, memory: Any, write: Callable[[Any, np.ndarray], bool], 
     compare(run, args, x, y, turns(few))
     (task,) = run.grad.memory_plan(*args).tasks
     assert (task.task is None) == (marker == "serial")
-    # Devices that place tapes put some distance between the entries of few rows, too.
+    # Devices that place tapes put some distance between the entries of few thread slots, too.
     apart = 0 if context.session().arch == "cpu" else TAPE_PADDING + 1
     end = task.nbytes + sum(slab.stride for slab in task.slabs) * apart
     poisoned()
@@ -385,13 +385,14 @@ def test_an_address_that_was_asked_for_is_never_stale() -> None:
 
 @pytest.mark.archs("vulkan", "wgpu")  # which place tapes themselves
 @pytest.mark.parametrize("kind", ["parallel", "serial"])
-def test_no_row_has_room(arch: str, kind: str) -> None:
-    """Bounds grow by so much at once that the heap does not hold one row: nothing of the task runs, and the next launch has room."""
-    sg.init(arch=arch, ad_memory_GB=2 / 1024)  # of which two rows take 1.5 MB
-    rows = 2 if kind == "parallel" else 1
+def test_no_slot_has_room(arch: str, kind: str) -> None:
+    """Bounds grow by so much at once that the heap does not hold one thread slot: nothing of the task runs, and the next launch has
+    room."""
+    sg.init(arch=arch, ad_memory_GB=2 / 1024)  # of which two thread slots take 1.5 MB
+    slots = 2 if kind == "parallel" else 1
     bound = sg.field(sg.i32, ())
-    x = sg.Matrix.field(4, 4, sg.f32, shape=rows, needs_grad=True)
-    y = sg.Matrix.field(4, 4, sg.f32, shape=rows, needs_grad=True)
+    x = sg.Matrix.field(4, 4, sg.f32, shape=slots, needs_grad=True)
+    y = sg.Matrix.field(4, 4, sg.f32, shape=slots, needs_grad=True)
 
     @sg.kernel
     def grow(k: sg.i32):
@@ -401,7 +402,7 @@ def test_no_row_has_room(arch: str, kind: str) -> None:
     def parallel():
         for i in x:
             v = x[i]
-            for _ in range(bound[None]):  # many rows
+            for _ in range(bound[None]):  # many thread slots
                 v = turn(v)
             y[i] = v
 
@@ -409,13 +410,13 @@ def test_no_row_has_room(arch: str, kind: str) -> None:
     def serial():
         v = x[0]
         sg.loop_config(serialize=True)
-        for _ in range(bound[None]):  # one row
+        for _ in range(bound[None]):  # one thread slot
             v = turn(v)
         y[0] = v
 
     run = {"parallel": parallel, "serial": serial}[kind]
     many = {"parallel": 12_000, "serial": 20_000}[kind]
-    values = starts(16 * rows).reshape(rows, 4, 4)
+    values = starts(16 * slots).reshape(slots, 4, 4)
 
     def gradient(k: int) -> None:
         grow(k)
@@ -433,12 +434,12 @@ def test_no_row_has_room(arch: str, kind: str) -> None:
     right(3)
     room = context.session().launcher.tapes.nbytes
     assert {task.task is None for task in run.grad.memory_plan().tasks} == {kind == "serial"}
-    assert room < rows * 16 * 4 * many, "the heap is so large that this tests nothing"
+    assert room < slots * 16 * 4 * many, "the heap is so large that this tests nothing"
     poisoned()
-    with pytest.raises(sg.AdStackOverflow, match=r"one row of its tapes .* words of 32 bits") as caught:
+    with pytest.raises(sg.AdStackOverflow, match=r"one thread slot of its tapes .* words of 32 bits") as caught:
         gradient(many)
     assert f"{kind}_grad" in str(caught.value)
-    assert f"test_overflow.py:{line_of('many rows' if kind == 'parallel' else 'one row')}" in str(caught.value)
+    assert f"test_overflow.py:{line_of('many slots' if kind == 'parallel' else 'one slot')}" in str(caught.value)
     assert (x.grad.to_numpy() == 0).all() or kind == "serial"
     right(many)
     assert context.session().launcher.tapes.nbytes > room

@@ -30,7 +30,7 @@ def slots(kernel: Any, *args: Any) -> list[tuple[int, int]]:
     return [(int(size), int(each or 1)) for size, each in _SLOT.findall(kernel.grad.explain(*args))]
 
 
-def row_bytes(kernel: Any, trips: int, *args: Any) -> int:
+def slot_bytes(kernel: Any, trips: int, *args: Any) -> int:
     """What one invocation needs where each loop with a tape makes ``trips`` trips."""
     return sum(size * -(-trips // each) for size, each in slots(kernel, *args))
 
@@ -122,7 +122,7 @@ def test_bytes_are_those_of_the_slots(make: Callable[[Any], Any], tapes: int, t:
     taken = []
     for trips in (most // 8, most, most // 4, most // 2, most // 8):
         run.grad(trips)
-        one = row_bytes(run, trips, 1)
+        one = slot_bytes(run, trips, 1)
         least, limit = invocations(N)
         shared = 2 if make is two_tasks else 1
         assert least * one / shared <= run.grad.tape_bytes <= limit * one * (1 + SLACK) + 8192, trips
@@ -131,7 +131,7 @@ def test_bytes_are_those_of_the_slots(make: Callable[[Any], Any], tapes: int, t:
     for one, nbytes in taken:
         assert abs(nbytes - rows * one) <= rows * one * SLACK + 8192, "not proportional to trips"
     run.grad(0)
-    assert run.grad.tape_bytes <= invocations(N)[1] * row_bytes(run, 1, 1) + 8192
+    assert run.grad.tape_bytes <= invocations(N)[1] * slot_bytes(run, 1, 1) + 8192
 
 
 @pytest.mark.archs("cpu", "vulkan", "wgpu")  # the interpreter has no heap
@@ -155,8 +155,8 @@ def test_bytes_of_bounds_in_memory() -> None:
         count.from_numpy(counts.astype(np.int32))
         for _ in range(2):  # a device may tell what it needs only after a launch
             compare(run, (), x, y, counts)
-        assert least * row_bytes(run, longest) <= run.grad.tape_bytes
-        assert run.grad.tape_bytes <= limit * row_bytes(run, longest + longest // 4 + 16 * 8) * (1 + SLACK) + 8192
+        assert least * slot_bytes(run, longest) <= run.grad.tape_bytes
+        assert run.grad.tape_bytes <= limit * slot_bytes(run, longest + longest // 4 + 16 * 8) * (1 + SLACK) + 8192
 
 
 @pytest.mark.archs("cpu", "vulkan", "wgpu")  # the interpreter has no heap
@@ -173,7 +173,7 @@ def test_rows_are_limited_however_many_iterations_there_are() -> None:
             y[i] = AMPLIFIED * v
 
     compare(run, (16,), x, y, 16)
-    assert 0 < run.grad.tape_bytes <= 70_000 * row_bytes(run, 16, 1)
+    assert 0 < run.grad.tape_bytes <= 70_000 * slot_bytes(run, 16, 1)
 
 
 @pytest.mark.archs("cpu", "vulkan", "wgpu")  # the interpreter keeps nothing, and takes long

@@ -1,7 +1,8 @@
 """Tasks in which a condition tells the iterations that have tapes from those that have none.
 
-On GPUs only the invocations that meet one of the former take a row, of as many as a kernel counts before: whatever the condition is, as
-long as the task does not write what it depends on. Each test checks gradients on all back ends, and the rows where they are counted.
+On GPUs only the invocations that meet one of the former take a thread slot, of as many as a kernel counts before: whatever the condition
+is, as long as the task does not write what it depends on. Each test checks gradients on all back ends, and the thread slots where they are
+counted.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from grad.chains import AMPLIFIED, chains, starts, turn, turned
-from grad.guarded import Data, N, check_rows, counts, masks
+from grad.guarded import Data, N, check_slots, counts, masks
 
 import spirograd as sg
 
@@ -21,7 +22,7 @@ import spirograd as sg
 @pytest.mark.archs("cpu", "vulkan", "wgpu")  # minutes on the interpreter
 @pytest.mark.parametrize("n,block", [(65_700, 192), (131_072 + 4_321, 64), pytest.param(300_001, 256, marks=pytest.mark.long)])
 def test_more_iterations_than_can_run_at_once(session: Any, n: int, block: int) -> None:
-    """All of them are looked at; who meets several that pass keeps the row that it has."""
+    """All of them are looked at; who meets several that pass keeps the thread slot that it has."""
     data = Data(n)
     x, y, turns, b = data.x, data.y, data.turns, data.b
 
@@ -71,12 +72,12 @@ def test_bounds_that_the_host_knows() -> None:
             run.grad(x, y, switch, long, k)
             wanted = np.where(on, AMPLIFIED * turned(starts(n), 11 + shape + k)[1], 0)
             np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
-        check_rows(run, on, x, y, switch, long, k)
+        check_slots(run, on, x, y, switch, long, k)
 
 
 @pytest.mark.usefixtures("session")
 def test_small_tapes_are_not_counted() -> None:
-    """All that is known at compile time, and little: a row for each iteration, no kernel that counts."""
+    """All that is known at compile time, and little: a thread slot for each iteration, no kernel that counts."""
     x, y = chains(N)
     on = sg.field(sg.i32, N)
 
@@ -141,7 +142,7 @@ def test_tapes_of_floats_and_of_integers() -> None:
         run.grad()
         wanted = np.where(on, AMPLIFIED * turned(starts(N), made)[1], 0) * seeds
         np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
-        check_rows(run, on)
+        check_slots(run, on)
 
 
 @pytest.mark.usefixtures("session")
@@ -200,9 +201,9 @@ def test_sparse_and_dense_tasks_in_one_kernel() -> None:
         wanted = np.where(on, AMPLIFIED * turned(starts(4 * n + 1), many)[1], 0)
         np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
         if counts():
-            rows = [task.rows for task in run.grad.memory_plan().tasks if task.task is not None]
-            assert rows[0] in (n, 256) and rows[3] in (fewer, 256), "as many as iterations, or invocations: they run backwards"
-            assert [rows[1], rows[2], rows[4]] == [max(int(on.sum()), 1) for on in (first, second, first)]
+            slots = [task.slots for task in run.grad.memory_plan().tasks if task.task is not None]
+            assert slots[0] in (n, 256) and slots[3] in (fewer, 256), "as many as iterations, or invocations: they run backwards"
+            assert [slots[1], slots[2], slots[4]] == [max(int(on.sum()), 1) for on in (first, second, first)]
 
 
 @pytest.mark.usefixtures("session")
@@ -233,13 +234,13 @@ def test_two_conditions_in_one_task() -> None:
             wanted = AMPLIFIED * turned(starts(N), on * given + more * (given + 2))[1] * seeds
             np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
             if counts():
-                assert sorted(guarded_rows(run)) == sorted(max(int(n.sum()), 1) for n in (on, more))
+                assert sorted(guarded_slots(run)) == sorted(max(int(n.sum()), 1) for n in (on, more))
 
 
-def guarded_rows(run: Any) -> list[int]:
+def guarded_slots(run: Any) -> list[int]:
     tasks = run.grad.memory_plan().tasks
     assert all(task.guarded for task in tasks)
-    return [task.rows for task in tasks]
+    return [task.slots for task in tasks]
 
 
 @pytest.mark.usefixtures("session")
@@ -282,12 +283,13 @@ def test_conditions_in_each_other() -> None:
         np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
         if counts():
             passing = [on, on & inner, on & ~inner]
-            assert sorted(guarded_rows(run)) == sorted(max(int(n.sum()), 1) for n in passing)
+            assert sorted(guarded_slots(run)) == sorted(max(int(n.sum()), 1) for n in passing)
 
 
 @pytest.mark.usefixtures("session")
 def test_a_loop_around_the_condition() -> None:
-    """A row lasts for a whole iteration of the task, so that the loop is what claims it; if there is nothing around that, all do."""
+    """A thread slot lasts for a whole iteration of the task, so that the loop is what claims it; if there is nothing around that, all
+    do."""
     data = Data(N)
     x, y, turns, a, b = data.x, data.y, data.turns, data.a, data.b
 
@@ -322,18 +324,18 @@ def test_a_loop_around_the_condition() -> None:
         guarded.grad()
         wanted = np.where(on, AMPLIFIED * turned(starts(N), many * given)[1], 0) * seeds
         np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
-        check_rows(guarded, on)
+        check_slots(guarded, on)
         data.write(given)
         open.grad()
         wanted = AMPLIFIED * turned(starts(N), given)[1] * many * seeds
         np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
         if counts():
-            assert open.grad.memory_plan().rows >= N
+            assert open.grad.memory_plan().slots >= N
 
 
 @pytest.mark.usefixtures("session")
 def test_a_length_that_depends_on_a_carried_value() -> None:
-    """A kernel that counts has tapes itself, behind the same condition, and claims rows as well."""
+    """A kernel that counts has tapes itself, behind the same condition, and claims thread slots as well."""
     data = Data(N)
     x, y, turns, b = data.x, data.y, data.turns, data.b
 
@@ -362,7 +364,7 @@ def test_a_length_that_depends_on_a_carried_value() -> None:
         run.grad()
         wanted = np.where(on, AMPLIFIED * turned(starts(N), many)[1], 0) * seeds
         np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
-        check_rows(run, on)
+        check_slots(run, on)
 
 
 # --- memory --------------------------------------------------------------------------------------------------------------
@@ -371,7 +373,7 @@ def test_a_length_that_depends_on_a_carried_value() -> None:
 @pytest.mark.archs("cpu", "vulkan", "wgpu")  # the interpreter's tapes grow
 @pytest.mark.parametrize("part", [0.02, 0.6, 1.0])
 def test_a_heap_without_room_for_all_claims(arch: str, part: float) -> None:
-    """As many invocations take part as there are rows: claims do not fail, and none shares its row."""
+    """As many invocations take part as there are thread slots: claims do not fail, and none shares its thread slot."""
     n, k = 4_000, 512
     sg.init(arch=arch, ad_memory_GB=2**19 / 2**30)
     data = Data(n)
@@ -399,7 +401,7 @@ def test_a_heap_without_room_for_all_claims(arch: str, part: float) -> None:
     plan = run.grad.memory_plan()
     assert plan.nbytes <= plan.budget == 2**19
     if counts():
-        assert plan.rows == on.sum() if part < 0.1 else plan.rows < on.sum()
+        assert plan.slots == on.sum() if part < 0.1 else plan.slots < on.sum()
 
 
 @pytest.mark.archs("cpu", "vulkan", "wgpu")  # the interpreter's tapes grow
@@ -436,7 +438,7 @@ def test_a_heap_without_room_for_all_claims_of_two_conditions(arch: str, part: f
     assert plan.nbytes <= plan.budget == 2**19
 
 
-@pytest.mark.archs("vulkan", "wgpu")  # where rows are claimed
+@pytest.mark.archs("vulkan", "wgpu")  # where thread slots are claimed
 def test_more_pass_than_were_counted(session: Any) -> None:
     """Written past all tracking: the next sync tells, and the launch after that is right."""
     data = Data(N)
@@ -520,7 +522,7 @@ def test_bytes_follow_what_passes(arch: str, monkeypatch: pytest.MonkeyPatch, ca
             run.grad()
             sg.sync()
         line = capsys.readouterr().err.splitlines()[-1]
-        assert f" rows={active} " in line
+        assert f" slots={active} " in line
         taken.append(run.grad.tape_bytes)
         assert f" required_bytes={taken[-1]}" in line
     assert taken[0] < taken[1] / 50 < taken[2] / 850

@@ -1,4 +1,5 @@
-"""Tasks that note integers in all iterations, and floats only behind a condition: the floats keep rows for the iterations that pass it."""
+"""Tasks that note integers in all iterations, and floats only behind a condition: the floats keep thread slots for the iterations that pass
+it."""
 
 from __future__ import annotations
 
@@ -89,9 +90,9 @@ class Kinds:
         np.testing.assert_allclose(self.y.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
         wanted = np.where(inside, 0.5 * (np.where(mask, AMPLIFIED * slopes, 0.0) + mixed), 0.0)
         np.testing.assert_allclose(self.x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
-        self.check_rows(int((mask & inside).sum()), int(inside.sum()), steps)
+        self.check_slots(int((mask & inside).sum()), int(inside.sum()), steps)
 
-    def check_rows(self, active: int, iterations: int, steps: int) -> None:
+    def check_slots(self, active: int, iterations: int, steps: int) -> None:
         plan = self.run.grad.memory_plan(steps)
         assert self.run.grad.tape_bytes == plan.nbytes
         if not counts():
@@ -99,9 +100,9 @@ class Kinds:
         guarded = [task for task in plan.tasks if task.guarded]
         # Where each branch has a loop with integers, the other branch is a guard, too.
         passing = [active, iterations - active] if self.bounded else [active]
-        assert [task.rows for task in guarded] == [max(n, 1) for n in passing]
+        assert [task.slots for task in guarded] == [max(n, 1) for n in passing]
         for task in plan.tasks:
-            assert task.guarded or task.rows == max(iterations, 1)
+            assert task.guarded or task.slots == max(iterations, 1)
         floats = [slab for task in plan.tasks for slab in task.slabs if slab.kind == "F"]
         assert floats == [slab for slab in guarded[0].slabs if slab.kind == "F"]
         assert "where its condition holds: " in str(plan)
@@ -119,7 +120,7 @@ def test_floats_behind_a_condition(session: Any, t: Any, bounded: bool) -> None:
 
 @pytest.mark.parametrize("budget", [3 << 16, 1 << 18])
 def test_with_little_memory(arch: str, budget: int) -> None:
-    """Fewer rows of both kinds."""
+    """Fewer thread slots of both kinds."""
     sg.init(arch=arch, ad_memory_GB=budget / 2**30)
     made = Kinds(sg.f32, False)
     mask = np.arange(N) % 2 == 0

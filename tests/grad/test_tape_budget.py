@@ -60,9 +60,9 @@ def start(arch: str, nbytes: int) -> Any:
 
 @pytest.mark.archs(*DEVICES)
 @pytest.mark.parametrize("kind", ["known", "memory"])
-def test_fewer_rows(arch: str, kind: str) -> None:
+def test_fewer_slots(arch: str, kind: str) -> None:
     """Enough for all, for some, for few: the same gradients."""
-    rows: list[int] = []
+    slots: list[int] = []
     needed = 1 << 24
     for part in (1, 3, 8):
         nbytes = needed // part // 256 * 256
@@ -85,8 +85,8 @@ def test_fewer_rows(arch: str, kind: str) -> None:
         assert run.grad.tape_bytes == plan.nbytes <= nbytes
         assert plan.budget == nbytes
         needed = plan.nbytes if part == 1 else needed
-        rows.append(plan.rows)
-    assert rows[0] == N > rows[1] > rows[2] >= 1
+        slots.append(plan.slots)
+    assert slots[0] == N > slots[1] > slots[2] >= 1
 
 
 @pytest.mark.archs("cpu", *DEVICES)
@@ -95,7 +95,7 @@ def test_too_little(arch: str, kind: str) -> None:
     """The error names the kernel, the loop, and the bytes; smaller launches go on."""
     heap = start(arch, 1 << 14)
     longest = 60_000
-    small = 3  # of which 256 rows fit
+    small = 3  # of which 256 thread slots fit
     if kind == "known":
         run, x, y = known()
         marker, many, few = "known", (longest,), (small,)
@@ -120,7 +120,7 @@ def test_too_little(arch: str, kind: str) -> None:
 
 @pytest.mark.archs(*DEVICES)
 def test_more_than_fits_at_an_earlier_launch(arch: str) -> None:
-    """The device ran that with few rows. When the host hears of it, it does not refuse a launch that needs little."""
+    """The device ran that with few thread slots. When the host hears of it, it does not refuse a launch that needs little."""
     heap = start(arch, 1 << 22)
     count = sg.field(sg.i32, N)
     run, x, y = from_memory(count)
@@ -159,7 +159,7 @@ class Scarce:
 @pytest.mark.archs(*DEVICES)
 @pytest.mark.parametrize("kind", ["known", "memory"])
 def test_memory_that_others_have_taken(arch: str, kind: str) -> None:
-    """Fewer rows, as with a budget."""
+    """Fewer thread slots, as with a budget."""
     heap = start(arch, 1 << 24)
     heap.memory = Scarce(heap.memory, 1 << 19)
     count = sg.field(sg.i32, N)

@@ -127,6 +127,15 @@ def test_towards_zero_and_saturated_bytes(tmp_path: Path) -> None:
     assert (other == np.clip(pairs[:, 0], 0, 255).astype(np.uint32) | np.clip(pairs[:, 1], 0, 255).astype(np.uint32) << 8).all()
 
 
+def test_comparisons_with_dpp(tmp_path: Path) -> None:
+    body = "v_cmp_lt_f32_dpp vcc_lo, v1, v2 quad_perm:[1,0,3,2] row_mask:0xf bank_mask:0xf\n v_mov_b32 v3, vcc_lo\n"
+    body += "v_cndmask_b32 v4, v1, v2, vcc_lo"
+    got, other = lanes(body, tmp_path, X, Y)
+    less = X[np.arange(32) ^ 1] < Y
+    assert (got == np.packbits(less, bitorder="little").view(np.uint32)[0]).all()
+    assert (other.view(np.float32) == np.where(less, Y, X)).all()
+
+
 def test_registers_by_number(tmp_path: Path) -> None:
     body = "s_mov_b32 m0, 2\n v_mov_b32 v5, 9\n v_mov_b32 v7, v1\n v_movrels_b32 v3, v5\n v_movreld_b32 v6, v2\n v_mov_b32 v4, v8"
     got, other = lanes(body, tmp_path, X, Y)

@@ -220,13 +220,11 @@ def _vector_writer(ins: Instruction, name: str, result: OperandType, lanes: Read
     if name == "D0":
         register, high = _destination(ins, result.bits)
         return operands.write_vector(register, result.bits, high, lanes)
-    if lanes is not None:
-        raise Unsupported("DPP of an instruction that writes a mask")
     if name == "D0@lane":
-        return operands.write_mask(VCC if ins.format == "VOPC" else ins.fields["vdst"])
+        return operands.write_mask(VCC if ins.format == "VOPC" else ins.fields["vdst"], lanes)
     if name == "VCC@lane":
-        return operands.write_mask(ins.fields["sdst"] if ins.format == "VOP3SD" else VCC)
-    if name == "EXEC@lane":
+        return operands.write_mask(ins.fields["sdst"] if ins.format == "VOP3SD" else VCC, lanes)
+    if name == "EXEC@lane" and lanes is None:
         return operands.write_exec_mask
     raise Unsupported(f"it writes {name}")
 

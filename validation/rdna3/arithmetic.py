@@ -19,6 +19,8 @@ DTYPES = {
     ("i", 8): np.int8, ("i", 16): np.int16, ("i", 32): np.int32, ("i", 64): np.int64,
 }  # fmt: skip
 UNSIGNED: dict[int, Any] = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+_SMALL = 2.0**-125  # below that, numbers of f32 have fewer bits
+_LARGEST_SPLIT, _LARGEST_SUM, _SMALLEST_PRODUCT = 1e299, 1e307, 1e-275  # between which f64 has room for what `fma` needs
 # Bits of the mantissa, and the bias of the exponent.
 _FORMAT = {2: (10, 15), 4: (23, 127), 8: (52, 1023)}
 
@@ -108,20 +110,25 @@ def scaled_fma(a: float, b: float, c: float, power: float = 0, t: Any = np.float
 def fma(a: Array, b: Array, c: Array) -> Array:
     """a * b + c, rounded once."""
     if a.dtype != np.float64:  # the product is exact in f64
-        product = a.astype(np.float64) * b.astype(np.float64)
-        return _add_to_odd(*np.broadcast_arrays(product, c.astype(np.float64))).astype(a.dtype)
+        product, addend = a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64)
+        if a.dtype == np.float32:
+            near = product + addend
+            middle = near.view(np.int64) & 0x1FFFFFFF == 0x10000000  # between two numbers of f32: the second rounding could go wrong
+            if not (middle | (np.abs(near) < _SMALL)).any():
+                return near.astype(np.float32)
+        return _add_to_odd(product, addend).astype(a.dtype)
     a, b, c = (np.ascontiguousarray(x) for x in np.broadcast_arrays(a, b, c))
     product = a * b
     high, low = _product(a, b, product)
     uh, ul = _two_sum(c, low)
     vh, vl = _two_sum(high, uh)
     result = vh + _add_to_odd(vl, ul)
-    # Where a part of the sum may be lost to the range of f64, and where the result is no number by then, it is computed otherwise.
+    # Where the error of the product may be lost to the range of f64, and where the result is no number by then, it is computed otherwise.
     finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
-    easy = (product == 0) & ((a == 0) | (b == 0))
-    big = lambda x, most: np.abs(x) > most  # noqa: E731
-    small = (np.abs(product) < 1e-250) | ((np.abs(c) < 1e-250) & (c != 0)) | (np.abs(result) < 1e-250)
-    hard = finite & ~easy & (small | big(a, 1e150) | big(b, 1e150) | big(product, 1e300) | big(c, 1e300))
+    easy = (a == 0) | (b == 0)
+    size = np.abs(product)
+    large = (np.abs(a) > _LARGEST_SPLIT) | (np.abs(b) > _LARGEST_SPLIT) | (size > _LARGEST_SUM) | (np.abs(c) > _LARGEST_SUM)
+    hard = finite & ~easy & (large | (size < _SMALLEST_PRODUCT))
     result = np.where(finite & ~easy, result, product + c)
     if hard.any():
         result[hard] = [scaled_fma(float(x), float(y), float(z)) for x, y, z in zip(a[hard], b[hard], c[hard])]

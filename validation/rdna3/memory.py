@@ -10,6 +10,8 @@ import numpy as np
 from validation.rdna3.arithmetic import Array
 
 _ALIGNMENT = 256
+# Between buffers, so that an index that leaves its buffer by less does not reach another one; and how many buffers there may be.
+_GAP, _BUFFERS = 1 << 16, 1 << 13
 _UNDEFINED = 0xA5
 FIRST_ADDRESS = 0x7A00_0000_0000
 
@@ -51,32 +53,36 @@ class Bytes:
 
 
 class Memory(Bytes):
-    """Global memory: buffers that were allocated, with space between them."""
+    """Global memory: buffers that were allocated, with space between them. ``capacity``: how many bytes they may have in all."""
 
     def __init__(self, capacity: int) -> None:
-        super().__init__(capacity)
-        self.capacity = len(self.bytes)
+        super().__init__(capacity + _GAP * _BUFFERS)  # pages that nothing touches cost nothing
+        self.capacity = capacity
+        self._used = 0
         self._starts: list[int] = []
         self._ends: list[int] = []
-        self._free = [(0, self.capacity)]  # offset and size of each gap, in order
+        self._free = [(0, len(self.bytes))]  # offset and size of each gap, in order
 
     def allocate(self, nbytes: int, zeroed: bool = True) -> int:
         """The address of a new buffer. Raises OutOfMemory."""
-        wanted = (nbytes // _ALIGNMENT + 2) * _ALIGNMENT  # the end of a buffer is never the start of another
-        for k, (offset, size) in enumerate(self._free):
-            if size >= wanted:
-                self._free[k] = (offset + wanted, size - wanted)
-                self.bytes[offset : offset + nbytes] = 0 if zeroed else _UNDEFINED
-                at = bisect_right(self._starts, offset)
-                self._starts.insert(at, offset)
-                self._ends.insert(at, offset + nbytes)
-                return FIRST_ADDRESS + offset
-        raise OutOfMemory(f"cannot allocate {nbytes} bytes: the emulator has {self.capacity} in all")
+        wanted = _room(nbytes)
+        place = next((k for k, (_, size) in enumerate(self._free) if size >= wanted), None)
+        if place is None or self._used + nbytes > self.capacity:
+            raise OutOfMemory(f"cannot allocate {nbytes} bytes: the emulator has {self.capacity} in all")
+        offset, size = self._free[place]
+        self._free[place] = (offset + wanted, size - wanted)
+        self.bytes[offset : offset + nbytes] = 0 if zeroed else _UNDEFINED
+        at = bisect_right(self._starts, offset)
+        self._starts.insert(at, offset)
+        self._ends.insert(at, offset + nbytes)
+        self._used += nbytes
+        return FIRST_ADDRESS + offset
 
     def free(self, address: int) -> None:
         at = self._starts.index(address - FIRST_ADDRESS)
         start, end = self._starts.pop(at), self._ends.pop(at)
-        insort(self._free, (start, ((end - start) // _ALIGNMENT + 2) * _ALIGNMENT))
+        self._used -= end - start
+        insort(self._free, (start, _room(end - start)))
         merged: list[tuple[int, int]] = []
         for offset, size in self._free:
             if merged and sum(merged[-1]) == offset:
@@ -87,8 +93,7 @@ class Memory(Bytes):
 
     def close(self) -> None:
         """Forget all buffers: no address is good any more."""
-        self.__init__(0)  # type: ignore[misc]
-        self.capacity = 0
+        self._starts, self._ends, self._free, self.capacity = [], [], [], 0
 
     def slice(self, address: int, nbytes: int) -> Array:
         """The bytes of a range that lies in a buffer."""
@@ -123,6 +128,10 @@ class Memory(Bytes):
         return (
             f" (the buffer below has {self._ends[k] - self._starts[k]} bytes, and this is byte {offset - self._starts[k]} from its start)"
         )
+
+
+def _room(nbytes: int) -> int:
+    return -(-(nbytes + _GAP) // _ALIGNMENT) * _ALIGNMENT
 
 
 class Private(Bytes):

@@ -13,7 +13,7 @@ import numpy as np
 
 from validation.rdna3.arithmetic import UNSIGNED, Array
 from validation.rdna3.decode import LITERAL
-from validation.rdna3.waves import EXEC, LANES, NULL, Waves, pack
+from validation.rdna3.waves import EXEC, LANES, NULL, Waves, pack, unpack
 
 Reader = Callable[[Waves], Array]
 Writer = Callable[[Waves, Array], None]
@@ -95,8 +95,6 @@ def vector_register(register: int, bits: int, high: bool = False) -> Reader:
 
 def lane_mask(code: int) -> Reader:
     """A truth value for each lane, from a scalar register or a constant."""
-    from validation.rdna3.waves import unpack
-
     if code == EXEC:
         return lambda w: w.lanes
     read = scalar(code, 32)
@@ -121,13 +119,12 @@ def write_scalar(code: int, bits: int) -> Writer:
     return write
 
 
-def write_mask(code: int) -> Writer:
-    """Bits for the active lanes, 0 for the others."""
+def write_mask(code: int, lanes: Reader | None = None) -> Writer:
+    """Bits for the active lanes, or of those among them that are ``lanes``; 0 for the others."""
     store = write_scalar(code, 32)
 
     def write(w: Waves, value: Array) -> None:
-        lanes = w.lanes & value if not w.all_active else np.broadcast_to(value, (len(w), LANES))
-        store(w, pack(lanes))
+        store(w, pack((w.lanes if lanes is None else lanes(w)) & value))
 
     return write
 

@@ -72,6 +72,10 @@ def _div_scale(t: Any, far: int, tiny: int, shift: int) -> Function:
     def run(*values: Array) -> tuple[Array, Array]:
         value, denominator, numerator = np.broadcast_arrays(*[v.view(t) for v in values])
         en, ed = arithmetic.exponent(numerator), arithmetic.exponent(denominator)
+        middle = np.finfo(t).maxexp - 3  # operands and results so far from both ends need nothing
+        apart, bias = en - ed, np.finfo(t).maxexp - 1
+        if ((ed > tiny) & (ed < bias + middle) & (en > tiny) & (en < bias + middle) & (apart < far) & (apart > -middle)).all():
+            return value.view(bits), np.zeros(value.shape, np.bool_)
         inverse, quotient = t(1) / denominator, numerator / denominator
         is_denominator, is_numerator = value == denominator, value == numerator
         up, down = (arithmetic.ldexp(value, np.array([n])) for n in (shift, -shift))

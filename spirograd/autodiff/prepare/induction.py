@@ -103,7 +103,7 @@ class _Induction(Rewriter):
 
 
 class _Closed:
-    """Carried value ``number`` of a loop becomes itself, or the index (``of_index``), plus the ``steps``."""
+    """Loop-carried value ``number`` of a loop becomes itself, or the index (``of_index``), plus the ``steps``."""
 
     def __init__(self, number: int, of_index: bool, steps: _Steps) -> None:
         self.number = number

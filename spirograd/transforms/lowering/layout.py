@@ -141,22 +141,22 @@ def _scalar_slot(kernel: Kernel, index: int) -> Slot:
 def layout(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Device-level memory and arguments; `check` and `print` are left to `diagnostics`."""
     block = ctx.block if ctx.block is not None else arg_block(kernel, ctx)
-    return _Layout(kernel, block, rows_together=ctx.caps.target.rows_by_thread).kernel(kernel)
+    return _Layout(kernel, block, slots_together=ctx.caps.target.slots_by_thread).kernel(kernel)
 
 
 class _Layout(Rewriter):
-    """``rows_together``: a row of a tape lies in one piece; else the rows' elements alternate, so that neighbouring invocations touch
+    """``slots_together``: a thread slot lies in one piece; else the elements of all alternate, so that neighbouring invocations touch
     neighbouring words."""
 
-    def __init__(self, kernel: Kernel, block: ArgBlock, rows_together: bool) -> None:
+    def __init__(self, kernel: Kernel, block: ArgBlock, slots_together: bool) -> None:
         super().__init__()
         self.args_of = kernel.args
-        self.rows_together = rows_together
+        self.slots_together = slots_together
         self.tapes = {ref: (k, info) for k, (ref, info) in enumerate(tapes_of(kernel).items())}
         self.checked = checked_capacities(kernel)
         self.placed = is_placed(kernel)
         self.words: dict[tuple[TapeWord, int], Op] = {}  # of tapes, as the current task has loaded them
-        self.claimed: dict[int, Op] = {}  # guard -> the row that the iteration has claimed behind it
+        self.claimed: dict[int, Op] = {}  # guard -> the thread slot that the iteration has claimed behind it
         self.offsets, _ = temp_offsets(kernel)
         # By the slot without its offset, which is how `_slots_of` names it.
         self.slots = {Slot(s.kind, s.index, s.axis, s.role, s.dtype): s for s in block.slots}
@@ -210,7 +210,7 @@ class _Layout(Rewriter):
         return self._unpack(old, op)
 
     def _claim(self, op: Op) -> Op:
-        """The row of the tapes behind a guard. A claim beyond the last row gives the last, or the first if there is none: the check
+        """The thread slot of the tapes behind a guard. A claim beyond the last one gives the last, or the first if there is none: the check
         that `place_tapes` puts behind the claim reports it."""
         b = self.b
         ref, index = self._place(op, self.args(op))
@@ -312,8 +312,8 @@ class _Layout(Rewriter):
         base, pitch = self._word(TapeWord.BASE, number), self._word(TapeWord.PITCH, number)
         if info.task is None:
             return self._add(at, base)
-        row = self.b.emit(ops.row, type=i32) if info.guard is None else self.claimed[info.guard]
-        slow, fast = (row, at) if self.rows_together else (at, row)
+        slot = self.b.emit(ops.thread_slot, type=i32) if info.guard is None else self.claimed[info.guard]
+        slow, fast = (slot, at) if self.slots_together else (at, slot)
         return self._add(self._add(self.b.emit(ops.mul, slow, pitch, attr="nsw"), fast), base)
 
     def _tape_word(self, op: Op) -> Op:

@@ -12,7 +12,7 @@ from spirograd.base.dtypes import VOID, DType, i32, i64, u1, u8, u16, u32, unsig
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import BufferRef, Kernel, Op
+from spirograd.ir.nodes import BufferRef, Kernel, Op, SharedRef
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.lowering.lower_diagnostics import diagnostics
@@ -40,8 +40,8 @@ class _LowerAtomics(Rewriter):
 
     def _atomic(self, op: Op) -> Op:
         kind, ref = op.attr
-        if is_native(kind, ref.dtype, self.caps):
-            return self.copy(op)
+        if isinstance(ref, SharedRef) or is_native(kind, ref.dtype, self.caps):
+            return self.copy(op)  # shared memory: `private_copies` takes only what there is
         index, value = self.args(op)
         self._need_words(op, f"atomic {kind}", ref)
         if ref.dtype.bits < 32:

@@ -53,7 +53,7 @@ class _LowerTasks(Rewriter):
 
     def _serial(self, op: Op) -> None:
         b = self.b
-        first = b.emit(ops.eq, b.emit(ops.row, type=i32), b.const(0))
+        first = b.emit(ops.eq, b.emit(ops.thread_slot, type=i32), b.const(0))
         b.begin()
         self.inline(op.regions[0], ())
         _when(b, first, b.end())
@@ -62,7 +62,7 @@ class _LowerTasks(Rewriter):
         """Bounds (in every invocation), the loop, then reductions."""
         b = self.b
         bounds, body, finish, *flushes = op.regions
-        begin, end, *rows = self.inline(bounds, ())
+        begin, end, *slots = self.inline(bounds, ())
         b.at(op)
         t = begin.type
         assert isinstance(t, DType)
@@ -70,11 +70,11 @@ class _LowerTasks(Rewriter):
         # Iterations count from 0, unsigned: there may be more than the index type has positive numbers.
         low = _bits(b, begin)
         count = b.emit(ops.select, b.emit(ops.lt, begin, end), b.emit(ops.sub, _bits(b, end), low), b.const(0, wide))
-        first = b.cast(_bits(b, b.emit(ops.row, type=i32)), wide)
+        first = b.cast(_bits(b, b.emit(ops.thread_slot, type=i32)), wide)
         workgroups = b.cast(_bits(b, b.emit(ops.builtin, attr=BuiltIn.WORKGROUPS, type=i32)), wide)
         stride = b.emit(ops.mul, workgroups, b.const(size, wide))
-        if rows:
-            stride = b.emit(ops.min_, b.cast(_bits(b, rows[0]), wide), stride)
+        if slots:
+            stride = b.emit(ops.min_, b.cast(_bits(b, slots[0]), wide), stride)
             count = b.emit(ops.select, b.emit(ops.lt, first, stride), count, b.const(0, wide))
         self._clear(op.attr.copies, size)
         reductions: tuple[Reduction, ...] = op.attr.reductions

@@ -26,18 +26,20 @@ PLACING = "place.tapes"
 def place_tapes(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Put the task that places tapes in front of ``kernel``, a list of tasks, if the argument `SIZES` says how large they are.
 
-    On the CPU, whose host knows all sizes, the bounds of range tasks with tapes yield a third value: how many rows there are. Elsewhere:
+    On the CPU, whose host knows all sizes, the bounds of range tasks with tapes yield a third value: how many thread slots there are.
+    Elsewhere:
 
     It leaves base, pitch and capacity of each tape in temporaries. The tasks begin with operations `tape_word` that ask for those of their
-    tapes, and the bounds of range tasks with tapes yield a third value, how many invocations take part: all if each finds a row, else as
-    many as there are rows. Where rows are claimed, the task sets the counter of each guard to 0, and each claim is checked.
+    tapes, and the bounds of range tasks with tapes yield a third value, how many invocations take part: all if each finds a thread slot,
+    else as many as there are thread slots. Where thread slots are claimed, the task sets the counter of each guard to 0, and each claim is
+    checked.
     """
     kernel = _Claims(kernel).kernel(kernel)
     sizes, tapes = sizes_of(kernel), tapes_of(kernel)
     if not tapes:
         return kernel
     *tasks, end = kernel.body.ops
-    if ctx.caps.target.rows_by_thread:
+    if ctx.caps.target.slots_by_thread:
         return kernel.with_body(Region((), (*[_limited(op, k) for k, op in enumerate(tasks)], end)))
     if sizes is None:
         return kernel
@@ -57,7 +59,7 @@ def place_tapes(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 
 def word(kind: TapeWord, number: int) -> TempRef:
-    """Where the task leaves a word of a tape, or the rows of a task."""
+    """Where the task leaves a word of a tape, or the thread slots of a task."""
     return TempRef(f"{kind}{number}", i32, kind=TempKind(kind), number=number)
 
 
@@ -96,7 +98,7 @@ class _Place:
         return self.b.load(self.sizes, self.b.const(number))
 
     def _serial(self, tapes: Numbered) -> Op:
-        """One row, from the first word on; gives its length."""
+        """One thread slot, from the first word on; gives its length."""
         b = self.b
         group = self.layout.group(tapes, even=True)
         fits = self.layout.by.le(group.words, self.heap_words)
@@ -111,13 +113,13 @@ class _Place:
         """Rows side by side, as many as there is room for, from the word ``first`` on."""
         b, layout, number = self.b, self.layout, self.tasks[name]
         groups = layout.groups(tapes)
-        row_words = layout.row_words(groups)
-        fits = layout.fits(row_words, left)
-        self._check(fits, row_words, left, tapes)
-        asked = b.emit(ops.tape_word, attr=(TapeWord.ROWS, number), type=i32)
-        rows = layout.rows(groups, asked, left)
-        b.store(word(TapeWord.ROWS, number), self._choose(fits, rows.limit, b.const(0)))
-        for group, pitch in zip(groups, rows.pitches):
+        slot_words = layout.slot_words(groups)
+        fits = layout.fits(slot_words, left)
+        self._check(fits, slot_words, left, tapes)
+        asked = b.emit(ops.tape_word, attr=(TapeWord.SLOTS, number), type=i32)
+        slots = layout.slots(groups, asked, left)
+        b.store(word(TapeWord.SLOTS, number), self._choose(fits, slots.limit, b.const(0)))
+        for group, pitch in zip(groups, slots.pitches):
             if group.guard is not None:
                 # A claim may take any of the places of an entry.
                 b.store(word(TapeWord.CLAIMS, group.guard), self._choose(fits, pitch, b.const(0)))
@@ -127,16 +129,16 @@ class _Place:
                 b.store(word(TapeWord.PITCH, k), pitch)
             first = layout.end(group, pitch, first)
 
-    def _check(self, fits: Op, row_words: Op, heap_words: Op, tapes: Numbered) -> None:
-        """Report it if rows of so many words do not fit."""
+    def _check(self, fits: Op, slot_words: Op, heap_words: Op, tapes: Numbered) -> None:
+        """Report it if thread slots of so many words do not fit."""
         if not tapes:
             return
         message = (
-            f"{self.kernel.name}: one row of its tapes takes {{0}} words of 32 bits, and earlier launches have left room for {{1}} in "
-            "all; the next launch will have room"
+            f"{self.kernel.name}: one thread slot of its tapes takes {{0}} words of 32 bits, and earlier launches have left room for "
+            "{1} in all; the next launch will have room"
         )
         loc = next((self.loops[tape.capacity] for _, tape in tapes if tape.capacity in self.loops), self.kernel.loc)
-        self.b.emit(ops.check, fits, row_words, heap_words, attr=FaultSite("tape", message, (i32, i32), loc), type=VOID)
+        self.b.emit(ops.check, fits, slot_words, heap_words, attr=FaultSite("tape", message, (i32, i32), loc), type=VOID)
 
     def _choose(self, condition: Op, a: Op, b: Op) -> Op:
         return self.b.emit(ops.select, condition, a, b)
@@ -193,21 +195,21 @@ def _asking(task: Op, number: int, tapes: dict[TapeRef, TapeInfo], checked: froz
     regions[body] = Region(region.params, (*b.end().ops[:-1], *region.ops))
     if body:
         b.begin()
-        regions[0] = _bounds(regions[0], b.load(word(TapeWord.ROWS, number)))
+        regions[0] = _bounds(regions[0], b.load(word(TapeWord.SLOTS, number)))
     return Op(task.code, task.type, task.args, task.attr, tuple(regions), task.loc)
 
 
 def _limited(task: Op, number: int) -> Op:
-    """``task``, number ``number``, with how many rows it has, if it takes any."""
+    """``task``, number ``number``, with how many thread slots it has, if it takes any."""
     if task.attr.kind == "serial" or not _tapes_in(task.regions[1]):
         return task
-    bounds = _bounds(task.regions[0], Op(ops.tape_word, i32, (), (TapeWord.ROWS, number)))
+    bounds = _bounds(task.regions[0], Op(ops.tape_word, i32, (), (TapeWord.SLOTS, number)))
     return Op(task.code, task.type, task.args, task.attr, (bounds, *task.regions[1:]), task.loc)
 
 
-def _bounds(bounds: Region, rows: Op) -> Region:
-    """Those of a range task, which yield ``rows`` as well."""
-    return Region((), (*bounds.ops[:-1], rows, *_yielding(*bounds.results, rows)))
+def _bounds(bounds: Region, slots: Op) -> Region:
+    """Those of a range task, which yield ``slots`` as well."""
+    return Region((), (*bounds.ops[:-1], slots, *_yielding(*bounds.results, slots)))
 
 
 def _tapes_in(region: Region) -> set[TapeRef]:
@@ -220,7 +222,7 @@ class _Claims(Rewriter):
     def __init__(self, kernel: Kernel) -> None:
         super().__init__()
         self.of = kernel
-        self.used = {tape.rows for tape in tapes_of(kernel).values()}
+        self.used = {tape.slots for tape in tapes_of(kernel).values()}
         self.handlers = {ops.claim: self._claim}
 
     def _claim(self, op: Op) -> Op | None:
@@ -230,7 +232,7 @@ class _Claims(Rewriter):
         b = self.b
         claims = b.emit(ops.tape_word, attr=(TapeWord.CLAIMS, guard), type=i32)
         claimed = self.copy(op)
-        message = f"{self.of.name}: {{0}} or more iterations get to the loops with tapes here, and there are rows for {{1}}"
+        message = f"{self.of.name}: {{0}} or more iterations get to the loops with tapes here, and there are thread slots for {{1}}"
         demand = b.emit(ops.add, claimed, b.const(1), attr="nsw")
         site = FaultSite("tape", message, (i32, i32), op.loc)
         b.emit(ops.check, b.emit(ops.le, demand, claims), demand, claims, attr=site, type=VOID)

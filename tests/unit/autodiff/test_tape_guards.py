@@ -1,4 +1,4 @@
-"""Guards of tapes: which condition decides whether an iteration has tapes; the guard count; claims of rows, and their layout."""
+"""Guards of tapes: which condition decides whether an iteration has tapes; the guard count; claims of thread slots, and their layout."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def test_lengths_that_are_known_are_handed_over_too():
     assert list(found) == [5, 9, 2]
 
 
-def test_the_cpu_has_rows_for_workers():
+def test_the_cpu_has_slots_for_workers():
     main, stages, sizes = guarded("cpu")
     assert len(sizes) == 1
     assert not [op for op in main.walk() if op.code is ops.claim]
@@ -244,49 +244,49 @@ class Given(Rewriter):
 
 
 def placed(heap_words, asked, capacity, guard):
-    """Rows that take part, claims that have a row, distance between entries; None where no row fits."""
+    """Rows that take part, claims that have a thread slot, distance between entries; None where no thread slot fits."""
     tasks = place_tapes(offload(guarded()[0], CTX), CTX)
     verify(tasks, "kernel")
     (tape,) = tapes_of(tasks).values()
-    assert (tape.rows, tape.guard) == (1, 1)
+    assert (tape.slots, tape.guard) == (1, 1)
     first, task = tasks.body.ops[:2]
-    returns = (word("tape_rows", 1), word("tape_claims", 1), word("tape_pitch", 0), counter(1))
+    returns = (word("tape_slots", 1), word("tape_claims", 1), word("tape_pitch", 0), counter(1))
     b = Builder()
     b.begin()
     b.store(counter(1), b.const(77))
     start = b.end().ops[:-1]
     body = Region((), (*start, *first.regions[0].ops))
     kernel = Kernel("place", tasks.args, body, returns)
-    kernel = Given({"tape_heap_words": heap_words, "tape_rows": asked}).kernel(kernel)
+    kernel = Given({"tape_heap_words": heap_words, "tape_slots": asked}).kernel(kernel)
     sizes = np.array([capacity, guard], np.int32)
     arguments = [np.zeros(1, np.int32), np.zeros(1, np.float32), 0, sizes]
     outcome = run(kernel, arguments, {})
-    rows, claims, pitch, claimed = (int(v) for v in outcome.returns)
+    slots, claims, pitch, claimed = (int(v) for v in outcome.returns)
     assert claimed == 0, "the counter begins anew"
-    assert (outcome.fault is not None) == (rows == 0)
+    assert (outcome.fault is not None) == (slots == 0)
     assert len(task.regions[0].results) == 3
-    return rows, claims, pitch
+    return slots, claims, pitch
 
 
 @pytest.mark.parametrize("guard", [0, 1, 2, 31, 100, 101, 4095])
-def test_all_take_part_if_there_is_a_row_for_each_claim(guard):
-    rows, claims, pitch = placed(5000 * 10, 4096, 10, guard)
-    assert rows == 4096
+def test_all_take_part_if_there_is_a_slot_for_each_claim(guard):
+    slots, claims, pitch = placed(5000 * 10, 4096, 10, guard)
+    assert slots == 4096
     assert guard <= claims == pitch <= guard + 1 + TAPE_PADDING
     assert pitch % 2 == 0
 
 
 @pytest.mark.parametrize("guard", [4096, 5000, 2**31 - 1, -5])
-def test_no_more_rows_than_invocations(guard):
+def test_no_more_slots_than_invocations(guard):
     """Also where so many pass that the count has wrapped."""
-    rows, _, pitch = placed(5000 * 10, 4096, 10, guard)
-    assert (rows, pitch) == (4096, 4096 + TAPE_PADDING)
+    slots, _, pitch = placed(5000 * 10, 4096, 10, guard)
+    assert (slots, pitch) == (4096, 4096 + TAPE_PADDING)
 
 
 @pytest.mark.parametrize("heap_words", [999, 1000, 1010, 1017, 640, 40, 20])
-def test_else_as_many_as_there_are_rows(heap_words):
-    rows, claims, pitch = placed(heap_words, 4096, 10, 1001)
-    assert 2 <= rows <= claims == pitch
+def test_else_as_many_as_there_are_slots(heap_words):
+    slots, claims, pitch = placed(heap_words, 4096, 10, 1001)
+    assert 2 <= slots <= claims == pitch
     assert pitch * 10 <= heap_words
     assert pitch > heap_words // 10 - 2
 
@@ -294,12 +294,12 @@ def test_else_as_many_as_there_are_rows(heap_words):
 def test_a_tight_heap_is_enough():
     for guard in (1, 2, 33, 50, 51):
         padded = guard + TAPE_PADDING if guard > TAPE_PADDING else guard
-        rows, claims, _ = placed((padded + 1 & -2) * 11, 4096, 11, guard)
-        assert rows == 4096
+        slots, claims, _ = placed((padded + 1 & -2) * 11, 4096, 11, guard)
+        assert slots == 4096
         assert claims >= guard
 
 
-def test_no_room_for_a_row():
+def test_no_room_for_a_slot():
     assert placed(18, 4096, 10, 5)[:2] == (0, 0)
 
 
@@ -320,7 +320,7 @@ def test_claims_without_tapes_go():
     assert not [op for op in tasks.walk() if op.code is ops.claim]
 
 
-# --- two kinds of rows -----------------------------------------------------------------------------------------------------
+# --- two kinds of thread slots -----------------------------------------------------------------------------------------------------
 
 
 def both_kinds(dtype=i64):
@@ -338,33 +338,33 @@ def both_kinds(dtype=i64):
 
 @pytest.mark.parametrize("dtype", [f32, f64])
 @pytest.mark.parametrize("heap_words", [60, 61, 200, 1000, 5000, 20_000, 300_000])
-def test_rows_of_both_kinds_lie_apart(heap_words, dtype):
+def test_slots_of_both_kinds_lie_apart(heap_words, dtype):
     """And the host tells afterwards what the device did."""
     tasks = both_kinds(dtype)
     tapes = list(tapes_of(tasks).values())
-    assert {(tape.name, tape.rows, tape.guard) for tape in tapes} == {
+    assert {(tape.name, tape.slots, tape.guard) for tape in tapes} == {
         ("tape0", None, None), ("tape1", 4, 4), ("tape2", 4, 4), ("tape3", None, None)
     }  # fmt: skip
     order = tasks.body.ops[0]
     words = [word(kind, k) for k in range(len(tapes)) for kind in ("tape_base", "tape_pitch")]
-    kernel = Kernel("place", tasks.args, order.regions[0], (word("tape_rows", 1), word("tape_claims", 4), *words))
+    kernel = Kernel("place", tasks.args, order.regions[0], (word("tape_slots", 1), word("tape_claims", 4), *words))
     infos = (TaskInfo("place.tapes", "serial", "", 0, places=True), TaskInfo("k_0", "range_for", "", 0, None, None, 64))
     made = CompiledKernel("k", "vulkan", "", ArgBlock((), "", 0), infos, tapes=tuple(tapes))
     heap = TapeHeap(SimpleNamespace(caps=Capabilities("vulkan")), SimpleNamespace())
     for sizes in ([3, 2, 5, 1, 7], [1, 1, 1, 1, 0], [3, 40, 1, 2, 300], [3, 40, 1, 2, 2**31 - 1], [9, 1, 1, 1, 33]):
         for asked in (1, 32, 33, 400):
-            given = Given({"tape_heap_words": heap_words, "tape_rows": asked}).kernel(kernel)
+            given = Given({"tape_heap_words": heap_words, "tape_slots": asked}).kernel(kernel)
             outcome = run(given, [np.zeros(1, np.int32), np.zeros(1, np.float32), 0, np.array(sizes, np.int32)], {})
-            rows, claims, *placed = (int(v) for v in outcome.returns)
-            used = heap.used(made, HeapPlan(TapeWords(heap_words=(heap_words,), rows=(0, asked)), (None, None), (), 0), sizes)
+            slots, claims, *placed = (int(v) for v in outcome.returns)
+            used = heap.used(made, HeapPlan(TapeWords(heap_words=(heap_words,), slots=(0, asked)), (None, None), (), 0), sizes)
             if outcome.fault is not None:
-                assert rows == claims == 0
+                assert slots == claims == 0
                 assert sum(2 * tape.words * max(sizes[tape.capacity], 1) for tape in tapes) > heap_words
                 continue
             taken = []
             for tape, base, pitch in zip(tapes, placed[::2], placed[1::2]):
                 scale = tape.dtype.size // 4
-                assert pitch >= (rows if tape.guard is None else claims)
+                assert pitch >= (slots if tape.guard is None else claims)
                 taken.append((base * scale, (base + pitch * sizes[tape.capacity]) * scale))
             taken.sort()
             assert all(end <= begin for (_, end), (begin, _) in pairwise(taken)), (sizes, asked)
@@ -374,5 +374,5 @@ def test_rows_of_both_kinds_lie_apart(heap_words, dtype):
             pitches = {tape.guard: pitch for tape, pitch in zip(tapes, placed[1::2])}
             assert (dense.pitch, claimed.pitch) == (pitches[None], pitches[4])
             assert 4 * taken[-1][1] <= used.nbytes <= 4 * heap_words
-            assert rows >= min(asked, dense.rows)
-            assert claims >= min(asked, sizes[4]) or rows < asked
+            assert slots >= min(asked, dense.slots)
+            assert claims >= min(asked, sizes[4]) or slots < asked

@@ -35,7 +35,7 @@ def tapes_with(*capacities):
 
 SERIAL, TAPES = tapes_with(0, 1), tapes_with(2, 3)
 COUNTS = st.one_of(st.integers(0, 300), st.sampled_from((2**31 - 1, -1, -(2**31))))
-# Invocations asked for; tapes that all use, and how many these are unless all; of each guard, its tapes and how many claim a row.
+# Invocations asked for; tapes that all use, and how many these are unless all; of each guard, its tapes and how many claim a thread slot.
 GUARDS = st.lists(st.tuples(TAPES, COUNTS), max_size=3)
 RANGES = st.tuples(st.one_of(st.integers(0, 70), st.integers(100, 500)), TAPES, st.one_of(st.none(), COUNTS), GUARDS)
 CAPACITY = st.integers(1, 30)
@@ -58,10 +58,10 @@ class Writer:
         self.sizes = list(capacities)
         self.tapes = 0
 
-    def use(self, tapes, rows=None):
+    def use(self, tapes, slots=None):
         b = self.b
         for dtype, width, capacity in tapes:
-            b.store(TapeRef(f"tape{self.tapes}", dtype, width, capacity, rows), b.const(0), b.const(0), b.const(0, dtype))
+            b.store(TapeRef(f"tape{self.tapes}", dtype, width, capacity, slots), b.const(0), b.const(0), b.const(0, dtype))
             self.tapes += 1
 
     def size(self, value):
@@ -100,10 +100,10 @@ def placed_by_the_device(kernel: Kernel, heap_words: int, asked: list[int], size
     wanted = [(kind, k) for k in range(len(tapes)) for kind in ADDRESSING]
     wanted += [(TapeWord.CLAIMS, k) for k in sorted({tape.guard for tape in tapes if tape.guard is not None})]
     used = {tape.task for tape in tapes}
-    wanted += [(TapeWord.ROWS, k) for k, op in enumerate(kernel.body.ops[:-1]) if op.attr.kind == "range_for" and op.attr.name in used]
+    wanted += [(TapeWord.SLOTS, k) for k, op in enumerate(kernel.body.ops[:-1]) if op.attr.kind == "range_for" and op.attr.name in used]
     returns = tuple([word(*key) for key in wanted])
     order = Kernel("place", kernel.args, kernel.body.ops[0].regions[0], returns)
-    known = {(TapeWord.HEAP_WORDS, 0): heap_words, **{(TapeWord.ROWS, k): n for k, n in enumerate(asked)}}
+    known = {(TapeWord.HEAP_WORDS, 0): heap_words, **{(TapeWord.SLOTS, k): n for k, n in enumerate(asked)}}
     outcome = run(Given(known).kernel(order), [np.array(sizes, np.int64).astype(np.int32)], {})
     return dict(zip(wanted, map(int, outcome.returns))), outcome.fault is not None
 
@@ -112,7 +112,7 @@ def placed_by_the_host(kernel: Kernel, heap_words: int, asked: list[int], sizes:
     infos = tuple([TaskInfo(op.attr.name, op.attr.kind, "", 0, places=op.attr.places) for op in kernel.body.ops[:-1]])
     made = CompiledKernel("k", "vulkan", "", ArgBlock((), "", 0), infos, tapes=tuple(tapes_of(kernel).values()))
     heap = TapeHeap(SimpleNamespace(caps=Capabilities("vulkan")), SimpleNamespace())
-    return heap.used(made, HeapPlan(TapeWords(heap_words=(heap_words,), rows=tuple(asked)), (), (), 0), sizes)
+    return heap.used(made, HeapPlan(TapeWords(heap_words=(heap_words,), slots=tuple(asked)), (), (), 0), sizes)
 
 
 def check_words(kernel: Kernel, found: dict[tuple[TapeWord, int], int], plan: HeapPlan, failed: bool) -> None:
@@ -122,7 +122,7 @@ def check_words(kernel: Kernel, found: dict[tuple[TapeWord, int], int], plan: He
         if kind is TapeWord.CLAIMS:
             assert value in ((pitches[k], 0) if failed else (pitches[k],))
         else:
-            own = {TapeWord.BASE: plan.words.bases, TapeWord.PITCH: plan.words.pitches, TapeWord.ROWS: plan.words.rows}[kind]
+            own = {TapeWord.BASE: plan.words.bases, TapeWord.PITCH: plan.words.pitches, TapeWord.SLOTS: plan.words.slots}[kind]
             assert value == own[k], (kind, k)
 
 
@@ -135,13 +135,13 @@ def check_elements(kernel: Kernel, found: dict[tuple[TapeWord, int], int], heap_
         own = taken.setdefault(tape.task, taken[None].copy())
         base, pitch, scale = found[TapeWord.BASE, k], found[TapeWord.PITCH, k], tape.dtype.size // 4
         if tape.guard is not None:
-            rows = found[TapeWord.CLAIMS, tape.guard]
+            slots = found[TapeWord.CLAIMS, tape.guard]
         else:
-            rows = 1 if tape.task is None else found[TapeWord.ROWS, numbers[tape.task]]
+            slots = 1 if tape.task is None else found[TapeWord.SLOTS, numbers[tape.task]]
         for entry in range(sizes[tape.capacity] * tape.width):
             begin = (base + entry * pitch if tape.task is not None else base + entry) * scale
-            assert 0 <= begin <= begin + rows * scale <= heap_words, tape
-            own[begin : begin + rows * scale] += 1
+            assert 0 <= begin <= begin + slots * scale <= heap_words, tape
+            own[begin : begin + slots * scale] += 1
     assert all(words.max(initial=0) <= 1 for words in taken.values())
 
 
@@ -163,7 +163,7 @@ def test_the_host_places_tapes_as_the_device_does(capacities, serial, ranges, da
     found, failed = placed_by_the_device(kernel, heap_words, asked, writer.sizes)
     plan = placed_by_the_host(kernel, heap_words, asked, writer.sizes)
     check_words(kernel, found, plan, failed)
-    event("fails" if failed else "all rows" if heap_words >= needed else "fewer rows")
+    event("fails" if failed else "all thread slots" if heap_words >= needed else "fewer thread slots")
     assert not (failed and heap_words >= needed)
     if failed:
         return
@@ -171,8 +171,8 @@ def test_the_host_places_tapes_as_the_device_does(capacities, serial, ranges, da
     check_elements(kernel, found, heap_words, writer.sizes)
     owners = [op.attr for op in kernel.body.ops[:-1]]
     for k, owner in enumerate(owners):
-        if (TapeWord.ROWS, k) in found and heap_words >= needed:
+        if (TapeWord.SLOTS, k) in found and heap_words >= needed:
             dense = [tape for tape in tapes_of(kernel).values() if tape.task == owner.name and tape.guard is None]
-            count = None if not dense or dense[0].rows is None else writer.sizes[dense[0].rows]
-            all_rows = asked[k] if count is None or count < 0 else min(asked[k], count)
-            assert all_rows <= found[TapeWord.ROWS, k] <= asked[k]
+            count = None if not dense or dense[0].slots is None else writer.sizes[dense[0].slots]
+            all_slots = asked[k] if count is None or count < 0 else min(asked[k], count)
+            assert all_slots <= found[TapeWord.SLOTS, k] <= asked[k]

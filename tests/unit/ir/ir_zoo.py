@@ -149,7 +149,7 @@ function "parts" { (%p: f32)
     %e = slot[Slot("scalar", dtype=i32, offset=16)]() : i32
     yield(%b, %e)
   } { (%k: i32, %sum: f32, %most: i32)
-    %row = row() : i32
+    %slot = thread_slot() : i32
     %value = load[x](%k) : f32
     %more = add["reassoc"](%sum, %value) : f32
     %most2 = max["reassoc"](%most, %k) : i32

@@ -371,9 +371,9 @@ def test_device_ir() -> None:
 
 
 def test_iterations_run_one_after_the_other() -> None:
-    """All in row 0, so that memory for one row is enough."""
+    """All in thread slot 0, so that memory for one is enough."""
     task = 'task[TaskAttr("range_for", "a")]() {\n %b = const[0]() : i32\n %e = const[5]() : i32\n yield(%b, %e)\n} { (%i: i32)\n'
-    task += " %row = row() : i32\n store[x](%i, %row)\n yield()\n} {\n yield()\n}\n"
+    task += " %slot = thread_slot() : i32\n store[x](%i, %slot)\n yield()\n} {\n yield()\n}\n"
     argument = 'arg ArrayArg("x", i32, 1)\n'
     source = kernel_of(argument + 'ref x = ArrayRef("x", 0, i32, 1)\n{\n  yield()\n}\n')
     kernel = kernel_of(argument + f'ref x = BufferRef("x", Slot("array"), i32)\n{{\n{task} yield()\n}}\n', "device")

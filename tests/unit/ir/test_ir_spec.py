@@ -110,7 +110,7 @@ NEGATIVE = [
     ("%s = for[LoopAttr(parallel=True)](%i, %i, %f) : (f32) { (%k: i32, %g: f32)\n yield(%g)\n}", "carries nothing"),
     ("%s = while(%i) : (i32) { (%a: i32)\n yield(%a)\n} { (%b: i32)\n yield(%b)\n}", "its region yields"),
     ("%r = slot[Slot(\"scalar\")]() : i32", "is no operation of kernel IR"),
-    ("%r = row() : i32", "is no operation of kernel IR"),
+    ("%r = thread_slot() : i32", "is no operation of kernel IR"),
     ("%r = recall(%f, %i) : f32", "different types"),
     ("%r = neg(%i) : i32 {\n yield()\n}", "control operations have regions"),
     ('task[TaskAttr("serial", "a")]() {\n yield()\n}', "stands beside tasks"),
@@ -133,7 +133,7 @@ def test_mistakes_are_found(text: str, rule: str) -> None:
         ("%r = load[bu1](%i) : u1", "no u1 in device IR"),
         ("%r = load[bs](%i) : f32", "is no buffer"),
         ("%r = cas[b](%i, %f, %f) : f32", "32-bit and 64-bit integers"),
-        ("%r = row() : u32", "is i32"),
+        ("%r = thread_slot() : u32", "is i32"),
         ("%r = load[notes](%i, %i) : f32", "does not access memory through TapeRef"),
         ("%r = stop_grad(%f) : f32", "is no operation of device IR"),
         ('%r = slot[Slot("tape_base")]() : u32', "that slot is"),
@@ -256,7 +256,7 @@ def test_functions_have_no_effects_and_do_not_call_later_ones() -> None:
         functions_check(writing, "")
     with pytest.raises(IRError, match="or has no result, or the name of another"):
         functions_check(FUNCTION + FUNCTION, "")
-    outside = FUNCTION.replace("%r = mul", "%n = row() : i32\n  %r = mul")
+    outside = FUNCTION.replace("%r = mul", "%n = thread_slot() : i32\n  %r = mul")
     with pytest.raises(IRError, match="uses arguments of the kernel"):
         functions_check(outside, "")
     calling = FUNCTION.replace("mul(%p, %c)", 'call["half"](%p)')

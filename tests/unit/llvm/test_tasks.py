@@ -158,33 +158,33 @@ def test_atomics_from_many_threads(kind: str, t: DType, device: cpu.CpuDevice) -
         assert got[c] == _UFUNCS[kind].reduce(data[c::cells], initial=start[c], dtype=t.np)
 
 
-def test_threads_have_rows_of_their_own(device: cpu.CpuDevice) -> None:
-    """Updates that are not atomic, of one cell per row in the memory of tapes: none may be lost, as no two threads are in the same row, and
-    the iterations of one thread take turns there."""
-    n, rows, steps = 20_000, 4, 50
-    p = Program("rows")
+def test_threads_have_slots_of_their_own(device: cpu.CpuDevice) -> None:
+    """Updates that are not atomic, of one cell per thread slot in the memory of tapes: none may be lost, as no two threads have the same
+    one, and the iterations of one thread take turns there."""
+    n, slots, steps = 20_000, 4, 50
+    p = Program("slots")
     seen, sines = p.buffer(i32), p.buffer(f64)
     p.slots.append(Slot("tapes", offset=p.offset))
     p.offset += 8
     counts = BufferRef("counts", p.slots[-1], i32)
 
     def body(b: Builder, i: Op) -> None:
-        row = b.emit(ops.row, type=i32)
-        b.store(seen, i, row)
+        slot = b.emit(ops.thread_slot, type=i32)
+        b.store(seen, i, slot)
         # A bound that may differ between iterations: else those of one thread might run in lockstep.
         first, end = b.const(0), b.emit(ops.add, b.const(steps), b.emit(ops.and_, i, b.const(0)))
-        start = b.cast(b.load(counts, row), f64)
+        start = b.cast(b.load(counts, slot), f64)
         _, x = b.begin(i32, f64)
-        b.store(counts, row, b.emit(ops.add, b.load(counts, row), b.const(1)))
+        b.store(counts, slot, b.emit(ops.add, b.load(counts, slot), b.const(1)))
         (x,) = b.for_(first, end, (start,), b.end((b.emit(ops.sin, x),)))  # long enough for all threads to come
         b.store(sines, i, x)
 
     p.range_for(0, n, body)
     for _ in range(5):
-        got, where = np.zeros(rows, np.int32), np.full(n, -1, np.int32)
+        got, where = np.zeros(slots, np.int32), np.full(n, -1, np.int32)
         p.run(device, where, np.zeros(n), got)
-        assert where.min() >= 0 and where.max() < rows
-        np.testing.assert_array_equal(got, steps * np.bincount(where, minlength=rows))
+        assert where.min() >= 0 and where.max() < slots
+        np.testing.assert_array_equal(got, steps * np.bincount(where, minlength=slots))
 
 
 def test_exchange_and_cas(device: cpu.CpuDevice) -> None:

@@ -32,14 +32,14 @@ def kernel_of(target, lanes=1):
     return kernel
 
 
-def rows_on_gpu(plan, counts, task):
+def slots_on_gpu(plan, counts, task):
     """Whole workgroups run, and do nothing without an iteration."""
-    rows = -(-plan.counts[task] // 64) * 64
-    return rows if counts[task] is None else min(rows, counts[task])
+    slots = -(-plan.counts[task] // 64) * 64
+    return slots if counts[task] is None else min(slots, counts[task])
 
 
 def check_apart(plan, elements):
-    """``elements(number, tape, base, pitch)``: of a tape, each as its row and its number."""
+    """``elements(number, tape, base, pitch)``: of a tape, each as its thread slot and its number."""
     taken = {}
     for k, tape in sorted(enumerate(TAPES), key=lambda item: item[1].task is not None):
         for what, at in elements(k, tape, plan.words.bases[k], plan.words.pitches[k]):
@@ -59,10 +59,10 @@ def test_no_two_elements_meet(target, loop_limit, counts):
     assert owner.address == 4096
 
     def elements(_, tape, base, pitch):
-        rows = 1 if tape.task is None else rows_on_gpu(plan, counts, ("one", "two").index(tape.task))
-        for row in range(min(rows, 500)):
+        slots = 1 if tape.task is None else slots_on_gpu(plan, counts, ("one", "two").index(tape.task))
+        for slot in range(min(slots, 500)):
             for entry in range(CAPACITIES[tape.capacity] * tape.width):
-                yield (row, entry), base + (entry if tape.task is None else entry * pitch + row)
+                yield (slot, entry), base + (entry if tape.task is None else entry * pitch + slot)
 
     check_apart(plan, elements)
 
@@ -70,16 +70,16 @@ def test_no_two_elements_meet(target, loop_limit, counts):
 @pytest.mark.parametrize("lanes", [1, 8, 16])
 @pytest.mark.parametrize("budget", [None, 2000])
 @pytest.mark.parametrize("counts", COUNTS)
-def test_no_two_elements_meet_however_the_pool_divides_the_rows(lanes, budget, counts):
+def test_no_two_elements_meet_however_the_pool_divides_the_slots(lanes, budget, counts):
     """Between threads, and iterations that one runs in lockstep."""
     threads = 3
     owner = heap("cpu", threads, 0, budget)
     plan = owner.reserve(kernel_of("cpu", lanes), counts, CAPACITIES)
     assert owner.address == 4096
-    most = plan.words.rows
-    for rows, count in zip(most, counts):
+    most = plan.words.slots
+    for slots, count in zip(most, counts):
         wanted = threads * lanes if count is None else max(min(threads * lanes, count), 1)
-        assert rows == wanted if budget is None else 1 <= rows <= wanted
+        assert slots == wanted if budget is None else 1 <= slots <= wanted
     for used in {1, min(3, lanes), lanes}:
 
         def elements(_, tape, base, pitch, used=used):
@@ -87,20 +87,20 @@ def test_no_two_elements_meet_however_the_pool_divides_the_rows(lanes, budget, c
                 if tape.task is None:
                     yield entry, base + entry
                     continue
-                rows = most[("one", "two").index(tape.task)]
-                together = min(used, rows)
-                for row in range(rows // together):
+                slots = most[("one", "two").index(tape.task)]
+                together = min(used, slots)
+                for slot in range(slots // together):
                     for lane in range(together):
-                        yield (row, lane, entry), together * (base + row * pitch + entry) + lane
+                        yield (slot, lane, entry), together * (base + slot * pitch + entry) + lane
 
         check_apart(plan, elements)
 
 
-def test_fewer_rows_before_a_launch_is_refused():
+def test_fewer_slots_before_a_launch_is_refused():
     """Down to one."""
-    most = 4 * (10 + 6)  # a row of the first task and that of serial ones
+    most = 4 * (10 + 6)  # a thread slot of the first task and that of serial ones
     plan = heap("cpu", 64, 0, most).reserve(kernel_of("cpu", 16), (5000, 5000), CAPACITIES)
-    assert plan.words.rows[0] == 1
+    assert plan.words.slots[0] == 1
     assert plan.nbytes <= most
-    with pytest.raises(OutOfDeviceMemory, match=r"the tapes of k need .* in each of 1 row"):
+    with pytest.raises(OutOfDeviceMemory, match=r"the tapes of k need .* in each of 1 thread slot"):
         heap("cpu", 64, 0, most - 4).reserve(kernel_of("cpu", 16), (5000, 5000), CAPACITIES)

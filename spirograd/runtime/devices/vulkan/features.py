@@ -50,6 +50,7 @@ _FEATURES = (
     (_V12, "scalarBlockLayout", ""),
     (_FLOAT, "shaderBufferFloat32Atomics", ""),
     (_FLOAT, "shaderBufferFloat32AtomicAdd", "atomic_f32_add"),
+    (_FLOAT, "shaderSharedFloat32AtomicAdd", "shared_f32_add"),
     (_FLOAT, "shaderBufferFloat64Atomics", ""),
     (_FLOAT, "shaderBufferFloat64AtomicAdd", "atomic_f64_add"),
     (_FLOAT2, "shaderBufferFloat32AtomicMinMax", "atomic_f32_minmax"),

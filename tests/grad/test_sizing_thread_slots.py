@@ -1,4 +1,4 @@
-"""Tapes have rows for as many iterations as run at a time: no more than there are, and fewer where memory is scarce."""
+"""Tapes have thread slots for as many iterations as run at a time: no more than there are, and fewer where memory is scarce."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def apart(n: int, t: Any) -> Any:
     return run, x, y, parts
 
 
-def rows_of(run: Any, *args: Any) -> int:
+def slots_of(run: Any, *args: Any) -> int:
     (task,) = run.grad.memory_plan(*args).tasks
     assert run.grad.tape_bytes == task.nbytes
-    return int(task.rows)
+    return int(task.slots)
 
 
 def start(threads: int = THREADS, **options: Any) -> Any:
@@ -59,7 +59,7 @@ def start(threads: int = THREADS, **options: Any) -> Any:
     return context.session().launcher.tapes
 
 
-@pytest.mark.archs("cpu")  # elsewhere rows have always followed the iterations
+@pytest.mark.archs("cpu")  # elsewhere thread slots have always followed the iterations
 @pytest.mark.parametrize("t", [sg.f32, sg.f64], ids=str)
 @pytest.mark.parametrize("make", [lockstep, apart], ids=lambda make: make.__name__)
 def test_as_many_as_iterations(arch: str, make: Any, t: Any) -> None:
@@ -69,49 +69,49 @@ def test_as_many_as_iterations(arch: str, make: Any, t: Any) -> None:
         run, x, y, parts = make(n, t)
         for turns in (3, TURNS):
             compare(run, (turns,), x, y, turns * parts, f"{n} iterations")
-            rows = rows_of(run, turns)
-            assert rows == min(n, rows)
-            assert rows >= min(n, THREADS)
-            assert run.grad.tape_bytes <= rows * (turns * max(parts) * 8 + 8)
+            slots = slots_of(run, turns)
+            assert slots == min(n, slots)
+            assert slots >= min(n, THREADS)
+            assert run.grad.tape_bytes <= slots * (turns * max(parts) * 8 + 8)
 
 
 @pytest.mark.archs("cpu")
-@pytest.mark.parametrize("rows", [1, 2, 5, 16, 21, 100])
+@pytest.mark.parametrize("slots", [1, 2, 5, 16, 21, 100])
 @pytest.mark.parametrize("make", [lockstep, apart], ids=lambda make: make.__name__)
-def test_fewer_before_a_launch_is_refused(arch: str, make: Any, rows: int) -> None:
+def test_fewer_before_a_launch_is_refused(arch: str, make: Any, slots: int) -> None:
     """Down to one, with the same gradients."""
-    heap = start(ad_memory_GB=rows * 4 * 2 * TURNS / 2**30)
+    heap = start(ad_memory_GB=slots * 4 * 2 * TURNS / 2**30)
     run, x, y, parts = make(130, sg.f32)
     compare(run, (TURNS,), x, y, TURNS * parts)
-    assert 1 <= rows_of(run, TURNS) <= 2 * rows
+    assert 1 <= slots_of(run, TURNS) <= 2 * slots
     assert run.grad.tape_bytes <= heap.nbytes <= heap.most
 
 
 @pytest.mark.archs("cpu")
 def test_very_long_loops_of_few_iterations(arch: str) -> None:
-    """Where a row for each lane of each thread would not fit."""
+    """Where a thread slot for each lane of each thread would not fit."""
     start(64)
     run, _, _, _ = lockstep(2, sg.f32)
     plan = run.grad.memory_plan(200_000)
     assert plan.nbytes == 2 * 4 * 200_000
     assert run.grad.memory_plan(1_100_000).nbytes == 2 * 4 * 1_100_000
     run, _, _, _ = lockstep(3000, sg.f32)
-    assert run.grad.memory_plan(200_000).rows == min(3000, 64 * plan_lanes())
-    assert run.grad.memory_plan(50_000_000).rows >= 1
+    assert run.grad.memory_plan(200_000).slots == min(3000, 64 * plan_lanes())
+    assert run.grad.memory_plan(50_000_000).slots >= 1
 
 
 def plan_lanes() -> int:
     run, _, _, _ = lockstep(3000, sg.f32)
-    rows = run.grad.memory_plan(3).rows
-    return int(rows) // 64 if rows < 3000 else 3000
+    slots = run.grad.memory_plan(3).slots
+    return int(slots) // 64 if slots < 3000 else 3000
 
 
 @pytest.mark.archs("cpu")
-@pytest.mark.parametrize("rows", [0, 3, 20])
-def test_lanes_to_spare_read_nothing_of_others(arch: str, rows: int) -> None:
-    """Integers from tapes are indices: of lanes without an iteration these must not be what happens to lie behind the row."""
+@pytest.mark.parametrize("slots", [0, 3, 20])
+def test_lanes_to_spare_read_nothing_of_others(arch: str, slots: int) -> None:
+    """Integers from tapes are indices: of lanes without an iteration these must not be what happens to lie behind the thread slot."""
     n, turns, size = 37, 90, 64
-    heap = start(ad_memory_GB=rows * 8 * turns / 2**30)
+    heap = start(ad_memory_GB=slots * 8 * turns / 2**30)
     x, y = chains(n)
     table = sg.field(sg.f32, size, needs_grad=True)
     total = sg.field(sg.f32, (), needs_grad=True)
@@ -150,8 +150,8 @@ def test_lanes_to_spare_read_nothing_of_others(arch: str, rows: int) -> None:
         np.add.at(wanted, m, adjoint * np.sin(v))
         adjoint = adjoint * (0.9 + np.cos(v) * values[m])
     np.testing.assert_allclose(table.grad.to_numpy(), wanted, rtol=1e-3, atol=1e-4)
-    assert rows_of(run, turns) <= (rows or n)
-    assert rows_of(run, turns) == n or rows, "the iterations do not run in lockstep: this tests nothing"
+    assert slots_of(run, turns) <= (slots or n)
+    assert slots_of(run, turns) == n or slots, "the iterations do not run in lockstep: this tests nothing"
 
 
 # --- loops of which only memory tells how many iterations they have ----------------------------------------------------------
@@ -261,9 +261,9 @@ def test_iterations_that_only_memory_tells(arch: str, kind: str, inner: str) -> 
         args = made.launch(begin, end, k)
         made.check(k)
         (task,) = made.run.grad.memory_plan(*args).tasks
-        assert task.rows <= max(made.end - made.begin, 1) + (kind == "computed" and arch == "cpu") * (end // 4 + 16)
+        assert task.slots <= max(made.end - made.begin, 1) + (kind == "computed" and arch == "cpu") * (end // 4 + 16)
         if arch != "cpu":
-            assert task.rows == max(made.end - made.begin, 1)
+            assert task.slots == max(made.end - made.begin, 1)
         assert made.run.grad.tape_bytes == task.nbytes
 
 

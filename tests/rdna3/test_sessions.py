@@ -1,0 +1,88 @@
+"""Whole sessions on the emulator: programs of the corpus, compiled for gfx1100 and run as machine code, agree with NumPy.
+
+These are some of each theme; `make validate` runs all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import spirograd as sg
+from spirograd.lang import context
+from validation import rdna3
+from validation.case import load
+from validation.rdna3.execute import EmulatorError
+
+pytestmark = pytest.mark.needs("tinygrad")
+CASES = {case.name: case for case in load()}
+NAMES = (
+    "add_sub_mul_i64", "float_division_f64", "bits_u8", "casts_to_floats_i64", "powers", "steps", "tickets_f32", "sums_f32",
+    "atomic_add_f32", "atomic_extrema_i16", "many_buffers_40", "scalar_arguments", "field_of_f16", "conjugate_gradient",
+    "gradient_guard_threshold", "gradient_tapes_of_all_widths", "gradient_carried_bounds",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def emulator() -> Iterator[None]:
+    with rdna3.emulated():
+        yield
+        sg.reset()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_corpus(name: str) -> None:
+    case = CASES[name]
+    sg.init(arch="amdgpu", **dict(case.options))
+    assert case.wrong(case.run(*case.args)) == ""
+    assert context.session().device.instructions > 20  # type: ignore[attr-defined]
+
+
+def test_ranges_larger_than_the_grid() -> None:
+    """At most 64 workgroups are dispatched, and stride over the rest; the last elements are no multiple of anything."""
+    sg.init(arch="amdgpu")
+    out = np.zeros(100_003, np.int32)
+
+    @sg.kernel
+    def count(out: sg.types.ndarray(sg.i32, 1)):
+        for i in out:
+            out[i] += i
+
+    count(out)
+    count(out)
+    assert (out == 2 * np.arange(len(out))).all()
+
+
+def test_an_access_outside_of_memory_is_found() -> None:
+    """A card may say nothing. The buffer of 4 elements ends after 16 bytes."""
+    sg.init(arch="amdgpu")
+
+    @sg.kernel
+    def wild(out: sg.types.ndarray(sg.i32, 1), at: sg.i32):
+        for i in range(1):
+            out[i + at] = 1
+
+    with pytest.raises(EmulatorError, match=r"lie in no buffer \(the buffer below has 16 bytes, and this is byte 4000 from its start\)"):
+        wild(sg.ndarray(sg.i32, 4), 1000)
+
+
+def test_faults_and_prints(capfd: pytest.CaptureFixture[str]) -> None:
+    """What kernels report reaches the host as from a card."""
+    sg.init(arch="amdgpu", debug=True)
+    x = sg.field(sg.f32, shape=4)
+
+    @sg.kernel
+    def run(limit: sg.f32):
+        for i in x:
+            x[i] = i * 0.5
+            assert x[i] < limit, "too large"
+        print("three", 3)
+
+    run(10.0)
+    sg.sync()
+    assert "three 3" in capfd.readouterr().out
+    with pytest.raises(sg.SpirogradAssertionError, match="too large"):
+        run(1.0)
+        sg.sync()
