@@ -43,18 +43,18 @@ class Program:
 class Values(Mapping[Op, Any]):
     """The values of the operations that have run: NumPy scalars, tuples for vectors and for the results of control operations."""
 
-    def __init__(self, slots: Mapping[Op, int], env: Env) -> None:
-        self._slots = slots
+    def __init__(self, entries: Mapping[Op, int], env: Env) -> None:
+        self._entries = entries
         self._env = env
 
     def __getitem__(self, op: Op) -> Any:
-        return self._env[self._slots[op]]
+        return self._env[self._entries[op]]
 
     def __iter__(self) -> Any:
-        return iter(self._slots)
+        return iter(self._entries)
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return len(self._entries)
 
 
 OnOp = Callable[[Op, Values], None]
@@ -79,13 +79,14 @@ class _Compiler:
         self.kernel = kernel
         self.block = {(s.kind, s.index, s.axis, s.role): s for s in block.slots}
         self.temps = temps
-        self.slots: dict[Op, int] = {}
+        self.entries: dict[Op, int] = {}
         self.template: Env = [None] * _FIRST
         self.prologue: list[Callable[[Env, bytes, Memory], None]] = []
         self.views: dict[Ref, tuple[int, int]] = {}
         self.tapes: dict[TapeRef, int] = {}
         self.faults: list[FaultSite] = []
-        self.prints: tuple[PrintSite, ...] = ()
+        self.checks: dict[FaultSite, int] = {}  # the number of each site that a check reports
+        self.prints: dict[PrintSite, int] = {}
         self.on_op: OnOp | None = None
         self.functions: dict[str, tuple[list[int], list[Step], list[int]]] = {}
 
@@ -93,19 +94,19 @@ class _Compiler:
         self.template.append(value)
         return len(self.template) - 1
 
-    def slot(self, op: Op) -> int:
-        if op not in self.slots:
-            self.slots[op] = self.new(op.type.np.type(op.attr) if op.code is ops.const and isinstance(op.type, DType) else None)
-        return self.slots[op]
+    def entry(self, op: Op) -> int:
+        if op not in self.entries:
+            self.entries[op] = self.new(op.type.np.type(op.attr) if op.code is ops.const and isinstance(op.type, DType) else None)
+        return self.entries[op]
 
     def args(self, op: Op) -> list[int]:
-        return [self.slot(a) for a in op.args]
+        return [self.entry(a) for a in op.args]
 
     def region(self, region: Region) -> tuple[list[int], list[Step], list[int]]:
         """Entries of the parameters, steps, entries of the results."""
-        params = [self.slot(p) for p in region.params]
+        params = [self.entry(p) for p in region.params]
         steps = [step for op in region.ops[:-1] if (step := self.step(op)) is not None]
-        return params, steps, [self.slot(r) for r in region.results]
+        return params, steps, [self.entry(r) for r in region.results]
 
     def step(self, op: Op) -> Step | None:
         maker = _MAKERS.get(op.code, _evaluation)
@@ -122,7 +123,7 @@ class _Compiler:
         return observed
 
     def fault(self, site: FaultSite) -> int:
-        """The number of ``site``; bounds sites are told apart by the access, so each gets its own."""
+        """A number for ``site``; bounds sites are told apart by the access, so each gets its own."""
         self.faults.append(site)
         return len(self.faults) - 1
 
@@ -228,7 +229,7 @@ class _Compiler:
 
 def _evaluation(c: _Compiler, op: Op) -> Step:
     """A pure operation, by its evaluator."""
-    t, out, args = op.type, c.slot(op), c.args(op)
+    t, out, args = op.type, c.entry(op), c.args(op)
     function = FAST.get(op.code)
     if function is not None:
         return _apply(function, out, args)
@@ -264,11 +265,11 @@ def _apply(function: Callable[..., Any], out: int, args: list[int]) -> Step:
 
 
 def _const(c: _Compiler, op: Op) -> None:
-    c.slot(op)
+    c.entry(op)
 
 
 def _result(c: _Compiler, op: Op) -> Step:
-    out, source, k = c.slot(op), c.slot(op.args[0]), op.attr
+    out, source, k = c.entry(op), c.entry(op.args[0]), op.attr
 
     def step(env: Env) -> None:
         env[out] = env[source][k]
@@ -277,7 +278,7 @@ def _result(c: _Compiler, op: Op) -> Step:
 
 
 def _if(c: _Compiler, op: Op) -> Step:
-    out, condition = c.slot(op), c.slot(op.args[0])
+    out, condition = c.entry(op), c.entry(op.args[0])
     _, then, then_results = c.region(op.regions[0])
     _, orelse, orelse_results = c.region(op.regions[1])
 
@@ -295,7 +296,7 @@ def _if(c: _Compiler, op: Op) -> Step:
 
 
 def _for(c: _Compiler, op: Op) -> Step:
-    out, begin, end, *initial = [c.slot(op), *c.args(op)]
+    out, begin, end, *initial = [c.entry(op), *c.args(op)]
     (index, *carried), steps, results = c.region(op.regions[0])
     t = op.args[0].type
     assert isinstance(t, DType)
@@ -316,7 +317,7 @@ def _for(c: _Compiler, op: Op) -> Step:
 
 
 def _while(c: _Compiler, op: Op) -> Step:
-    out, initial = c.slot(op), c.args(op)
+    out, initial = c.entry(op), c.args(op)
     tested, condition, (verdict,) = c.region(op.regions[0])
     carried, steps, results = c.region(op.regions[1])
 
@@ -390,7 +391,7 @@ def _block_entry(c: _Compiler, op: Op) -> None:
     t = op.type
     assert isinstance(t, DType)
     entry = storage(slot.dtype or t)  # what the block holds may be wider than the argument
-    out, offset, convert = c.slot(op), slot.offset, ops.cast.evaluate
+    out, offset, convert = c.entry(op), slot.offset, ops.cast.evaluate
     assert convert is not None
 
     def read(env: Env, block: bytes, memory: Memory) -> None:
@@ -403,20 +404,16 @@ def _block_entry(c: _Compiler, op: Op) -> None:
 def _invocation(c: _Compiler, op: Op) -> Step:
     """One invocation runs here, number 0 everywhere, in one workgroup of one subgroup."""
     value = np.int32(op.attr in (BuiltIn.WORKGROUPS, BuiltIn.SUBGROUPS))
-    return _apply(lambda: value, c.slot(op), [])
-
-
-def _same(value: Any) -> Any:
-    return value
+    return _apply(lambda: value, c.entry(op), [])
 
 
 def _tape_word(c: _Compiler, op: Op) -> Step:
     """Tapes grow as they are written here."""
-    return _apply(lambda: np.int32(2**31 - 1), c.slot(op), [])
+    return _apply(lambda: np.int32(2**31 - 1), c.entry(op), [])
 
 
-def _recall(c: _Compiler, op: Op) -> Step:
-    tape, out, (iteration, part) = c.tape(op.attr), c.slot(op), c.args(op)
+def _load_tape(c: _Compiler, op: Op) -> Step:
+    tape, out, (iteration, part) = c.tape(op.attr), c.entry(op), c.args(op)
 
     def step(env: Env) -> None:
         env[out] = env[tape][int(env[iteration]), int(env[part])]  # a KeyError is a defect of the compiler: nothing was saved there
@@ -424,7 +421,7 @@ def _recall(c: _Compiler, op: Op) -> Step:
     return step
 
 
-def _note(c: _Compiler, op: Op) -> Step:
+def _store_tape(c: _Compiler, op: Op) -> Step:
     tape, (iteration, part, value) = c.tape(op.attr), c.args(op)
 
     def step(env: Env) -> None:
@@ -437,8 +434,8 @@ def _load(c: _Compiler, op: Op) -> Step:
     ref = ref_of(op)
     assert ref is not None
     if isinstance(ref, TapeRef):
-        return _recall(c, op)
-    locate, view, out = c.locate(op, ref, c.args(op)), c.view(ref)[0], c.slot(op)
+        return _load_tape(c, op)
+    locate, view, out = c.locate(op, ref, c.args(op)), c.view(ref)[0], c.entry(op)
     zero, truth = ref.dtype.np.type(0), ref.dtype is u1
 
     def step(env: Env) -> None:
@@ -456,7 +453,7 @@ def _store(c: _Compiler, op: Op) -> Step:
     ref = ref_of(op)
     assert ref is not None
     if isinstance(ref, TapeRef):
-        return _note(c, op)
+        return _store_tape(c, op)
     *indices, value = c.args(op)
     locate, view = c.locate(op, ref, indices), c.view(ref)[0]
 
@@ -471,18 +468,17 @@ def _store(c: _Compiler, op: Op) -> Step:
 def _atomic(c: _Compiler, op: Op) -> Step:
     kind, ref = op.attr
     *indices, value = c.args(op)
-    locate, view, out = c.locate(op, ref, indices), c.view(ref)[0], c.slot(op)
-    t = ref.dtype
+    locate, view, out = c.locate(op, ref, indices), c.view(ref)[0], c.entry(op)
+    t, convert = ref.dtype, ref.dtype.np.type
     combine = ops.COMBINE[kind].evaluate if kind != "exchange" else lambda t, old, new: new
     assert combine is not None
-    truth = np.bool_ if t is u1 else _same
 
     def step(env: Env) -> None:
         n = locate(env)
         if n < 0:
             env[out] = t.np.type(0)
             return
-        old = truth(env[view][n])
+        old = convert(env[view][n])
         env[out] = old
         env[view][n] = combine(t, old, env[value])
 
@@ -492,16 +488,15 @@ def _atomic(c: _Compiler, op: Op) -> Step:
 def _cas(c: _Compiler, op: Op) -> Step:
     ref = op.attr
     *indices, expected, desired = c.args(op)
-    locate, view, out = c.locate(op, ref, indices), c.view(ref)[0], c.slot(op)
-    t = ref.dtype
-    truth = np.bool_ if t is u1 else _same
+    locate, view, out = c.locate(op, ref, indices), c.view(ref)[0], c.entry(op)
+    t, convert = ref.dtype, ref.dtype.np.type
 
     def step(env: Env) -> None:
         n = locate(env)
         if n < 0:
             env[out] = t.np.type(0)
             return
-        old = truth(env[view][n])
+        old = convert(env[view][n])
         env[out] = old
         if bits(t, old) == bits(t, env[expected]):
             env[view][n] = env[desired]
@@ -511,7 +506,7 @@ def _cas(c: _Compiler, op: Op) -> Step:
 
 def _call(c: _Compiler, op: Op) -> Step:
     params, steps, results = c.functions[op.attr]
-    args, out, several = c.args(op), c.slot(op), len(results) > 1
+    args, out, several = c.args(op), c.entry(op), len(results) > 1
 
     def step(env: Env) -> None:
         for param, arg in zip(params, args):
@@ -530,7 +525,9 @@ def _barrier(c: _Compiler, op: Op) -> None:
 def _check(c: _Compiler, op: Op) -> Step:
     condition, *operands = c.args(op)
     site = op.attr
-    number = c.faults.index(site) if site in c.faults else c.fault(site)
+    if site not in c.checks:
+        c.checks[site] = c.fault(site)
+    number = c.checks[site]
 
     def step(env: Env) -> None:
         if not env[condition]:
@@ -543,7 +540,7 @@ def _print(c: _Compiler, op: Op) -> Step:
     operands, site = c.args(op), op.attr
     if site not in c.prints:
         raise ValueError(f"{c.kernel.name}: the table of print sites lacks {site}")
-    number = c.prints.index(site)
+    number = c.prints[site]
 
     def step(env: Env) -> None:
         record_print(env[_PRINT], env[_LAUNCH], number, site, [env[s] for s in operands])
@@ -575,7 +572,9 @@ def compile_for_run(
     that the kernel needs. ``on_op(op, values)`` is called after each operation but constants and arguments.
     """
     c = _Compiler(kernel, block, temps)
-    c.faults, c.prints, c.on_op = list(faults), tuple(prints), on_op
+    c.faults, c.on_op = list(faults), on_op
+    c.checks = {site: k for k, site in enumerate(faults)}
+    c.prints = {site: k for k, site in enumerate(prints)}
     for function in kernel.functions:
         c.functions[function.name] = c.region(function.body)
     _, steps, _ = c.region(kernel.body)
@@ -584,7 +583,7 @@ def compile_for_run(
     def run(block: bytes | bytearray, memory: Memory) -> None:
         data = bytes(block)
         env = list(c.template)
-        env[_VALUES] = None if on_op is None else Values(c.slots, env)  # it refers to them: memory would stay until the collector comes
+        env[_VALUES] = None if on_op is None else Values(c.entries, env)  # it refers to them: memory would stay until the collector comes
         for entry, kind in ((_FAULT, "fault"), (_PRINT, "print")):
             slot = special[kind]
             raw = resolve(memory, data, slot) if slot is not None else ()

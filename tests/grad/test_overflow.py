@@ -439,7 +439,7 @@ def test_no_slot_has_room(arch: str, kind: str) -> None:
     with pytest.raises(sg.AdStackOverflow, match=r"one thread slot of its tapes .* words of 32 bits") as caught:
         gradient(many)
     assert f"{kind}_grad" in str(caught.value)
-    assert f"test_overflow.py:{line_of('many slots' if kind == 'parallel' else 'one slot')}" in str(caught.value)
+    assert f"test_overflow.py:{line_of('many thread slots' if kind == 'parallel' else 'one thread slot')}" in str(caught.value)
     assert (x.grad.to_numpy() == 0).all() or kind == "serial"
     right(many)
     assert context.session().launcher.tapes.nbytes > room
