@@ -13,12 +13,14 @@ import pytest
 
 import spirograd as sg
 from spirograd.base.targets import TARGETS
+from spirograd.transforms.tasks import private_copies
 
 
 @pytest.fixture(autouse=True)
 def coarsened(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     needs.need("vulkan")
     monkeypatch.setitem(TARGETS, "vulkan", replace(TARGETS["vulkan"], access_bytes=16))
+    monkeypatch.setattr(private_copies, "_ON_LLVMPIPE", True)
     sg.init(arch=sg.vulkan, offline_cache=False)
     yield
     sg.reset()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import spirograd as sg
+from spirograd.transforms.tasks import private_copies
 
 # Enough iterations for copies of 20 elements, and no multiple of anything.
 N = 50_021
@@ -17,6 +18,12 @@ KINDS = {
     "or": (sg.atomic_or, np.bitwise_or, 0),
     "xor": (sg.atomic_xor, np.bitwise_xor, 7),
 }
+
+
+@pytest.fixture(autouse=True)
+def with_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On llvmpipe, too."""
+    monkeypatch.setattr(private_copies, "_ON_LLVMPIPE", True)
 
 
 def data(seed: int, bins: int) -> tuple[np.ndarray, np.ndarray]:

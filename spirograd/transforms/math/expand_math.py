@@ -8,7 +8,7 @@ Everywhere f16 goes by way of f32: drivers compute exp(x) as exp2(x * 1.44), whi
 
 On targets with fused multiply-add, sin, cos and tan of large arguments are reduced in f64, on a branch. Branches keep operations and loads
 from overlapping, so innermost loops get two versions: one without branches, which finds out whether an argument was large, and the one with
-branches, which the invocations run for which one was.
+branches, which the invocations run for which one was, and which calls functions to stay small.
 
 A task with many calls keeps them as calls: each function that it uses is expanded once, into a `Function` of the kernel. The time that
 code generators and drivers take grows faster than the size of a function.
@@ -166,7 +166,9 @@ class _Expander(Rewriter):
         *values, far = b.results(b.emit(ops.for_, *self.args(op), before, attr=op.attr, type=(*types, u1), regions=(near,)))
         b.begin()
         self.cloning += 1
+        self.calls = True  # it is rarely run, and would be the larger part of the code
         again = b.end(b.results(self.copy(op)))
+        self.calls = False
         self.cloning -= 1
         b.begin()
         return b.emit(ops.if_, far, type=types, regions=(again, b.end(values)))
