@@ -51,6 +51,7 @@ def capabilities(architecture: str) -> Capabilities:
         atomic_int64=True,
         atomic_f32_add=True,
         atomic_f64_add=True,
+        shared_f32_add=True,
         buffer_address=True,
         subgroup_size=32 if _has_waves_of_32(architecture) else 64,
         subgroup_shuffle=True,
