@@ -12,7 +12,7 @@ from fuzz.run import load
 
 import spirograd as sg
 
-ARCHS = ("cpu", "vulkan", "wgpu")
+ARCHS = ("cpu", "vulkan", "wgpu", "cuda", "amdgpu")  # the interpreter never fuses
 pytestmark = pytest.mark.archs(*ARCHS)
 
 
