@@ -10,7 +10,7 @@ import spirograd as sg
 @pytest.mark.parametrize(
     ("decorate", "name", "hint"),
     [
-        (sg.kernel, "nonsense", "it takes `checkpoints`, `fastcache`, `graph`, `pure`"),
+        (sg.kernel, "nonsense", "it takes `checkpoints`, `fastcache`, `fuse`, `graph`, `pure`"),
         (sg.kernel, "fast_cache", "did you mean `fastcache`?"),
         (sg.data_oriented, "nonsense", "it takes `stable_members`, `template_primitives`"),
         (sg.data_oriented, "stable_member", "did you mean `stable_members`?"),

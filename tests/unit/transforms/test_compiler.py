@@ -53,7 +53,7 @@ def test_an_artifact() -> None:
     assert (first.kind, first.begin, first.end, first.group_size) == ("serial", 0, 1, 1)
     assert (second.name, second.begin, second.end, second.group_size) == ("loop", 0, Extent(0, 0), 256)  # a reduction
     assert [t.binary for t in compiled.tasks] == [0, 1] and len(compiled.binaries) == 2
-    assert list(compiled.stages)[:3] == ["kernel.ir", "offload.ir", "device.ir"]
+    assert list(compiled.stages)[:4] == ["kernel.ir", "offload.ir", "tasks.txt", "device.ir"]
     assert {"loop.spv", "loop.spvasm"} <= set(compiled.stages)
     assert compiled.returns == ((f32, 0),) and compiled.temps_size == 8
     assert compiled.effects.reads == {("array", 0)} and not compiled.effects.writes
