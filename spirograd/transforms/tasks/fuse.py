@@ -18,10 +18,12 @@ from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.tasks.contract import Contraction
 
-# A loop of so many operations takes registers enough. 16M elements, 2 cores: eight loops of two operations as one run in 0.15 of the time,
-# two loops of 300 in 1.02.
-_LONGEST = 300
-# Memory that one loop streams: more arrays than this hardware does not fetch ahead. Loops that share memory stream no more than before.
+# The most operations of a fused loop, by whether a task runs as invocations: `python -m benchmarks.fusing` shows what more of them cost. On
+# CPUs, LLVM interleaves iterations of short loops only: loops of 32 operations together run 1.5 times as fast as one, loops of 96 in 1.4 of
+# the time.
+_LONGEST = {False: 48, True: 400}
+# Fields and arrays that a fused loop may access if the loops share less than a quarter of them: hardware does not fetch ahead more streams
+# (two loops over 4 each: as fast as one after the other; over 8 each: in up to 1.5 of the time).
 _MOST_STREAMS = 8
 # How many loops before a loop are tried.
 _FARTHEST = 8
@@ -108,20 +110,20 @@ class _Plan:
             found = conflict(loop, second.op, self.ctx.options.fuse_through_memory)
             if found is not None:
                 return found
-        return _cost(first.loops, second.op)
+        return _cost(first.loops, second.op, _LONGEST[self.ctx.caps.target.invocations])
 
 
-def _cost(loops: Sequence[Op], last: Op) -> str:
-    """Why fusing would not pay; ""."""
-    sizes = [sum(op.code is not ops.const for op in loop.regions[0].walk()) for loop in (*loops, last)]
-    if sum(sizes) > _LONGEST:
-        return f"together they have {sum(sizes)} operations, more than {_LONGEST}"
+def _cost(loops: Sequence[Op], last: Op, longest: int) -> str:
+    """Why fusing would not pay; "" if it does."""
+    size = sum(op.code is not ops.const for loop in (*loops, last) for op in loop.regions[0].walk())
+    if size > longest:
+        return f"together they have {size} operations, more than {longest}"
     if len({_has_loops(loop) for loop in (*loops, last)}) > 1:
         return "only one of them has inner loops"
-    before = {ref for loop in loops for ref in touches(loop)}
-    streams = before | touches(last)
-    if before.isdisjoint(touches(last)) and len(streams) > _MOST_STREAMS:
-        return f"they share no memory, and together stream {len(streams)} arrays, more than {_MOST_STREAMS}"
+    before, after = {ref for loop in loops for ref in touches(loop)}, touches(last)
+    streams, shared = len(before | after), len(before & after)
+    if streams > _MOST_STREAMS and 4 * shared < streams:
+        return f"together they access {streams} fields or arrays, more than {_MOST_STREAMS}, and share {shared} of them"
     return ""
 
 
