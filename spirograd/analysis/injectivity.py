@@ -134,7 +134,7 @@ def _factors(end: Op) -> list[Op]:
 
 
 def _same(a: Op, b: Op) -> bool:
-    """Whether two operations are the same arithmetic on constants, arguments and extents. A task has its bounds in a region of their own."""
+    """Whether two operations are the same arithmetic on constants, arguments and extents. A task has its bounds in another region."""
     if a is b:
         return True
     known = a.code in _LEAVES or (a.code.effect == "pure" and a.args and a.code is not ops.result)

@@ -204,6 +204,24 @@ def test_quotients_and_remainders_by_what_may_be_zero(session, divisor: int) -> 
     assert tasks(count) == 2
 
 
+def test_updates_of_one_element_are_no_atomics(session) -> None:
+    """Each loop has its own arithmetic for the index, which is the same element all the same."""
+    x, y = filled(101), filled(101)
+
+    @sg.kernel
+    def updates():
+        for i in range(100):
+            x[i + 1] += 1.0
+        for i in range(100):
+            x[i + 1] += y[i + 1]
+
+    updates()
+    a = np.arange(101) % 17 + 1.0
+    np.testing.assert_array_equal(x.to_numpy(), np.append(a[:1], 2 * a[1:] + 1))
+    text = updates.ir("offload")
+    assert tasks(updates) == 1 and "atomic[" not in text and text.count("store[") == 1
+
+
 def test_extents_of_the_launch(session) -> None:
     """They are not zero in any iteration."""
     u = sg.field(sg.i32, shape=(8, 9))
