@@ -75,7 +75,7 @@ class _Pair:
     def __init__(self, a: Op, b: Op) -> None:
         self.index, self.other = a.regions[0].params[0], b.regions[0].params[0]
         self.invariant = invariant_values(a.regions[0])
-        self.natural = a.args[0].code is ops.const and a.args[0].attr >= 0
+        self.bounds = a.args[:2]
         self.known: dict[tuple[Op, Op], bool] = {}
 
     def same(self, x: Op, y: Op) -> bool:
@@ -91,7 +91,7 @@ class _Pair:
     def belong_together(self, x: Op, y: Op) -> bool:
         """Whether two accesses to one memory meet only if they are of the same iteration."""
         common = [u for u, v in zip(_indices(x), _indices(y)) if self.same(u, v)]
-        return determines(common, self.index, self.invariant, self.natural)
+        return determines(common, self.index, self.invariant, self.bounds)
 
     def differ(self, x: Op, y: Op) -> bool:
         """Whether two accesses are to different elements, by constant indices, such as components of vectors."""
@@ -131,6 +131,5 @@ def _is_inexact_sum(op: Op) -> bool:
 
 def _is_private(op: Op, loop: Op) -> bool:
     """Whether an access is to an element of its iteration."""
-    begin = loop.args[0]
     body = loop.regions[0]
-    return determines(_indices(op), body.params[0], invariant_values(body), begin.code is ops.const and begin.attr >= 0)
+    return determines(_indices(op), body.params[0], invariant_values(body), loop.args[:2])

@@ -3,7 +3,7 @@ alias. Found by growing the set of values that the indices determine until it co
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from spirograd.base.dtypes import DType
 from spirograd.ir import ops
@@ -14,14 +14,14 @@ _LEAVES = frozenset((ops.const, ops.arg, ops.shape, ops.seed))
 _Quotient = tuple[Op, int]
 
 
-def determines(indices: Iterable[Op], index: Op, invariant: set[Op], natural: bool = False) -> bool:
+def determines(indices: Iterable[Op], index: Op, invariant: set[Op], bounds: Sequence[Op] = ()) -> bool:
     """Whether the values ``indices`` together fix the value of ``index``, given those in ``invariant`` (the same in every iteration).
 
-    ``natural``: the index is never negative. Knows sums with invariants, negation and bitwise not, exclusive or with invariants, widening
-    casts, quotients and remainders, as flat loops over several axes compute them, and (if natural) sums of digits, as nested fields do.
-    Unknown means no.
+    ``bounds``: where the loop begins and ends, if that is known. Knows sums with invariants, negation and bitwise not, exclusive or with
+    invariants, widening casts, quotients and remainders, as flat loops over several axes compute them, and (if the index is never
+    negative) sums of digits, as nested fields do. Unknown means no.
     """
-    return _Knowledge(index, invariant, natural).grows_from(indices)
+    return _Knowledge(index, invariant, bounds).grows_from(indices)
 
 
 def invariant_values(body: Region) -> set[Op]:
@@ -36,10 +36,12 @@ def invariant_values(body: Region) -> set[Op]:
 class _Knowledge:
     """What is fixed: ``values``, and ``quotients`` by constants. ``remainders`` waits: x / d is fixed by (x / d) % m and x / (d * m)."""
 
-    def __init__(self, index: Op, invariant: set[Op], natural: bool) -> None:
+    def __init__(self, index: Op, invariant: set[Op], bounds: Sequence[Op]) -> None:
         self.index = index
         self.invariant = invariant
-        self.natural = natural
+        self.natural = bool(bounds) and bounds[0].code is ops.const and bounds[0].attr >= 0
+        # The loop has no iterations if one of these is zero.
+        self.factors = _factors(bounds[1]) if self.natural else []
         self.values: set[Op] = set()
         self.waiting: list[Op] = []
         self.divided: dict[tuple[Op, Op], set[object]] = {}
@@ -95,7 +97,11 @@ class _Knowledge:
             return []
         parts = self.divided.setdefault((dividend, divisor), set())
         parts.add(op.code)
-        return [dividend] if len(parts) == 2 and divisor in self.invariant else []
+        return [dividend] if len(parts) == 2 and divisor in self.invariant and self._is_extent(divisor) else []
+
+    def _is_extent(self, divisor: Op) -> bool:
+        """Whether ``divisor`` is not zero in any iteration. Quotients and remainders by zero are zero, whatever is divided."""
+        return any(_same(divisor, factor) for factor in self.factors)
 
     def _digits(self, a: Op, b: Op) -> list[Op]:
         """Both digits of ``y * m + x % m``, where neither x nor y is negative and nothing wraps."""
@@ -118,6 +124,22 @@ class _Knowledge:
         if limit is None:
             return None
         return limit // divisor if op.code is ops.idiv else divisor - 1
+
+
+def _factors(end: Op) -> list[Op]:
+    """Values of which none is zero unless ``end`` is."""
+    if end.code is ops.mul:
+        return [end, *_factors(end.args[0]), *_factors(end.args[1])]
+    return [end]
+
+
+def _same(a: Op, b: Op) -> bool:
+    """Whether two operations are the same arithmetic on constants, arguments and extents. A task has its bounds in another region."""
+    if a is b:
+        return True
+    known = a.code in _LEAVES or (a.code.effect == "pure" and a.args and a.code is not ops.result)
+    alike = a.code is b.code and a.type == b.type and a.attr == b.attr and len(a.args) == len(b.args)
+    return bool(known) and alike and all(_same(x, y) for x, y in zip(a.args, b.args))
 
 
 def _most(op: Op) -> int:

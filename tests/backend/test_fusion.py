@@ -186,6 +186,62 @@ def test_several_axes_and_components(session) -> None:
     assert [text == "fused" for text in decisions(planes)] == [True, True, False]
 
 
+@pytest.mark.parametrize("divisor", [0, 3])
+def test_quotients_and_remainders_by_what_may_be_zero(session, divisor: int) -> None:
+    """By zero, all of them are zero, so that all iterations share one element."""
+    n = 1000
+    x, y = sg.field(sg.i32, shape=(n, 3)), sg.field(sg.i32, shape=n)
+
+    @sg.kernel
+    def count(d: sg.i32):
+        for i in range(n):
+            x[sg.raw_div(i, d), sg.raw_mod(i, d)] += 1
+        for i in range(n):
+            y[i] = x[sg.raw_div(i, d), sg.raw_mod(i, d)]
+
+    count(divisor)
+    np.testing.assert_array_equal(y.to_numpy(), np.full(n, 1 if divisor else n))
+    assert tasks(count) == 2
+
+
+def test_updates_of_one_element_are_no_atomics(session) -> None:
+    """Each loop has its own arithmetic for the index, which is the same element all the same."""
+    x, y = filled(101), filled(101)
+
+    @sg.kernel
+    def updates():
+        for i in range(100):
+            x[i + 1] += 1.0
+        for i in range(100):
+            x[i + 1] += y[i + 1]
+
+    updates()
+    a = np.arange(101) % 17 + 1.0
+    np.testing.assert_array_equal(x.to_numpy(), np.append(a[:1], 2 * a[1:] + 1))
+    text = updates.ir("offload")
+    assert tasks(updates) == 1 and "atomic[" not in text and text.count("store[") == 1
+
+
+def test_extents_of_the_launch(session) -> None:
+    """They are not zero in any iteration."""
+    u = sg.field(sg.i32, shape=(8, 9))
+
+    @sg.kernel
+    def planes(rows: sg.i32, columns: sg.i32):
+        for i, j in sg.ndrange(rows, (-1, columns)):
+            u[i, j + 1] = i * 10 + j
+        for i, j in sg.ndrange(rows, (-1, columns)):
+            u[i, j + 1] += u[i, j + 1] * i
+
+    for rows, columns in ((0, 4), (3, -1), (7, 8)):
+        u.fill(0)
+        planes(rows, columns)
+        i, j = np.mgrid[:8, -1:8]
+        want = np.where((i < rows) & (j < columns), (i * 10 + j) * (i + 1), 0)
+        np.testing.assert_array_equal(u.to_numpy(), want)
+    assert decisions(planes) == ["fused"]
+
+
 def test_arrays_may_be_the_same_memory(session) -> None:
     @sg.kernel
     def shift(a: sg.types.ndarray(sg.f32, 1), b: sg.types.ndarray(sg.f32, 1)):

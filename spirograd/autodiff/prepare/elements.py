@@ -197,5 +197,4 @@ def fixes(indices: Sequence[Op], loop: Op) -> bool:
         if op.code.effect == "pure" and op.code is not ops.result:
             work += [a for a in op.args if a not in seen]
             seen.update(op.args)
-    begin = loop.args[0]
-    return determines(indices, loop.regions[0].params[0], constant, begin.code is ops.const and begin.attr >= 0)
+    return determines(indices, loop.regions[0].params[0], constant, loop.args[:2])

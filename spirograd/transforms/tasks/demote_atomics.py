@@ -46,8 +46,7 @@ class _Demote(Rewriter):
 
 def _private(bounds: Region, body: Region, atomics: list[Op]) -> set[Op]:
     """The atomics at elements that one iteration alone writes."""
-    index, begin = body.params[0], bounds.results[0]
-    natural = begin.code is ops.const and begin.attr >= 0
+    index = body.params[0]
     writes = [x for x in body.walk() if x.code.effect in ("write", "atomic") and ref_of(x) is not None]
     invariant = invariant_values(body)
     rivals_of: dict[Ref, list[Op]] = {}
@@ -57,7 +56,7 @@ def _private(bounds: Region, body: Region, atomics: list[Op]) -> set[Op]:
         rivals = rivals_of.get(ref)
         if rivals is None:
             rivals = rivals_of[ref] = [w for w in writes if may_alias(ref, _ref(w))]
-        if all(_ref(w) == ref and determines(_common(op, w), index, invariant, natural) for w in rivals):
+        if all(_ref(w) == ref and determines(_common(op, w), index, invariant, bounds.results[:2]) for w in rivals):
             out.add(op)
     return out
 

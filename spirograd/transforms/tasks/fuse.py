@@ -16,6 +16,7 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, LoopAttr, Op
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
+from spirograd.transforms.simplification.cse import cse
 from spirograd.transforms.tasks.contract import Contraction
 
 # The most operations of a fused loop, by whether a task runs as invocations: `python -m benchmarks.fusing` shows what more of them cost. On
@@ -59,7 +60,8 @@ def fuse_loops(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[Decision
     for op in kernel.body.ops[:-1]:
         plan.add(op)
     if any(len(item.loops) > 1 for item in plan.items):
-        kernel = _Build(plan.items, ctx).kernel(kernel)
+        # Merged: passes that follow compare indices by identity, such as `demote_atomics`.
+        kernel = cse(_Build(plan.items, ctx).kernel(kernel), ctx)
     return kernel, tuple(plan.decisions)
 
 
