@@ -106,7 +106,7 @@ class _TorchFunction:
         self._check_copied(values)
         if context.recorder() is not None:
             raise SpirogradRuntimeError("a `torch_function` has its gradient from torch: call it outside of tapes")
-        result = self.kernel(*args)
+        result = self.kernel(*self.bound, **values)
         return result, specialization.last_number, [] if kept is None else self._saved(specialization, args, kept)
 
     def _saved(self, specialization: Any, args: Any, kept: dict[str, Any]) -> list[Saved]:

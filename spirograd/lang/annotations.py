@@ -99,14 +99,14 @@ class MatrixType(AggregateType):
     def build(self, leaves: Sequence[Any]) -> Matrix:
         return make(leaves, self.shape)
 
-    def leaves_of(self, value: Any) -> list[Any]:
+    def numbers_of(self, value: Any) -> list[Any]:
         if not isinstance(value, (Matrix, fields.Field, ndarrays.Ndarray)) and hasattr(value, "__array__"):
             value = np.asarray(value)
         if isinstance(value, (list, tuple, np.ndarray)):
             value = Matrix(value)
         if not isinstance(value, Matrix) or value.shape != self.shape:
             raise type_error(f"expected a {shape_name(self.shape)} of {self.dtype}, got {scalar.describe(value)}")
-        return [self.dtype(e) for e in value.entries]
+        return list(value.entries)
 
     def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: Any) -> fields.MatrixField:
         return fields.MatrixField(self.shape, self.dtype, make_host_element, name, needs_grad, needs_dual, layout)

@@ -28,8 +28,12 @@ class AggregateType(NearNames, ABC):
         """The value that consists of these scalars (used as they are)."""
 
     @abstractmethod
+    def numbers_of(self, value: Any) -> list[Any]:
+        """The scalars of ``value`` as they are; raises SpirogradTypeError if it has another structure."""
+
     def leaves_of(self, value: Any) -> list[Any]:
-        """The scalars of ``value`` converted to `leaf_dtypes`; raises SpirogradTypeError if it does not fit."""
+        """The scalars of ``value`` converted to `leaf_dtypes`; raises SpirogradTypeError if it has another structure."""
+        return [t(number) for t, number in zip(self.leaf_dtypes(), self.numbers_of(value))]
 
     @abstractmethod
     def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: Any) -> Any:
@@ -54,13 +58,13 @@ def build(t: ValueType, leaves: Sequence[Any]) -> Any:
     return leaves[0] if isinstance(t, DType) else t.build(leaves)
 
 
-def leaves_of(t: ValueType, value: Any) -> list[Any]:
-    """The scalars of ``value``, converted to the types of ``t``."""
+def numbers_of(t: ValueType, value: Any) -> list[Any]:
+    """The scalars of ``value``, which must have the structure of ``t``, as they are."""
     if isinstance(t, AggregateType):
-        return t.leaves_of(value)
+        return t.numbers_of(value)
     if not scalar.is_scalar(value):
         raise scalar.type_error(f"expected a number of type {t}, got {scalar.describe(value)}")
-    return [t(value)]
+    return [value]
 
 
 def typed(x: Any, t: DType) -> Any:

@@ -19,7 +19,7 @@ from spirograd.lang.context import current_trace
 from spirograd.lang.data import field as fields
 from spirograd.lang.data.enums import Layout
 from spirograd.lang.data.index_space import IndexSpace
-from spirograd.lang.leaves import AggregateType, ValueType, as_type, build, leaf_dtypes, leaves_of, typed
+from spirograd.lang.leaves import AggregateType, ValueType, as_type, build, leaf_dtypes, numbers_of, typed
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, type_error
 
@@ -285,7 +285,7 @@ class StructType(AggregateType):
             at += count
         return self._assemble(members)
 
-    def leaves_of(self, value: Any) -> list[Any]:
+    def numbers_of(self, value: Any) -> list[Any]:
         if isinstance(value, Mapping):
             value = Struct(value)
         if not isinstance(value, Struct):
@@ -293,7 +293,7 @@ class StructType(AggregateType):
         missing = [name for name in self.members if name not in value]
         if missing or len(value) != len(self.members):
             raise type_error(f"expected {self!r}, got {scalar.describe(value)}")
-        return [leaf for name, t in self.members.items() for leaf in leaves_of(t, value[name])]
+        return [number for name, t in self.members.items() for number in numbers_of(t, value[name])]
 
     def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: Any) -> fields.StructField:
         members = {}

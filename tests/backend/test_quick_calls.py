@@ -171,3 +171,40 @@ def test_a_launch_takes_one_pass(monkeypatch, packed_in_general):
         add(a, 1, 1.0, True, 1)
     assert len(packed_in_general) == 1 and len(launched) == 5
     assert [tuple(args[1]) for args in launched] == [(0, 1, 1.0, True, 1)] * 5
+
+
+def test_arguments_by_name_only(way):
+    """They are not taken by position, whatever number of arguments a call has."""
+
+    @sg.kernel
+    def add(a: sg.types.ndarray(sg.f32, 1), *, k: sg.i32 = 3):
+        for i in a:
+            a[i] += k
+
+    a = sg.ndarray(sg.f32, shape=3)
+    add(a)
+    add(a, k=4)
+    with pytest.raises(sg.SpirogradRuntimeTypeError, match="it takes 1 argument, got 2"):
+        add(a, 5)
+    with pytest.raises(sg.SpirogradRuntimeTypeError, match="no argument `n`"):
+        add(a, n=5)
+    assert a.to_numpy().tolist() == [7.0] * 3
+
+
+def test_numbers_of_vectors_at_their_limits(way):
+    """What a vector or a struct has is packed as a number alone is."""
+    pair = sg.types.struct(n=sg.u32, v=sg.types.vector(2, sg.i32))
+
+    @sg.kernel
+    def first(v: sg.types.vector(2, sg.i32), p: pair) -> sg.types.vector(4, sg.i64):
+        return sg.Vector([sg.i64(v[0]), sg.i64(v[1]), sg.i64(p.n), sg.i64(p.v[1])])
+
+    limits = [-(2**31), 2**31 - 1]
+    for v in (limits, tuple(limits), np.array(limits), sg.Vector(limits)):
+        assert list(first(v, {"n": 2**32 - 1, "v": v})) == [*limits, 2**32 - 1, limits[1]]
+    for v in ([0, 2**31], np.array([0, 2**31]), sg.Vector([0, 2**31])):
+        for args in ((v, {"n": 0, "v": [0, 0]}), ([0, 0], {"n": 0, "v": v})):
+            with pytest.raises(sg.SpirogradRuntimeTypeError, match="2147483648 does not fit i32"):
+                first(*args)
+    with pytest.raises(sg.SpirogradRuntimeTypeError, match="argument `p`: -1 does not fit u32"):
+        first([0, 0], {"n": -1, "v": [0, 0]})

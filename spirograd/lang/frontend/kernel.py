@@ -60,6 +60,7 @@ class Kernel(Staged, NearNames):
         self._parameters: list[Parameter] = []
         self._keys: list[tuple[int, Callable[[Any], Any]]] = []
         self._signature: inspect.Signature | None = None
+        self._positional = 0  # how many arguments a call has that gives them in order; -1 if some are given by name only
         self._quick: QuickCall | None = None
         self._last: Specialization | None = None
         self.grad = context.gradient_of(self)
@@ -91,7 +92,7 @@ class Kernel(Staged, NearNames):
             raise SpirogradSyntaxError("a kernel cannot be called from a kernel", None, "make it a function with `@sg.func`")
         if session is not self._session:
             self._start(session)
-        if kwargs or len(args) != len(self._parameters):
+        if kwargs or len(args) != self._positional:
             args = self._bind(args, kwargs)
         key = tuple([key_of(args[k]) for k, key_of in self._keys])
         for specialization in self._specializations.get(key, ()):
@@ -110,7 +111,9 @@ class Kernel(Staged, NearNames):
             self._keys = [(k, p.key) for k, p in enumerate(self._parameters) if p.keyed]
             self._signature = signature
             self._specializations = {}
-            self._quick = quick_call(self._parameters, self._specializations)
+            by_name = any(p.kind is p.KEYWORD_ONLY for p in signature.parameters.values())
+            self._positional = -1 if by_name else len(self._parameters)
+            self._quick = None if by_name else quick_call(self._parameters, self._specializations)
             self._last = None
             self._session = session
 

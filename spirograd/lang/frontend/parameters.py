@@ -26,7 +26,6 @@ from spirograd.lang.frontend.captures import Declarations
 from spirograd.lang.frontend.fingerprints import fingerprint
 from spirograd.lang.frontend.function import BoundFunc, Func, is_template
 from spirograd.lang.leaves import AggregateType, build
-from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import describe
 
 
@@ -128,9 +127,9 @@ class ScalarParameter(Parameter):
             if kind is float:
                 return value
             if kind in (int, bool) or isinstance(value, (int, float, np.number, np.bool_)):
-                return float(value)
+                return self._float(value)
             if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
-                return float(value.item())
+                return self._float(value.item())
             raise self.misfit(f"a number ({self.t})", value)
         if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
             value = value.item()
@@ -139,8 +138,18 @@ class ScalarParameter(Parameter):
         if self.t.kind == "bool":
             return bool(value)
         if not self.t.min <= value <= self.t.max:
-            raise self.error(f"{value} does not fit {self.t}")
+            raise self._too_large(value)
         return int(value)
+
+    def _float(self, value: Any) -> float:
+        try:
+            return float(value)
+        except OverflowError:
+            raise self._too_large(value) from None
+
+    def _too_large(self, value: int) -> SpirogradRuntimeTypeError:
+        bits = value.bit_length()
+        return self.error(f"{value if bits <= 64 else f'an integer of {bits} bits'} does not fit {self.t}")
 
 
 class AggregateParameter(Parameter):
@@ -152,6 +161,8 @@ class AggregateParameter(Parameter):
         super().__init__(name, kernel)
         self.t = t
         self.leaves = [ScalarParameter(f"{name}.{k}", kernel, leaf) for k, leaf in enumerate(t.leaf_dtypes())]
+        for leaf in self.leaves:
+            leaf.label = self.label  # users do not know the leaves by number
 
     def key(self, value: Any) -> Any:
         return None
@@ -161,17 +172,14 @@ class AggregateParameter(Parameter):
 
     def pack(self, value: Any, into: Packer) -> None:
         try:
-            entries = value.entries if isinstance(value, Matrix) else value if isinstance(value, (list, tuple)) else ()
-            integers = isinstance(self.t, MatrixType) and not self.t.dtype.is_float
-            if integers and any(isinstance(e, (float, np.floating)) for e in entries):
-                raise self.misfit(f"integers ({self.leaves[0].t})", value)
-            values = self.t.leaves_of(value)
-        except SpirogradRuntimeTypeError:
-            raise
+            numbers = self.t.numbers_of(value)
         except TypeError as error:
             raise self.error(error) from None
-        for leaf, v in zip(self.leaves, values):
-            leaf.pack(v.item() if isinstance(v, np.generic) else v, into)
+        integers = isinstance(self.t, MatrixType) and not self.t.dtype.is_float
+        if integers and any(isinstance(number, (float, np.floating)) for number in numbers):
+            raise self.misfit(f"integers ({self.leaves[0].t})", value)
+        for leaf, number in zip(self.leaves, numbers):
+            leaf.pack(number, into)
 
 
 class ArrayParameter(Parameter):
@@ -322,7 +330,7 @@ class DataclassParameter(Parameter):
 
 def is_external(value: Any) -> bool:
     """Whether ``value`` is a NumPy array, a torch tensor, or another array in memory of a GPU."""
-    if isinstance(value, Exported):  # ours; asking it for its interface would hand its memory out
+    if isinstance(value, (Exported, type)):  # ours, where asking for the interface would hand the memory out, or a class of arrays
         return False
     return isinstance(value, np.ndarray) or is_torch(value) or hasattr(value, "__cuda_array_interface__")
 
