@@ -212,6 +212,7 @@ def test_exported_memory_outlives_array_and_session(session):
     a.fill(3)
     address = a.allocation.address
     managed, delete = taken(a.to_dlpack())
+    assert managed.tensor.ndim == 1
     synchronized = session.calls("synchronize")
     del a
     gc.collect()
@@ -224,7 +225,6 @@ def test_exported_memory_outlives_array_and_session(session):
     delete()
     gc.collect()
     assert session.live("memory") == 0 and session.calls("synchronize") == synchronized + 1
-    assert managed.tensor.ndim == 1
 
 
 def test_freeing_exported_memory_waits_for_its_users(session):
