@@ -428,7 +428,8 @@ def test_host_and_kernel_take_turns(arch: str) -> None:
 def test_exchange_by_dlpack(arch: str) -> None:
     x = sg.field(sg.f32, shape=(2, 3), order="ji")
     x.from_numpy(np.arange(6).reshape(2, 3))
-    np.testing.assert_array_equal(np.from_dlpack(x), np.arange(6).reshape(2, 3))
+    if x.__dlpack_device__()[0] == 1:  # NumPy takes no memory of GPUs
+        np.testing.assert_array_equal(np.from_dlpack(x), np.arange(6).reshape(2, 3))
     for copier in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(sg.SpirogradTypeError, match="neither pickled nor copied"):
             copier(x)

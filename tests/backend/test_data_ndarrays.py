@@ -313,6 +313,10 @@ def test_exchange_with_numpy(arch: str) -> None:
 
     x.from_numpy(np.arange(6).reshape(2, 3))
     double(x)
+    if x.__dlpack_device__()[0] != 1:
+        with pytest.raises((BufferError, RuntimeError), match="device"):  # NumPy takes no memory of GPUs
+            np.from_dlpack(x)
+        return
     out = np.from_dlpack(x)
     np.testing.assert_array_equal(out, 2 * np.arange(6).reshape(2, 3))
     if arch == "cpu":  # the very memory

@@ -1,4 +1,4 @@
-"""Capsules of DLPack, for memory that NumPy cannot make them of.
+"""Capsules of DLPack for memory of a GPU. NumPy makes them, of arrays that it must not read; what they say of the device is put right here.
 
 The layout of the structures is that of dlpack.h: DLManagedTensor, and DLManagedTensorVersioned of DLPack 1.
 """
@@ -6,35 +6,20 @@ The layout of the structures is that of dlpack.h: DLManagedTensor, and DLManaged
 from __future__ import annotations
 
 import ctypes
-from ctypes import CFUNCTYPE, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
+from ctypes import c_int32, c_uint32, c_uint64, c_void_p
 from typing import Any
 
-from spirograd.base.dtypes import DType
+import numpy as np
 
 CUDA, ROCM = 2, 10  # DLDeviceType
-_CODES = {"int": 0, "uint": 1, "float": 2, "bool": 6}  # DLDataTypeCode
-_VERSION = (1, 0)
 _COPIED = 1 << 1  # DLPACK_FLAG_BITMASK_IS_COPIED
-_NAMES = {False: b"dltensor", True: b"dltensor_versioned"}
+_NAMES = (b"dltensor", b"dltensor_versioned")
 
 
-class _Tensor(ctypes.Structure):
-    _fields_ = [
-        ("data", c_void_p),
-        ("device_type", c_int32),
-        ("device_id", c_int32),
-        ("ndim", c_int32),
-        ("code", c_uint8),
-        ("bits", c_uint8),
-        ("lanes", c_uint16),
-        ("shape", ctypes.POINTER(c_int64)),
-        ("strides", ctypes.POINTER(c_int64)),
-        ("byte_offset", c_uint64),
-    ]
+class _Placed(ctypes.Structure):
+    """How a DLTensor begins: `_Managed` begins with one, `_Versioned` ends with one."""
 
-
-class _Managed(ctypes.Structure):
-    _fields_ = [("tensor", _Tensor), ("context", c_void_p), ("deleter", c_void_p)]
+    _fields_ = [("data", c_void_p), ("device_type", c_int32), ("device_id", c_int32)]
 
 
 class _Versioned(ctypes.Structure):
@@ -44,53 +29,38 @@ class _Versioned(ctypes.Structure):
         ("context", c_void_p),
         ("deleter", c_void_p),
         ("flags", c_uint64),
-        ("tensor", _Tensor),
+        ("tensor", _Placed),
     ]
 
 
-# By the addresses of the structures: what they point to, and the owner of the memory, until the consumer deletes them.
-_alive: dict[int, tuple[Any, ...]] = {}
+class _Memory:
+    """Memory as NumPy takes it; the arrays of it keep its owner alive."""
+
+    def __init__(self, interface: dict[str, Any], owner: Any) -> None:
+        self.__array_interface__ = interface
+        self._owner = owner
 
 
-def _delete(managed: int) -> None:
-    _alive.pop(managed, None)
-
-
-def _drop(capsule: int) -> None:
-    """A capsule that nobody took goes: one that was taken has another name."""
-    for name in _NAMES.values():
-        if _is_valid(capsule, name):
-            _alive.pop(_pointer(capsule, name), None)
-
-
-_DELETER, _DESTRUCTOR = CFUNCTYPE(None, c_void_p)(_delete), CFUNCTYPE(None, c_void_p)(_drop)
-_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
-_pointer = ctypes.PYFUNCTYPE(c_void_p, c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
-_new = ctypes.PYFUNCTYPE(ctypes.py_object, c_void_p, ctypes.c_char_p, c_void_p)(("PyCapsule_New", ctypes.pythonapi))
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
+_pointer = ctypes.PYFUNCTYPE(c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
+_TAKES_VERSION = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 
 
 def capsule(
-    owner: Any,
-    address: int,
-    device: tuple[int, int],
-    dtype: DType,
-    shape: tuple[int, ...],
-    strides: tuple[int, ...],
-    versioned: bool,
-    copied: bool,
+    owner: Any, interface: dict[str, Any], device: tuple[int, int], max_version: tuple[int, int] | None = None, copied: bool = False
 ) -> Any:
-    """A capsule of an array: ``strides`` in elements; ``owner`` lives as long as the consumer uses the array. ``versioned``: of DLPack 1.
-    ``copied``: the memory is the consumer's alone."""
-    extents, steps = (c_int64 * len(shape))(*shape), (c_int64 * len(shape))(*strides)
-    managed: Any = _Versioned() if versioned else _Managed()
-    tensor = managed.tensor
-    tensor.data, (tensor.device_type, tensor.device_id), tensor.ndim = address, device, len(shape)
-    tensor.code, tensor.bits, tensor.lanes = _CODES[dtype.kind], 8 * dtype.np.itemsize, 1
-    tensor.shape, tensor.strides = extents, steps
-    managed.deleter = ctypes.cast(_DELETER, c_void_p)
-    if versioned:
-        managed.major, managed.minor = _VERSION
-        managed.flags = _COPIED if copied else 0
-    at = ctypes.addressof(managed)
-    _alive[at] = (managed, extents, steps, owner)
-    return _new(at, _NAMES[versioned], ctypes.cast(_DESTRUCTOR, c_void_p))
+    """A capsule of the array that ``interface`` describes as ``__array_interface__`` does; ``owner`` lives as long as the consumer uses it.
+
+    ``max_version``: of the protocol, that the consumer knows. ``copied``: the memory is the consumer's alone.
+    """
+    array = np.asarray(_Memory(interface, owner))
+    made = array.__dlpack__(max_version=max_version) if _TAKES_VERSION else array.__dlpack__()
+    plain, versioned = _NAMES
+    if _is_valid(made, plain):
+        tensor = _Placed.from_address(_pointer(made, plain))
+    else:
+        managed = _Versioned.from_address(_pointer(made, versioned))
+        managed.flags |= _COPIED if copied else 0
+        tensor = managed.tensor
+    tensor.device_type, tensor.device_id = device
+    return made

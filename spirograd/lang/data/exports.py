@@ -48,14 +48,7 @@ class Exported:
         stream = current_torch_stream(allocation.shared_gpu)  # torch does not look at the stream of the interface
         if stream is not None:
             allocation.device.precede(stream)
-        return {
-            "version": 3,
-            "data": (allocation.address + view.blocks[0].offset, False),
-            "shape": view.full_shape,
-            "strides": transfer.strides_of(view),
-            "typestr": view.dtype.np.str,
-            "stream": allocation.device.stream,
-        }
+        return {**_interface(view, allocation.address + view.blocks[0].offset), "stream": allocation.device.stream}
 
 
 def exported(allocation: Any, view: HostView) -> Any:
@@ -70,6 +63,17 @@ def _device(allocation: Any, view: HostView) -> tuple[int, int]:
         return _HOST
     kind: tuple[int, int] = allocation.device.dlpack_device
     return kind
+
+
+def _interface(view: HostView, address: int) -> dict[str, Any]:
+    """What the array interfaces of NumPy and CUDA (both version 3) say of memory with regular strides."""
+    return {
+        "version": 3,
+        "data": (address, False),
+        "shape": view.full_shape,
+        "strides": transfer.strides_of(view),
+        "typestr": view.dtype.np.str,
+    }
 
 
 def _capsule(
@@ -88,7 +92,7 @@ def _capsule(
         return transfer.read(allocation, view).__dlpack__()
     if stream in _REFUSED_STREAMS[device[0]]:
         raise BufferError(f"DLPack has no stream {stream} on the device {device}")
-    block, strides = view.blocks[0], transfer.strides_of(view)
+    block = view.blocks[0]
     offset = block.offset
     if copy:
         allocation, offset = allocation.duplicate(block.offset, block.span), 0
@@ -97,7 +101,4 @@ def _capsule(
     allocation.device.export(allocation.buffer)
     if stream != _NO_ORDER:
         allocation.device.precede(_LEGACY_STREAM[device[0]] if stream is None else stream)
-    size = view.dtype.np.itemsize
-    steps = tuple(stride // size for stride in strides or ())
-    versioned = max_version is not None and max_version[0] >= 1
-    return dlpack.capsule(allocation, allocation.address + offset, device, view.dtype, view.full_shape, steps, versioned, bool(copy))
+    return dlpack.capsule(allocation, _interface(view, allocation.address + offset), device, max_version, bool(copy))

@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import sys
 
 import needs
 import numpy as np
@@ -10,7 +11,7 @@ from unit.runtime.standin_gpu import CUDA
 
 import spirograd as sg
 from spirograd.lang import context
-from spirograd.lang.data import device_arrays, dlpack
+from spirograd.lang.data import device_arrays
 
 OFFSET = 1 << 62  # of the addresses of the stand-in
 OTHER = 7  # a stream of another library
@@ -24,6 +25,48 @@ def session(standin):
     sg.reset()
 
 
+class Tensor(ctypes.Structure):
+    """DLTensor of dlpack.h."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+class Managed(ctypes.Structure):
+    """DLManagedTensor."""
+
+    _fields_ = [("tensor", Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+
+class Versioned(ctypes.Structure):
+    """DLManagedTensorVersioned."""
+
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", Tensor),
+    ]
+
+
+def holders(x):
+    """How many references there are to what owns the memory."""
+    gc.collect()
+    return sys.getrefcount(x.tree.allocation)
+
+
 def taken(capsule, versioned=False):
     """What a consumer reads from a capsule, which it renames; and the function by which it gives the array back."""
     name = b"dltensor_versioned" if versioned else b"dltensor"
@@ -35,7 +78,7 @@ def taken(capsule, versioned=False):
     used = ctypes.c_char_p(b"used_" + name)
     kept.append(used)
     rename(capsule, used)
-    managed = (dlpack._Versioned if versioned else dlpack._Managed).from_address(address)
+    managed = (Versioned if versioned else Managed).from_address(address)
     return managed, lambda: ctypes.CFUNCTYPE(None, ctypes.c_void_p)(managed.deleter)(address)
 
 
@@ -61,6 +104,7 @@ def test_dlpack(session, what, versioned):
     x = make()
     kind = (2, 0) if session.api is CUDA else (10, 0)
     assert x.__dlpack_device__() == kind
+    before = holders(x)
     copies = [session.calls(name) for name in ("copy", "copy_to_host", "copy_to_device")]
     managed, delete = taken(x.__dlpack__(stream=OTHER, max_version=(1, 0) if versioned else None), versioned)
     assert [session.calls(name) for name in ("copy", "copy_to_host", "copy_to_device")] == copies
@@ -70,8 +114,9 @@ def test_dlpack(session, what, versioned):
     assert (tuple(tensor.shape[: len(shape)]), tuple(tensor.strides[: len(shape)])) == (shape, strides)
     assert (tensor.code, tensor.bits, tensor.lanes) == ({"i": 0, "f": 2}[x.dtype.np.kind], x.dtype.bits, 1)
     assert not versioned or (managed.major, managed.flags) == (1, 0)
+    assert holders(x) > before
     delete()
-    assert not dlpack._alive
+    assert holders(x) == before
 
 
 def test_the_order_of_streams(session):
@@ -201,10 +246,21 @@ def test_what_is_handed_out_counts_as_shared_from_then_on(session):
 
     step(a, x)
     assert not a.allocation.shared and not x.tree.allocation.shared
+    before = holders(x)
     capsule = x.to_dlpack()
+    assert holders(x) > before
     assert x.tree.allocation.shared == {x.view.part}
     del capsule
-    assert not dlpack._alive, "a capsule that nobody took gives the memory back"
+    assert holders(x) == before, "a capsule that was not taken gives the memory back"
+
+
+def test_numpy_refuses_memory_of_a_gpu(session):
+    """With its own error, which must survive that the capsule goes."""
+    x = sg.ndarray(sg.f32, shape=(2, 3))
+    before = holders(x)
+    with pytest.raises((BufferError, RuntimeError), match="device"):
+        np.from_dlpack(x)
+    assert holders(x) == before
 
 
 def test_exported_memory_outlives_array_and_session(session):
