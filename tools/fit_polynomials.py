@@ -18,7 +18,7 @@ import mpmath as mp
 import numpy as np
 
 mp.mp.dps = 60
-OUTPUT = Path(__file__).parent.parent / "spirograd" / "transforms" / "math_coefficients.py"
+OUTPUT = Path(__file__).parent.parent / "spirograd" / "transforms" / "math" / "coefficients.py"
 HALF_LN2 = mp.log(2) / 2 * mp.mpf("1.0005")
 LOG_Z = ((mp.sqrt(2) - 1) / (mp.sqrt(2) + 1)) ** 2 * mp.mpf("1.0005")
 
@@ -57,6 +57,14 @@ def _log_tail(z: Any) -> Any:
     return (2 * mp.atanh(s) - 2 * s) / (s * z)
 
 
+def _log1p_tail(f: Any) -> Any:
+    return (mp.log1p(f) - f + f**2 / 2) / f**3
+
+
+def _log1p_weight(f: Any) -> Any:
+    return f**3 / mp.log1p(f)
+
+
 def _pow_tail(z: Any) -> Any:
     """With s = sqrt(z): 3 atanh(s) / s = 3 + z + z**2 tail."""
     s = mp.sqrt(z)
@@ -67,6 +75,7 @@ LOG2 = mp.log(2)
 SIN_Z = (mp.pi / 4) ** 2 * mp.mpf("1.001")
 ATAN_Z = mp.tan(mp.pi / 8) ** 2 * mp.mpf("1.001")
 QUARTER = mp.mpf("0.25")
+THIRD = mp.mpf(1) / 3
 
 
 def _log2_factor(z: Any) -> Any:
@@ -97,6 +106,7 @@ def _square(z: Any) -> Any:
 FITS = (
     Fit("EXP_F32", "e**r = 1 + r + r**2 P(r), |r| <= ln(2)/2", _exp_tail, _exp_weight, -HALF_LN2, HALF_LN2, 5, True),
     Fit("LOG_F32", "log((1+s)/(1-s)) = 2 s + s z P(z), z = s**2", _log_tail, _identity, 0, LOG_Z, 3, True),
+    Fit("LOG1P_F32", "log(1 + f) = f - f**2 / 2 + f**3 P(f), |f| <= 1/3", _log1p_tail, _log1p_weight, -THIRD, THIRD, 8, True),
     Fit("SIN_F32", "sin(r) = r + r z P(z), z = r**2, |r| <= pi/2", _odd(mp.sin), _relative(mp.sin), 0, (mp.pi / 2) ** 2, 4, True),
     Fit("TAN_F32", "tan(r) = r + r z P(z), |r| <= pi/4", _odd(mp.tan), _relative(mp.tan), 0, (mp.pi / 4) ** 2, 6, True),
     Fit("ASIN_F32", "asin(r) = r + r z P(z), |r| <= 1/2", _odd(mp.asin), _relative(mp.asin), 0, QUARTER, 5, True),

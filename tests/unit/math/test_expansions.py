@@ -114,6 +114,19 @@ def test_error_bound_without_f64(name: str) -> None:
     assert same_bits(run(kernel, x, fuse=True), expected).all()
 
 
+@needs_long_double
+def test_error_bound_of_log_without_a_division() -> None:
+    kernel = expanded(ops.log, f32, "cuda")
+    assert ops.div not in {op.code for op in kernel.walk()}
+    seams = np.ldexp(np.linspace(0.6666, 0.6667, N), 1 + np.arange(N) % 100).astype(np.float32)
+    for (x,) in [*operands(f32, "log"), (seams,)]:
+        errors = ulps(run(kernel, x, fuse=True), np.log(x.astype(LONG)), f32)
+        worst = int(np.argmax(errors))
+        assert errors[worst] <= BOUND_F32["log"], (errors[worst], x[worst])
+    x, expected = (np.array(values, np.float32) for values in zip(*UNARY["log"]))
+    assert same_bits(run(kernel, x, fuse=True), expected).all()
+
+
 INF, NAN = math.inf, math.nan
 UNARY = {
     "exp": [(0.0, 1.0), (-0.0, 1.0), (INF, INF), (-INF, 0.0), (NAN, NAN), (1000.0, INF), (-1000.0, 0.0)],
