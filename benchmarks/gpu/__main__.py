@@ -100,6 +100,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--peer-python", nargs="*", default=[], metavar="PEER=PATH", help="a peer's interpreter (default: this one)")
     parser.add_argument("--torch-compile", action="store_true", help="try torch.compile, too; ten seconds more for each row")
     parser.add_argument("--rows", nargs="*", choices=list(BY_NAME), metavar="ROW", help=f"only these, of {', '.join(BY_NAME)}")
+    parser.add_argument("--all", action="store_true", help="all rows, also those that only the language of the family has")
     parser.add_argument("--size", default="full", choices=["full", "small"], help="small: to try the programs, not to measure")
     parser.add_argument("--rounds", type=int, default=5, help="how many times each is measured (default: 5)")
     parser.add_argument("--row-limit", type=float, default=40, metavar="SECONDS", help="for making, and for measuring, a row (default: 40)")
@@ -123,12 +124,12 @@ def main() -> int:
     print("; ".join(f"{column.name}: {'spirograd' if column.ours else column.name} {column.version}" for column in able))
     print(*table.head(), sep="\n", flush=True)
     for row in ROWS:
-        if chosen.rows and row.name not in chosen.rows:
+        if row.name not in chosen.rows if chosen.rows else row.more and not chosen.all:
             continue
         if time.monotonic() - start > chosen.limit:
             table.notes.append(f"{row.title}: not run, since {chosen.limit:.0f} s were over")
             continue
-        measure(row, getattr(row, chosen.size), [column for column in able if column.ours or not row.ours], chosen.rounds, chosen.row_limit)
+        measure(row, getattr(row, chosen.size), able, chosen.rounds, chosen.row_limit)
         print(table.add(row), flush=True)
     for column in able:
         column.end()

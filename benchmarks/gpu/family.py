@@ -8,6 +8,7 @@ import os
 
 import numpy as np
 
+from benchmarks.gpu.contention import copy_2d, counts_256, counts_8000, look_up, maxima, nests, sums_f16, sums_f32  # noqa: F401 - rows
 from benchmarks.gpu.program import (
     BACK,
     BOUND,

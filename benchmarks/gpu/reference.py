@@ -170,3 +170,57 @@ def eight_loops(n: int) -> np.ndarray:
 
 
 eight_apart = eight_by_hand = eight_loops
+
+
+def _updates(n: int, bins: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """How many iterations update each of so many elements, the sums of their numbers, and the largest."""
+    counts, sums, largest = np.zeros(bins), np.zeros(bins), np.zeros(bins)
+    for start in range(0, n, _PART):
+        i = np.arange(start, min(n, start + _PART), dtype=np.int32)
+        index = (i * np.int32(7919) + (i >> 5)) % 8000
+        index = index & 255 if bins == 256 else index
+        x = (i % 1000).astype(np.float32) * np.float32(0.001)
+        counts += np.bincount(index, minlength=bins)
+        sums += np.bincount(index, x, minlength=bins)
+        if start == 0:  # the same numbers come again
+            np.maximum.at(largest, index, x)
+    return counts, sums, largest
+
+
+def counts_256(n: int) -> np.ndarray:
+    return _updates(n, 256)[0]
+
+
+def counts_8000(n: int) -> np.ndarray:
+    return _updates(n, 8000)[0]
+
+
+def sums_f32(n: int) -> np.ndarray:
+    return _updates(n, 256)[1]
+
+
+def sums_f16(n: int) -> np.ndarray:
+    """Above 2,048, a sum of f16 depends on the order of its terms: it is not compared."""
+    counts = counts_256(n)
+    return np.where(counts <= 2048, counts, np.nan)
+
+
+def maxima(n: int) -> np.ndarray:
+    return _updates(n, 256)[2]
+
+
+look_up = counts_256
+
+
+def copy_2d(n: int) -> np.ndarray:
+    return image(n).reshape(-1)[samples(n * n)].astype(np.float64)
+
+
+def nests(size: tuple[int, int]) -> np.ndarray:
+    n, turns = size
+    a, b = 0.3, 0.15
+    da, db = 1.0, 0.5
+    for _ in range(turns * turns):
+        da, db = da + 1e-4 * np.cos(b) * db, db + 1e-4 * np.sin(a) * da
+        a, b = a + 1e-4 * np.sin(b), b - 1e-4 * np.cos(a)
+    return np.full(len(samples(n)), da + db)

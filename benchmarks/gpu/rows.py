@@ -11,7 +11,7 @@ from typing import Any
 class Row:
     """``amount(size)`` is what a launch does, in ``unit``. ``goal``: milliseconds, or what ``goal_of`` says: "rate" in ``unit``, "copy" the
     fraction of the rate of the fastest copy, "row NAME" times the time of another row. ``tolerance`` is relative to the largest element
-    of the result; 0 means exact. ``ours``: peers have no such program.
+    of the result; 0 means exact. ``more``: only with ``--all``, and not for torch and JAX.
     """
 
     name: str
@@ -23,7 +23,11 @@ class Row:
     goal: float | None = None
     goal_of: str = "ms"
     tolerance: float = 1e-4
-    ours: bool = False
+    more: bool = False
+
+
+def _billions(n: int) -> float:
+    return 1e-9 * n
 
 
 def _bytes(streams: int) -> Callable[[int], float]:
@@ -44,7 +48,7 @@ def _updates(size: tuple[int, int]) -> float:
 
 
 _N, _LARGE = 1 << 27, 1 << 28
-ROWS = (
+ROWS: tuple[Row, ...] = (
     Row("copy", "copy of 128M f32", _N, 5003, _bytes(2), "TB/s"),
     Row("saxpy", "saxpy, 128M f32", _N, 5003, _bytes(3), "TB/s", 0.95, "copy"),
     Row("triad", "triad, 128M f32", _N, 5003, _bytes(3), "TB/s", 0.95, "copy"),
@@ -66,6 +70,17 @@ ROWS = (
     Row("eight_apart", "the same, not fused", 1 << 24, 10_007),
     Row("eight_by_hand", "the same, fused by hand", 1 << 24, 10_007),
 )
+_MORE = (
+    Row("copy_2d", "copy of two axes, 8192 x 8192", 8192, 131, lambda n: 8e-12 * n * n, "TB/s", more=True),
+    Row("counts_256", "256 counts, 128M updates", _N, 5003, _billions, "G/s", tolerance=0, more=True),
+    Row("counts_8000", "8,000 counts, 128M updates", _N, 5003, _billions, "G/s", tolerance=0, more=True),
+    Row("sums_f32", "256 sums of f32, 128M updates", _N, 5003, _billions, "G/s", tolerance=1e-3, more=True),
+    Row("sums_f16", "256 sums of f16, 128M updates", _N, 5003, _billions, "G/s", more=True),
+    Row("maxima", "256 maxima of f32, 128M updates", _N, 5003, _billions, "G/s", tolerance=1e-6, more=True),
+    Row("look_up", "gradient of a table of 256, 128M updates", _N, 5003, _billions, "G/s", more=True),
+    Row("nests", "gradient of 1,024 nests of 100 x 100", (1024, 100), (64, 10), lambda s: 1e-9 * s[0] * s[1] ** 2, "G/s", more=True),
+)
+ROWS += _MORE
 BY_NAME = {row.name: row for row in ROWS}
 # Rows that are one program with several sizes.
 PROGRAMS = {"histogram_256": "histogram", "histogram_64k": "histogram", "gradient_1m": "gradient", "gradient_8m": "gradient"}

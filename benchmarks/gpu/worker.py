@@ -33,7 +33,7 @@ class Worker:
             self.package.wait()
         except Exception as error:
             traceback.print_exc()
-            return {"label": program.label, "error": first_line(error)}
+            return {"label": program.label, "error": summary(error)}
         return {"label": program.label, "result": found.tolist()}
 
     def run(self, k, launches):
@@ -55,8 +55,9 @@ class Worker:
         return self.package.version()
 
 
-def first_line(error):
-    return f"{type(error).__name__}: {str(error).strip() or '(no message)'}".splitlines()[0][:300]
+def summary(error):
+    """The beginning of an error in one line; the log has all of it."""
+    return f"{type(error).__name__}: {' '.join(str(error).split()) or '(no message)'}"[:300]
 
 
 def main():
@@ -67,7 +68,7 @@ def main():
             answer = {"result": worker.answer(json.loads(line))}
         except Exception as error:
             traceback.print_exc()
-            answer = {"error": first_line(error)}
+            answer = {"error": summary(error)}
         sys.stdout.write("\n" + json.dumps(answer) + "\n")  # on a line of its own, whatever the package has printed
         sys.stdout.flush()
 
