@@ -108,7 +108,9 @@ def steps(archs: list[str], out: Path) -> list[Step]:
     compared = ["--against", archs[1]] if len(archs) > 1 else []
     figures = [python, "-m", "benchmarks", "--arch", archs[0], *compared, "--rounds", "5", "--out", str(out / "benchmarks")]
     made.append(Step("benchmarks", figures, 150, True))
-    made += [Step(f"benchmarks-gpu-{a}", [python, "-m", "benchmarks.gpu", "--arch", a], 60, True) for a in archs if a != "wgpu"]
+    gpus = [arch for arch in archs if arch != "wgpu"] or archs
+    table = [python, "-m", "benchmarks.gpu", "--arch", *gpus, "--peers", "torch", "jax", "quadrants", "--out", str(out / "benchmarks-gpu")]
+    made.append(Step("benchmarks-gpu", table, 300, True))
     return made
 
 

@@ -1,0 +1,55 @@
+"""What a back end or a peer gives for a row of the table. Imports nothing but NumPy, since every peer's process imports it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+SAMPLES = 1000  # of the elements of a result, at most, are compared with NumPy
+# Of differentiable mpm88, as in benchmarks/programs.
+GRID, DT, STIFFNESS, GRAVITY, BOUND = 128, 2e-4, 400, 9.8, 3
+DX, VOLUME = 1 / GRID, (0.5 / GRID) ** 2
+TARGET = (0.7, 0.6)
+# Eight loops that go there and back, of which JAX's compiler and spirograd make one.
+THERE, BACK = (1.01, 0.1), (0.99, -0.1)
+
+
+@dataclass
+class Program:
+    """``run`` is timed; ``result`` starts afresh, runs once and gives what is compared with NumPy. ``label`` tells ways to do it apart."""
+
+    run: Callable[[], object]
+    result: Callable[[], np.ndarray]
+    label: str = ""
+
+
+def samples(n: int) -> np.ndarray:
+    """Indices of the elements that are compared, of ``n``."""
+    return np.unique(np.linspace(0, n - 1, SAMPLES).astype(np.int64))
+
+
+def particles(n: int) -> np.ndarray:
+    """Where the particles of mpm88 start."""
+    return np.random.default_rng(0).random((n, 2), np.float32) * np.float32(0.4) + np.float32(0.2)
+
+
+def directions(n: int) -> np.ndarray:
+    """Directions in which the gradient of mpm88 is compared: all particles to one side, and in waves."""
+    waves = np.cos(np.arange(2 * n).reshape(n, 2) * 0.01)
+    return np.stack([np.tile([1.0, 0.0], (n, 1)), np.tile([0.0, 1.0], (n, 1)), waves])
+
+
+def bodies(n: int) -> np.ndarray:
+    return np.random.default_rng(0).random((n, 3), np.float32)
+
+
+def inactive(n: int) -> np.ndarray:
+    """0 for one element in twenty, which is active."""
+    return np.random.default_rng(0).integers(0, 20, n).astype(np.int32)
+
+
+def image(n: int) -> np.ndarray:
+    """What the stencil is applied to."""
+    return (np.arange(n * n, dtype=np.int32) % 1000).reshape(n, n).astype(np.float32) * np.float32(0.001)
