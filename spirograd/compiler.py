@@ -65,8 +65,9 @@ from spirograd.transforms.tasks.reductions import reductions
 
 Pass = Callable[[Kernel, PassContext], Kernel]
 
-# Each workgroup of a reduction ends with an atomic: few of them, for speed and because each one rounds; enough to fill large GPUs.
-_REDUCTION_GROUPS = 512
+# Each workgroup of a reduction ends with an atomic: few of them, for speed and because each one rounds; enough to fill large GPUs. Sum of
+# 512 MiB on an H200: 0.144 ms with 512 groups (Vulkan 0.425), 0.125 with 1,056 (0.237), no less with 4,224.
+_REDUCTION_GROUPS = 1024
 
 
 def compile_kernel(

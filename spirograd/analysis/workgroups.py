@@ -15,8 +15,11 @@ from spirograd.ir.nodes import BufferRef, Op, Region, SharedRef, ref_of
 
 # One H100, 1 GiB saxpy: 1,265 GB/s in groups of 64, 2,049 of 128, 2,730 of 256, 2,581 of 1,024 (a copy: 3,000).
 _DEFAULT = 256
-# Longer bodies wait for arithmetic rather than for memory, and would take too many registers.
-_LONGEST = 48
+# Operations of a body of which several iterations are run at a time: longer ones would take too many registers. H200, 128M f32: a sine, an
+# exponential and a logarithm (70 operations) take 0.60 ms one by one, 0.38 ms four at a time.
+_LONGEST = 96
+# Where accesses are not merged, several are on their way at least: so many iterations of bodies of at most so many operations.
+_STRIDED, _LONGEST_STRIDED = 4, 48
 _MOST = 8
 # Blocks in a row, at the ends of which may be some that are not full: these take their iterations one by one.
 _WIDE = 16
@@ -45,6 +48,15 @@ def coarsening_factor(task: Op, size: int, caps: Capabilities) -> int:
     # What is stored begins at a multiple of its size then, or is better stored by neighbouring invocations.
     decides = next((place for op, place in along if op.code is ops.store), along[0][1])
     return 1 if (bounds.results[0].attr + decides) % factor else factor
+
+
+def strided_factor(task: Op, size: int, caps: Capabilities) -> int:
+    """How many iterations of a range task (lowering IR) an invocation runs at a time, as far apart as a workgroup is large: more than 1 for
+    short straight-line code that accesses memory, on devices that do not merge accesses."""
+    bounds, body, *_ = task.regions
+    if caps.target.access_bytes or caps.cpu_driver or size & (size - 1) or len(bounds.results) > 2 or not _is_short(body, _LONGEST_STRIDED):
+        return 1
+    return _STRIDED if any(isinstance(ref_of(op), BufferRef) for op in body.ops) else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +179,9 @@ class _Places:
         return None if any(place.columns for place in known) else opaque
 
 
-def _is_short(body: Region) -> bool:
+def _is_short(body: Region, longest: int = _LONGEST) -> bool:
     effects = {"shared" if isinstance(ref_of(op), SharedRef) else op.code.effect for op in body.ops[:-1] if not _is_choice(op)}
-    return effects <= {"pure", "read", "write", "shared"} and sum(op.code not in (ops.const, ops.slot) for op in body.ops) <= _LONGEST
+    return effects <= {"pure", "read", "write", "shared"} and sum(op.code not in (ops.const, ops.slot) for op in body.ops) <= longest
 
 
 def _is_choice(op: Op) -> bool:

@@ -49,6 +49,7 @@ class Capabilities:
     # Whether memory barriers may stand in code that not all invocations of a workgroup run. False: llvmpipe (seen with Mesa 22.3), which
     # takes them for execution barriers, loses invocations there, and needs none, for its atomics are sequentially consistent.
     memory_barriers: bool = True
+    cpu_driver: bool = False  # whether the driver runs invocations on the CPU: few at a time, from caches
     nearest_f16: bool = True  # whether conversions to f16 round to nearest
     exact_specials: tuple[int, ...] = ()  # widths of floats whose infinities, NaN and -0.0 modules can ask to keep
     exact_subnormals: tuple[int, ...] = ()  # widths of floats whose subnormals modules can ask to keep

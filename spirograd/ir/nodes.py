@@ -287,7 +287,7 @@ class TaskAttr:
     Accumulators start at the identity. Then come as many regions as there are ``copies``, which shared memory holds for each workgroup:
     each takes the number of an element and its value, and updates the memory that the copy stands for.
     ``invocations``: what the others become on GPUs, in device IR. One region (body,), which each invocation runs, in workgroups of
-    ``group_size``; ``coarsening``: how many consecutive iterations one runs at a time.
+    ``group_size``; ``coarsening``: how many iterations one runs at a time.
     ``places``: a serial task that only places the tapes of the tasks after it. ``max_groups``: workgroups that it is to be dispatched as at
     most (0: any number).
     """

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import spirograd as sg
-from spirograd.transforms.tasks import private_copies
 
 # Enough iterations for copies of 20 elements, and no multiple of anything.
 N = 50_021
@@ -21,9 +22,9 @@ KINDS = {
 
 
 @pytest.fixture(autouse=True)
-def with_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+def with_copies(session) -> None:
     """On llvmpipe, too."""
-    monkeypatch.setattr(private_copies, "_ON_LLVMPIPE", True)
+    session.device.caps = replace(session.device.caps, cpu_driver=False)
 
 
 def data(seed: int, bins: int) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from spirograd.analysis.workgroups import RowBlocks, coarsening_factor, group_size, row_blocks
+from spirograd.analysis.workgroups import RowBlocks, coarsening_factor, group_size, row_blocks, strided_factor
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import VOID, DType, i32, unsigned
 from spirograd.ir import ops
@@ -21,8 +21,9 @@ def lower_tasks(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Make every task one of kind "invocations", on targets that have them. Any number of workgroups is right.
 
     A serial task runs in invocation 0. In a range task each invocation evaluates the bounds, then runs every n-th iteration, n being the
-    number of invocations; or every n-th block of consecutive iterations (thread coarsening), and the first invocations one each of the
-    remainder. What iterations accumulate is combined in each workgroup, whose first invocation then runs ``finish``.
+    number of invocations; or every n-th block of iterations (thread coarsening), and one each of the remainder. The iterations of a block
+    follow one another, or are as far apart as a workgroup is large. What iterations accumulate is combined in each workgroup, whose first
+    invocation then runs ``finish``.
     """
     return _LowerTasks(ctx).kernel(kernel) if ctx.caps.target.invocations else kernel
 
@@ -44,9 +45,12 @@ class _LowerTasks(Rewriter):
         if op.attr.kind == "serial":
             self._serial(op)
         else:
-            coarsening = coarsening_factor(op, size, self.ctx.caps)
-            along = row_blocks(op, size, self.ctx.caps) if coarsening == 1 else None
-            self._range(op, size, coarsening, along)
+            coarsening, apart, along = coarsening_factor(op, size, self.ctx.caps), 1, None
+            if coarsening == 1:
+                coarsening, apart = strided_factor(op, size, self.ctx.caps), size
+            if coarsening == 1:
+                along = row_blocks(op, size, self.ctx.caps)
+            self._range(op, size, coarsening, apart, along)
             coarsening = coarsening if along is None else along.factor
         attr = TaskAttr("invocations", op.attr.name, size, places=op.attr.places, coarsening=coarsening)
         return self.b.append(Op(ops.task, VOID, (), attr, (self.b.end(),), op.loc))
@@ -58,8 +62,8 @@ class _LowerTasks(Rewriter):
         self.inline(op.regions[0], ())
         _when(b, first, b.end())
 
-    def _range(self, op: Op, size: int, coarsening: int, along: RowBlocks | None) -> None:
-        """Bounds (in every invocation), the loop, then reductions."""
+    def _range(self, op: Op, size: int, coarsening: int, apart: int, along: RowBlocks | None) -> None:
+        """Bounds (in every invocation), the loop, then reductions. ``apart``: the distance between the iterations of a block."""
         b = self.b
         bounds, body, finish, *flushes = op.regions
         begin, end, *slots = self.inline(bounds, ())
@@ -88,8 +92,12 @@ class _LowerTasks(Rewriter):
 
         def block(k: Op, accumulators: Sequence[Op]) -> Sequence[Op]:
             """Number ``k`` of the blocks."""
-            base = b.emit(ops.add, low, b.emit(ops.shl, k, shift))
-            indices = [_as(b, b.emit(ops.add, base, b.const(k, wide)) if k else base, t) for k in range(coarsening)]
+            start = b.emit(ops.shl, k, shift)
+            if apart > 1:  # the blocks of a workgroup lie between one another
+                within = b.emit(ops.and_, k, b.const(apart - 1, wide))
+                start = b.emit(ops.or_, b.emit(ops.shl, b.emit(ops.sub, k, within), shift), within)
+            base = b.emit(ops.add, low, start)
+            indices = [_as(b, b.emit(ops.add, base, b.const(n * apart, wide)) if n else base, t) for n in range(coarsening)]
             return self._interleaved(body, [{body.params[0]: index} for index in indices], accumulators, reductions)
 
         some = b.emit(ops.lt, first, count)
@@ -102,15 +110,21 @@ class _LowerTasks(Rewriter):
             totals = self._strided(first, stride, count, totals, iteration)
         else:
             shift = b.const(coarsening.bit_length() - 1, wide)
-            blocks = b.emit(ops.shr, count, shift)
-            totals = self._strided(first, stride, blocks, totals, block)
-            # The first invocations take one each of what is left.
-            left = b.emit(ops.lt, first, b.emit(ops.and_, count, b.const(coarsening - 1, wide)))
-            b.begin()
-            done = b.emit(ops.shl, blocks, shift)
-            last = b.end(iteration(b.emit(ops.add, done, first), totals))
-            b.begin()
-            totals = b.if_(left, last, b.end(totals))
+            left = b.emit(ops.and_, count, b.const(coarsening * apart - 1, wide))
+            done = b.emit(ops.sub, count, left)
+            totals = self._strided(first, stride, b.emit(ops.shr, done, shift), totals, block)
+
+            def rest(k: Op, accumulators: Sequence[Op]) -> Sequence[Op]:
+                return iteration(b.emit(ops.add, done, k), accumulators)
+
+            if apart > 1:
+                totals = self._strided(first, stride, left, totals, rest)
+            else:  # the first invocations take one each
+                takes = b.emit(ops.lt, first, left)
+                b.begin()
+                last = b.end(rest(first, totals))
+                b.begin()
+                totals = b.if_(takes, last, b.end(totals))
         self._flush(op.attr.copies, flushes, size)
         if not reductions:
             return

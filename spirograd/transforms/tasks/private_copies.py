@@ -23,8 +23,6 @@ _KINDS = ("add", "min", "max", "and", "or", "xor")
 _MOST_ELEMENTS = 8192
 # Iterations for each element of the copies of all workgroups, and how many workgroups there must be then, and may be.
 _ITERATIONS, _LEAST_GROUPS, _MOST_GROUPS = 8, 256, 1024
-# llvmpipe runs on few threads: a histogram takes 1.15 times as long with copies. Tests switch it on.
-_ON_LLVMPIPE = False
 
 
 def private_copies(kernel: Kernel, ctx: PassContext) -> Kernel:
@@ -119,8 +117,9 @@ def _worthwhile(task: Op, caps: Capabilities) -> tuple[dict[FieldRef, PrivateCop
     room = min(_MOST_ELEMENTS, (caps.shared_memory - _shared_bytes(task)) // 4, count // (_ITERATIONS * _LEAST_GROUPS))
     if not room or ops.atomic not in body.codes:
         return {}, 0
-    if caps.loop_limit and not (_ON_LLVMPIPE and body.codes.isdisjoint((ops.for_, ops.while_))):
-        return {}, 0  # with loops, it runs each iteration in an invocation of its own
+    # On llvmpipe, which runs few threads, a histogram takes 1.15 times as long with copies.
+    if caps.cpu_driver or (caps.loop_limit and not body.codes.isdisjoint((ops.for_, ops.while_))):
+        return {}, 0  # where loops end early, a body with loops runs in an invocation of its own for each iteration
     copies: dict[FieldRef, PrivateCopy] = {}
     elements = 0
     for ref, kind in _candidates(body, caps).items():

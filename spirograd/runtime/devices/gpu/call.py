@@ -275,13 +275,13 @@ def compiled(driver: Driver) -> CallCode:
 
 @dataclass(slots=True, eq=False)
 class LaunchTask:
-    """One task: its function and its grid (see `grid_limits`)."""
+    """One task: its function, and its grid: the size of a workgroup, and what `grid_limits` says."""
 
     function: int
     group_size: int
+    each: int
     most: int
     unknown: int
-    coarsening: int  # consecutive iterations that an invocation runs at a time
 
 
 def launcher(code: CallCode, context: int, stream: int, tasks: Sequence[LaunchTask]) -> tuple[Launch, Any]:
@@ -292,7 +292,7 @@ def launcher(code: CallCode, context: int, stream: int, tasks: Sequence[LaunchTa
     """
     words = [context, stream, len(tasks)]
     for task in tasks:
-        words += [task.function, task.group_size, task.most, task.unknown, task.group_size * task.coarsening]
+        words += [task.function, task.group_size, task.most, task.unknown, task.each]
     memory = (ctypes.c_uint64 * len(words))(*words)
     return _builtin(code.launch, ctypes.addressof(memory)), memory
 

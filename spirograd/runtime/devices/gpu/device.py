@@ -211,7 +211,8 @@ class GpuDevice(StreamedDevice):
                 raise
             finally:
                 self._modules.update(loaded)
-        tasks = [call.LaunchTask(f, *self._grid(task, used), task.coarsening) for f, task, used in zip(functions, kernel.tasks, usage)]
+        grids = [(max(task.group_size, 1), *self._grid(task, used)) for task, used in zip(kernel.tasks, usage)]
+        tasks = [call.LaunchTask(function, *grid) for function, grid in zip(functions, grids)]
         run, kept = call.launcher(self._code, self._context, self._stream.place, tasks)
         executable = Executable(kernel.name, run, kept, tuple(usage), kernel.args.size > self.caps.max_push_constants)
         weakref.finalize(executable, self._unloads.extend, loaded).atexit = False
@@ -219,8 +220,8 @@ class GpuDevice(StreamedDevice):
 
     def _grid(self, task: TaskInfo, usage: modules.Usage) -> tuple[int, int, int]:
         """See `grid_limits`. Where only the device knows the number of iterations, as many groups as run at the same time."""
-        size, most, _ = grid_limits(task, self.caps, "discrete")
-        return size, most, max(min(most, self._processors * usage.resident), 1)
+        each, most, _ = grid_limits(task, self.caps, "discrete")
+        return each, most, max(min(most, self._processors * usage.resident), 1)
 
     def usage(self, kernel: CompiledKernel) -> str:
         """See `Assembler.usage`."""

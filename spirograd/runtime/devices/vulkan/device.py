@@ -138,8 +138,8 @@ class VulkanDevice(StreamedDevice):
                 if data:
                     fn.CmdPushConstants(commands, self._layout, _COMPUTE_STAGE, 0, len(data), data)
                 barrier, memory_barrier, dispatch = fn.CmdPipelineBarrier, stream.barrier, fn.CmdDispatch
-                for (pipeline, group_size, most, unknown), count in zip(executable.tasks, counts):
-                    groups = unknown if count is None else -(-count // group_size)
+                for (pipeline, each, most, unknown), count in zip(executable.tasks, counts):
+                    groups = unknown if count is None else -(-count // each)
                     if groups <= 0:
                         continue
                     barrier(commands, WORK_STAGES, WORK_STAGES, 0, 1, memory_barrier, 0, NULL, 0, NULL)

@@ -113,6 +113,7 @@ def query(physical: Any) -> Features:
     # Where the behaviours of the widths depend on each other (independence "none"), all of them must offer it.
     subnormals = tuple(bits for bits in (16, 32, 64) if getattr(v12, f"shaderDenormPreserveFloat{bits}"))
     together = v12.denormBehaviorIndependence == _INDEPENDENCE_NONE and len(subnormals) < 3
+    kind = _KIND_NAMES.get(properties.deviceType, "other")
     caps = Capabilities(
         target_name="vulkan",
         **flags,  # type: ignore[arg-type]
@@ -128,8 +129,8 @@ def query(physical: Any) -> Features:
         loop_limit=_LOOP_LIMIT.get(v12.driverID, 0),
         nesting_limit=_NESTING_LIMIT.get(v12.driverID, 0),
         memory_barriers=v12.driverID != vk.VK_DRIVER_ID_MESA_LLVMPIPE,
+        cpu_driver=kind == "cpu",
     )
-    kind = _KIND_NAMES.get(properties.deviceType, "other")
     driver = f"{text(v12.driverName)} {text(v12.driverInfo)}".strip()
     detail = (("kind", kind), ("vulkan", version))
     identity = bytes(ffi.buffer(v11.deviceUUID)) + bytes(ffi.buffer(v11.driverUUID)) + bytes(ffi.buffer(properties.pipelineCacheUUID))

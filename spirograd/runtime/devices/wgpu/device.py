@@ -114,8 +114,8 @@ class WgpuDevice(StreamedDevice):
                 self._collect()
             with telling("launch a kernel through wgpu"):
                 for task, count in zip(executable.tasks, counts):
-                    size, most, unknown = task.grid
-                    groups = unknown if count is None else -(-count // size)
+                    each, most, unknown = task.grid
+                    groups = unknown if count is None else -(-count // each)
                     if groups > 0:
                         self._dispatch(executable, task, block, groups if groups < most else most)
 

@@ -92,6 +92,7 @@ def query(adapter: Any, arch: str) -> Features:
     info, limits, offered = adapter.info, adapter.limits, set(adapter.features)
     smallest, largest = subgroup_sizes(adapter)
     same_subgroups = _SUBGROUPS in offered and smallest == largest > 0
+    kind = _KINDS.get(info["adapter_type"], "other")
     caps = Capabilities(
         target_name="wgpu",
         nearest_f16=False,
@@ -109,8 +110,8 @@ def query(adapter: Any, arch: str) -> Features:
         loop_limit=LLVMPIPE_LOOP_LIMIT if info["vendor"] == "llvmpipe" else 0,
         nesting_limit=LLVMPIPE_NESTING_LIMIT if info["vendor"] == "llvmpipe" else 0,
         memory_barriers=info["vendor"] != "llvmpipe",
+        cpu_driver=kind == "cpu",
     )
-    kind = _KINDS.get(info["adapter_type"], "other")
     native = ".".join(map(str, wgpu.backends.wgpu_native.version_info))
     detail = (("kind", kind), ("backend", info["backend_type"]), ("wgpu-native", native))
     device_info = DeviceInfo(arch, adapter_name(adapter), str(info["description"]), detail)
