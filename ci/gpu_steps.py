@@ -111,7 +111,7 @@ def steps(archs: list[str], out: Path) -> list[Step]:
     made.append(Step("validation", corpus, 900))
     made += [Step(f"demo-{a}", [python, "-m", "spirograd", "demo", "--arch", a, "--out", str(out / f"demo-{a}")], 45, True) for a in archs]
     compared = ["--against", archs[1]] if len(archs) > 1 else []
-    figures = [python, "-m", "benchmarks", "--arch", archs[0], *compared, "--rounds", "5", "--out", str(out / "benchmarks")]
+    figures = [python, "-m", "benchmarks", "--arch", archs[0], *compared, "--rounds", "5", "--no-history", "--out", str(out / "benchmarks")]
     made.append(Step("benchmarks", figures, 150, True))
     gpus = [arch for arch in archs if arch != "wgpu"] or archs
     table = [python, "-m", "benchmarks.gpu", "--arch", *gpus, "--peers", "torch", "jax", "quadrants", "--out", str(out / "benchmarks-gpu")]
@@ -143,10 +143,11 @@ def _headlines(out: Path) -> list[str]:
     if not path.exists():
         return []
     results = json.loads(path.read_text())
-    lines = [f"| | {' | '.join(results['columns'])} | second / first |", f"|---|{'---|' * len(results['columns'])}---|"]
+    columns = list(results["columns"])
+    lines = [f"| | {' | '.join(columns)} | second / first |", f"|---|{'---|' * len(columns)}---|"]
     for case in HEADLINES:
-        times = results["seconds"].get(case)
-        if times is not None:
+        if case in results["seconds"]:
+            times = [results["seconds"][case][column].get("wall_best", math.inf) for column in columns]
             ratio = f"{times[1] / times[0]:.2f}" if len(times) > 1 and not math.isinf(max(times)) else ""
             lines.append(f"| {case} | {' | '.join(_milliseconds(t) for t in times)} | {ratio} |")
     return ["", *lines]
