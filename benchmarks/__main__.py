@@ -83,6 +83,7 @@ def run_all(columns: list[Column], chosen: argparse.Namespace, table: Table) -> 
 
         bar.show(k, path.stem)
         found = measure(columns, path, chosen.rounds, step)
+        table.limits = table.limits.again()
         bar.clear()
         table.add(found)
         _merge(everything, found)
@@ -126,28 +127,27 @@ def head(columns: list[Column], limit: Limits) -> str:
 
 def main() -> int:
     chosen = options()
-    limit = limits()
     with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
         columns = open_columns(chosen, scratch)
         for column in columns:
             stack.callback(column.close)
         said = sys.stderr if chosen.format == "json" else sys.stdout
         with contextlib.redirect_stdout(said):
+            limit = limits()
             print(head(columns, limit), end="\n\n")
             of = "cpu" if chosen.cpu_time else "wall"
             table = Table([column.name for column in columns], limit, bool(chosen.peer), of, chosen.format == "markdown")
             found = run_all(columns, chosen, table)
             memory = [float(column.ask(memory=True)) for column in columns]
             table.numbers("peak memory", [f"{bytes_ / 2**20:,.0f} MiB" for bytes_ in memory])
-    limit = limit.again()
-    run = summary(columns, found, limit, memory)
-    write(run, chosen, table, found, limit)
+    run = summary(columns, found, table.limits, memory)
+    write(run, chosen, table, found)
     if chosen.format == "json":
         print(json.dumps(run, indent=1))
     return 0
 
 
-def write(run: dict[str, Any], chosen: argparse.Namespace, table: Table, found: Measured, limit: Limits) -> None:
+def write(run: dict[str, Any], chosen: argparse.Namespace, table: Table, found: Measured) -> None:
     """The files of a run, and its line in the history."""
     out: Path = chosen.out
     out.mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,11 @@ def write(run: dict[str, Any], chosen: argparse.Namespace, table: Table, found: 
         write_chart(found.times, names, lambda case: run["limits"].get(case), out / _IMAGES[0])
     if not chosen.no_history:
         history.append(chosen.history, run)
-        runs = history.read(chosen.history)
+        try:
+            runs = history.read(chosen.history)
+        except ValueError as error:
+            print(error, file=sys.stderr)
+            return
         if len(runs) > 1 and not chosen.names:
             history.draw(runs, out / _IMAGES[1])
 

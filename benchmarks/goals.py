@@ -6,6 +6,7 @@ arithmetic peak of the machine: it counts the bytes that a program must move and
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 import time
@@ -105,7 +106,7 @@ class Limits:
 
     def again(self) -> Limits:
         """Measured once more: what else the machine did may have been in the way the first time."""
-        return replace(self, bandwidth=max(self.bandwidth, bandwidth()))
+        return replace(self, bandwidth=max(self.bandwidth, bandwidth(rounds=3)))
 
 
 def _best(run: Callable[[], None], rounds: int) -> float:
@@ -117,10 +118,16 @@ def _best(run: Callable[[], None], rounds: int) -> float:
     return min(times)
 
 
-def bandwidth(megabytes: int = 256, rounds: int = 15) -> float:
-    """Bytes that all cores together read and write in a second when they copy, each its own part."""
+@functools.cache
+def _parts(megabytes: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """What is copied, and to where, for each core."""
     size = megabytes * 2**18 // cores()
-    parts = [(np.ones(size, np.float32), np.zeros(size, np.float32)) for _ in range(cores())]
+    return [(np.ones(size, np.float32), np.zeros(size, np.float32)) for _ in range(cores())]
+
+
+def bandwidth(rounds: int = 15, megabytes: int = 256) -> float:
+    """Bytes that all cores together read and write in a second when they copy, each its own part."""
+    parts = _parts(megabytes)
 
     def copy() -> None:
         threads = [threading.Thread(target=np.copyto, args=(target, source)) for source, target in parts]
