@@ -69,11 +69,12 @@ class Table:
         goal = GOALS.get(case)
         if goal is None or self.names[0] != "cpu":
             return ""
-        met = None if best[0] is None else goal.met(best[0], best[-1] if self.peer else None)
+        unknown = best[0] is None or (self.of == "cpu" and goal.seconds is not None)  # such goals are of the clock
+        met = None if unknown else goal.met(best[0], best[-1] if self.peer else None)
         return goal.text() + {True: ", met", False: ", missed", None: ""}[met]
 
     def _limit(self, case: str, seconds: float | None) -> str:
-        least = self.limits.seconds(case) if self.names[0] == "cpu" else None
+        least = self.limits.seconds(case) if self.names[0] == "cpu" and self.of == "wall" else None
         return f"{duration(least)}, {seconds / least:.1f} x" if least and seconds else ""
 
 
@@ -85,10 +86,9 @@ class Bar:
     """How far the work is, on a terminal; nothing elsewhere."""
 
     def __init__(self, total: int) -> None:
-        self.total, self.done, self._shown, self._start = total, 0.0, sys.stderr.isatty(), time.monotonic()
+        self.total, self._shown, self._start = total, sys.stderr.isatty(), time.monotonic()
 
     def show(self, done: float, what: str) -> None:
-        self.done = done
         if self._shown:
             part = min(1.0, done / self.total)
             seconds = time.monotonic() - self._start

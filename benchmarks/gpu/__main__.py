@@ -26,6 +26,7 @@ from benchmarks.gpu.columns import PEERS, Column, columns
 from benchmarks.gpu.rows import BY_NAME, ROWS, Row, program_name
 from benchmarks.gpu.table import Table
 from benchmarks.processes import Failed
+from benchmarks.report import Bar
 
 
 def about_the_run() -> dict[str, str]:
@@ -113,13 +114,15 @@ def main() -> int:
     table = Table(able, chosen.size == "full")
     print("; ".join(f"{column.name}: {'spirograd' if column.ours else column.name} {column.version}" for column in able))
     print(*table.head(), sep="\n", flush=True)
-    for row in ROWS:
-        if row.name not in chosen.rows if chosen.rows else row.more and not chosen.all:
-            continue
+    rows = [row for row in ROWS if (row.name in chosen.rows if chosen.rows else chosen.all or not row.more)]
+    bar = Bar(len(rows))
+    for number, row in enumerate(rows):
         if time.monotonic() - start > chosen.limit:
             table.notes.append(f"{row.title}: not run, since {chosen.limit:.0f} s were over")
             continue
+        bar.show(number, row.title)
         measure(row, getattr(row, chosen.size), able, chosen.rounds, chosen.row_limit)
+        bar.clear()
         print(table.add(row), flush=True)
     for column in able:
         column.end()
