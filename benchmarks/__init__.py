@@ -1,1 +1,1 @@
-"""Benchmarks: `python -m benchmarks [--peer PYTHON] [--arch cpu|vulkan|wgpu] [--against ARCH] [names...]`."""
+"""Benchmarks, beside peers and the limits of the machine: `python -m benchmarks --help`; docs/performance.md explains the figures."""

@@ -1,168 +1,172 @@
-"""Run the programs of `benchmarks/programs`, on spirograd and, if asked, on another back end or a peer with the same language, in turns.
+"""Measure the programs of `benchmarks/programs`, and beside them those of another back end or of a peer with the same language.
 
-Both run in processes of their own, and each measurement of one is followed by one of the other, so that whatever else the machine does
-meets both. Reported is the best of all rounds.
+    python -m benchmarks                                            # all, on the CPU
+    python -m benchmarks --peer quadrants --peer-python PATH        # beside quadrants, which that Python has
+    python -m benchmarks --peer quadrants nbody launches            # some; SG_PEER_PYTHON names the Python
+    python -m benchmarks --arch cuda --against vulkan gradients     # two back ends
+
+Each column is a process of its own, and each measurement of one is followed by one of the other, so that whatever else the machine does
+meets both. A time is the best of all rounds, waits included; medians are in results.json. Goals and limits are of the CPU:
+docs/performance.md explains each figure. Results go to the folder of --out, and to a file of this machine, which `python -m
+benchmarks.history` draws.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-import math
-import subprocess
+import os
 import sys
 import tempfile
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import print_numbers, print_table, write_chart
+from benchmarks import history, machine
+from benchmarks.goals import Limits, limits
+from benchmarks.measure import Column, Measured, measure, programs, start
+from benchmarks.processes import Failed
+from benchmarks.report import Bar, Table, write_chart
 
-_FOLDER = Path(__file__).parent
-_IMPORT = "import time, numpy; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
-
-
-class Worker:
-    """A process that runs programs in one interpreter."""
-
-    def __init__(self, python: str, module: str, arch: str, scratch: str) -> None:
-        self.python, self.module = python, module
-        command = [python, str(_FOLDER / "worker.py"), module, arch, scratch]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-
-    def ask(self, **request: Any) -> Any:
-        """The answer to one request; RuntimeError with what the worker says went wrong."""
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-        for line in self.process.stdout:  # other lines are what the package itself prints
-            if line.startswith("{"):
-                answer = json.loads(line)
-                if "error" in answer:
-                    raise RuntimeError(f"{self.module}: {answer['error']}")
-                return answer["result"]
-        raise RuntimeError(f"{self.module}: the process has ended")
-
-    def import_time(self) -> float:
-        """Seconds of importing the package, NumPy aside."""
-        out = subprocess.run([self.python, "-c", _IMPORT.format(module=self.module)], capture_output=True, text=True, check=True).stdout
-        return float(out.split()[-1])
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
+_IMAGES = ("results.png", "history.png")
 
 
-def _programs(names: list[str]) -> list[Path]:
-    found = sorted((_FOLDER / "programs").glob("*.py"))
-    unknown = set(names) - {path.stem for path in found}
-    if unknown:
-        sys.exit(f"no benchmark named {', '.join(sorted(unknown))}; there are {', '.join(path.stem for path in found)}")
-    return [path for path in found if not names or path.stem in names]
-
-
-@dataclass
-class Measured:
-    """One program: for each case the best time of each worker in seconds, infinite where it failed; bytes of tapes; ratios of two cases."""
-
-    times: dict[str, list[float]] = field(default_factory=dict)
-    tapes: dict[str, list[float]] = field(default_factory=dict)
-    ratios: dict[str, list[float]] = field(default_factory=dict)
-
-
-def _load(workers: list[Worker], path: Path) -> tuple[dict[str, list[Worker]], dict[str, Any]]:
-    """Which workers run each case, and what the program says of itself. Failures are printed."""
-    able: dict[str, list[Worker]] = {}
-    about: dict[str, Any] = {"ratios": {}, "tapes": []}
-    for worker in workers:
-        try:
-            about = worker.ask(load=path.stem, source=path.read_text())
-        except RuntimeError as error:
-            print(f"{path.stem}: {error}", file=sys.stderr)
-            continue
-        for case, error in about["cases"].items():
-            able.setdefault(case, [])
-            if error is None:
-                able[case].append(worker)
-            else:
-                print(f"{case}: {worker.module}: {error}", file=sys.stderr)
-    return able, about
-
-
-def _tapes(worker: Worker, name: str) -> float:
-    try:
-        return float(worker.ask(tapes=name))
-    except RuntimeError as error:
-        print(f"{name}: {error}", file=sys.stderr)
-        return float("inf")
-
-
-def _time(worker: Worker, case: str) -> float:
-    """Seconds per call; infinite if it fails, which some failures do only after the first run."""
-    try:
-        return float(worker.ask(run=case))
-    except RuntimeError as error:
-        print(f"{case}: {error}", file=sys.stderr)
-        return float("inf")
-
-
-def _measure(workers: list[Worker], path: Path, rounds: int) -> Measured:
-    able, about = _load(workers, path)
-    found = Measured({case: [float("inf")] * len(workers) for case in able})
-    for case, best in found.times.items():
-        for _ in range(rounds):
-            for k, worker in enumerate(workers):
-                if worker in able[case]:
-                    best[k] = min(best[k], _time(worker, case))
-    found.tapes = {name: [_tapes(worker, name) for worker in workers] for name in about["tapes"]}
-    for name, (upper, lower) in about["ratios"].items():
-        pairs = zip(found.times[upper], found.times[lower])
-        found.ratios[name] = [u / d if math.isfinite(u) and math.isfinite(d) else float("inf") for u, d in pairs]
-    return found
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", help="programs to run; by default all")
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="programs to run, and `starting`, the import and first kernels; by default all")
     parser.add_argument("--arch", default="cpu", help="back end (cpu, vulkan, wgpu ...)")
     parser.add_argument("--against", metavar="ARCH", help="another back end of spirograd to compare with")
-    parser.add_argument("--peer", help="a Python interpreter that has the peer")
-    parser.add_argument("--peer-module", default="quadrants")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--out", default="out/benchmarks", help="folder for results.json and results.png")
-    options = parser.parse_args()
-    results: dict[str, list[float]] = {}
-    others: dict[str, list[float]] = {}
-    with tempfile.TemporaryDirectory() as scratch:
-        columns = [(sys.executable, "spirograd", options.arch)]
-        columns += [(sys.executable, "spirograd", options.against)] if options.against else []
-        columns += [(options.peer, options.peer_module, options.arch)] if options.peer else []
-        workers = [Worker(*column, scratch) for column in columns]
-        names = [f"{module} on {arch}" for _, module, arch in columns]
-        heads = [arch if module == "spirograd" else module for _, module, arch in columns]
-        print(f"{'':28} {' '.join(f'{head[:12]:>12}' for head in heads)}" + ("    second / first" if len(heads) > 1 else ""))
-        for path in _programs(options.names):
-            found = _measure(workers, path, options.rounds)
-            print_table(found.times)
-            print_numbers(found.tapes, "bytes")
-            print_numbers(found.ratios, "times")
-            results |= found.times
-            others |= found.tapes | found.ratios
-        if not options.names:
-            imports = [min(w.import_time() for _ in range(5)) for w in workers]
-            memory = [w.ask(memory=True) for w in workers]
-            print_table({"import": imports})
-            results["import"] = imports
-            print(f"{'peak memory':28} " + " ".join(f"{m / 2**20:9.0f} MiB" for m in memory))
-            others["peak memory (bytes)"] = memory
-        for worker in workers:
-            worker.close()
-    out = Path(options.out)
+    parser.add_argument("--peer", metavar="MODULE", help="a package with the same language, such as quadrants or taichi")
+    parser.add_argument(
+        "--peer-python", metavar="PATH", default=os.environ.get("SG_PEER_PYTHON"), help="the Python that has the peer (or SG_PEER_PYTHON)"
+    )
+    parser.add_argument("--rounds", type=int, default=7, help="how many times each case is measured (default: 7)")
+    parser.add_argument("--cpu-time", action="store_true", help="print seconds of the processor, all threads: for machines that are busy")
+    parser.add_argument("--format", choices=["text", "markdown", "json"], default="text", help="what is printed (default: text)")
+    parser.add_argument("--out", type=Path, default=Path("out/benchmarks"), help="folder for results.json, results.md and pictures")
+    parser.add_argument("--history", type=Path, metavar="FILE", default=machine.history_file(), help="where runs are added: %(default)s")
+    parser.add_argument("--no-history", action="store_true", help="add nothing to that file")
+    chosen = parser.parse_args()
+    if chosen.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    if chosen.peer and not chosen.peer_python:
+        parser.error(f"--peer {chosen.peer}: name the Python that has it, with --peer-python PATH or in SG_PEER_PYTHON")
+    return chosen
+
+
+def open_columns(chosen: argparse.Namespace, scratch: str) -> list[Column]:
+    """A process for each column. One that cannot start ends the run: a table without it would not be what was asked for."""
+    columns = [Column(chosen.arch, sys.executable, "spirograd", chosen.arch, scratch)]
+    if chosen.against:
+        columns.append(Column(chosen.against, sys.executable, "spirograd", chosen.against, scratch))
+    if chosen.peer:
+        columns.append(Column(chosen.peer, chosen.peer_python, chosen.peer, chosen.arch, scratch))
+    for column in columns:
+        try:
+            column.version = column.ask(about=True)
+        except Failed as error:
+            sys.exit(f"{error}: does `{column.module}` run in that Python, on `{column.arch}`?")
+    return columns
+
+
+def run_all(columns: list[Column], chosen: argparse.Namespace, table: Table) -> Measured:
+    """All programs, each printed when it is done."""
+    paths = programs(chosen.names)
+    everything, bar = Measured(), Bar(len(paths) + 1)
+    for k, path in enumerate(paths):
+        total = 1
+
+        def step(left: int, k: int = k, path: Path = path) -> None:
+            nonlocal total
+            total = max(total, left + 1)
+            bar.show(k + 1 - left / total, path.stem)
+
+        bar.show(k, path.stem)
+        found = measure(columns, path, chosen.rounds, step)
+        table.limits = table.limits.again()
+        bar.clear()
+        table.add(found)
+        _merge(everything, found)
+    if not chosen.names or "starting" in chosen.names:
+        bar.show(len(paths), "starting")
+        found = start(columns, chosen.rounds)
+        bar.clear()
+        table.add(found)
+        _merge(everything, found)
+    return everything
+
+
+def _merge(everything: Measured, found: Measured) -> None:
+    everything.times |= found.times
+    everything.tapes |= found.tapes
+    everything.ratios |= found.ratios
+
+
+def summary(columns: list[Column], found: Measured, limit: Limits, peak_memory: list[float]) -> dict[str, Any]:
+    """A run as JSON: what results.json holds, and a line of the history."""
+    return {
+        "machine": {"processor": machine.processor(), "cores": machine.cores(), "system": machine.system()},
+        "commit": machine.commit(),
+        "date": machine.date(),
+        "columns": {column.name: f"{column.module} {column.version} on {column.arch}" for column in columns},
+        "seconds": {case: {c.name: t.as_json() for c, t in zip(columns, times)} for case, times in found.times.items()},
+        "tape_bytes": {name: dict(zip((c.name for c in columns), values)) for name, values in found.tapes.items()},
+        "peak_memory_bytes": dict(zip((c.name for c in columns), peak_memory)),
+        "limits": {case: seconds for case in found.times if columns[0].arch == "cpu" and (seconds := limit.seconds(case))},
+        "bandwidth": limit.bandwidth,
+        "estimated_peak": limit.peak,
+    }
+
+
+def head(columns: list[Column], limit: Limits) -> str:
+    """What the table is of."""
+    where = f"{machine.processor()}, {machine.cores()} cores, {machine.system()}; {machine.date()}, {machine.commit()}"
+    versions = "; ".join(f"{column.name}: {column.module} {column.version}" for column in columns)
+    return f"{where}\n{versions}\n{limit.text()}"
+
+
+def main() -> int:
+    chosen = options()
+    with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
+        columns = open_columns(chosen, scratch)
+        for column in columns:
+            stack.callback(column.close)
+        said = sys.stderr if chosen.format == "json" else sys.stdout
+        with contextlib.redirect_stdout(said):
+            limit = limits()
+            print(head(columns, limit), end="\n\n")
+            of = "cpu" if chosen.cpu_time else "wall"
+            table = Table([column.name for column in columns], limit, bool(chosen.peer), of, chosen.format == "markdown")
+            found = run_all(columns, chosen, table)
+            memory = [float(column.ask(memory=True)) for column in columns]
+            table.numbers("peak memory", [f"{bytes_ / 2**20:,.0f} MiB" for bytes_ in memory])
+    run = summary(columns, found, table.limits, memory)
+    write(run, chosen, table, found)
+    if chosen.format == "json":
+        print(json.dumps(run, indent=1))
+    return 0
+
+
+def write(run: dict[str, Any], chosen: argparse.Namespace, table: Table, found: Measured) -> None:
+    """The files of a run, and its line in the history."""
+    out: Path = chosen.out
     out.mkdir(parents=True, exist_ok=True)
-    (out / "results.json").write_text(json.dumps({"columns": names, "seconds": results, "numbers": others}, indent=1) + "\n")
+    (out / "results.json").write_text(json.dumps(run, indent=1) + "\n")
+    if chosen.format == "markdown":
+        (out / "results.md").write_text("\n".join(table.lines) + "\n")
+    names = list(run["columns"])
     if len(names) > 1:
-        write_chart(results, names, out / "results.png")
+        write_chart(found.times, names, lambda case: run["limits"].get(case), out / _IMAGES[0])
+    if not chosen.no_history:
+        history.append(chosen.history, run)
+        try:
+            runs = history.read(chosen.history)
+        except ValueError as error:
+            print(error, file=sys.stderr)
+            return
+        if len(runs) > 1 and not chosen.names:
+            history.draw(runs, out / _IMAGES[1])
 
 
-main()
+if __name__ == "__main__":
+    sys.exit(main())

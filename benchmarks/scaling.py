@@ -1,4 +1,4 @@
-"""Compile time by size of a kernel: `python -m benchmarks.scaling [--peer PYTHON] [--sizes N,...] [kinds...]`.
+"""Compile time by size of a kernel: `python -m benchmarks.scaling [--peer MODULE --peer-python PATH] [--sizes N,...] [kinds...]`.
 
 For each kind of statement, and each number of them in one kernel, a process of its own imports the package, compiles and runs a small
 kernel, and then takes the CPU seconds of the first call of the generated one. Printed are these seconds, and from each size to the next the
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -146,12 +147,16 @@ def main() -> None:
     parser.add_argument("--arch", default="cpu")
     parser.add_argument("--sizes", default="8,64,250,500,1000,2000")
     parser.add_argument("--grad", action="store_true", help="compile the gradient")
-    parser.add_argument("--peer", help="a Python interpreter that has the peer")
-    parser.add_argument("--peer-module", default="quadrants")
+    parser.add_argument("--peer", metavar="MODULE", help="a package with the same language, such as quadrants")
+    parser.add_argument(
+        "--peer-python", metavar="PATH", default=os.environ.get("SG_PEER_PYTHON"), help="the Python that has the peer (or SG_PEER_PYTHON)"
+    )
     parser.add_argument("--limit", type=float, default=120.0, help="seconds after which a process is given up")
     parser.add_argument("--rounds", type=int, default=1)
     options = parser.parse_args()
-    columns = [(sys.executable, "spirograd")] + ([(options.peer, options.peer_module)] if options.peer else [])
+    if options.peer and not options.peer_python:
+        parser.error(f"--peer {options.peer}: name the Python that has it, with --peer-python PATH or in SG_PEER_PYTHON")
+    columns = [(sys.executable, "spirograd")] + ([(options.peer_python, options.peer)] if options.peer else [])
     sizes = [int(n) for n in options.sizes.split(",")]
     print(f"{'CPU seconds (exponent)':24} " + " ".join(f"{n:>9}       " for n in sizes))
     for kind in options.kinds or KINDS:

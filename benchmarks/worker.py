@@ -2,8 +2,8 @@
 
 Needs only the package under test and NumPy, so it runs in a peer's interpreter. Arguments: module, arch, folder for the programs. Requests:
 {"load": name, "source": text} gives the names of the cases, with what went wrong (null: nothing), of the ratios of two of them, and of
-measured gradients; {"run": case} seconds per call, {"tapes": name} bytes that a gradient keeps while it runs, {"memory": true} the peak
-in bytes.
+measured gradients; {"run": case} seconds of a call, by the clock and of the processor (all threads), {"tapes": name} bytes that a gradient
+keeps while it runs, {"memory": true} the peak in bytes, {"about": true} the version of the package.
 """
 
 import importlib
@@ -49,11 +49,11 @@ def tried(sg, case):
 def measure(sg, case):
     run, calls = CASES[case]
     sg.sync()
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), time.process_time()
     for _ in range(calls):
         run()
     sg.sync()
-    return (time.perf_counter() - start) / calls
+    return (time.perf_counter() - start) / calls, (time.process_time() - cpu) / calls
 
 
 def tape_bytes(sg, name):
@@ -81,9 +81,17 @@ def tape_bytes(sg, name):
 
 
 def peak_memory():
+    """Of this program: what getrusage says begins with the peak of the process that started it."""
+    if os.path.exists("/proc/self/status"):
+        with open("/proc/self/status") as status:
+            return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def version(sg):
+    return sg.__version__ if isinstance(sg.__version__, str) else ".".join(map(str, sg.__version__))
 
 
 def main():
@@ -99,6 +107,8 @@ def main():
                 result = measure(sg, request["run"])
             elif "tapes" in request:
                 result = tape_bytes(sg, request["tapes"])
+            elif "about" in request:
+                result = version(sg)
             else:
                 result = peak_memory()
             answer = {"result": result}

@@ -13,38 +13,29 @@ Needs 8 GiB of device memory, and the package of each peer: one that is missing 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import platform
-import shutil
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from benchmarks import machine
 from benchmarks.gpu import reference
 from benchmarks.gpu.columns import PEERS, Column, columns
 from benchmarks.gpu.rows import BY_NAME, ROWS, Row, program_name
 from benchmarks.gpu.table import Table
-from benchmarks.processes import ROOT, Failed
+from benchmarks.processes import Failed
+from benchmarks.report import Bar
 
 
-def _output(*command: str) -> str:
-    """What a command prints; empty where there is no such program."""
-    if not shutil.which(command[0]):
-        return ""
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
-
-
-def machine() -> dict[str, str]:
-    gpus = _output("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader").splitlines()
+def about_the_run() -> dict[str, str]:
+    gpus = machine.output("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader").splitlines()
     return {
         "device": gpus[0] if gpus else "no NVIDIA GPU",
-        "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
-        "date": f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC",
-        "commit": _output("git", "describe", "--always", "--dirty") or "not known",
+        "system": machine.system(),
+        "date": machine.date(),
+        "commit": machine.commit(),
     }
 
 
@@ -115,7 +106,7 @@ def main() -> int:
     for old in chosen.out.glob("*.log"):
         old.unlink()
     start = time.monotonic()
-    about = machine()
+    about = about_the_run()
     print(", ".join(about.values()), flush=True)
     able = begin(columns(chosen.arch, chosen.peers, chosen.peer_device, _pythons(chosen.peer_python), chosen.torch_compile, chosen.out))
     if not able:
@@ -123,13 +114,15 @@ def main() -> int:
     table = Table(able, chosen.size == "full")
     print("; ".join(f"{column.name}: {'spirograd' if column.ours else column.name} {column.version}" for column in able))
     print(*table.head(), sep="\n", flush=True)
-    for row in ROWS:
-        if row.name not in chosen.rows if chosen.rows else row.more and not chosen.all:
-            continue
+    rows = [row for row in ROWS if (row.name in chosen.rows if chosen.rows else chosen.all or not row.more)]
+    bar = Bar(len(rows))
+    for number, row in enumerate(rows):
         if time.monotonic() - start > chosen.limit:
             table.notes.append(f"{row.title}: not run, since {chosen.limit:.0f} s were over")
             continue
+        bar.show(number, row.title)
         measure(row, getattr(row, chosen.size), able, chosen.rounds, chosen.row_limit)
+        bar.clear()
         print(table.add(row), flush=True)
     for column in able:
         column.end()

@@ -1,4 +1,4 @@
-"""A step of the heat equation, on fields and on arrays whose shape is known at the launch."""
+"""Steps of the heat equation, on fields and on arrays whose shape is known at the launch: one, and twenty to and fro."""
 
 import spirograd as sg
 
@@ -20,4 +20,28 @@ def heat_arrays(old: sg.types.ndarray(sg.f32, 2), new: sg.types.ndarray(sg.f32, 
         new[i, j] = old[i, j] + 0.1 * (old[i - 1, j] + old[i + 1, j] + old[i, j - 1] + old[i, j + 1] - 4 * old[i, j])
 
 
-CASES = {"heat 2048 x 2048": (heat, 1), "heat, ndarrays": (lambda: heat_arrays(a, b), 1)}
+@sg.kernel
+def back():
+    for i, j in u:
+        if 0 < i < N - 1 and 0 < j < N - 1:
+            u[i, j] = v[i, j] + 0.1 * (v[i - 1, j] + v[i + 1, j] + v[i, j - 1] + v[i, j + 1] - 4 * v[i, j])
+
+
+def twenty():
+    for _ in range(10):
+        heat()
+        back()
+
+
+def twenty_of_arrays():
+    for _ in range(10):
+        heat_arrays(a, b)
+        heat_arrays(b, a)
+
+
+CASES = {
+    "heat 2048 x 2048": (heat, 1),
+    "heat, ndarrays": (lambda: heat_arrays(a, b), 1),
+    "20 stencils, fields": (twenty, 1),
+    "20 stencils, ndarrays": (twenty_of_arrays, 1),
+}

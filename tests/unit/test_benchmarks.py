@@ -1,0 +1,139 @@
+"""The benchmarks: their programs compute what NumPy does, and their tables, histories and processes say what went wrong."""
+
+import importlib
+import json
+import sys
+
+import numpy as np
+import pytest
+from needs import package
+
+import spirograd as sg
+from benchmarks import goals, history
+from benchmarks.gpu import reference
+from benchmarks.gpu.columns import Way, _difference
+from benchmarks.gpu.rows import BY_NAME, ROWS, program_name
+from benchmarks.gpu.table import Table
+from benchmarks.processes import Failed, Process
+
+_ECHO = """
+import json, sys, time
+for line in sys.stdin:
+    request = json.loads(line)
+    print("something else", flush=True)
+    if request.get("end"):
+        sys.exit(3)
+    time.sleep(request.get("sleep", 0))
+    print(json.dumps({"error": "no such thing"} if request.get("fail") else {"result": request}), flush=True)
+"""
+
+
+@pytest.fixture
+def family(monkeypatch):
+    """The programs in the language of the family, for spirograd on the CPU."""
+    monkeypatch.setenv("BENCHMARKED", "spirograd")
+    module = importlib.import_module("benchmarks.gpu.family")
+    module.start("cpu")
+    yield module
+    sg.reset()
+
+
+# Compiling mpm88 takes longer than all others.
+_PROGRAMS = [pytest.param(row, id=row.name, marks=[pytest.mark.long] * (row.name == "mpm88")) for row in ROWS]
+
+
+@pytest.mark.parametrize("row", _PROGRAMS)
+def test_programs_for_gpus_compute_what_numpy_does(family, row):
+    (program,) = getattr(family, program_name(row))(row.small)
+    expected = getattr(reference, program_name(row))(row.small)
+    for _ in range(2):  # each result starts afresh
+        program.run()
+        assert _difference(row, program.result().tolist(), expected) == ""
+
+
+@pytest.mark.long
+def test_programs_in_torch_compute_what_numpy_does():
+    package("torch")
+    programs = importlib.import_module("benchmarks.gpu.in_torch")
+    programs.start("cpu")
+    for name in ("saxpy", "maximum", "histogram_256", "nbody", "gated", "mpm88", "substeps"):
+        row = BY_NAME[name]
+        for program in getattr(programs, program_name(row))(row.small):
+            expected = getattr(reference, program_name(row))(row.small)
+            assert _difference(row, program.result().tolist(), expected) == "", (name, program.label)
+
+
+@pytest.mark.parametrize("found, said", [
+    ([0.0, 1.0], ""),
+    ([0.0, 1.0 + 1e-5], ""),
+    ([0.0, 1.1], "wrong result: 1.1, expected 1"),
+    ([0.0, float("nan")], "wrong result: nan, expected 1"),
+    ([0.0], "wrong result: 1 numbers, expected 2"),
+])  # fmt: skip
+def test_wrong_results_are_told(found, said):
+    assert _difference(BY_NAME["saxpy"], found, np.array([0.0, 1.0])) == said
+
+
+class _Measured:
+    """A column of the table with times."""
+
+    def __init__(self, name, ours, *ways):
+        self.name, self.ours, self.ways, self.version = name, ours, list(ways), "1"
+
+    @property
+    def best(self):
+        return min((way for way in self.ways if way.seconds and not way.error), key=lambda way: way.best, default=None)
+
+
+def test_a_line_of_the_table_for_gpus():
+    ours = _Measured("cuda", True, Way("", seconds=[0.0008, 0.0006]))
+    torch = _Measured("torch", False, Way("eager", seconds=[0.0012]), Way("compiled", "RuntimeError: no compiler"))
+    table = Table([ours, torch, _Measured("jax", False, Way("", "wrong result: 1, expected 2"))], True)
+    line = table.add(BY_NAME["functions"])
+    assert line.split("|")[2:-1] == [" 0.6 ms, 1.79 TB/s ", " 1.2 ms, 0.895 TB/s ", " failed ", " 0.50 ", " 0.3 ms ", " 2.00 "]
+    assert any("no compiler" in note for note in table.notes) and any("wrong result" in note for note in table.notes)
+
+
+def test_a_process_answers_and_says_how_it_ended():
+    process = Process("echo", [sys.executable, "-c", _ECHO])
+    assert process.ask(10, number=1) == {"number": 1}
+    with pytest.raises(Failed, match="echo: no such thing"):
+        process.ask(10, fail=True)
+    with pytest.raises(Failed, match="echo: the process has ended with status 3"):
+        process.ask(10, end=True)
+    process.close()
+
+
+def test_a_process_that_does_not_answer_is_ended():
+    process = Process("echo", [sys.executable, "-c", _ECHO])
+    with pytest.raises(Failed, match="no answer within 1 s"):
+        process.ask(1, sleep=60)
+    assert process.process.wait(10) != 0
+    process.close()
+
+
+def test_the_history_is_kept_and_drawn(tmp_path):
+    package("matplotlib")
+    path = tmp_path / "runs" / "machine.jsonl"
+    for k in range(3):
+        seconds = {"saxpy 16M": {"cpu": {"wall_best": 0.01 / (k + 1)}, "quadrants": {"wall_best": 0.02}}}
+        run = {"date": f"2026-11-2{k} 10:00 UTC", "commit": "abcdef0", "seconds": seconds, "limits": {"saxpy 16M": 0.002}}
+        if k == 1:
+            run["seconds"] = {"launch: empty": {"cpu": {"error": "failed"}}}
+        history.append(path, run)
+    runs = history.read(path)
+    assert len(runs) == 3
+    assert history.draw(runs, tmp_path / "history.png") and (tmp_path / "history.png").stat().st_size > 5000
+    path.write_text(json.dumps(runs[0]) + "\nnonsense\n")
+    with pytest.raises(ValueError, match="line 2: not a line of JSON"):
+        history.read(path)
+
+
+def test_goals_and_limits():
+    limits = goals.Limits(bandwidth=10e9, peak=100e9, clock=2e9, lanes=8)
+    assert limits.seconds("saxpy 16M") == pytest.approx(12 * 2**24 / 10e9)
+    assert limits.seconds("n-body 4096") == pytest.approx(20 * 4096**2 / 100e9)
+    assert limits.seconds("launch: empty") is None
+    assert goals.Goal(times=2).met(1.0, 2.5) and not goals.Goal(times=2).met(1.0, 1.5)
+    assert goals.Goal(times=2).met(1.0, None) is None
+    assert goals.Goal(seconds=1e-6).met(0.5e-6, None) and goals.Goal(seconds=5e-6).text() == "5 us"
