@@ -57,7 +57,14 @@ _F64: dict[OpCode, Expansion] = {
     ops.pow_: math_f64.pow_,
 }
 # Those of _F32 for targets whose ``fma`` rounds once.
-_F32_FUSED = {**_F32, ops.log: math_f32.log_fused, ops.sin: math_f32.sin_fused, ops.cos: math_f32.cos_fused, ops.tan: math_f32.tan_fused}
+_F32_FUSED = {
+    **_F32,
+    ops.exp: math_f32.exp_fused,
+    ops.log: math_f32.log_fused,
+    ops.sin: math_f32.sin_fused,
+    ops.cos: math_f32.cos_fused,
+    ops.tan: math_f32.tan_fused,
+}
 # Those that branch, without branches.
 _NEAR = {ops.sin: math_f32.sin_near, ops.cos: math_f32.cos_near, ops.tan: math_f32.tan_near}
 # The most expansions that are inlined in a task: in all, if most of them depend on the one before, and outside of the loops, since what is

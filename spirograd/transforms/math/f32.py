@@ -56,6 +56,24 @@ def exp(x: Value) -> Value:
     return _scale((r * r).fma(tail, r) + 1.0, n)
 
 
+# The same with a bias: shifted left, its low bits are half of an exponent and its field.
+_BIASED = MAGIC + 2 * 127
+_EXPONENT_FIELD = 0x7F800000
+
+
+def exp_fused(x: Value) -> Value:
+    """`exp` in fewer operations. 2**n is the product of two powers whose exponents, with their bias, add up to n + 254."""
+    x = x.clamp(-105.0, 89.0)
+    shifted = x.fma(LOG2_E, _BIASED)
+    n = shifted - _BIASED
+    r = n.fma(-LN2_LOW, n.fma(-LN2_HIGH, x))
+    bits = shifted.bits()
+    half = (bits << EXPONENT - 1) & _EXPONENT_FIELD
+    other = (bits << EXPONENT) - half
+    power = r.horner((1.0, 1.0, *fits.EXP_F32))
+    return power.exact() * half.as_float(f32) * other.as_float(f32)
+
+
 def tanh(x: Value) -> Value:
     """x + x**3 P(x**2) up to 5/8, then 1 - 2 / (e**(2|x|) + 1)."""
     a = x.abs()

@@ -115,15 +115,21 @@ def test_error_bound_without_f64(name: str) -> None:
 
 
 @needs_long_double
-def test_error_bound_of_log_without_a_division() -> None:
-    kernel = expanded(ops.log, f32, "cuda")
+@pytest.mark.parametrize("name", ["exp", "log"])
+def test_error_bound_where_fma_rounds_once(name: str) -> None:
+    kernel = expanded(BY_NAME[name], f32, "cuda")
     assert ops.div not in {op.code for op in kernel.walk()}
-    seams = np.ldexp(np.linspace(0.6666, 0.6667, N), 1 + np.arange(N) % 100).astype(np.float32)
-    for (x,) in [*operands(f32, "log"), (seams,)]:
-        errors = ulps(run(kernel, x, fuse=True), np.log(x.astype(LONG)), f32)
+    seams = {
+        "exp": (np.arange(-149.5, 129) * math.log(2)).astype(np.float32),
+        "log": np.ldexp(np.linspace(0.6666, 0.6667, N), 1 + np.arange(N) % 100).astype(np.float32),
+    }[name]
+    for (x,) in [*operands(f32, name), (seams,), (np.nextafter(seams, np.float32(0)),)]:
+        with np.errstate(all="ignore"):
+            reference = REFERENCE[name](x.astype(LONG))
+        errors = ulps(run(kernel, x, fuse=True), reference, f32)
         worst = int(np.argmax(errors))
-        assert errors[worst] <= BOUND_F32["log"], (errors[worst], x[worst])
-    x, expected = (np.array(values, np.float32) for values in zip(*UNARY["log"]))
+        assert errors[worst] <= BOUND_F32[name], (errors[worst], x[worst])
+    x, expected = (np.array(values, np.float32) for values in zip(*UNARY[name]))
     assert same_bits(run(kernel, x, fuse=True), expected).all()
 
 
