@@ -11,6 +11,8 @@ import pytest
 from fuzz.run import load
 
 import spirograd as sg
+from spirograd import compiler
+from spirograd.base.targets import Generator
 
 ARCHS = ("cpu", "vulkan", "wgpu", "cuda", "amdgpu")  # the interpreter never fuses
 pytestmark = pytest.mark.archs(*ARCHS)
@@ -131,6 +133,29 @@ def expected(body: str, scope: dict[str, Any]) -> None:
     code = compile(text, "body", "exec")
     for i in range(scope["n"]):
         exec(code, {"print": lambda *values: None}, scope | {"i": i, "max": max, "min": min})
+
+
+def test_explaining_generates_no_code(session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which takes most of the time of compiling, and says nothing about tasks."""
+    x = filled(8)
+
+    @sg.kernel
+    def pair():
+        for i in x:
+            x[i] += 1.0
+        for i in x:
+            x[i] *= 2.0
+
+    pair()
+    whole = pair.stages()
+
+    def generate(*_: Any) -> Any:
+        raise AssertionError("code was generated")
+
+    monkeypatch.setattr(compiler, "_GENERATORS", dict.fromkeys(Generator, generate))
+    assert pair.explain() == whole["tasks.txt"] and tasks(pair) == 1
+    for stage in ("kernel", "offload", "device"):
+        assert pair.ir(stage) == whole[f"{stage}.ir"]
 
 
 def test_index_spaces_that_differ(session) -> None:
