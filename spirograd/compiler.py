@@ -74,8 +74,8 @@ def compile_kernel(
 ) -> CompiledKernel:
     """Compile ``kernel`` (kernel IR, before `offload`) for a device with ``caps``.
 
-    ``key``: its `kernel_key`, if the caller has it already. ``on_op``: for the interpreter, called after each operation. ``generate``: False
-    for the stages of IR only, without code.
+    ``key``: its `kernel_key`, if the caller has it already. ``on_op``: for the interpreter, called after each operation.
+    ``generate``: False for the stages of IR only, without code.
     Raises SpirogradUnsupportedError for what the device or target cannot do, IRError if the IR is broken (a defect of the compiler).
     """
     if caps.target_name not in TARGETS:

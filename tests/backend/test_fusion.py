@@ -103,6 +103,7 @@ BODIES = [
 ]
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize(("body", "verdict"), BODIES, ids=[body for body, _ in BODIES])
 def test_what_may_become_one(arch: str, body: str, verdict: str, capfd: Any) -> None:
     sg.init(arch=arch, debug=body.startswith("assert"))
@@ -391,6 +392,7 @@ def outcome(source: str, n: int, arch: str, **options: Any) -> tuple[list[Any], 
     return memory, tasks(kernel) if arch != "interpreter" else 0
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("seed", range(12))
 def test_random_programs(arch: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With fusion on, off, and on for disjoint memory only: the same bits. The interpreter, which never fuses, gives the numbers."""
@@ -406,6 +408,7 @@ def test_random_programs(arch: str, seed: int, monkeypatch: pytest.MonkeyPatch) 
         np.testing.assert_allclose(mine, want, rtol=2e-4, atol=2e-4, err_msg=source)
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("seed", range(4))
 def test_gradients_of_random_chains(arch: str, seed: int) -> None:
     rng = random.Random(seed)
