@@ -71,11 +71,12 @@ _REDUCTION_GROUPS = 1024
 
 
 def compile_kernel(
-    kernel: Kernel, caps: Capabilities, options: CompileOptions, key: str | None = None, on_op: OnOp | None = None
+    kernel: Kernel, caps: Capabilities, options: CompileOptions, key: str | None = None, on_op: OnOp | None = None, generate: bool = True
 ) -> CompiledKernel:
     """Compile ``kernel`` (kernel IR, before `offload`) for a device with ``caps``.
 
     ``key``: its `kernel_key`, if the caller has it already. ``on_op``: for the interpreter, called after each operation.
+    ``generate``: False for the stages of IR only, without code.
     Raises SpirogradUnsupportedError for what the device or target cannot do, IRError if the IR is broken (a defect of the compiler).
     """
     if caps.target_name not in TARGETS:
@@ -122,7 +123,7 @@ def compile_kernel(
         kernel = run.apply(simplify_lowered, kernel, "device")
         kernel = run.apply(check_capabilities, kernel, "device")
         run.record("device.ir", kernel)
-        return _GENERATORS[caps.target.generator](kernel, artifact, run)
+        return _GENERATORS[caps.target.generator](kernel, artifact, run) if generate else artifact
 
 
 class _Pipeline:

@@ -113,10 +113,11 @@ class Session:
         self.cache.put(key, compiled)
         return compiled
 
-    def stages(self, kernel: nodes.Kernel) -> dict[str, Any]:
-        """All stages of compiling ``kernel`` for this device."""
-        compiled = compile_kernel(kernel, self.device.caps, replace(self.compile_options, keep_stages=True))
-        if self.assembler is not None:
+    def stages(self, kernel: nodes.Kernel, generate: bool = True) -> dict[str, Any]:
+        """All stages of compiling ``kernel`` for this device; without ``generate`` those before code is generated, which takes most of the
+        time."""
+        compiled = compile_kernel(kernel, self.device.caps, replace(self.compile_options, keep_stages=True), generate=generate)
+        if generate and self.assembler is not None:
             compiled.stages["kernel.usage"] = self.assembler.usage(compiled)
         return compiled.stages
 

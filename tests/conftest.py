@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import re
@@ -22,6 +23,8 @@ import pytest
 
 import spirograd as sg
 from spirograd.base import knobs
+from spirograd.llvmgen import toolchain
+from spirograd.spirvgen import emit
 
 ROOT = Path(__file__).resolve().parent.parent
 _MISSED = "spirograd/missed"  # key in pytest's cache: name of what was missing -> tests that the last run skipped for it
@@ -46,6 +49,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "archs(*names): run a test that takes the `arch` fixture on these back ends only")
     config.addinivalue_line("markers", "long: on a large scale what another test does on a small one; `pytest --long` runs these only")
+    config.addinivalue_line("markers", "turns: each case runs on one of Vulkan and wgpu, in turn; `pytest --long` runs it on the other")
     config.addinivalue_line("markers", "needs(*names): what the test needs, by the names in tests/needs.py; missing ones skip it")
     for name in _FOREIGN:
         os.environ.pop(name, None)
@@ -61,6 +65,8 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not any("::" in arg for arg in config.args):  # a test that is named runs
+        _take_turns(items)
     long, name = config.getoption("--long"), config.getoption("--missed")
     missed = None if name is None else set(_missed(config)[name])
 
@@ -73,8 +79,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if is_wanted(item)]
 
 
+def _take_turns(items: list[pytest.Item]) -> None:
+    """Of the cases of tests that are marked `turns`, leave every other one to long runs on Vulkan, and those between on wgpu: one generator
+    makes the modules of both, so what the cases vary shows on either. Where one of the two is missing, the other has all cases."""
+    pair = ("vulkan", "wgpu")
+    tests: dict[str, dict[str, dict[str, pytest.Item]]] = {}  # test -> what its case is called without the back end -> back end -> item
+    for item in items:
+        test, _, case = item.nodeid.partition("[")
+        if item.get_closest_marker("turns") and not item.get_closest_marker("long"):
+            for arch in {*pair} & {*re.split(r"[-\]]", case)}:
+                tests.setdefault(test, {}).setdefault(case.replace(arch, ""), {})[arch] = item
+    if tests and not any(needs.missing(arch) for arch in pair):
+        for cases in tests.values():
+            for number, case in enumerate(on for on in cases.values() if len(on) == 2):
+                case[pair[number % 2]].add_marker(pytest.mark.long)
+
+
 def pytest_collection_finish() -> None:
-    """Modules and test items live until the end: the cycle collector need not look at them again and again."""
+    """LLVM and spirv-val see each module once: many tests launch the kernels of others. Test files that call these functions themselves
+    have imported them already, as they are.
+
+    Modules and test items live until the end: the cycle collector need not look at them again and again.
+    """
+    for module, name in ((toolchain, "compile_module"), (emit, "validate")):
+        setattr(module, name, functools.lru_cache(1000)(getattr(module, name)))
     gc.collect()
     gc.freeze()
     gc.set_threshold(300_000, 20, 20)  # it would take 6 % of the time otherwise

@@ -11,6 +11,8 @@ import pytest
 from fuzz.run import load
 
 import spirograd as sg
+from spirograd import compiler
+from spirograd.base.targets import Generator
 
 ARCHS = ("cpu", "vulkan", "wgpu", "cuda", "amdgpu")  # the interpreter never fuses
 pytestmark = pytest.mark.archs(*ARCHS)
@@ -101,6 +103,7 @@ BODIES = [
 ]
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize(("body", "verdict"), BODIES, ids=[body for body, _ in BODIES])
 def test_what_may_become_one(arch: str, body: str, verdict: str, capfd: Any) -> None:
     sg.init(arch=arch, debug=body.startswith("assert"))
@@ -131,6 +134,29 @@ def expected(body: str, scope: dict[str, Any]) -> None:
     code = compile(text, "body", "exec")
     for i in range(scope["n"]):
         exec(code, {"print": lambda *values: None}, scope | {"i": i, "max": max, "min": min})
+
+
+def test_explaining_generates_no_code(session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which takes most of the time of compiling, and says nothing about tasks."""
+    x = filled(8)
+
+    @sg.kernel
+    def pair():
+        for i in x:
+            x[i] += 1.0
+        for i in x:
+            x[i] *= 2.0
+
+    pair()
+    whole = pair.stages()
+
+    def generate(*_: Any) -> Any:
+        raise AssertionError("code was generated")
+
+    monkeypatch.setattr(compiler, "_GENERATORS", dict.fromkeys(Generator, generate))
+    assert pair.explain() == whole["tasks.txt"] and tasks(pair) == 1
+    for stage in ("kernel", "offload", "device"):
+        assert pair.ir(stage) == whole[f"{stage}.ir"]
 
 
 def test_index_spaces_that_differ(session) -> None:
@@ -366,6 +392,7 @@ def outcome(source: str, n: int, arch: str, **options: Any) -> tuple[list[Any], 
     return memory, tasks(kernel) if arch != "interpreter" else 0
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("seed", range(12))
 def test_random_programs(arch: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With fusion on, off, and on for disjoint memory only: the same bits. The interpreter, which never fuses, gives the numbers."""
@@ -381,6 +408,7 @@ def test_random_programs(arch: str, seed: int, monkeypatch: pytest.MonkeyPatch) 
         np.testing.assert_allclose(mine, want, rtol=2e-4, atol=2e-4, err_msg=source)
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("seed", range(4))
 def test_gradients_of_random_chains(arch: str, seed: int) -> None:
     rng = random.Random(seed)

@@ -17,12 +17,15 @@ from validation import tools
 from validation.case import load
 from validation.collecting import kernels_of
 from validation.compiling import compile_case
-from validation.profiles import PROFILES
+from validation.profiles import AMDGPU, PROFILES, PTX, SPIRV
 
+# Architectures of one vendor hardly differ.
+BY_DAY = {*SPIRV, *list(PTX)[:1], *list(AMDGPU)[:1]}
 CASES = {c.name: c for c in load() if c.name.startswith("gradient")}
 
 
-def test_kernels_that_size_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("profile", [name if name in BY_DAY else pytest.param(name, marks=pytest.mark.long) for name in PROFILES])
+def test_kernels_that_size_are_checked(profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`test_corpus.py` compiles and checks all others, and compares with `EXPECTED`."""
     name = "gradient_carried_bounds"
     seen: list[bytes] = []
@@ -32,12 +35,9 @@ def test_kernels_that_size_are_checked(tmp_path: Path, monkeypatch: pytest.Monke
         return tools.Verdict(tools.OK)
 
     monkeypatch.setitem(tools.CHECKS, "valid", check)
-    sources = kernels_of(CASES[name])
-    for profile, caps in PROFILES.items():
-        seen.clear()
-        compiled = compile_case(sources, CASES[name], caps, tmp_path, ["valid"])
-        assert sizing(compiled) == EXPECTED[name], profile
-        assert len(seen) == compiled.modules and sum(map(len, seen)) == compiled.nbytes
+    compiled = compile_case(kernels_of(CASES[name]), CASES[name], PROFILES[profile], tmp_path, ["valid"])
+    assert sizing(compiled) == EXPECTED[name]
+    assert len(seen) == compiled.modules and sum(map(len, seen)) == compiled.nbytes
 
 
 def text(module: bytes) -> str:
@@ -45,6 +45,7 @@ def text(module: bytes) -> str:
     return " ".join(re.sub(r"field\d+", "field", disassemble(module)).split())
 
 
+@pytest.mark.turns
 @pytest.mark.archs("vulkan", "wgpu")
 @pytest.mark.parametrize("name", [*(name for name, expected in EXPECTED.items() if any(expected)), "gradient_of_many_arrays"])
 def test_devices_run_what_is_checked(arch: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,3 +99,24 @@ def test_long_tests_run_on_demand(pytester, monkeypatch, options, ran):
     result = _run(pytester, monkeypatch, "", body, ("-rP", *options))
     result.assert_outcomes(passed=1, deselected=1)
     result.stdout.fnmatch_lines([ran])
+
+
+TURNS = "import pytest\n\n@pytest.mark.turns\n@pytest.mark.parametrize('k', range(4))\ndef test_it(arch, k): pass\n"
+
+
+@pytest.mark.parametrize(
+    ("missing", "options", "wanted"),
+    [
+        ("None", (), {"interpreter": "0123", "vulkan": "13", "wgpu": "02"}),
+        ("None", ("--long",), {"interpreter": "", "vulkan": "02", "wgpu": "13"}),
+        ("'no package'", (), {"interpreter": "0123", "vulkan": "0123", "wgpu": "0123"}),
+    ],
+    ids=["by day", "at night", "without wgpu"],
+)
+def test_vulkan_and_wgpu_take_turns(pytester, missing, options, wanted, monkeypatch):
+    checks = f"\nneeds.CHECKS |= {{'vulkan': lambda: None, 'wgpu': lambda: {missing}}}\nneeds.ARCHS = {tuple(wanted)}\n"
+    monkeypatch.setenv("PYTHONPATH", PATHS)
+    pytester.makeconftest(CONFTEST.read_text() + checks)
+    pytester.makepyfile(TURNS)
+    said = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--collect-only", *options).stdout.str()
+    assert {arch: "".join(re.findall(rf"test_it\[{arch}-(\d)\]", said)) for arch in wanted} == wanted

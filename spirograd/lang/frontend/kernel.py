@@ -210,7 +210,7 @@ class Kernel(Staged, NearNames):
         """
         if self._last is None or args or kwargs:
             self.specialized(args, kwargs)
-        return str(self.stages().get("tasks.txt", "The interpreter runs the kernel as it is written, as one task.\n"))
+        return str(self._stages(generate=False).get("tasks.txt", "The interpreter runs the kernel as it is written, as one task.\n"))
 
     def step(self, on_op: Callable[[Any, Any], None], *args: Any, **kwargs: Any) -> Any:
         """Run on ``arch=sg.interpreter`` and call ``on_op(op, values)`` after each operation: ``op.code``, ``op.loc``, ``values[op]``.

@@ -23,15 +23,14 @@ class Staged:
 
         Raises SpirogradRuntimeError before the first call.
         """
-        kernel = self._compiled_last()
-        if kernel is None:
-            raise SpirogradRuntimeError(f"{self._label()} was not compiled yet: call it first")
-        stages: dict[str, Any] = context.session().stages(kernel)
-        return stages
+        return self._stages()
 
     def ir(self, stage: str = "kernel") -> str:
         """The IR: ``stage`` is "kernel" (from the front end), "offload" (tasks) or "device" (what the code generator gets)."""
-        return str(self._stage(f"{stage}.ir"))
+        stages, name = self._stages(generate=False), f"{stage}.ir"
+        if name not in stages:
+            raise SpirogradRuntimeError(f"there is no stage {name!r}; there are {', '.join(stages)}")
+        return str(stages[name])
 
     def spirv(self) -> dict[str, bytes]:
         """The SPIR-V modules, by name of the task. Raises SpirogradRuntimeError on back ends without SPIR-V."""
@@ -53,11 +52,12 @@ class Staged:
         usage = "".join(f"// {line}\n" for line in str(stages.get("kernel.usage", "")).splitlines())
         return usage + str(text)
 
-    def _stage(self, name: str) -> Any:
-        stages = self.stages()
-        if name not in stages:
-            raise SpirogradRuntimeError(f"there is no stage {name!r}; there are {', '.join(stages)}")
-        return stages[name]
+    def _stages(self, generate: bool = True) -> dict[str, Any]:
+        kernel = self._compiled_last()
+        if kernel is None:
+            raise SpirogradRuntimeError(f"{self._label()} was not compiled yet: call it first")
+        stages: dict[str, Any] = context.session().stages(kernel, generate)
+        return stages
 
     def _some(self, suffix: str, what: str) -> dict[str, Any]:
         found = {name: data for name, data in self.stages().items() if name.endswith(suffix)}

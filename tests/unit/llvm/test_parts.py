@@ -95,12 +95,18 @@ def _deeper(b: Builder, value: Op, depth: int) -> Op:
     return b.emit(ops.add, merged, value)
 
 
+@functools.cache
+def _serial_whole(start: float) -> tuple[np.ndarray, Any]:
+    """Data, and what the serial program that is not cut makes of it."""
+    data = np.linspace(start, 2.0, N)
+    data[1] = start
+    return data, _result(_serial(60), data)
+
+
 @pytest.mark.parametrize("size", [1, 4, 25, 100])
 @pytest.mark.parametrize("start", [-1.0, 0.75])
 def test_serial_code(size: int, start: float, small_parts: Any) -> None:
-    data = np.linspace(start, 2.0, N)
-    data[1] = start
-    want = _result(_serial(60), data)
+    data, want = _serial_whole(start)
     small_parts(size)
     p = _serial(60)
     np.testing.assert_array_equal(_result(p, data), want)
