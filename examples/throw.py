@@ -1,6 +1,6 @@
 """Throwing a blob of jelly at a target: the velocity it starts with is learned, through a simulation with a grid and particles.
 
-The simulation is written as if nobody asked for gradients: one kernel for a step, which overwrites particles and grid. The tape keeps
+The simulation is written without regard to gradients: one kernel for a step, which overwrites particles and grid. The tape keeps
 what the reverse needs of them.
 """
 

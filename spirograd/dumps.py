@@ -25,7 +25,7 @@ class Compilation:
     arch: str
 
 
-# Who is told of each compilation, with its stages. While there is anyone, kernels are compiled anew instead of taken from the cache.
+# Called with each compilation, which has its stages then. While there are any, kernels are compiled anew instead of taken from the cache.
 listeners: list[Callable[[Compilation], None]] = []
 
 
@@ -52,20 +52,31 @@ def write_stages(compiled: CompiledKernel, folder: Path) -> list[Path]:
 def with_overrides(compiled: CompiledKernel, folder: Path, caps: Capabilities, options: CompileOptions) -> CompiledKernel:
     """``compiled`` with its binaries replaced by those in ``folder``: SPIR-V modules, PTX and code objects as they are, LLVM IR compiled.
     PTX or a code object that was left as the compiler made it does not hide LLVM IR."""
-    generator, binaries = caps.target.generator, list(compiled.binaries)
-    if generator is Generator.SPIRV:
-        for task in compiled.tasks:
-            module = stage_path(compiled, folder, f"{task.name}.spv")
-            if module.exists():
-                binaries[task.binary] = module.read_bytes()
-        return replace(compiled, binaries=tuple(binaries))
+    if caps.target.generator is Generator.SPIRV:
+        return replace(compiled, binaries=_modules(compiled, folder))
+    return replace(compiled, binaries=_machine_code(compiled, folder, caps, options))
+
+
+def _modules(compiled: CompiledKernel, folder: Path) -> tuple[bytes, ...]:
+    binaries = list(compiled.binaries)
+    for task in compiled.tasks:
+        module = stage_path(compiled, folder, f"{task.name}.spv")
+        if module.exists():
+            binaries[task.binary] = module.read_bytes()
+    return tuple(binaries)
+
+
+def _machine_code(compiled: CompiledKernel, folder: Path, caps: Capabilities, options: CompileOptions) -> tuple[bytes, ...]:
     from spirograd.llvmgen.translate import LOADED, translate  # llvmlite is large, and only this needs it here
 
-    whole, text = (stage_path(compiled, folder, stage) for stage in (LOADED.get(generator, ""), "kernel.ll"))
-    if generator in LOADED and whole.exists():
-        content = whole.read_bytes() if generator is Generator.CODE_OBJECT else whole.read_text(encoding="utf-8").encode()
-        if content != binaries[0]:
-            return replace(compiled, binaries=(content,))
+    generator = caps.target.generator
+    if generator in LOADED:
+        loaded = stage_path(compiled, folder, LOADED[generator])
+        if loaded.exists():
+            content = loaded.read_bytes() if generator is Generator.CODE_OBJECT else loaded.read_text(encoding="utf-8").encode()
+            if content != compiled.binaries[0]:
+                return (content,)
+    text = stage_path(compiled, folder, "kernel.ll")
     if text.exists():
-        return replace(compiled, binaries=(translate(text.read_text(encoding="utf-8"), caps, options).binary,))
-    return compiled
+        return (translate(text.read_text(encoding="utf-8"), caps, options).binary,)
+    return compiled.binaries

@@ -89,7 +89,7 @@ class _Random:
             self.keep(self.b.emit(self.r.choice(_FLOAT_BINARY), self.pick(t), self.pick(t)))
 
     def memory(self, depth: int) -> None:
-        """Read what nobody writes."""
+        """Read memory that is never written."""
         at = self.b.emit(ops.and_, self.pick(i32), self.b.const(63))
         self.keep(self.b.load(self.blocked if self.r.random() < 0.6 else self.flags, at))
 

@@ -43,7 +43,7 @@ def _options() -> argparse.Namespace:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[], None]]:
-    """A bar where rich is installed and somebody looks; ``advance()`` may be called from any thread."""
+    """A bar where rich is installed and the output is a terminal; ``advance()`` may be called from any thread."""
     try:
         from rich.progress import Progress
     except ImportError:

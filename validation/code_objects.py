@@ -55,7 +55,7 @@ class CodeObject:
         return Descriptor(shared, scratch, arguments, symbol.value + entry, (first, second, third), properties)
 
     def problems(self) -> list[str]:
-        """What a loader or a launch would stumble over, and memory that nobody sees: scratch, spilled registers."""
+        """What a loader or a launch would refuse, and hidden costs: scratch memory, spilled registers."""
         found = []
         for name, kernel in self.kernels.items():
             code, descriptor = self.symbols.get(kernel[".name"]), self.descriptor(name)

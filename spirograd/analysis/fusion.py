@@ -119,7 +119,7 @@ def _used(body: Region) -> set[Op]:
 
 
 def _commute(x: Op, y: Op, used: list[set[Op]]) -> bool:
-    """Whether two accesses update memory in the same way, and nobody looks at the values in between."""
+    """Whether two accesses update memory in the same way, and the values in between are not used."""
     if x.code is not ops.atomic or y.code is not ops.atomic or x.attr[0] != y.attr[0] or x in used[0] or y in used[1]:
         return False
     return x.attr[0] in _COMMUTING and not x.attr[1].dtype.is_float

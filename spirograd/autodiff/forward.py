@@ -187,7 +187,7 @@ class _Forward:
             return
         if self.loop is not None:
             if kind == "exchange" and op.args[-1] not in self.tangents and _is_adjoint(ref):
-                # A gradient kernel, where one of the winners of a minimum or maximum claims the adjoint; of several, anyone may.
+                # A gradient kernel, where one of the winners of a minimum or maximum claims the adjoint; of several, any one may.
                 self.clone(op)
                 self.tangents[op] = self.b.atomic("exchange", dual, *self.args(op)[:-1], zero(self.b, op.type))
                 return

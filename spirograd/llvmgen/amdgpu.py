@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -11,9 +12,8 @@ import llvmlite.binding as llvm
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import f32
 from spirograd.base.options import CompileOptions
-from spirograd.ir.nodes import BuiltIn
 from spirograd.llvmgen.code_object import link_code_object
-from spirograd.llvmgen.gpu import Dialect, GpuEmitter
+from spirograd.llvmgen.gpu import CAPABILITIES, Dialect, GpuEmitter
 from spirograd.llvmgen.module import literal
 from spirograd.llvmgen.toolchain import MachineCode, optimise, parse
 
@@ -26,8 +26,6 @@ ARCHITECTURES = tuple(
         *("1100", "1101", "1102", "1103", "1150", "1151", "1152", "1153", "1200", "1201"),
     )
 )
-# Of the 4,096 bytes of arguments that the runtime takes, some are left for what it adds.
-ARGUMENT_BYTES = 4032
 _TRIPLE = "amdgcn-amd-amdhsa"
 _CODE_OBJECT_VERSION = 500  # 5: what ROCm 6 and newer load
 _GRID_SIZE_X = 12  # the offset in the dispatch packet of how many invocations there are in x
@@ -39,29 +37,8 @@ _SMALL, _SCALE, _ROOT_OF_SCALE = 2.0**-100, 2.0**48, 2.0**24
 
 def capabilities(architecture: str) -> Capabilities:
     """What every GPU of an architecture of `ARCHITECTURES` can do."""
-    return Capabilities(
-        "amdgpu",
-        int8=True,
-        int16=True,
-        int64=True,
-        float16=True,
-        float64=True,
-        storage8=True,
-        storage16=True,
-        atomic_int64=True,
-        atomic_f32_add=True,
-        atomic_f64_add=True,
-        shared_f32_add=True,
-        buffer_address=True,
-        subgroup_size=32 if _has_waves_of_32(architecture) else 64,
-        subgroup_shuffle=True,
-        shared_memory=64 << 10,
-        max_group_size=1024,
-        max_push_constants=ARGUMENT_BYTES,
-        exact_specials=(16, 32, 64),
-        exact_subnormals=(16, 32, 64),
-        cpu_name=architecture,
-    )
+    wave = 32 if _has_waves_of_32(architecture) else 64
+    return replace(CAPABILITIES, target_name="amdgpu", cpu_name=architecture, subgroup_size=wave, shared_memory=64 << 10)
 
 
 def _has_waves_of_32(architecture: str) -> bool:
@@ -77,15 +54,6 @@ def _call(e: GpuEmitter, name: str, arguments: str = "", result: str = "i32") ->
     return e.value(f"call {result} {e.module.declare(f'llvm.amdgcn.{name}', result, types)}({arguments})")
 
 
-def _local(e: GpuEmitter) -> str:
-    return _call(e, "workitem.id.x")
-
-
-def _number(e: GpuEmitter) -> str:
-    first = e.value(f"mul i32 {_call(e, 'workgroup.id.x')}, {e.group_size}")
-    return e.value(f"add i32 {first}, {_local(e)}")
-
-
 def _workgroups(e: GpuEmitter) -> str:
     """From the packet that dispatched the kernel, which counts invocations."""
     packet = e.value(f"call ptr addrspace(4) {e.module.declare('llvm.amdgcn.dispatch.ptr', 'ptr addrspace(4)', '')}()")
@@ -95,17 +63,12 @@ def _workgroups(e: GpuEmitter) -> str:
 
 
 def _rank(e: GpuEmitter, mask: str) -> str:
-    """How many lanes of a mask lie below that of the invocation."""
     if e.wave == 32:
         return _call(e, "mbcnt.lo", f"i32 {mask}, i32 0")
     halves = (mask, mask)
     if mask != "-1":
         halves = (e.value(f"trunc i64 {mask} to i32"), e.value(f"trunc i64 {e.value(f'lshr i64 {mask}, 32')} to i32"))
     return _call(e, "mbcnt.hi", f"i32 {halves[1]}, i32 {_call(e, 'mbcnt.lo', f'i32 {halves[0]}, i32 0')}")
-
-
-def _subgroup(e: GpuEmitter) -> str:
-    return e.value(f"lshr i32 {_local(e)}, {e.wave.bit_length() - 1}")
 
 
 def _shuffle(e: GpuEmitter, value: str, mask: int) -> str:
@@ -132,25 +95,6 @@ def _barrier(e: GpuEmitter) -> None:
     e.line('fence syncscope("workgroup") acquire')
 
 
-def _aggregated_increment(e: GpuEmitter, counter: str) -> str:
-    """Wave-aggregated: the first active invocation of the wave increments the counter for all active ones."""
-    word = f"i{e.wave}"
-    active = _call(e, f"ballot.{word}", "i1 true", word)
-    rank = _rank(e, active)
-    count = e.value(f"call {word} {e.module.declare(f'llvm.ctpop.{word}', word, word)}({word} {active})")
-    leads = e.value(f"icmp eq i32 {rank}, 0")
-    take, taken = e.new_labels("take", "taken")
-    before = e.label
-    e.line(f"br i1 {leads}, label %{take}, label %{taken}")
-    e.start(take)
-    wanted = count if e.wave == 32 else e.value(f"trunc i64 {count} to i32")
-    old = e.value(f"atomicrmw add {counter}, i32 {wanted}{e.atomic_scope} monotonic, align 4{e.atomic_metadata}")
-    e.goto(taken)
-    e.start(taken)
-    own = e.value(f"phi i32 [ {old}, %{take} ], [ 0, %{before} ]")
-    return e.value(f"add i32 {_call(e, 'readfirstlane.i32', f'i32 {own}')}, {rank}")
-
-
 def _rsqrt(e: GpuEmitter, value: str) -> str:
     small = e.value(f"fcmp olt float {value}, {literal(_SMALL, f32)}")
     scaled = e.value(f"fmul float {value}, {literal(_SCALE, f32)}")
@@ -169,17 +113,15 @@ AMDGPU = Dialect(
     atomic_metadata=", !amdgpu.no.fine.grained.memory !0, !amdgpu.no.remote.memory !0, !amdgpu.ignore.denormal.mode !0",
     group_size=lambda size: f'"amdgpu-flat-work-group-size"="{size},{size}" "uniform-work-group-size"="true"',
     module_flags=(f'i32 1, !"amdhsa_code_object_version", i32 {_CODE_OBJECT_VERSION}',),
-    builtins={
-        None: _number,
-        BuiltIn.LOCAL: _local,
-        BuiltIn.WORKGROUPS: _workgroups,
-        BuiltIn.LANE: lambda e: _rank(e, "-1"),
-        BuiltIn.SUBGROUP: _subgroup,
-        BuiltIn.SUBGROUPS: lambda e: str(e.group_size // e.wave),
-    },
+    local=lambda e: _call(e, "workitem.id.x"),
+    workgroup=lambda e: _call(e, "workgroup.id.x"),
+    workgroups=_workgroups,
+    lane=lambda e: _rank(e, "-1"),
+    active=lambda e: _call(e, f"ballot.i{e.wave}", "i1 true", f"i{e.wave}"),
+    rank=_rank,
+    from_first=lambda e, value, active: _call(e, "readfirstlane.i32", f"i32 {value}"),
     shuffle=_shuffle,
     barrier=_barrier,
-    aggregated_increment=_aggregated_increment,
     rsqrt=_rsqrt,
 )
 

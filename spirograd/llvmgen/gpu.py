@@ -6,7 +6,7 @@ What differs from GPU to GPU is in a `Dialect`: how invocations find their place
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -29,6 +29,29 @@ BUFFER_ALIGNMENT = 16
 # The body of a loop of at most so many operations is repeated. n-body, 65,536 bodies on an H200: 6.1 ms twice, 2.9 ms eight times.
 _UNROLLED_LENGTH, _UNROLL = 48, 8
 _GLOBAL, _SHARED = "ptr addrspace(1)", "ptr addrspace(3)"
+# Of the 4,096 bytes of arguments that every driver takes, some are left for what it adds.
+_ARGUMENT_BYTES = 4032
+# What the GPUs of all dialects can do; each dialect adds its target, the architecture, and what its GPUs can do besides.
+CAPABILITIES = Capabilities(
+    target_name="",
+    int8=True,
+    int16=True,
+    int64=True,
+    float16=True,
+    float64=True,
+    storage8=True,
+    storage16=True,
+    atomic_int64=True,
+    atomic_f32_add=True,
+    atomic_f64_add=True,
+    shared_f32_add=True,
+    buffer_address=True,
+    subgroup_shuffle=True,
+    max_group_size=1024,
+    max_push_constants=_ARGUMENT_BYTES,
+    exact_specials=(16, 32, 64),
+    exact_subnormals=(16, 32, 64),
+)
 _EXPANDED = Unsupported("elementary functions have been expanded: LLVM ends the process for those that a GPU lacks")
 
 
@@ -38,11 +61,15 @@ class Dialect:
 
     ``calling_convention``: of kernel functions. ``block``, ``by_value``: the pointer that is their parameter, and its attribute. ``scope``:
     of atomics, between all invocations of the device. ``group_size``: the attributes of a kernel function that say how large its workgroups
-    are. ``builtins``: for each place (None: the number of the invocation in its dispatch) what appends the instructions that read it, and
-    returns the operand. ``shuffle``: the same for a 32-bit integer, given with a mask. ``barrier``: appends the wait for the workgroup.
-    ``aggregated_increment``: adds 1 to a counter (a typed pointer) for each active invocation, and returns its value before; one atomic
-    serves all of a subgroup. ``rsqrt``: of f32, good to two units in the last place. ``stack_space``: the address space of stack memory.
-    ``atomic_metadata``: what is known of the memory of atomics. ``module_flags``: as metadata.
+    are. ``stack_space``: the address space of stack memory. ``atomic_metadata``: what is known of the memory of atomics. ``module_flags``:
+    as metadata.
+
+    The other members append instructions, and return the operand that holds the result. ``local``, ``workgroup``, ``lane``: the number of
+    the invocation in its workgroup, of its workgroup in the dispatch, of the invocation in its subgroup; ``workgroups``: how many there are
+    in the dispatch. ``active``: the mask of the active lanes, an integer with a bit for each lane. ``rank``: how many lanes of a mask lie
+    below the invocation's. ``from_first``: a 32-bit integer of the first active lane, given with the mask of the active ones. ``shuffle``:
+    a 32-bit integer of the lane whose number differs in the bits of a mask. ``barrier``, which has no result: waits for the workgroup.
+    ``rsqrt``: of f32, good to two units in the last place.
     """
 
     calling_convention: str
@@ -50,10 +77,15 @@ class Dialect:
     by_value: str
     scope: str
     group_size: Callable[[int], str]
-    builtins: Mapping[BuiltIn | None, Callable[[GpuEmitter], str]]
+    local: Callable[[GpuEmitter], str]
+    workgroup: Callable[[GpuEmitter], str]
+    workgroups: Callable[[GpuEmitter], str]
+    lane: Callable[[GpuEmitter], str]
+    active: Callable[[GpuEmitter], str]
+    rank: Callable[[GpuEmitter, str], str]
+    from_first: Callable[[GpuEmitter, str, str], str]
     shuffle: Callable[[GpuEmitter, str, int], str]
     barrier: Callable[[GpuEmitter], None]
-    aggregated_increment: Callable[[GpuEmitter, str], str]
     rsqrt: Callable[[GpuEmitter, str], str]
     stack_space: int = 0
     atomic_metadata: str = ""
@@ -133,11 +165,21 @@ def _constant_slots(task: Op) -> frozenset[Slot]:
 
 
 def _thread_slot(e: GpuEmitter, op: Op) -> None:
-    e.env[op] = e.dialect.builtins[None](e)
+    first = e.value(f"mul i32 {e.dialect.workgroup(e)}, {e.group_size}")
+    e.set(op, f"add i32 {first}, {e.dialect.local(e)}")
+
+
+_BUILTINS: dict[BuiltIn, Callable[[GpuEmitter], str]] = {
+    BuiltIn.LOCAL: lambda e: e.dialect.local(e),
+    BuiltIn.WORKGROUPS: lambda e: e.dialect.workgroups(e),
+    BuiltIn.LANE: lambda e: e.dialect.lane(e),
+    BuiltIn.SUBGROUP: lambda e: e.value(f"lshr i32 {e.dialect.local(e)}, {e.wave.bit_length() - 1}"),
+    BuiltIn.SUBGROUPS: lambda e: str(e.group_size // e.wave),
+}
 
 
 def _builtin(e: GpuEmitter, op: Op) -> None:
-    e.env[op] = e.dialect.builtins[op.attr](e)
+    e.env[op] = _BUILTINS[op.attr](e)
 
 
 def _load(e: GpuEmitter, op: Op) -> None:
@@ -170,10 +212,30 @@ def _claim(e: GpuEmitter, op: Op) -> None:
     free = e.value(f"icmp slt i32 {e.value(f'load i32, ptr {held}')}, 0")
     e.line(f"br i1 {free}, label %{claim}, label %{done}")
     e.start(claim)
-    e.line(f"store i32 {e.dialect.aggregated_increment(e, e.address(op.attr, op.args[0]))}, ptr {held}")
+    e.line(f"store i32 {_aggregated_increment(e, e.address(op.attr, op.args[0]))}, ptr {held}")
     e.goto(done)
     e.start(done)
     e.set(op, f"load i32, ptr {held}")
+
+
+def _aggregated_increment(e: GpuEmitter, counter: str) -> str:
+    """Add 1 to a counter (a typed pointer) for each active invocation; returns its value before. The first active invocation of a subgroup
+    does so for all of them, by one atomic."""
+    mask, active = f"i{e.wave}", e.dialect.active(e)
+    rank = e.dialect.rank(e, active)
+    leads = e.value(f"icmp eq i32 {rank}, 0")
+    take, taken = e.new_labels("take", "taken")
+    before = e.label
+    e.line(f"br i1 {leads}, label %{take}, label %{taken}")
+    e.start(take)
+    count = e.value(f"call {mask} {e.module.declare(f'llvm.ctpop.{mask}', mask, mask)}({mask} {active})")
+    if e.wave != 32:
+        count = e.value(f"trunc {mask} {count} to i32")
+    old = e.value(f"atomicrmw add {counter}, i32 {count}{e.atomic_scope} monotonic, align 4{e.atomic_metadata}")
+    e.goto(taken)
+    e.start(taken)
+    own = e.value(f"phi i32 [ {old}, %{take} ], [ 0, %{before} ]")
+    return e.value(f"add i32 {e.dialect.from_first(e, own, active)}, {rank}")
 
 
 def _shuffle(e: GpuEmitter, op: Op) -> None:

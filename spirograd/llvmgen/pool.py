@@ -31,7 +31,7 @@ define internal void @wake(ptr %pool, ptr %word, i32 %count) nounwind {
 }
 """
 
-# One mutex and condition serve both words: everybody wakes and looks again.
+# One mutex and condition serve both words: all threads that wait wake and check again.
 _PTHREAD = f"""declare i32 @pthread_mutex_lock(ptr)
 declare i32 @pthread_mutex_unlock(ptr)
 declare i32 @pthread_cond_wait(ptr, ptr)
@@ -104,7 +104,7 @@ def _drain() -> str:
     """`void drain(ptr pool)`: takes and runs chunks until none is left, or no thread slot. The last one to finish wakes the caller if it
     sleeps.
 
-    The job is read only after a chunk has been taken: until that chunk is done, nobody publishes another job. A thread slot lasts as long
+    The job is read only after a chunk has been taken: until that chunk is done, no other job is published. A thread slot lasts as long
     as the job: the thread may get to the next one without leaving the loop.
     """
     loads = "".join(f"  %{name} = load {t}, ptr %{name}.at\n" for t, name in (entry.split() for entry in _JOB))
@@ -206,7 +206,7 @@ define void @{abi.POOL_STOP}(ptr %pool) nounwind {{
 
 
 def _decide() -> str:
-    """Run inline if there is little work, if nobody helps, or if another caller has the pool; else own the pool and cut the range."""
+    """Run inline if there is little work, if no worker is free, or if another caller has the pool; else own the pool and cut the range."""
     return f"""define void @{abi.POOL_RUN}(
     ptr %pool, ptr %task, ptr %block, i64 %begin, i64 %end, i64 %cost, i64 %most_slots, i64 %most_lanes) nounwind {{
 entry:

@@ -85,7 +85,7 @@ class Uniformity:
         self.yields.update(dict.fromkeys(op.regions, self.mixed[op]))
 
     def adds_together(self, op: Op) -> bool:
-        """Whether ``op`` adds to one and the same element in all iterations, and nobody asks what was there."""
+        """Whether ``op`` adds to one and the same element in all iterations, and its result is not used."""
         return op.code is ops.atomic and op.attr[0] == "add" and op not in self.used and op.args[0] not in self.varying
 
     def contiguous(self, op: Op) -> bool:

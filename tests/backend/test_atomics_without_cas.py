@@ -357,7 +357,7 @@ def test_loops_around_waiting_are_checked(device: Any) -> None:
 
 
 def test_waiting_that_a_driver_ends_is_an_error(device: Any) -> None:
-    """Locks that nobody opens: the wait ends, nothing is updated, and there is an error."""
+    """Locks that are never opened: the wait ends, nothing is updated, and there is an error."""
     if not device.device.caps.loop_limit:
         pytest.skip("this driver lets loops run for as long as they like")
 

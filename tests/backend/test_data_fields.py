@@ -477,7 +477,7 @@ def test_large_fields(arch: str, size: int) -> None:
 
 @pytest.mark.archs("cpu")
 def test_more_than_two_gigabytes(arch: str) -> None:
-    """Elements beyond 2^31 bytes and beyond index 2^31; pages that nobody touches cost nothing."""
+    """Elements beyond 2^31 bytes and beyond index 2^31; pages that are not accessed cost nothing."""
     x = sg.field(sg.f32, shape=(3, 1 << 28))
     y = sg.field(sg.u8, shape=(5, 1 << 29))
 

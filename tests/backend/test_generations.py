@@ -406,7 +406,7 @@ def test_memory_that_was_handed_out_has_no_key(arch, exports):
             in_place = in_place or (of_gpus and memory.__dlpack_device__()[0] != 1)
             unseen |= {name} if in_place else set()
             assert world.keys() == {k: None if k in unseen else key for k, key in before.items()}, (how, name)
-            del view  # somebody may still know where it was
+            del view  # its consumer may have kept the address
         world.x.grad.fill(1)
         assert {k for k, key in world.keys().items() if key is None} == unseen, how
 

@@ -213,7 +213,7 @@ def test_gradient(n: int) -> None:
 
 
 def test_lanes_without_an_iteration() -> None:
-    """Behind the last element lie zeros, by which nobody may divide, and indices that are none; nothing there may change."""
+    """Behind the last element lie zeros, by which no lane may divide, and numbers that are no indices; nothing there may change."""
 
     @sg.kernel
     def run(x: ints, by: ints, where: ints, far: vec, y: vec, count: sg.i32):

@@ -1,4 +1,4 @@
-"""What Python prints of an error that nobody catches: the user's own frames, the text of the error, nothing of the compiler."""
+"""What Python prints of an error that is not caught: the user's own frames, the text of the error, nothing of the compiler."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_counted_sizes(arch: str, monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 @pytest.mark.parametrize("budget", [0, 1 << 18, 1 << 20])
 def test_bytes_of_the_launch_that_they_name(arch: str, budget: int) -> None:
-    """Whenever somebody asks, with or without a wait in between; also where memory is scarce."""
+    """Whenever it is read, with or without a wait in between; also where memory is scarce."""
     sg.init(arch=arch, ad_memory_GB=budget / 2**30)
     run, *_, count = counted_chains(N)
     assert run.grad.tape_bytes == 0

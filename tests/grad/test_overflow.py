@@ -37,7 +37,7 @@ def place_of(memory: Any) -> tuple[Allocation, int]:
 
 
 def by_device(memory: Any, values: np.ndarray) -> bool:
-    """Through the device, of whose writes nobody keeps account."""
+    """Through the device, whose writes are not recorded."""
     allocation, offset = place_of(memory)
     allocation.device.upload(allocation.buffer, offset, memoryview(values.astype(np.int32)).cast("B"))
     return True
@@ -368,7 +368,7 @@ def test_under_a_tape() -> None:
 
 
 def test_an_address_that_was_asked_for_is_never_stale() -> None:
-    """`Allocation.host_address` says that anybody may write there from then on."""
+    """`Allocation.host_address` says that other code may write there from then on."""
     memory = sg.field(sg.i32, N)
     run, x, y, turns = counted(memory, sg.f32)
     memory.fill(1)

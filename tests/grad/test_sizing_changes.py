@@ -414,7 +414,7 @@ def test_an_inner_range_that_is_empty_at_first() -> None:
     counts = np.arange(8, dtype=np.int32)
     inner.from_numpy(counts)
     compare(run, (), x, y, 0)
-    inner.from_numpy(counts * 9)  # nobody sees this one
+    inner.from_numpy(counts * 9)  # no loop reads these
     compare(run, (), x, y, 0)
     outer[None] = 8
     compare(run, (), x, y, 9 * 28)
@@ -502,7 +502,7 @@ def test_two_threads() -> None:
     ids=str,
 )
 def test_bounds_that_grow_by_far(n: int, counts: tuple[int, ...]) -> None:
-    """Nobody waits, so the memory that there is was for tapes of one slot; a float and an integer are on them."""
+    """The host does not wait, so the memory that there is was for tapes of one slot; a float and an integer are on them."""
     x, y = chains(n)
     b = sg.field(sg.i32, n)
 

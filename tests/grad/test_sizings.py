@@ -71,7 +71,7 @@ class Training:
 
 @pytest.mark.archs("cpu", *DEVICES)
 def test_bounds_that_stay_in_training(arch: str) -> None:
-    """Written once, before: nothing is sized after the first step, and nobody waits, although each step writes to the tree."""
+    """Written once, before: nothing is sized after the first step, and the host does not wait, although each step writes to the tree."""
     training, device = Training(), context.session().device
     counts = np.arange(N) * 5 % 13
     training.count.from_numpy(counts.astype(np.int32))

@@ -383,10 +383,10 @@ def test_losses_without_gradients(session: Any, caplog: pytest.LogCaptureFixture
         read()
 
     constant = "what kernel `{}` writes to the loss depends on no memory that has a gradient"
-    nobody = "no kernel that the tape recorded writes the loss"
+    no_writer = "no kernel that the tape recorded writes the loss"
     cases: list[tuple[Any, str]] = [
-        (lambda: None, nobody),
-        (lambda: loss.fill(2.0), nobody),
+        (lambda: None, no_writer),
+        (lambda: loss.fill(2.0), no_writer),
         (lambda: add(p[None]), constant.format("add")),
         (lambda: store(p[None]), constant.format("store")),
         (aside, "only functions that are not differentiated write the loss"),

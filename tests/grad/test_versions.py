@@ -186,7 +186,7 @@ def test_two_buffers_in_turn(session: Any) -> None:
 
 
 def test_saved_once(session: Any) -> None:
-    """What nobody needs any more may be overwritten freely."""
+    """Memory that the reverse pass no longer reads may be overwritten freely."""
     x, y, loss = dense(), dense(), sg.field(sg.f32, (), needs_grad=True)
     x.from_numpy(START)
 

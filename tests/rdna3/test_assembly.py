@@ -184,6 +184,8 @@ def test_two_places_of_shared_memory(tmp_path: Path) -> None:
         ("s_load_b32 s8, s[0:1], 0x10", r"wave 0, `s_load_b32.*this is byte 16"),
         ("s_setreg_imm32_b32 hwreg(HW_REG_MODE, 0, 4), 5", "another mode of rounding"),
         ("s_cbranch_cdbgsys .Lend", "lacks `s_cbranch_cdbgsys"),
+        ("ds_swizzle_b32 v3, v1 offset:0xe005", "lacks `ds_swizzle_b32.*FFT and rotation swizzles"),
+        (".long 0x7e0602ef", "lacks `v_mov_b32.*operand 239"),
         ("s_setpc_b64 s[2:3]", "where no code is"),
     ],
 )

@@ -306,7 +306,7 @@ def test_scratch_memory() -> None:
 
 def test_outside_of_all_buffers() -> None:
     """The message names wave, lane, instruction, and the buffer below."""
-    a = np.zeros(70, np.int32)  # rounded up to 16 bytes by nobody: 280
+    a = np.zeros(70, np.int32)  # 280 bytes, which are not rounded up to 16
     with pytest.raises(EmulatorError, match=r"wave 2, lane 6, `global_store_b32 .*at 0x7a.*this is byte 280 from its start"):
         run(kernel(stored("%i", "%a", "i32"), 96), a, a, size=96)
 

@@ -62,7 +62,7 @@ LATE = {
     ("compiler", "spirograd.spirvgen.emit"),
     ("dumps", "spirograd.llvmgen.translate"),
 }
-# Third-party packages, and the only parts that may import them. Everybody may import NumPy.
+# Third-party packages, and the only parts that may import them. Every part may import NumPy.
 THIRD_PARTY = {
     "llvmlite": {"llvmgen", "runtime"},
     "vulkan": {"runtime"},
@@ -122,7 +122,7 @@ def test_imports_of(path):
             if late and (part, target) not in LATE:
                 problems.append(f"{where} inside of a function")
         elif root in THIRD_PARTY and part not in THIRD_PARTY[root]:
-            problems.append(f"{where}: only {', '.join(sorted(THIRD_PARTY[root])) or 'nobody'} may")
+            problems.append(f"{where}: only {', '.join(sorted(THIRD_PARTY[root])) or 'no package'} may")
     assert not problems, "\n".join(problems)
 
 

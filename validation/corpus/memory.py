@@ -214,7 +214,7 @@ def many_buffers(count) -> Results:
 
 
 def _compiled(parameters, total, count):
-    """A kernel over ``count`` arrays, the last of which takes the sum of the others. Its text is made here: nobody writes 40 by hand."""
+    """A kernel over ``count`` arrays, the last of which takes the sum of the others. Its text is made here, for there may be 40."""
     import linecache
 
     text = f"def run({parameters}):\n    for i in a0:\n        a{count - 1}[i] = {total}\n"

@@ -10,16 +10,12 @@ import numpy as np
 
 from validation.rdna3 import atomics, operands
 from validation.rdna3.arithmetic import UNSIGNED, Array
-from validation.rdna3.decode import Instruction
+from validation.rdna3.decode import Instruction, Unsupported
 from validation.rdna3.memory import AccessError, Bytes, Memory, Private
 from validation.rdna3.pseudocode import NotPseudocode
 from validation.rdna3.waves import LANES, NULL, Waves
 
 Step = Callable[[Waves], None]
-
-
-class Unsupported(Exception):
-    """The emulator lacks an instruction."""
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from validation.rdna3 import operands
 from validation.rdna3.arithmetic import Array
-from validation.rdna3.decode import Instruction
+from validation.rdna3.decode import Instruction, Unsupported
 from validation.rdna3.waves import LANES, M0, Waves
 
 Step = Callable[[Waves], None]
@@ -141,7 +141,7 @@ def _swizzle(ins: Instruction) -> Step:
     address, register = ins.fields["addr"], ins.fields["vdst"]
     control = ins.fields["offset0"] | ins.fields["offset1"] << 8
     if control >= 0xC000:
-        raise NotImplementedError("FFT and rotation swizzles")
+        raise Unsupported("FFT and rotation swizzles")
     if control & 0x8000:
         source = (_LANE & ~3) + (control >> 2 * (_LANE & 3) & 3)
     else:

@@ -10,7 +10,7 @@ import numpy as np
 
 from validation.rdna3 import operands, written_out
 from validation.rdna3.arithmetic import DTYPES, UNSIGNED, Array
-from validation.rdna3.decode import Instruction
+from validation.rdna3.decode import Instruction, Unsupported
 from validation.rdna3.operands import Reader, Writer
 from validation.rdna3.pseudocode import NotPseudocode
 from validation.rdna3.tables import OperandType, tables
@@ -24,10 +24,6 @@ _LANE_IDS = np.arange(LANES, dtype=np.uint32)[None, :]
 # Names of registers in pseudocode -> those of fields.
 _SCALAR_FIELDS = {"S0": "ssrc0", "S1": "ssrc1", "D0": "sdst"}
 _VECTOR_FIELDS = {"S0": ("src0", "vsrc0"), "S1": ("src1", "vsrc1"), "S2": ("src2",)}
-
-
-class Unsupported(Exception):
-    """The emulator lacks an instruction, or a variant of it."""
 
 
 # --- functions ---

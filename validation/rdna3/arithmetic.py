@@ -240,13 +240,13 @@ def highest_bit(x: Array) -> Array:
 
 
 def leading_zeros(x: Array) -> Array:
-    """-1 if there is no one."""
+    """-1 if no bit is set."""
     found = highest_bit(x)
     return np.where(found < 0, -1, x.dtype.itemsize * 8 - 1 - found).astype(np.int32)
 
 
 def trailing_zeros(x: Array) -> Array:
-    """-1 if there is no one."""
+    """-1 if no bit is set."""
     return highest_bit(x & (~x + x.dtype.type(1)))
 
 

@@ -21,7 +21,7 @@ _IN_PLACE = {"ADD": np.add, "AND": np.bitwise_and, "OR": np.bitwise_or, "XOR": n
 
 
 def update(operation: str, kind: str, bits: int, returns: bool, text: str) -> Update:
-    """``kind``: B, U, I or F. ``returns``: whether somebody reads the result. ``text``: the pseudocode. Raises NotPseudocode."""
+    """``kind``: B, U, I or F. ``returns``: whether the program reads the result. ``text``: the pseudocode. Raises NotPseudocode."""
     if operation in COMPARING:
         if kind == "F":
             raise NotPseudocode("comparisons of floats")

@@ -22,6 +22,10 @@ class Undecodable(Exception):
     """The bytes are no instruction that the tables know."""
 
 
+class Unsupported(Exception):
+    """The emulator lacks an instruction, or what one uses, which the message names."""
+
+
 @dataclass(frozen=True, slots=True)
 class Instruction:
     """``name`` is that of the operation without the suffix of its encoding ("V_ADD_F32"); ``fields``: numbers as they are encoded.

@@ -15,8 +15,8 @@ import numpy as np
 from validation.rdna3 import accesses, across, alu
 from validation.rdna3.accesses import LaneFault, Spaces
 from validation.rdna3.arithmetic import Array
-from validation.rdna3.decode import Instruction, Undecodable, decode
-from validation.rdna3.operands import UnknownOperand, scalar, write_scalar
+from validation.rdna3.decode import Instruction, Undecodable, Unsupported, decode
+from validation.rdna3.operands import scalar, write_scalar
 from validation.rdna3.waves import EXEC, VCC, Waves
 
 # After so many instructions in a row a set of waves rests, and others run.
@@ -78,7 +78,7 @@ class Program:
             raise EmulatorError(str(error)) from error
         try:
             return _step(ins)
-        except (alu.Unsupported, accesses.Unsupported, UnknownOperand, NotImplementedError) as error:
+        except Unsupported as error:
             raise EmulatorError(f"the emulator lacks `{ins}` (at {pc:#x}): {error}") from error
 
 
@@ -107,7 +107,7 @@ def _step(ins: Instruction) -> _Step:
         return _Step(ins, "plain", _registers(alu.vector_step(ins)), after)
     if ins.format in ("DS", "GLOBAL", "FLAT", "SCRATCH", "SMEM"):
         return _Step(ins, "plain", accesses.access(ins), after)
-    raise alu.Unsupported(f"instructions of format {ins.format}")
+    raise Unsupported(f"instructions of format {ins.format}")
 
 
 def _registers(step: Callable[[Waves], None]) -> Callable[[Waves, Spaces], None]:
@@ -124,7 +124,7 @@ def _jump(ins: Instruction, after: int) -> _Step | None:
         return _Step(ins, "branch", None, after, target, _CONDITIONS[ins.name])
     if ins.name in ("S_ROUND_MODE", "S_DENORM_MODE"):
         return None
-    raise alu.Unsupported("a control instruction of this kind")
+    raise Unsupported("a control instruction of this kind")
 
 
 def _keep_address(ins: Instruction, after: int) -> Callable[[Waves], None]:
@@ -151,7 +151,7 @@ def _mode(ins: Instruction) -> Callable[[Waves, Spaces], None]:
         kept = 0xF0 >> offset & (1 << size) - 1
         if ins.literal == kept:
             return lambda w, spaces: None
-    raise alu.Unsupported("another mode of rounding or of subnormals than that of the kernel descriptor")
+    raise Unsupported("another mode of rounding or of subnormals than that of the kernel descriptor")
 
 
 @dataclass(eq=False)
@@ -230,7 +230,7 @@ class Dispatch:
         except LaneFault as error:
             lane = f", lane {error.lane}" if error.lane >= 0 else ""
             raise EmulatorError(f"wave {error.wave}{lane}, `{step.ins}` at {w.pc:#x}: {error}") from error
-        except accesses.Unsupported as error:
+        except Unsupported as error:
             raise EmulatorError(f"the emulator lacks `{step.ins}` (at {w.pc:#x}): {error}") from error
 
     def _leave(self, step: _Step, w: Waves, ready: list[Waves], waiting: list[Waves]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from validation.rdna3.arithmetic import UNSIGNED, Array
-from validation.rdna3.decode import LITERAL
+from validation.rdna3.decode import LITERAL, Unsupported
 from validation.rdna3.waves import EXEC, LANES, NULL, Waves, pack, unpack
 
 Reader = Callable[[Waves], Array]
@@ -27,10 +27,6 @@ SHARED_BASE, PRIVATE_BASE = 0x0001_0000_0000_0000, 0x0002_0000_0000_0000
 _APERTURES = {235: SHARED_BASE, 236: SHARED_BASE | 0xFFFFFFFF, 237: PRIVATE_BASE, 238: PRIVATE_BASE | 0xFFFFFFFF}
 _INVERSE_2PI = {16: 0x3118, 32: 0x3E22F983, 64: 0x3FC45F306DC9C882}
 _FLOAT_TYPES: dict[int, Any] = {16: np.float16, 32: np.float32, 64: np.float64}
-
-
-class UnknownOperand(Exception):
-    """A number that stands for no register and no constant that is known."""
 
 
 def constant(code: int, bits: int, content: str, literal: int | None) -> int | None:
@@ -62,7 +58,7 @@ def scalar(code: int, bits: int, content: str = "", literal: int | None = None) 
     if code == _SCC:
         return lambda w: w.scc.astype(UNSIGNED[bits])
     if code >= _SCALARS:
-        raise UnknownOperand(f"operand {code}")
+        raise Unsupported(f"operand {code}")
     if code == NULL:
         zero = np.zeros(1, UNSIGNED[bits])
         return lambda w: zero
@@ -103,7 +99,7 @@ def lane_mask(code: int) -> Reader:
 
 def write_scalar(code: int, bits: int) -> Writer:
     if code >= _SCALARS:
-        raise UnknownOperand(f"destination {code}")
+        raise Unsupported(f"destination {code}")
 
     def write(w: Waves, value: Array) -> None:
         if code == NULL:
@@ -193,7 +189,7 @@ def dpp_sources(fields: dict[str, int], kind: str) -> tuple[Array, Array]:
     if control == 0x141:
         return (lane & ~7) + 7 - (lane & 7), everywhere
     if control & ~15 not in kinds:
-        raise UnknownOperand(f"DPP control {control:#x}")
+        raise Unsupported(f"DPP control {control:#x}")
     return kinds[control & ~15]
 
 

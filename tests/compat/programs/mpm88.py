@@ -1,4 +1,4 @@
-"""The material point method in 88 lines, as everybody writes it; conserves mass, stays in the box."""
+"""The material point method in 88 lines, as it is usually written; conserves mass, stays in the box."""
 
 import numpy as np
 

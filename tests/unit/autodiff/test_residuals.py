@@ -31,7 +31,7 @@ SERIAL = "for[LoopAttr()](%z, %n) : () { (%j: i32)\n"
 END = "yield()\n}\n"
 # Title -> (body, what is needed: memory, when, number of the load among the loads, of the write among the writes; conflicts: load, write).
 CASES = {
-    "nobody writes": (PARALLEL + "%a = load[x](%i) : f32\nstore[y](%i, %a)\n" + END, [("x", "before", 0, None)], []),
+    "nothing writes": (PARALLEL + "%a = load[x](%i) : f32\nstore[y](%i, %a)\n" + END, [("x", "before", 0, None)], []),
     "a later task writes": (
         PARALLEL + "%a = load[x](%i) : f32\n" + END + PARALLEL.replace("%i", "%k") + "store[x](%k, %h)\n" + END,
         [("x", "before", 0, 0)],

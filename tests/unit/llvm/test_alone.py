@@ -139,7 +139,7 @@ def test_exchange_keeps_one_of_the_values() -> None:
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_launches_at_once(threads: int) -> None:
-    """Host threads update the same bins, some with atomics and some without: nothing is lost, and nobody waits for ever."""
+    """Host threads update the same bins, some with atomics and some without: nothing is lost, and no thread waits for ever."""
     device = cpu.open(max_threads=threads)
     n, launches = 100_000, 40
     where = np.zeros(n, np.int32)

@@ -247,7 +247,7 @@ def _python(body: str) -> str:
     return done.stdout
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_fork() -> None:
     """The child gets workers of its own; the parent keeps its own."""
     out = _python(_FORK)

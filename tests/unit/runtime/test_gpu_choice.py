@@ -87,7 +87,7 @@ def test_no_driver_and_no_device(standin, monkeypatch):
     for code, message in ((100, "finds no device"), (999, "cannot start the driver"), (3, forked)):
         standin.fail("init", code)
         assert message in (loader.available(arch) or "")
-    standin.library.hipGetLastError() if standin.api is HIP else None  # what the library started with is no one's
+    standin.library.hipGetLastError() if standin.api is HIP else None  # clear the error that the library starts with
     assert loader.available(arch) is None
     standin.machine(devices=0)
     assert "finds no device" in (loader.available(arch) or "")

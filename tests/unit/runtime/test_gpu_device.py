@@ -495,7 +495,7 @@ def test_an_opening_that_fails_leaves_nothing(standin):
         assert standin.leftovers() == {} and standin.depth <= 1, symbol
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_fork(standin):
     code = """
 import os, struct

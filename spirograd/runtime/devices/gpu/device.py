@@ -154,7 +154,7 @@ class GpuDevice(StreamedDevice):
             self._pool.exported.add(buffer.handle)
 
     def free(self, buffer: Buffer) -> None:
-        """See `Device.free`. What was exported may be freed when the device is closed: then no one else calls the driver."""
+        """See `Device.free`. What was exported may be freed when the device is closed, for no other thread calls the driver then."""
         super().free(buffer)
         if self._device is None:
             self._release_exported()

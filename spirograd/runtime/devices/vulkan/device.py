@@ -119,7 +119,7 @@ class VulkanDevice(StreamedDevice):
         return executable
 
     def launch(self, executable: Executable, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
-        """See `Device.launch`. Records the dispatches; they are submitted every few hundred, or when somebody waits."""
+        """See `Device.launch`. Records the dispatches; they are submitted every few hundred, or when the host waits."""
         interrupts.watch()
         try:
             with self._turn.lock:  # a turn, written out, which is faster

@@ -31,7 +31,7 @@ _DEBUG_UTILS = "VK_EXT_debug_utils"
 _PORTABILITY = "VK_KHR_portability_enumeration"
 _ENUMERATE_PORTABILITY_BIT = 1
 _WARNING_OR_ERROR = 0x100 | 0x1000
-# Of validation and performance; "general" messages are the loader's own, about drivers that nobody asked for.
+# Of validation and performance; "general" messages are the loader's own, about drivers that the program does not use.
 _MESSAGE_TYPES = 0x2 | 0x4
 _CALLBACK = (
     "VkBool32(VkDebugUtilsMessageSeverityFlagBitsEXT, VkDebugUtilsMessageTypeFlagsEXT, const VkDebugUtilsMessengerCallbackDataEXT*, void*)"

@@ -98,7 +98,7 @@ def probe(device: Any) -> None:
 
 
 def start_instance(backend: str) -> str:
-    """Restrict wgpu to one of its backends ("Vulkan", "Metal", "DX12", "GL"), if nobody in this process has used it yet.
+    """Restrict wgpu to one of its backends ("Vulkan", "Metal", "DX12", "GL"), if this process has not used it yet.
 
     Looking for backends that are not wanted takes long, and makes some print complaints. Returns the backend that wgpu is restricted
     to, or "" if it was started without us, with all of them.
@@ -205,7 +205,7 @@ class Mapping:
         lib.wgpuBufferUnmap(handle(self._buffer))
 
 
-# Those that wgpu has not answered yet: it may answer long after everybody else has forgotten them.
+# Those that wgpu has not answered yet: it may answer when nothing else refers to them any more.
 _mappings: dict[int, Mapping] = {}
 _numbers = itertools.count(1)
 

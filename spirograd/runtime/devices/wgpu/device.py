@@ -106,7 +106,7 @@ class WgpuDevice(StreamedDevice):
             return Executable(tuple(tasks), arguments)
 
     def launch(self, executable: Executable, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
-        """See `Device.launch`. Records the dispatches; they are submitted every few hundred, or when somebody waits."""
+        """See `Device.launch`. Records the dispatches; they are submitted every few hundred, or when the host waits."""
         with self._turn:
             if self._stream.recorded >= BATCH:
                 self._stream.flush()
