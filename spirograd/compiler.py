@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.loc import Loc
 from spirograd.base.options import CompileOptions
 from spirograd.base.python_limits import deep_recursion, gc_paused
+from spirograd.base.records import replace
 from spirograd.base.sizes.nodes import IfLess, Size, walk
 from spirograd.base.targets import TARGETS, Generator
 from spirograd.ir import ops

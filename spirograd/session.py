@@ -8,7 +8,6 @@ import math
 import random
 import sys
 from collections.abc import Callable, Hashable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from spirograd.base.artifact import CompiledKernel
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeTypeError, render
 from spirograd.base.options import CompileOptions
+from spirograd.base.records import replace
 from spirograd.compiler import compile_kernel, kernel_key
 from spirograd.config import Config
 from spirograd.dumps import Compilation, listeners, with_overrides, write_stages

@@ -7,9 +7,9 @@ a division nor sees that neighbouring iterations access neighbouring elements. S
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from spirograd.base.dtypes import DType
+from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Region
 from spirograd.ir.rewrite import Rewriter

@@ -17,7 +17,6 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from spirograd.base import dtypes, knobs
 from spirograd.base.artifact import ArgBlock, CompiledKernel, Effects, FaultSite, PrintSite, Slot, SpaceLimit, TapeInfo, TaskInfo
 from spirograd.base.dtypes import DType
 from spirograd.base.loc import Loc
+from spirograd.base.records import dataclass, fields
 from spirograd.base.sizes.nodes import NODES
 
 _MAGIC = b"SGK1"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
+from spirograd.base.records import dataclass
 
 # Bytes of one `Device.fetch`: it is for a few numbers that the host wants to know some time, not for data.
 FETCH_LIMIT = 1 << 16

@@ -8,11 +8,11 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradSyntaxError
 from spirograd.base.near_names import NearNames
+from spirograd.base.records import replace
 from spirograd.base.tracebacks import frames_hidden
 from spirograd.ir import nodes
 from spirograd.lang import context

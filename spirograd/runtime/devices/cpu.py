@@ -7,7 +7,6 @@ import mmap
 import platform
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from spirograd.base import knobs
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
+from spirograd.base.records import dataclass, replace
 from spirograd.base.wording import over_limit
 from spirograd.llvmgen import abi
 from spirograd.llvmgen.toolchain import Library, host_caps, link, version

@@ -10,10 +10,10 @@ import platform
 import sys
 import threading
 import weakref
-from dataclasses import dataclass
 from typing import Any
 
 from spirograd.base.options import CompileOptions
+from spirograd.base.records import dataclass
 from spirograd.llvmgen import abi
 from spirograd.llvmgen.pool import pool_module, sleeping
 from spirograd.llvmgen.toolchain import Library, compile_module, host_caps, link
