@@ -131,7 +131,11 @@ class CpuDevice:
         return ReadyFetch(bytes(self._view(buffer, offset, nbytes)), self._count_wait)
 
     def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
-        np.frombuffer(self._view(buffer, offset, nbytes), np.uint32)[:] = word
+        view = self._view(buffer, offset, nbytes)
+        if word == 0:  # a tenth of the time for the gradients of single numbers
+            ctypes.memset(buffer.address + offset, 0, nbytes)
+        else:
+            np.frombuffer(view, np.uint32)[:] = word
 
     def copy(self, target: Buffer, target_offset: int, source: Buffer, source_offset: int, nbytes: int) -> None:
         self._view(target, target_offset, nbytes)[:] = self._view(source, source_offset, nbytes)
