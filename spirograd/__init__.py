@@ -7,7 +7,7 @@ sg.init(arch=sg.vulkan)
 
 from typing import TYPE_CHECKING
 
-from spirograd import ad, errors, math, types
+from spirograd import errors, math, types
 from spirograd.api import (
     amdgpu,
     arm64,
@@ -144,6 +144,9 @@ from spirograd.lang.ops import (
 )  # fmt: skip
 from spirograd.lang.streams import Stream
 from spirograd.lang.struct import Struct
+
+if TYPE_CHECKING:
+    from spirograd import ad  # imported when it is first used
 
 if TYPE_CHECKING:  # to a type checker, a number of the kernel language is one of Python
     f16 = f32 = f64 = float16 = float32 = float64 = float
@@ -386,4 +389,7 @@ __all__ = [
 ]  # fmt: skip
 
 if not TYPE_CHECKING:
-    __getattr__ = _later.attributes("spirograd", __all__, _later.LATER)
+    __getattr__ = _later.attributes("spirograd", __all__, _later.LATER, modules=("ad",))
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

@@ -14,7 +14,6 @@ from spirograd.base.later import Later
 from spirograd.base.near_names import NoAttribute
 from spirograd.base.wording import did_you_mean
 from spirograd.config import Config, make_config
-from spirograd.gradients.gradient import Gradient
 from spirograd.lang import context, scalar
 from spirograd.lang.data.tree import root
 from spirograd.lang.hints import extension
@@ -38,8 +37,17 @@ _LEVELS = {
     "error": logging.ERROR,
     "critical": logging.CRITICAL,
 }
+
+
+def _gradient(kernel: Any) -> Any:
+    """The gradient of a kernel. Imported when one is used: that takes longer than the rest of the package."""
+    from spirograd.gradients.gradient import Gradient
+
+    return Gradient(kernel)
+
+
 # The language does not know the packages above it.
-context.set_gradient(Gradient)
+context.set_gradient(_gradient)
 
 
 def available_archs() -> list[str]:

@@ -8,11 +8,7 @@ fixed by `_Pipeline.describe`, before lowering: no later pass may add an argumen
 
 from __future__ import annotations
 
-import functools
-import hashlib
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from spirograd.analysis.effects import effects
@@ -27,13 +23,15 @@ from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.loc import Loc
 from spirograd.base.options import CompileOptions
 from spirograd.base.python_limits import deep_recursion, gc_paused
+from spirograd.base.records import replace
 from spirograd.base.sizes.nodes import IfLess, Size, walk
 from spirograd.base.targets import TARGETS, Generator
 from spirograd.ir import ops
 from spirograd.ir.interp import OnOp, compile_for_run
 from spirograd.ir.nodes import Kernel, Op
 from spirograd.ir.spec import verify
-from spirograd.ir.text import to_text, to_text_with_locs
+from spirograd.ir.text import to_text_with_locs
+from spirograd.kernel_key import kernel_key
 from spirograd.transforms.checks.check_bounds import check_bounds
 from spirograd.transforms.checks.check_capabilities import check_capabilities
 from spirograd.transforms.checks.check_loops import check_loops
@@ -278,33 +276,3 @@ def _by_task(kernel: Kernel, artifact: CompiledKernel) -> list[TaskInfo]:
     """The infos of the tasks that are left after lowering, in order. Names are unique."""
     infos = {info.name: info for info in artifact.tasks}
     return [infos[op.attr.name] for op in kernel.body.ops[:-1]]
-
-
-# --- the cache key -----------------------------------------------------------------------------------------------------
-
-
-def kernel_key(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> str:
-    """The name of the compiled kernel in a cache: a hash of all that the result depends on, the compiler's own source included."""
-    # Source lines are part of the artifact where it reports them.
-    reports = options.check_bounds or options.check_overflow or any(code.effect in ("check", "print") for code in kernel.codes)
-    with deep_recursion():
-        text = to_text(kernel, locs=reports)
-    parts = (text, _settings(caps, options), _fingerprint())
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-
-@functools.lru_cache(64)
-def _settings(caps: Capabilities, options: CompileOptions) -> str:
-    """What of device and options the result depends on, as text: showing and verifying stages changes nothing."""
-    return "\0".join((repr(caps), repr(replace(options, keep_stages=False, verify=False))))
-
-
-@functools.cache
-def _fingerprint() -> str:
-    """A hash of the source of the packages that make code."""
-    root = Path(__file__).parent
-    digest = hashlib.sha256(Path(__file__).read_bytes())
-    for package in ("base", "ir", "analysis", "transforms", "spirvgen", "llvmgen"):
-        for path in sorted((root / package).rglob("*.py")):
-            digest.update(path.read_bytes())
-    return digest.hexdigest()

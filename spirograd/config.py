@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from spirograd.base import knobs
 from spirograd.base.dtypes import ALL, DType, f32, i32
 from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.records import dataclass, fields
 from spirograd.base.wording import did_you_mean
 from spirograd.runtime.cache import default_folder
 
@@ -89,7 +89,7 @@ _ALIASES = {"debug": "SG_DEBUG", "arch": "SG_ARCH"}
 def make_config(arch: str, options: dict[str, Any]) -> Config:
     """The configuration for `init`. Raises SpirogradRuntimeError for an unknown option or a value of the wrong type."""
     config = Config(arch=arch)
-    known = {f.name: f for f in dataclasses.fields(Config)}
+    known = {f.name: f for f in fields(Config)}
     for name, value in options.items():
         if name in known:
             setattr(config, name, _converted(name, value, getattr(config, name)))

@@ -8,7 +8,6 @@ import math
 import random
 import sys
 from collections.abc import Callable, Hashable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +18,16 @@ from spirograd.base.artifact import CompiledKernel
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeTypeError, render
 from spirograd.base.options import CompileOptions
-from spirograd.compiler import compile_kernel, kernel_key
+from spirograd.base.records import replace
 from spirograd.config import Config
 from spirograd.dumps import Compilation, listeners, with_overrides, write_stages
 from spirograd.ir import nodes
+from spirograd.kernel_key import kernel_key
 from spirograd.lang.context import LanguageOptions
 from spirograd.lang.data.device_arrays import DeviceArray, device_array, is_torch
 from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.cache import Cache
-from spirograd.runtime.device import Assembler, SharesMemory
+from spirograd.runtime.device import Assembler, KeepsCode, SharesMemory
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
 from spirograd.runtime.loader import open_device
 
@@ -68,6 +68,8 @@ class Session:
             verify=config.debug or knobs.flag("SG_VERIFY"),
         )
         self.cache = Cache(config.offline_cache_file_path, config.offline_cache_max_size_of_files) if config.offline_cache else None
+        if self.cache is not None and isinstance(self.device, KeepsCode):
+            self.device.keep_code(self.cache)
         self.compiled = 0
         self.warned: set[Hashable] = set()  # what the user was warned of while kernels were traced
         self.closed = False
@@ -78,7 +80,7 @@ class Session:
         """Compile a kernel, or take it from the offline cache, and load it. ``on_op``: see `Kernel.step`. ``opt_level``: another than the
         session's, for code that is small and not run often."""
         if on_op is not None:
-            return self.launcher.prepare(compile_kernel(kernel, self.device.caps, self.compile_options, on_op=on_op))
+            return self.launcher.prepare(_compile_kernel(kernel, self.device.caps, self.compile_options, on_op=on_op))
         options = self.compile_options if opt_level is None else replace(self.compile_options, opt_level=opt_level)
         compiled = self._compile(kernel, options)
         folder = knobs.get("SG_OVERRIDE")
@@ -91,7 +93,7 @@ class Session:
         telling = knobs.flag("SG_FUSE_TASKS_DIAG") or knobs.flag("QD_AGGRESSIVE_KERNEL_FUSION_DIAG")
         shown = bool(dump or self.cfg.print_ir or telling or listeners)
         if shown or self.cache is None or self.arch == "interpreter":
-            compiled = compile_kernel(kernel, self.device.caps, replace(options, keep_stages=shown))
+            compiled = _compile_kernel(kernel, self.device.caps, replace(options, keep_stages=shown))
             for listener in listeners:
                 listener(Compilation(compiled, kernel, self.device.caps, options, self.arch))
             if dump:
@@ -106,7 +108,7 @@ class Session:
         found = self.cache.get(key)
         if found is not None:
             return found
-        compiled = compile_kernel(kernel, self.device.caps, options, key)
+        compiled = _compile_kernel(kernel, self.device.caps, options, key)
         if self.assembler is not None:
             compiled = self.assembler.assemble(compiled)
         self.compiled += 1
@@ -116,7 +118,7 @@ class Session:
     def stages(self, kernel: nodes.Kernel, generate: bool = True) -> dict[str, Any]:
         """All stages of compiling ``kernel`` for this device; without ``generate`` those before code is generated, which takes most of the
         time."""
-        compiled = compile_kernel(kernel, self.device.caps, replace(self.compile_options, keep_stages=True), generate=generate)
+        compiled = _compile_kernel(kernel, self.device.caps, replace(self.compile_options, keep_stages=True), generate=generate)
         if generate and self.assembler is not None:
             compiled.stages["kernel.usage"] = self.assembler.usage(compiled)
         return compiled.stages
@@ -158,6 +160,13 @@ class Session:
             with contextlib.suppress(Exception):
                 self.launcher.synchronize()
             self.device.close()
+
+
+def _compile_kernel(*args: Any, **kwargs: Any) -> CompiledKernel:
+    """See `compile_kernel`, which is imported when something must be compiled: what comes out of the offline cache does without it."""
+    from spirograd.compiler import compile_kernel
+
+    return compile_kernel(*args, **kwargs)
 
 
 class Transfers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 from weakref import ref as weakly
 
@@ -12,6 +12,7 @@ import numpy as np
 from spirograd.ad.memories import Collector
 from spirograd.ad.versions import Saved, field_memory
 from spirograd.base.loc import Loc
+from spirograd.base.records import dataclass
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.sizes.nodes import Size
 from spirograd.ir.nodes import ArrayArg, ArrayRef, FieldRef, ref_of

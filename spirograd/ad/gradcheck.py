@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from spirograd.ad.memories import Collector, Memory, memories_of
 from spirograd.analysis import trial
 from spirograd.autodiff.in_f64 import field_memory, in_f64
 from spirograd.base.errors import SpirogradAssertionError, SpirogradRuntimeError, SpirogradTypeError
+from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef
 from spirograd.lang.frontend.kernel import BoundKernel, Kernel

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from spirograd.ad.forward_mode import Chain, memory_key, object_key
 from spirograd.ad.memories import Collector
 from spirograd.ad.versions import memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
+from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.gradients.specialized import SpecializedDerivative, derive
 from spirograd.ir.nodes import ArrayRef, FieldRef

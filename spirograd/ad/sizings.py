@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from spirograd.base.records import dataclass
 from spirograd.lang import context
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from spirograd.ad.entries import Arguments, footprint_of
@@ -17,6 +16,7 @@ from spirograd.ad.memories import Collector
 from spirograd.ad.second_order import second_of, tangents_of
 from spirograd.ad.versions import Saved, Stored, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, render
+from spirograd.base.records import dataclass
 from spirograd.ir.nodes import ArrayRef, FieldRef
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField

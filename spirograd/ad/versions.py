@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from spirograd.base.records import replace
 from spirograd.lang import context
 from spirograd.lang.data import transfer
 from spirograd.lang.data.field import ComponentField

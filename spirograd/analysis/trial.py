@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from spirograd.analysis.temps import temp_offsets
 from spirograd.base import artifact
 from spirograd.base.artifact import ArgBlock, FaultSite, PrintSite, Slot
 from spirograd.base.dtypes import DType, storage
+from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.interp import OnOp, compile_for_run
 from spirograd.ir.nodes import ArrayArg, ArrayRef, FieldRef, Kernel, ScalarArg, ref_of

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import i32, i64, u32, u64
 from spirograd.base.options import CompileOptions
+from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, Op, Region, SharedRef, ref_of
 

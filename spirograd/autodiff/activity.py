@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Union
 
 from spirograd.autodiff.rules import differentiable
 from spirograd.base.dtypes import DType, Type, Vec
+from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Ref, TapeRef, TempRef, ref_of
 

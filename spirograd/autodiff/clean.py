@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from spirograd.autodiff.sweep import capacity_of
+from spirograd.base.records import replace
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Ref, TapeRef, TempKind, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter

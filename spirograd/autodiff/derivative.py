@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from spirograd.base.loc import Loc
+from spirograd.base.records import dataclass
 from spirograd.base.sizes.nodes import Size
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, TapeRef
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from spirograd.autodiff.activity import ShadowOf
 from spirograd.autodiff.clean import clean
 from spirograd.autodiff.derivative import Derivative, Residual
@@ -22,6 +20,7 @@ from spirograd.autodiff.sweep import counter_for
 from spirograd.base.caps import Capabilities
 from spirograd.base.options import CompileOptions
 from spirograd.base.python_limits import deep_recursion, gc_paused
+from spirograd.base.records import replace
 from spirograd.ir.nodes import ArrayRef, Kernel, Ref
 from spirograd.ir.spec import verify
 from spirograd.transforms.checks.space_limits import hoist_space_checks

@@ -7,7 +7,6 @@ for it. Memory with a dual has its tangent there: loads load both, stores store 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import NoReturn, Union
 
 from spirograd.autodiff import rules
@@ -16,6 +15,7 @@ from spirograd.autodiff.derivative import Derivative, Place
 from spirograd.autodiff.inactive_memory import inactive_reads, inactive_writes
 from spirograd.autodiff.values import zero
 from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.base.records import replace
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, LoopAttr, Op, Ref, Region, TapeRef, TempKind, TempRef, ref_of

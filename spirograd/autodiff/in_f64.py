@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 from typing import Any
 
 from spirograd.base.artifact import FaultSite, PrintSite
 from spirograd.base.dtypes import DType, Type, Vec, f64, storage
 from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.base.records import replace
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Layout, Op, Ref, Region, TempRef, Term
 from spirograd.transforms.simplification.inline_calls import without_functions

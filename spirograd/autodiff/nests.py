@@ -8,10 +8,10 @@ outermost `if` also yields the results of those inside, as elements of vectors, 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 
 from spirograd.autodiff.sweep import Nest, saved_type
 from spirograd.base.dtypes import DType, Vec
+from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
 

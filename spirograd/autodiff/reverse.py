@@ -9,7 +9,7 @@ nest, and inner tapes are used again in each iteration of the outer loop: memory
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from spirograd.autodiff.values import add_temp, load_temp, store_temp, temp_of, 
 from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import VOID, DType
 from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.base.records import dataclass, replace
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Kernel, LoopAttr, Op, Ref, Region, ScalarArg, TempKind, TempRef, ref_of

@@ -9,9 +9,9 @@ undefined at an edge of the domain (`sqrt` at 0, division by 0, `log` at 0 ...),
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from spirograd.base.dtypes import DType
+from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Op

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from spirograd.analysis.sizes import size_of
 from spirograd.autodiff.activity import is_float
@@ -12,6 +12,7 @@ from spirograd.autodiff.sweep import IN_I32, Counter, as_entries, counter_for, f
 from spirograd.autodiff.threaded import LOOPS, Cell, Threaded
 from spirograd.base.dtypes import DType, i32
 from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.base.records import dataclass
 from spirograd.base.sizes.nodes import Add, Max, Mul, Size, Sub
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, Op, Region, TempKind, TempRef, ref_of

@@ -10,10 +10,9 @@ ms).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import Vec
+from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op
 

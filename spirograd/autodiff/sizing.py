@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from spirograd.analysis.extents import extent_of, extents, nested
 from spirograd.analysis.sizes import size_of
@@ -13,6 +12,7 @@ from spirograd.autodiff.sweep import capacity_of, unsegmented
 from spirograd.autodiff.tape_guards import TapeGuard, guard_count, open_loops, tape_guards, with_counts
 from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import VOID, DType, i32
+from spirograd.base.records import replace
 from spirograd.base.sizes.nodes import Max, MaxOver, Size, needs_memory, walk
 from spirograd.base.sizes.simplify import simplify as simplified
 from spirograd.base.tape_layout import TapeWord

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from spirograd.autodiff.values import element, entries, whole
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, Type, Vec, f32, i32, i64, signed, unsigned
 from spirograd.base.loc import Loc
+from spirograd.base.records import dataclass, replace
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import LoopAttr, Op, Region, TapeRef, TempKind, TempRef, ref_of

@@ -4,13 +4,13 @@ iterations that pass it."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from spirograd.analysis.sizes import size_of
 from spirograd.autodiff.sweep import as_entries, capacity_of, trip_count
 from spirograd.base.dtypes import i32, u32
 from spirograd.base.loc import Loc
+from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.nodes import Size
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region, TapeRef, TempKind, TempRef

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Region
 from spirograd.ir.rewrite import Rewriter

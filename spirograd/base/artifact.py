@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 from typing import Any
 
 from spirograd.base.dtypes import DType
 from spirograd.base.loc import Loc
+from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.nodes import Size
 from spirograd.base.targets import TARGETS, Target
 

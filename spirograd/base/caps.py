@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from spirograd.base.dtypes import DType
+from spirograd.base.records import dataclass
 from spirograd.base.targets import TARGETS, Target
 
 

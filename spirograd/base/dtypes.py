@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Union
 
 import numpy as np
+
+from spirograd.base.records import dataclass
 
 
 class DType:

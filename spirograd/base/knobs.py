@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+
+from spirograd.base.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

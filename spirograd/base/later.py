@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import importlib
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, NoReturn
 
 from spirograd.base.errors import SpirogradUnsupportedError
@@ -106,11 +107,16 @@ def later(name: str, table: dict[str, str] = LATER, prefix: str = "") -> Later |
     return None if reason is None else Later(prefix + name, reason)
 
 
-def attributes(module: str, known: Iterable[str], table: Mapping[str, str] | None = None) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a module: stand-ins for the names of ``table``; for others AttributeError that names the near ones."""
+def attributes(
+    module: str, known: Iterable[str], table: Mapping[str, str] | None = None, modules: Container[str] = ()
+) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a module: stand-ins for the names of ``table``; ``modules`` below it, which are imported when they are first
+    used; for others AttributeError that names the near ones."""
     prefix = module.partition(".")[2]
 
     def __getattr__(name: str) -> Any:
+        if name in modules:
+            return importlib.import_module(f"{module}.{name}")
         if table is not None and name in table:
             return Later(f"{prefix}.{name}" if prefix else name, table[name])
         message = f"module {module!r} has no attribute {name!r}"

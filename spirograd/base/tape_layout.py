@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
 from typing import Generic, TypeVar
 
 from spirograd.base.artifact import CompiledKernel, TapeInfo
+from spirograd.base.records import dataclass
 
 T = TypeVar("T")
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import importlib.metadata
 import os
 import platform
 import shutil
 import sys
-from dataclasses import dataclass
 
 import spirograd as sg
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradError
 from spirograd.base.knobs import KNOBS
+from spirograd.base.records import dataclass, fields
 from spirograd.commands.table import table
 from spirograd.runtime import loader
 from spirograd.runtime.cache import Cache, default_folder
@@ -133,7 +132,7 @@ def _detail(key: str, value: str) -> str:
 
 
 def _feature_rows(usable: list[BackEnd]) -> list[tuple[str, ...]]:
-    names = [f.name for f in dataclasses.fields(Capabilities) if f.name != "cpu_features"]
+    names = [f.name for f in fields(Capabilities) if f.name != "cpu_features"]
     return [(name, *(_feature(getattr(b.caps, name)) for b in usable)) for name in names]
 
 

@@ -6,12 +6,12 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 import spirograd as sg
+from spirograd.base.records import dataclass
 from spirograd.demo.mpm import Fluid, Positions
 from spirograd.lang.context import session
 from spirograd.runtime.device import DeviceInfo

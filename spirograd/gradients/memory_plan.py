@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from spirograd.autodiff.derivative import Derivative, Record
 from spirograd.base.artifact import CompiledKernel, TapeInfo
 from spirograd.base.loc import Loc
+from spirograd.base.records import dataclass
 from spirograd.base.sizes.nodes import Size
 from spirograd.base.sizes.text import count_text
 from spirograd.base.wording import counted

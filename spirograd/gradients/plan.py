@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from spirograd.autodiff.derivative import Derivative
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import OutOfDeviceMemory, render
+from spirograd.base.records import dataclass
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.sizes.nodes import Element
 from spirograd.runtime.allocations import Allocation

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -12,6 +11,7 @@ from spirograd.autodiff.derivative import Derivative
 from spirograd.autodiff.differentiate import differentiate
 from spirograd.base.dtypes import i32, storage
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, render
+from spirograd.base.records import replace
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.gradients.explained import name_of
 from spirograd.gradients.memory_plan import MemoryPlan, memory_plan

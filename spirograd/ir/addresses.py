@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from spirograd.base.records import dataclass
 from spirograd.base.sizes.nodes import Add, FloorDiv, Mod, Mul, Size
 from spirograd.ir.nodes import Layout
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from spirograd.base.artifact import ArgBlock, FaultSite, PrintSite, Slot
 from spirograd.base.dtypes import DType, i64, storage, u1, u32
+from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.interp_memory import Memory, array_extents, numbering, resolve
 from spirograd.ir.interp_reports import bits, record_fault, record_print

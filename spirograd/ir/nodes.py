@@ -8,13 +8,14 @@ it, except that nothing crosses into a ``task``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any, Union
 
 from spirograd.base.artifact import Slot
 from spirograd.base.dtypes import DType, Type
 from spirograd.base.loc import Loc
+from spirograd.base.records import dataclass
 from spirograd.base.tape_layout import TapeWord
 from spirograd.ir import ops
 from spirograd.ir.ops import OpCode

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from spirograd.base.dtypes import DType, Type, u1
+from spirograd.base.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

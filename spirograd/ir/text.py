@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import functools
 import json
 import keyword
 import math
 import re
+from dataclasses import MISSING
 from typing import Any, NoReturn
 
 from spirograd.base import dtypes
 from spirograd.base.artifact import FaultSite, PrintSite, Slot
 from spirograd.base.dtypes import VOID, DType, Type, Vec
 from spirograd.base.loc import Loc
+from spirograd.base.records import fields
 from spirograd.ir import ops
 from spirograd.ir.nodes import (
     REFS,
@@ -198,7 +199,7 @@ class _Printer:
             if name in _LOC_FIELDS and not self.locs:
                 continue
             content = getattr(value, name)
-            if default is dataclasses.MISSING:
+            if default is MISSING:
                 prefix = f"{name}=" if name in _LOC_FIELDS else ""
                 parts.append(prefix + self.expression(content))
             elif content != default:
@@ -209,7 +210,7 @@ class _Printer:
 @functools.cache
 def _fields(cls: type[Any]) -> tuple[tuple[str, Any], ...]:
     """The names and defaults of the fields of a dataclass."""
-    return tuple([(field.name, field.default) for field in dataclasses.fields(cls)])
+    return tuple([(field.name, field.default) for field in fields(cls)])
 
 
 @functools.lru_cache(1 << 12)

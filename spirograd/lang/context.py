@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from spirograd.base.dtypes import DType, f32, i32
 from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.records import dataclass
 from spirograd.ir.builder import Builder
 
 

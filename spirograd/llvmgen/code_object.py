@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple
 
 from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.records import dataclass
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")

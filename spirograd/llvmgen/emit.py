@@ -18,6 +18,7 @@ from spirograd.llvmgen.alone import alone_body, updates_memory
 from spirograd.llvmgen.callees import Callees
 from spirograd.llvmgen.cost import cost_of, costs_of_calls
 from spirograd.llvmgen.distributed import DistributedEmitter
+from spirograd.llvmgen.edges import find_edges, split_loop
 from spirograd.llvmgen.function import FunctionEmitter
 from spirograd.llvmgen.iterations import TaskEmitter
 from spirograd.llvmgen.lanes import LaneEmitter, lane_count
@@ -148,26 +149,33 @@ def _range_task(module: ModuleText, op: Op, name: str, body: Region, independent
         group = module.node("distinct !{}")
         about.append(module.node(f'!{{!"llvm.loop.parallel_accesses", {group}}}'))
         memory_suffix = f", !llvm.access.group {group}"
-    if not independent or prefers_scalar_iterations(body, outer):
+    scalar = not independent or prefers_scalar_iterations(body, outer)
+    if scalar:
         about.append(module.node(_NOT_VECTORISED))
 
     def loop() -> str:
         return module.node(f"distinct !{{{', '.join(['{self}', *about])}}}")
 
+    edges = None
+    if not scalar and found is None and not op.attr.reductions:
+        edges = find_edges(body, None, bounds.results[1]) if rows is None else find_edges(body, rows.first, rows.extent)
     emitter = _emitter(module, memory_suffix, name, op, body, found, loop)
     emitter.at(op.loc)
-    emitter.last_uses.scan(body)
-    emitter.last_uses.scan(finish)
+    for region in (body, finish, *([] if edges is None else [edges.inside])):
+        emitter.last_uses.scan(region)
     index = body.params[0].type
     assert isinstance(index, DType)
     begin, end = _resized_bounds(emitter, index)
     reductions = op.attr.reductions
     initial = [literal(ops.identity(r.kind, r.dtype), r.dtype) for r in reductions]
     types, suffix = [r.dtype for r in reductions], f", !llvm.loop {loop()}"
-    if rows is None:
-        values = emitter.iterations(index, begin, end, types, initial, body, suffix)
+    if rows is not None:
+        values = row_loop(emitter, rows, edges, begin, end, types, initial, suffix)
+    elif edges is not None:
+        values = []
+        split_loop(emitter, edges, begin, end, begin, body, suffix)
     else:
-        values = row_loop(emitter, rows, begin, end, types, initial, suffix)
+        values = emitter.iterations(index, begin, end, types, initial, body, suffix)
     if reductions:
         emitter.memory_suffix = ""
         emitter.bind(finish.params, values)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, cast
 
 from spirograd.base.artifact import ArgBlock, Slot
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, f32
 from spirograd.base.options import CompileOptions
+from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, BuiltIn, Kernel, Op, SharedRef, ref_of
 from spirograd.ir.ops import OpCode

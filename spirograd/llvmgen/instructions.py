@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from spirograd.base import dtypes as dt
 from spirograd.base.dtypes import DType, Type
+from spirograd.base.records import dataclass
 from spirograd.ir.nodes import Op
 from spirograd.llvmgen import vector_math
 from spirograd.llvmgen.function import FunctionEmitter

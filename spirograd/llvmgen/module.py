@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from spirograd.base import dtypes as dt
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, Type, Vec
 from spirograd.base.options import CompileOptions
+from spirograd.base.records import dataclass
 
 LLVM_TYPES: dict[DType, str] = {
     dt.u1: "i1",

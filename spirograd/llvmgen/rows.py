@@ -7,12 +7,13 @@ a division nor sees that neighbouring iterations access neighbouring elements. S
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from spirograd.base.dtypes import DType
+from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Region
 from spirograd.ir.rewrite import Rewriter
+from spirograd.llvmgen.edges import Edges, split_loop
 from spirograd.llvmgen.iterations import TaskEmitter
 from spirograd.llvmgen.module import type_name
 
@@ -80,9 +81,17 @@ class _ByRow(Rewriter):
 
 
 def row_loop(
-    emitter: TaskEmitter, rows: Rows, begin: str, end: str, types: Sequence[DType], initial: Sequence[str], suffix: str
+    emitter: TaskEmitter,
+    rows: Rows,
+    edges: Edges | None,
+    begin: str,
+    end: str,
+    types: Sequence[DType],
+    initial: Sequence[str],
+    suffix: str,
 ) -> list[str]:
-    """The loop over [begin, end) as a loop over rows, around one over what is left of each; else as `TaskEmitter.iterations`.
+    """The loop over [begin, end) as a loop over rows, around one over what is left of each (split at its ``edges``); else as
+    `TaskEmitter.iterations`.
 
     Right for any begin from 0 on, wherever in a row it and end lie, and for negative extents.
     """
@@ -110,7 +119,11 @@ def row_loop(
     steps = emitter.call_intrinsic("umin", index, [left, room])
     stop = emitter.value(f"add {it} {start}, {steps}")
     emitter.bind([rows.row, rows.first], [row, first])
-    values = emitter.iterations(index, start, stop, types, carried, rows.body, suffix)
+    if edges is None:
+        values = emitter.iterations(index, start, stop, types, carried, rows.body, suffix)
+    else:
+        values = []
+        split_loop(emitter, edges, start, stop, column, rows.body, suffix)
     again = emitter.value(f"icmp {less} {it} {stop}, {end}")
     back = emitter.label
     emitter.line(f"br i1 {again}, label %{head}, label %{done}")

@@ -12,10 +12,10 @@ loop exactly one value crosses, which is the accumulator so far: what all iterat
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from spirograd.base.dtypes import DType
+from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, Op, Region, ref_of
 

@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 
 import llvmlite
@@ -20,6 +19,7 @@ from llvmlite.binding import ffi, newpassmanagers
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.options import CompileOptions
+from spirograd.base.records import dataclass
 from spirograd.llvmgen import vector_math
 
 # The SLP vectoriser takes nine tenths of the optimiser's time on large functions (460 ms at 8,000 instructions), and pays on small ones.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
+from spirograd.base.records import replace
 from spirograd.base.targets import Generator
 from spirograd.compiler import compile_kernel
 from spirograd.dumps import Compilation

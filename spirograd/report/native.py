@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 
 from spirograd.base.caps import Capabilities
 from spirograd.base.options import CompileOptions
+from spirograd.base.records import replace
 from spirograd.base.targets import Generator
 from spirograd.llvmgen.translate import ASSEMBLY, translate
 from spirograd.report.places import Listing, Place

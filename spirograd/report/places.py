@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from spirograd.base.records import dataclass
 
 # (file, line) of Python, as the compiler knows them.
 Place = tuple[str, int]

@@ -6,9 +6,9 @@ import ast
 import functools
 import linecache
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from spirograd.base.loc import Loc
+from spirograd.base.records import dataclass
 from spirograd.report.places import Place
 
 

@@ -13,11 +13,9 @@ import json
 import os
 import struct
 import sys
-import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +23,13 @@ from spirograd.base import dtypes, knobs
 from spirograd.base.artifact import ArgBlock, CompiledKernel, Effects, FaultSite, PrintSite, Slot, SpaceLimit, TapeInfo, TaskInfo
 from spirograd.base.dtypes import DType
 from spirograd.base.loc import Loc
+from spirograd.base.records import dataclass, fields
 from spirograd.base.sizes.nodes import NODES
 
 _MAGIC = b"SGK1"
 _HEADER = struct.Struct("<4s32sQ")
 _SUFFIX = ".sgk"
+_CODE_SUFFIX = ".sgc"  # of machine code that belongs to no kernel
 # Leftover temporary files of processes that died are removed once they are this old (seconds).
 _STALE_SECONDS = 3600.0
 # After a clean-up this part of the limit is in use, so that not every store has to clean up again.
@@ -119,9 +119,21 @@ class Cache:
         self._limit(len(data))
         return True
 
+    def code(self, source: str, make: Callable[[], bytes]) -> bytes:
+        """The machine code that ``make`` makes of ``source``, which names all that it depends on; from the disk if it is there."""
+        file = self._file(source, _CODE_SUFFIX)
+        with contextlib.suppress(OSError):
+            code = _unsealed(file.read_bytes())
+            if code is not None:
+                return code
+        code = make()
+        with contextlib.suppress(OSError):  # `put` warns of a disk that refuses
+            self._write(file, _sealed(code))
+        return code
+
     def stats(self) -> CacheStats:
-        """Counts of this process, and number and size of the files now."""
-        sizes = [size for _, size, _ in self._entries()]
+        """Counts of this process, and number and size of the files of kernels now."""
+        sizes = [size for file, size, _ in self._entries() if file.suffix == _SUFFIX]
         with self._lock:
             return CacheStats(**self._counts, files=len(sizes), nbytes=sum(sizes))
 
@@ -132,10 +144,10 @@ class Cache:
         with self._lock:
             self._known_bytes = None
 
-    def _file(self, key: str) -> Path:
+    def _file(self, key: str, suffix: str = _SUFFIX) -> Path:
         # Keys are hashed: they may hold anything, file names may not.
         digest = hashlib.sha256(key.encode()).hexdigest()
-        return self.path / digest[:2] / (digest + _SUFFIX)
+        return self.path / digest[:2] / (digest + suffix)
 
     def _count(self, what: str) -> None:
         with self._lock:
@@ -143,13 +155,13 @@ class Cache:
 
     def _write(self, file: Path, data: bytes) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(suffix=".tmp", dir=file.parent)
+        # Not `tempfile`, whose import takes longer than reading a kernel.
+        part = file.with_name(f"{file.stem}.{os.getpid()}.{threading.get_ident()}.tmp")
         try:
-            with os.fdopen(handle, "wb") as out:
-                out.write(data)
-            os.replace(name, file)
+            part.write_bytes(data)
+            os.replace(part, file)
         except BaseException:
-            _remove(Path(name))
+            _remove(part)
             raise
 
     def _limit(self, added: int) -> None:
@@ -185,7 +197,7 @@ class Cache:
                 continue
             for file, status in found:
                 newest = max(newest, status.st_mtime)
-                if file.suffix == _SUFFIX:
+                if file.suffix in (_SUFFIX, _CODE_SUFFIX):
                     yield file, status.st_size, status.st_mtime
                 elif file.suffix == ".tmp":
                     stale.append((file, status.st_mtime))
@@ -208,16 +220,29 @@ def encode(kernel: CompiledKernel) -> bytes:
     header = json.dumps(_plain(kernel, blobs), separators=(",", ":"), allow_nan=False).encode()
     body = struct.pack("<Q", len(header)) + header
     body += struct.pack(f"<I{len(blobs)}Q", len(blobs), *map(len, blobs)) + b"".join(blobs)
+    return _sealed(body)
+
+
+def _sealed(body: bytes) -> bytes:
+    """``body`` behind a header that tells whether it is complete and unchanged."""
     return _HEADER.pack(_MAGIC, hashlib.sha256(body).digest(), len(body)) + body
+
+
+def _unsealed(data: bytes) -> bytes | None:
+    """What `_sealed` was given, or None if it is damaged."""
+    if len(data) < _HEADER.size:
+        return None
+    magic, digest, length = _HEADER.unpack_from(data)
+    body = data[_HEADER.size :]
+    return body if magic == _MAGIC and length == len(body) and hashlib.sha256(body).digest() == digest else None
 
 
 def decode(data: bytes) -> CompiledKernel | None:
     """The kernel in ``data``; None if the bytes are damaged or of another version."""
+    body = _unsealed(data)
+    if body is None:
+        return None
     try:
-        magic, digest, length = _HEADER.unpack_from(data)
-        body = data[_HEADER.size :]
-        if magic != _MAGIC or length != len(body) or hashlib.sha256(body).digest() != digest:
-            return None
         (header_size,) = struct.unpack_from("<Q", body)
         at = 8 + header_size
         (count,) = struct.unpack_from("<I", body, at)

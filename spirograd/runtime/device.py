@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
+from spirograd.base.records import dataclass
 
 # Bytes of one `Device.fetch`: it is for a few numbers that the host wants to know some time, not for data.
 FETCH_LIMIT = 1 << 16
@@ -118,6 +118,21 @@ class Assembler(Protocol):
 
     def usage(self, kernel: CompiledKernel) -> str:
         """What each task of ``kernel`` takes on this device, one line each: registers, what was spilled, shared memory."""
+
+
+class CodeCache(Protocol):
+    """Machine code that outlives the process."""
+
+    def code(self, source: str, make: Callable[[], bytes]) -> bytes:
+        """The code that ``make`` makes of ``source``, which names all that it depends on; made once."""
+
+
+@runtime_checkable
+class KeepsCode(Protocol):
+    """A device that compiles functions of its own, which are the same in every process."""
+
+    def keep_code(self, cache: CodeCache) -> None:
+        """Look for them in ``cache``, and store them there. Called before the first `Device.load`, unless there is no cache."""
 
 
 @runtime_checkable

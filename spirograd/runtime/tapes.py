@@ -14,7 +14,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 
 import numpy as np
@@ -22,6 +21,7 @@ import numpy as np
 from spirograd.base import knobs
 from spirograd.base.artifact import CompiledKernel, TapeInfo, TaskInfo
 from spirograd.base.errors import OutOfDeviceMemory
+from spirograd.base.records import dataclass
 from spirograd.base.tape_layout import NUMBERS, Group, Layout, TapeWords
 from spirograd.base.wording import counted
 from spirograd.runtime.allocations import Allocation, Memory

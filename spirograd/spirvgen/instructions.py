@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from spirograd.base.dtypes import DType
+from spirograd.base.records import dataclass
 from spirograd.ir.nodes import Op
 from spirograd.spirvgen.emitter import Emitter
 

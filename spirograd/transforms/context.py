@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from spirograd.base.artifact import ArgBlock, FaultSite, PrintSite
 from spirograd.base.caps import Capabilities
 from spirograd.base.options import CompileOptions
+from spirograd.base.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -521,3 +521,14 @@ def test_an_argument_does_not_name_the_field(arch: str) -> None:
     assert y.name == "x"
     by_tensor(y)
     assert '"x"' in by_tensor.ir()
+
+
+@pytest.mark.parametrize("dtype", [sg.f32, sg.i8, sg.u16, sg.i32, sg.u32], ids=str)
+def test_fill_with_each_kind_of_number(arch: str, dtype: DType) -> None:
+    """Also with numbers that are equal but have other bytes, one after the other."""
+    sg.init(arch=arch)
+    f = sg.field(dtype, shape=3)
+    numbers: list[float] = [0, 0.0, -0.0, 1, 1.0, -1, 2.5, 0, float("inf"), 1 << 40, np.float32(3.0), 0.0]
+    for value in [*numbers, *([float("nan")] if dtype is sg.f32 else [])]:
+        f.fill(value)
+        assert f.to_numpy().tobytes() == np.full(3, dtype.array(value)).tobytes(), value

@@ -7,12 +7,12 @@ derivative nothing could be said without it, because the gradients of one memory
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from spirograd.analysis.effects import may_alias
 from spirograd.analysis.injectivity import determines
 from spirograd.base.dtypes import DType
+from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, Region, TempRef, rank, ref_of
 

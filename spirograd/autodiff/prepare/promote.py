@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from spirograd.autodiff.prepare.elements import (
     Memory,
@@ -19,6 +19,7 @@ from spirograd.autodiff.prepare.elements import (
 )
 from spirograd.autodiff.threaded import LOOPS, Cell, Threaded
 from spirograd.base.dtypes import u1
+from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.transforms.context import PassContext

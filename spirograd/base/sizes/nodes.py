@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from typing import Union
 
 from spirograd.base.dtypes import DType
+from spirograd.base.records import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)

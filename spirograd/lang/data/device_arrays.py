@@ -6,12 +6,12 @@ import functools
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from spirograd.base.dtypes import DType
+from spirograd.base.records import dataclass
 from spirograd.lang.data.transfer import Block, HostView
 
 _HOST_TYPE = 1  # kDLCPU

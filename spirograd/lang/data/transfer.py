@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from spirograd.base.dtypes import DType
+from spirograd.base.records import dataclass
 from spirograd.ir.nodes import Layout
 
 Array = np.ndarray[Any, Any]
@@ -150,17 +151,25 @@ def fill(allocation: Any, view: HostView, value: Any) -> None:
     """Set every element to ``value``, a scalar or an array of the element shape: on the device where whole words repeat."""
     if view.count == 0:
         return
-    element = np.broadcast_to(view.dtype.array(value), view.element_shape)
-    word = _repeated_word(element)
+    if type(value) in (int, float):
+        word = _word_of(view.dtype, type(value) is float, repr(value))
+    else:
+        word = _repeated_word(np.broadcast_to(view.dtype.array(value), view.element_shape))
     if word is not None and all(_fillable(b, view.dtype.size) for b in view.blocks):
         for block in view.blocks:
             allocation.fill(block.offset, block.span, word, view.part)
         return
-    write(allocation, view, element)
+    write(allocation, view, np.broadcast_to(view.dtype.array(value), view.element_shape))
 
 
 def _fillable(block: Block, size: int) -> bool:
     return _is_dense(block, size) and block.offset % 4 == 0 and block.span % 4 == 0
+
+
+@functools.lru_cache(256)
+def _word_of(dtype: DType, is_float: bool, text: str) -> int | None:
+    """`_repeated_word` of a number. A tape fills each gradient with the same few; -0.0, which equals 0.0, has another text."""
+    return _repeated_word(dtype.array(float(text) if is_float else int(text)))
 
 
 def _repeated_word(element: Array) -> int | None:

@@ -11,9 +11,10 @@ import functools
 import inspect
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from spirograd.base.records import dataclass
 from spirograd.lang.frontend.function import BoundFunc, Func
 from spirograd.lang.frontend.lvalues import Lvalue
 from spirograd.lang.struct import Struct

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from spirograd.base.loc import Loc
+from spirograd.base.records import dataclass
 from spirograd.lang.frontend.source import Source
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import operator
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from spirograd.base.records import dataclass
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.fingerprints import BY_VALUE, PLAIN, fingerprint
 from spirograd.lang.matrix import Matrix
@@ -17,7 +17,7 @@ from spirograd.lang.matrix import Matrix
 Guard = tuple[int, Callable[[Any], tuple[Any, ...]], tuple[Callable[[Any], bool], ...]]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Path:
     """How to reach an object from the arguments of a kernel: number of the argument, names of attributes."""
 

@@ -8,11 +8,11 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradSyntaxError
 from spirograd.base.near_names import NearNames
+from spirograd.base.records import replace
 from spirograd.base.tracebacks import frames_hidden
 from spirograd.ir import nodes
 from spirograd.lang import context
@@ -63,7 +63,10 @@ class Kernel(Staged, NearNames):
         self._positional = 0  # how many arguments a call has that gives them in order; -1 if some are given by name only
         self._quick: QuickCall | None = None
         self._last: Specialization | None = None
-        self.grad = context.gradient_of(self)
+
+    @functools.cached_property
+    def grad(self) -> Any:
+        return context.gradient_of(self)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else BoundKernel(self, instance)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from spirograd.base.records import dataclass
 from spirograd.lang.frontend.syntax_facts import ATOMIC_UPDATES, References, base_of, parts_of
 
 # What iterations do with a variable. PRIVATE: each has its own. SHARED: it lives in memory, and updates are atomic. ORDERED: one iteration

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from spirograd.base.errors import SpirogradSyntaxError
 from spirograd.base.loc import Loc
+from spirograd.base.records import dataclass
 from spirograd.lang.frontend.texts import Text, block_of, likely_block_of
 
 

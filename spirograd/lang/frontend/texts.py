@@ -15,8 +15,9 @@ import sys
 import tokenize
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from spirograd.base.records import dataclass
 
 _FUTURES = annotations.compiler_flag  # the one that changes functions
 _SHARED_NAMES = ("<stdin>", "<string>", "<console>")  # that Python gives to texts of which there are many

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradSyntaxError, render
+from spirograd.base.records import dataclass
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import FieldRef, Function, TempRef
 from spirograd.lang.context import Trace

@@ -1,4 +1,8 @@
-"""Worker threads of the CPU device: Python threads that stay inside one call of compiled code, with the GIL released."""
+"""Worker threads of the CPU device: Python threads that stay inside one call of compiled code, with the GIL released.
+
+The code of the pool and of the entry of launches is compiled once for each machine, if there is an offline cache, and linked once for each
+process, when the first kernel is loaded.
+"""
 
 from __future__ import annotations
 
@@ -10,41 +14,53 @@ import platform
 import sys
 import threading
 import weakref
-from dataclasses import dataclass
 from typing import Any
 
 from spirograd.base.options import CompileOptions
+from spirograd.base.records import dataclass
 from spirograd.llvmgen import abi
 from spirograd.llvmgen.pool import pool_module, sleeping
 from spirograd.llvmgen.toolchain import Library, compile_module, host_caps, link
+from spirograd.runtime.device import CodeCache
+from spirograd.runtime.devices import cpu_call
 
 # Pauses before an idle worker sleeps: about 0.1 ms, since waking it costs several microseconds.
 _WORKER_SPINS = 2000
 _JOIN_SECONDS = 1.0
+_code_lock = threading.Lock()
+_code: list[PoolCode] = []
 
 
 @dataclass(slots=True, eq=False)
 class PoolCode:
-    """The pool's functions in this process. ``kind``: how threads sleep (see `sleeping`). ``entries``: addresses of what kernels call."""
+    """The pool's functions in this process. ``kind``: how threads sleep (see `sleeping`). ``entries``: addresses of what kernels call.
+    ``launch``: the entry through which Python launches them."""
 
     kind: str
     entries: dict[str, int]
+    launch: cpu_call.Entry
     worker_main: Any
     stop: Any
     library: Library
 
 
-def build(kind: str) -> PoolCode:
-    """Compile the pool. Raises SpirogradRuntimeError if it cannot be linked."""
-    caps = host_caps()
-    code = compile_module(pool_module(platform.machine(), kind), caps, CompileOptions(opt_level=1))
-    imports = _windows_imports() if kind == "windows" else {}
+def build(kind: str, cache: CodeCache | None = None) -> PoolCode:
+    """Compile the pool, or take its code from ``cache``. Raises SpirogradRuntimeError if it cannot be linked."""
+    caps, options = host_caps(), CompileOptions(opt_level=1)
+    text = pool_module(platform.machine(), kind) + cpu_call.TEXT
+
+    def compiled() -> bytes:
+        return compile_module(text, caps, options).binary
+
+    code = compiled() if cache is None else cache.code("\0".join((text, repr(caps), repr(options))), compiled)
+    imports = cpu_call.imports() | (_windows_imports() if kind == "windows" else {})
     called = (abi.POOL_RUN, abi.POOL_UPDATE)
-    library = link(code.binary, (*called, abi.WORKER_MAIN, abi.POOL_STOP), imports)
+    library = link(code, (*called, abi.WORKER_MAIN, abi.POOL_STOP, cpu_call.ENTRY), imports)
     prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
     addresses = library.addresses
     entries = {name: addresses[name] for name in called}
-    return PoolCode(kind, entries, prototype(addresses[abi.WORKER_MAIN]), prototype(addresses[abi.POOL_STOP]), library)
+    launch = cpu_call.Entry(addresses[cpu_call.ENTRY])
+    return PoolCode(kind, entries, launch, prototype(addresses[abi.WORKER_MAIN]), prototype(addresses[abi.POOL_STOP]), library)
 
 
 def _windows_imports() -> dict[str, int]:
@@ -52,11 +68,13 @@ def _windows_imports() -> dict[str, int]:
     return {name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in ("WaitOnAddress", "WakeByAddressAll")}
 
 
-@functools.cache
-def code() -> PoolCode:
-    """The pool compiled for this machine, once per process."""
-    _install_hooks()
-    return build(sleeping(platform.system(), platform.machine()))
+def code(cache: CodeCache | None = None) -> PoolCode:
+    """The pool's code, linked once per process."""
+    with _code_lock:
+        if not _code:
+            _install_hooks()
+            _code.append(build(sleeping(platform.system(), platform.machine()), cache))
+        return _code[0]
 
 
 class WorkerPool:

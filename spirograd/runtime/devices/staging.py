@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from spirograd.base.records import dataclass
 
 _SMALLEST_CELL = 64
 _FIRST_BLOCK = 1 << 14

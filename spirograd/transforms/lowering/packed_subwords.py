@@ -5,9 +5,8 @@ Buffers begin and end at multiples of 16 bytes, so that the word around an eleme
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from spirograd.base.dtypes import DType, f32, u32
+from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BufferRef, Op

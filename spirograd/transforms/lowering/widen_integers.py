@@ -7,10 +7,9 @@ access in elements of 8 or 16 bits, that of 16-bit floats too, is accessed in wo
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, Type, Vec, f16, f32, i8, i16, i32, u1, u8, u16, u32, unsigned
+from spirograd.base.records import replace
 from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, SharedRef
 from spirograd.ir.rewrite import Rewriter

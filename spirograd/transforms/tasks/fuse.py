@@ -7,11 +7,12 @@ what may be fused; here is what pays, and which loops are brought together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from spirograd.analysis.effects import touches
 from spirograd.analysis.fusion import commutes, conflict, obstacle
 from spirograd.base.loc import Loc
+from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, LoopAttr, Op
 from spirograd.ir.rewrite import Rewriter

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from spirograd.analysis.effects import may_alias, writes
 from spirograd.base.dtypes import VOID, DType, Vec
+from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, LoopAttr, Op, Ref, Region, TaskAttr, TempRef
 from spirograd.ir.rewrite import Rewriter

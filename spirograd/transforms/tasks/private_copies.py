@@ -8,10 +8,10 @@ so both numbers must be known when the kernel is compiled.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import VOID, f32, i32, u32
+from spirograd.base.records import dataclass, replace
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import FieldRef, Kernel, Op, PrivateCopy, Region, SharedRef, TaskAttr, ref_of

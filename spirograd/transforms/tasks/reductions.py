@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from spirograd.analysis.effects import place
 from spirograd.base.dtypes import VOID, DType, f32, f64
+from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import FieldRef, Kernel, Op, Reduction, Ref, Region, TaskAttr, TempRef, rank, ref_of
 from spirograd.ir.rewrite import Rewriter

@@ -18,11 +18,12 @@ from spirograd.base.dtypes import DType, f16, f32, f64, i8, i32, i64, u1
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.options import CompileOptions
 from spirograd.base.sizes.nodes import Extent
-from spirograd.compiler import compile_kernel, kernel_key
+from spirograd.compiler import compile_kernel
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr, ScalarArg, TempRef
 from spirograd.ir.spec import IRError
+from spirograd.kernel_key import kernel_key
 from spirograd.runtime.allocations import Memory
 from spirograd.runtime.launcher import ArrayBinding, Launcher
 from spirograd.runtime.loader import open_device

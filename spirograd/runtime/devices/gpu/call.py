@@ -11,10 +11,10 @@ import ctypes
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 from spirograd.base.options import CompileOptions
+from spirograd.base.records import dataclass
 from spirograd.llvmgen.toolchain import Library, compile_module, host_caps, link
 from spirograd.runtime.devices.gpu.driver import NOT_READY, Driver
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
-from dataclasses import replace
 from pathlib import Path
 
+from spirograd.base.records import replace
 from spirograd.llvmgen import ptx, toolchain
 from spirograd.runtime.device import DeviceInfo
 from spirograd.runtime.devices.gpu import opening, ptx_compiler

@@ -6,12 +6,12 @@ import contextlib
 import weakref
 from collections.abc import Sequence
 from ctypes import c_void_p
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, NoReturn
 
 from spirograd.base.artifact import CompiledKernel, TaskInfo
 from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.records import replace
 from spirograd.runtime.device import Buffer
 from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.artifacts import check_target

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from spirograd.base.caps import Capabilities
+from spirograd.base.records import dataclass
 from spirograd.runtime.device import DeviceInfo
 
 

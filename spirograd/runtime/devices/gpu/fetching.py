@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 
+from spirograd.base.records import dataclass
 from spirograd.runtime.devices.gpu.memory import pinned
 from spirograd.runtime.devices.gpu.stream import Stream
 from spirograd.runtime.devices.staging import Cell, Cells

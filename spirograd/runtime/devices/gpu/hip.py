@@ -9,11 +9,11 @@ from __future__ import annotations
 import ctypes
 import sys
 from ctypes import byref, c_char_p, c_int, c_void_p
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.records import replace
 from spirograd.llvmgen import amdgpu, toolchain
 from spirograd.runtime.device import DeviceInfo
 from spirograd.runtime.devices.gpu import opening

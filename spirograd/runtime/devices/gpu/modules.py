@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ctypes import byref, c_int, c_void_p
-from dataclasses import dataclass
 
+from spirograd.base.records import dataclass
 from spirograd.base.wording import counted
 from spirograd.runtime.devices.gpu.driver import Driver
 

@@ -12,11 +12,11 @@ import os
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from spirograd.base.records import dataclass
 from spirograd.runtime.devices.gpu.fetching import CellReadback
 from spirograd.runtime.devices.gpu.memory import Memory, pinned
 from spirograd.runtime.devices.gpu.stream import Stream

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from bisect import bisect_left
-from dataclasses import dataclass
 from typing import Any
 
 import vulkan as vk
 
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
+from spirograd.base.records import dataclass
 from spirograd.base.wording import over_limit
 from spirograd.runtime.devices.vulkan.api import NULL, check, ffi, lib, struct
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import vulkan as vk
 
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.records import dataclass
 from spirograd.runtime.device import DeviceInfo
 from spirograd.runtime.devices.grid import LLVMPIPE_LOOP_LIMIT, LLVMPIPE_NESTING_LIMIT
 from spirograd.runtime.devices.vulkan.api import (

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
 
 import vulkan as vk
 
 from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.records import dataclass
 from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.vulkan.allocator import Allocator, Block
 from spirograd.runtime.devices.vulkan.api import NULL, check, ffi, struct

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
+from spirograd.base.records import dataclass
 from spirograd.base.wording import over_limit
 from spirograd.runtime.devices.wgpu.api import telling, wgpu
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import Any
 
 from spirograd.base import knobs
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.records import dataclass
 from spirograd.runtime.device import DeviceInfo
 from spirograd.runtime.devices.choice import named_device
 from spirograd.runtime.devices.grid import LLVMPIPE_LOOP_LIMIT, LLVMPIPE_NESTING_LIMIT

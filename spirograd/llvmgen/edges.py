@@ -1,0 +1,251 @@
+"""Loops whose first and last iterations differ: a stencil that skips, clamps or wraps its neighbours at the ends of a row.
+
+Conditions such as `0 < j` and `j < n - 1`, where ``j`` counts the iterations, are known for all but a few iterations at either end.
+So the iterations in between run without them in a loop of their own, which LLVM vectorises: what it makes of the conditions are gathers
+and masked stores, which some CPUs do lane by lane. The others run one by one. Iterations of a parallel loop may run in any order.
+"""
+
+from __future__ import annotations
+
+from spirograd.base.dtypes import DType, i64
+from spirograd.base.records import dataclass
+from spirograd.ir import ops
+from spirograd.ir.nodes import Op, Region
+from spirograd.ir.ops import OpCode
+from spirograd.ir.rewrite import Rewriter
+from spirograd.llvmgen.emit_control import counted_loop
+from spirograd.llvmgen.function import FunctionEmitter
+from spirograd.llvmgen.module import type_name
+
+# Constants so close to the first or last value of the counter separate few iterations from the rest.
+_MARGIN = 8
+# The body is emitted twice.
+_LARGEST = 400
+# What LLVM leaves undone in the loop over the other iterations, which are few.
+_AS_IT_IS = tuple([f'!{{!"llvm.loop.{name}}}' for name in ('vectorize.enable", i1 false', 'unroll.disable"', 'disable_nonforced"')])
+# What sizes are made of that are close to a shape: a shape less one, or one that is guarded against zero.
+_NEAR = frozenset((ops.add, ops.sub, ops.min_, ops.max_, ops.bitcast, ops.select, ops.lt, ops.le, ops.eq))
+_EFFECTS = frozenset(("pure", "read", "write", "control", "structure"))
+_MIRRORED = {ops.lt: ops.gt, ops.le: ops.ge, ops.gt: ops.lt, ops.ge: ops.le, ops.eq: ops.eq, ops.ne: ops.ne}
+# A comparison of the counter with a number that only the first iterations have not passed: its outcome for the others, and whether
+# they must have passed it by one.
+_AFTER = {ops.lt: (False, 0), ops.le: (False, 1), ops.gt: (True, 1), ops.ge: (True, 0), ops.eq: (False, 1), ops.ne: (True, 1)}
+# The same of a number that only the last iterations reach; by how much the others may come closer than to be less.
+_BEFORE = {ops.lt: (True, 0), ops.le: (True, 1), ops.gt: (False, 1), ops.ge: (False, 0), ops.eq: (False, 0), ops.ne: (True, 0)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Edges:
+    """``inside``: the body for the iterations whose counter is at least ``low``, and less than each limit (an invariant value, or a number)
+    minus an offset. ``setup``: operations that compute the limits."""
+
+    inside: Region
+    low: int
+    limits: tuple[tuple[Op | int, int], ...]
+    setup: tuple[Op, ...]
+
+
+def find_edges(body: Region, first: Op | None, extent: Op | None) -> Edges | None:
+    """How to split the loop over ``body``; None if that gains nothing.
+
+    The counter is the index, or index - ``first``; it ends before ``extent``, as far as that is known here.
+    """
+    index = body.params[0].type
+    assert isinstance(index, DType)
+    if not index.is_signed or len(body.params) > 1:
+        return None
+    for count, op in enumerate(body.walk()):
+        if op.code in (ops.for_, ops.while_) or op.code.effect not in _EFFECTS or count > _LARGEST:
+            return None
+    rewriter = _Inside(body, first, extent.attr if extent is not None and extent.code is ops.const else None)
+    inside = rewriter.region(body)
+    if not rewriter.found:
+        return None
+    limits = tuple(rewriter.limits.items())
+    wanted = {limit for limit, _ in limits if isinstance(limit, Op)}
+    for op in reversed(rewriter.shapes):
+        if op in wanted:
+            wanted.update(op.args)
+    return Edges(inside, rewriter.low, limits, tuple([op for op in rewriter.shapes if op in wanted]))
+
+
+class _Inside(Rewriter):
+    """Replaces what is known between the edges, and collects where these are.
+
+    ``offsets``: values that are the counter plus a constant, there. ``shapes``: values that are made of shapes of arrays, as their last
+    index is, but not their middle.
+    """
+
+    def __init__(self, body: Region, first: Op | None, extent: int | None) -> None:
+        super().__init__()
+        self.index, self.first, self.extent = body.params[0], first, extent
+        self.low, self.limits, self.found = 0, dict[Op | int, int](), False
+        self.offsets: dict[Op, int] = {} if first is not None else {self.index: 0}
+        self.shapes: dict[Op, None] = {}
+        for op in body.walk():
+            of_shape = op.code is ops.slot and op.attr.kind == "shape"
+            if of_shape or op.code is ops.const or (op.code in _NEAR and self.shapes.keys() >= set(op.args)):
+                self.shapes[op] = None
+        self.handlers = {
+            **dict.fromkeys(_MIRRORED, self._compare),
+            **dict.fromkeys((ops.add, ops.sub), self._shift),
+            **dict.fromkeys((ops.min_, ops.max_), self._choose),
+            **dict.fromkeys((ops.irem, ops.and_), self._wrap),
+        }
+
+    def _after(self, offset: int, number: int, strict: int = 0) -> bool:
+        """Have the iterations begin where counter + ``offset`` >= (> if ``strict``) ``number``, if these are nearly all."""
+        if offset > 0 or abs(number) > _MARGIN:  # counter + offset could overflow if there is no limit
+            return False
+        self.low = max(self.low, number - offset + strict)
+        self.found = True
+        return True
+
+    def _before(self, offset: int, limit: Op, closer: int = 0) -> bool:
+        """Have the iterations end where counter + ``offset`` reaches (passes, if ``closer``) ``limit``, if these are nearly all."""
+        if limit.code is ops.const:
+            if not self._is_last(limit.attr):
+                return False
+            self._limit(limit.attr, offset - closer)
+            return True
+        if limit not in self.shapes:
+            return False
+        self._limit(limit, offset - closer)
+        return True
+
+    def _is_last(self, number: int) -> bool:
+        """Whether only the last iterations reach ``number``: most likely so for large ones, where the extent is not known here."""
+        return number > _MARGIN if self.extent is None else abs(self.extent - number) <= _MARGIN
+
+    def _limit(self, limit: Op | int, offset: int) -> None:
+        self.limits[limit] = max(offset, self.limits.get(limit, offset))
+        self.found = True
+
+    def _shift(self, op: Op) -> Op:
+        a, b = op.args
+        if op.code is ops.sub and a is self.index and b is self.first:
+            self.offsets[op] = 0
+        elif a in self.offsets and b.code is ops.const and abs(b.attr) <= _MARGIN:
+            self.offsets[op] = self.offsets[a] + (b.attr if op.code is ops.add else -b.attr)
+        elif b in self.offsets and op.code is ops.add and a.code is ops.const and abs(a.attr) <= _MARGIN:
+            self.offsets[op] = self.offsets[b] + a.attr
+        return self.copy(op)
+
+    def _compare(self, op: Op) -> Op:
+        (a, b), code = op.args, op.code
+        if b in self.offsets:
+            a, b, code = b, a, _MIRRORED[code]
+        known: bool | None = None
+        if a in self.offsets:
+            known = self._outcome(code, self.offsets[a], b)
+        elif code is ops.lt and a.code is ops.xor and b.code is ops.const and b.attr == 0 and self._same_sign(*a.args):
+            known = False
+        return self.copy(op) if known is None else self.b.const(known, op.type)  # type: ignore[arg-type]
+
+    def _outcome(self, code: OpCode, offset: int, other: Op) -> bool | None:
+        known, strict = _AFTER[code]
+        if other.code is ops.const and self._after(offset, other.attr, strict):
+            return known
+        known, closer = _BEFORE[code]
+        return known if self._before(offset, other, closer) else None
+
+    def _same_sign(self, a: Op, b: Op) -> bool:
+        """Whether neither is negative: one is the counter plus a constant, the other the size around which it wraps."""
+        value, size = (a, b) if a in self.offsets else (b, a)
+        return value in self.offsets and self._within(self.offsets[value], size)
+
+    def _within(self, offset: int, size: Op | int) -> bool:
+        """Have 0 <= counter + ``offset`` < ``size``."""
+        if abs(offset) > _MARGIN:
+            return False
+        if isinstance(size, Op):
+            if not self._before(offset, size):
+                return False
+        elif not self._is_last(size):
+            return False
+        else:
+            self._limit(size, offset)
+        self.low = max(self.low, -offset)
+        return True
+
+    def _choose(self, op: Op) -> Op:
+        value, other = op.args
+        if other in self.offsets:
+            value, other = other, value
+        if value not in self.offsets:
+            return self.copy(op)
+        smaller = self._outcome(ops.le, self.offsets[value], other)
+        if smaller is None:
+            return self.copy(op)
+        chosen = value if smaller == (op.code is ops.min_) else other
+        if chosen is value:
+            self.offsets[op] = self.offsets[value]
+        return self.value(chosen)
+
+    def _wrap(self, op: Op) -> Op:
+        """The remainder of a division by a size, also where that is a power of two and the remainder a mask."""
+        value, size = op.args
+        mask = op.code is ops.and_
+        if value not in self.offsets or (mask and (size.code is not ops.const or size.attr & (size.attr + 1))):
+            return self.copy(op)
+        if not self._within(self.offsets[value], size.attr + 1 if mask else size):
+            return self.copy(op)
+        self.offsets[op] = self.offsets[value]
+        return self.value(value)
+
+
+def split_loop(e: FunctionEmitter, edges: Edges, start: str, stop: str, counter: str, body: Region, suffix: str) -> None:
+    """The loop over ``body`` from ``start``, where the counter is ``counter``, to ``stop``, which is not less."""
+    index = body.params[0].type
+    assert isinstance(index, DType)
+    for op in edges.setup:
+        e.emit(op)
+    wide = e.resize(counter, index, i64)
+    steps = e.resize(e.value(f"sub {type_name(index)} {stop}, {start}"), index, i64)
+
+    def clamped(kind: str, a: str, b: str) -> str:
+        return e.call_intrinsic(kind, i64, [a, b])
+
+    before = clamped("smin", clamped("smax", e.value(f"sub i64 {edges.low}, {wide}"), "0"), steps)
+    after = steps
+    for limit, offset in edges.limits:
+        size = str(limit) if isinstance(limit, int) else e.resize(e.env[limit], limit.type, i64)  # type: ignore[arg-type]
+        room = e.value(f"sub i64 {e.value(f'sub i64 {size}, {offset}')}, {wide}")
+        after = clamped("smin", after, room)
+    after = clamped("smax", after, before)
+    begin, end = (e.value(f"add {type_name(index)} {start}, {_narrow(e, text, index)}") for text in (before, after))
+    counted_loop(e, index, begin, end, (), (), edges.inside, suffix)
+    _rest(e, index, (start, begin, end, stop), body)
+
+
+def _narrow(e: FunctionEmitter, text: str, index: DType) -> str:
+    return text if index.bits == 64 else e.convert("trunc", text, i64, index)
+
+
+def _rest(e: FunctionEmitter, index: DType, bounds: tuple[str, str, str, str], body: Region) -> None:
+    """The iterations from ``bounds[0]`` to ``bounds[1]``, then those from ``bounds[2]`` to ``bounds[3]``."""
+    start, begin, end, stop = bounds
+    it = type_name(index)
+    loop, done = e.new_labels("edge", "egde")
+    some = e.value(f"icmp slt {it} {start}, {begin}")
+    first = e.value(f"select i1 {some}, {it} {start}, {it} {end}")
+    enter = e.value(f"icmp slt {it} {first}, {stop}")
+    before = e.label
+    e.line(f"br i1 {enter}, label %{loop}, label %{done}")
+    e.start(loop)
+    counter = e.name()
+    hole = len(e.lines)
+    e.lines.append("")
+    e.bind(body.params, [counter])
+    loc = e.loc
+    e.region(body)
+    e.at(loc)
+    following = e.value(f"add nsw {it} {counter}, 1")
+    turned = e.value(f"icmp eq {it} {following}, {begin}")
+    again = e.value(f"select i1 {turned}, {it} {end}, {it} {following}")
+    more = e.value(f"icmp slt {it} {again}, {stop}")
+    e.lines[hole] = f"  {counter} = phi {it} [ {first}, %{before} ], [ {again}, %{e.label} ]"
+    properties = [e.module.node(text) for text in _AS_IT_IS]
+    suffix = f", !llvm.loop {e.module.node('distinct !{' + ', '.join(['{self}', *properties]) + '}')}"
+    e.line(f"br i1 {more}, label %{loop}, label %{done}{suffix}")
+    e.start(done)
