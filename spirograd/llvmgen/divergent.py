@@ -56,6 +56,14 @@ class DivergentEmitter(LaneEmitter):
     def _both(self, mask: str, other: str) -> str:
         return self.value(f"and {self._i32s} {mask}, {other}") if mask else other
 
+    def _restricted(self, mask: str, condition: Op) -> str:
+        """The lanes of a mask in which a condition holds: term by term, since a conjunction of u1 would be packed into bytes."""
+        if condition.code is ops.and_ and self.found.varies(condition):
+            for term in condition.args:
+                mask = self._restricted(mask, term)
+            return mask
+        return self._both(mask, self._wide(self._as_vector(condition)))
+
     def _any(self, mask: str) -> str:
         """Whether any lane is in the mask."""
         half = self.lanes // 2
@@ -115,11 +123,11 @@ class DivergentEmitter(LaneEmitter):
 
     def _masked_if(self, op: Op) -> None:
         assert isinstance(op.type, tuple)
-        condition = self.env[op.args[0]]
-        taken = self._wide(condition)
-        masks = (taken, self.value(f"xor {self._i32s} {taken}, splat (i32 -1)"))
-        arms = [self._arm(region, self._both(self._live, mask), op.type) for region, mask in zip(op.regions, masks)]
-        self.env[op] = [self._chosen(condition, a, b, t) for t, a, b in zip(op.type, *arms)]
+        then = self._restricted(self._live, op.args[0])
+        orelse = self._both(self._live, self.value(f"xor {self._i32s} {then}, splat (i32 -1)"))
+        arms = [self._arm(region, live, op.type) for region, live in zip(op.regions, (then, orelse))]
+        taken = self._narrow(then) if op.type else ""
+        self.env[op] = [self._chosen(taken, a, b, t) for t, a, b in zip(op.type, *arms)]
 
     def _arm(self, region: Region, live: str, types: Sequence[Type]) -> list[str]:
         """The results of one branch, which is skipped if no lane takes it."""
@@ -149,8 +157,8 @@ class DivergentEmitter(LaneEmitter):
         names, hole = self._phis(types)
         carried = [self._unpacked(name, t) for name, t in zip(names[1:], op.type)]
         self.bind(condition.params, carried)
-        (test,) = self._with_live(names[0], condition)
-        going = self._both(names[0], self._wide(test))
+        self._with_live(names[0], condition)
+        going = self._restricted(names[0], condition.results[0])
         self.line(f"br i1 {self._any(going)}, label %{inside}, label %{done}")
         self.start(inside)
         self.bind(body.params, carried)

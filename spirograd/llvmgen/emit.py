@@ -94,15 +94,24 @@ def optimisation_need(kernel: Kernel, caps: Capabilities, options: CompileOption
     """How far LLVM must optimise the code of ``kernel`` (device IR), as a level.
 
     If all its parallel loops run in lockstep, the code is vectors already: then 1, which gives the same code as 3. Nothing but them and
-    code that runs once needs 0: without other loops, passes over IR that was simplified before cost much and gain nothing.
+    code that runs once needs 0: without other loops, passes over IR that was simplified before cost much and gain nothing, unless loops
+    load in each iteration what stays.
     """
     tasks = [op for op in kernel.body.ops[:-1] if op.attr.kind == "range_for"]
     if not tasks or not all(_loop(op, options, has_masks(caps))[2] for op in tasks):
         return 3
+    if any(_rereads(op.regions[1]) for op in tasks):
+        return 1
     once = [region for op in kernel.body.ops[:-1] for region in (op.regions if op.attr.kind != "range_for" else op.regions[::2])]
     loops = any(op.code in (ops.for_, ops.while_) for region in once for op in region.walk())
     calls = costs_of_calls(kernel)
     return 1 if loops or any(alone_body(op.regions[1], calls) for op in tasks) else 0
+
+
+def _rereads(body: Region) -> bool:
+    """Whether a loop in ``body`` has a load whose address is the same in all its iterations."""
+    inner = (region for op in body.walk() if op.code in (ops.for_, ops.while_) for region in op.regions)
+    return any(op.code is ops.load and region.live_ins.issuperset(op.args) for region in inner for op in region.ops)
 
 
 @functools.lru_cache(maxsize=8)

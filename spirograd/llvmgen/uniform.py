@@ -15,14 +15,18 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, Op, Region, ref_of
 from spirograd.llvmgen.cost import trips
 from spirograd.llvmgen.gates import find_gate
+from spirograd.llvmgen.strides import stride
 
 # An access that is not contiguous costs about as much as vectorising this many arithmetic operations gains.
 _OPERATIONS_PER_ACCESS = 8
 # Loops of fewer turns in all are unrolled by LLVM, which then vectorises what is around them.
 _SHORTEST = 12
+# LLVM vectorises a serial loop of fewer turns no better than the parallel one around it.
+_SHORT = 16
 _REFUSED = frozenset((ops.cas, ops.barrier, ops.vec, ops.extract, ops.insert))
 # Memory whose order of accesses can be seen.
 _ORDERED = frozenset(("print", "locks"))
+_UNSEEN = ("pure", "read", "structure")  # effects of what changes nothing
 _FREE = frozenset((ops.const, ops.result, ops.slot, ops.thread_slot, ops.bitcast, ops.cast))
 
 
@@ -220,25 +224,46 @@ class _Work:
         self.chain = False
         self.arithmetic = self.scattered = 0
 
-    def add(self, region: Region, times: int) -> None:
+    def add(self, region: Region, times: int, entered: int = 0) -> None:
+        """``times``: how often ``region`` runs for each iteration; ``entered``: for a loop, how often that begins."""
         for op in region.ops[:-1]:
-            trip_count = times * trips(op) if op.code in (ops.for_, ops.while_) else times
-            for inner in op.regions:
-                self.add(inner, trip_count)
-            if op.code is ops.for_:
-                self.chain |= trip_count >= _SHORTEST and self._is_chain(op.regions[0])
-            elif op.code is ops.while_:
-                self.chain = True
-            elif is_report(op):
+            if op.code in (ops.for_, ops.while_):
+                trip_count = times * trips(op)
+                self.chain |= op.code is ops.while_ or (trip_count >= _SHORTEST and self._gains(op))
+                for inner in op.regions:
+                    self.add(inner, trip_count, times)
                 continue
-            elif op.code is ops.atomic or (op.code in (ops.load, ops.store) and not is_tape(op)):
-                alone = op.code is not ops.load or op in self.found.varying
-                apart = not self.found.adds_together(op) if op.code is ops.atomic else not self.found.contiguous(op.args[0])
-                self.scattered += times * (alone and apart)
+            for inner in op.regions:
+                self.add(inner, times)
+            if is_report(op):
+                continue
+            if op.code is ops.atomic or (op.code in (ops.load, ops.store) and not is_tape(op)):
+                hoisted = entered and op.code is ops.load and region.live_ins.issuperset(op.args)
+                self.scattered += (entered if hoisted else times) * self._is_scattered(op)
             elif op.code not in _FREE and op in self.found.varying:
                 self.arithmetic += times
+
+    def _is_scattered(self, op: Op) -> bool:
+        if op.code is ops.atomic:
+            return not self.found.adds_together(op)
+        return (op.code is ops.store or self.found.varies(op)) and not self.found.contiguous(op.args[0])
+
+    def _gains(self, loop: Op) -> bool:
+        """Whether LLVM makes less of ``loop`` than lanes do."""
+        return self._is_chain(loop.regions[0]) or self._runs_across(loop)
 
     def _is_chain(self, body: Region) -> bool:
         """Whether iterations depend on each other in more than sums, which LLVM splits."""
         pairs = zip(body.params[1:], body.results)
         return any(p in self.found.varying and not (v.attr == "reassoc" and p in v.args) for p, v in pairs)
+
+    def _runs_across(self, loop: Op) -> bool:
+        """Whether ``loop`` adds up what lies apart, or has few iterations, while neighbouring lanes read neighbours or one and the same."""
+        (body,) = loop.regions
+        if not body.params[1:] or any(op.code.effect not in _UNSEEN for op in body.walk()):
+            return False
+        steps: dict[Op, int | None] = {body.params[0]: 1, **dict.fromkeys(body.live_ins, 0)}
+        loads = [op.args[0] for op in body.ops if op.code is ops.load]
+        if any(self.found.varies(index) and not self.found.contiguous(index) and stride(index, steps) != 0 for index in loads):
+            return False
+        return trips(loop) < _SHORT or any(stride(index, steps) not in (0, 1) for index in loads)

@@ -287,3 +287,58 @@ def test_sums_of_products() -> None:
         a, b = p * 0.5 + a * 0.9, p - b * b * 0.4
     run(x, y, TURNS)
     np.testing.assert_allclose(y, a - b, rtol=1e-4, atol=1e-5)
+
+
+def test_sums_across_rows() -> None:
+    """Sums of what lies apart in memory, while neighbouring iterations read neighbours: columns, matrices, windows, vectors."""
+    matrix = sg.types.ndarray(sg.f32, 2)
+
+    @sg.kernel
+    def columns(x: matrix, y: vec):
+        for i in range(x.shape[1]):
+            s = 0.0
+            for k in range(x.shape[0]):
+                s += x[k, i]
+            y[i] = s
+
+    @sg.kernel
+    def product(a: matrix, b: matrix, c: matrix):
+        for i, j in sg.ndrange(c.shape[0], c.shape[1]):
+            s = 0.0
+            for k in range(a.shape[1]):
+                s += a[i, k] * b[k, j]
+            c[i, j] = s
+
+    @sg.kernel
+    def window(x: matrix, w: matrix, y: matrix):
+        for i, j in sg.ndrange(y.shape[0], y.shape[1]):
+            s = 0.0
+            for k in range(w.shape[0]):
+                for m in range(w.shape[1]):
+                    s += x[i + k, j + m] * w[k, m]
+            y[i, j] = s
+
+    @sg.kernel
+    def pull(p: sg.types.ndarray(sg.math.vec3, 1), f: sg.types.ndarray(sg.math.vec3, 1)):
+        for i in range(p.shape[0]):
+            s = sg.math.vec3(0.0)
+            for j in range(p.shape[0]):
+                s += p[j] * 2.0 - p[i]
+            f[i] = s
+
+    rng = np.random.default_rng(3)
+    for rows, inner, across in ((1, 1, 1), (3, 1, 5), (2, 5, 16), (5, 33, 37), (17, 20, 50)):
+        a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((rows, inner), (inner, across)))
+        c, sums = np.full((rows, across), 7, np.float32), np.full(across, 7, np.float32)
+        product(a, b, c)
+        columns(b, sums)
+        np.testing.assert_array_equal(c, a @ b)
+        np.testing.assert_array_equal(sums, b.sum(0))
+        w, x = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((2, 3), (rows + 1, across + 2)))
+        y = np.full((rows, across), 7, np.float32)
+        window(x, w, y)
+        views = [x[k : k + rows, m : m + across] * w[k, m] for k in range(2) for m in range(3)]
+        np.testing.assert_array_equal(y, np.sum(views, axis=0))
+        p, f = rng.integers(-4, 5, (across, 3)).astype(np.float32), np.zeros((across, 3), np.float32)
+        pull(p, f)
+        np.testing.assert_array_equal(f, 2 * p.sum(0) - across * p)
