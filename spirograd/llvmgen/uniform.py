@@ -17,8 +17,9 @@ from spirograd.llvmgen.cost import trips
 from spirograd.llvmgen.gates import find_gate
 from spirograd.llvmgen.strides import stride
 
-# An access that is not contiguous costs about as much as vectorising this many arithmetic operations gains.
-_OPERATIONS_PER_ACCESS = 8
+# An access that is not contiguous costs about as much as vectorising this many arithmetic operations gains. A load costs less where lanes
+# diverge: there LLVM would vectorise nothing, and branches that are mispredicted cost more. Divisions of integers are done lane by lane.
+_ACCESS, _DIVERGENT_LOAD, _DIVISION = 8, 4, 16
 # Loops of fewer turns in all are unrolled by LLVM, which then vectorises what is around them.
 _SHORTEST = 12
 # LLVM vectorises a serial loop of fewer turns no better than the parallel one around it.
@@ -59,7 +60,7 @@ class Uniformity:
 
     def _region(self, region: Region) -> list[bool]:
         for op in region.ops[:-1]:
-            if op.code in _REFUSED or isinstance(op.type, Vec) or op.type is f16 or (self._masked and self._is_ordered(op)):
+            if op.code in _REFUSED or isinstance(op.type, Vec) or op.type is f16 or self._is_ordered(op):
                 raise _Diverges
             if op.code is ops.for_:
                 self._for(op)
@@ -76,7 +77,7 @@ class Uniformity:
         ref = ref_of(op)
         if isinstance(ref, BufferRef) and ref.slot.kind in _ORDERED:
             return True
-        if op.code is not ops.atomic or is_report(op):
+        if op.code is not ops.atomic or is_report(op) or not self._masked:
             return False
         return bool(self._waiting) or op in self.used or op.attr[0] == "exchange" or op.attr[1].dtype.is_float
 
@@ -209,18 +210,19 @@ def lockstep(body: Region, options: CompileOptions, masks: bool) -> Uniformity |
         found = Uniformity(body) if gate is None else Uniformity(gate.body, Uniformity(gate.test))
     except _Diverges:
         return None
-    if found.divergent and not masks:
-        return None
+    if found.divergent and (not masks or options.check_bounds or options.check_overflow):
+        return None  # with checks, the first iteration that fails is reported
     work = _Work(found)
     work.add(found.body, 1)
-    return found if work.chain and work.scattered * _OPERATIONS_PER_ACCESS <= work.arithmetic else None
+    return found if work.chain and work.scattered <= work.arithmetic else None
 
 
 class _Work:
-    """Counts operations per iteration, by how much vectors help."""
+    """Counts operations per iteration, by how much vectors help: ``scattered`` is what those cost that do not become one, in operations."""
 
     def __init__(self, found: Uniformity) -> None:
         self.found = found
+        self.load = _DIVERGENT_LOAD if found.divergent else _ACCESS
         self.chain = False
         self.arithmetic = self.scattered = 0
 
@@ -239,7 +241,10 @@ class _Work:
                 continue
             if op.code is ops.atomic or (op.code in (ops.load, ops.store) and not is_tape(op)):
                 hoisted = entered and op.code is ops.load and region.live_ins.issuperset(op.args)
-                self.scattered += (entered if hoisted else times) * self._is_scattered(op)
+                cost = self.load if op.code is ops.load else _ACCESS
+                self.scattered += (entered if hoisted else times) * cost * self._is_scattered(op)
+            elif op.code in (ops.idiv, ops.irem) and self.found.varies(op) and op.args[1].code is not ops.const:
+                self.scattered += times * _DIVISION
             elif op.code not in _FREE and op in self.found.varying:
                 self.arithmetic += times
 
