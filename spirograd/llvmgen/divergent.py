@@ -1,7 +1,7 @@
 """Lanes that go different ways: branches and loops that run for as long as any lane needs them, under a mask of the lanes that do.
 
 A mask is a vector of i32, all ones in the lanes that are live: i1 would be widened and narrowed again at each border of a block. Lanes that
-are not live hold anything. Where they could do harm they do what the first live lane does (addresses of loads, calls), or nothing (stores,
+are not live hold anything. Where they could do harm they do what the first live lane does (addresses of loads), or nothing (stores,
 atomics). Lanes without an iteration are live where the first lane is, since they repeat what that one computes, but have no effects.
 """
 
@@ -38,7 +38,7 @@ class DivergentEmitter(LaneEmitter):
             self.env[op] = self._counters[self.found.counts[op]]
         elif op in self.found.divergent:
             _DIVERGENT[op.code](self, op)
-        elif self._live and op.code in _MASKED and (self.found.varies(op) or op.code in (ops.store, ops.call)):
+        elif self._live and op.code in _MASKED and (self.found.varies(op) or op.code is ops.store):
             _MASKED[op.code](self, op)
         else:
             super().emit(op)
@@ -294,12 +294,6 @@ class DivergentEmitter(LaneEmitter):
         value = self._chosen(self._narrow(self._live), self._as_vector(op.args[1]), old, t)
         self.line(f"store {vector} {value}, {pointer}, align {t.size}")
 
-    def _harmless_call(self, op: Op) -> None:
-        varying = {a: self.env[a] for a in op.args if self.found.varies(a)}
-        self.env.update({a: self._harmless(a) for a in varying})
-        super().emit(op)
-        self.env.update(varying)
-
     def _for_lanes(self, one: Callable[[str], None]) -> None:
         if not self._live:
             super()._for_lanes(one)
@@ -329,5 +323,4 @@ _DIVERGENT: dict[OpCode, Callable[[DivergentEmitter, Op], None]] = {
 _MASKED: dict[OpCode, Callable[[DivergentEmitter, Op], None]] = {
     ops.load: DivergentEmitter._masked_load,
     ops.store: DivergentEmitter._masked_store,
-    ops.call: DivergentEmitter._harmless_call,
 }

@@ -15,7 +15,7 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, TaskAttr, ref_of
 from spirograd.llvmgen import abi, half
 from spirograd.llvmgen.alone import alone_body, updates_memory
-from spirograd.llvmgen.callees import Callees
+from spirograd.llvmgen.callees import Callees, has_vector_forms
 from spirograd.llvmgen.cost import cost_of, costs_of_calls
 from spirograd.llvmgen.distributed import DistributedEmitter
 from spirograd.llvmgen.divergent import DivergentEmitter
@@ -62,6 +62,7 @@ def emit_kernel(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: Co
     _check_slots(kernel, block)
     module = ModuleText(caps, options)
     module.callee = Callees(module, OP_MAP, kernel).callee
+    module.plain = frozenset(f.name for f in kernel.functions if has_vector_forms(f))
     calls = costs_of_calls(kernel)
     module.declare(abi.POOL_RUN, "void", "ptr, ptr, ptr, i64, i64, i64, i64, i64", " nounwind")
     module.declare(abi.POOL_UPDATE, "void", "ptr, ptr, ptr, ptr, i64, i64, i64, i64, i64, i64", " nounwind")

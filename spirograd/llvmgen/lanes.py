@@ -315,6 +315,12 @@ class LaneEmitter(TaskEmitter):
         else:
             self._lane_by_lane(op)
 
+    def _call(self, op: Op) -> None:
+        if op.attr in self.module.plain:
+            self._on_vectors(op)
+        else:
+            self._lane_by_lane(op)
+
     def _sum(self, op: Op) -> None:
         if op in self._products:
             self._multiply_add(op)
@@ -524,6 +530,7 @@ _VARYING: dict[OpCode, _LaneHandler] = {
     ops.load: LaneEmitter._load,
     ops.store: LaneEmitter._store,
     ops.atomic: LaneEmitter._atomic,
+    ops.call: LaneEmitter._call,
     ops.add: LaneEmitter._sum,
     ops.sub: LaneEmitter._sum,
     ops.cast: LaneEmitter._integer,

@@ -60,7 +60,8 @@ class Uniformity:
 
     def _region(self, region: Region) -> list[bool]:
         for op in region.ops[:-1]:
-            if op.code in _REFUSED or isinstance(op.type, Vec) or op.type is f16 or self._is_ordered(op):
+            several = op.code is ops.call and isinstance(op.type, tuple)
+            if several or op.code in _REFUSED or isinstance(op.type, Vec) or op.type is f16 or self._is_ordered(op):
                 raise _Diverges
             if op.code is ops.for_:
                 self._for(op)
@@ -152,6 +153,13 @@ class Uniformity:
         self.mixed[op] = [differs or a or b for a, b in zip(*arms)]
         self.yields.update(dict.fromkeys(op.regions, self.mixed[op]))
 
+    def reads_elements(self) -> bool:
+        """Whether a result depends on what each iteration loads. What is tested of indices holds for most iterations, or for neighbours."""
+        seen = list(self.body.results)
+        for op in seen:
+            seen += [a for a in op.args if self.varies(a)]
+        return any(op.code is ops.load and self.varies(op) for op in seen)
+
     def adds_together(self, op: Op) -> bool:
         """Whether ``op`` adds to one and the same element in all iterations, and nobody asks what was there."""
         return op.code is ops.atomic and op.attr[0] == "add" and op not in self.used and op.args[0] not in self.varying
@@ -207,7 +215,8 @@ def lockstep(body: Region, options: CompileOptions, masks: bool) -> Uniformity |
         return None
     gate = find_gate(body) if masks else None
     try:
-        found = Uniformity(body) if gate is None else Uniformity(gate.body, Uniformity(gate.test))
+        test = None if gate is None else Uniformity(gate.test)
+        found = Uniformity(body) if gate is None or test is None or not test.reads_elements() else Uniformity(gate.body, test)
     except _Diverges:
         return None
     if found.divergent and (not masks or options.check_bounds or options.check_overflow):

@@ -54,6 +54,38 @@ def test_while(t) -> None:
         np.testing.assert_array_equal(tops, want[:, 1])
 
 
+def test_sums_of_all() -> None:
+    """Accumulators of the parallel loop, and one element that all iterations update inside of loops of their own."""
+
+    @sg.kernel
+    def run(total: ints, n: sg.i32) -> sg.i32:
+        longest = 0
+        for i in range(n):
+            v, count = i + 1, 0
+            while v != 1:
+                v = v // 2 if v % 2 == 0 else 3 * v + 1
+                count += 1
+            for k in range(count):
+                v = (v * 5 + k) % 17
+                if v % 2 == 1:
+                    total[0] += 1
+                    total[1] += v
+            sg.atomic_max(longest, count)
+        return longest
+
+    for n in SIZES:
+        total, want = np.zeros(2, np.int32), np.zeros(2, np.int32)
+        counts = [collatz(i + 1)[0] for i in range(n)]
+        for count in counts:
+            v = 1
+            for k in range(count):
+                v = (v * 5 + k) % 17
+                if v % 2 == 1:
+                    want += (1, v)
+        assert run(total, n) == max(counts)
+        np.testing.assert_array_equal(total, want)
+
+
 @pytest.mark.parametrize("t", [sg.f32, sg.f64], ids=str)
 def test_nan_ends_comparisons(t) -> None:
     """Comparisons with NaN are false, so NaN leaves a loop at once, or with `not` never before its bound."""

@@ -342,3 +342,53 @@ def test_sums_across_rows() -> None:
         p, f = rng.integers(-4, 5, (across, 3)).astype(np.float32), np.zeros((across, 3), np.float32)
         pull(p, f)
         np.testing.assert_array_equal(f, 2 * p.sum(0) - across * p)
+
+
+def test_functions_with_loops() -> None:
+    """Real functions that are called in each turn, by some iterations only: one with a loop, one without, one with two results."""
+
+    @sg.real_func
+    def halved(a: sg.f32, b: sg.f32) -> sg.f32:
+        while a > 1.0:
+            a *= 0.5
+        return a + b
+
+    @sg.real_func
+    def bent(a: sg.f32) -> sg.f32:
+        return a * a * 0.25 - a
+
+    @sg.real_func
+    def both(a: sg.f32) -> sg.types.vector(2, sg.f32):
+        return sg.Vector([a * 0.5, a + 0.25])
+
+    @sg.kernel
+    def run(x: vec, y: vec):
+        for i in range(x.shape[0]):
+            v, w = x[i], 0.0
+            for _ in range(TURNS):
+                v = halved(v * 3.0, 0.25) if v > 0.5 else bent(v) + 0.5
+            for k in range(TURNS):
+                if v > 0.5 or k % 3 == 0:
+                    w += both(v + 0.125 * k)[k % 2]
+            x[i], y[i] = v, w
+
+    for n in SIZES:
+        x, y = (np.arange(n) % 16 / 8).astype(np.float32), np.zeros(n, np.float32)
+        want, sums = x.astype(np.float64), np.zeros(n)
+        for i in range(n):
+            v = want[i]
+            for _ in range(TURNS):
+                if v > 0.5:
+                    v *= 3
+                    while v > 1:
+                        v *= 0.5
+                    v += 0.25
+                else:
+                    v = v * v * 0.25 - v + 0.5
+            for k in range(TURNS):
+                if v > 0.5 or k % 3 == 0:
+                    sums[i] += (v + 0.125 * k) * 0.5 if k % 2 == 0 else v + 0.125 * k + 0.25
+            want[i] = v
+        run(x, y)
+        np.testing.assert_allclose(x, want, rtol=1e-4)
+        np.testing.assert_allclose(y, sums, rtol=1e-4)
