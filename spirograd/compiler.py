@@ -194,7 +194,7 @@ def _native(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> Compile
     from spirograd.llvmgen.toolchain import compile_module
 
     text = emit_kernel(kernel, artifact.args, run.ctx.caps, run.ctx.options)
-    code = compile_module(text, run.ctx.caps, run.ctx.options, optimisation_need(kernel, run.ctx.options))
+    code = compile_module(text, run.ctx.caps, run.ctx.options, optimisation_need(kernel, run.ctx.caps, run.ctx.options))
     infos = _by_task(kernel, artifact)
     named = zip(kernel.body.ops, infos, entry_names(kernel))
     caps, options = run.ctx.caps, run.ctx.options

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -12,6 +11,7 @@ import llvmlite.binding as llvm
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import f32
 from spirograd.base.options import CompileOptions
+from spirograd.base.records import replace
 from spirograd.llvmgen.code_object import link_code_object
 from spirograd.llvmgen.gpu import CAPABILITIES, Dialect, GpuEmitter
 from spirograd.llvmgen.module import literal

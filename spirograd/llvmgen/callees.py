@@ -77,7 +77,7 @@ class Callees:
 
     def callee(self, name: str, lanes: int) -> tuple[str, str]:
         """What stands before and behind the arguments of a call on ``lanes`` lanes."""
-        vectorised = lanes == 1 and bool(vector_widths(self._module.caps)) and _has_vector_forms(self._functions[name])
+        vectorised = lanes == 1 and bool(vector_widths(self._module.caps)) and has_vector_forms(self._functions[name])
         return f"@{self._defined(name, lanes)}", f" {self._vector_forms(name)}" if vectorised else ""
 
     def _vector_forms(self, name: str) -> str:
@@ -125,7 +125,7 @@ class Callees:
         return f"{inlined}nounwind memory(none){returns}"
 
 
-def _has_vector_forms(function: Function) -> bool:
+def has_vector_forms(function: Function) -> bool:
     """Whether a function is what expansions of elementary functions are: arithmetic on 32 or 64 bits with one result."""
     ends = [*[p.type for p in function.body.params], *[v.type for v in function.body.results]]
     if not function.body.params or isinstance(function.result, tuple) or not _LANE_TYPES.issuperset(ends):

@@ -26,10 +26,9 @@ _LIMIT = 1 << 24
 
 
 def trips(op: Op) -> int:
-    """The trip count of the counted loop ``op``, or a guess."""
-    begin, end = op.args[:2]
-    if begin.code is ops.const and end.code is ops.const:
-        return max(int(end.attr) - int(begin.attr), 0)
+    """The trip count of the loop ``op``, or a guess."""
+    if op.code is ops.for_ and op.args[0].code is ops.const and op.args[1].code is ops.const:
+        return max(int(op.args[1].attr) - int(op.args[0].attr), 0)
     return _UNKNOWN_TRIPS
 
 
@@ -47,10 +46,8 @@ def cost_of(region: Region, calls: Mapping[str, int], alone: bool = False) -> in
     total = 0
     for op in region.ops[:-1]:
         work = sum(cost_of(r, calls, alone) for r in op.regions)
-        if op.code is ops.for_:
+        if op.code in (ops.for_, ops.while_):
             work *= trips(op)
-        elif op.code is ops.while_:
-            work *= _UNKNOWN_TRIPS
         elif op.code is ops.call:
             work = calls[op.attr]
         total += work + (_UPDATE if alone and op.code is ops.atomic else _WEIGHTS.get(op.code, 1))

@@ -15,13 +15,14 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, TaskAttr, ref_of
 from spirograd.llvmgen import abi, half
 from spirograd.llvmgen.alone import alone_body, updates_memory
-from spirograd.llvmgen.callees import Callees
+from spirograd.llvmgen.callees import Callees, has_vector_forms
 from spirograd.llvmgen.cost import cost_of, costs_of_calls
 from spirograd.llvmgen.distributed import DistributedEmitter
+from spirograd.llvmgen.divergent import DivergentEmitter
 from spirograd.llvmgen.edges import find_edges, split_loop
 from spirograd.llvmgen.function import FunctionEmitter
 from spirograd.llvmgen.iterations import TaskEmitter
-from spirograd.llvmgen.lanes import LaneEmitter, lane_count
+from spirograd.llvmgen.lanes import LaneEmitter, has_masks, lane_count
 from spirograd.llvmgen.module import BLOCK_PARAMETER, ModuleText, literal, symbol
 from spirograd.llvmgen.op_map import OP_MAP
 from spirograd.llvmgen.parts import PartsEmitter, parts_of_iteration, parts_of_serial
@@ -62,6 +63,7 @@ def emit_kernel(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: Co
     _check_slots(kernel, block)
     module = ModuleText(caps, options)
     module.callee = Callees(module, OP_MAP, kernel).callee
+    module.plain = frozenset(f.name for f in kernel.functions if has_vector_forms(f))
     calls = costs_of_calls(kernel)
     module.declare(abi.POOL_RUN, "void", "ptr, ptr, ptr, i64, i64, i64, i64, i64", " nounwind")
     module.declare(abi.POOL_UPDATE, "void", "ptr, ptr, ptr, ptr, i64, i64, i64, i64, i64, i64", " nounwind")
@@ -87,30 +89,39 @@ def tape_lanes(task: Op, caps: Capabilities, options: CompileOptions) -> int:
     """How many iterations of ``task`` (device IR) run in lockstep, each with its own thread slot."""
     if task.attr.kind != "range_for" or not any(map(is_tape, task.regions[1].walk())):
         return 1
-    return lane_count(caps) if _loop(task, options)[2] else 1
+    return lane_count(caps) if _loop(task, options, has_masks(caps))[2] else 1
 
 
-def optimisation_need(kernel: Kernel, options: CompileOptions) -> int:
+def optimisation_need(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> int:
     """How far LLVM must optimise the code of ``kernel`` (device IR), as a level.
 
     If all its parallel loops run in lockstep, the code is vectors already: then 1, which gives the same code as 3. Nothing but them and
-    code that runs once needs 0: without other loops, passes over IR that was simplified before cost much and gain nothing.
+    code that runs once needs 0: without other loops, passes over IR that was simplified before cost much and gain nothing, unless loops
+    load in each iteration what stays.
     """
     tasks = [op for op in kernel.body.ops[:-1] if op.attr.kind == "range_for"]
-    if not tasks or not all(_loop(op, options)[2] for op in tasks):
+    if not tasks or not all(_loop(op, options, has_masks(caps))[2] for op in tasks):
         return 3
+    if any(_rereads(op.regions[1]) for op in tasks):
+        return 1
     once = [region for op in kernel.body.ops[:-1] for region in (op.regions if op.attr.kind != "range_for" else op.regions[::2])]
     loops = any(op.code in (ops.for_, ops.while_) for region in once for op in region.walk())
     calls = costs_of_calls(kernel)
     return 1 if loops or any(alone_body(op.regions[1], calls) for op in tasks) else 0
 
 
+def _rereads(body: Region) -> bool:
+    """Whether a loop in ``body`` has a load whose address is the same in all its iterations."""
+    inner = (region for op in body.walk() if op.code in (ops.for_, ops.while_) for region in op.regions)
+    return any(op.code is ops.load and region.live_ins.issuperset(op.args) for region in inner for op in region.ops)
+
+
 @functools.lru_cache(maxsize=8)
-def _loop(task: Op, options: CompileOptions) -> tuple[Rows | None, Region, Uniformity | None]:
-    """How a range task runs: by rows if it has rows; its body then; in lockstep if it can."""
+def _loop(task: Op, options: CompileOptions, masks: bool) -> tuple[Rows | None, Region, Uniformity | None]:
+    """How a range task runs: by rows if it has rows; its body then; in lockstep if it can. ``masks``: as for `lockstep`."""
     rows = find_rows(*task.regions[:2])
     body = task.regions[1] if rows is None else rows.body
-    return rows, body, lockstep(body, options)
+    return rows, body, lockstep(body, options, masks)
 
 
 def _check_slots(kernel: Kernel, block: ArgBlock) -> None:
@@ -138,7 +149,7 @@ def _range_task(module: ModuleText, op: Op, name: str, body: Region, independent
     whose iterations are not ``independent``."""
     bounds, _, finish = op.regions
     if independent:
-        rows, body, found = _loop(op, module.options)
+        rows, body, found = _loop(op, module.options, has_masks(module.caps))
     else:
         rows, found = find_rows(bounds, body), None
         body = body if rows is None else rows.body
@@ -188,7 +199,7 @@ def _emitter(
 ) -> TaskEmitter:
     """What emits the range task ``op`` as function ``name``."""
     if found is not None:
-        return LaneEmitter(module, OP_MAP, found, op.attr.reductions)
+        return (DivergentEmitter if found.divergent else LaneEmitter)(module, OP_MAP, found, op.attr.reductions)
     stages, parts = find_stages(body, bool(memory_suffix)), parts_of_iteration(body)
     if stages is None:
         return TaskEmitter(module, OP_MAP, name, parts, memory_suffix)

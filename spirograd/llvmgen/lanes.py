@@ -26,12 +26,19 @@ from spirograd.llvmgen.module import Lanes, ModuleText, literal, type_name
 from spirograd.llvmgen.op_map import OP_MAP
 from spirograd.llvmgen.uniform import Uniformity, is_tape
 
+# Iterations that are tested before those that pass run: so many that the last vector, which is not full, matters little.
+_STRIP = 4096
 _NOT_UNROLLED = '!{!"llvm.loop.unroll.disable"}'
 
 
 def lane_count(caps: Capabilities) -> int:
     """Iterations at once: two vectors of f32, so that one computes while the other waits."""
     return 16 if "+avx2" in caps.cpu_features else 8
+
+
+def has_masks(caps: Capabilities) -> bool:
+    """Whether loads and stores of some lanes are instructions."""
+    return "+avx2" in caps.cpu_features
 
 
 class LaneEmitter(TaskEmitter):
@@ -42,7 +49,7 @@ class LaneEmitter(TaskEmitter):
         self.found = found
         self.reductions = reductions
         self.lanes = lane_count(module.caps)
-        self._has_masks = "+avx2" in module.caps.cpu_features
+        self._has_masks = has_masks(module.caps)
         self._end = ""  # of the iterations, as i64
         self._mask = ""  # of the lanes that have an iteration; empty if all have
         self._active = str(self.lanes)  # how many those are, an i64
@@ -51,6 +58,7 @@ class LaneEmitter(TaskEmitter):
             self._stride, self._all = "%taking", "%all"
             self.entry += ["  %taking = zext i32 %lanes to i64", f"  %all = icmp eq i32 %lanes, {self.lanes}"]
         self._first: dict[Op, str] = {}  # contiguous indices in the first lane
+        self._list, self._listed = "", False  # iterations that run, in stack memory; whether those are running
         self._lane_loop = ""  # metadata of a loop over the lanes
         fused = fused_products(found.body) if self._contract and self.has_fma else {}
         self._products = {s: p for s, p in fused.items() if found.varies(p)}  # by the sum with which they are fused
@@ -69,7 +77,10 @@ class LaneEmitter(TaskEmitter):
             # In 64 bits, where counting in blocks cannot overflow.
             first, self._end = (self.resize(bound, i32, i64) for bound in (begin, end))
             self._lockstep = True
-            values = counted_loop(self, i64, first, self._end, wide, neutral, body, stride=self._stride)
+            if self.found.gate is None:
+                values = counted_loop(self, i64, first, self._end, wide, neutral, body, stride=self._stride)
+            else:
+                values = self._strips(self.found.gate, first, self._end, wide, neutral)
             self._lockstep = False
             return self._totals(values, initial)
         some = self.value(f"icmp slt {it} {begin}, {end}")
@@ -83,6 +94,67 @@ class LaneEmitter(TaskEmitter):
         values = counted_loop(self, index, begin, middle, wide, neutral, body, stride=str(self.lanes))
         self._lockstep = False
         return counted_loop(self, index, middle, end, types, self._totals(values, initial), body)
+
+    def _strips(self, gate: Uniformity, begin: str, end: str, types: Sequence[Type], initial: Sequence[str]) -> list[str]:
+        """The iterations that pass ``gate``, strip by strip: listed, then run."""
+        self._list = self.name()
+        self.entry.append(f"  {self._list} = alloca [{_STRIP + self.lanes} x i32], align 64")
+        strip, done = self.new_labels("strip", "pirts")
+        before = self.label
+        self.line(f"br i1 {self.value(f'icmp slt i64 {begin}, {end}')}, label %{strip}, label %{done}")
+        self.start(strip)
+        start, carried, hole = self.name(), [self.name() for _ in types], len(self.lines)
+        self.lines += [""] * (1 + len(types))
+        stop = self.call_intrinsic("umin", u64, [self.value(f"add i64 {start}, {_STRIP}"), end])
+        self._end = self._passing(gate, start, stop)
+        self._listed = True
+        values = counted_loop(self, i64, "0", self._end, types, carried, self.found.body, stride=self._stride)
+        self._listed = False
+        for k, (name, t, a, b) in enumerate(zip([start, *carried], [i64, *types], [begin, *initial], [stop, *values]), hole):
+            self.lines[k] = f"  {name} = phi {type_name(t)} [ {a}, %{before} ], [ {b}, %{self.label} ]"
+        back = self.label
+        self.line(f"br i1 {self.value(f'icmp slt i64 {stop}, {end}')}, label %{strip}, label %{done}")
+        self.start(done)
+        ways = zip(types, initial, values)
+        return [self.value(f"phi {type_name(t)} [ {a}, %{before} ], [ {b}, %{back} ]") for t, a, b in ways]
+
+    def _passing(self, gate: Uniformity, begin: str, end: str) -> str:
+        """List those iterations of [begin, end), of which there are some, that pass ``gate``; returns how many."""
+        found, stride = self.found, self._stride
+        self.found, self._stride, self._end = gate, str(self.lanes), end
+        test, listing, done = self.new_labels("test", "list", "tset")
+        before = self.label
+        self.goto(test)
+        self.start(test)
+        first, count, hole = self.name(), self.name(), len(self.lines)
+        self.lines += ["", ""]
+        self.bind(gate.body.params, [first])
+        (passes,) = self.region(gate.body)
+        bits = self.bits(self.value(f"and {self._mask_type} {passes}, {self._mask}"))
+        self.found, self._stride = found, stride
+        after = self.label
+        self.line(f"br i1 {self.value(f'icmp ne i64 {bits}, 0')}, label %{listing}, label %{done}")
+        self.start(listing)
+        left, place = self.name(), self.name()
+        self.lines += [f"  {left} = phi i64 [ {bits}, %{after} ], [ {left}.next, %{listing} ]"]
+        self.lines += [f"  {place} = phi i64 [ {count}, %{after} ], [ {place}.next, %{listing} ]"]
+        number = self.resize(self.value(f"add i64 {first}, {self.lowest(left)}"), i64, i32)
+        self.line(f"store i32 {number}, ptr {self._listing(place)}, align 4")
+        self.line(f"{left}.next = and i64 {left}, {self.value(f'add i64 {left}, -1')}")
+        self.line(f"{place}.next = add i64 {place}, 1")
+        self.line(f"br i1 {self.value(f'icmp ne i64 {left}.next, 0')}, label %{listing}, label %{done}{self._loop_metadata()}")
+        self.start(done)
+        so_far = self.value(f"phi i64 [ {count}, %{after} ], [ {place}.next, %{listing} ]")
+        following = self.value(f"add i64 {first}, {self.lanes}")
+        self.lines[hole] = f"  {first} = phi i64 [ {begin}, %{before} ], [ {following}, %{done} ]"
+        self.lines[hole + 1] = f"  {count} = phi i64 [ 0, %{before} ], [ {so_far}, %{done} ]"
+        out = self.new_labels("listed")[0]
+        self.line(f"br i1 {self.value(f'icmp slt i64 {following}, {end}')}, label %{test}, label %{out}")
+        self.start(out)
+        return so_far
+
+    def _listing(self, place: str) -> str:
+        return self.value(f"getelementptr inbounds i32, ptr {self._list}, i64 {place}")
 
     def _totals(self, vectors: Sequence[str], initial: Sequence[str]) -> list[str]:
         return [self._combined(r.dtype, r.kind, v, first) for r, v, first in zip(self.reductions, vectors, initial)]
@@ -141,7 +213,7 @@ class LaneEmitter(TaskEmitter):
             self.at(op.loc)
             self.emit(op)
         values = [self._as_vector(v) if mixed else self.env[v] for v, mixed in zip(region.results, self.found.yields[region])]
-        if self.found.index in region.params and self._mask:
+        if len(region.params) > 1 and self.found.index in region.params and self._mask:
             return [self._where_active(v, self.env[p], p.type) for v, p in zip(values, region.params[1:])]
         return values
 
@@ -155,6 +227,10 @@ class LaneEmitter(TaskEmitter):
             self._active = self.call_intrinsic("umin", u64, [left, self._stride])
             active = self._spread(self.resize(self._active, i64, i32), i32)
             self._mask = self.value(f"icmp ult {vector} {numbers}, {active}")
+            if self._listed:
+                listed = self.value(f"load {vector}, ptr {self._listing(first)}, align 4")
+                self.env[index] = self._where_active(listed, self._spread(self._lane(listed, i32, 0), i32), i32)
+                return
             numbers = self.value(f"select {self._mask_type} {self._mask}, {vector} {numbers}, {vector} zeroinitializer")
             first = self.resize(first, i64, i32)
         self._first = {index: first}
@@ -166,8 +242,26 @@ class LaneEmitter(TaskEmitter):
 
     def _where_active(self, vector: str, other: str, t: Type) -> str:
         """``vector`` in the lanes that have an iteration, ``other`` in the rest."""
+        return self._chosen(self._mask, vector, other, t)
+
+    def _chosen(self, mask: str, vector: str, other: str, t: Type) -> str:
+        """``vector`` in the lanes of ``mask``, ``other`` in the rest."""
         vt = self._vector_type(t)
-        return self.value(f"select {self._mask_type} {self._mask}, {vt} {vector}, {vt} {other}")
+        return self.value(f"select {self._mask_type} {mask}, {vt} {vector}, {vt} {other}")
+
+    def bits(self, condition: str) -> str:
+        """A bit for each lane, as an i64."""
+        bits = self.value(f"bitcast {self._mask_type} {condition} to i{self.lanes}")
+        return self.value(f"zext i{self.lanes} {bits} to i64")
+
+    def lowest(self, bits: str) -> str:
+        """The number of the lowest bit that is set in an i64."""
+        callee = self.module.declare("llvm.cttz.i64", "i64", "i64, i1")
+        return self.value(f"call i64 {callee}(i64 {bits}, i1 true)")
+
+    def _effective(self) -> str:
+        """The mask of the lanes in which effects take place."""
+        return self._mask
 
     def _as_vector(self, op: Op) -> str:
         self._vector = True
@@ -218,6 +312,12 @@ class LaneEmitter(TaskEmitter):
     def _atomic(self, op: Op) -> None:
         if self.found.adds_together(op):
             self._add_once(op)
+        else:
+            self._lane_by_lane(op)
+
+    def _call(self, op: Op) -> None:
+        if op.attr in self.module.plain:
+            self._on_vectors(op)
         else:
             self._lane_by_lane(op)
 
@@ -315,7 +415,7 @@ class LaneEmitter(TaskEmitter):
         """Neighbouring elements, of the lanes that have an iteration: no memory may follow the last one's."""
         t = op.attr.dtype
         vector, suffix = self._vector_type(t), f"v{self.lanes}{FunctionEmitter.overload(self, t)}.p0"
-        mask = f"{self._mask_type} {self._mask}"
+        mask = f"{self._mask_type} {self._effective()}"
         if op.code is ops.store:
             callee = self.module.declare(f"llvm.masked.store.{suffix}", "void", f"{vector}, ptr, i32, {self._mask_type}")
             self.line(f"call void {callee}({vector} {self._as_vector(op.args[1])}, {pointer}, i32 {t.size}, {mask})")
@@ -342,7 +442,7 @@ class LaneEmitter(TaskEmitter):
         zero = literal(ops.identity("add", t), t)
         vector, vt = self._as_vector(value), self._vector_type(t)
         if self._mask:
-            vector = self._where_active(vector, f"splat ({type_name(t)} {zero})", t)
+            vector = self._chosen(self._effective(), vector, f"splat ({type_name(t)} {zero})", t)
         start, params, flags = (f"{type_name(t)} {zero}, ", f"{type_name(t)}, {vt}", "reassoc ") if t.is_float else ("", vt, "")
         name = f"llvm.vector.reduce.{kind}.v{self.lanes}{FunctionEmitter.overload(self, t)}"
         total = self.value(f"call {flags}{type_name(t)} {self.module.declare(name, type_name(t), params)}({start}{vt} {vector})")
@@ -355,25 +455,33 @@ class LaneEmitter(TaskEmitter):
         varying = {a: self.env[a] for a in op.args if self.found.varies(a)}
         arrays = {a: self._in_memory(a.type, vector) for a, vector in varying.items()}
         result = self._in_memory(op.type) if op in self.found.used else ""
+
+        def one(lane: str) -> None:
+            for a, array in arrays.items():
+                self.env[a] = self._element(array, a.type, lane)
+            self.handlers[op.code](self, op)
+            if result:
+                self._set_element(result, op, lane)
+
+        self._for_lanes(one)
+        self.env.update(varying)
+        if result:
+            self.env[op] = self._from_memory(result, op.type)
+
+    def _for_lanes(self, one: Callable[[str], None]) -> None:
+        """A loop over the lanes that have an iteration; ``one`` appends its body, given the number of the lane, an i64."""
         loop, done = self.new_labels("lane", "enal")
         before = self.label
         self.goto(loop)
         self.start(loop)
         lane, hole = self.name(), len(self.lines)
         self.lines.append("")
-        for a, array in arrays.items():
-            self.env[a] = self._element(array, a.type, lane)
-        super().emit(op)
-        if result:
-            self._set_element(result, op, lane)
+        one(lane)
         following = self.value(f"add nuw i64 {lane}, 1")
         again = self.value(f"icmp ult i64 {following}, {self._active}")
         self.line(f"br i1 {again}, label %{loop}, label %{done}{self._loop_metadata()}")
         self.lines[hole] = f"  {lane} = phi i64 [ 0, %{before} ], [ {following}, %{self.label} ]"
         self.start(done)
-        self.env.update(varying)
-        if result:
-            self.env[op] = self._from_memory(result, op.type)
 
     def _loop_metadata(self) -> str:
         if not self._lane_loop:
@@ -422,6 +530,7 @@ _VARYING: dict[OpCode, _LaneHandler] = {
     ops.load: LaneEmitter._load,
     ops.store: LaneEmitter._store,
     ops.atomic: LaneEmitter._atomic,
+    ops.call: LaneEmitter._call,
     ops.add: LaneEmitter._sum,
     ops.sub: LaneEmitter._sum,
     ops.cast: LaneEmitter._integer,

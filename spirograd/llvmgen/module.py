@@ -86,8 +86,11 @@ def _no_function(name: str, lanes: int) -> tuple[str, str]:
 
 @dataclass(slots=True, eq=False)
 class ModuleText:
-    """Collects what functions refer to; `text` puts the module together. ``callee``: what stands before and behind the arguments of
-    a call of a function of the kernel, on so many lanes. ``stack_space``: the address space of stack memory. ``flags``: module flags."""
+    """Collects what functions refer to; `text` puts the module together.
+
+    ``callee``: what stands before and behind the arguments of a call of a function of the kernel, on so many lanes, which only those in
+    ``plain`` take. ``stack_space``: the address space of stack memory. ``flags``: module flags.
+    """
 
     caps: Capabilities
     options: CompileOptions
@@ -102,6 +105,7 @@ class ModuleText:
     names: set[str] = field(default_factory=set)
     uses_double_to_half: bool = False
     callee: Callable[[str, int], tuple[str, str]] = _no_function
+    plain: frozenset[str] = frozenset()
 
     def declare(self, name: str, result: str, params: str, attributes: str = "") -> str:
         """Declare function ``name`` once; returns it as an operand of `call`."""

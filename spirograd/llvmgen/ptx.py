@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
 import llvmlite.binding as llvm
 
 from spirograd.base.caps import Capabilities
 from spirograd.base.options import CompileOptions
+from spirograd.base.records import replace
 from spirograd.llvmgen.gpu import CAPABILITIES, Dialect, GpuEmitter
 from spirograd.llvmgen.toolchain import MachineCode, optimise, parse
 

@@ -28,14 +28,14 @@ def prefers_scalar_iterations(body: Region, invariant: Sequence[Op] = ()) -> boo
         if op.code in (ops.for_, ops.while_):
             return False  # only innermost loops are vectorised: there is nothing to prevent
         if op.code in (ops.load, ops.store):
-            stride = _stride(op.args[0], strides)
-            wide += stride is not None and abs(stride) > _WIDEST_INTERLEAVED
+            step = stride(op.args[0], strides)
+            wide += step is not None and abs(step) > _WIDEST_INTERLEAVED
         elif op.code not in _FREE:
             arithmetic += op.attr != "nsw"
     return wide * _OPERATIONS_PER_ACCESS > arithmetic
 
 
-def _stride(op: Op, known: dict[Op, int | None]) -> int | None:
+def stride(op: Op, known: dict[Op, int | None]) -> int | None:
     """How much ``op`` grows per iteration if that is a constant, else None."""
     if op not in known:
         known[op] = _compute(op, known)
@@ -46,10 +46,10 @@ def _compute(op: Op, known: dict[Op, int | None]) -> int | None:
     if op.code in (ops.const, ops.slot):
         return 0
     if op.code is ops.cast:
-        return _stride(op.args[0], known)
+        return stride(op.args[0], known)
     if op.code not in (ops.add, ops.sub, ops.mul):
         return None
-    a, b = (_stride(arg, known) for arg in op.args)
+    a, b = (stride(arg, known) for arg in op.args)
     if a is None or b is None:
         return None
     if op.code is ops.mul:

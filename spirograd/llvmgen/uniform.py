@@ -2,7 +2,9 @@
 
 LLVM vectorises innermost loops only. A parallel loop around a serial one whose iterations depend on each other (a simulation, a solver,
 their gradients) would run one operation at a time, waiting for its result. If all lanes take the same branches and run the same number
-of iterations, they need one control flow between them.
+of iterations, they need one control flow between them. Where they do not, control flow diverges: a branch or a loop runs for as long as any
+lane needs it, under a mask of the lanes that do (Karrenberg and Hack, "Whole-function vectorization"; Pharr and Mark, "ispc"). A value is
+then uniform if it is the same in all lanes that take part.
 """
 
 from __future__ import annotations
@@ -12,12 +14,20 @@ from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, Op, Region, ref_of
 from spirograd.llvmgen.cost import trips
+from spirograd.llvmgen.gates import find_gate
+from spirograd.llvmgen.strides import stride
 
-# An access that is not contiguous costs about as much as vectorising this many arithmetic operations gains.
-_OPERATIONS_PER_ACCESS = 8
+# An access that is not contiguous costs about as much as vectorising this many arithmetic operations gains. A load costs less where lanes
+# diverge: there LLVM would vectorise nothing, and branches that are mispredicted cost more. Divisions of integers are done lane by lane.
+_ACCESS, _DIVERGENT_LOAD, _DIVISION = 8, 4, 16
 # Loops of fewer turns in all are unrolled by LLVM, which then vectorises what is around them.
 _SHORTEST = 12
-_REFUSED = frozenset((ops.while_, ops.cas, ops.barrier, ops.vec, ops.extract, ops.insert))
+# LLVM vectorises a serial loop of fewer turns no better than the parallel one around it.
+_SHORT = 16
+_REFUSED = frozenset((ops.cas, ops.barrier, ops.vec, ops.extract, ops.insert))
+# Memory whose order of accesses can be seen.
+_ORDERED = frozenset(("print", "locks"))
+_UNSEEN = ("pure", "read", "structure")  # effects of what changes nothing
 _FREE = frozenset((ops.const, ops.result, ops.slot, ops.thread_slot, ops.bitcast, ops.cast))
 
 
@@ -26,34 +36,60 @@ class _Diverges(Exception):
 
 
 class Uniformity:
-    """What differs between the iterations of ``body``, whose index is its first parameter. Raises _Diverges."""
+    """What differs between the iterations of ``body``, whose index is its first parameter. Raises _Diverges.
 
-    def __init__(self, body: Region) -> None:
+    ``gate``: that of what tests which iterations run at all; then those that run together are no neighbours.
+    """
+
+    def __init__(self, body: Region, gate: Uniformity | None = None) -> None:
         self.body = body
+        self.gate = gate
         self.index = body.params[0]
         self.varying: set[Op] = set(body.params)
-        self.used: set[Op] = set()
+        self.used: set[Op] = {a for op in body.walk() for a in op.args}
         self.mixed: dict[Op, list[bool]] = {}  # control operation -> which results vary
         self.yields: dict[Region, list[bool]] = {body: [True] * len(body.results)}  # the same, by its regions
+        self.divergent: set[Op] = set()  # control operations through which lanes go different ways
+        self.backwards: set[Op] = set()  # those of them that are counted loops whose lanes end together, instead of beginning together
+        self.counts: dict[Op, Op] = {}  # operation that counts the iterations of such a loop, before or after it -> the loop
+        self._masked = self._waiting = 0  # how many divergent operations are around the current one, and how many `while`
         self._region(body)
 
     def varies(self, op: Op) -> bool:
         return op in self.varying
 
     def _region(self, region: Region) -> list[bool]:
-        self.used.update(*[op.args for op in region.ops])
         for op in region.ops[:-1]:
-            if op.code in _REFUSED or isinstance(op.type, Vec) or op.type is f16:
+            several = op.code is ops.call and isinstance(op.type, tuple)
+            if several or op.code in _REFUSED or isinstance(op.type, Vec) or op.type is f16 or self._is_ordered(op):
                 raise _Diverges
             if op.code is ops.for_:
                 self._for(op)
+            elif op.code is ops.while_:
+                self._while(op)
             elif op.code is ops.if_:
                 self._if(op)
             elif self._differs(op):
                 self.varying.add(op)
         return [v in self.varying for v in region.results]
 
+    def _is_ordered(self, op: Op) -> bool:
+        """Whether it can be seen in which order iterations come to ``op``, or one may wait for another there."""
+        ref = ref_of(op)
+        if isinstance(ref, BufferRef) and ref.slot.kind in _ORDERED:
+            return True
+        if op.code is not ops.atomic or is_report(op) or not self._masked:
+            return False
+        return bool(self._waiting) or op in self.used or op.attr[0] == "exchange" or op.attr[1].dtype.is_float
+
+    def _under_mask(self, region: Region) -> None:
+        self._masked += 1
+        self._region(region)
+        self._masked -= 1
+
     def _differs(self, op: Op) -> bool:
+        if op in self.counts:
+            return False
         if op.code is ops.result:
             return self.mixed[op.args[0]][int(op.attr)]
         if is_tape(op):
@@ -64,7 +100,8 @@ class Uniformity:
 
     def _for(self, op: Op) -> None:
         if any(a in self.varying for a in op.args[:2]):
-            raise _Diverges
+            self._divergent_for(op)
+            return
         (body,) = op.regions
         # In a nest this loop is visited again and again: begin with what is known, or the number of visits doubles with each level.
         carried = [a in self.varying or p in self.varying for a, p in zip(op.args[2:], body.params[1:])]
@@ -76,13 +113,52 @@ class Uniformity:
             carried = after
         self.mixed[op] = self.yields[body] = carried
 
-    def _if(self, op: Op) -> None:
-        arms = [self._region(r) for r in op.regions]
-        differs = op.args[0] in self.varying
-        if differs and not all(_speculable(o) for r in op.regions for o in r.ops[:-1]):
+    def _divergent_for(self, op: Op) -> None:
+        """Lanes count together from their first iterations on, or to their last ones where that is what the body counts: reverse sweeps."""
+        begin, end, *_ = op.args
+        (body,) = op.regions
+        index = body.params[0]
+        assert isinstance(index.type, DType)
+        if index.type.bits < 32:
             raise _Diverges
+        self.divergent.add(op)
+        after = [o for o in body.walk() if _counts_down(o, begin, end, index)]
+        if after:
+            self.backwards.add(op)
+        if after or begin in self.varying:
+            self.varying.add(index)
+        self.counts.update(dict.fromkeys(after or [o for o in body.walk() if o.code is ops.sub and o.args == (index, begin)], op))
+        self.varying.update(body.params[1:])
+        self._under_mask(body)
+        self.mixed[op] = self.yields[body] = [True] * len(body.results)
+
+    def _while(self, op: Op) -> None:
+        self.divergent.add(op)
+        self._waiting += 1
+        for region in op.regions:
+            self.varying.update(region.params)
+            self._under_mask(region)
+            self.yields[region] = [True] * len(region.results)
+        self._waiting -= 1
+        self.mixed[op] = [True] * len(op.args)
+
+    def _if(self, op: Op) -> None:
+        differs = op.args[0] in self.varying
+        masked = differs and not all(_speculable(o) for r in op.regions for o in r.ops[:-1])
+        if masked:
+            self.divergent.add(op)
+        self._masked += masked
+        arms = [self._region(r) for r in op.regions]
+        self._masked -= masked
         self.mixed[op] = [differs or a or b for a, b in zip(*arms)]
         self.yields.update(dict.fromkeys(op.regions, self.mixed[op]))
+
+    def reads_elements(self) -> bool:
+        """Whether a result depends on what each iteration loads. What is tested of indices holds for most iterations, or for neighbours."""
+        seen = list(self.body.results)
+        for op in seen:
+            seen += [a for a in op.args if self.varies(a)]
+        return any(op.code is ops.load and self.varies(op) for op in seen)
 
     def adds_together(self, op: Op) -> bool:
         """Whether ``op`` adds to one and the same element in all iterations, and its result is not used."""
@@ -90,6 +166,8 @@ class Uniformity:
 
     def contiguous(self, op: Op) -> bool:
         """Whether the integer ``op`` grows by one from lane to lane."""
+        if self.gate is not None:
+            return False
         if op is self.index:
             return True
         if op.code is ops.cast:
@@ -115,51 +193,91 @@ def is_report(op: Op) -> bool:
     return isinstance(ref, BufferRef) and ref.slot.kind == "fault"
 
 
+def _counts_down(op: Op, begin: Op, end: Op, index: Op) -> bool:
+    """Whether ``op`` is end - 1 - index, of a loop that begins at 0."""
+    if op.code is not ops.sub or op.args[1] is not index or begin.code is not ops.const or begin.attr != 0:
+        return False
+    last = op.args[0]
+    return last.code is ops.sub and last.args[0] is end and last.args[1].code is ops.const and last.args[1].attr == 1
+
+
 def _speculable(op: Op) -> bool:
     """Whether ``op`` may run though its branch is not taken."""
     return op.code.effect == "pure" and not op.regions and op.code not in (ops.idiv, ops.irem)
 
 
-def lockstep(body: Region, options: CompileOptions) -> Uniformity | None:
-    """How the iterations of ``body`` can run in lockstep; None if they cannot, or LLVM does better on its own."""
+def lockstep(body: Region, options: CompileOptions, masks: bool) -> Uniformity | None:
+    """How the iterations of ``body`` can run in lockstep; None if they cannot, or LLVM does better on its own. ``masks``: whether the CPU
+    has masked loads and stores."""
     if not options.optimize or options.opt_level < 2 or body.params[0].type is not i32:
         return None
-    if ops.for_ not in body.codes:
+    if not body.codes & {ops.for_, ops.while_}:
         return None
+    gate = find_gate(body) if masks else None
     try:
-        found = Uniformity(body)
+        test = None if gate is None else Uniformity(gate.test)
+        found = Uniformity(body) if gate is None or test is None or not test.reads_elements() else Uniformity(gate.body, test)
     except _Diverges:
         return None
+    if found.divergent and (not masks or options.check_bounds or options.check_overflow):
+        return None  # with checks, the first iteration that fails is reported
     work = _Work(found)
-    work.add(body, 1)
-    return found if work.chain and work.scattered * _OPERATIONS_PER_ACCESS <= work.arithmetic else None
+    work.add(found.body, 1)
+    return found if work.chain and work.scattered <= work.arithmetic else None
 
 
 class _Work:
-    """Counts operations per iteration, by how much vectors help."""
+    """Counts operations per iteration, by how much vectors help: ``scattered`` is what those cost that do not become one, in operations."""
 
     def __init__(self, found: Uniformity) -> None:
         self.found = found
+        self.load = _DIVERGENT_LOAD if found.divergent else _ACCESS
         self.chain = False
         self.arithmetic = self.scattered = 0
 
-    def add(self, region: Region, times: int) -> None:
+    def add(self, region: Region, times: int, entered: int = 0) -> None:
+        """``times``: how often ``region`` runs for each iteration; ``entered``: for a loop, how often that begins."""
         for op in region.ops[:-1]:
-            trip_count = times * trips(op) if op.code is ops.for_ else times
-            for inner in op.regions:
-                self.add(inner, trip_count)
-            if op.code is ops.for_:
-                self.chain |= trip_count >= _SHORTEST and self._is_chain(op.regions[0])
-            elif is_report(op):
+            if op.code in (ops.for_, ops.while_):
+                trip_count = times * trips(op)
+                self.chain |= op.code is ops.while_ or (trip_count >= _SHORTEST and self._gains(op))
+                for inner in op.regions:
+                    self.add(inner, trip_count, times)
                 continue
-            elif op.code is ops.atomic or (op.code in (ops.load, ops.store) and not is_tape(op)):
-                alone = op.code is not ops.load or op in self.found.varying
-                apart = not self.found.adds_together(op) if op.code is ops.atomic else not self.found.contiguous(op.args[0])
-                self.scattered += times * (alone and apart)
+            for inner in op.regions:
+                self.add(inner, times)
+            if is_report(op):
+                continue
+            if op.code is ops.atomic or (op.code in (ops.load, ops.store) and not is_tape(op)):
+                hoisted = entered and op.code is ops.load and region.live_ins.issuperset(op.args)
+                cost = self.load if op.code is ops.load else _ACCESS
+                self.scattered += (entered if hoisted else times) * cost * self._is_scattered(op)
+            elif op.code in (ops.idiv, ops.irem) and self.found.varies(op) and op.args[1].code is not ops.const:
+                self.scattered += times * _DIVISION
             elif op.code not in _FREE and op in self.found.varying:
                 self.arithmetic += times
+
+    def _is_scattered(self, op: Op) -> bool:
+        if op.code is ops.atomic:
+            return not self.found.adds_together(op)
+        return (op.code is ops.store or self.found.varies(op)) and not self.found.contiguous(op.args[0])
+
+    def _gains(self, loop: Op) -> bool:
+        """Whether LLVM makes less of ``loop`` than lanes do."""
+        return self._is_chain(loop.regions[0]) or self._runs_across(loop)
 
     def _is_chain(self, body: Region) -> bool:
         """Whether iterations depend on each other in more than sums, which LLVM splits."""
         pairs = zip(body.params[1:], body.results)
         return any(p in self.found.varying and not (v.attr == "reassoc" and p in v.args) for p, v in pairs)
+
+    def _runs_across(self, loop: Op) -> bool:
+        """Whether ``loop`` adds up what lies apart, or has few iterations, while neighbouring lanes read neighbours or one and the same."""
+        (body,) = loop.regions
+        if not body.params[1:] or any(op.code.effect not in _UNSEEN for op in body.walk()):
+            return False
+        steps: dict[Op, int | None] = {body.params[0]: 1, **dict.fromkeys(body.live_ins, 0)}
+        loads = [op.args[0] for op in body.ops if op.code is ops.load]
+        if any(self.found.varies(index) and not self.found.contiguous(index) and stride(index, steps) != 0 for index in loads):
+            return False
+        return trips(loop) < _SHORT or any(stride(index, steps) not in (0, 1) for index in loads)

@@ -287,3 +287,108 @@ def test_sums_of_products() -> None:
         a, b = p * 0.5 + a * 0.9, p - b * b * 0.4
     run(x, y, TURNS)
     np.testing.assert_allclose(y, a - b, rtol=1e-4, atol=1e-5)
+
+
+def test_sums_across_rows() -> None:
+    """Sums of what lies apart in memory, while neighbouring iterations read neighbours: columns, matrices, windows, vectors."""
+    matrix = sg.types.ndarray(sg.f32, 2)
+
+    @sg.kernel
+    def columns(x: matrix, y: vec):
+        for i in range(x.shape[1]):
+            s = 0.0
+            for k in range(x.shape[0]):
+                s += x[k, i]
+            y[i] = s
+
+    @sg.kernel
+    def product(a: matrix, b: matrix, c: matrix):
+        for i, j in sg.ndrange(c.shape[0], c.shape[1]):
+            s = 0.0
+            for k in range(a.shape[1]):
+                s += a[i, k] * b[k, j]
+            c[i, j] = s
+
+    @sg.kernel
+    def window(x: matrix, w: matrix, y: matrix):
+        for i, j in sg.ndrange(y.shape[0], y.shape[1]):
+            s = 0.0
+            for k in range(w.shape[0]):
+                for m in range(w.shape[1]):
+                    s += x[i + k, j + m] * w[k, m]
+            y[i, j] = s
+
+    @sg.kernel
+    def pull(p: sg.types.ndarray(sg.math.vec3, 1), f: sg.types.ndarray(sg.math.vec3, 1)):
+        for i in range(p.shape[0]):
+            s = sg.math.vec3(0.0)
+            for j in range(p.shape[0]):
+                s += p[j] * 2.0 - p[i]
+            f[i] = s
+
+    rng = np.random.default_rng(3)
+    for rows, inner, across in ((1, 1, 1), (3, 1, 5), (2, 5, 16), (5, 33, 37), (17, 20, 50)):
+        a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((rows, inner), (inner, across)))
+        c, sums = np.full((rows, across), 7, np.float32), np.full(across, 7, np.float32)
+        product(a, b, c)
+        columns(b, sums)
+        np.testing.assert_array_equal(c, a @ b)
+        np.testing.assert_array_equal(sums, b.sum(0))
+        w, x = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((2, 3), (rows + 1, across + 2)))
+        y = np.full((rows, across), 7, np.float32)
+        window(x, w, y)
+        views = [x[k : k + rows, m : m + across] * w[k, m] for k in range(2) for m in range(3)]
+        np.testing.assert_array_equal(y, np.sum(views, axis=0))
+        p, f = rng.integers(-4, 5, (across, 3)).astype(np.float32), np.zeros((across, 3), np.float32)
+        pull(p, f)
+        np.testing.assert_array_equal(f, 2 * p.sum(0) - across * p)
+
+
+def test_functions_with_loops() -> None:
+    """Real functions that are called in each turn, by some iterations only: one with a loop, one without, one with two results."""
+
+    @sg.real_func
+    def halved(a: sg.f32, b: sg.f32) -> sg.f32:
+        while a > 1.0:
+            a *= 0.5
+        return a + b
+
+    @sg.real_func
+    def bent(a: sg.f32) -> sg.f32:
+        return a * a * 0.25 - a
+
+    @sg.real_func
+    def both(a: sg.f32) -> sg.types.vector(2, sg.f32):
+        return sg.Vector([a * 0.5, a + 0.25])
+
+    @sg.kernel
+    def run(x: vec, y: vec):
+        for i in range(x.shape[0]):
+            v, w = x[i], 0.0
+            for _ in range(TURNS):
+                v = halved(v * 3.0, 0.25) if v > 0.5 else bent(v) + 0.5
+            for k in range(TURNS):
+                if v > 0.5 or k % 3 == 0:
+                    w += both(v + 0.125 * k)[k % 2]
+            x[i], y[i] = v, w
+
+    for n in SIZES:
+        x, y = (np.arange(n) % 16 / 8).astype(np.float32), np.zeros(n, np.float32)
+        want, sums = x.astype(np.float64), np.zeros(n)
+        for i in range(n):
+            v = want[i]
+            for _ in range(TURNS):
+                if v > 0.5:
+                    v *= 3
+                    while v > 1:
+                        v *= 0.5
+                    v += 0.25
+                else:
+                    v = v * v * 0.25 - v + 0.5
+            for k in range(TURNS):
+                if v > 0.5 or k % 3 == 0:
+                    sums[i] += (v + 0.125 * k) * 0.5 if k % 2 == 0 else v + 0.125 * k + 0.25
+            want[i] = v
+        run(x, y)
+        np.testing.assert_allclose(x, want, rtol=1e-4)
+        np.testing.assert_allclose(y, sums, rtol=1e-4)

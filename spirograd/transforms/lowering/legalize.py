@@ -135,12 +135,18 @@ def _always_safe(divisor: Op) -> bool:
     return divisor.code is ops.const and divisor.attr not in (0, -1)
 
 
+def _may_be_negative(divisor: Op) -> bool:
+    """Extents of index spaces are not: they are the maximum of a size and 0."""
+    floors = [a.attr for a in divisor.args if a.code is ops.const] if divisor.code is ops.max_ else [-1]
+    return _dtype(divisor).is_signed and max(floors, default=-1) < 0
+
+
 def _guard(b: Builder, divisor: Op) -> Op:
-    """``divisor``, or 1 where dividing by it may trap: for 0 and, if signed, -1."""
+    """``divisor``, or 1 where dividing by it may trap: for 0 and, if it may be that, -1."""
     if _always_safe(divisor):
         return divisor
     t = _dtype(divisor)
-    if t.is_signed:
+    if _may_be_negative(divisor):
         shifted = b.emit(ops.bitcast, b.emit(ops.add, divisor, b.const(1, t)), type=unsigned(t))
         bad = b.emit(ops.le, shifted, b.const(1, unsigned(t)))
     else:
@@ -153,7 +159,7 @@ def _mend(b: Builder, dividend: Op, divisor: Op, result: Op) -> Op:
     if _always_safe(divisor):
         return result
     t = _dtype(divisor)
-    if t.is_signed:
+    if _may_be_negative(divisor):
         result = b.emit(ops.select, b.emit(ops.eq, divisor, b.const(-1, t)), b.emit(ops.neg, dividend), result)
     return b.emit(ops.select, b.emit(ops.eq, divisor, b.const(0, t)), b.const(0, t), result)
 

@@ -1,0 +1,144 @@
+"""Which parallel loops run in lockstep on the CPU, and what refuses to: where the order of iterations is seen, or vectors cost more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import spirograd as sg
+from spirograd.llvmgen.lanes import has_masks
+from spirograd.llvmgen.toolchain import host_caps
+
+ints, floats = sg.types.ndarray(sg.i32, 1), sg.types.ndarray(sg.f32, 1)
+pytestmark = [
+    pytest.mark.archs("cpu"),
+    pytest.mark.usefixtures("session"),
+    pytest.mark.skipif(not has_masks(host_caps()), reason="the CPU has no masked loads and stores"),
+]
+
+
+def lanes(kernel: Any, *args: Any) -> bool:
+    kernel(*args)
+    return "<16 x " in kernel.llvm()
+
+
+def newton() -> tuple[Any, ...]:
+    @sg.kernel
+    def run(x: floats):
+        for i in range(x.shape[0]):
+            v = x[i]
+            while v * v > 2.0:
+                v = 0.5 * (v + 1.0 / v)
+            x[i] = v
+
+    return run, np.ones(20, np.float32)
+
+
+def search() -> tuple[Any, ...]:
+    @sg.kernel
+    def run(table: ints, x: ints):
+        for i in range(x.shape[0]):
+            low, high = 0, table.shape[0]
+            while low < high:
+                middle = (low + high) // 2
+                if table[middle] < x[i]:
+                    low = middle + 1
+                else:
+                    high = middle
+            x[i] = low
+
+    return run, np.arange(50, dtype=np.int32), np.arange(20, dtype=np.int32)
+
+
+def divisors() -> tuple[Any, ...]:
+    @sg.kernel
+    def run(x: ints):
+        for i in range(x.shape[0]):
+            d = 2
+            while d * d <= i and i % d != 0:
+                d += 1
+            x[i] = d
+
+    return run, np.zeros(20, np.int32)
+
+
+def sorting() -> tuple[Any, ...]:
+    @sg.kernel
+    def run(x: sg.types.ndarray(sg.i32, 2)):
+        for i in range(x.shape[0]):
+            for a in range(1, x.shape[1]):
+                b = a
+                while b > 0 and x[i, b] < x[i, b - 1]:
+                    x[i, b], x[i, b - 1] = x[i, b - 1], x[i, b]
+                    b -= 1
+
+    return run, np.zeros((20, 5), np.int32)
+
+
+def printing() -> tuple[Any, ...]:
+    @sg.kernel
+    def run(x: floats):
+        for i in range(x.shape[0]):
+            v = x[i]
+            while v * v > 2.0:
+                v = 0.5 * (v + 1.0 / v)
+            print(i, v)
+
+    return run, np.ones(3, np.float32)
+
+
+def tickets() -> tuple[Any, ...]:
+    @sg.kernel
+    def run(x: floats, n: ints):
+        for i in range(x.shape[0]):
+            v = x[i]
+            while v * v > 2.0:
+                v = 0.5 * (v + 1.0 / v) + 0.0 * sg.atomic_add(n[0], 1)
+            x[i] = v
+
+    return run, np.ones(20, np.float32), np.zeros(1, np.int32)
+
+
+def float_sums() -> tuple[Any, ...]:
+    @sg.kernel
+    def run(x: floats, total: floats):
+        for i in range(x.shape[0]):
+            v = x[i]
+            for k in range(50):
+                v = 0.5 * (v + 1.0 / v) + v * v * 0.01 + k
+                if v > 1.0:
+                    total[i % 2] += v
+            x[i] = v
+
+    return run, np.ones(20, np.float32), np.zeros(2, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [(newton, True), (search, True), (divisors, False), (sorting, False), (printing, False), (tickets, False), (float_sums, False)],
+    ids=lambda p: getattr(p, "__name__", str(p)),
+)
+def test_choice(program: Callable[[], tuple[Any, ...]], expected: bool) -> None:
+    run, *args = program()
+    assert lanes(run, *args) is expected
+
+
+def test_checks_come_in_order() -> None:
+    """With checks, the first iteration that fails is reported, whatever later ones do."""
+    sg.init(arch=sg.cpu, debug=True, cpu_max_num_threads=1)
+
+    @sg.kernel
+    def run(x: ints):
+        for i in range(20):
+            k = 0
+            while k < 30:
+                k += 1
+                if k == 20 - i // 7:
+                    x[i + k * 10] = i
+
+    with pytest.raises(AssertionError, match="200"):
+        run(np.zeros(30, np.int32))
+        sg.sync()
