@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from spirograd.analysis.effects import may_alias, nested, orders, touches, writes
 from spirograd.analysis.injectivity import determines, invariant_values
 from spirograd.analysis.private_updates import private_updates
-from spirograd.base.dtypes import DType
+from spirograd.analysis.running_sums import may_accumulate
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Ref, Region, ref_of
 
@@ -25,8 +25,6 @@ _ORDERED = {"check": "checks", "print": "prints"}
 def obstacle(loop: Op, fast_math: bool, ordered_sums: bool) -> str | None:
     """Why a parallel loop is fused with no other; None if it may be. ``fast_math``: sums that a loop carries may be taken in any order.
     ``ordered_sums``: the code generator takes them in the same order whatever else the loop contains."""
-    if loop.attr.apart:
-        return f"is kept apart by {loop.attr.apart}"
     body = loop.regions[0]
     if _has(loop, "barrier"):
         return "has a barrier"
@@ -35,12 +33,11 @@ def obstacle(loop: Op, fast_math: bool, ordered_sums: bool) -> str | None:
     inner = [op for op in body.walk() if op.code in (ops.for_, ops.while_)]
     sums = [op for op in _shared_updates(loop) if _is_inexact_sum(op)]
     if any(_is_reduction(op, body) for op in sums):
-        return "sums floats, in an order that depends on what else the loop contains"
-    if sums and inner:
-        return "adds floats to shared elements, in an order that depends on what else its inner loops contain"
-    carried = [t for op in inner if isinstance(op.type, tuple) for t in op.type]
-    if fast_math and any(isinstance(t, DType) and t.is_float for t in carried):
-        return "has an inner loop that carries floats, whose order with fast math depends on what else the loop contains"
+        return "sums floats into one element, in an order that depends on what else the loop contains"
+    if sums and (inner or len({_ref(op) for op in sums}) < len(sums)):
+        return "adds floats to shared elements in several places, in an order that depends on what else the loop contains"
+    if fast_math and any(op.code is ops.for_ and may_accumulate(op) for op in inner):
+        return "has an inner loop that sums floats, with fast math in an order that depends on what else the loop contains"
     return None
 
 

@@ -6,7 +6,7 @@ what may be fused; here is what pays, and which loops are brought together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -55,20 +55,22 @@ def _place(loc: Loc | None) -> str:
 def fuse_loops(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[Decision, ...]]:
     """Fuse what `analysis.fusion` allows and what pays. Also returns what was decided about neighbours, and loops that became neighbours.
 
-    With ``options.unfused_by`` nothing is fused, but contraction is decided all the same for loops that would be: results do not depend on
-    that option.
+    Settings may keep loops apart that would be fused. Contraction is decided for these all the same: results do not depend on settings.
     """
     loops = [op for op in kernel.body.ops if op.code is ops.for_ and op.attr.parallel]
     if len(loops) < 2:
         return kernel, ()
     if not ctx.options.optimize:
         return kernel, tuple([Decision(a.loc, b.loc, "optimisation is switched off") for a, b in pairwise(loops)])
-    plan = _Plan(ctx)
-    for op in kernel.body.ops[:-1]:
-        plan.add(op)
+    plan = _Plan(kernel, ctx)
+    groups = {loop: item for item in plan.items if len(item.loops) > 1 for loop in item.loops}
+    if ctx.options.unfused_by or ctx.options.disjoint_by or any(loop.attr.apart for loop in loops):
+        plan = _Plan(kernel, ctx, groups)
+    if groups:
+        kernel = _Build(plan.items, groups, ctx).kernel(kernel)
     if any(len(item.loops) > 1 for item in plan.items):
         # Merged: passes that follow compare indices by identity, such as `demote_atomics`.
-        kernel = cse(_Build(plan.items, ctx).kernel(kernel), ctx)
+        kernel = cse(kernel, ctx)
     return kernel, tuple(plan.decisions)
 
 
@@ -82,14 +84,17 @@ class _Item:
 
 
 class _Plan:
-    """Decides, loop by loop, what is fused."""
+    """Decides, loop by loop, what is fused. ``groups``: that without settings that keep loops apart; None to find it."""
 
-    def __init__(self, ctx: PassContext) -> None:
+    def __init__(self, kernel: Kernel, ctx: PassContext, groups: Mapping[Op, _Item] | None = None) -> None:
         self.ctx = ctx
+        self.groups = groups
         self.decisions: list[Decision] = []
         self.items: list[_Item] = []
+        for op in kernel.body.ops[:-1]:
+            self._add(op)
 
-    def add(self, op: Op) -> None:
+    def _add(self, op: Op) -> None:
         if op.code is not ops.for_ or not op.attr.parallel:
             self.items.append(_Item(op))
             return
@@ -100,8 +105,7 @@ class _Plan:
             first = self.items[k]
             reason = self._reason(first, item, self.items[k + 1 :])
             if not reason or k == before[-1]:
-                switched_off = options.unfused_by and f"{options.unfused_by} switches fusion off"
-                self.decisions.append(Decision(first.op.loc, op.loc, reason or switched_off))
+                self.decisions.append(Decision(first.op.loc, op.loc, reason))
             if not reason:
                 del self.items[k]
                 item.loops = [*first.loops, op]
@@ -110,6 +114,9 @@ class _Plan:
 
     def _reason(self, first: _Item, second: _Item, between: Sequence[_Item]) -> str:
         """Why two loops are not to be fused; "" if they are."""
+        apart = first.op.attr.apart or second.op.attr.apart
+        if apart and self.groups is not None:
+            return f"{apart} keeps the loops of this kernel apart"
         for which, item in (("first", first), ("second", second)):
             if item.obstacle is not None:
                 return f"the {which} {item.obstacle}"
@@ -118,10 +125,19 @@ class _Plan:
                 if not all(commutes(loop, op) for op in other.loops or [other.op]):
                     return "what stands between them must run between them"
         for loop in first.loops:
-            found = conflict(loop, second.op, self.ctx.options.disjoint_by)
+            found = conflict(loop, second.op, "" if self.groups is None else self.ctx.options.disjoint_by)
             if found is not None:
                 return found
-        return _cost(first.loops, second.op, self.ctx.caps)
+        return _cost(first.loops, second.op, self.ctx.caps) or self._setting(first.op, second.op)
+
+    def _setting(self, first: Op, second: Op) -> str:
+        """The setting that keeps two loops apart; "" if there is none."""
+        if self.groups is None:
+            return ""
+        if self.ctx.options.unfused_by:
+            return f"{self.ctx.options.unfused_by} switches fusion off"
+        alike = first in self.groups and self.groups[first] is self.groups.get(second)
+        return "" if alike else f"without {self.ctx.options.disjoint_by} they would be fused with others"
 
 
 def _cost(loops: Sequence[Op], last: Op, caps: Capabilities) -> str:
@@ -146,11 +162,12 @@ def _has_loops(loop: Op) -> bool:
 
 
 class _Build(Rewriter):
-    """Makes the planned loops."""
+    """Makes the planned loops. ``contracted``: those for which contraction is decided now."""
 
-    def __init__(self, items: Sequence[_Item], ctx: PassContext) -> None:
+    def __init__(self, items: Sequence[_Item], contracted: Collection[Op], ctx: PassContext) -> None:
         super().__init__()
         self.items = items
+        self.contracted = contracted
         self.ctx = ctx
         # Whether a driver would simplify the arithmetic of two loops together, which memory between them hides from it.
         self.opaque = ctx.caps.target.simplifies_floats and 32 not in ctx.caps.exact_specials and ctx.options.fast_math
@@ -162,23 +179,16 @@ class _Build(Rewriter):
         self.b.begin()
         for item in self.items:
             if len(item.loops) < 2:
-                self.visit(item.op)
+                self.visit(self._contract(item.op))
             else:
-                self._fused(self._contracted(item.loops))
+                self._fused([self._contract(loop) for loop in item.loops])
         self.b.loc = kernel.body.ops[-1].loc
         return kernel.with_body(self.b.end(self.args(kernel.body.ops[-1])))
 
-    def _contracted(self, loops: Sequence[Op]) -> list[Op]:
-        if not self.ctx.options.fast_math:
-            return list(loops)
-        contraction = Contraction()
-        return [contraction.loop(loop) for loop in loops]
+    def _contract(self, op: Op) -> Op:
+        return Contraction().loop(op) if op in self.contracted and self.ctx.options.fast_math else op
 
     def _fused(self, loops: Sequence[Op]) -> None:
-        if self.ctx.options.unfused_by:
-            for loop in loops:
-                self.copy(loop)
-            return
         first = loops[0]
         self.b.at(first)
         (index,) = self.b.begin(first.regions[0].params[0].type)
