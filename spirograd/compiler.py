@@ -154,7 +154,8 @@ class _Pipeline:
     def record_tasks(self, kernel: Kernel) -> None:
         """The tasks in words, and which loops were fused."""
         if self.ctx.options.keep_stages:
-            tasks = [f"task {op.attr.name}: {op.attr.kind}, {op.loc}" for op in kernel.body.ops[:-1]]
+            places = ["" if op.loc is None else f", {op.loc}" for op in kernel.body.ops[:-1]]
+            tasks = [f"task {op.attr.name}: {op.attr.kind}{place}" for op, place in zip(kernel.body.ops, places)]
             self.stages["tasks.txt"] = "".join(f"{line}\n" for line in (*tasks, *self.decisions))
 
     def describe(self, kernel: Kernel, key: str) -> CompiledKernel:

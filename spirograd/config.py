@@ -53,6 +53,13 @@ class Config:
     opt_level: int = 3
     num_compile_threads: int = 1
 
+    def unfused_by(self) -> str:
+        """What switches task fusion off, in words; "" if it is on."""
+        if self.fuse_tasks:
+            return knobs.switched_off("QD_AGGRESSIVE_KERNEL_FUSION")
+        text = os.environ.get("SG_FUSE_TASKS", "")
+        return f"`SG_FUSE_TASKS={text}`" if text else "`init(fuse_tasks=False)`"
+
 
 # Options without effect, by what a user who sets them must know; "": nothing, so that setting one is logged at debug level only.
 _NO_EFFECT: dict[str, str] = {

@@ -57,8 +57,8 @@ class Session:
         )
         self.compile_options = CompileOptions(
             fast_math=config.fast_math,
-            fuse_tasks=config.fuse_tasks and knobs.flag("QD_AGGRESSIVE_KERNEL_FUSION"),
-            fuse_through_memory=knobs.flag("SG_FUSE_TASKS_RAW") and knobs.flag("QD_AGGRESSIVE_KERNEL_FUSION_RAW"),
+            unfused_by=config.unfused_by(),
+            disjoint_by=knobs.switched_off("SG_FUSE_TASKS_RAW", "QD_AGGRESSIVE_KERNEL_FUSION_RAW"),
             check_bounds=config.check_out_of_bound or config.debug,
             check_overflow=config.debug,
             locate_nan=config.debug,

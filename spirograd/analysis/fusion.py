@@ -8,40 +8,52 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spirograd.analysis.effects import may_alias, nested, touches, writes
+from spirograd.analysis.effects import may_alias, nested, orders, touches, writes
 from spirograd.analysis.injectivity import determines, invariant_values
-from spirograd.base.dtypes import DType
+from spirograd.analysis.private_updates import private_updates
+from spirograd.analysis.running_sums import may_accumulate
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Ref, Region, ref_of
 
 _WRITING = frozenset(("write", "atomic"))
 # Updates of which any order gives the same bits, on integers.
 _COMMUTING = frozenset(("add", "mul", "min", "max", "and", "or", "xor"))
+# What is reported in the order in which it happens. It changes nothing else: after a failed check a kernel goes on.
+_ORDERED = {"check": "checks", "print": "prints"}
 
 
-def obstacle(loop: Op, fast_math: bool) -> str | None:
-    """Why a parallel loop is fused with no other; None if it may be. ``fast_math``: sums that a loop carries may be taken in any order."""
-    if loop.attr.alone:
-        return "its kernel asks for one dispatch per loop"
-    for op in loop.regions[0].walk():
-        if op.code.effect in ("check", "print", "barrier"):
-            return f"it has a {op.code.effect}, and these keep their order"
-        if _is_inexact_sum(op) and not _is_private(op, loop):
-            return "it adds up floats, whose sum depends on the order"
-        carried = op.type if op.code in (ops.for_, ops.while_) and isinstance(op.type, tuple) else ()
-        if fast_math and any(isinstance(t, DType) and t.is_float for t in carried):
-            return "an inner loop adds up floats, in any order with fast math"
+def obstacle(loop: Op, fast_math: bool, ordered_sums: bool) -> str | None:
+    """Why a parallel loop is fused with no other; None if it may be. ``fast_math``: sums that a loop carries may be taken in any order.
+    ``ordered_sums``: the code generator takes them in the same order whatever else the loop contains."""
+    body = loop.regions[0]
+    if _has(loop, "barrier"):
+        return "has a barrier"
+    if ordered_sums:
+        return None
+    inner = [op for op in body.walk() if op.code in (ops.for_, ops.while_)]
+    sums = [op for op in _shared_updates(loop) if _is_inexact_sum(op)]
+    if any(_is_reduction(op, body) for op in sums):
+        return "sums floats into one element, in an order that depends on what else the loop contains"
+    if sums and (inner or len({_ref(op) for op in sums}) < len(sums)):
+        return "adds floats to shared elements in several places, in an order that depends on what else the loop contains"
+    if fast_math and any(op.code is ops.for_ and may_accumulate(op) for op in inner):
+        return "has an inner loop that sums floats, with fast math in an order that depends on what else the loop contains"
     return None
 
 
-def conflict(a: Op, b: Op, through_memory: bool) -> str | None:
-    """Why loop ``b`` cannot be fused with loop ``a``, which runs before it; None if it can. Both have no `obstacle`. ``through_memory``:
-    whether loops may be fused of which one writes what the other touches."""
+def conflict(a: Op, b: Op, disjoint_by: str = "") -> str | None:
+    """Why loop ``b`` cannot be fused with loop ``a``, which runs before it; None if it can. Both have no `obstacle`. ``disjoint_by``: the
+    setting by which loops are not fused of which one writes what the other touches; "" if they may be."""
     pair = _Pair(a, b)
     if not all(pair.same(x, y) for x, y in zip(a.args, b.args)):
         return "the index spaces may differ"
     if a.attr.group_size != b.attr.group_size:
         return "the sizes of their workgroups differ"
+    effect = next((effect for effect in _ORDERED if _has(a, effect) and _has(b, effect)), None)
+    if effect is not None:
+        return f"both have {_ORDERED[effect]}, those of the first come first"
+    if _mix(a, b) or _mix(b, a):
+        return "both update shared elements, one of them by adding floats"
     used = [_used(loop.regions[0]) for loop in (a, b)]
     for x in _accesses(a):
         for y in _accesses(b):
@@ -53,8 +65,8 @@ def conflict(a: Op, b: Op, through_memory: bool) -> str | None:
             if ref != other:
                 return f"`{ref.name}` and `{other.name}` may overlap"
             if pair.belong_together(x, y):
-                if not through_memory:
-                    return f"both access `{ref.name}`, which one of them writes"
+                if disjoint_by:
+                    return f"both access `{ref.name}`, which one of them writes, and {disjoint_by} keeps such loops apart"
             elif not _commute(x, y, used):
                 return f"an iteration of one may access what another iteration of the other accesses in `{ref.name}`"
     return None
@@ -62,7 +74,7 @@ def conflict(a: Op, b: Op, through_memory: bool) -> str | None:
 
 def commutes(loop: Op, op: Op) -> bool:
     """Whether a parallel loop without an `obstacle` may run after ``op``, which stands behind it, rather than before."""
-    if any(inner.code.effect in ("check", "barrier") for inner in nested(op)):
+    if orders(op) or any(_has(loop, effect) and any(inner.code.effect == effect for inner in nested(op)) for effect in _ORDERED):
         return False
     mine, written = touches(loop), writes(loop)
     changed, seen = writes(op), touches(op)
@@ -129,7 +141,25 @@ def _is_inexact_sum(op: Op) -> bool:
     return op.code is ops.atomic and op.attr[0] in ("add", "mul") and op.attr[1].dtype.is_float
 
 
-def _is_private(op: Op, loop: Op) -> bool:
-    """Whether an access is to an element of its iteration."""
+def _shared_updates(loop: Op) -> list[Op]:
+    """Atomics at elements that several iterations may update."""
     body = loop.regions[0]
-    return determines(_indices(op), body.params[0], invariant_values(body), loop.args[:2])
+    if not any(code.effect == "atomic" for code in body.codes):
+        return []
+    private = private_updates(body, loop.args[:2])
+    return [op for op in body.walk() if op.code.effect == "atomic" and op not in private]
+
+
+def _is_reduction(op: Op, body: Region) -> bool:
+    """Whether all iterations update one element."""
+    invariant = invariant_values(body)
+    return all(index in invariant for index in _indices(op))
+
+
+def _has(loop: Op, effect: str) -> bool:
+    return any(code.effect == effect for code in loop.regions[0].codes)
+
+
+def _mix(a: Op, b: Op) -> bool:
+    """Whether ``a`` adds floats to shared elements and ``b`` updates such, too: together they may be lowered in another way."""
+    return bool(any(_is_inexact_sum(op) for op in _shared_updates(a)) and _shared_updates(b))

@@ -500,7 +500,7 @@ class _Reverse:
         body = b.end()
         b.loc = op.loc
         name = f"{op.attr.name}_grad" if op.attr.name else ""
-        b.for_(begin, end, (), body, LoopAttr(True, name, op.attr.group_size, op.attr.alone))
+        b.for_(begin, end, (), body, LoopAttr(True, name, op.attr.group_size, op.attr.apart))
         self.adjoints = outer
         for value, temp in zip(captured, temps):
             self.accumulate(value, load_temp(b, temp, value.type))

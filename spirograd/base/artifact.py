@@ -222,10 +222,12 @@ class CompiledKernel:
 
 
 # The fault record, in 32-bit words: 0 flag (exchanged to 1 by the first that fails), 1 site index, 2 launch number,
-# 3 operand words written, 4... operands, each as two words (low, high).
-FAULT_WORDS = 32
-FAULT_FLAG, FAULT_SITE, FAULT_LAUNCH, FAULT_OPERANDS = 0, 1, 2, 4
-FAULT_MAX_OPERANDS = (FAULT_WORDS - FAULT_OPERANDS) // 2
+# 3 operand words written, 4... operands, each as two words (low, high), 32... a word for each of the first sites: of checks that a loop ran
+# to its end, 1 + the launch number of one that did not, which is all that these write (see `lower_diagnostics`).
+FAULT_FLAG, FAULT_SITE, FAULT_LAUNCH, FAULT_OPERANDS, FAULT_LOOPS = 0, 1, 2, 4, 32
+FAULT_LOOP_SITES = 1024
+FAULT_WORDS = FAULT_LOOPS + FAULT_LOOP_SITES
+FAULT_MAX_OPERANDS = (FAULT_LOOPS - FAULT_OPERANDS) // 2
 # The print ring, in 32-bit words: 0 words claimed so far (may run past the capacity: the excess was lost), 1 capacity in words,
 # from 2 on records: site index, launch number, then each value as two words (low, high).
 PRINT_WORDS = 1 << 18

@@ -48,6 +48,11 @@ def get(name: str) -> str:
     return os.environ.get(name, knob.default)
 
 
+def switched_off(*names: str) -> str:
+    """Of declared variables that are on by default, the first that is switched off, as it is set: ``NAME=0``; "" if all are on."""
+    return next((f"`{name}={get(name)}`" for name in names if not flag(name)), "")
+
+
 def flag(name: str) -> bool:
     """Whether a declared variable is switched on."""
     return get(name).lower() not in ("", "0", "false", "off", "no")

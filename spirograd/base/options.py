@@ -8,8 +8,9 @@ from spirograd.base.records import dataclass
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
     """``group_size``: default workgroup size on GPUs (0: the generator's choice). ``verify``: check the IR after each pass. ``locate_nan``:
-    check gradients step by step for NaN. ``fuse_tasks``: run parallel loops as one dispatch where that changes no result;
-    ``fuse_through_memory``: also those of which one writes what the other touches."""
+    check gradients step by step for NaN. ``unfused_by``: the setting by which all parallel loops stay dispatches of their own;
+    ``disjoint_by``: that by which loops do of which one writes what the other touches; "": none, and loops are fused where that changes no
+    result."""
 
     fast_math: bool = True
     check_bounds: bool = False
@@ -20,5 +21,5 @@ class CompileOptions:
     verify: bool = False
     keep_stages: bool = False
     locate_nan: bool = False
-    fuse_tasks: bool = True
-    fuse_through_memory: bool = True
+    unfused_by: str = ""
+    disjoint_by: str = ""

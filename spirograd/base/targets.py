@@ -37,13 +37,17 @@ class Target:
     fused_multiply_add: bool = False
     # Sums of f32 are accumulated in f64, which costs nothing.
     wide_sums: bool = False
+    # Which iterations' floats are summed in which order depends on the index space alone, not on what else the loop contains.
+    ordered_sums: bool = False
+    # Unless devices promise more, drivers simplify arithmetic of floats as if it were exact: (a + b) - a is b.
+    simplifies_floats: bool = False
 
 
 TARGETS = {
     "interpreter": Target(Generator.INTERPRETER),
     "cpu": Target(Generator.LLVM, slots_by_thread=True, f64_math_library=True, wide_sums=True),
-    "vulkan": Target(Generator.SPIRV, asynchronous=True, invocations=True),
-    "wgpu": Target(Generator.SPIRV, asynchronous=True, invocations=True),
+    "vulkan": Target(Generator.SPIRV, asynchronous=True, invocations=True, ordered_sums=True, simplifies_floats=True),
+    "wgpu": Target(Generator.SPIRV, asynchronous=True, invocations=True, ordered_sums=True, simplifies_floats=True),
     "cuda": Target(Generator.PTX, asynchronous=True, invocations=True, access_bytes=16, fused_multiply_add=True),
     "amdgpu": Target(Generator.CODE_OBJECT, asynchronous=True, invocations=True, access_bytes=16, fused_multiply_add=True),
 }

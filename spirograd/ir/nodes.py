@@ -256,7 +256,7 @@ class LoopAttr:
     parallel: bool = False
     name: str = ""
     group_size: int = 0  # 0: the device's default
-    alone: bool = False  # it stays a task of its own
+    apart: str = ""  # the option by which it stays a task of its own; "" if it need not
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ class LanguageOptions:
     debug: bool = False
     short_circuit: bool = True
     unrolling_limit: int = 0
-    fuse: bool = True
+    unfused_by: str = ""  # the option of the kernel by which its loops stay apart
 
 
 class _Scope(threading.local):

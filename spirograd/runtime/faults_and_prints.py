@@ -15,6 +15,7 @@ import numpy as np
 from spirograd.base.artifact import (
     FAULT_FLAG,
     FAULT_LAUNCH,
+    FAULT_LOOPS,
     FAULT_MAX_OPERANDS,
     FAULT_OPERANDS,
     FAULT_SITE,
@@ -206,10 +207,16 @@ class Diagnostics:
 
     def _drain_fault(self) -> SpirogradRuntimeError | None:
         record = self._fault
-        if record is None or not _word(record, FAULT_FLAG):
+        if record is None or not (_word(record, FAULT_FLAG) or self._memory.device.caps.loop_limit):
             return None
-        words = _words(record, 0, FAULT_WORDS)
+        raw = _bytes(record, 0, FAULT_WORDS)
+        if raw.count(0) == len(raw):
+            return None
+        words = struct.unpack(f"<{FAULT_WORDS}I", raw)
         record.fill(0, 4 * FAULT_WORDS, 0)
+        unfinished = self._unfinished_loop(words)
+        if unfinished is not None:
+            return unfinished
         found = self._kernel_of(words[FAULT_LAUNCH])
         if found is None or words[FAULT_SITE] >= len(found[1].faults):
             return SpirogradRuntimeError(
@@ -221,15 +228,35 @@ class Diagnostics:
         return fault_error(found[1].faults[words[FAULT_SITE]], operands, found[1].name)
 
 
+    def _unfinished_loop(self, words: Sequence[int]) -> SpirogradRuntimeError | None:
+        """The error of the first launch in which a loop ended early, unless an earlier one had another fault. In one launch that comes
+        first: other faults may follow from it."""
+        reports: list[tuple[int, FaultSite, str]] = []
+        for site, launch in enumerate(words[FAULT_LOOPS:]):
+            found = self._kernel_of(launch - 1 & 0xFFFFFFFF) if launch else None
+            if found is not None and site < len(found[1].faults):
+                reports.append((found[0], found[1].faults[site], found[1].name))
+        if not reports:
+            return None
+        launch, fault, name = min(reports, key=lambda report: report[0])
+        other = self._kernel_of(words[FAULT_LAUNCH]) if words[FAULT_FLAG] else None
+        return None if other is not None and other[0] < launch else fault_error(fault, (), name)
+
+
 def write_stdout(text: str) -> None:
     """Where kernel prints go by default."""
     sys.stdout.write(text)
 
 
 def _words(allocation: Allocation, first: int, count: int) -> list[int]:
+    return list(struct.unpack(f"<{count}I", _bytes(allocation, first, count)))
+
+
+def _bytes(allocation: Allocation, first: int, count: int) -> bytearray:
+    """Those of ``count`` words."""
     raw = bytearray(4 * count)
     allocation.read_into(4 * first, memoryview(raw))
-    return list(struct.unpack(f"<{count}I", raw))
+    return raw
 
 
 def _word(allocation: Allocation, index: int) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 import spirograd as sg
+from spirograd.lang import context
 
 
 @sg.kernel
@@ -41,3 +43,49 @@ def test_long_loops_are_right_or_refused(kernel: Any, session: Any) -> None:
     else:
         assert kernel(100_000) == sum(k % 3 for k in range(100_000))
     assert kernel(7) == 6
+
+
+@pytest.mark.archs("vulkan", "wgpu")
+def test_the_first_of_several_faults(arch: str) -> None:
+    """Of the launches since the last wait, the error is that of the first that failed; in one launch an unfinished loop comes first."""
+    sg.init(arch=arch, check_out_of_bound=True)
+    x, y = sg.field(sg.i32, shape=300), sg.field(sg.i32, shape=300)
+    if not context.session().device.caps.loop_limit:
+        pytest.skip("this driver runs loops to their end")
+
+    @sg.kernel
+    def fast(n: sg.i32, m: sg.i32):
+        for i in range(300):
+            for k in range(10):
+                y[i] += k
+            s = 0
+            for k in range(n):
+                s += k & i
+            x[i] = s
+        for i in range(300):
+            y[i + m] = i
+
+    @sg.kernel
+    def other(n: sg.i32):
+        for i in range(300):
+            k = 0
+            while k < n:
+                k += 1 + (i & 0)
+            x[i] = k
+
+    loop, bounds, later = "for k in range(n)", "y[i + m] = i", "while k < n"
+    cases: list[tuple[list[Any], str]] = [
+        ([(fast, 10, 0), (fast, 70_000, 0)], loop),
+        ([(fast, 10, 1), (other, 70_000)], bounds),
+        ([(other, 70_000), (fast, 10, 1)], later),
+        ([(fast, 70_000, 1)], loop),
+        ([(other, 10), (fast, 70_000, 0), (other, 70_000)], loop),
+    ]
+    for launches, line in cases:
+        with pytest.raises(sg.SpirogradRuntimeError, match=re.escape(line)):
+            for kernel, *numbers in launches:
+                kernel(*numbers)
+            sg.sync()
+        other(7)
+        sg.sync()
+        assert (x.to_numpy() == 7).all()

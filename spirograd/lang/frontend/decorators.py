@@ -40,17 +40,17 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     check_options("kernel", options, _KERNEL_OPTIONS)
     if options.get("checkpoints"):
         logger.warning(_NO_CHECKPOINTS)
-    fuse = bool(options.get("fuse", True)) and not options.get("graph")
+    unfused_by = "`kernel(graph=True)`" if options.get("graph") else "" if options.get("fuse", True) else "`kernel(fuse=False)`"
     frame = sys._getframe(1)
     if function is None:
 
         def decorate(f: Callable[..., Any]) -> Kernel:
             remember_outer_names(plain_function(f, "kernel"), frame)
-            return Kernel(f, fuse)
+            return Kernel(f, unfused_by)
 
         return decorate
     remember_outer_names(plain_function(function, "kernel"), frame)
-    return Kernel(function, fuse)
+    return Kernel(function, unfused_by)
 
 
 def data_oriented(cls: Any = None, **options: Any) -> Any:

@@ -49,10 +49,10 @@ class Kernel(Staged, NearNames):
 
     __sg_is_kernel__ = True
 
-    def __init__(self, function: Callable[..., Any], fuse: bool = True) -> None:
+    def __init__(self, function: Callable[..., Any], unfused_by: str = "") -> None:
         functools.update_wrapper(self, function)
         self.function = function
-        self._fuse = fuse
+        self._unfused_by = unfused_by
         self._text = text_of(function)
         self._lock = threading.RLock()
         self._session: Any = None
@@ -198,7 +198,7 @@ class Kernel(Staged, NearNames):
         """The kernel as IR, for arguments like ``args``."""
         assert self._signature is not None
         where = source.of(self.function, self._text, "kernel")
-        language = session.language if self._fuse else replace(session.language, fuse=False)
+        language = replace(session.language, unfused_by=self._unfused_by) if self._unfused_by else session.language
         traced = trace_kernel(where, self._parameters, self._signature.return_annotation, args, language)
         for about, text in traced.warnings.items():
             if about not in session.warned:

@@ -41,7 +41,7 @@ def parallel_loop(t: Tracer, node: ast.For, begin: Value, end: Value, bind: Bind
     end_scope(t, before, LOOP_LOCAL)
     t.frame.out_of_scope |= {name: INDEX for name in names_in(node.target) if name not in before}
     t.random_key = random_key
-    attr = LoopAttr(True, str(options.get("name") or ""), int(options.get("block_dim") or 0), not t.trace.options.fuse)
+    attr = LoopAttr(True, str(options.get("name") or ""), int(options.get("block_dim") or 0), t.trace.options.unfused_by)
     b.loc = loc
     b.emit(ir.for_, begin.op, end.op, attr=attr, type=(), regions=(region,))
 

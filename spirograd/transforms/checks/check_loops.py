@@ -32,7 +32,7 @@ class _CheckLoops(Rewriter):
 
     def _task(self, op: Op) -> Op:
         waits = any(loops(way) for way in ways(op, self.caps).values())
-        if not waits and sum(_iterations(region) for region in op.regions) < self.limit:
+        if not waits and sum(inner_iterations(region) for region in op.regions) < self.limit:
             return self.b.append(op)
         return self.copy(op)
 
@@ -86,11 +86,11 @@ def _scalar(op: Op) -> DType:
     return op.type
 
 
-def _iterations(region: Region) -> float:
+def inner_iterations(region: Region) -> float:
     """A bound of the iterations of all loops in ``region``; infinite if it is not known."""
     total = 0.0
     for op in region.ops:
-        inside = sum(_iterations(r) for r in op.regions)
+        inside = sum(inner_iterations(r) for r in op.regions)
         if op.code is ops.for_:
             begin, end = op.args[:2]
             known = begin.code is ops.const and end.code is ops.const

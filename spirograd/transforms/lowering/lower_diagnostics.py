@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spirograd.analysis.sites import collect_sites
 from spirograd.base.artifact import (
     FAULT_FLAG,
     FAULT_LAUNCH,
+    FAULT_LOOP_SITES,
+    FAULT_LOOPS,
     FAULT_MAX_OPERANDS,
     FAULT_OPERANDS,
     FAULT_SITE,
@@ -47,10 +51,28 @@ class _Diagnostics(Rewriter):
     def _check(self, op: Op) -> None:
         condition, *operands = self.args(op)
         b = self.b
+        bad = b.emit(ops.not_, condition)
+        b.begin()
+        if op.attr.code == "loop" and self.faults[op.attr] < FAULT_LOOP_SITES:
+            self._record_loop(op)
+        else:
+            self._record(op, operands)
+        failed = b.end()
+        b.begin()
+        b.if_(bad, failed, b.end())
+
+    def _record_loop(self, op: Op) -> None:
+        """One store. llvmpipe, for which these checks are, runs both branches of every `if`, with the lanes switched off that do not take
+        it: an atomic and four stores take as long as some iterations of the loop."""
+        ref = BufferRef("fault", self.slots["fault"], u32)
+        launch = self.b.emit(ops.add, self._launch(), self.b.const(1, u32))
+        self.b.store(ref, self.b.const(FAULT_LOOPS + self.faults[op.attr]), launch)
+
+    def _record(self, op: Op, operands: Sequence[Op]) -> None:
+        b = self.b
         ref = BufferRef("fault", self.slots["fault"], u32)
         b.begin()
         nothing = b.end()
-        b.begin()
         old = b.atomic("exchange", ref, b.const(FAULT_FLAG), b.const(1, u32))
         first = b.emit(ops.eq, old, b.const(0, u32))
         b.begin()
@@ -62,10 +84,6 @@ class _Diagnostics(Rewriter):
         for k, word in enumerate(words):
             b.store(ref, b.const(FAULT_OPERANDS + k), word)
         b.if_(first, b.end(), nothing)
-        failed = b.end()
-        bad = b.emit(ops.not_, condition)
-        b.begin()
-        b.if_(bad, failed, b.end())
 
     def _print(self, op: Op) -> None:
         b = self.b

@@ -53,7 +53,9 @@ def _add(b: Builder, op: Op, args: tuple[Op, ...]) -> Op | None:
     if c is None:
         return None
     if _type(op).is_float:
-        return a if c == 0 and not _positive_zero(c) else None
+        # Kept if exact: it hides from a driver how its operand was computed (`fuse`), unless that is exact itself.
+        hides = op.attr == "exact" and a.attr != "exact"
+        return a if c == 0 and not _positive_zero(c) and not hides else None
     return a if c == 0 else _reassociated(b, op, a, c)
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from spirograd.base.dtypes import DType
+from spirograd.analysis.running_sums import FAMILIES, is_link
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
-
-# What may make up one chain from a loop-carried value to its next one.
-_FAMILIES = (frozenset((ops.add, ops.sub)), frozenset((ops.mul,)))
 
 
 def reassociate(kernel: Kernel, ctx: PassContext) -> Kernel:
@@ -30,13 +27,13 @@ class _Reassociate(Rewriter):
         self.uses = Counter(a for op in kernel.walk() for a in op.args)
         self.chained: set[Op] = set()
         self.handlers[ops.for_] = self._for
-        for code in frozenset.union(*_FAMILIES):
+        for code in frozenset.union(*FAMILIES):
             self.handlers[code] = self._link
 
     def _for(self, op: Op) -> Op:
         region = op.regions[0]
         for carried, following in zip(region.params[1:], region.results):
-            for family in _FAMILIES:
+            for family in FAMILIES:
                 self.chained.update(self._chain(carried, following, family, region))
         return self.copy(op)
 
@@ -48,8 +45,7 @@ class _Reassociate(Rewriter):
             op, chain = waiting.pop()
             if op is start:
                 return chain if self.uses[start] == 1 else []
-            is_link = op.code in family and isinstance(op.type, DType) and op.type.is_float and op.attr is None
-            if is_link and op in own and self.uses[op] == 1:
+            if is_link(op, family) and op in own and self.uses[op] == 1:
                 operands = op.args[:1] if op.code is ops.sub else op.args
                 waiting += [(a, [*chain, op]) for a in operands]
         return []

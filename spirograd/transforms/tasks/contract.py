@@ -22,10 +22,10 @@ class Contraction(Rewriter):
         self.handlers = {ops.mul: self._product, ops.add: self._sum, ops.sub: self._sum}
 
     def loop(self, op: Op) -> Op:
-        """Append the parallel loop ``op``, rewritten."""
+        """The parallel loop ``op``, rewritten."""
         (body,) = op.regions
         self.found = fused_products(body)
-        return self.b.append(Op(op.code, op.type, self.args(op), op.attr, (self.region(body),), op.loc, op.primal))
+        return Op(op.code, op.type, op.args, op.attr, (self.region(body),), op.loc, op.primal)
 
     def _product(self, op: Op) -> Op:
         if not isinstance(op.type, DType) or not op.type.is_float or op.attr is not None:
@@ -37,7 +37,7 @@ class Contraction(Rewriter):
         if product is None or op.attr is not None:
             return self.copy(op)
         a, b = self.args(product)
-        (other,) = [self.value(x) for x in op.args if x is not product] or [self.value(product)]
+        (other,) = [self.value(x) for x in op.args if x is not product]
         if op.code is ops.sub and op.args[1] is product:
             a = self.b.emit(ops.neg, a)
         elif op.code is ops.sub:

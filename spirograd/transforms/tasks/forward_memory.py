@@ -16,7 +16,8 @@ def forward_memory(kernel: Kernel, ctx: PassContext) -> Kernel:
     if not ctx.options.optimize:
         return kernel
     forwarded = cse(kernel, ctx)
-    return kernel if forwarded is kernel else dce(_DeadStores().kernel(forwarded), ctx)
+    stored = _DeadStores().kernel(forwarded)
+    return kernel if stored is kernel else dce(stored, ctx)
 
 
 class _DeadStores(Rewriter):
@@ -28,9 +29,8 @@ class _DeadStores(Rewriter):
         self.handlers = {ops.task: self._task, ops.store: self._store}
 
     def _task(self, op: Op) -> Op:
-        if op.attr.kind == "range_for":
-            self.dead |= _dead(op.regions[1])
-        return self.copy(op)
+        self.dead = _dead(op.regions[1]) if op.attr.kind == "range_for" else set()
+        return self.copy(op) if self.dead else self.b.append(op)
 
     def _store(self, op: Op) -> Op | None:
         return None if op in self.dead else self.copy(op)
@@ -39,6 +39,9 @@ class _DeadStores(Rewriter):
 def _dead(body: Region) -> set[Op]:
     """The stores to elements that are overwritten before anybody reads them. Found backwards."""
     found: set[Op] = set()
+    elements = [(op.attr, op.args[:-1]) for op in body.ops if op.code is ops.store]
+    if len(set(elements)) == len(elements):
+        return found
     overwritten: set[tuple[Ref, tuple[Op, ...]]] = set()
     for op in reversed(body.ops[:-1]):
         if op.code is ops.store:

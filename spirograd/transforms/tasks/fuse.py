@@ -6,19 +6,24 @@ what may be fused; here is what pays, and which loops are brought together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
+from itertools import pairwise
 
-from spirograd.analysis.effects import touches
+from spirograd.analysis.effects import may_alias, touches, writes
 from spirograd.analysis.fusion import commutes, conflict, obstacle
+from spirograd.base.caps import Capabilities
+from spirograd.base.dtypes import DType
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, LoopAttr, Op
+from spirograd.ir.nodes import Kernel, LoopAttr, Op, Ref
 from spirograd.ir.rewrite import Rewriter
+from spirograd.transforms.checks.check_loops import inner_iterations
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.simplification.cse import cse
 from spirograd.transforms.tasks.contract import Contraction
+from spirograd.transforms.tasks.demote_atomics import updated
 
 # The most operations of a fused loop, by whether a task runs as invocations: `python -m benchmarks.fusing` shows what more of them cost. On
 # CPUs, LLVM interleaves iterations of short loops only: loops of 32 operations together run 1.5 times as fast as one, loops of 96 in 1.4 of
@@ -51,18 +56,22 @@ def _place(loc: Loc | None) -> str:
 def fuse_loops(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[Decision, ...]]:
     """Fuse what `analysis.fusion` allows and what pays. Also returns what was decided about neighbours, and loops that became neighbours.
 
-    With ``options.fuse_tasks`` off nothing is fused, but contraction is decided all the same for loops that would be: results do not depend
-    on that option.
+    Settings may keep loops apart that would be fused. Contraction is decided for these all the same: results do not depend on settings.
     """
     loops = [op for op in kernel.body.ops if op.code is ops.for_ and op.attr.parallel]
-    if len(loops) < 2 or not ctx.options.optimize:
+    if len(loops) < 2:
         return kernel, ()
-    plan = _Plan(ctx)
-    for op in kernel.body.ops[:-1]:
-        plan.add(op)
+    if not ctx.options.optimize:
+        return kernel, tuple([Decision(a.loc, b.loc, "optimisation is switched off") for a, b in pairwise(loops)])
+    plan = _Plan(kernel, ctx)
+    groups = {loop: item for item in plan.items if len(item.loops) > 1 for loop in item.loops}
+    if ctx.options.unfused_by or ctx.options.disjoint_by or any(loop.attr.apart for loop in loops):
+        plan = _Plan(kernel, ctx, groups)
+    if groups:
+        kernel = _Build(plan.items, groups, ctx).kernel(kernel)
     if any(len(item.loops) > 1 for item in plan.items):
         # Merged: passes that follow compare indices by identity, such as `demote_atomics`.
-        kernel = cse(_Build(plan.items, ctx).kernel(kernel), ctx)
+        kernel = cse(kernel, ctx)
     return kernel, tuple(plan.decisions)
 
 
@@ -76,18 +85,22 @@ class _Item:
 
 
 class _Plan:
-    """Decides, loop by loop, what is fused."""
+    """Decides, loop by loop, what is fused. ``groups``: that without settings that keep loops apart; None to find it."""
 
-    def __init__(self, ctx: PassContext) -> None:
+    def __init__(self, kernel: Kernel, ctx: PassContext, groups: Mapping[Op, _Item] | None = None) -> None:
         self.ctx = ctx
+        self.groups = groups
         self.decisions: list[Decision] = []
         self.items: list[_Item] = []
+        for op in kernel.body.ops[:-1]:
+            self._add(op)
 
-    def add(self, op: Op) -> None:
+    def _add(self, op: Op) -> None:
         if op.code is not ops.for_ or not op.attr.parallel:
             self.items.append(_Item(op))
             return
-        item = _Item(op, [op], obstacle(op, self.ctx.options.fast_math))
+        target, options = self.ctx.caps.target, self.ctx.options
+        item = _Item(op, [op], obstacle(op, options.fast_math, target.ordered_sums))
         before = [k for k, other in enumerate(self.items) if other.loops][-_FARTHEST:]
         for k in reversed(before):
             first = self.items[k]
@@ -102,22 +115,37 @@ class _Plan:
 
     def _reason(self, first: _Item, second: _Item, between: Sequence[_Item]) -> str:
         """Why two loops are not to be fused; "" if they are."""
-        found = first.obstacle or second.obstacle
-        if found is not None:
-            return found
+        apart = first.op.attr.apart or second.op.attr.apart
+        if apart and self.groups is not None:
+            return f"{apart} keeps the loops of this kernel apart"
+        for which, item in (("first", first), ("second", second)):
+            if item.obstacle is not None:
+                return f"the {which} {item.obstacle}"
         for loop in first.loops:
             for other in between:
                 if not all(commutes(loop, op) for op in other.loops or [other.op]):
                     return "what stands between them must run between them"
         for loop in first.loops:
-            found = conflict(loop, second.op, self.ctx.options.fuse_through_memory)
+            found = conflict(loop, second.op, "" if self.groups is None else self.ctx.options.disjoint_by)
             if found is not None:
                 return found
-        return _cost(first.loops, second.op, _LONGEST[self.ctx.caps.target.invocations])
+        return _cost(first.loops, second.op, self.ctx.caps) or self._setting(first.op, second.op)
+
+    def _setting(self, first: Op, second: Op) -> str:
+        """The setting that keeps two loops apart; "" if there is none."""
+        if self.groups is None:
+            return ""
+        if self.ctx.options.unfused_by:
+            return f"{self.ctx.options.unfused_by} switches fusion off"
+        alike = first in self.groups and self.groups[first] is self.groups.get(second)
+        return "" if alike else f"without {self.ctx.options.disjoint_by} they would be fused with others"
 
 
-def _cost(loops: Sequence[Op], last: Op, longest: int) -> str:
-    """Why fusing would not pay; "" if it does."""
+def _cost(loops: Sequence[Op], last: Op, caps: Capabilities) -> str:
+    """Why fusing would not pay, or be too much for the device; "" if it does."""
+    longest = _LONGEST[caps.target.invocations]
+    if caps.loop_limit and sum(inner_iterations(loop.regions[0]) for loop in (*loops, last)) >= caps.loop_limit:
+        return f"together their inner loops may have {caps.loop_limit:,} iterations, after which this driver ends loops"
     size = sum(op.code is not ops.const for loop in (*loops, last) for op in loop.regions[0].walk())
     if size > longest:
         return f"together they have {size} operations, more than {longest}"
@@ -135,42 +163,70 @@ def _has_loops(loop: Op) -> bool:
 
 
 class _Build(Rewriter):
-    """Makes the planned loops."""
+    """Makes the planned loops. ``contracted``: those for which contraction is decided now."""
 
-    def __init__(self, items: Sequence[_Item], ctx: PassContext) -> None:
+    def __init__(self, items: Sequence[_Item], contracted: Collection[Op], ctx: PassContext) -> None:
         super().__init__()
         self.items = items
+        self.contracted = contracted
         self.ctx = ctx
+        # Whether a driver would simplify the arithmetic of two loops together, which memory between them hides from it.
+        self.opaque = ctx.caps.target.simplifies_floats and 32 not in ctx.caps.exact_specials and ctx.options.fast_math
+        self.earlier: set[Ref] = set()  # what loops before wrote, and the one that is being appended has not
+        if self.opaque:
+            self.handlers = {ops.load: self._load, ops.store: self._store, ops.atomic: self._atomic}
 
     def kernel(self, kernel: Kernel) -> Kernel:
         self.b.begin()
         for item in self.items:
             if len(item.loops) < 2:
-                self.visit(item.op)
+                self.visit(self._contract(item.op))
             else:
-                self._fused(self._contracted(item.loops))
+                self._fused([self._contract(loop) for loop in item.loops])
         self.b.loc = kernel.body.ops[-1].loc
         return kernel.with_body(self.b.end(self.args(kernel.body.ops[-1])))
 
-    def _contracted(self, loops: Sequence[Op]) -> list[Op]:
-        if not self.ctx.options.fast_math:
-            return list(loops)
-        contraction = Contraction()
-        contraction.b.begin()
-        return [contraction.loop(loop) for loop in loops]
+    def _contract(self, op: Op) -> Op:
+        return Contraction().loop(op) if op in self.contracted and self.ctx.options.fast_math else op
 
     def _fused(self, loops: Sequence[Op]) -> None:
-        if not self.ctx.options.fuse_tasks:
-            for loop in loops:
-                self.copy(loop)
-            return
         first = loops[0]
         self.b.at(first)
         (index,) = self.b.begin(first.regions[0].params[0].type)
-        for loop in loops:
+        for k, loop in enumerate(loops):
+            self.earlier = set().union(*[writes(before) for before in loops[:k]]) if self.opaque else set()
             self.inline(loop.regions[0], (index,), clone=True)
         names = dict.fromkeys([loop.attr.name for loop in loops if loop.attr.name])
         attr = LoopAttr(True, "+".join(names), first.attr.group_size)
         self.b.loc = first.loc
         body = self.b.end()
         self.b.emit(ops.for_, *self.args(first), attr=attr, type=(), regions=(body,))
+
+    def _load(self, op: Op) -> Op:
+        """What an earlier loop wrote comes out of memory: as it was rounded, whatever it is used for."""
+        new = self.copy(op)
+        return self._rounded(new) if op.attr in self.earlier else new
+
+    def _store(self, op: Op) -> Op:
+        self._wrote(op.attr)
+        return self.copy(op)
+
+    def _atomic(self, op: Op) -> Op:
+        """Of floats that an earlier loop wrote: the element belongs to the iteration, or the loops would not be fused."""
+        kind, ref = op.attr
+        if ref not in self.earlier or not ref.dtype.is_float:
+            return self.copy(op)
+        *indices, value = self.args(op)
+        old = self._rounded(self.b.load(ref, *indices))
+        self.b.store(ref, *indices, updated(self.b, kind, old, value))
+        self._wrote(ref)
+        return old
+
+    def _wrote(self, ref: Ref) -> None:
+        self.earlier = {other for other in self.earlier if not may_alias(other, ref)}
+
+    def _rounded(self, value: Op) -> Op:
+        """``value``, which keeps its bits: minus zero added, exactly."""
+        if not isinstance(value.type, DType) or not value.type.is_float:
+            return value
+        return self.b.emit(ops.add, value, self.b.const(-0.0, value.type), attr="exact")
