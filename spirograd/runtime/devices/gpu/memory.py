@@ -98,19 +98,23 @@ class Pool:
         self._driver.call("release free memory", self._driver.pool_trim, self._handle, 0)
 
     def close(self) -> None:
-        """Destroy the pool and the memory in it, but for what was exported. The driver keeps a pool until all its memory is freed."""
+        """Free all memory but what was exported, for which the pool stays: drivers crash later on (CUDA 580) where a pool was destroyed
+        before the memory that came from it."""
         for memory in self._live - self.exported:
             self._driver.free_on_stream(memory.address, self._stream.handle)
         self._live.clear()
-        self._driver.pool_destroy(self._handle)
+        if not self.exported:
+            self._driver.pool_destroy(self._handle)
 
     def release(self, memory: Memory, context: int) -> None:
-        """Free what was exported, after the pool was closed; from any thread."""
+        """Free what was exported, after the pool was closed, and the pool after the last of it; from any thread."""
         self.exported.discard(memory)
         driver = self._driver
         entered = driver.enter(context)
         driver.synchronize()
         driver.free_on_stream(memory.address, 0)
+        if not self.exported:
+            driver.pool_destroy(self._handle)
         if entered > 0:
             driver.leave(entered)
 
