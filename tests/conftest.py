@@ -81,8 +81,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _take_turns(items: list[pytest.Item]) -> None:
     """Of the cases of tests that are marked `turns`, leave every other one to long runs on Vulkan, and those between on wgpu: one generator
-    makes the modules of both, so what the cases vary shows on either. Where one of the two is missing, the other has all cases; where there is
-    a GPU, whose drivers differ more, both have all."""
+    makes the modules of both, so what the cases vary shows on either. Where one of the two is missing, the other has all cases; where there
+    is a GPU, whose drivers differ more, both have all."""
     pair = ("vulkan", "wgpu")
     tests: dict[str, dict[str, dict[str, pytest.Item]]] = {}  # test -> what its case is called without the back end -> back end -> item
     for item in items:
