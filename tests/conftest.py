@@ -81,7 +81,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _take_turns(items: list[pytest.Item]) -> None:
     """Of the cases of tests that are marked `turns`, leave every other one to long runs on Vulkan, and those between on wgpu: one generator
-    makes the modules of both, so what the cases vary shows on either. Where one of the two is missing, the other has all cases."""
+    makes the modules of both, so what the cases vary shows on either. Where one of the two is missing, the other has all cases; where there
+    is a GPU, whose drivers differ more, both have all."""
     pair = ("vulkan", "wgpu")
     tests: dict[str, dict[str, dict[str, pytest.Item]]] = {}  # test -> what its case is called without the back end -> back end -> item
     for item in items:
@@ -89,7 +90,7 @@ def _take_turns(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("turns") and not item.get_closest_marker("long"):
             for arch in {*pair} & {*re.split(r"[-\]]", case)}:
                 tests.setdefault(test, {}).setdefault(case.replace(arch, ""), {})[arch] = item
-    if tests and not any(needs.missing(arch) for arch in pair):
+    if tests and not any(map(needs.missing, pair)) and not {*needs.ARCHS} & {*needs.RARE}:
         for cases in tests.values():
             for number, case in enumerate(on for on in cases.values() if len(on) == 2):
                 case[pair[number % 2]].add_marker(pytest.mark.long)

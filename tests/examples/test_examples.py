@@ -33,7 +33,15 @@ def arguments(path: Path, arch: str, folder: Path) -> tuple[list[str], Path]:
     return [*options, "--iterations", str(LEARN[arch][path.stem][0]), "--save", str(picture)], picture
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+# Those that learn do so on the CPU by day: a driver that runs on a CPU takes seconds for each.
+RUNS = [
+    pytest.param(path, arch, marks=[pytest.mark.long] if arch == "vulkan" and path.stem in LEARN[arch] else [], id=f"{path.stem}-{arch}")
+    for path in EXAMPLES
+    for arch in LEARN
+]
+
+
+@pytest.mark.parametrize("path,arch", RUNS, indirect=["arch"])
 def test_example(path, arch, tmp_path, capfd, monkeypatch):
     """In this process, which has imported what each of them would import anew."""
     from matplotlib import image, pyplot

@@ -1,5 +1,6 @@
 import functools
 import gc
+import signal
 
 import needs
 import pytest
@@ -69,6 +70,14 @@ def standin(request, tmp_path_factory, monkeypatch):
     assert library.leftovers() == {}
     assert library.depth <= (api is standin_gpu.CUDA), "a context was left on the stack, or a device current"
     assert library.last_error == 0, "an error was left for others to find"
+
+
+@pytest.fixture
+def ctrl_c():
+    """Python's own handler of SIGINT, which shells have processes in the background ignore; afterwards what was there."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

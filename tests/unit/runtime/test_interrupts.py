@@ -16,12 +16,7 @@ import pytest
 
 from spirograd.runtime.devices import interrupts
 
-
-@pytest.fixture(autouse=True)
-def _same_handler() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGINT)
-    yield
-    signal.signal(signal.SIGINT, before)
+pytestmark = pytest.mark.usefixtures("ctrl_c")
 
 
 @contextmanager
@@ -118,6 +113,7 @@ _PROGRAM = """
     import numpy as np
     import spirograd as sg
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sg.init(arch=sys.argv[1], offline_cache=False)
     x, steps = sg.field(sg.i32, 1 << 14), sg.field(sg.i32, ())
 

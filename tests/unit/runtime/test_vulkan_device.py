@@ -242,7 +242,7 @@ def test_short_waits_are_polled_and_long_ones_block(open_vulkan):
     assert read(a)[0] == 21
 
 
-def test_a_long_wait_is_interrupted(open_vulkan):
+def test_a_long_wait_is_interrupted(ctrl_c, open_vulkan):
     """Where no handler runs: the driver returns after a time, and asks again."""
     vulkan = open_vulkan()
     memory = Memory(vulkan)
