@@ -1,5 +1,6 @@
 """Memory of CUDA and HIP devices in the hands of other libraries: DLPack, the CUDA array interface, torch. On stand-ins for the drivers."""
 
+import contextlib
 import ctypes
 import gc
 import math
@@ -106,7 +107,9 @@ def makers():
     yield "a field", lambda: sg.field(sg.i16, shape=(2, 3, 4)), (2, 3, 4), (12, 4, 1)
     yield "a field of matrices", lambda: sg.Matrix.field(2, 2, sg.f32, shape=(3,)), (3, 2, 2), (4, 2, 1)
     yield "a field by columns", lambda: sg.field(sg.f32, shape=(4, 3), order="ji"), (4, 3), (1, 4)
-    yield "one element", lambda: sg.field(sg.f32, shape=()), (), ()
+    yield "a field of vectors by components", lambda: sg.Vector.field(3, sg.f32, (4, 2), layout=sg.Layout.SOA), (4, 2, 3), (2, 1, 8)
+    yield "one element", lambda: sg.field(sg.f16, shape=()), (), ()
+    yield "truth values", lambda: sg.field(sg.u1, shape=3), (3,), (1,)
 
 
 MAKERS = {name: rest for name, *rest in makers()}
@@ -129,7 +132,7 @@ def test_dlpack(session, what, versioned):
     assert tensor.data == x.tree.allocation.address + x.view.blocks[0].offset and tensor.byte_offset == 0
     assert (tensor.device_type, tensor.device_id, tensor.ndim) == (*kind, len(shape))
     assert (tuple(tensor.shape[: len(shape)]), strides_of(tensor)) == (shape, strides)
-    assert (tensor.code, tensor.bits, tensor.lanes) == ({"i": 0, "f": 2}[x.dtype.np.kind], x.dtype.bits, 1)
+    assert (tensor.code, tensor.bits, tensor.lanes) == ({"i": 0, "f": 2, "b": 6}[x.dtype.np.kind], 8 * x.dtype.np.itemsize, 1)
     assert not isinstance(managed, Versioned) or (managed.major, managed.flags) == (1, 0)
     assert holders(x) > before
     delete()
@@ -299,6 +302,34 @@ def test_exported_memory_outlives_array_and_session(session):
     delete()
     gc.collect()
     assert session.live("memory") == 0 and session.calls("synchronize") == synchronized + 1
+
+
+def test_a_capsule_that_is_never_taken_outlives_array_and_session(session):
+    a = sg.ndarray(sg.i32, shape=4)
+    capsule = a.to_dlpack()
+    del a
+    gc.collect()
+    sg.reset()
+    gc.collect()
+    assert session.live("memory") == 1
+    del capsule
+    gc.collect()
+    assert session.live("memory") == 0
+
+
+def test_a_capsule_is_taken_once(session):
+    """Its name says so afterwards, and the consumer, not the capsule, gives the memory back."""
+    a = sg.ndarray(sg.i32, shape=4)
+    before = holders(a)
+    capsule = a.to_dlpack()
+    _, delete = taken(capsule)
+    with contextlib.suppress(ValueError):
+        taken(capsule)
+        pytest.fail("it was taken twice")
+    del capsule
+    assert holders(a) > before
+    delete()
+    assert holders(a) == before
 
 
 def test_freeing_exported_memory_waits_for_its_users(session):
