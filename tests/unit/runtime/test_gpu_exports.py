@@ -1,7 +1,9 @@
 """Memory of CUDA and HIP devices in the hands of other libraries: DLPack, the CUDA array interface, torch. On stand-ins for the drivers."""
 
+import contextlib
 import ctypes
 import gc
+import math
 import sys
 
 import needs
@@ -15,6 +17,7 @@ from spirograd.lang.data import device_arrays
 
 OFFSET = 1 << 62  # of the addresses of the stand-in
 OTHER = 7  # a stream of another library
+VERSIONS = np.lib.NumpyVersion(np.__version__) >= "2.1.0"  # whether NumPy makes capsules of DLPack 1
 
 
 @pytest.fixture
@@ -67,8 +70,15 @@ def holders(x):
     return sys.getrefcount(x.tree.allocation)
 
 
-def taken(capsule, versioned=False):
+def has_version(capsule):
+    valid = ctypes.pythonapi.PyCapsule_IsValid
+    valid.argtypes = (ctypes.py_object, ctypes.c_char_p)
+    return bool(valid(capsule, b"dltensor_versioned"))
+
+
+def taken(capsule):
     """What a consumer reads from a capsule, which it renames; and the function by which it gives the array back."""
+    versioned = has_version(capsule)
     name = b"dltensor_versioned" if versioned else b"dltensor"
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
@@ -85,13 +95,22 @@ def taken(capsule, versioned=False):
 kept = []
 
 
+def strides_of(tensor):
+    """In elements; no strides are those of an array in C order."""
+    shape = tensor.shape[: tensor.ndim]
+    return tuple(tensor.strides[: tensor.ndim]) if tensor.strides else tuple(math.prod(shape[k + 1 :]) for k in range(tensor.ndim))
+
+
 def makers():
     yield "an ndarray", lambda: sg.ndarray(sg.f32, shape=(5, 7)), (5, 7), (7, 1)
     yield "an ndarray of vectors", lambda: sg.Vector.ndarray(3, sg.f64, 4), (4, 3), (3, 1)
     yield "a field", lambda: sg.field(sg.i16, shape=(2, 3, 4)), (2, 3, 4), (12, 4, 1)
     yield "a field of matrices", lambda: sg.Matrix.field(2, 2, sg.f32, shape=(3,)), (3, 2, 2), (4, 2, 1)
     yield "a field by columns", lambda: sg.field(sg.f32, shape=(4, 3), order="ji"), (4, 3), (1, 4)
-    yield "one element", lambda: sg.field(sg.f32, shape=()), (), ()
+    yield "a field of vectors by components", lambda: sg.Vector.field(3, sg.f32, (4, 2), layout=sg.Layout.SOA), (4, 2, 3), (2, 1, 8)
+    yield "one element", lambda: sg.field(sg.f16, shape=()), (), ()
+    if np.lib.NumpyVersion(np.__version__) >= "1.25.0":  # older ones know no truth values in DLPack
+        yield "truth values", lambda: sg.field(sg.u1, shape=3), (3,), (1,)
 
 
 MAKERS = {name: rest for name, *rest in makers()}
@@ -106,14 +125,16 @@ def test_dlpack(session, what, versioned):
     assert x.__dlpack_device__() == kind
     before = holders(x)
     copies = [session.calls(name) for name in ("copy", "copy_to_host", "copy_to_device")]
-    managed, delete = taken(x.__dlpack__(stream=OTHER, max_version=(1, 0) if versioned else None), versioned)
+    capsule = x.__dlpack__(stream=OTHER, max_version=(1, 0) if versioned else None)
+    assert has_version(capsule) == (versioned and VERSIONS)
+    managed, delete = taken(capsule)
     assert [session.calls(name) for name in ("copy", "copy_to_host", "copy_to_device")] == copies
     tensor = managed.tensor
     assert tensor.data == x.tree.allocation.address + x.view.blocks[0].offset and tensor.byte_offset == 0
     assert (tensor.device_type, tensor.device_id, tensor.ndim) == (*kind, len(shape))
-    assert (tuple(tensor.shape[: len(shape)]), tuple(tensor.strides[: len(shape)])) == (shape, strides)
-    assert (tensor.code, tensor.bits, tensor.lanes) == ({"i": 0, "f": 2}[x.dtype.np.kind], x.dtype.bits, 1)
-    assert not versioned or (managed.major, managed.flags) == (1, 0)
+    assert (tuple(tensor.shape[: len(shape)]), strides_of(tensor)) == (shape, strides)
+    assert (tensor.code, tensor.bits, tensor.lanes) == ({"i": 0, "f": 2, "b": 6}[x.dtype.np.kind], 8 * x.dtype.np.itemsize, 1)
+    assert not isinstance(managed, Versioned) or (managed.major, managed.flags) == (1, 0)
     assert holders(x) > before
     delete()
     assert holders(x) == before
@@ -162,8 +183,9 @@ def test_copies_and_other_devices(session):
     with pytest.raises(BufferError, match="lies on the DLPack device"):
         a.__dlpack__(dl_device=(2, 5))
     assert not a.allocation.shared
-    managed, delete = taken(a.__dlpack__(copy=True, max_version=(1, 2)), versioned=True)
-    assert managed.tensor.data != a.allocation.address and managed.flags == 2 and not a.allocation.shared
+    managed, delete = taken(a.__dlpack__(copy=True, max_version=(1, 2)))
+    assert managed.tensor.data != a.allocation.address and not a.allocation.shared
+    assert managed.flags == 2 if VERSIONS else isinstance(managed, Managed)
     sg.sync()
     values = np.ctypeslib.as_array((ctypes.c_float * 6).from_address(managed.tensor.data - OFFSET))
     assert values.tolist() == list(range(6))
@@ -281,6 +303,34 @@ def test_exported_memory_outlives_array_and_session(session):
     delete()
     gc.collect()
     assert session.live("memory") == 0 and session.calls("synchronize") == synchronized + 1
+
+
+def test_a_capsule_that_is_never_taken_outlives_array_and_session(session):
+    a = sg.ndarray(sg.i32, shape=4)
+    capsule = a.to_dlpack()
+    del a
+    gc.collect()
+    sg.reset()
+    gc.collect()
+    assert session.live("memory") == 1
+    del capsule
+    gc.collect()
+    assert session.live("memory") == 0
+
+
+def test_a_capsule_is_taken_once(session):
+    """Its name says so afterwards, and the consumer, not the capsule, gives the memory back."""
+    a = sg.ndarray(sg.i32, shape=4)
+    before = holders(a)
+    capsule = a.to_dlpack()
+    _, delete = taken(capsule)
+    with contextlib.suppress(ValueError):
+        taken(capsule)
+        pytest.fail("it was taken twice")
+    del capsule
+    assert holders(a) > before
+    delete()
+    assert holders(a) == before
 
 
 def test_freeing_exported_memory_waits_for_its_users(session):
