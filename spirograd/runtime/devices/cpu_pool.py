@@ -50,7 +50,7 @@ def build(kind: str, cache: CodeCache | None = None) -> PoolCode:
     text = pool_module(platform.machine(), kind) + cpu_call.TEXT
 
     def compiled() -> bytes:
-        return compile_module(text, caps, options).binary
+        return compile_module(text, caps, options, need=0).binary  # it is written as LLVM's passes would leave it
 
     code = compiled() if cache is None else cache.code("\0".join((text, repr(caps), repr(options))), compiled)
     imports = cpu_call.imports() | (_windows_imports() if kind == "windows" else {})

@@ -17,9 +17,9 @@ from spirograd.llvmgen import toolchain
 from spirograd.runtime.devices import cpu_pool
 
 compiled = []
-def count(*args):
+def count(*args, **kwargs):
     compiled.append(args)
-    return original(*args)
+    return original(*args, **kwargs)
 original, cpu_pool.compile_module = cpu_pool.compile_module, count
 
 sg.init(arch=sg.cpu)
