@@ -202,8 +202,8 @@ def _counts_down(op: Op, begin: Op, end: Op, index: Op) -> bool:
 
 
 def _speculable(op: Op) -> bool:
-    """Whether ``op`` may run though its branch is not taken."""
-    return op.code.effect == "pure" and not op.regions and op.code not in (ops.idiv, ops.irem)
+    """Whether ``op`` may run though its branch is not taken. A function may have a loop that never ends there."""
+    return op.code.effect == "pure" and not op.regions and op.code not in (ops.idiv, ops.irem, ops.call)
 
 
 def lockstep(body: Region, options: CompileOptions, masks: bool) -> Uniformity | None:
@@ -215,8 +215,8 @@ def lockstep(body: Region, options: CompileOptions, masks: bool) -> Uniformity |
         return None
     gate = find_gate(body) if masks else None
     try:
-        test = None if gate is None else Uniformity(gate.test)
-        found = Uniformity(body) if gate is None or test is None or not test.reads_elements() else Uniformity(gate.body, test)
+        test = gate and Uniformity(gate.test)
+        found = Uniformity(gate.body, test) if gate and test and test.reads_elements() else Uniformity(body)
     except _Diverges:
         return None
     if found.divergent and (not masks or options.check_bounds or options.check_overflow):

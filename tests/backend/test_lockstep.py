@@ -392,3 +392,35 @@ def test_functions_with_loops() -> None:
         run(x, y)
         np.testing.assert_allclose(x, want, rtol=1e-4)
         np.testing.assert_allclose(y, sums, rtol=1e-4)
+
+
+def test_functions_that_end_for_some() -> None:
+    """A function whose loop ends for the arguments that it is called with, and would not for those of other iterations."""
+
+    @sg.real_func
+    def doubled(a: sg.f32) -> sg.f32:
+        while a < 1.0:
+            a *= 2.0
+        return a
+
+    @sg.kernel
+    def run(x: vec):
+        for i in range(x.shape[0]):
+            v = x[i]
+            for _ in range(TURNS):
+                if v > 0.0:
+                    v = doubled(v) * 0.25 - 0.0625
+                else:
+                    v = v * 0.5 - 0.25
+            x[i] = v
+
+    for n in SIZES:
+        x = (np.arange(n) % 16 / 8 - 1).astype(np.float32)
+        want = x.copy()
+        for _ in range(TURNS):
+            grown = np.where(want > 0, want, 1)
+            while (grown < 1).any():
+                grown = np.where(grown < 1, grown * 2, grown)
+            want = np.where(want > 0, grown * 0.25 - 0.0625, want * 0.5 - 0.25)
+        run(x)
+        np.testing.assert_allclose(x, want, rtol=1e-5)
