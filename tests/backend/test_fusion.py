@@ -393,6 +393,30 @@ def test_no_arithmetic_across_loops(arch: str, first: str, second: str) -> None:
         assert mine.tobytes() == theirs.tobytes()
 
 
+def test_sums_before_and_after_fused_loops(session) -> None:
+    """Each of them of the whole index space, whatever the loops beside them became."""
+    n = 300
+    x, t, k = filled(n), sg.field(sg.f32, shape=()), sg.field(sg.i32, shape=n)
+
+    @sg.kernel
+    def sums():
+        for i in range(n):
+            t[None] += x[i]
+        for i in range(n):
+            k[i] += 2 * i
+        for i in range(n):
+            t[None] += 2.0 * x[i]
+        for i in range(n):
+            t[None] += 1.0
+
+    sums()
+    total = 3.0 * (np.arange(n) % 17 + 1).sum() + n
+    assert t[None] == total
+    sums()
+    assert t[None] == 2 * total
+    np.testing.assert_array_equal(k.to_numpy(), 4 * np.arange(n))
+
+
 def test_long_inner_loops(session) -> None:
     """Apart, each of them has few enough iterations for every driver."""
     n = 4
