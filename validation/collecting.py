@@ -74,7 +74,7 @@ def kernels_of(case: Case) -> list[Source]:
             derived.append(_Derived(kernel, mode, shadow, derivative, first))
             return derivative
 
-        with mock.patch.object(specialized, "differentiate", noting), mock.patch.object(session, "compile_kernel", compiling):
+        with mock.patch.object(specialized, "differentiate", noting), mock.patch.object(session, "_compile_kernel", compiling):
             case.run(*case.args)
     finally:
         sg.reset()

@@ -196,6 +196,7 @@ class _Build(Rewriter):
         for k, loop in enumerate(loops):
             self.earlier = set().union(*[writes(before) for before in loops[:k]]) if self.opaque else set()
             self.inline(loop.regions[0], (index,), clone=True)
+        self.earlier = set()
         names = dict.fromkeys([loop.attr.name for loop in loops if loop.attr.name])
         attr = LoopAttr(True, "+".join(names), first.attr.group_size)
         self.b.loc = first.loc
