@@ -49,6 +49,7 @@ def options() -> argparse.Namespace:
     chosen = parser.parse_args()
     if chosen.rounds < 1:
         parser.error("--rounds must be at least 1")
+    programs(chosen.names)
     if chosen.peer and not chosen.peer_python:
         parser.error(f"--peer {chosen.peer}: name the Python that has it, with --peer-python PATH or in SG_PEER_PYTHON")
     return chosen
@@ -65,7 +66,7 @@ def open_columns(chosen: argparse.Namespace, scratch: str) -> list[Column]:
         try:
             column.version = column.ask(about=True)
         except Failed as error:
-            sys.exit(f"{error}: does `{column.module}` run in that Python, on `{column.arch}`?")
+            sys.exit(f"{error}\ndoes `{column.module}` run in {column.python}, on `{column.arch}`?")
     return columns
 
 
@@ -102,7 +103,7 @@ def _merge(everything: Measured, found: Measured) -> None:
     everything.ratios |= found.ratios
 
 
-def summary(columns: list[Column], found: Measured, limit: Limits, peak_memory: list[float]) -> dict[str, Any]:
+def summary(columns: list[Column], found: Measured, limit: Limits, peak_memory: list[float | None]) -> dict[str, Any]:
     """A run as JSON: what results.json holds, and a line of the history."""
     return {
         "machine": {"processor": machine.processor(), "cores": machine.cores(), "system": machine.system()},
@@ -138,8 +139,8 @@ def main() -> int:
             of = "cpu" if chosen.cpu_time else "wall"
             table = Table([column.name for column in columns], limit, bool(chosen.peer), of, chosen.format == "markdown")
             found = run_all(columns, chosen, table)
-            memory = [float(column.ask(memory=True)) for column in columns]
-            table.numbers("peak memory", [f"{bytes_ / 2**20:,.0f} MiB" for bytes_ in memory])
+            memory = [column.peak_memory() for column in columns]
+            table.numbers("peak memory", ["failed" if peak is None else f"{peak / 2**20:,.0f} MiB" for peak in memory])
     run = summary(columns, found, table.limits, memory)
     write(run, chosen, table, found)
     if chosen.format == "json":

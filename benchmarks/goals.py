@@ -81,6 +81,7 @@ WORK = {
     "3 x 3 matrices 1M": Work(72 << 20),
     "n-body 4096": Work(operations=_PAIR * 4096**2),
     "n-body 8192, scalars": Work(operations=_PAIR * 8192**2),
+    "n-body 8192, one division": Work(operations=_PAIR * 8192**2),
     "n-body 8192, vectors": Work(operations=_PAIR * 8192**2),
 }
 

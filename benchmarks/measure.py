@@ -44,12 +44,27 @@ class Column:
     """A package on a back end: a process that runs programs, and processes that only start."""
 
     def __init__(self, name: str, python: str, module: str, arch: str, scratch: str) -> None:
-        self.name, self.module, self.arch, self.version = name, module, arch, ""
-        self.process = Process(name, [python, str(FOLDER / "worker.py"), module, arch, scratch])
+        self.name, self.python, self.module, self.arch, self.version = name, python, module, arch, ""
+        self._command, self._log = [python, str(FOLDER / "worker.py"), module, arch, scratch], Path(scratch, f"{name}.log")
+        self.process = Process(name, self._command, log=self._log)
         self.starting = Starting(python, module, arch)
 
     def ask(self, **request: Any) -> Any:
         return self.process.ask(_LIMIT, **request)
+
+    def load(self, path: Path) -> Any:
+        """Have a program loaded, by a new process if the last one has ended: a program that crashes shall not take others along."""
+        if self.process.ended:
+            self.process.close()
+            self.process = Process(self.name, self._command, log=self._log)
+        return self.ask(load=path.stem, source=path.read_text())
+
+    def peak_memory(self) -> float | None:
+        """Bytes; None if the process has ended."""
+        try:
+            return float(self.ask(memory=True))
+        except Failed:
+            return None
 
     def run(self, case: str) -> tuple[float, float]:
         """Seconds of a call of a case, and seconds of the processor."""
@@ -86,7 +101,7 @@ def _load(columns: list[Column], path: Path) -> tuple[dict[str, list[Times]], di
     about: dict[str, Any] = {"cases": {}, "ratios": {}, "tapes": []}
     for k, column in enumerate(columns):
         try:
-            about = column.ask(load=path.stem, source=path.read_text())
+            about = column.load(path)
         except Failed as error:
             print(f"{path.stem}: {error}", file=sys.stderr)
             for found in times.values():

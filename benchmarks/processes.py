@@ -24,7 +24,7 @@ class Process:
     """
 
     def __init__(self, name: str, command: list[str], environment: dict[str, str] | None = None, log: Path | None = None) -> None:
-        self.name = name
+        self.name, self._path = name, log
         self._log = log.open("a") if log else None
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         self.process = subprocess.Popen(
@@ -46,6 +46,10 @@ class Process:
             elif self._log:  # what the package itself prints
                 self._log.write(line)
         self._lines.put(None)
+
+    @property
+    def ended(self) -> bool:
+        return self.process.poll() is not None
 
     def send(self, **request: Any) -> None:
         assert self.process.stdin is not None
@@ -75,9 +79,11 @@ class Process:
 
     def _end(self) -> str:
         try:
-            return f"the process has ended with status {self.process.wait(5)}"
+            status = self.process.wait(5)
         except subprocess.TimeoutExpired:
             return "the process does not answer any more"
+        said = self._path.read_text(errors="replace").strip().splitlines() if self._path else []
+        return f"the process has ended with status {status}{f': {said[-1]}' if said else ''}"
 
     def close(self) -> None:
         """Let it end, or end it."""

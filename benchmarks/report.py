@@ -48,6 +48,9 @@ class Table:
         for case, times in found.times.items():
             best = [of_column.best(self.of) for of_column in times]
             self._print([case, *map(duration, best), *self._ratio(best), self._goal(case, best), self._limit(case, best[0])])
+            for name, of_column in zip(self.names, times):
+                if of_column.error:
+                    print(f"{case}: {name}: {of_column.error}", file=sys.stderr)
         for name, values in found.tapes.items():
             texts = ["failed" if value is None else f"{value:,.0f}" for value in values]
             self._print([f"{name} (bytes)", *texts, *self._ratio(values), "", ""])

@@ -97,7 +97,8 @@ def version(sg):
 def main():
     module, arch, folder = sys.argv[1:4]
     sg = importlib.import_module(module)
-    sg.init(arch=getattr(sg, arch), offline_cache=False, ad_stack_experimental_enabled=True)
+    options = {} if module == "taichi" else {"ad_stack_experimental_enabled": True}  # gradients of loops with bounds in memory
+    sg.init(arch=getattr(sg, arch), offline_cache=False, **options)
     for line in sys.stdin:
         request = json.loads(line)
         try:

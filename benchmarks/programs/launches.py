@@ -7,8 +7,6 @@ import spirograd as sg
 a, b, c, d = (sg.ndarray(sg.f32, 16) for _ in range(4))
 x, y = np.zeros(16, np.float32), np.zeros(16, np.float32)
 f = sg.field(sg.f32, 16)
-u, v = sg.field(sg.f32, 16, needs_grad=True), sg.field(sg.f32, 16, needs_grad=True)
-turns = sg.field(sg.i32, ())
 
 
 @sg.kernel
@@ -41,22 +39,11 @@ def first() -> sg.f32:
     return f[0]
 
 
-@sg.kernel
-def chain():
-    for i in u:
-        w = u[i]
-        for _ in range(turns[None]):
-            w = sg.sin(w) * 1.1 + 0.1
-        v[i] = w
-
-
-turns[None] = 4
 CASES = {
     "launch: empty": (empty, 2000),
     "launch: 2 ndarrays, scalar": (lambda: scale(a, b, 2.0), 2000),
     "launch: 4 ndarrays": (lambda: add(a, b, c, d), 2000),
     "launch: 2 NumPy arrays": (lambda: scale(x, y, 2.0), 500),
     "launch: field": (increment, 2000),
-    "launch: gradient with a tape": (chain.grad, 2000),
     "launch: returns a value": (first, 500),
 }

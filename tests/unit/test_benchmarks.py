@@ -112,21 +112,31 @@ def test_a_process_that_does_not_answer_is_ended():
     process.close()
 
 
-def test_the_history_is_kept_and_drawn(tmp_path):
-    package("matplotlib")
-    path = tmp_path / "runs" / "machine.jsonl"
+def _runs():
+    """Three runs, of which one has another case, that failed."""
+    runs = []
     for k in range(3):
         seconds = {"saxpy 16M": {"cpu": {"wall_best": 0.01 / (k + 1)}, "quadrants": {"wall_best": 0.02}}}
-        run = {"date": f"2026-11-2{k} 10:00 UTC", "commit": "abcdef0", "seconds": seconds, "limits": {"saxpy 16M": 0.002}}
-        if k == 1:
-            run["seconds"] = {"launch: empty": {"cpu": {"error": "failed"}}}
+        runs.append({"date": f"2026-11-2{k} 10:00 UTC", "commit": "abcdef0", "seconds": seconds, "limits": {"saxpy 16M": 0.002}})
+    runs[1]["seconds"] = {"launch: empty": {"cpu": {"error": "failed"}}}
+    return runs
+
+
+def test_the_history_is_kept(tmp_path):
+    path = tmp_path / "runs" / "machine.jsonl"
+    for run in _runs():
         history.append(path, run)
-    runs = history.read(path)
-    assert len(runs) == 3
-    assert history.draw(runs, tmp_path / "history.png") and (tmp_path / "history.png").stat().st_size > 5000
-    path.write_text(json.dumps(runs[0]) + "\nnonsense\n")
+    assert history.read(path) == _runs()
+    path.write_text(json.dumps(_runs()[0]) + "\nnonsense\n")
     with pytest.raises(ValueError, match="line 2: not a line of JSON"):
         history.read(path)
+
+
+@pytest.mark.long
+def test_the_history_is_drawn(tmp_path):
+    package("matplotlib")
+    assert history.draw(_runs(), tmp_path / "history.png") and (tmp_path / "history.png").stat().st_size > 5000
+    assert not history.draw(_runs(), tmp_path / "none.png", ["no such case"])
 
 
 def test_goals_and_limits():
