@@ -46,6 +46,8 @@ class _Diagnostics(Rewriter):
         self.faults = {site: k for k, site in enumerate(faults)}
         self.prints = {site: k for k, site in enumerate(prints)}
         self.slots = {s.kind: s for s in ctx.block.slots if s.kind in ("fault", "print", "launch")}
+        # Loops that tell by a word of their own that they ended early, where drivers end them: elsewhere the host does not look there.
+        self.loops = FAULT_LOOP_SITES if ctx.caps.loop_limit else 0
         self.handlers = {ops.check: self._check, ops.print_: self._print}
 
     def _check(self, op: Op) -> None:
@@ -53,7 +55,7 @@ class _Diagnostics(Rewriter):
         b = self.b
         bad = b.emit(ops.not_, condition)
         b.begin()
-        if op.attr.code == "loop" and self.faults[op.attr] < FAULT_LOOP_SITES:
+        if op.attr.code == "loop" and self.faults[op.attr] < self.loops:
             self._record_loop(op)
         else:
             self._record(op, operands)
