@@ -26,6 +26,8 @@ def obstacle(loop: Op, fast_math: bool) -> str | None:
     for op in loop.regions[0].walk():
         if op.code.effect in ("check", "print", "barrier"):
             return f"it has a {op.code.effect}, and these keep their order"
+        if op.code is ops.call_memory:
+            return "it calls a function that accesses memory"
         if _is_inexact_sum(op) and not _is_private(op, loop):
             return "it adds up floats, whose sum depends on the order"
         carried = op.type if op.code in (ops.for_, ops.while_) and isinstance(op.type, tuple) else ()

@@ -17,7 +17,7 @@ from spirograd.llvmgen.cost import trips
 _OPERATIONS_PER_ACCESS = 8
 # Loops of fewer turns in all are unrolled by LLVM, which then vectorises what is around them.
 _SHORTEST = 12
-_REFUSED = frozenset((ops.while_, ops.cas, ops.barrier, ops.vec, ops.extract, ops.insert))
+_REFUSED = frozenset((ops.while_, ops.cas, ops.barrier, ops.call_memory, ops.vec, ops.extract, ops.insert))
 _FREE = frozenset((ops.const, ops.result, ops.slot, ops.thread_slot, ops.bitcast, ops.cast))
 
 
@@ -43,7 +43,8 @@ class Uniformity:
     def _region(self, region: Region) -> list[bool]:
         self.used.update(*[op.args for op in region.ops])
         for op in region.ops[:-1]:
-            if op.code in _REFUSED or isinstance(op.type, Vec) or op.type is f16:
+            several = op.code is ops.call and isinstance(op.type, tuple)
+            if op.code in _REFUSED or several or isinstance(op.type, Vec) or op.type is f16:
                 raise _Diverges
             if op.code is ops.for_:
                 self._for(op)

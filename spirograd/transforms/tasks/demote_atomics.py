@@ -5,7 +5,7 @@ from __future__ import annotations
 from spirograd.analysis.effects import may_alias
 from spirograd.analysis.injectivity import determines, invariant_values
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, Region, rank, ref_of
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, Region, accesses_of, rank, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 
@@ -48,6 +48,7 @@ def _private(bounds: Region, body: Region, atomics: list[Op]) -> set[Op]:
     """The atomics at elements that one iteration alone writes."""
     index = body.params[0]
     writes = [x for x in body.walk() if x.code.effect in ("write", "atomic") and ref_of(x) is not None]
+    called = {ref for x in body.walk() if x.code is ops.call_memory for effect, ref in accesses_of(x) if effect != "read"}
     invariant = invariant_values(body)
     rivals_of: dict[Ref, list[Op]] = {}
     out = set()
@@ -56,6 +57,8 @@ def _private(bounds: Region, body: Region, atomics: list[Op]) -> set[Op]:
         rivals = rivals_of.get(ref)
         if rivals is None:
             rivals = rivals_of[ref] = [w for w in writes if may_alias(ref, _ref(w))]
+        if any(may_alias(ref, other) for other in called):
+            continue
         if all(_ref(w) == ref and determines(_common(op, w), index, invariant, bounds.results[:2]) for w in rivals):
             out.add(op)
     return out
