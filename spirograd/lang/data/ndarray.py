@@ -289,6 +289,7 @@ class VectorNdarray(MatrixNdarray):
 
 def array_shape(shape: Any) -> tuple[int, ...]:
     """A shape as users give it as a tuple; extents may be 0."""
+    shape = shape.item() if isinstance(shape, np.ndarray) and not shape.ndim else shape
     extents: Sequence[Any] = tuple(shape) if isinstance(shape, Iterable) and not isinstance(shape, str) else (shape,)
     for axis, e in enumerate(extents):
         if not isinstance(e, (int, np.integer)) or e < 0:

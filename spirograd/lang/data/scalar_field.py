@@ -53,6 +53,7 @@ BuildElement = Callable[[Sequence[Any], tuple[int, ...], Callable[[int, Any], No
 
 def shape_tuple(shape: Any) -> tuple[int, ...]:
     """A shape as users give it, an int or a sequence, as a tuple; raises SpirogradRuntimeError unless all extents are positive."""
+    shape = shape.item() if isinstance(shape, np.ndarray) and not shape.ndim else shape
     extents = tuple(shape) if isinstance(shape, Iterable) and not isinstance(shape, str) else (shape,)
     for axis, e in enumerate(extents):
         if not isinstance(e, (int, np.integer)) or e < 1:
