@@ -92,6 +92,9 @@ def test_arrays_without_axes_are_scalars() -> None:
     assert both(np.uint8(200), np.longdouble(0.25)) == 200.25
     assert sg.field(sg.f32, shape=np.array(3)).shape == (3,)
     assert sg.ndarray(sg.f32, np.array(3)).shape == (3,)
+    x = sg.field(sg.f32)
+    sg.root.dense(sg.ij, np.array(3)).place(x)
+    assert x.shape == (3, 3)
     with pytest.raises(sg.SpirogradError, match="array"):
         both(np.array([3]), 0.5)
 
