@@ -50,7 +50,7 @@ from spirograd.transforms.lowering.widen_integers import widen_integers
 from spirograd.transforms.math.expand_math import expand_math
 from spirograd.transforms.simplification.dce import dce
 from spirograd.transforms.simplification.drop_stop_grad import drop_stop_grad
-from spirograd.transforms.simplification.inline_calls import inline_checked
+from spirograd.transforms.simplification.inline_calls import inline_some
 from spirograd.transforms.simplification.reassociate import reassociate
 from spirograd.transforms.simplification.simplify import simplify, simplify_lowered
 from spirograd.transforms.tasks.demote_atomics import demote_atomics
@@ -88,7 +88,7 @@ def compile_kernel(
         kernel = run.apply(drop_stop_grad, kernel, "kernel")
         kernel = run.apply(hoist_space_checks, kernel, "kernel")
         kernel = run.apply(exact_extrema, kernel, "kernel")
-        kernel = run.apply(inline_checked, kernel, "kernel")
+        kernel = run.apply(inline_some, kernel, "kernel")
         if options.check_overflow:
             kernel = run.apply(check_overflow, kernel, "kernel")
         if options.check_bounds:

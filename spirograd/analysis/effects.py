@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spirograd.base.artifact import Effects, part_name
-from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, SharedRef, TapeRef, TempRef, ref_of
+from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, SharedRef, TapeRef, TempRef, accesses_of, ref_of
 
 _READING = frozenset(("read", "atomic"))
 _WRITING = frozenset(("write", "atomic"))
@@ -42,7 +42,7 @@ def touches(op: Op) -> frozenset[Ref]:
 
 
 def _refs(op: Op, effects: frozenset[str]) -> frozenset[Ref]:
-    return frozenset([ref for inner in nested(op) if inner.code.effect in effects and (ref := ref_of(inner)) is not None])
+    return frozenset([ref for inner in nested(op) for effect, ref in accesses_of(inner) if effect in effects])
 
 
 def place(ref: Ref) -> tuple[str, int]:

@@ -28,6 +28,8 @@ def obstacle(loop: Op, fast_math: bool, ordered_sums: bool) -> str | None:
     body = loop.regions[0]
     if _has(loop, "barrier"):
         return "has a barrier"
+    if any(op.code is ops.call_memory for op in body.walk()):
+        return "calls a function that accesses memory"
     if ordered_sums:
         return None
     inner = [op for op in body.walk() if op.code in (ops.for_, ops.while_)]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from spirograd.analysis.effects import may_alias
 from spirograd.analysis.injectivity import determines, invariant_values
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, FieldRef, Op, Ref, Region, rank, ref_of
+from spirograd.ir.nodes import ArrayRef, FieldRef, Op, Ref, Region, accesses_of, rank, ref_of
 
 
 def private_updates(body: Region, bounds: Sequence[Op]) -> set[Op]:
@@ -20,6 +20,7 @@ def private_updates(body: Region, bounds: Sequence[Op]) -> set[Op]:
         return set()
     everything = list(body.walk())
     writes = [x for x in everything if x.code.effect in ("write", "atomic") and ref_of(x) is not None]
+    called = {ref for x in everything if x.code is ops.call_memory for effect, ref in accesses_of(x) if effect != "read"}
     invariant = invariant_values(body)
     rivals_of: dict[Ref, list[Op]] = {}
     out = set()
@@ -30,6 +31,8 @@ def private_updates(body: Region, bounds: Sequence[Op]) -> set[Op]:
         rivals = rivals_of.get(ref)
         if rivals is None:
             rivals = rivals_of[ref] = [w for w in writes if may_alias(ref, _ref(w))]
+        if any(may_alias(ref, other) for other in called):
+            continue
         if all(_ref(w) == ref and determines(_common(op, w), body.params[0], invariant, bounds) for w in rivals):
             out.add(op)
     return out

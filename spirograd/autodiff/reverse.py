@@ -76,7 +76,7 @@ class _Reverse:
         self.nests = Nests(kernel, self.relevant)
         self.sweep = Sweep(self.b, kernel.returns, segments.of, states(kernel), counter, self.nests.nest)
         self.spans = Spans(kernel)
-        self.free: dict[Op, set[Op]] = {}
+        self.live_ins: dict[Op, set[Op]] = {}  # of control operations, as far as `_active_live_ins` has found them
         self.active_outputs: dict[tuple[object, object], Place] = {}
         self.active_inputs: dict[tuple[object, object], Place] = {}
         self.accumulators = 0
@@ -316,11 +316,11 @@ class _Reverse:
 
     def captured(self, op: Op) -> list[Op]:
         """Active values from outside that the regions of ``op`` compute with, in the order of the kernel."""
-        return sorted(self._free(op), key=self.spans.number)
+        return sorted(self._active_live_ins(op), key=self.spans.number)
 
-    def _free(self, op: Op) -> set[Op]:
+    def _active_live_ins(self, op: Op) -> set[Op]:
         """The same, in no order."""
-        found = self.free.get(op)
+        found = self.live_ins.get(op)
         if found is not None:
             return found
         candidates: set[Op] = set()
@@ -330,12 +330,12 @@ class _Reverse:
                 reads = (*(flows.get(node, ()) if self.active(node) else ()), *_stored(node))
                 candidates.update([a for a in reads if isinstance(a, Op) and self.active(a)])
                 if node.regions:
-                    candidates |= self._free(node)
+                    candidates |= self._active_live_ins(node)
         if op.code is ops.if_ or op.code in FIXED:
             yielding = op.regions[-1:] if op.code in FIXED else op.regions
             candidates.update([v for r in yielding for v in r.results if self.active(v)])
         inside = self.spans.inside(op)
-        found = self.free[op] = {value for value in candidates if value not in inside}
+        found = self.live_ins[op] = {value for value in candidates if value not in inside}
         return found
 
     def if_(self, op: Op) -> None:
@@ -351,21 +351,21 @@ class _Reverse:
             self.adjoints = {v: outer[v] for v in captured if v in outer}
             for k, adjoint in seeds.items():
                 self.accumulate(region.results[k], adjoint)
-            self._both(region)
-            regions.append(b.end([self._taken(v) for v in captured]))
+            self._sweep_both_ways(region)
+            regions.append(b.end([self._adjoint_or_zero(v) for v in captured]))
         b.loc = op.loc
         self.adjoints = outer
         self.adjoints.update(zip(captured, b.if_(condition, *regions)))
 
-    def _both(self, region: Region) -> None:
-        """Sweep a region forwards and backwards. Forwards without the branches that nothing before the end of the region needs: their
+    def _sweep_both_ways(self, region: Region) -> None:
+        """Sweep a region forwards, then backwards. Forwards without the branches that nothing before the end of the region needs: their
         reverse runs them again, and else a chain of them would be run as often as it is deep."""
         body = region.ops[:-1]
         passed = {op for op in body if self.nests.is_passed(op)}
         self.sweep.run([op for op in body if not (op in passed or (op.code is ops.result and op.args[0] in passed))], True)
         self.walk(body)
 
-    def _taken(self, value: Op) -> Op:
+    def _adjoint_or_zero(self, value: Op) -> Op:
         adjoint = self.adjoints.get(value)
         return zero(self.b, value.type) if adjoint is None else adjoint
 
@@ -402,7 +402,7 @@ class _Reverse:
         carried = [k for k, p in enumerate(params) if k in seeds or self.active(p)]
         captured = self.captured(op)
         start = [seeds[k] if k in seeds else zero(b, params[k].type) for k in carried]
-        start += [self._taken(v) for v in captured]
+        start += [self._adjoint_or_zero(v) for v in captured]
         recording = self.sweep.recordings.get(op, Recording(op, ()))
         assert isinstance(count.type, DType)
         total_segments = segments(b, count, recording.segment)
@@ -441,9 +441,9 @@ class _Reverse:
         self.adjoints = dict(zip(body.captured, adjoints[len(body.carried) :]))
         for k, adjoint in zip(body.carried, adjoints):
             self.accumulate(body.region.results[k], adjoint)
-        self._both(body.region)
+        self._sweep_both_ways(body.region)
         self.indices.pop()
-        return [*[self._taken(body.params[k]) for k in body.carried], *[self._taken(v) for v in body.captured]]
+        return [*[self._adjoint_or_zero(body.params[k]) for k in body.carried], *[self._adjoint_or_zero(v) for v in body.captured]]
 
     def _segment(self, body: _Body, entry: Op, count: Op, length: int, values: Sequence[Op], adjoints: Sequence[Op]) -> list[Op]:
         """The iterations of a segment forwards, for the values that each begins with; then each backwards, the last one first."""
@@ -491,7 +491,7 @@ class _Reverse:
         self.sweep.env[region.params[0]] = index
         self.indices.append(index)
         self.parallel_loop = op
-        self._both(region)
+        self._sweep_both_ways(region)
         self.parallel_loop = None
         self.indices.pop()
         for value, temp in zip(captured, temps):

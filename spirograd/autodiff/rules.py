@@ -197,6 +197,7 @@ RULES: dict[OpCode, Rule | NoGradient | Structural] = {
     **dict.fromkeys((ops.idiv, ops.irem, ops.floordiv, ops.floormod, ops.and_, ops.or_, ops.xor, ops.not_, ops.shl, ops.shr), _INTEGER),
     **dict.fromkeys((ops.popcnt, ops.clz, ops.ctz, ops.eq, ops.ne, ops.lt, ops.le, ops.gt, ops.ge, ops.isnan, ops.isinf), _INTEGER),
     ops.call: NoGradient("functions are inlined before differentiation"),
+    ops.call_memory: NoGradient("functions are inlined before differentiation"),
     ops.bitcast: NoGradient("bits are not numbers"),
     **dict.fromkeys((ops.vec, ops.extract, ops.insert, ops.select), _VECTOR),
     **dict.fromkeys((ops.load, ops.store, ops.atomic, ops.cas, ops.claim, ops.barrier, ops.check, ops.print_), _MEMORY),

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Union
 
 import numpy as np
 
+from spirograd.base.errors import SpirogradTypeError
 from spirograd.base.records import dataclass
+from spirograd.base.wording import integer_text
+
+_LARGEST = sys.float_info.max
 
 
 class DType:
@@ -59,6 +64,10 @@ class DType:
         if self.is_int and given.dtype.kind == "O":  # integers of more than 64 bits
             return np.array([self.integer(v) for v in given.ravel().tolist()], self.np).reshape(given.shape)
         with np.errstate(all="ignore"):
+            if given.dtype.kind == "O" and self.is_float:
+                for value in given.ravel().tolist():
+                    if isinstance(value, int) and abs(value) > _LARGEST:
+                        raise SpirogradTypeError(f"{integer_text(value)} does not fit {self}", None, "write it as a float")
             if not self.is_int or given.dtype.kind != "f":
                 return given.astype(self.np, copy=False)
             # The largest integers of 64 bits round up to a power of two, which saturates, too.

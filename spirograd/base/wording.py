@@ -22,6 +22,11 @@ def with_article(noun: str) -> str:
     return f"{'an' if noun[:1].lower() in 'aeio' else 'a'} {noun}"
 
 
+def integer_text(n: int) -> str:
+    """``the integer 70000``; of one with very many digits how many bits it has."""
+    return f"the integer {n}" if n.bit_length() <= 128 else f"an integer of {n.bit_length()} bits"
+
+
 def over_limit(nbytes: int, used: int, limit: int) -> str:
     """The message for an allocation beyond the option `device_memory_GB`."""
     return (

@@ -505,8 +505,8 @@ def _cas(c: _Compiler, op: Op) -> Step:
 
 
 def _call(c: _Compiler, op: Op) -> Step:
-    params, steps, results = c.functions[op.attr]
-    args, out, several = c.args(op), c.entry(op), len(results) > 1
+    params, steps, results = c.functions[op.attr if op.code is ops.call else op.attr.name]
+    args, out, several = c.args(op), c.entry(op), len(results) != 1
 
     def step(env: Env) -> None:
         for param, arg in zip(params, args):
@@ -552,7 +552,7 @@ _MAKERS: dict[OpCode, Callable[[_Compiler, Op], Step | None]] = {
     ops.const: _const, ops.result: _result, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
     ops.arg: _block_entry, ops.shape: _block_entry, ops.seed: _block_entry, ops.slot: _block_entry, ops.tape_word: _tape_word,
     ops.thread_slot: _invocation, ops.builtin: _invocation, ops.claim: _invocation, ops.call: _call, ops.check: _check, ops.print_: _print,
-    ops.load: _load, ops.store: _store, ops.atomic: _atomic, ops.cas: _cas,
+    ops.load: _load, ops.store: _store, ops.atomic: _atomic, ops.cas: _cas, ops.call_memory: _call,
     **dict.fromkeys((ops.barrier, ops.workgroup_barrier, ops.subgroup_reduce, ops.subgroup_shuffle), _barrier),
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ it, except that nothing crosses into a ``task``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import field
 from enum import Enum
 from typing import Any, Union
@@ -303,6 +303,15 @@ class TaskAttr:
     max_groups: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryCall:
+    """Attribute of ``call_memory``: a function, and what it may do to which memory, at any of its elements: effects ("read", "write",
+    "atomic") with references."""
+
+    name: str
+    accesses: tuple[tuple[str, Ref], ...]
+
+
 # --- kernels -----------------------------------------------------------------------------------------------------------
 
 
@@ -330,12 +339,18 @@ class ArrayArg:
 class Function:
     """A function that operations ``call`` of a kernel name: its body takes the operands of the call and yields the results.
 
-    It has no effects: no access to memory, no diagnostics, no calls of functions that stand after it. Its value depends on the operands
-    alone: it uses no arguments of the kernel.
+    Of one that `call` names, the value depends on the operands alone: it accesses no memory, and uses no arguments of the kernel. One that
+    `call_memory` names may have no results, may load, store and update fields and arrays (`accesses`), and use scalar arguments and
+    extents. Neither has diagnostics, barriers, parallel loops, or calls of functions that stand after it.
     """
 
     name: str
     body: Region
+
+    @property
+    def accesses(self) -> tuple[tuple[str, Ref], ...]:
+        """See `MemoryCall.accesses`."""
+        return tuple(dict.fromkeys([access for op in self.body.walk() for access in accesses_of(op)]))
 
     @property
     def result(self) -> Type:
@@ -373,7 +388,7 @@ class Kernel:
         """The functions that run loops, their own or those of others: for operands that no call has, they might not return."""
         found: set[str] = set()
         for function in self.functions:
-            if any(op.code in _LOOPS or (op.code is ops.call and op.attr in found) for op in function.body.walk()):
+            if any(op.code in _LOOPS or callee_of(op) in found for op in function.body.walk()):
                 found.add(function.name)
         return found
 
@@ -389,8 +404,37 @@ class Kernel:
         yield from self.body.walk()
 
 
+def called(functions: Sequence[Function], regions: Sequence[Region]) -> tuple[Function, ...]:
+    """Those of ``functions``, callees before callers, that ``regions`` call, or that those call."""
+    names = {callee_of(op) for region in regions for op in region.walk()} if functions else set()
+    for function in reversed(functions):
+        if function.name in names:
+            names.update([callee_of(op) for op in function.body.walk()])
+    return tuple([function for function in functions if function.name in names])
+
+
+def callee_of(op: Op) -> str | None:
+    """The name of the function that ``op`` calls, if it is a call."""
+    if op.code is ops.call:
+        name: str = op.attr
+        return name
+    return op.attr.name if op.code is ops.call_memory else None
+
+
+def accesses_of(op: Op) -> tuple[tuple[str, Ref], ...]:
+    """What ``op`` itself, not what is in its regions, may do to memory: pairs of an effect ("read", "write", "atomic") and a reference.
+
+    `ref_of` says the same of operations on one element; those of a call may be of any element.
+    """
+    if op.code is ops.call_memory:
+        accesses: tuple[tuple[str, Ref], ...] = op.attr.accesses
+        return accesses
+    ref = ref_of(op)
+    return () if ref is None else ((op.code.effect, ref),)
+
+
 def ref_of(op: Op) -> Ref | None:
-    """The memory that ``op`` touches, if it is a memory operation."""
+    """The memory whose element ``op`` accesses, if it is an operation on one element."""
     attr = op.attr
     if attr is None:
         return None

@@ -23,7 +23,8 @@ from spirograd.base.records import dataclass
 class OpCode:
     """One entry.
 
-    ``effect``: "pure" | "read" | "write" | "atomic" | "barrier" | "check" | "print" | "control" (decided by its regions) | "structure".
+    ``effect``: "pure" | "read" | "write" | "atomic" | "barrier" | "check" | "print" | "control" (decided by its regions) | "call" (stated by
+    its attribute) | "structure".
     ``domain``: which kinds of operand it takes: letters of "b" (u1), "i" (integers), "f" (floats), for typed operands.
     ``rule``: "same" (all operands and the result of one type), "compare" (operands of one type, result u1), "special" (see doc, checked in spec).
     ``level``: where it is legal: "kernel", "device" or "both"; "lowered": in a kernel and while it is lowered, but not in what code
@@ -333,6 +334,7 @@ insert = _op(
 # --- functions -----------------------------------------------------------------------------------------------------------
 
 call = _op("call", None, "pure", "attr the name of a `Function` of the kernel: its result for these operands; several as a tuple.")
+call_memory = _op("call_memory", None, "call", "attr a `MemoryCall`: as `call`, of a function that accesses outer memory.")
 
 # --- arguments -----------------------------------------------------------------------------------------------------------
 
@@ -411,6 +413,8 @@ print_ = _op("print", None, "print", "attr PrintSite; args scalars.", level="low
 
 # What gives values that only the kernel has: its arguments, and what its launch says.
 OUTSIDE = frozenset((arg, shape, seed, tape_word, thread_slot, builtin, slot))
+# Those of them that functions may use which `call_memory` names.
+ARGUMENTS = frozenset((arg, shape, slot))
 ALL: tuple[OpCode, ...] = tuple(BY_NAME.values())
 ATOMIC_KINDS = ("add", "mul", "min", "max", "and", "or", "xor", "exchange")
 # The pure operation that combines two partial results of an atomic or a reduction.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,6 +21,7 @@ from spirograd.ir.nodes import (
     Function,
     Kernel,
     LoopAttr,
+    MemoryCall,
     Op,
     Reduction,
     Ref,
@@ -30,6 +31,7 @@ from spirograd.ir.nodes import (
     TapeRef,
     TaskAttr,
     TempRef,
+    callee_of,
     rank,
 )
 from spirograd.ir.ops import OpCode
@@ -51,6 +53,9 @@ _FLAGS: dict[OpCode, tuple[str, ...]] = {
     ops.xor: ("reassoc",),
 }
 
+# The effects of functions.
+_IN_FUNCTIONS = frozenset(("pure", "control", "structure", "read", "write", "atomic", "call"))
+
 
 class IRError(AssertionError):
     """IR that breaks a rule: a mistake of the compiler, not of the user."""
@@ -66,6 +71,7 @@ class _Verifier:
         self.visible: set[Op] = set()
         self.defined: set[Op] = set()
         self.functions: dict[str, Function] = {}
+        self.computing: set[str] = set()  # those that `call` may name
         self.returning = {f.body.ops[-1] for f in kernel.functions if f.body.ops}
         self.path: list[Op] = []
 
@@ -85,9 +91,12 @@ class _Verifier:
         self.region(function.body, None)
         effects = {op.code.effect for op in function.body.walk()} - {"pure", "control", "structure"}
         name = f"{self.kernel.name}, {self.level} IR: function {function.name!r}"
-        outside = any(op.code in ops.OUTSIDE for op in function.body.walk())
-        if effects or outside or not function.body.results or function.name in self.functions:
-            raise IRError(f"{name} has effects, or uses arguments of the kernel, or has no result, or the name of another")
+        outside = ops.OUTSIDE & function.body.codes
+        outer = all(isinstance(ref, (FieldRef, ArrayRef, BufferRef)) for _, ref in function.accesses)
+        if not (effects <= _IN_FUNCTIONS and outside <= ops.ARGUMENTS and outer) or function.name in self.functions:
+            raise IRError(f"{name} does what only a kernel does, or has the name of another")
+        if not effects and not outside and function.body.results:
+            self.computing.add(function.name)
         self.functions[function.name] = function
 
     def define(self, op: Op) -> None:
@@ -210,7 +219,7 @@ def _const(v: _Verifier, op: Op) -> None:
 
 def _result(v: _Verifier, op: Op) -> None:
     types = op.args[0].type
-    several = op.args[0].code in (ops.if_, ops.for_, ops.while_, ops.call) and isinstance(types, tuple)
+    several = op.args[0].code in (ops.if_, ops.for_, ops.while_, ops.call, ops.call_memory) and isinstance(types, tuple)
     v.need(several, op, "takes the results of a control operation or call")
     assert isinstance(types, tuple)
     v.need(isinstance(op.attr, int) and 0 <= op.attr < len(types), op, "there is no such result")
@@ -270,12 +279,27 @@ def _insert(v: _Verifier, op: Op) -> None:
 
 
 def _call(v: _Verifier, op: Op) -> None:
-    function = v.functions.get(op.attr)
+    function = v.functions.get(callee_of(op) or "")
     if function is None:
         v.fail(op, "the kernel has no such function, or it stands further down")
+    v.need(op.code is ops.call_memory or function.name in v.computing, op, "the function does more than compute")
     params = tuple([p.type for p in function.body.params])
     v.need(tuple([a.type for a in op.args]) == params, op, f"the function takes {params}")
     v.need(op.type == function.result, op, f"the function gives {function.result}")
+
+
+def _call_memory(v: _Verifier, op: Op) -> None:
+    v.need(isinstance(op.attr, MemoryCall), op, "takes a MemoryCall")
+    _call(v, op)
+    changed, touched = _touched(op.attr.accesses)
+    own_changed, own_touched = _touched(v.functions[op.attr.name].accesses)
+    v.need(own_changed <= changed and own_touched <= touched, op, "the function accesses more than its calls say")
+
+
+def _touched(accesses: Sequence[tuple[str, Ref]]) -> tuple[set[Ref | Slot], set[Ref | Slot]]:
+    """The memory that is changed, and all that is accessed; of device IR the buffers: lowering sees elements as other types."""
+    memory = [(effect, ref.slot if isinstance(ref, BufferRef) else ref) for effect, ref in accesses]
+    return {place for effect, place in memory if effect != "read"}, {place for _, place in memory}
 
 
 # --- control -------------------------------------------------------------------------------------------------------------
@@ -526,7 +550,7 @@ _SPECIAL: dict[OpCode, Rule] = {
     ops.const: _const, ops.result: _result, ops.yield_: _yield, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
     ops.call: _call, ops.select: _select, ops.cast: _cast, ops.bitcast: _bitcast, ops.vec: _vec, ops.extract: _extract, ops.insert: _insert,
     ops.arg: _arg, ops.shape: _shape, ops.seed: _seed, ops.tape_word: _tape_word, ops.thread_slot: _thread_slot, ops.builtin: _builtin,
-    ops.slot: _slot, ops.load: _load, ops.store: _store,
+    ops.slot: _slot, ops.load: _load, ops.store: _store, ops.call_memory: _call_memory,
     ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.check: _check, ops.print_: _print,
     ops.workgroup_barrier: _barrier, ops.subgroup_reduce: _subgroup, ops.subgroup_shuffle: _subgroup,
 }  # fmt: skip

@@ -28,6 +28,7 @@ from spirograd.ir.nodes import (
     Kernel,
     Layout,
     LoopAttr,
+    MemoryCall,
     Op,
     PrivateCopy,
     Reduction,
@@ -40,12 +41,12 @@ from spirograd.ir.nodes import (
     TempKind,
     TempRef,
     Term,
-    ref_of,
+    accesses_of,
 )
 
 # Everything that an attribute may be made of, besides numbers, strings, tuples and dtypes.
 _CLASSES = (
-    ArrayArg, ArrayRef, BufferRef, FaultSite, FieldRef, Layout, Loc, LoopAttr, PrintSite, PrivateCopy, Reduction, ScalarArg,
+    ArrayArg, ArrayRef, BufferRef, FaultSite, FieldRef, Layout, Loc, LoopAttr, MemoryCall, PrintSite, PrivateCopy, Reduction, ScalarArg,
     SharedRef, Slot, TapeRef, TaskAttr, TempRef, Term, Vec,
 )  # fmt: skip
 _ENUMS = (BuiltIn, TempKind)
@@ -108,10 +109,10 @@ class _Printer:
         found: dict[Ref, None] = dict.fromkeys(self.kernel.returns)
         seen: dict[int, Ref] = {}
         for op in self.kernel.walk():
-            ref = None if op.attr is None else ref_of(op)
-            if ref is not None and id(ref) not in seen:
-                seen[id(ref)] = ref
-                found.setdefault(ref)
+            for _, ref in accesses_of(op) if op.attr is not None else ():
+                if id(ref) not in seen:
+                    seen[id(ref)] = ref
+                    found.setdefault(ref)
         for ref in found:
             stem = re.sub(r"\W", "_", ref.name, flags=re.ASCII) or "_"
             if stem[0].isdigit() or keyword.iskeyword(stem):

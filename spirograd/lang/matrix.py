@@ -50,7 +50,7 @@ def make_host_element(entries: Sequence[Any], shape: Shape, write: Writer | None
     return m
 
 
-def _rows_of(data: Any) -> tuple[list[Any], Shape]:
+def _entries_and_shape(data: Any) -> tuple[list[Any], Shape]:
     """Flat entries and shape of nested sequences, arrays, vectors."""
     if isinstance(data, Matrix):
         return list(data._entries), data.shape
@@ -65,7 +65,7 @@ def _rows_of(data: Any) -> tuple[list[Any], Shape]:
         raise type_error("a vector needs at least one entry")
     if all(is_scalar(e) for e in items):
         return items, (len(items),)
-    rows = [_rows_of(r) for r in items]
+    rows = [_entries_and_shape(r) for r in items]
     if any(len(shape) != 1 for _, shape in rows):
         raise type_error("the rows of a matrix are lists of numbers or vectors")
     widths = {shape[0] for _, shape in rows}
@@ -158,7 +158,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
     def __new__(cls, *entries: Any) -> Matrix: ...  # `vec3` and its like, which are this class to type checkers
 
     def __new__(cls, data: Any, dt: Any = None) -> Matrix:
-        entries, shape = _rows_of(data)
+        entries, shape = _entries_and_shape(data)
         if dt is not None:
             t = ops.as_dtype(dt)
             entries = [typed(e, t) for e in entries]
@@ -283,7 +283,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
 
     def with_swizzle(self, name: str, value: Any) -> Matrix:
         """A copy in which the entries that a swizzle names are ``value``."""
-        positions = self._swizzle(name)
+        positions = self._swizzle_positions(name)
         entries = list(self._entries)
         for p, v in zip(positions, _values_for(value, (len(positions),) if len(positions) > 1 else None, len(positions))):
             entries[p] = _like(v, entries[p])
@@ -298,7 +298,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
             for p in changed:
                 self._write(p, self._entries[p])
 
-    def _swizzle(self, name: str) -> tuple[int, ...]:
+    def _swizzle_positions(self, name: str) -> tuple[int, ...]:
         found = swizzle_of(name) if self.ndim == 1 else None
         if found is None:
             raise NoAttribute(f"a {shape_name(self.shape)}", name, lambda: dir(self))
@@ -307,12 +307,12 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         return found
 
     def __getattr__(self, name: str) -> Any:
-        positions = self._swizzle(name)
+        positions = self._swizzle_positions(name)
         entries = [self._entries[p] for p in positions]
         return entries[0] if len(entries) == 1 else make(entries, (len(entries),))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self._replace(self.with_swizzle(name, value), self._swizzle(name))
+        self._replace(self.with_swizzle(name, value), self._swizzle_positions(name))
 
     def __copy__(self) -> Matrix:
         return make(self._entries, self.shape)
@@ -382,7 +382,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
             raise type_error(f"`@` needs matrices or vectors on both sides, got {scalar.describe(other)}", "`*` multiplies by a number")
         return a @ self
 
-    def _vector(self, method: str, other: Any) -> Matrix:
+    def _other_vector(self, method: str, other: Any) -> Matrix:
         b = _operand(other)
         if self.ndim != 1 or not isinstance(b, Matrix) or b.ndim != 1:
             raise type_error(f"`{method}` takes two vectors, got {scalar.describe(self)} and {scalar.describe(other)}")
@@ -390,14 +390,14 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
 
     def dot(self, other: Any) -> Any:
         """The inner product of two vectors of one length."""
-        b = self._vector("dot", other)
+        b = self._other_vector("dot", other)
         if b.n != self.n:
             raise type_error(f"`dot` of vectors of {self.n} and {b.n} entries")
         return linear.dot(self._entries, b._entries)
 
     def cross(self, other: Any) -> Any:
         """The cross product: of 3-vectors a vector, of 2-vectors a scalar."""
-        b = self._vector("cross", other)
+        b = self._other_vector("cross", other)
         if self.n != b.n or self.n not in (2, 3):
             raise type_error(f"`cross` takes two vectors of 2 or of 3 entries, got {self.n} and {b.n}")
         entries = linear.cross(self._entries, b._entries)
@@ -405,7 +405,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
 
     def outer_product(self, other: Any) -> Matrix:
         """The matrix of all products of an entry of this vector and one of the other."""
-        b = self._vector("outer_product", other)
+        b = self._other_vector("outer_product", other)
         return make(linear.outer(self._entries, b._entries), (self.n, b.n))
 
     outer = outer_product
@@ -464,23 +464,23 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
             raise type_error("a vector has no transpose", "`a.outer_product(b)` is a times the transpose of b, `a.dot(b)` the reverse")
         return make([self._entries[i * self.m + j] for j in range(self.m) for i in range(self.n)], (self.m, self.n))
 
-    def _side(self, method: str) -> int:
+    def _side_length(self, method: str) -> int:
         if self.ndim != 2 or self.n != self.m:
             raise type_error(f"`{method}` takes a square matrix, got {scalar.describe(self)}")
         return self.n
 
     def trace(self) -> Any:
         """The sum of the diagonal."""
-        n = self._side("trace")
+        n = self._side_length("trace")
         return functools.reduce(scalar.add, self._entries[:: n + 1])
 
     def determinant(self) -> Any:
         """The determinant of a square matrix up to 4x4."""
-        return linear.determinant(self._entries, self._side("determinant"))
+        return linear.determinant(self._entries, self._side_length("determinant"))
 
     def inverse(self) -> Matrix:
         """The inverse of a square matrix up to 4x4; infinite or NaN if it is singular."""
-        return make(linear.inverse(self._entries, self._side("inverse")), self.shape)
+        return make(linear.inverse(self._entries, self._side_length("inverse")), self.shape)
 
     # --- constructors ---
 
@@ -515,7 +515,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
     @staticmethod
     def rows(rows: Sequence[Any]) -> Matrix:
         """The matrix with these vectors as rows."""
-        entries, shape = _rows_of(list(rows))
+        entries, shape = _entries_and_shape(list(rows))
         if len(shape) != 2:
             raise type_error("`rows` takes a list of vectors")
         return make(entries, shape)

@@ -9,9 +9,9 @@ from typing import Any, Union
 import numpy as np
 
 from spirograd.base import dtypes
-from spirograd.base.dtypes import DType, i32, promote, u1
+from spirograd.base.dtypes import DType, f64, i32, promote, u1
 from spirograd.base.errors import SpirogradTypeError
-from spirograd.base.wording import with_article
+from spirograd.base.wording import integer_text, with_article
 from spirograd.ir import ops as ir
 from spirograd.ir.builder import Builder, result_type
 from spirograd.ir.nodes import Op
@@ -158,8 +158,8 @@ Scalar = Union[Value, bool, int, float]
 
 
 def is_number(x: Any) -> bool:
-    """Whether ``x`` is a compile-time scalar."""
-    return isinstance(x, (bool, int, float, np.number, np.bool_))
+    """Whether ``x`` is a compile-time scalar: of Python, or of NumPy and a type that the language has."""
+    return isinstance(x, (bool, int, float)) or (isinstance(x, np.generic) and x.dtype.kind in "biuf" and x.dtype.itemsize <= 8)
 
 
 def is_scalar(x: Any) -> bool:
@@ -203,7 +203,11 @@ def constant(x: Any, t: DType | None = None) -> Value:
     t = t or literal_type(x)
     x = x.item() if isinstance(x, np.generic) else x
     if t.is_int and isinstance(x, int) and not t.min <= x <= t.max:
-        raise type_error(f"the integer {x} does not fit {t}", f"name a type that holds it, as in `sg.i64({x})` or `sg.u64({x})`")
+        named = f"name a type that holds it, as in `sg.i64({x})` or `sg.u64({x})`"
+        hint = named if x.bit_length() <= 64 else "no type has more than 64 bits"
+        raise type_error(f"{integer_text(x)} does not fit {t}", hint)
+    if t.is_float and isinstance(x, int) and abs(x) > f64.max:
+        raise type_error(f"{integer_text(x)} does not fit {t}", "write it as a float")
     return Value(builder().const(x, t))
 
 
@@ -253,7 +257,7 @@ def cast(x: Scalar, t: DType) -> Value:
     if not is_number(x):
         raise type_error(f"expected a number of type {t}, got {describe(x)}")
     if t.is_float:
-        return constant(float(x), t)
+        return constant(x, t)
     if t is u1:
         return constant(bool(x), t)
     return constant(t.integer(x.item() if isinstance(x, np.generic) else x), t)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spirograd.ir import ops
-from spirograd.ir.nodes import Op, Region
+from spirograd.ir.nodes import Op, Region, accesses_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.llvmgen.cost import cost_of
 
@@ -15,7 +15,7 @@ _GAIN = 2
 
 def updates_memory(task: Op) -> bool:
     """Whether a range task has atomics, so that no other launch may update memory without them at the same time."""
-    return any(op.code.effect == "atomic" for region in task.regions[1:] for op in region.walk())
+    return any(effect == "atomic" for region in task.regions[1:] for op in region.walk() for effect, _ in accesses_of(op))
 
 
 def alone_body(body: Region, calls: Mapping[str, int]) -> Region | None:
@@ -26,7 +26,7 @@ def alone_body(body: Region, calls: Mapping[str, int]) -> Region | None:
     """
     everything = list(body.walk())
     atomics = {op for op in everything if op.code.effect == "atomic"}
-    if any(op.code is ops.cas for op in atomics) or any(a in atomics for op in everything for a in op.args):
+    if any(op.code in (ops.cas, ops.call_memory) for op in everything) or any(a in atomics for op in everything for a in op.args):
         return None
     if cost_of(body, calls, alone=True) * _GAIN > cost_of(body, calls):
         return None

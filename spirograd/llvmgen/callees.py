@@ -1,16 +1,17 @@
-"""Functions that a kernel calls, as LLVM functions: on one value, and on vectors of them for loops that are vectorised."""
+"""Functions that a kernel calls, as LLVM functions: on one value, and on vectors of them for loops that are vectorised. Those that access
+memory take the entries of the argument block that they use as their last parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from spirograd.base import dtypes as dt
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, Type
 from spirograd.ir import ops
-from spirograd.ir.nodes import Function, Kernel, Op
+from spirograd.ir.nodes import Function, Kernel, Op, callee_of
 from spirograd.ir.ops import OpCode
-from spirograd.llvmgen.function import FunctionEmitter, Handler
+from spirograd.llvmgen.function import BlockEntry, FunctionEmitter, Handler
 from spirograd.llvmgen.module import Lanes, ModuleText, literal, returned_type, symbol, type_name
 
 # The most calls in a kernel that LLVM may inline: that there are many is why there are functions.
@@ -63,17 +64,26 @@ def vector_widths(caps: Capabilities) -> tuple[int, ...]:
 class Callees:
     """Defines in ``module`` those functions of ``kernel`` that are called, each as often as it is called on another number of lanes.
 
-    ``handlers``: as for `FunctionEmitter`.
+    ``new_emitter``: makes what emits a function on single values.
     """
 
-    def __init__(self, module: ModuleText, handlers: Mapping[OpCode, Handler], kernel: Kernel) -> None:
+    def __init__(self, module: ModuleText, new_emitter: Callable[[], FunctionEmitter], kernel: Kernel) -> None:
         self._module = module
-        self._handlers = handlers
+        self._new_emitter = new_emitter
+        module.callee, module.memory_callee = self.callee, self.memory_callee
         self._functions = {f.name: f for f in kernel.functions}
         self._looping = kernel.looping()
-        self._many = bool(kernel.functions) and sum([op.code is ops.call for op in kernel.walk()]) > _FEW
+        self._many = bool(kernel.functions) and sum([callee_of(op) is not None for op in kernel.walk()]) > _FEW
         self._symbols: dict[tuple[str, int], str] = {}
         self._variants: dict[str, str] = {}
+        self._entries: dict[str, list[BlockEntry]] = {}  # of functions that access memory
+
+    def memory_callee(self, name: str) -> tuple[str, list[BlockEntry]]:
+        """What stands before the arguments of a call, and what of the argument block comes after them."""
+        if name not in self._entries:
+            self._entries[name] = []
+            self._defined(name, 1)
+        return f"@{self._symbols[name, 1]}", self._entries[name]
 
     def callee(self, name: str, lanes: int) -> tuple[str, str]:
         """What stands before and behind the arguments of a call on ``lanes`` lanes."""
@@ -101,27 +111,37 @@ class Callees:
         return found
 
     def _definition(self, name: str, function: Function, lanes: int) -> str:
-        emitter = FunctionEmitter(self._module, self._handlers)
+        emitter = self._new_emitter()
         if lanes > 1:
-            emitter = _WideEmitter(self._module, self._handlers, lanes)
+            emitter = _WideEmitter(self._module, emitter.handlers, lanes)
+        emitter.entries = self._entries.get(function.name)
         body = function.body
         emitter.last_uses.scan(body)
         emitter.bind(body.params, [f"%p{k}" for k in range(len(body.params))])
         emitter.region(body)
-        if isinstance(function.result, tuple):
-            kind = returned_type(function.result)
-            whole = "poison"
-            for k, value in enumerate(body.results):
-                whole = emitter.value(f"insertvalue {kind} {whole}, {emitter.typed(value)}, {k}")
-        else:
-            kind, whole = emitter.type_text(function.result), emitter.operand(body.results[0])
-        params = ", ".join([f"{emitter.type_text(p.type)} %p{k}" for k, p in enumerate(body.params)])
+        kind, returned = self._returned(emitter, function)
+        params = [f"{emitter.type_text(p.type)} %p{k}" for k, p in enumerate(body.params)]
+        params += [f"{entry.type} {entry.name}" for entry in emitter.entries or ()]
         group = self._module.attribute_group(self._attributes(function))
-        return f"define internal {kind} @{name}({params}) {group} {{\n{emitter.body_text()}\n  ret {kind} {whole}\n}}\n"
+        return f"define internal {kind} @{name}({', '.join(params)}) {group} {{\n{emitter.body_text()}\n  {returned}\n}}\n"
+
+    def _returned(self, emitter: FunctionEmitter, function: Function) -> tuple[str, str]:
+        """The type of what a function returns, and the instruction at its end."""
+        if function.result == ():
+            return "void", "ret void"
+        if not isinstance(function.result, tuple):
+            kind = emitter.type_text(function.result)
+            return kind, f"ret {kind} {emitter.operand(function.body.results[0])}"
+        kind, whole = returned_type(function.result), "poison"
+        for k, value in enumerate(function.body.results):
+            whole = emitter.value(f"insertvalue {kind} {whole}, {emitter.typed(value)}, {k}")
+        return kind, f"ret {kind} {whole}"
 
     def _attributes(self, function: Function) -> str:
         """Both arms of a branch may call a function without loops: it returns for any operands."""
         inlined, returns = "noinline " if self._many else "", "" if function.name in self._looping else " willreturn speculatable"
+        if function.name in self._entries:
+            return f"{inlined}nounwind"
         return f"{inlined}nounwind memory(none){returns}"
 
 

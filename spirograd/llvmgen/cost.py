@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op, Region
+from spirograd.ir.nodes import Kernel, Op, Region, callee_of
 
 # Units: roughly one scalar instruction. What is not listed counts 1; operations that are no instruction count 0.
 _WEIGHTS = {
@@ -48,7 +48,7 @@ def cost_of(region: Region, calls: Mapping[str, int], alone: bool = False) -> in
         work = sum(cost_of(r, calls, alone) for r in op.regions)
         if op.code in (ops.for_, ops.while_):
             work *= trips(op)
-        elif op.code is ops.call:
-            work = calls[op.attr]
+        elif (called := callee_of(op)) is not None:
+            work = calls[called]
         total += work + (_UPDATE if alone and op.code is ops.atomic else _WEIGHTS.get(op.code, 1))
     return min(max(total, 1), _LIMIT)

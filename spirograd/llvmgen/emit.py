@@ -62,7 +62,7 @@ def emit_kernel(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: Co
     """
     _check_slots(kernel, block)
     module = ModuleText(caps, options)
-    module.callee = Callees(module, OP_MAP, kernel).callee
+    Callees(module, lambda: FunctionEmitter(module, OP_MAP), kernel)
     module.plain = frozenset(f.name for f in kernel.functions if has_vector_forms(f))
     calls = costs_of_calls(kernel)
     module.declare(abi.POOL_RUN, "void", "ptr, ptr, ptr, i64, i64, i64, i64, i64", " nounwind")

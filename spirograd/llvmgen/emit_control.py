@@ -16,8 +16,22 @@ def emit_result(e: FunctionEmitter, op: Op) -> None:
 
 
 def emit_call(e: FunctionEmitter, op: Op) -> None:
-    args = ", ".join([e.typed(a) for a in op.args])
     callee, attributes = e.module.callee(op.attr, e.width)
+    _call(e, op, callee, [e.typed(a) for a in op.args], attributes)
+
+
+def emit_call_memory(e: FunctionEmitter, op: Op) -> None:
+    """The function takes the entries of the argument block that it uses as further arguments: each caller loads them once."""
+    assert e.width == 1, "no loop with tapes calls functions that access memory"
+    callee, entries = e.module.memory_callee(op.attr.name)
+    _call(e, op, callee, [*[e.typed(a) for a in op.args], *[f"{entry.type} {e.slot_value(*entry)}" for entry in entries]])
+
+
+def _call(e: FunctionEmitter, op: Op, callee: str, operands: Sequence[str], attributes: str = "") -> None:
+    args = ", ".join(operands)
+    if op.type == ():
+        e.line(f"call void {callee}({args})")
+        return
     if not isinstance(op.type, tuple):
         e.set(op, f"call {e.type_text(op.type)} {callee}({args}){attributes}")
         return

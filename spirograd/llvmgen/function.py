@@ -6,7 +6,7 @@ emits for several lanes at once, or for another target: it changes how operands 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from spirograd.base import dtypes as dt
 from spirograd.base.artifact import Slot
@@ -23,8 +23,22 @@ Handler = Callable[["FunctionEmitter", Op], None]
 _OVERLOADS = {dt.f16: "f16", dt.f32: "f32", dt.f64: "f64"}
 
 
+class BlockEntry(NamedTuple):
+    """An entry of the argument block: as which LLVM type it is read, of how many bytes."""
+
+    slot: Slot
+    type: str
+    size: int
+
+    @property
+    def name(self) -> str:
+        """The value in a function."""
+        return f"%arg{self.slot.offset}.{symbol(self.type)}"
+
+
 class FunctionEmitter:
-    """Appends instructions to one function whose first parameter is ``ptr %block``, the argument block.
+    """Appends instructions to one function whose first parameter is ``ptr %block``, the argument block; or, if ``entries`` is a list, to
+    one whose last parameters are the entries of the block that it uses, which the list collects.
 
     Loads from the argument block are collected apart, for the entry block. ``handlers``: how each operation is emitted. ``memory_suffix``:
     metadata for every plain load and store.
@@ -47,6 +61,7 @@ class FunctionEmitter:
         self.loc: Loc | None = None
         # Elsewhere every 64-bit CPU has fused multiply-add; old x86 would call a slow function of libm.
         self.has_fma = "+fma" in module.caps.cpu_features or not half.is_x86(module.caps)
+        self.entries: list[BlockEntry] | None = None
         self._slots: dict[tuple[int, str], str] = {}
         self._count = 0
         self._contract = "contract " if module.options.fast_math else ""
@@ -167,15 +182,18 @@ class FunctionEmitter:
     # --- the argument block and addresses ---
 
     def slot_value(self, slot: Slot, type_text: str, size: int) -> str:
-        """The entry of the argument block, loaded once on entry of the function."""
+        """The entry of the argument block: a parameter, or loaded once on entry of the function."""
         key = (slot.offset, type_text)
         if key not in self._slots:
-            name = f"%arg{slot.offset}.{symbol(type_text)}"
-            if slot.offset not in {offset for offset, _ in self._slots}:
+            entry = BlockEntry(slot, type_text, size)
+            name = self._slots[key] = entry.name
+            if self.entries is not None:
+                self.entries.append(entry)
+                return name
+            if [offset for offset, _ in self._slots].count(slot.offset) == 1:
                 self.entry.append(f"  %at{slot.offset} = getelementptr inbounds i8, ptr %block, i64 {slot.offset}")
             known = self.pointer_metadata if slot.is_buffer else ""
             self.entry.append(f"  {name} = load {type_text}, ptr %at{slot.offset}, align {size}, !invariant.load !0, !noundef !0{known}")
-            self._slots[key] = name
         return self._slots[key]
 
     def address(self, ref: Any, index: Op) -> str:

@@ -15,7 +15,7 @@ from spirograd.base.dtypes import DType, f32
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
-from spirograd.ir.nodes import BufferRef, BuiltIn, Kernel, Op, SharedRef, ref_of
+from spirograd.ir.nodes import BufferRef, BuiltIn, Kernel, Op, SharedRef, accesses_of
 from spirograd.ir.ops import OpCode
 from spirograd.llvmgen import emit_control, emit_scalar
 from spirograd.llvmgen.callees import Callees
@@ -122,7 +122,7 @@ def emit_kernel(kernel: Kernel, block: ArgBlock, dialect: Dialect, caps: Capabil
     Raises TypeError for an operation that device IR does not have.
     """
     module = ModuleText(caps, options, dialect.stack_space, dialect.module_flags)
-    module.callee = Callees(module, HANDLERS, kernel).callee
+    Callees(module, lambda: GpuEmitter(module, dialect, 1, frozenset()), kernel)
     by_address = block.size > caps.max_push_constants
     for op, name in zip(kernel.body.ops[:-1], entry_names(kernel)):
         emitter = GpuEmitter(module, dialect, op.attr.group_size, _constant_slots(op))
@@ -151,9 +151,9 @@ def _constant_slots(task: Op) -> frozenset[Slot]:
     read: set[Slot] = set()
     written: set[Slot] = set()
     for op in task.regions[0].walk():
-        ref = ref_of(op)
-        if isinstance(ref, BufferRef):
-            (read if op.code is ops.load else written).add(ref.slot)
+        for effect, ref in accesses_of(op):
+            if isinstance(ref, BufferRef):
+                (read if effect == "read" else written).add(ref.slot)
     kinds = {slot.kind for slot in written}
     arrays, anything = "array" in kinds, not kinds.isdisjoint(("array", "tree"))
     shared = {slot for slot in read if (slot.kind == "tree" and arrays) or (slot.kind == "array" and anything)}

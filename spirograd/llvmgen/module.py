@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import field
+from typing import Any
 
 import numpy as np
 
@@ -80,7 +81,7 @@ def symbol(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.$]", "_", name) or "_"
 
 
-def _no_function(name: str, lanes: int) -> tuple[str, str]:
+def _no_function(name: str, lanes: int = 1) -> tuple[str, Any]:
     raise KeyError(name)
 
 
@@ -89,7 +90,8 @@ class ModuleText:
     """Collects what functions refer to; `text` puts the module together.
 
     ``callee``: what stands before and behind the arguments of a call of a function of the kernel, on so many lanes, which only those in
-    ``plain`` take. ``stack_space``: the address space of stack memory. ``flags``: module flags.
+    ``plain`` take. ``memory_callee``: what stands before the arguments of a call of a function that accesses memory, and which entries of
+    the argument block (`BlockEntry`) it takes after them. ``stack_space``: the address space of stack memory. ``flags``: module flags.
     """
 
     caps: Capabilities
@@ -106,6 +108,7 @@ class ModuleText:
     uses_double_to_half: bool = False
     callee: Callable[[str, int], tuple[str, str]] = _no_function
     plain: frozenset[str] = frozenset()
+    memory_callee: Callable[[str], tuple[str, Sequence[Any]]] = _no_function
 
     def declare(self, name: str, result: str, params: str, attributes: str = "") -> str:
         """Declare function ``name`` once; returns it as an operand of `call`."""

@@ -83,6 +83,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.insert: emit_vector.emit_insert,
     # functions
     ops.call: emit_control.emit_call,
+    ops.call_memory: emit_control.emit_call_memory,
     # arguments
     ops.stop_grad: _KERNEL_LEVEL,
     ops.recall: _KERNEL_LEVEL,

@@ -6,6 +6,7 @@ addresses, a storage buffer at descriptor set 1, binding 0.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection
 
 from spirograd.base.artifact import ArgBlock, Slot
@@ -46,7 +47,9 @@ class ArgumentBlock:
             self._base = e.m.global_variable("PushConstant", struct_type, "arguments")
         elif e.caps.buffer_address:
             self._storage, self._aligned = "PhysicalStorageBuffer", True
-            self._base = self._behind_address(struct_type)
+            self._struct = struct_type
+            self._holder = e.m.global_variable("PushConstant", e.m.block([(e.address_type, 0, "address")], "Indirect"), "indirect")
+            self._base = self._behind_address()
         else:
             self._storage = "StorageBuffer"
             self._base = e.m.storage_buffer(struct_type, "arguments", BLOCK_SET, 0)
@@ -58,13 +61,20 @@ class ArgumentBlock:
             return e.type(member_type(slot))
         return e.address_type if e.caps.buffer_address else e.type(u32)
 
-    def _behind_address(self, struct_type: int) -> int:
+    def within(self, e: Emitter) -> ArgumentBlock:
+        """The same for another function of the module, which ``e`` emits."""
+        new = copy.copy(self)
+        new._e, new._values, new._scalars = e, {}, {}
+        if self._aligned:
+            new._base = new._behind_address()
+        return new
+
+    def _behind_address(self) -> int:
         """A pointer to the block from the address in the push constants."""
         e = self._e
-        holder = e.m.global_variable("PushConstant", e.m.block([(e.address_type, 0, "address")], "Indirect"), "indirect")
         with e.f.prologue():
-            chain = e.f.value("AccessChain", e.m.pointer("PushConstant", e.address_type), holder, e.m.constant_u32(0))
-            return e.pointer_from_address(struct_type, e.f.load(e.address_type, chain))
+            chain = e.f.value("AccessChain", e.m.pointer("PushConstant", e.address_type), self._holder, e.m.constant_u32(0))
+            return e.pointer_from_address(self._struct, e.f.load(e.address_type, chain))
 
     def value(self, slot: Slot) -> int:
         """The id of an entry of the block, read once at the top of the function."""

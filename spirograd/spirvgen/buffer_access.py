@@ -5,12 +5,14 @@ Both give a pointer to ``Block { T data[]; }``, whose elements are reached by an
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from typing import Any
 
 from spirograd.base.artifact import ArgBlock, Slot
 from spirograd.base.dtypes import DType, i32, i64, u32, u64, unsigned
 from spirograd.ir import ops
-from spirograd.ir.nodes import BufferRef, Op, SharedRef, ref_of
+from spirograd.ir.nodes import BufferRef, Op, Region, SharedRef, ref_of
 from spirograd.spirvgen.arguments import ArgumentBlock, is_direct
 from spirograd.spirvgen.emitter import Emitter
 
@@ -18,13 +20,21 @@ _BUFFER_SET = 0
 
 
 class AddressedMemory:
-    """A buffer is an address in the argument block, which becomes a pointer once, at the top of the function."""
+    """A buffer is an address in the argument block, which becomes a pointer once, at the top of the function.
 
-    def __init__(self, e: Emitter, block: ArgBlock, task: Op) -> None:
+    ``regions``: of a task, and of the functions that it calls.
+    """
+
+    def __init__(self, e: Emitter, block: ArgBlock, regions: Sequence[Region]) -> None:
         self._e = e
         self._views: dict[tuple[int, DType], int] = {}
-        self.block = ArgumentBlock(e, block, used_slots(task))
+        self.block = ArgumentBlock(e, block, used_slots(regions))
         self.bindings: tuple[tuple[int, ...], ...] = ()
+
+    def within(self, e: Emitter) -> AddressedMemory:
+        new = copy.copy(self)
+        new._e, new._views, new.block = e, {}, self.block.within(e)
+        return new
 
     def alignment(self, t: DType) -> int:
         return t.size
@@ -54,10 +64,10 @@ class BoundMemory:
     place where a buffer begins in the argument block.
     """
 
-    def __init__(self, e: Emitter, block: ArgBlock, task: Op) -> None:
+    def __init__(self, e: Emitter, block: ArgBlock, regions: Sequence[Region]) -> None:
         self._e = e
         direct = is_direct(block, e.caps.max_push_constants)
-        views = used_views(task)
+        views = used_views(regions)
         alone, shared = _share(views, e.caps.max_buffers - (0 if direct else 1))
         keys: list[tuple[Slot | None, DType]] = [(slot, t) for slot in alone for t in views[slot]]
         keys += [(None, t) for t in _types(views, shared)]
@@ -69,7 +79,12 @@ class BoundMemory:
         self._starts: dict[tuple[Slot, DType], int] = {}
         together = tuple(slot.offset for slot in shared)
         self.bindings = tuple(together if slot is None else (slot.offset,) for slot, _ in keys)
-        self.block = ArgumentBlock(e, block, used_slots(task), self._shared)
+        self.block = ArgumentBlock(e, block, used_slots(regions), self._shared)
+
+    def within(self, e: Emitter) -> BoundMemory:
+        new = copy.copy(self)
+        new._e, new._starts, new.block = e, {}, self.block.within(e)
+        return new
 
     def alignment(self, t: DType) -> int:
         return 0
@@ -116,24 +131,24 @@ def _array_block(e: Emitter, t: DType) -> int:
     return e.m.runtime_array_block(e.type(t), t.size, f"Buffer_{t.name}")
 
 
-# --- what a task uses ------------------------------------------------------------------------------------------------------
+# --- what code uses ------------------------------------------------------------------------------------------------------
 
 
-def _memory_ops(task: Op) -> list[Op]:
-    everything = [op for region in task.regions for op in region.walk()]
+def _memory_ops(regions: Sequence[Region]) -> list[Op]:
+    everything = [op for region in regions for op in region.walk()]
     return [op for op in everything if op.code is ops.slot or (op.code in _VIEWS and not isinstance(ref_of(op), SharedRef))]
 
 
-def used_slots(task: Op) -> list[Slot]:
-    """The entries of the argument block that a task reads, in order of offset."""
-    slots = {op.attr if op.code is ops.slot else _ref(op).slot for op in _memory_ops(task)}
+def used_slots(regions: Sequence[Region]) -> list[Slot]:
+    """The entries of the argument block that code reads, in order of offset."""
+    slots = {op.attr if op.code is ops.slot else _ref(op).slot for op in _memory_ops(regions)}
     return sorted(slots, key=lambda s: s.offset)
 
 
-def used_views(task: Op) -> dict[Slot, list[DType]]:
-    """The buffers that a task uses, in order of offset, each with the types that it is seen as."""
+def used_views(regions: Sequence[Region]) -> dict[Slot, list[DType]]:
+    """The buffers that code uses, in order of offset, each with the types that it is seen as."""
     found: dict[Slot, dict[DType, None]] = {}
-    for op in _memory_ops(task):
+    for op in _memory_ops(regions):
         if op.code is not ops.slot:
             found.setdefault(_ref(op).slot, {})[_VIEWS[op.code](op)] = None
     return {slot: list(found[slot]) for slot in sorted(found, key=lambda s: s.offset)}

@@ -10,7 +10,7 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.options import CompileOptions
 from spirograd.ir import nodes as ir_nodes
-from spirograd.ir.nodes import Kernel, Op, TaskAttr
+from spirograd.ir.nodes import Kernel, Op, TaskAttr, called
 from spirograd.ir.slot_names import slot_names
 from spirograd.spirvgen.buffer_access import AddressedMemory, BoundMemory
 from spirograd.spirvgen.emit_vector import VectorStackSlots
@@ -54,12 +54,14 @@ class _Callees:
         e = Emitter(outer.m, function, outer.caps, outer.options, OP_MAP)
         e.loc = outer.loc
         e.stack_slots = VectorStackSlots(e, (body,))
+        e.slot_names = outer.slot_names
+        e.memory = outer.memory.within(e)
         e.callee = self.id
         e.ids.update(zip(body.params, function.params))
         e.run(body)
         values = [e.id(v) for v in body.results]
-        several = isinstance(called.result, tuple)
-        function.finish(function.value("CompositeConstruct", result, *values) if several else values[0])
+        several = isinstance(called.result, tuple) and bool(values)
+        function.finish(function.value("CompositeConstruct", result, *values) if several else values[0] if values else None)
         return function.id
 
 
@@ -83,7 +85,8 @@ def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, opt
     e.loc = task.loc or kernel.loc
     e.slot_names = slot_names(kernel, block.slots)
     e.stack_slots = VectorStackSlots(e, task.regions)
-    e.memory = AddressedMemory(e, block, task) if caps.buffer_address else BoundMemory(e, block, task)
+    regions = (*task.regions, *[f.body for f in called(kernel.functions, task.regions)])
+    e.memory = AddressedMemory(e, block, regions) if caps.buffer_address else BoundMemory(e, block, regions)
     e.callee = _Callees(e, kernel).id
     e.run(task.regions[0])
     module.entry_point(function.id, ENTRY_POINT, attr.group_size)

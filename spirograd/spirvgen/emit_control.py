@@ -6,7 +6,7 @@ import itertools
 
 from spirograd.base.dtypes import DType
 from spirograd.ir import ops
-from spirograd.ir.nodes import LoopAttr, Op, Region
+from spirograd.ir.nodes import LoopAttr, Op, Region, callee_of
 from spirograd.spirvgen.emit_vector import is_large
 from spirograd.spirvgen.emitter import Emitter
 
@@ -98,7 +98,7 @@ def emit_while(e: Emitter, op: Op) -> None:
 
 def emit_result(e: Emitter, op: Op) -> None:
     source = op.args[0]
-    if source.code is ops.call:
+    if callee_of(source) is not None:
         e.ids[op] = e.f.value("CompositeExtract", e.type(op.type), e.ids[source], op.attr)
     else:
         e.stack_slots.bind(op, e.results[source][op.attr])
@@ -106,3 +106,8 @@ def emit_result(e: Emitter, op: Op) -> None:
 
 def emit_call(e: Emitter, op: Op) -> None:
     e.ids[op] = e.f.value("FunctionCall", e.returned(op.type), e.callee(op.attr), *[e.id(a) for a in op.args])
+
+
+def emit_call_memory(e: Emitter, op: Op) -> None:
+    """Buffers and arguments are global variables: the function reaches them as the task does."""
+    e.ids[op] = e.f.value("FunctionCall", e.returned(op.type), e.callee(op.attr.name), *[e.id(a) for a in op.args])

@@ -97,6 +97,8 @@ class Emitter:
 
     def returned(self, t: Type) -> int:
         """The id of the type of a call: of several results, a structure."""
+        if t == ():
+            return self.m.type_void
         return self.m.intern("TypeStruct", *map(self.type, t)) if isinstance(t, tuple) else self.type(t)
 
     def _new_type(self, t: Type) -> int:

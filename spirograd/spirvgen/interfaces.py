@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from spirograd.base.artifact import Slot
 from spirograd.base.dtypes import DType
@@ -27,6 +27,9 @@ class Memory(Protocol):
     @property
     def block(self) -> Arguments:
         """The argument block."""
+
+    def within(self, e: Any) -> Memory:
+        """The same for another function of the module, which ``e`` emits."""
 
     def element(self, ref: BufferRef, t: DType, index: Op) -> int:
         """A pointer to element ``index`` of the buffer of ``ref``, seen as an array of ``t``."""

@@ -84,6 +84,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.insert: emit_vector.emit_insert,
     # functions
     ops.call: emit_control.emit_call,
+    ops.call_memory: emit_control.emit_call_memory,
     # arguments and memory
     ops.stop_grad: _DERIVATIVES,
     ops.recall: _DERIVATIVES,

@@ -1,4 +1,5 @@
-"""Random kernels give on every device present what the reference interpreter gives, bit for bit (without fast math)."""
+"""Random kernels give on every device present what the reference interpreter gives, bit for bit (without fast math); also with parts of
+them in functions."""
 
 from __future__ import annotations
 
@@ -8,16 +9,20 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
+from ir_outline import outlined
 from ir_random import random_arguments, random_kernel
 
 from spirograd.analysis import trial
 from spirograd.base.options import CompileOptions
 from spirograd.compiler import compile_kernel
+from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel
+from spirograd.ir.spec import verify
 from spirograd.runtime import loader
 from spirograd.runtime.allocations import Memory
 from spirograd.runtime.device import Device
 from spirograd.runtime.launcher import ArrayBinding, Launcher
+from spirograd.transforms.simplification import inline_calls
 
 LENGTH = 37
 SEEDS = 14
@@ -65,3 +70,23 @@ def test_random_kernel(device: Device, seed: int) -> None:
     assert launch(device, kernel, got, tree) == reference.returns
     for one, other in zip(want, got):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("seed", [*range(SEEDS), *[pytest.param(k, marks=pytest.mark.long) for k in range(SEEDS, 20 * SEEDS)]])
+def test_random_kernel_in_functions(device: Device, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inline_calls, "_FEW", 0)
+    monkeypatch.setattr(inline_calls, "_SMALL", 0)
+    monkeypatch.setenv("SG_VERIFY", "1")
+    kernel = random_kernel(seed, device.caps)
+    parts = outlined(kernel, seed)
+    verify(parts, "kernel")
+    assert ops.call_memory in parts.codes
+    want, tree = random_arguments(seed, LENGTH)
+    got, _ = random_arguments(seed, LENGTH)
+    interpreted, _ = random_arguments(seed, LENGTH)
+    reference = trial.run(kernel, want, {0: tree})
+    assert trial.run(parts, interpreted, {0: tree}).returns == reference.returns
+    assert launch(device, parts, got, tree) == reference.returns
+    for one, other, third in zip(want, got, interpreted):
+        np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(one, third)

@@ -1,4 +1,4 @@
-"""`@real_func`: functions that only compute are called, the others are inlined; both mean the same."""
+"""`@real_func`: functions that compute and access memory are called, the others are inlined; both mean the same."""
 
 import numpy as np
 import pytest
@@ -227,7 +227,7 @@ def test_methods_of_data_oriented_classes(session) -> None:
     assert scene.out[3] == 20
 
 
-def test_what_touches_memory_draws_or_changes_its_arguments_is_inlined(session) -> None:
+def test_what_draws_or_changes_its_arguments_is_inlined(session) -> None:
     x, total = sg.field(sg.f32, shape=12), sg.field(sg.f32, shape=())
 
     @sg.real_func
@@ -270,7 +270,7 @@ def test_what_touches_memory_draws_or_changes_its_arguments_is_inlined(session) 
     x.from_numpy(np.arange(12, dtype=np.float32))
     assert run(np.zeros(7, np.float32)) == 3 + 9 + 1
     assert total[None] == (np.arange(12) + 1).sum() / 2
-    assert functions(run) == ["half.1"]
+    assert [name.split(".")[0] for name in functions(run)] == ["at", "half", "half_of", "add"]
 
 
 def test_loops_at_the_top_of_functions_run_in_order(session) -> None:
@@ -460,7 +460,7 @@ def test_loops_in_functions_of_devices_that_do_not_end_them_early(session, monke
     def unchanged(kernel, ctx):
         return kernel
 
-    for name in ("inline_checked", "check_loops"):
+    for name in ("inline_some", "check_loops"):
         monkeypatch.setattr(compiler, name, unchanged)
 
     @sg.real_func

@@ -277,3 +277,47 @@ def scalar_arguments() -> Results:
     run(out, -3, 500, 0.25, True, v, m, w)
     k = np.arange(8)
     return {"out": (out, -3 + 1000 + 0.25 + 1 + v[k % 3] + m[k % 4, 1] + w[k + 2])}
+
+
+@case((5, 24))
+def functions_that_access_memory(calls) -> Results:
+    """Functions that load, store and update fields and arrays: called where there are more calls of them than 8, else inlined."""
+    grid, count = sg.field(sg.f32, shape=64), sg.field(sg.i32, shape=4)
+
+    @sg.real_func
+    def between(i: sg.i32, w: sg.f32) -> sg.f32:
+        return grid[i % 64] * (1.0 - w) + grid[(i + 1) % 64] * w
+
+    @sg.real_func
+    def visit(a: sg.template(), i: sg.i32, k: sg.i32) -> sg.f32:
+        value = 0.0
+        for n in sg.static(range(6)):
+            value += between(i + k + 5 * n, 0.25 * n - 0.5)
+        if value > 40.0:
+            value -= 2.0 * sg.floor(0.25 * value)
+            a[i] = a[i] + k
+        count[(i + k) % 4] += 1
+        return value
+
+    @sg.kernel
+    def run(a: sg.types.ndarray(sg.i32, 1), out: sg.types.ndarray(sg.f32, 1)):
+        for i in out:
+            total = 0.0
+            for k in sg.static(range(calls)):
+                total += visit(a, i, k)
+            out[i] = total
+
+    g = (np.arange(64) * 7 % 32).astype(np.float32)
+    grid.from_numpy(g)
+    a, out = np.zeros(50, np.int32), np.zeros(50, np.float32)
+    run(a, out)
+    i, totals, sums, counts = np.arange(50), np.zeros(50), np.zeros(50, np.int64), np.zeros(4, np.int64)
+    for k in range(calls):
+        value = np.zeros(50)
+        for n in range(6):
+            at, w = (i + k + 5 * n) % 64, 0.25 * n - 0.5
+            value += g[at] * (1 - w) + g[(at + 1) % 64] * w
+        sums += np.where(value > 40, k, 0)
+        totals += np.where(value > 40, value - 2 * np.floor(value / 4), value)
+        np.add.at(counts, (i + k) % 4, 1)
+    return {"out": (out, totals), "a": (a, sums), "count": (count.to_numpy(), counts)}

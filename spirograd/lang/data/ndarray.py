@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from spirograd.lang.data import device_arrays, shadows, transfer
 from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.scalar_field import BuildElement, converted, element_index, matching, shared_array
+from spirograd.lang.data.shapes import extents_of
 from spirograd.lang.data.transfer import Array, HostView
 
 
@@ -288,12 +288,8 @@ class VectorNdarray(MatrixNdarray):
 
 
 def array_shape(shape: Any) -> tuple[int, ...]:
-    """A shape as users give it as a tuple; extents may be 0."""
-    extents: Sequence[Any] = tuple(shape) if isinstance(shape, Iterable) and not isinstance(shape, str) else (shape,)
-    for axis, e in enumerate(extents):
-        if not isinstance(e, (int, np.integer)) or e < 0:
-            raise SpirogradRuntimeError(f"extents of an ndarray are integers from 0 on, got {e!r} on axis {axis}")
-    return tuple(int(e) for e in extents)
+    """A shape of an ndarray as a tuple; extents may be 0."""
+    return extents_of(shape, 0, "extents of an ndarray are integers from 0 on")
 
 
 def element_ndarray(

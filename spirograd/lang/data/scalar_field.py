@@ -6,7 +6,7 @@ import itertools
 import linecache
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,6 +30,7 @@ from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.index_space import IndexSpace
 from spirograd.lang.data.layout import Digit, terms_of
+from spirograd.lang.data.shapes import extents_of
 from spirograd.lang.data.transfer import Array, HostView
 from spirograd.lang.data.tree import Place, SNode, Tree
 from spirograd.lang.scalar import Value
@@ -52,12 +53,8 @@ BuildElement = Callable[[Sequence[Any], tuple[int, ...], Callable[[int, Any], No
 
 
 def shape_tuple(shape: Any) -> tuple[int, ...]:
-    """A shape as users give it, an int or a sequence, as a tuple; raises SpirogradRuntimeError unless all extents are positive."""
-    extents = tuple(shape) if isinstance(shape, Iterable) and not isinstance(shape, str) else (shape,)
-    for axis, e in enumerate(extents):
-        if not isinstance(e, (int, np.integer)) or e < 1:
-            raise SpirogradRuntimeError(f"every extent of a field must be a positive integer, got {e!r} on axis {axis}")
-    return tuple(int(e) for e in extents)
+    """A shape of a field as a tuple; raises SpirogradRuntimeError unless all extents are positive."""
+    return extents_of(shape, 1, "every extent of a field must be a positive integer")
 
 
 def element_index(key: Any, shape: tuple[int, ...], origin: tuple[int, ...], what: str) -> tuple[int, ...]:

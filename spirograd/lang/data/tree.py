@@ -20,6 +20,7 @@ from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError, Spir
 from spirograd.base.near_names import NearNames
 from spirograd.lang import context
 from spirograd.lang.data.layout import Digit, assign_offsets, decode_of
+from spirograd.lang.data.shapes import extents_of
 
 _tree_ids = itertools.count(1)
 _NAMED = 4  # fields in a message
@@ -34,13 +35,13 @@ def _sparse(kind: str) -> NoReturn:
 
 
 def _extents(axes: Sequence[int], shape: Any) -> tuple[int, ...]:
-    extents = (shape,) * len(axes) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    """One for each of ``axes``; a single number counts for all."""
+    extents = extents_of(shape, 1, "every extent of a field must be a positive integer")
+    if not isinstance(shape, Iterable) or getattr(shape, "ndim", 1) == 0:
+        extents *= len(axes)
     if len(extents) != len(axes):
         raise SpirogradTypeError(f"`dense` with {len(axes)} axes and a shape of {len(extents)} extents")
-    for e in extents:
-        if not isinstance(e, (int, np.integer)) or e < 1:
-            raise SpirogradRuntimeError(f"every extent of a field must be a positive integer, got {e!r} in shape {extents}")
-    return tuple(int(e) for e in extents)
+    return extents
 
 
 class SNode(NearNames):

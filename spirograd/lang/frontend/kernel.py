@@ -61,7 +61,8 @@ class Kernel(Staged, NearNames):
         self._keys: list[tuple[int, Callable[[Any], Any]]] = []
         self._signature: inspect.Signature | None = None
         self._positional = 0  # how many arguments a call has that gives them in order; -1 if some are given by name only
-        self._quick: QuickCall | None = None
+        # With the session that it is for: another thread may begin one between two reads.
+        self._quick: tuple[Any, QuickCall | None] = (None, None)
         self._last: Specialization | None = None
 
     @functools.cached_property
@@ -76,8 +77,8 @@ class Kernel(Staged, NearNames):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         session = context.session()
-        quick = self._quick
-        if quick is None or kwargs or session is not self._session or context.recorder() is not None or context.current_trace() is not None:
+        owner, quick = self._quick
+        if session is not owner or kwargs or quick is None or context.recorder() is not None or context.current_trace() is not None:
             return self._launch(*self.specialized(args, kwargs))
         found = quick(args, session)
         if found is None:
@@ -116,7 +117,7 @@ class Kernel(Staged, NearNames):
             self._specializations = {}
             by_name = any(p.kind is p.KEYWORD_ONLY for p in signature.parameters.values())
             self._positional = -1 if by_name else len(self._parameters)
-            self._quick = None if by_name else quick_call(self._parameters, self._specializations)
+            self._quick = (session, None if by_name else quick_call(self._parameters, self._specializations))
             self._last = None
             self._session = session
 

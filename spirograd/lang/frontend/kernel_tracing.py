@@ -12,7 +12,7 @@ from spirograd.base.errors import SpirogradSyntaxError
 from spirograd.base.python_limits import deep_recursion
 from spirograd.ir import ops as ir
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import FieldRef, Kernel, TempRef
+from spirograd.ir.nodes import FieldRef, Kernel, TempRef, called
 from spirograd.lang import context, ops, scalar
 from spirograd.lang.context import LanguageOptions, Trace
 from spirograd.lang.frontend.call_effects import UnassumedMutation
@@ -88,8 +88,7 @@ def _trace(
         body = trace.b.end()
     finally:
         context.set_trace(before)
-    arguments, functions = tuple(t.captures.declarations.args), tuple(t.real_functions.functions)
-    kernel = Kernel(source.name, arguments, body, results, loc, functions)
+    kernel = Kernel(source.name, tuple(t.captures.declarations.args), body, results, loc, called(t.real_functions.functions, (body,)))
     return TracedKernel(kernel, returns, t.captures, t.fields, trace.warnings)
 
 

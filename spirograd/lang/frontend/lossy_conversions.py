@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
+
+import numpy as np
 
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import render
@@ -45,7 +46,8 @@ def _loss_of_constant(number: Any, t: DType) -> str:
         return ""
     if t.kind == "bool":
         return "" if number in (0, 1) else "of which it keeps only whether it is 0"
-    if not math.isfinite(number) or not t.min <= number <= t.max:
+    number = number.item() if isinstance(number, np.generic) else number
+    if not t.min <= number <= t.max:  # of NaN too
         return "which does not fit"
     return "" if number == int(number) else "whose fraction is lost"
 

@@ -13,6 +13,7 @@ import numpy as np
 from spirograd.base import dtypes
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradNameError, SpirogradRuntimeTypeError, render
+from spirograd.base.wording import integer_text
 from spirograd.ir.nodes import ArrayArg
 from spirograd.lang import ops, scalar
 from spirograd.lang.annotations import FunctionArgument, MatrixType, NdarrayType
@@ -126,11 +127,12 @@ class ScalarParameter(Parameter):
         if self.t.is_float:
             if kind is float:
                 return value
-            if kind in (int, bool) or isinstance(value, (int, float, np.number, np.bool_)):
-                return self._float(value)
-            if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
-                return self._float(value.item())
-            raise self.misfit(f"a number ({self.t})", value)
+            number = value
+            if not isinstance(value, (int, float, np.floating)) and hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
+                number = value.item()
+            if not isinstance(number, (int, float, np.floating)):
+                raise self.misfit(f"a number ({self.t})", value)
+            return self._float(number)
         if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
             value = value.item()
         if not isinstance(value, (int, bool)):
@@ -148,8 +150,7 @@ class ScalarParameter(Parameter):
             raise self._too_large(value) from None
 
     def _too_large(self, value: int) -> SpirogradRuntimeTypeError:
-        bits = value.bit_length()
-        return self.error(f"{value if bits <= 64 else f'an integer of {bits} bits'} does not fit {self.t}")
+        return self.error(f"{value if value.bit_length() <= 64 else integer_text(value)} does not fit {self.t}")
 
 
 class AggregateParameter(Parameter):

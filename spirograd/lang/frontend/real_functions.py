@@ -1,7 +1,8 @@
-"""Calls of `@real_func`: a function that only computes is traced once for each signature, and called.
+"""Calls of `@real_func`: a function is traced once for each signature, and called.
 
 A signature is the types of what the kernel computes, and what is known while compiling. Arguments are passed by value, aggregates as their
-scalars. A function that does more than to compute (see `Function`), or takes a variable by reference, is inlined like any other.
+scalars. A function that does more than a `Function` may, or takes a variable by reference, is inlined like any other; so is one that
+accesses memory in loops where these are parallel, at the top of a kernel.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import numpy as np
 from spirograd.base.errors import SpirogradCompilationError, SpirogradSyntaxError
 from spirograd.base.loc import Loc
 from spirograd.ir import ops
-from spirograd.ir.nodes import Function, Op, Region
+from spirograd.ir.nodes import ArrayRef, FieldRef, Function, MemoryCall, Op, Region, callee_of, ref_of
+from spirograd.lang.frontend.control import at_top_level
 from spirograd.lang.frontend.frames import Frame
 from spirograd.lang.frontend.function import Func
 from spirograd.lang.frontend.function_bodies import function_body
@@ -26,6 +28,10 @@ from spirograd.lang.scalar import Value
 from spirograd.lang.struct import Struct
 
 _COMPUTING = frozenset(("pure", "control", "structure"))
+_ACCESSING = frozenset(("read", "write", "atomic"))
+_LOOPS = frozenset((ops.for_, ops.while_))
+# What `call_real_function` gives for a call that must be inlined.
+INLINED = object()
 _MUTABLE = (list, dict, set, MemoryVariable)
 _NUMBERS = (bool, int, float, str, type(None), np.generic)
 
@@ -35,7 +41,7 @@ class _Inlined(Exception):
 
 
 def call_real_function(t: Tracer, func: Func, arguments: Mapping[str, Any], loc: Loc | None) -> Any:
-    """The value of a call of ``func`` with ``arguments``; None if it must be inlined. Raises SpirogradSyntaxError for recursion."""
+    """The value of a call of ``func`` with ``arguments``, or `INLINED`. Raises SpirogradSyntaxError for recursion."""
     known = t.real_functions
     settled = {name: settle(value) if is_runtime(value) else value for name, value in arguments.items()}
     values: list[Value] = []
@@ -44,7 +50,7 @@ def call_real_function(t: Tracer, func: Func, arguments: Mapping[str, Any], loc:
             raise _Inlined
         key = (func, *[(name, _signature(value, values, known.kept)) for name, value in settled.items()])
     except _Inlined:
-        return None
+        return INLINED
     if key in known.being_traced:
         name = func.function.__name__
         message = f"`{name}` calls itself with arguments of the same types, and a function of a kernel cannot"
@@ -54,12 +60,16 @@ def call_real_function(t: Tracer, func: Func, arguments: Mapping[str, Any], loc:
     if key not in known.by_signature:
         known.by_signature[key] = _trace(t, func, settled, values, key)
     called = known.by_signature[key]
-    if called is None:
-        return None
+    if called is None or (called.accesses and called.loops and at_top_level(t)):
+        return INLINED
     t.b.loc = loc
-    op = t.b.emit(ops.call, *[v.op for v in values], attr=called.function.name, type=called.function.result)
+    name, args, result = called.function.name, [v.op for v in values], called.function.result
+    if called.accesses:
+        op = t.b.emit(ops.call_memory, *args, attr=MemoryCall(name, called.accesses), type=result)
+    else:
+        op = t.b.emit(ops.call, *args, attr=name, type=result)
     results = t.b.results(op) if isinstance(op.type, tuple) else (op,)
-    return unpack_tuple(rebuild(called.model, [Value(r) for r in results]))
+    return None if called.model is None else unpack_tuple(rebuild(called.model, [Value(r) for r in results]))
 
 
 def _signature(value: Any, values: list[Value], kept: list[Any]) -> Hashable:
@@ -110,15 +120,17 @@ def _trace(t: Tracer, func: Func, arguments: Mapping[str, Any], values: list[Val
 def _finished(t: Tracer, func: Func, frame: Frame) -> CalledFunction | None:
     result = frame.variables.get(RESULT)
     model = pack_tuple(result) if isinstance(result, tuple) else result
-    if not is_runtime(model):
+    if model is not None and not is_runtime(model):
         return None
-    body = t.b.end([value.op for value in leaves(model)])
-    if not _computes(body, set()):
-        return None
+    body = t.b.end([] if model is None else [value.op for value in leaves(model)])
     functions = t.real_functions.functions
     function = Function(f"{func.function.__name__}.{len(functions) + 1}", body)
+    accesses = function.accesses
+    if not _is_function(body, set(), bool(accesses)) or (model is None and not accesses):
+        return None
+    looping = {other.function.name for other in t.real_functions.by_signature.values() if other is not None and other.loops}
     functions.append(function)
-    return CalledFunction(function, model)
+    return CalledFunction(function, model, accesses, any(op.code in _LOOPS or callee_of(op) in looping for op in body.walk()))
 
 
 def _rebuilt(value: Any, params: list[Value]) -> Any:
@@ -128,13 +140,24 @@ def _rebuilt(value: Any, params: list[Value]) -> Any:
     return tuple([_rebuilt(member, params) for member in value]) if type(value) is tuple else value
 
 
-def _computes(body: Region, known: set[Op]) -> bool:
-    """Whether ``body`` can be that of a function: without effects, and of nothing but its parameters and what is ``known``."""
+def _is_function(body: Region, known: set[Op], accesses: bool) -> bool:
+    """Whether ``body`` can be that of a function, of nothing but its parameters and what is ``known``; of one that ``accesses`` memory, or
+    only computes."""
     known.update(body.params)
     for op in body.ops:
-        if op.code.effect not in _COMPUTING or op.code in ops.OUTSIDE or not known.issuperset(op.args):
+        if not known.issuperset(op.args) or not (_accesses(op) if accesses else _computes(op)):
             return False
-        if not all(_computes(region, known) for region in op.regions):
+        if not all(_is_function(region, known, accesses) for region in op.regions):
             return False
         known.add(op)
     return True
+
+
+def _computes(op: Op) -> bool:
+    return op.code.effect in _COMPUTING and op.code not in ops.OUTSIDE
+
+
+def _accesses(op: Op) -> bool:
+    if op.code.effect in _ACCESSING:
+        return isinstance(ref_of(op), (FieldRef, ArrayRef))
+    return _computes(op) or op.code in ops.ARGUMENTS or op.code is ops.call_memory

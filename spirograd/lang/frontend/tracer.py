@@ -16,7 +16,7 @@ from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradSyntaxError, render
 from spirograd.base.records import dataclass
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import FieldRef, Function, TempRef
+from spirograd.ir.nodes import FieldRef, Function, Ref, TempRef
 from spirograd.lang.context import Trace
 from spirograd.lang.frontend.captures import Captures
 from spirograd.lang.frontend.frames import Frame
@@ -39,10 +39,13 @@ class Handlers(NamedTuple):
 
 
 class CalledFunction(NamedTuple):
-    """A function that is called, and a value of the structure that it returns."""
+    """A function that is called. ``model``: a value of the structure that it returns, or None; ``accesses``: what it does to memory;
+    ``loops``: whether it, or what it calls, has loops."""
 
     function: Function
     model: Any
+    accesses: tuple[tuple[str, Ref], ...]
+    loops: bool
 
 
 @dataclass(slots=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, Vec
 from spirograd.base.errors import SpirogradUnsupportedError
-from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op, Region
+from spirograd.ir.nodes import Kernel, Op, Region, callee_of
 from spirograd.transforms.context import PassContext
 
 # The capability behind each type, and what to call it.
@@ -57,9 +56,10 @@ class _Nesting:
                 raise SpirogradUnsupportedError(message, op.loc, _FLATTEN)
             for inner in op.regions:
                 self.check(inner, depth + 1)
-            if op.code is ops.call and (op.attr, depth) not in self.checked:
-                self.checked.add((op.attr, depth))
-                self.check(self.functions[op.attr].body, depth)
+            called = callee_of(op)
+            if called is not None and (called, depth) not in self.checked:
+                self.checked.add((called, depth))
+                self.check(self.functions[called].body, depth)
 
 
 def _refuse(caps: Capabilities, feature: str, what: str, op: Op) -> None:

@@ -18,7 +18,22 @@ from spirograd.base.tape_layout import ADDRESSING, PLACED, TapeWord
 from spirograd.base.targets import Generator
 from spirograd.ir import ops
 from spirograd.ir.addresses import Arithmetic, cell_offset, component_number
-from spirograd.ir.nodes import ArrayArg, ArrayRef, BufferRef, FieldRef, Kernel, Op, ScalarArg, SharedRef, TapeRef, TempRef, ref_of
+from spirograd.ir.nodes import (
+    ArrayArg,
+    ArrayRef,
+    BufferRef,
+    FieldRef,
+    Kernel,
+    MemoryCall,
+    Op,
+    Ref,
+    ScalarArg,
+    SharedRef,
+    TapeRef,
+    TempRef,
+    accesses_of,
+    ref_of,
+)
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.lowering.native_atomics import needs_locks, unfinished_sites
@@ -161,6 +176,7 @@ class _Layout(Rewriter):
         # By the slot without its offset, which is how `_slots_of` names it.
         self.slots = {Slot(s.kind, s.index, s.axis, s.role, s.dtype): s for s in block.slots}
         self.buffers: dict[int, BufferRef] = {}
+        self.accesses = _accesses(kernel)
         self.handlers = {
             ops.arg: self._arg,
             ops.shape: lambda op: self._slot(Slot("shape", op.attr[0], op.attr[1], dtype=i32)),
@@ -171,6 +187,7 @@ class _Layout(Rewriter):
             ops.atomic: self._atomic,
             ops.cas: self._cas,
             ops.claim: self._claim,
+            ops.call_memory: self._call,
         }
 
     def _slot(self, key: Slot) -> Op:
@@ -209,6 +226,11 @@ class _Layout(Rewriter):
         old = self.b.emit(ops.cas, index, self._pack(expected), self._pack(desired), attr=ref, type=ref.dtype)
         return self._unpack(old, op)
 
+    def _call(self, op: Op) -> Op:
+        name = op.attr.name
+        accesses = dict.fromkeys([(effect, self._buffer_of(ref)) for effect, ref in self.accesses[name]])
+        return self.b.append(Op(op.code, op.type, self.args(op), MemoryCall(name, tuple(accesses)), (), op.loc, op.primal))
+
     def _claim(self, op: Op) -> Op:
         """The thread slot of the tapes behind a guard. A claim beyond the last one gives the last, or the first if there is none: the check
         that `place_tapes` puts behind the claim reports it."""
@@ -233,14 +255,23 @@ class _Layout(Rewriter):
     def _place(self, op: Op, indices: Sequence[Op]) -> tuple[BufferRef, Op]:
         """The buffer and the element index of an access."""
         ref = ref_of(op)
+        buffer = self._buffer_of(ref)
         if isinstance(ref, FieldRef):
-            return self._buffer(ref, Slot("tree", ref.tree)), self._field_index(ref, indices)
+            return buffer, self._field_index(ref, indices)
         if isinstance(ref, ArrayRef):
-            return self._buffer(ref, Slot("array", ref.arg, role=ref.role)), self._array_index(ref, indices)
+            return buffer, self._array_index(ref, indices)
         if isinstance(ref, TapeRef):
-            return self._buffer(ref, Slot("tapes")), self._tape_index(ref, indices)
+            return buffer, self._tape_index(ref, indices)
         assert isinstance(ref, TempRef), ref
-        return self._buffer(ref, Slot("temps")), self._temp_index(ref, indices)
+        return buffer, self._temp_index(ref, indices)
+
+    def _buffer_of(self, ref: Ref | None) -> BufferRef:
+        if isinstance(ref, FieldRef):
+            return self._buffer(ref, Slot("tree", ref.tree))
+        if isinstance(ref, ArrayRef):
+            return self._buffer(ref, Slot("array", ref.arg, role=ref.role))
+        assert isinstance(ref, (TapeRef, TempRef)), ref
+        return self._buffer(ref, Slot("tapes" if isinstance(ref, TapeRef) else "temps"))
 
     def _buffer(self, ref: FieldRef | ArrayRef | TempRef | TapeRef, key: Slot) -> BufferRef:
         found = self.buffers.get(id(ref))
@@ -363,6 +394,16 @@ class _Layout(Rewriter):
     def _const(self, value: int, like: Op) -> Op:
         assert isinstance(like.type, DType)
         return self.b.const(value, like.type)
+
+
+def _accesses(kernel: Kernel) -> dict[str, dict[tuple[str, Ref], None]]:
+    """What each function does to memory now: passes may have removed some of what its calls say, which has no entry in the block then."""
+    found: dict[str, dict[tuple[str, Ref], None]] = {}
+    for function in kernel.functions:
+        mine = found[function.name] = {}
+        for op in function.body.walk():
+            mine.update(found[op.attr.name] if op.code is ops.call_memory else dict.fromkeys(accesses_of(op)))
+    return found
 
 
 def _field_extent(ref: FieldRef) -> int:

@@ -20,7 +20,7 @@ from spirograd.base.artifact import FaultSite
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, storage
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, Region, ref_of
+from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, Region, accesses_of, ref_of
 
 # What an access touches. Equal for the kernel's reference and the device's.
 Place = tuple[Union[str, int], ...]
@@ -71,13 +71,11 @@ def ways(task: Op | Region, caps: Capabilities) -> dict[Op, str]:
     groups: dict[Place, list[Op]] = {}
     plain: set[Place] = set()
     for op in everything:
-        ref = ref_of(op)
-        if ref is None:
-            continue
-        if op.code.effect == "atomic":
-            groups.setdefault(place(ref), []).append(op)
-        else:
-            plain.add(_exactly(ref))
+        for effect, ref in accesses_of(op):
+            if effect == "atomic":
+                groups.setdefault(place(ref), []).append(op)
+            else:
+                plain.add(_exactly(ref))
     for group in groups.values():
         found.update(_together(group, {op: _alone(op, op in used, caps) for op in group}, plain))
     return found

@@ -7,7 +7,7 @@ from typing import Any
 
 from spirograd.analysis.effects import may_alias
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op, Ref, Region, TapeRef, TempRef, ref_of
+from spirograd.ir.nodes import Kernel, Op, Ref, Region, TapeRef, TempRef, accesses_of, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 
@@ -63,6 +63,8 @@ class _Cse(Rewriter):
                 self.env[op] = new
             if effect in _WRITING:
                 self._write(op, new)
+            elif effect == "call":
+                self._forget([self._number(ref) for done, ref in accesses_of(op) if done in _WRITING])
             elif effect == "barrier":
                 self._forget(range(len(self.refs)))
 
@@ -128,10 +130,8 @@ class _Cse(Rewriter):
                     if within is None:
                         return None
                     numbers |= within
-                elif effect in _WRITING:
-                    ref = ref_of(inner)
-                    assert ref is not None
-                    numbers.add(self._number(ref))
+                elif effect in _WRITING or effect == "call":
+                    numbers.update([self._number(ref) for done, ref in accesses_of(inner) if done in _WRITING])
                 elif effect == "barrier":
                     return None
         return frozenset(numbers)

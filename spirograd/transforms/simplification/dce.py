@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op, Region
+from spirograd.ir.nodes import Kernel, Op, Region, called, callee_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 
-_ROOTS = frozenset(("write", "atomic", "barrier", "check", "print"))
+_ROOTS = frozenset(("write", "atomic", "call", "barrier", "check", "print"))
 # What needs more, or less, than its operands.
 _STRUCTURE = frozenset((ops.result, ops.param, ops.if_, ops.for_, ops.while_, ops.task))
 # Operands before the loop-carried values.
@@ -22,8 +22,7 @@ def dce(kernel: Kernel, ctx: PassContext) -> Kernel:
     A `while` that has no effect goes too, whether or not it would have ended.
     """
     live = _Liveness()
-    called = {op.attr for op in kernel.walk() if op.code is ops.call} if kernel.functions else ()
-    functions = tuple([f for f in kernel.functions if f.name in called])
+    functions = called(kernel.functions, (kernel.body,))
     for function in functions:
         live.region(function.body, None)
         for value in function.body.results:
@@ -118,7 +117,7 @@ class _Liveness:
     def need_result(self, op: Op, k: int) -> None:
         """Mark result ``k`` of a control operation or call. A function keeps all of its results, for other calls."""
         self.need(op)
-        if op.code is ops.call:
+        if callee_of(op) is not None:
             return
         kept = self.kept[op]
         if k in kept:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 
 from spirograd.base.loc import Loc
 from spirograd.base.records import replace
+from spirograd.base.targets import Generator
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op
+from spirograd.ir.nodes import Kernel, Op, callee_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
+
+# Of functions that access memory: the most calls that are inlined whatever the size, and the most operations that they may add in all.
+_FEW = 8
+_SMALL = 400
 
 
 def inline_calls(kernel: Kernel, ctx: PassContext) -> Kernel:
@@ -17,12 +23,41 @@ def inline_calls(kernel: Kernel, ctx: PassContext) -> Kernel:
     return without_functions(kernel)
 
 
-def inline_checked(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """``kernel`` without the functions that checks go into, which are effects: any of them if bounds or overflow are checked; those with
-    loops on devices that end loops early."""
+def inline_some(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """``kernel`` with those calls inlined that cannot stay, and those that passes gain more from than they cost.
+
+    Checks are effects that functions do not have, so that functions go that they go into: any if bounds or overflow are checked; those with
+    loops on devices that end loops early. Of functions that access memory also those which the interpreter would check, those with atomics
+    on devices where atomics may be loops over locks, and those that are small or called from few places: no pass looks into a call.
+    """
     if ctx.options.check_bounds or ctx.options.check_overflow:
         return without_functions(kernel)
-    return _without(kernel, kernel.looping()) if ctx.caps.loop_limit else kernel
+    names = kernel.looping() if ctx.caps.loop_limit else set()
+    accesses = {f.name: f.accesses for f in kernel.functions}
+    for function in kernel.functions:
+        effects = {effect for effect, _ in accesses[function.name]}
+        if effects and (ctx.caps.target.generator is Generator.INTERPRETER or ("atomic" in effects and not ctx.caps.atomic_cas)):
+            names.add(function.name)
+    if len(names) < len(kernel.functions):
+        names |= _cheap(kernel, names, {name for name, found in accesses.items() if found})
+    return _without(kernel, names)
+
+
+def _cheap(kernel: Kernel, inlined: Collection[str], candidates: Collection[str]) -> set[str]:
+    """Those of the functions ``candidates`` that add little code when they are inlined, as the functions ``inlined`` are."""
+    sizes = {f.name: sum([1 for _ in f.body.walk()]) for f in kernel.functions}
+    # Of functions that are inlined: the operations in their bodies, and how often their bodies are emitted.
+    calls = Counter([name for op in kernel.body.walk() if (name := callee_of(op)) is not None])
+    found: set[str] = set()
+    for function in reversed(kernel.functions):
+        name, count = function.name, calls[function.name]
+        is_cheap = name in candidates and (count <= _FEW or count * sizes[name] <= _SMALL)
+        if is_cheap:
+            found.add(name)
+        for op in function.body.walk():
+            if (inner := callee_of(op)) is not None:
+                calls[inner] += count if is_cheap or name in inlined else 1
+    return found
 
 
 def without_functions(kernel: Kernel) -> Kernel:
@@ -31,10 +66,12 @@ def without_functions(kernel: Kernel) -> Kernel:
 
 
 def _without(kernel: Kernel, names: Collection[str]) -> Kernel:
-    """``kernel`` without the functions ``names``, among which is everything that calls one of them."""
+    """``kernel`` without the functions ``names``."""
     if not names:
         return kernel
-    return kernel.with_body(_Inline(kernel, names).region(kernel.body), tuple([f for f in kernel.functions if f.name not in names]))
+    inline = _Inline(kernel, names)
+    functions = [f.with_body(inline.region(f.body)) for f in kernel.functions if f.name not in names]
+    return kernel.with_body(inline.region(kernel.body), tuple(functions))
 
 
 class _Inline(Rewriter):
@@ -43,10 +80,10 @@ class _Inline(Rewriter):
         self.bodies = {f.name: f.body for f in kernel.functions if f.name in names}
         self.results: dict[Op, tuple[Op, ...]] = {}  # call -> what stands for its results
         self.caller: Loc | None = None  # of the function being inlined
-        self.handlers = {ops.call: self._call, ops.result: self._result}
+        self.handlers = {ops.call: self._call, ops.call_memory: self._call, ops.result: self._result}
 
     def _call(self, op: Op) -> Op | None:
-        body, outer = self.bodies.get(op.attr), self.caller
+        body, outer = self.bodies.get(callee_of(op) or ""), self.caller
         if body is None:
             return self.copy(op)
         args = self.args(op)

@@ -14,7 +14,7 @@ from spirograd.base.dtypes import VOID, f32, i32, u32
 from spirograd.base.records import dataclass, replace
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import FieldRef, Kernel, Op, PrivateCopy, Region, SharedRef, TaskAttr, ref_of
+from spirograd.ir.nodes import FieldRef, Kernel, Op, PrivateCopy, Region, SharedRef, TaskAttr, accesses_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 
@@ -148,8 +148,9 @@ def _candidates(body: Region, caps: Capabilities) -> dict[FieldRef, str]:
     used = {a for op in everything for a in op.args}
     found: dict[FieldRef, set[str]] = {}
     for op in everything:
-        ref = ref_of(op)
-        if isinstance(ref, FieldRef):
+        for _, ref in accesses_of(op):
+            if not isinstance(ref, FieldRef):
+                continue
             plain = op.code is ops.atomic and op not in used and _is_shared(op.attr[0], ref, caps)
             found.setdefault(ref, set()).add(op.attr[0] if plain else "")
     keys = [(ref.key, ref.role) for ref in found]

@@ -10,7 +10,7 @@ from spirograd.analysis.effects import place
 from spirograd.base.dtypes import VOID, DType, f32, f64
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
-from spirograd.ir.nodes import FieldRef, Kernel, Op, Reduction, Ref, Region, TaskAttr, TempRef, rank, ref_of
+from spirograd.ir.nodes import FieldRef, Kernel, Op, Reduction, Ref, Region, TaskAttr, TempRef, accesses_of, rank
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 
@@ -70,13 +70,13 @@ class _Reductions(Rewriter):
 
 def _find(body: Region, wide_sums: bool) -> list[_Target]:
     """The elements that ``body`` may accumulate into."""
-    accesses = [op for op in body.walk() if ref_of(op) is not None]
+    accesses = [op for op in body.walk() if accesses_of(op)]
     candidates = [op for op in accesses if op.code is ops.atomic and op.attr[0] in _KINDS]
     if not candidates:
         return []
     used = {a for op in body.walk() for a in op.args}
     excluded = set(_in_conditions(body))
-    written = {ref_of(op) for op in accesses if op.code.effect in ("write", "atomic")}
+    written = {ref for op in accesses for effect, ref in accesses_of(op) if effect != "read"}
     number = _Invariance(body, written).number
     targets: dict[Any, _Target] = {}
     for op in candidates:
@@ -103,7 +103,7 @@ def _in_conditions(body: Region) -> Iterator[Op]:
 class _Invariance:
     """Numbers for the values that are the same in every iteration: equal for equal values."""
 
-    def __init__(self, body: Region, written: set[Ref | None]) -> None:
+    def __init__(self, body: Region, written: set[Ref]) -> None:
         self.written = written
         self.number: dict[Op, int] = {}
         known: dict[Any, int] = {}
@@ -130,14 +130,18 @@ def _conflicts(target: _Target, op: Op) -> bool:
     """Whether ``op``, another access, may touch the element."""
     if op in target.atomics:
         return False
-    ref = ref_of(op)
-    assert ref is not None
+    indices = None if op.code is ops.call_memory else op.args
+    return any(_is_same(target, ref) and not (indices and _apart(target.indices, indices[: rank(ref)])) for _, ref in accesses_of(op))
+
+
+def _is_same(target: _Target, ref: Ref) -> bool:
+    """Whether the element may lie in ``ref``."""
     if isinstance(target.ref, FieldRef) and isinstance(ref, FieldRef):
         same = target.ref.key == ref.key and target.ref.role == ref.role
     else:
         same = place(ref) == place(target.ref) and getattr(ref, "role", "") == getattr(target.ref, "role", "")
         same = same and not (isinstance(ref, TempRef) and ref != target.ref)
-    return same and not _apart(target.indices, op.args[: rank(ref)])
+    return same
 
 
 def _apart(a: tuple[Op, ...], b: tuple[Op, ...]) -> bool:

@@ -113,6 +113,12 @@ function "parts" { (%p: f32)
   %d = gt(%t, %p) : u1
   yield(%t, %d)
 }
+function "stored" { (%i: i32)
+  %v = load[x](%i) : f32
+  %n = slot[Slot("scalar", dtype=i32, offset=16)]() : i32
+  store[x](%n, %v)
+  yield()
+}
 {
   task[TaskAttr("serial", "first")]() {
     %i = slot[Slot("scalar", dtype=i32, offset=16)]() : i32
@@ -129,6 +135,7 @@ function "parts" { (%p: f32)
     + """    %u = const[3]() : u32
     %was = cas[temps](%zero, %u, %u) : u32
     barrier()
+    call_memory[MemoryCall("stored", (("read", x), ("write", x)))](%i) : ()
     yield()
   }
   task[TaskAttr("invocations", "third", group_size=64)]() {

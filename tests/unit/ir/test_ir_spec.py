@@ -250,18 +250,34 @@ def test_calls_fit_their_functions(line: str, rule: str) -> None:
         functions_check(FUNCTION, line)
 
 
-def test_functions_have_no_effects_and_do_not_call_later_ones() -> None:
+def test_functions_that_calls_may_name() -> None:
     writing = FUNCTION.replace("%r = mul", "%z = const[0]() : i32\n  store[b](%z, %p)\n  %r = mul")
-    with pytest.raises(IRError, match="has effects"):
-        functions_check(writing, "")
-    with pytest.raises(IRError, match="or has no result, or the name of another"):
+    with pytest.raises(IRError, match="does more than compute"):
+        functions_check(writing, '%r = call["half"](%f) : f32')
+    with pytest.raises(IRError, match="or has the name of another"):
         functions_check(FUNCTION + FUNCTION, "")
-    outside = FUNCTION.replace("%r = mul", "%n = thread_slot() : i32\n  %r = mul")
-    with pytest.raises(IRError, match="uses arguments of the kernel"):
-        functions_check(outside, "")
+    for line in ("%n = thread_slot() : i32", "barrier()", '%n = builtin[BuiltIn.LOCAL]() : i32'):
+        with pytest.raises(IRError, match="does what only a kernel does"):
+            functions_check(FUNCTION.replace("%r = mul", f"{line}\n  %r = mul"), "")
     calling = FUNCTION.replace("mul(%p, %c)", 'call["half"](%p)')
     with pytest.raises(IRError, match="stands further down"):
         functions_check(calling, "")
+
+
+def test_calls_say_what_their_functions_access() -> None:
+    writing = FUNCTION.replace("%r = mul", "%z = const[0]() : i32\n  store[b](%z, %p)\n  %r = mul")
+    outer = writing.replace("half", "outer").replace("store[b](%z, %p)", '%s = call_memory[MemoryCall("half", (("write", b),))](%p) : f32')
+    functions_check(writing + outer, '%r = call_memory[MemoryCall("outer", (("atomic", b),))](%f) : f32')
+    for line, rule in (
+        ('%r = call_memory["half"](%f) : f32', "takes a MemoryCall"),
+        ('%r = call_memory[MemoryCall("half", ())](%f) : f32', "more than its calls say"),
+        ('%r = call_memory[MemoryCall("half", (("read", b),))](%f) : f32', "more than its calls say"),
+        ('%r = call_memory[MemoryCall("outer", (("read", b),))](%f) : f32', "more than its calls say"),
+        ('%r = call_memory[MemoryCall("third", (("write", b),))](%f) : f32', "no such function"),
+        ('%r = call_memory[MemoryCall("half", (("write", b),))](%i) : f32', "the function takes"),
+    ):
+        with pytest.raises(IRError, match=rule):
+            functions_check(writing + outer, line)
 
 
 def test_sites_are_sites() -> None:

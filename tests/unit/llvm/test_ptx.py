@@ -9,9 +9,12 @@ import pytest
 from unit.llvm.gpu_programs import ARRAYS, TREES, doubled, kernel_of, loop, translated
 
 from spirograd.base.dtypes import VOID, DType, f16, f32, f64, i32, i64, u8, u32, u64
+from spirograd.base.options import CompileOptions
+from spirograd.compiler import compile_kernel
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BufferRef, Op, PrivateCopy, SharedRef
+from spirograd.ir.text import parse
 from spirograd.llvmgen.gpu import entry_names
 from validation.profiles import PTX
 
@@ -144,3 +147,29 @@ def test_a_claim_is_one_atomic_for_a_warp() -> None:
     for profile in ("cuda-sm_70", "cuda-sm_120"):
         text = ptx(task, caps=replace(PTX[profile], toolchain=""))
         assert "activemask" in text and text.count("atom") + text.count("red.") == 1
+
+
+FUNCTION = """kernel "k"
+arg ArrayArg("x", f32, 1)
+ref x = ArrayRef("x", 0, f32, 1)
+function "f" { (%p: f32)
+  %m = rsqrt(%p) : f32
+  yield(%m)
+}
+{
+  %z = const[0]() : i32
+  %n = shape[(0, 0)]() : i32
+  for[LoopAttr(parallel=True)](%z, %n) : () { (%i: i32)
+    %v = load[x](%i) : f32
+    %w = call["f"](%v) : f32
+    store[x](%i, %w)
+    yield()
+  }
+  yield()
+}
+"""
+
+
+def test_functions_have_the_instructions_of_the_device() -> None:
+    (binary,) = compile_kernel(parse(FUNCTION), CAPS, CompileOptions()).binaries
+    assert b"rsqrt.approx" in binary
