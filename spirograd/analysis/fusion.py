@@ -22,20 +22,21 @@ _COMMUTING = frozenset(("add", "mul", "min", "max", "and", "or", "xor"))
 _ORDERED = {"check": "checks", "print": "prints"}
 
 
-def obstacle(loop: Op, fast_math: bool, ordered_sums: bool) -> str | None:
+def obstacle(loop: Op, fast_math: bool, ordered_sums: bool, same_partition: bool) -> str | None:
     """Why a parallel loop is fused with no other; None if it may be. ``fast_math``: sums that a loop carries may be taken in any order.
-    ``ordered_sums``: the code generator takes them in the same order whatever else the loop contains."""
+    ``ordered_sums``: the code generator takes them in the same order whatever else the loop contains. ``same_partition``: the same
+    iterations are then summed together, too."""
     body = loop.regions[0]
     if _has(loop, "barrier"):
         return "has a barrier"
     if any(op.code is ops.call_memory for op in body.walk()):
         return "calls a function that accesses memory"
+    sums = [op for op in _shared_updates(loop) if _is_inexact_sum(op)]
+    if not same_partition and any(_is_reduction(op, body) for op in sums):
+        return "sums floats into one element, in an order that depends on what else the loop contains"
     if ordered_sums:
         return None
     inner = [op for op in body.walk() if op.code in (ops.for_, ops.while_)]
-    sums = [op for op in _shared_updates(loop) if _is_inexact_sum(op)]
-    if any(_is_reduction(op, body) for op in sums):
-        return "sums floats into one element, in an order that depends on what else the loop contains"
     if sums and (inner or len({_ref(op) for op in sums}) < len(sums)):
         return "adds floats to shared elements in several places, in an order that depends on what else the loop contains"
     if fast_math and any(op.code is ops.for_ and may_accumulate(op) for op in inner):

@@ -37,7 +37,7 @@ class Target:
     fused_multiply_add: bool = False
     # Sums of f32 are accumulated in f64, which costs nothing.
     wide_sums: bool = False
-    # Which iterations' floats are summed in which order depends on the index space alone, not on what else the loop contains.
+    # In which order floats are summed does not depend on what else the loop contains, where the iterations are shared out in the same way.
     ordered_sums: bool = False
     # Unless devices promise more, drivers simplify arithmetic of floats as if it were exact: (a + b) - a is b.
     simplifies_floats: bool = False

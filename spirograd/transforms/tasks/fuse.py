@@ -99,8 +99,10 @@ class _Plan:
         if op.code is not ops.for_ or not op.attr.parallel:
             self.items.append(_Item(op))
             return
-        target, options = self.ctx.caps.target, self.ctx.options
-        item = _Item(op, [op], obstacle(op, options.fast_math, target.ordered_sums))
+        caps, options = self.ctx.caps, self.ctx.options
+        ordered = caps.target.ordered_sums
+        # On graphics cards the length of the body decides how many iterations an invocation takes at a time.
+        item = _Item(op, [op], obstacle(op, options.fast_math, ordered, same_partition=ordered and caps.cpu_driver))
         before = [k for k, other in enumerate(self.items) if other.loops][-_FARTHEST:]
         for k in reversed(before):
             first = self.items[k]
