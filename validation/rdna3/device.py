@@ -115,8 +115,9 @@ class Emulator:
                 self.memory.slice(address, len(block))[:] = np.frombuffer(block, np.uint8)
                 arguments = address.to_bytes(8, "little")
             for task, count in zip(kernel.tasks, counts):
-                size, most, _ = grid_limits(task, self.caps, "discrete")
-                wanted = -(-_FILL // size) if count is None else -(-count // (size * task.coarsening))
+                size = max(task.group_size, 1)
+                each, most, _ = grid_limits(task, self.caps, "discrete")
+                wanted = -(-_FILL // size) if count is None else -(-count // each)
                 groups = min(wanted, most, _GROUPS)
                 if groups:
                     self.instructions += launch.launch(executable.objects[task.binary], task.entry, groups, size, arguments)
