@@ -148,7 +148,7 @@ from spirograd.lang.struct import Struct
 if TYPE_CHECKING:
     from spirograd import ad  # imported when it is first used
 
-if TYPE_CHECKING:  # to a type checker, a number of the kernel language is one of Python
+    # To a type checker, a number of the kernel language is one of Python.
     f16 = f32 = f64 = float16 = float32 = float64 = float
     i8 = i16 = i32 = i64 = u8 = u16 = u32 = u64 = int
     int8 = int16 = int32 = int64 = uint8 = uint16 = uint32 = uint64 = int

@@ -5,7 +5,7 @@
     python -m benchmarks.gpu --arch cpu --peers torch --peer-device cpu --size small
 
 Each back end and each peer runs in a process of its own. For each row, all of them make its program at the same time and run it once; the
-results are compared with NumPy. Then they are timed, one after the other, in turns: a time is the best of all rounds, waits included.
+results are compared with NumPy. Then they are timed one after the other, in rounds: a time is the best of all rounds, waits included.
 Bytes and operations are those that a program must move or do at least. A row that fails, in time or in its result, says so below the table.
 Needs 8 GiB of device memory, and the package of each peer: one that is missing is left out.
 """

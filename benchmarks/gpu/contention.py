@@ -135,7 +135,7 @@ def copy_2d(n):
 
 def nests(size):
     """The gradient of nests of two loops whose lengths are in a field: few iterations of the outermost loop, each of which does much."""
-    n, turns = size
+    n, trips = size
     x, y = sg.field(sg.f32, shape=n, needs_grad=True), sg.field(sg.f32, shape=n, needs_grad=True)
     counts = sg.field(sg.i32, shape=2)
 
@@ -156,5 +156,5 @@ def nests(size):
 
     x.fill(0.3)
     y.grad.fill(1.0)
-    counts.fill(turns)
+    counts.fill(trips)
     return [Program(nest.grad, result)]

@@ -356,15 +356,15 @@ def mpm88(size):
 
 
 def substeps(size):
-    n, substeps, turns = size
+    n, substeps, trips = size
     x = sg.field(sg.f32, (substeps + 1, n), needs_grad=True)
-    turn_count = sg.field(sg.i32, ())
+    trip_count = sg.field(sg.i32, ())
 
     @sg.kernel
     def step(t: sg.i32):
         for i in range(n):
             v = x[t, i]
-            for _ in range(turn_count[None]):
+            for _ in range(trip_count[None]):
                 v = sg.sin(v) * 0.01 + v
             x[t + 1, i] = v
 
@@ -381,7 +381,7 @@ def substeps(size):
         run()
         return x.grad.to_numpy()[0][samples(n)]
 
-    turn_count[None] = turns
+    trip_count[None] = trips
     values = np.zeros((substeps + 1, n), np.float32)
     values[0] = np.linspace(0, 1, n)
     x.from_numpy(values)

@@ -157,11 +157,11 @@ def nbody(n):
 def gradient(size):
     n, steps = size
 
-    def turn(_, v):
+    def body(_, v):
         return jnp.sin(v) * 0.9 + 0.1
 
     def loss(x, unroll):
-        return lax.fori_loop(0, steps, turn, x, unroll=unroll).sum()
+        return lax.fori_loop(0, steps, body, x, unroll=unroll).sum()
 
     x = _ramp(n)
     return [
@@ -176,11 +176,11 @@ def gated(size):
     most = int(n * 0.06)  # what the shape of a compacted array must be known to be
 
     def chain(x):
-        def turn(_, v):
+        def body(_, v):
             a, b, c, d = v
             return jnp.sin(a) * b + 0.25, jnp.sin(b) * c + 0.25, jnp.sin(c) * d + 0.25, jnp.sin(d) * a + 0.25
 
-        a, b, c, d = lax.fori_loop(0, steps, turn, (x, 0.9 * x, 0.8 * x, 0.7 * x))
+        a, b, c, d = lax.fori_loop(0, steps, body, (x, 0.9 * x, 0.8 * x, 0.7 * x))
         return a + b + c + d
 
     def dense(x, off):
@@ -237,13 +237,13 @@ def mpm88(size):
 
 
 def substeps(size):
-    n, substeps, turns = size
+    n, substeps, trips = size
 
-    def turn(_, v):
+    def body(_, v):
         return jnp.sin(v) * 0.01 + v
 
     def end(x):
-        return lax.fori_loop(0, substeps, lambda _, v: lax.fori_loop(0, turns, turn, v, unroll=turns), x).sum()
+        return lax.fori_loop(0, substeps, lambda _, v: lax.fori_loop(0, trips, body, v, unroll=trips), x).sum()
 
     return [_program(jax.grad(end), _sampled, jnp.linspace(0, 1, n))]
 

@@ -294,12 +294,12 @@ def mpm88(size):
 
 
 def substeps(size):
-    n, substeps, turns = size
+    n, substeps, trips = size
     x = torch.linspace(0, 1, n, device=device, requires_grad=True)
 
     def run():
         v = x
-        for _ in range(substeps * turns):
+        for _ in range(substeps * trips):
             v = torch.add(v, torch.sin(v), alpha=0.01)
         return torch.autograd.grad(v.sum(), x)[0]
 

@@ -145,10 +145,10 @@ def mpm88(size: tuple[int, int]) -> np.ndarray:
 
 
 def substeps(size: tuple[int, int, int]) -> np.ndarray:
-    n, substeps, turns = size
+    n, substeps, trips = size
     v = np.linspace(0, 1, n)[samples(n)]
     slope = np.ones_like(v)
-    for _ in range(substeps * turns):
+    for _ in range(substeps * trips):
         slope *= 1 + 0.01 * np.cos(v)
         v = np.sin(v) * 0.01 + v
     return slope
@@ -217,10 +217,10 @@ def copy_2d(n: int) -> np.ndarray:
 
 
 def nests(size: tuple[int, int]) -> np.ndarray:
-    n, turns = size
+    n, trips = size
     a, b = 0.3, 0.15
     da, db = 1.0, 0.5
-    for _ in range(turns * turns):
+    for _ in range(trips * trips):
         da, db = da + 1e-4 * np.cos(b) * db, db + 1e-4 * np.sin(a) * da
         a, b = a + 1e-4 * np.sin(b), b - 1e-4 * np.cos(a)
     return np.full(len(samples(n)), da + db)

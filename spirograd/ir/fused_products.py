@@ -1,7 +1,7 @@
 """Which products round together with the sum that takes them: one instruction of CPUs that have fused multiply-add.
 
-LLVM would fuse some of them too. Of two products in one sum it takes any; the right one is that which depends on more of the last turn of
-the loop, since the other is done while that one waits.
+LLVM would fuse some of them too. Of two products in one sum it takes any; the right one is that which depends on more of the last
+iteration of the loop, since the other is done while that one waits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def fused_products(body: Region) -> dict[Op, Op]:
 
 
 def _fuse(region: Region, uses: Counter[Op], found: dict[Op, Op]) -> None:
-    waits = dict.fromkeys(region.params[1:], 0)  # value -> how many operations lie between what the turn before carried and it
+    waits = dict.fromkeys(region.params[1:], 0)  # value -> how many operations lie between what the iteration before carried and it
     products: set[Op] = set()
     for op in region.ops[:-1]:
         for inner in op.regions:

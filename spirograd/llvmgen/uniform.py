@@ -20,9 +20,9 @@ from spirograd.llvmgen.strides import stride
 # An access that is not contiguous costs about as much as vectorising this many arithmetic operations gains. A load costs less where lanes
 # diverge: there LLVM would vectorise nothing, and branches that are mispredicted cost more. Divisions of integers are done lane by lane.
 _ACCESS, _DIVERGENT_LOAD, _DIVISION = 8, 4, 16
-# Loops of fewer turns in all are unrolled by LLVM, which then vectorises what is around them.
+# Loops with fewer trips in all are unrolled by LLVM, which then vectorises what is around them.
 _SHORTEST = 12
-# LLVM vectorises a serial loop of fewer turns no better than the parallel one around it.
+# LLVM vectorises a serial loop of fewer trips no better than the parallel one around it.
 _SHORT = 16
 _REFUSED = frozenset((ops.cas, ops.barrier, ops.call_memory, ops.vec, ops.extract, ops.insert))
 # Memory whose order of accesses can be seen.

@@ -227,7 +227,6 @@ class Diagnostics:
         operands = words[FAULT_OPERANDS : FAULT_OPERANDS + count]
         return fault_error(found[1].faults[words[FAULT_SITE]], operands, found[1].name)
 
-
     def _unfinished_loop(self, words: Sequence[int]) -> SpirogradRuntimeError | None:
         """The error of the first launch in which a loop ended early, unless an earlier one had another fault. In one launch that comes
         first: other faults may follow from it."""

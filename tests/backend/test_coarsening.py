@@ -170,9 +170,8 @@ def test_one_axis(n: int) -> None:
 
 def test_choices(monkeypatch: pytest.MonkeyPatch, in_a_row: bool) -> None:
     """An `if` that only computes values is repeated as well: the program's own, and that of a sine of a large argument."""
-    if not in_a_row:
-        pytest.skip("no target without merged accesses has such sines")
-    monkeypatch.setitem(TARGETS, "vulkan", replace(TARGETS["vulkan"], fused_multiply_add=True))
+    if in_a_row:  # as on the targets that merge accesses; elsewhere the driver has its own sines
+        monkeypatch.setitem(TARGETS, "vulkan", replace(TARGETS["vulkan"], fused_multiply_add=True))
     a, b = sg.field(sg.f32, (6, 96)), sg.field(sg.f32, (6, 96))
 
     @sg.kernel

@@ -22,6 +22,9 @@ from spirograd.transforms.math.values import Value, branch
 MAGIC = 1.5 * 2.0**23
 MAGIC_BITS = 0x4B400000
 MAGIC_F64 = 1.5 * 2.0**52
+# The same for an exponent with twice the bias of f32: shifted left, the low bits are the exponent fields of two factors.
+MAGIC_BIASED = MAGIC + 2 * 127
+EXPONENT_FIELD = 0x7F800000
 LOG2_E = math.log2(math.e)
 # The first part has 15 bits, so that its product with an exponent is exact.
 LN2_HIGH, LN2_LOW = fits.LN2_15
@@ -56,19 +59,14 @@ def exp(x: Value) -> Value:
     return _scale((r * r).fma(tail, r) + 1.0, n)
 
 
-# The same with a bias: shifted left, its low bits are half of an exponent and its field.
-_BIASED = MAGIC + 2 * 127
-_EXPONENT_FIELD = 0x7F800000
-
-
 def exp_fused(x: Value) -> Value:
     """`exp` in fewer operations. 2**n is the product of two powers whose exponents, with their bias, add up to n + 254."""
     x = x.clamp(-105.0, 89.0)
-    shifted = x.fma(LOG2_E, _BIASED)
-    n = shifted - _BIASED
+    shifted = x.fma(LOG2_E, MAGIC_BIASED)
+    n = shifted - MAGIC_BIASED
     r = n.fma(-LN2_LOW, n.fma(-LN2_HIGH, x))
     bits = shifted.bits()
-    half = (bits << EXPONENT - 1) & _EXPONENT_FIELD
+    half = (bits << EXPONENT - 1) & EXPONENT_FIELD
     other = (bits << EXPONENT) - half
     power = r.horner((1.0, 1.0, *fits.EXP_F32))
     return power.exact() * half.as_float(f32) * other.as_float(f32)
