@@ -73,6 +73,7 @@ from spirograd.lang.forms import (
     static_assert,
     static_print,
 )  # fmt: skip
+from spirograd.lang.graphs import Graph
 from spirograd.lang.hints import (
     assume_in_range,
     block_local,
@@ -197,6 +198,7 @@ __all__ = [
     "Backend",
     "Field",
     "FieldsBuilder",
+    "Graph",
     "Layout",
     "Matrix",
     "MatrixField",

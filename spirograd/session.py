@@ -25,11 +25,13 @@ from spirograd.ir import nodes
 from spirograd.kernel_key import kernel_key
 from spirograd.lang.context import LanguageOptions
 from spirograd.lang.data.device_arrays import DeviceArray, device_array, is_torch
+from spirograd.runtime import recording
 from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.cache import Cache
 from spirograd.runtime.device import Assembler, KeepsCode, SharesMemory
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
 from spirograd.runtime.loader import open_device
+from spirograd.runtime.recording import Recording
 
 # Kernels may read and write so many bytes at once, from the first one of an array on.
 _FOREIGN_ALIGNMENT = 16
@@ -137,6 +139,11 @@ class Session:
             binding.grad_allocation, binding.dual_allocation, binding.grad_dual_allocation = parts
         return binding  # type: ignore[no-any-return]
 
+    def field_memory(self, nbytes: int) -> Allocation:
+        """Memory of zeros for a field tree. A graph that is recorded at its first use does not set it to zero again."""
+        with recording.paused():
+            return self.memory.allocate(nbytes)
+
     def scratch(self, dtype: DType, shape: tuple[int, ...]) -> ArrayBinding:
         """A new array of zeros that only launches see."""
         allocation = self.memory.allocate(max(math.prod(shape) * dtype.size, 1))
@@ -149,6 +156,10 @@ class Session:
         """After the launch of a kernel that prints or can fail: where launches run at once, what it has to say comes at once too."""
         if self.arch in ("cpu", "interpreter"):
             self.launcher.synchronize()
+
+    def new_recording(self) -> Recording:
+        """Something to record work with: see `Recording.open`."""
+        return Recording(self.launcher)
 
     def sync(self) -> None:
         """Wait for all launches; prints, and raises what kernels reported."""
@@ -201,6 +212,7 @@ class Transfers:
 
     def _bind(self, value: Any, element_shape: tuple[int, ...], label: str) -> tuple[ArrayBinding, Callable[[], None] | None]:
         """How a launch sees an array, and what to run after a launch that writes to it."""
+        recording.refuse(f"{label} is an array of another library: give the kernel an ndarray or a field")
         found = device_array(value)
         if found is not None:
             bound = self._bind_in_place(value, found, element_shape, label)

@@ -272,6 +272,17 @@ def gated(size):
     return [Program(chain.grad, result)]
 
 
+def _ways(run, result):
+    """A program of many launches as it is, and ours as a graph, too. ``result(run)``: see `Program.result`."""
+    ways = [Program(run, lambda: result(run), "one by one")]
+    if OURS:
+        run()
+        with sg.Graph() as graph:
+            run()
+        ways.append(Program(graph.launch, lambda: result(graph.launch), "as a graph"))
+    return ways
+
+
 def mpm88(size):
     n, steps = size
     x, v = (sg.Vector.field(2, sg.f32, (steps + 1, n), needs_grad=True) for _ in range(2))
@@ -344,7 +355,7 @@ def mpm88(size):
                 gather(t)
             measure()
 
-    def result():
+    def result(run):
         run()
         slope = (directions(n) * x.grad.to_numpy()[0]).sum((1, 2))
         return np.array([loss[None], *slope])
@@ -352,7 +363,7 @@ def mpm88(size):
     x.from_numpy(np.broadcast_to(particles(n), (steps + 1, n, 2)).copy())
     J.fill(1)
     v.fill(1)
-    return [Program(run, result)]
+    return _ways(run, result)
 
 
 def substeps(size):
@@ -374,7 +385,7 @@ def substeps(size):
         for t in range(substeps - 1, -1, -1):
             step.grad(t)
 
-    def result():
+    def result(run):
         seed = np.zeros((substeps + 1, n), np.float32)
         seed[-1] = 1
         x.grad.from_numpy(seed)
@@ -386,7 +397,7 @@ def substeps(size):
     values[0] = np.linspace(0, 1, n)
     x.from_numpy(values)
     x.grad.fill(1e-3)
-    return [Program(run, result)]
+    return _ways(run, result)
 
 
 def _launch(n, also):

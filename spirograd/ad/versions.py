@@ -90,7 +90,7 @@ class Saved:
         self._copy = self._current(known)
 
     def _current(self, known: Saved | None = None) -> Any:
-        copy = context.session().memory.allocate(max(self.nbytes, 1))
+        copy = context.session().memory.allocate(max(self.nbytes, 1), zeroed=False)
         if known is None:
             transfer.copy(copy, self._compact, self.memory.allocation, self._view)
         else:

@@ -25,6 +25,7 @@ from spirograd.lang.frontend.parameters import Packer
 from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.scalar import describe
+from spirograd.runtime import recording
 from spirograd.session import Session
 
 _ROLES = {"reverse": "grad", "forward": "dual", "constant": "dual"}
@@ -188,6 +189,7 @@ class SpecializedDerivative:
         number = None
         counts: Sequence[int] = ()
         if any(None in sizes for sizes in saving.sizes):
+            recording.refuse(f"the host has to know how many values {self.label} overwrites that its gradient needs")
             counts = counting.launch(scalars, arrays, self.primal.trees)
             number = counting.last_number
         buffers = []

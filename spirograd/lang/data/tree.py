@@ -294,7 +294,7 @@ class Tree(NearNames):
     def _allocate(self) -> None:
         session = context.session()
         try:
-            self._allocation = session.memory.allocate(max(self.nbytes, 1))
+            self._allocation = session.field_memory(max(self.nbytes, 1))
         except OutOfDeviceMemory as error:
             fields = list({id(place.field): place.field for place in self.root.places}.values())
             for field in fields:
