@@ -47,7 +47,7 @@ class Later:
 _SPARSE = "all field trees are dense; allocate the largest shape that is needed"
 _SIMT = "kernels address groups of threads in a later version; parallel loops and atomics are what there is now"
 _LINALG = "large matrices and their solvers come in a later version; write it with `sg.func`, or use NumPy outside of kernels"
-_GRAPH = "`sg.Graph` records launches and repeats them; `sg.Stream` takes streams of torch; graphs with loops on the device and events come later"
+_GRAPH = "`sg.Graph` records launches and repeats them, `sg.Stream` takes streams of torch; loops in graphs and events come later"
 _UI = "spirograd draws nothing; give `field.to_numpy()` to matplotlib or another library"
 _PROFILE = "profiling comes in a later version; time launches between two calls of `sg.sync()`"
 _QUANT = "quantised and bit-packed types come in a later version"

@@ -18,7 +18,7 @@ _numbers = itertools.count(1)
 
 _handed_out: weakref.WeakSet[Allocation] = weakref.WeakSet()  # what else than launches and allocations may write to
 _watchers: weakref.WeakSet[Any] = weakref.WeakSet()
-_READS = "the host reads memory (an element, `to_numpy`, a value that a kernel returns), which it would not do again when the graph is launched"
+_READS = "the host reads memory (an element, `to_numpy`, a value that a kernel returns), which a launch of the graph would not do again"
 
 
 class Allocation:
