@@ -133,7 +133,7 @@ class DivergentEmitter(LaneEmitter):
         """The results of one branch, which is skipped if no lane takes it."""
         if len(region.ops) == 1:
             return self.region(region)
-        arm, done = self.new_labels("arm", "mra")
+        arm, done = self.new_labels("arm", "arm.end")
         before = self.label
         self.line(f"br i1 {self._any(live)}, label %{arm}, label %{done}")
         self.start(arm)
@@ -183,7 +183,7 @@ class DivergentEmitter(LaneEmitter):
         assert isinstance(t, DType)
         it, vector = type_name(t), self._vector_type(t)
         trips, most = self._trips(op, t)
-        loop, done = self.new_labels("for", "rof")
+        loop, done = self.new_labels("for", "for.end")
         initial = [self._packed(self._as_vector(a), r) for a, r in zip(op.args[2:], op.type)]
         before = self.label
         self.line(f"br i1 {self.value(f'icmp ne {it} {most}, 0')}, label %{loop}, label %{done}")
@@ -299,7 +299,7 @@ class DivergentEmitter(LaneEmitter):
             super()._for_lanes(one)
             return
         bits = self.bits(self._effective())
-        loop, done = self.new_labels("lane", "enal")
+        loop, done = self.new_labels("lane", "lane.end")
         before = self.label
         self.line(f"br i1 {self.value(f'icmp ne i64 {bits}, 0')}, label %{loop}, label %{done}")
         self.start(loop)

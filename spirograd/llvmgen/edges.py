@@ -226,7 +226,7 @@ def _rest(e: FunctionEmitter, index: DType, bounds: tuple[str, str, str, str], b
     """The iterations from ``bounds[0]`` to ``bounds[1]``, then those from ``bounds[2]`` to ``bounds[3]``."""
     start, begin, end, stop = bounds
     it = type_name(index)
-    loop, done = e.new_labels("edge", "egde")
+    loop, done = e.new_labels("edge", "edge.end")
     some = e.value(f"icmp slt {it} {start}, {begin}")
     first = e.value(f"select i1 {some}, {it} {start}, {it} {end}")
     enter = e.value(f"icmp slt {it} {first}, {stop}")
