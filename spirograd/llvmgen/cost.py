@@ -1,4 +1,4 @@
-"""An estimate of the work of one iteration, so that small tasks run without waking the workers."""
+"""Estimates the work of one iteration, so that small tasks run without waking the workers."""
 
 from __future__ import annotations
 

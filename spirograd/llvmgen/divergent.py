@@ -1,8 +1,9 @@
-"""Lanes that go different ways: branches and loops that run for as long as any lane needs them, under a mask of the lanes that do.
+"""Divergent control flow in lockstep: branches and loops run while any lane needs them, under a mask of the lanes that do.
 
-A mask is a vector of i32, all ones in the lanes that are live: i1 would be widened and narrowed again at each border of a block. Lanes that
-are not live hold anything. Where they could do harm they do what the first live lane does (addresses of loads), or nothing (stores,
-atomics). Lanes without an iteration are live where the first lane is, since they repeat what that one computes, but have no effects.
+A mask is a vector of i32, all ones in the live lanes: i1 would be widened and narrowed again at each border of a block. Lanes that are not
+live hold unspecified values. Where these could do harm, such lanes do what the first live lane does (addresses of loads), or nothing
+(stores, atomics). Lanes without an iteration are live where the first lane is, since they repeat what that one computes, but have no
+effects.
 """
 
 from __future__ import annotations

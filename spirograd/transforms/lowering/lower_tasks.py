@@ -1,4 +1,4 @@
-"""Tasks as what each invocation of a GPU runs: the grid-stride loop, and the combination of reductions in a workgroup."""
+"""Lowers tasks to what each invocation of a GPU runs: a grid-stride loop, then the reduction within its workgroup."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ _Body = Callable[[Op, Sequence[Op]], Sequence[Op]]
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """The iterations of one invocation: every ``stride``-th of ``count`` from number ``first`` on. Numbers count from 0 and are unsigned,
-    because there may be more iterations than the ``type`` of the index has positive numbers: ``wide`` is theirs, ``low`` the first index."""
+    """The iterations of one invocation: every ``stride``-th of ``count`` from number ``first`` on. ``low``: the index of number 0.
+
+    Numbers are of the unsigned type ``wide``: there may be more iterations than the ``type`` of the index has positive numbers."""
 
     type: DType
     wide: DType

@@ -1,7 +1,7 @@
-"""Decide which products round together with the sum that takes them, instead of leaving it to the code generator.
+"""Contraction before fusion: decides which products round together with the sum that uses them, instead of the code generator.
 
-LLVM and drivers fuse a product that nothing else uses. Once two loops are one, more operations use one value, and they would decide
-otherwise. What is decided before stays so, whatever the loops become.
+LLVM and drivers fuse a product that has no other use. In a fused loop more operations use one value, so they would choose otherwise.
+Deciding before loops are fused makes results independent of fusion.
 """
 
 from __future__ import annotations
