@@ -1,4 +1,4 @@
-"""Functions with gradients of the user's own: `grad_replaced`, `grad_for`; and without: `no_grad`."""
+"""Custom gradients: `grad_replaced` and `grad_for` supply a gradient function, `no_grad` declares that there is none."""
 
 from __future__ import annotations
 

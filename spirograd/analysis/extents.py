@@ -1,4 +1,4 @@
-"""The largest value of something inside of loops, as a size that is known before they run."""
+"""Upper bounds of values computed inside loops, as sizes that are known before the loops run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way of a gradient: kernel IR in, the kernel of its derivative out, with all that those who launch it must know."""
+"""The driver of differentiation: from kernel IR to its derivative and everything that a launch of the derivative needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of the family that this version does not have: there to be imported, an error that names the feature when used."""
+"""Names of the family that this version lacks: importing them works; using them raises an error that names the feature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Targets: what sets them apart beyond the capabilities of a single device."""
+"""Targets: the properties that all devices of a target share, beyond the capabilities of a single device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What programs of the family reach for below its surface: the run-time object, its program, capabilities of devices."""
+"""Internal objects of the family that programs use: the run-time object, its program, capabilities of devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launching derivatives: first their tapes are sized, on the host where it knows how, else by kernels."""
+"""Launches of derivatives: their tapes are sized first, on the host if sizes follow from what it knows, else by counting kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two things that the language finds by looking around: the running session, and the kernel being traced."""
+"""The context that the language finds implicitly: the running session, and the kernel being traced."""
 
 from __future__ import annotations
 

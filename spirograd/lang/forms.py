@@ -1,4 +1,4 @@
-"""Names that mean something special to the front end. Outside of kernels most have no meaning, and say so."""
+"""Names that the front end treats specially. Outside of kernels most of them raise an error."""
 
 from __future__ import annotations
 

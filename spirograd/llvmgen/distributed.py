@@ -46,7 +46,7 @@ class DistributedEmitter(TaskEmitter):
         self.entry.append(f"  {frame} = alloca [{_start(len(types)) + found.block * found.frame} x i8], align 64")
         for k, (t, value) in enumerate(zip(types, initial)):
             self.line(f"store {type_name(t)} {value}, ptr {_at(self, frame, k * _SUM)}")
-        loop, done = self.new_labels("block", "kcolb")
+        loop, done = self.new_labels("block", "block.end")
         some = self.value(f"icmp {less} {it} {begin}, {end}")
         before = self.label
         self.line(f"br i1 {some}, label %{loop}, label %{done}")

@@ -1,8 +1,9 @@
-"""Lanes that go different ways: branches and loops that run for as long as any lane needs them, under a mask of the lanes that do.
+"""Divergent control flow in lockstep: branches and loops run while any lane needs them, under a mask of the lanes that do.
 
-A mask is a vector of i32, all ones in the lanes that are live: i1 would be widened and narrowed again at each border of a block. Lanes that
-are not live hold anything. Where they could do harm they do what the first live lane does (addresses of loads), or nothing (stores,
-atomics). Lanes without an iteration are live where the first lane is, since they repeat what that one computes, but have no effects.
+A mask is a vector of i32, all ones in the live lanes: i1 would be widened and narrowed again at each border of a block. Lanes that are not
+live hold unspecified values. Where these could do harm, such lanes do what the first live lane does (addresses of loads), or nothing
+(stores, atomics). Lanes without an iteration are live where the first lane is, since they repeat what that one computes, but have no
+effects.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ class DivergentEmitter(LaneEmitter):
         """The results of one branch, which is skipped if no lane takes it."""
         if len(region.ops) == 1:
             return self.region(region)
-        arm, done = self.new_labels("arm", "mra")
+        arm, done = self.new_labels("arm", "arm.end")
         before = self.label
         self.line(f"br i1 {self._any(live)}, label %{arm}, label %{done}")
         self.start(arm)
@@ -183,7 +184,7 @@ class DivergentEmitter(LaneEmitter):
         assert isinstance(t, DType)
         it, vector = type_name(t), self._vector_type(t)
         trips, most = self._trips(op, t)
-        loop, done = self.new_labels("for", "rof")
+        loop, done = self.new_labels("for", "for.end")
         initial = [self._packed(self._as_vector(a), r) for a, r in zip(op.args[2:], op.type)]
         before = self.label
         self.line(f"br i1 {self.value(f'icmp ne {it} {most}, 0')}, label %{loop}, label %{done}")
@@ -299,7 +300,7 @@ class DivergentEmitter(LaneEmitter):
             super()._for_lanes(one)
             return
         bits = self.bits(self._effective())
-        loop, done = self.new_labels("lane", "enal")
+        loop, done = self.new_labels("lane", "lane.end")
         before = self.label
         self.line(f"br i1 {self.value(f'icmp ne i64 {bits}, 0')}, label %{loop}, label %{done}")
         self.start(loop)

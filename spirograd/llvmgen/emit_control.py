@@ -50,7 +50,7 @@ def emit_if(e: FunctionEmitter, op: Op) -> None:
 
 def branches(e: FunctionEmitter, op: Op, types: Sequence[Type]) -> list[str]:
     """The `if` ``op``, whose results have these ``types``; returns the results."""
-    then, orelse, done = e.new_labels("then", "else", "fi")
+    then, orelse, done = e.new_labels("then", "else", "if.end")
     e.line(f"br i1 {e.env[op.args[0]]}, label %{then}, label %{orelse}")
     arms: list[tuple[str, list[str], int]] = []
     for label, region in zip((then, orelse), op.regions):
@@ -123,7 +123,7 @@ def counted_loop(
     assert isinstance(index, DType)
     it = type_name(index)
     less, step = ("slt", "add nsw") if index.is_signed else ("ult", "add nuw")
-    loop, done = e.new_labels("for", "rof")
+    loop, done = e.new_labels("for", "for.end")
     some = e.value(f"icmp {less} {it} {begin}, {end}")
     before = e.label
     e.line(f"br i1 {some}, label %{loop}, label %{done}")

@@ -77,10 +77,10 @@ class LaneEmitter(TaskEmitter):
             # In 64 bits, where counting in blocks cannot overflow.
             first, self._end = (self.resize(bound, i32, i64) for bound in (begin, end))
             self._lockstep = True
-            if self.found.gate is None:
+            if self.found.guard is None:
                 values = counted_loop(self, i64, first, self._end, wide, neutral, body, stride=self._stride)
             else:
-                values = self._strips(self.found.gate, first, self._end, wide, neutral)
+                values = self._strips(self.found.guard, first, self._end, wide, neutral)
             self._lockstep = False
             return self._totals(values, initial)
         some = self.value(f"icmp slt {it} {begin}, {end}")
@@ -95,18 +95,18 @@ class LaneEmitter(TaskEmitter):
         self._lockstep = False
         return counted_loop(self, index, middle, end, types, self._totals(values, initial), body)
 
-    def _strips(self, gate: Uniformity, begin: str, end: str, types: Sequence[Type], initial: Sequence[str]) -> list[str]:
-        """The iterations that pass ``gate``, strip by strip: listed, then run."""
+    def _strips(self, guard: Uniformity, begin: str, end: str, types: Sequence[Type], initial: Sequence[str]) -> list[str]:
+        """The iterations that pass ``guard``, strip by strip: listed, then run."""
         self._list = self.name()
         self.entry.append(f"  {self._list} = alloca [{_STRIP + self.lanes} x i32], align 64")
-        strip, done = self.new_labels("strip", "pirts")
+        strip, done = self.new_labels("strip", "strip.end")
         before = self.label
         self.line(f"br i1 {self.value(f'icmp slt i64 {begin}, {end}')}, label %{strip}, label %{done}")
         self.start(strip)
         start, carried, hole = self.name(), [self.name() for _ in types], len(self.lines)
         self.lines += [""] * (1 + len(types))
         stop = self.call_intrinsic("umin", u64, [self.value(f"add i64 {start}, {_STRIP}"), end])
-        self._end = self._passing(gate, start, stop)
+        self._end = self._passing(guard, start, stop)
         self._listed = True
         values = counted_loop(self, i64, "0", self._end, types, carried, self.found.body, stride=self._stride)
         self._listed = False
@@ -118,18 +118,18 @@ class LaneEmitter(TaskEmitter):
         ways = zip(types, initial, values)
         return [self.value(f"phi {type_name(t)} [ {a}, %{before} ], [ {b}, %{back} ]") for t, a, b in ways]
 
-    def _passing(self, gate: Uniformity, begin: str, end: str) -> str:
-        """List those iterations of [begin, end), of which there are some, that pass ``gate``; returns how many."""
+    def _passing(self, guard: Uniformity, begin: str, end: str) -> str:
+        """List those iterations of [begin, end), of which there are some, that pass ``guard``; returns how many."""
         found, stride = self.found, self._stride
-        self.found, self._stride, self._end = gate, str(self.lanes), end
-        test, listing, done = self.new_labels("test", "list", "tset")
+        self.found, self._stride, self._end = guard, str(self.lanes), end
+        test, listing, done = self.new_labels("test", "list", "test.end")
         before = self.label
         self.goto(test)
         self.start(test)
         first, count, hole = self.name(), self.name(), len(self.lines)
         self.lines += ["", ""]
-        self.bind(gate.body.params, [first])
-        (passes,) = self.region(gate.body)
+        self.bind(guard.body.params, [first])
+        (passes,) = self.region(guard.body)
         bits = self.bits(self.value(f"and {self._mask_type} {passes}, {self._mask}"))
         self.found, self._stride = found, stride
         after = self.label
@@ -470,7 +470,7 @@ class LaneEmitter(TaskEmitter):
 
     def _for_lanes(self, one: Callable[[str], None]) -> None:
         """A loop over the lanes that have an iteration; ``one`` appends its body, given the number of the lane, an i64."""
-        loop, done = self.new_labels("lane", "enal")
+        loop, done = self.new_labels("lane", "lane.end")
         before = self.label
         self.goto(loop)
         self.start(loop)

@@ -104,7 +104,7 @@ def row_loop(
     extent = emitter.env[rows.extent]
     length = emitter.call_intrinsic("abs", index, [extent], tail=", i1 false") if index.is_signed else extent
     some = emitter.value(f"icmp {less} {it} {begin}, {end}")
-    head, done = emitter.new_labels("row", "wor")
+    head, done = emitter.new_labels("row", "row.end")
     before = emitter.label
     emitter.line(f"br i1 {some}, label %{head}, label %{done}")
     emitter.start(head)

@@ -1,4 +1,7 @@
-"""Whether what was found out for one launch, from its arguments and memory, holds for another: by generations, without reading memory."""
+"""Validity of cached results: whether facts computed for one launch, from its arguments and memory, hold for another one.
+
+Generations of memory decide; memory is not read.
+"""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ BODIES = [
 ]
 
 
-@pytest.mark.turns
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize(("body", "verdict"), BODIES, ids=[body for body, _ in BODIES])
 def test_what_may_become_one(arch: str, body: str, verdict: str | dict[str, str], capfd: Any) -> None:
     """``verdict``: where it depends on the back end, by that; fused elsewhere."""

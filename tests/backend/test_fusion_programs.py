@@ -80,7 +80,7 @@ def outcome(source: str, n: int, arch: str, **options: Any) -> tuple[list[Any], 
     return memory, tasks(kernel) if arch != "interpreter" else 0
 
 
-@pytest.mark.turns
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("seed", range(12))
 def test_random_programs(arch: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With fusion on, off, and on for disjoint memory only: the same bits. The interpreter, which never fuses, gives the numbers."""
@@ -111,7 +111,7 @@ def test_random_programs_with_effects(arch: str, seed: int, monkeypatch: pytest.
     assert found[0][2] <= found[2][2] <= found[1][2]
 
 
-@pytest.mark.turns
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("seed", range(4))
 def test_gradients_of_random_chains(arch: str, seed: int) -> None:
     rng = random.Random(seed)

@@ -59,7 +59,7 @@ def launch(device: Device, kernel: Kernel, args: list[Any], tree: np.ndarray[Any
     return tuple(returned or ())
 
 
-@pytest.mark.turns
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("seed", [*range(SEEDS), *[pytest.param(k, marks=pytest.mark.long) for k in range(SEEDS, 10 * SEEDS)]])
 def test_random_kernel(device: Device, seed: int) -> None:
     kernel = random_kernel(seed, device.caps)

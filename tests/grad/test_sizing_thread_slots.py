@@ -249,7 +249,7 @@ class Open:
         np.testing.assert_allclose(self.x.grad.to_numpy(), np.where(inside, slopes, 0.0), rtol=3e-3, atol=1e-3)
 
 
-@pytest.mark.turns
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.archs("cpu", *DEVICES)
 @pytest.mark.parametrize("inner", ["known", "memory"])
 @pytest.mark.parametrize("kind", ["field", "array", "computed"])

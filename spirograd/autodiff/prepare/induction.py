@@ -1,4 +1,4 @@
-"""Values that a loop carries, but that its index tells."""
+"""Induction variables: loop-carried values that can be computed from the index of their loop are no longer carried."""
 
 from __future__ import annotations
 

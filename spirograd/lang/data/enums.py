@@ -1,4 +1,4 @@
-"""Choices that users name when they make data."""
+"""Enumerations of the data API: memory layouts, and what tensors are made of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expressions that make something of their parts: constants, tuples, lists, dicts, comprehensions, assignments inside of expressions."""
+"""Expressions other than operators, accesses and calls: constants, displays, comprehensions, assignment expressions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What run-time loops go over: ranges, and spaces of several indices, which are flattened to one."""
+"""Iteration spaces of run-time loops: ranges, and spaces of several indices, which are flattened to one."""
 
 from __future__ import annotations
 

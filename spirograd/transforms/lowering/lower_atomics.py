@@ -1,5 +1,8 @@
-"""Atomics that the device lacks: as atomics on the bits of floats, as loops over compare-and-swap of the words that hold the element, or in
-the ways of `native_atomics`."""
+"""Lowers atomics that the device lacks.
+
+They become atomics on the bits of floats, loops over compare-and-swap of the words that hold the element, or one of the forms of
+`native_atomics`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Move out of loops what is the same in every iteration."""
+"""Loop-invariant code motion: hoists operations whose operands do not change in a loop."""
 
 from __future__ import annotations
 

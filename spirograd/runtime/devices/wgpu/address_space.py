@@ -1,4 +1,4 @@
-"""Buffers of wgpu under addresses that are only names: which buffer lies where, which lie together, how many bytes are in use."""
+"""Virtual addresses of wgpu's buffers, which have none: which buffer an address lies in, which buffers are merged, bytes in use."""
 
 from __future__ import annotations
 
