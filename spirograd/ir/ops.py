@@ -292,6 +292,16 @@ recall = _op(
     "recall", 2, "pure", "args (a, b): a; derivatives are those of b.", domain="bif", rule="same", level="kernel", evaluate=lambda t, a, b: a
 )
 
+opaque = _op(
+    "opaque",
+    1,
+    "pure",
+    "Its operand. What comes after is not rounded or simplified together with what came before.",
+    domain="f",
+    rule="same",
+    evaluate=lambda t, a: a,
+)
+
 # --- math ----------------------------------------------------------------------------------------------------------------
 
 sqrt = _op("sqrt", 1, "pure", "Square root.", domain="f", rule="same", evaluate=_E(np.sqrt))

@@ -57,6 +57,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.select: emit_scalar.emit_select,
     ops.cast: emit_scalar.emit_cast,
     ops.bitcast: emit_scalar.emit_bitcast,
+    ops.opaque: Unsupported("for drivers that compile modules: LLVM is told with each operation what it may do"),
     # math
     ops.sqrt: Intrinsic("", "", "sqrt"),
     ops.rsqrt: emit_scalar.emit_rsqrt,

@@ -59,6 +59,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.select: emit_scalar.emit_select,
     ops.cast: emit_scalar.emit_cast,
     ops.bitcast: emit_scalar.emit_bitcast,
+    ops.opaque: emit_scalar.emit_opaque,
     # math
     ops.sqrt: Glsl("Sqrt"),
     ops.rsqrt: Glsl("InverseSqrt"),

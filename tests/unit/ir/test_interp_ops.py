@@ -92,7 +92,7 @@ INTEGER: dict[str, Callable[..., int]] = {
 FLOAT: dict[str, Callable[..., Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative, "abs": np.abs, "min": np.fmin,
     "max": np.fmax, "sqrt": np.sqrt, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "round": np.round,
-    "stop_grad": np.positive, "recall": lambda a, b: a,
+    "stop_grad": np.positive, "recall": lambda a, b: a, "opaque": np.positive,
 }  # fmt: skip
 MATH: dict[str, Callable[..., Any]] = {
     "rsqrt": lambda a: 1 / np.sqrt(a), "exp": np.exp, "log": np.log, "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin,
