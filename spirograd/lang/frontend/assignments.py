@@ -12,10 +12,10 @@ from spirograd.lang.frontend.function import is_scalar_type
 from spirograd.lang.frontend.lvalues import Element, Selection, StructElement, has_elements
 from spirograd.lang.frontend.operators import BINARY, apply_binary
 from spirograd.lang.frontend.runtime_values import is_runtime, settle
-from spirograd.lang.frontend.syntax_facts import ATOMIC_UPDATES
+from spirograd.lang.frontend.syntax_facts import ATOMIC_UPDATES, fixed_names, is_static
 from spirograd.lang.frontend.tracer import Handler, Tracer
 from spirograd.lang.frontend.type_errors import no_attribute
-from spirograd.lang.frontend.variables import assign, lookup
+from spirograd.lang.frontend.variables import assign, bind_known, lookup
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe, type_error
@@ -25,6 +25,10 @@ from spirograd.lang.struct import Struct
 def _assign(t: Tracer, node: ast.Assign) -> None:
     value = t.expression(node.value)
     t.at(node)
+    if scalar.is_number(value) and is_static(node.value):
+        for name in fixed_names(t.frame.source.tree).intersection(target.id for target in node.targets if isinstance(target, ast.Name)):
+            bind_known(t, name, value)
+            return
     for target in node.targets:
         _assign_to(t, target, value)
 

@@ -134,6 +134,9 @@ def _copy_back(
             continue
         if argument.lvalue is not None and argument.node is not None:
             changed.append((argument.node, argument.lvalue, held.lvalue.load() if isinstance(held, MemoryVariable) else held))
+        elif isinstance(argument.node, ast.Name) and scalar.is_number(given[name]):
+            wanted = f"`{func.function.__name__}` changes `{argument.node.id}`, which is known while compiling"
+            raise type_error(wanted, "assign it without `static`")
         elif argument.node is None and func.changes_object and name == callee.parameters[0]:
             name = func.function.__name__
             raise type_error(f"`{name}` changes its struct, which the call does not name", f"call it on a variable: `s.{name}(...)`")
