@@ -11,9 +11,11 @@ from typing import Any
 
 from spirograd.ad.entries import Access, DerivativeFootprint, Event, Launch, derivative_footprint_of, footprint_of
 from spirograd.ad.exposed import Exposed, WrittenTensors, clear_elements, is_exposed
+from spirograd.ad.grad_check import GradCheck
 from spirograd.ad.losses import loss_of
 from spirograd.ad.memory_report import MemoryReport
 from spirograd.ad.restored import Guard
+from spirograd.ad.validation import access_rule
 from spirograd.ad.versions import Saved, Versions, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.base.near_names import NearNames
@@ -33,17 +35,21 @@ class Tape(context.Recorder, NearNames):
     """Record launches of kernels, then compute the gradients of ``loss``: ``with Tape(loss): kernel()``.
 
     ``loss``: a field, array or torch tensor of one float, with a gradient; the tape sets it to zero on entry. Without it nothing runs at
-    the end: set gradients of results and call `grad`. ``clear_gradients``: set all gradients to zero on entry. ``validation`` is accepted,
-    without effect: the tape saves what kernels overwrite, so there is nothing to validate.
+    the end: set gradients of results and call `grad`. ``clear_gradients``: set all gradients to zero on entry. ``validation``: in debug
+    mode, a launch raises SpirogradAssertionError, with the line, where it overwrites an element of memory with a gradient that a launch of
+    the tape has read. spirograd saves such memory, and its gradients are right; those of Taichi and Quadrants are not. ``grad_check``: a
+    list of fields and ndarrays, whose gradients are compared with central differences at the end, see `GradCheck`.
 
     Raises SpirogradRuntimeError for a loss that is not one float with a gradient, and for a tape inside another one. A launch raises
     SpirogradCompilationError, with the line, if its kernel has no derivative, or if memory without a gradient breaks the chain.
     """
 
-    def __init__(self, loss: Any = None, clear_gradients: bool = True, validation: bool = False) -> None:
+    def __init__(self, loss: Any = None, clear_gradients: bool = True, validation: bool = False, grad_check: Any = None) -> None:
         self.loss = loss
         self._loss = None if loss is None else loss_of(loss)
         self.clear_gradients = clear_gradients
+        self._access_rule = access_rule(validation)
+        self._check = None if grad_check is None else GradCheck(self._loss, grad_check)
         self._versions = Versions()
         self._events: list[Event] = []
         # Memory without gradient that has values which depend on active inputs -> who wrote it, where, and what keeps it alive.
@@ -78,7 +84,11 @@ class Tape(context.Recorder, NearNames):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         context.set_recorder(self._outer)
         if kind is None and self.loss is not None:
+            if self._check is not None:
+                self._check.begin()
             self.grad()
+            if self._check is not None:
+                self._check.run()
         if kind is not None or self.loss is not None:
             self._release()
         else:
@@ -166,6 +176,10 @@ class Tape(context.Recorder, NearNames):
         if launch.external:
             self._tensors.before(launch)
         self._follow(made, memory, launch)
+        if self._access_rule is not None:
+            self._access_rule.check(made, launch, packer)
+        if self._check is not None:
+            self._check.before(launch)
         event = Event()
         self._events.append(event)
         for access, when, overwritten in memory.residuals:
@@ -178,6 +192,8 @@ class Tape(context.Recorder, NearNames):
         else:
             values = specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
             launch.number = specialization.plan.last_number
+        if self._check is not None:
+            self._check.after(launch)
         if exposed.active:
             exposed.after(launch, memory.writes)
         for access, when, _ in memory.residuals:
@@ -210,7 +226,12 @@ class Tape(context.Recorder, NearNames):
             if whole is not None:
                 self._versions.stored(key, access.name, whole)
                 self._paused[-1].add(key)
+        if self._check is not None:
+            self._check.before(launch)
         values = launch.specialization.plan.launch(packer.scalars, packer.arrays, launch.specialization.trees)
+        launch.number = launch.specialization.plan.last_number
+        if self._check is not None:
+            self._check.after(launch)
         if exposed.active:
             exposed.after(launch, memory.written)
         self._tensors.after(launch, memory.written)
@@ -256,6 +277,8 @@ class Tape(context.Recorder, NearNames):
             return
         if self._outer is not None:
             self._outer.save(memory)
+        if self._check is not None:
+            self._check.host_write(memory)
         name = memory_identity(memory)[0]
         first = key[0] if isinstance(key, tuple) and key else key
         first = first if isinstance(first, int) else None

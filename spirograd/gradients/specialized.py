@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
+from spirograd.autodiff.access_rule import checking
 from spirograd.autodiff.derivative import Derivative
 from spirograd.autodiff.differentiate import differentiate
 from spirograd.base.dtypes import i32, storage
@@ -26,6 +27,7 @@ from spirograd.lang.frontend.parameters import Packer
 from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.scalar import describe
+from spirograd.runtime.launcher import LaunchPlan
 from spirograd.session import Session
 
 _ROLES = {"reverse": "grad", "forward": "dual", "constant": "dual"}
@@ -66,6 +68,7 @@ class SpecializedDerivative:
         written = self.derivative.writes if mode == "reverse" else ()
         self._written = {w.ref.arg: w.loc for w in written if isinstance(w.ref, ArrayRef)}
         self.footprint: Any = None  # what a tape knows of it
+        self._access_check: Any = None
         self._saving: Any = None  # the plans of the primal that saves what it reads, and of the kernel that counts the values
 
     def shadow(self, ref: Any) -> FieldRef | ArrayRef | None:
@@ -85,7 +88,7 @@ class SpecializedDerivative:
 
     def release(self) -> None:
         """One of its field trees is gone: see `Specialization.release`."""
-        self._plan = self._saving = None
+        self._plan = self._saving = self._access_check = None
         for mode, made in list(self.primal.derivatives.items()):
             if made is self:
                 del self.primal.derivatives[mode]
@@ -175,6 +178,15 @@ class SpecializedDerivative:
             packer.put_scalar(0.0)  # no loop depends on the adjoint
         forecast = self.plan.plan(packer.scalars, packer.arrays, self.trees, number)
         return memory_plan(self.label, self.derivative, self.plan.compiled, forecast)
+
+    def access_check(self) -> tuple[LaunchPlan | None, tuple[Any, ...]]:
+        """The primal such that it checks the rule of global data access, and the memory that it has marks for; see `checking`."""
+        if self._access_check is None:
+            session = self._session
+            kernel, marked = checking(self.primal.kernel, self.shadow, session.device.caps, session.compile_options)
+            self._access_check = (session.prepare(kernel) if marked else None, marked)
+        found: tuple[LaunchPlan | None, tuple[Any, ...]] = self._access_check
+        return found
 
     def launch_saving(self, packer: Packer) -> tuple[Any, int | None, list[Any]]:
         """Launch the primal such that it saves what no memory keeps: what the launch returns, its number, and its saved-value buffers."""
