@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import math
 import random
 import sys
+import warnings
 from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,8 @@ from spirograd.runtime.device import Assembler, KeepsCode, SharesMemory
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
 from spirograd.runtime.loader import open_device
 from spirograd.runtime.recording import Recording
+
+logger = logging.getLogger("spirograd")
 
 # Kernels may read and write so many bytes at once, from the first one of an array on.
 _FOREIGN_ALIGNMENT = 16
@@ -203,19 +207,40 @@ class Transfers:
     def bind(self, value: Any, element_shape: tuple[int, ...], index: int, label: str) -> ArrayBinding:
         """The binding of an array that is flat argument ``index``; errors call it ``label``."""
         binding, write_back = self._bind(value, element_shape, label)
-        if self.gradients:
-            if not getattr(value, "requires_grad", False):
-                return binding
-            if not value.is_leaf:
-                problem = f"{label}: this tensor is computed by torch from others, to which no gradient would flow back"
-                raise SpirogradRuntimeTypeError(render(problem, None, "use `sg.ad.torch_function(kernel, ...)`, or pass `t.detach()`"))
-            if value.grad is None:
-                value.grad = value.detach().new_zeros(value.shape)
-            gradient, write_back = self._bind(value.grad, element_shape, label)
-            binding.grad_address, binding.grad_allocation = gradient.address, gradient.allocation
+        if getattr(value, "requires_grad", False):
+            gradient = self._gradient(value, label)
+            if self.gradients:
+                bound, write_back = self._bind(gradient, element_shape, label)
+                binding.grad_address, binding.grad_allocation = bound.address, bound.allocation
+        elif self.gradients:
+            return binding
         if write_back is not None:
             self.pending.append((index, write_back))
         return binding
+
+    def _gradient(self, tensor: Any, label: str) -> Any:
+        """The gradient of a tensor that requires one: zeros, if it has none yet. Also of launches of kernels that are differentiated later,
+        but not where torch records nothing (`torch.no_grad()`)."""
+        recording = sys.modules["torch"].is_grad_enabled()
+        if tensor.is_leaf or tensor.retains_grad:
+            if tensor.grad is None and (self.gradients or recording):
+                tensor.grad = tensor.detach().new_zeros(tensor.shape)
+            return tensor.grad
+        if not self.gradients:
+            return None
+        if recording:  # else it is the caller who hands the gradient on, as functions of torch's own do
+            problem = f"{label}: this tensor is computed by torch from others, to which no gradient flows back"
+            hint = "use `sg.ad.torch_function(kernel, ...)`, pass `t.detach()`, or call `t.retain_grad()` and hand `t.grad` on"
+            if self.session.cfg.ad_broken_chain == "error":
+                raise SpirogradRuntimeTypeError(render(problem, None, hint))
+            if self.session.cfg.ad_broken_chain == "warn" and problem not in self.session.warned:
+                self.session.warned.add(problem)
+                logger.warning(render(problem, None, hint))
+        with warnings.catch_warnings():  # torch warns of reading a gradient that its own reverse pass leaves empty
+            warnings.simplefilter("ignore", UserWarning)
+            if tensor.grad is None:
+                tensor.grad = tensor.detach().new_zeros(tensor.shape)
+            return tensor.grad
 
     def _bind(self, value: Any, element_shape: tuple[int, ...], label: str) -> tuple[ArrayBinding, Callable[[], None] | None]:
         """How a launch sees an array, and what to run after a launch that writes to it."""

@@ -115,6 +115,10 @@ class Saved:
         """Save a part, or all, anew. Only of all parts."""
         transfer.copy(self._copy, self.memory.part_of(self._compact, part), self.memory.allocation, self.memory.view(part))
 
+    def put(self) -> None:
+        """Set memory to what was saved, which is kept."""
+        transfer.copy(self.memory.allocation, self._view, self._copy, self._compact)
+
     def swap(self) -> None:
         """Exchange what is in memory for what was saved."""
         current = self._current()

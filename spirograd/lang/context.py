@@ -34,6 +34,7 @@ class Trace:
     def __init__(self, builder: Builder, options: LanguageOptions) -> None:
         self.b = builder
         self.options = options
+        self.stops = False  # whether it has markers of `stop_grad` of memory
         self.warnings: dict[Hashable, str] = {}  # for the user, once the kernel is traced to its end; by what they are about
 
     def warn(self, about: Hashable, text: str) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spirograd.base.errors import SpirogradCallError, SpirogradSyntaxError, SpirogradTypeError
@@ -33,19 +34,10 @@ MAX_DEPTH = 64
 def call_function(t: Tracer, callee: Callee, node: ast.Call, lvalue: Lvalue | None) -> Any:
     """The value of a call. ``lvalue``: of the object whose method the function is."""
     func = callee.func
-    if t.call_depth >= MAX_DEPTH:
-        raise SpirogradSyntaxError(
-            f"`{func.function.__name__}` calls itself: {MAX_DEPTH} calls deep while inlining",
-            t.b.loc,
-            "recursion needs an end that is known while compiling",
-        )
+    _check_depth(t, func)
     args, kwargs = _given(t, callee, node, lvalue)
     call_loc = t.b.loc = t.frame.loc(node)
-    try:
-        bound = bound_arguments(func.signature, [a.value for a in args], {name: a.value for name, a in kwargs.items()})
-    except TypeError as error:
-        raise SpirogradCallError(f"function `{func.function.__name__}`: {error}", call_loc) from None
-    bound.apply_defaults()
+    bound = _bound(func, [a.value for a in args], {name: a.value for name, a in kwargs.items()}, call_loc)
     by_reference = func.references()
     references = {name: a for name, a in [*zip(callee.parameters, args), *kwargs.items()] if name in by_reference}
     variables: dict[str, Any] = {}
@@ -64,6 +56,35 @@ def call_function(t: Tracer, callee: Callee, node: ast.Call, lvalue: Lvalue | No
     t.at(node)
     _copy_back(t, callee, node, frame, bound.arguments, references)
     return unpack_tuple(frame.variables.get(RESULT))
+
+
+def call_with_values(t: Tracer, callee: Callee, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The value of a call of a function that takes nothing by reference, with arguments that are evaluated."""
+    func, call_loc = callee.func, t.b.loc
+    assert call_loc is not None
+    _check_depth(t, func)
+    bound = _bound(func, [*callee.positional, *args], {**callee.keywords, **kwargs}, call_loc)
+    parameters = func.signature.parameters
+    variables = {name: _converted(name, value, parameters[name].annotation, func) for name, value in bound.arguments.items()}
+    return unpack_tuple(_inline(t, func, variables, frozenset(), call_loc).variables.get(RESULT))
+
+
+def _check_depth(t: Tracer, func: Func) -> None:
+    if t.call_depth >= MAX_DEPTH:
+        raise SpirogradSyntaxError(
+            f"`{func.function.__name__}` calls itself: {MAX_DEPTH} calls deep while inlining",
+            t.b.loc,
+            "recursion needs an end that is known while compiling",
+        )
+
+
+def _bound(func: Func, args: Sequence[Any], kwargs: Mapping[str, Any], call_loc: Loc) -> inspect.BoundArguments:
+    try:
+        bound = bound_arguments(func.signature, args, kwargs)
+    except TypeError as error:
+        raise SpirogradCallError(f"function `{func.function.__name__}`: {error}", call_loc) from None
+    bound.apply_defaults()
+    return bound
 
 
 def _inline(t: Tracer, func: Func, variables: dict[str, Any], by_reference: frozenset[str], call_loc: Loc) -> Frame:

@@ -25,6 +25,7 @@ from spirograd.lang.frontend.parameters import Parameter
 from spirograd.lang.frontend.runtime_values import leaves
 from spirograd.lang.frontend.source import Source
 from spirograd.lang.frontend.special_forms import NeedsRandom
+from spirograd.lang.frontend.stopped_memory import apply_stops
 from spirograd.lang.frontend.syntax_facts import RESULT, RNG
 from spirograd.lang.frontend.tracer import Foreseen, Tracer
 from spirograd.lang.leaves import as_type, leaf_dtypes
@@ -90,6 +91,8 @@ def _trace(
     finally:
         context.set_trace(before)
     kernel = Kernel(source.name, tuple(t.captures.declarations.args), body, results, loc, called(t.real_functions.functions, (body,)))
+    if trace.stops:
+        kernel = apply_stops(kernel)
     return TracedKernel(kernel, returns, t.captures, t.fields, trace.warnings)
 
 

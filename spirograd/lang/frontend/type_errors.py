@@ -46,7 +46,7 @@ def python_call(callee: Any) -> SpirogradTypeError:
     elif isinstance(callee, type):
         hint = "kernels have structs: `sg.types.struct`, `@sg.dataclass`"
     else:
-        hint = "decorate it with `@sg.func` to use it in kernels"
+        hint = "write what it does as a function with `@sg.func`"
     what = "class" if isinstance(callee, type) else "function"
     return type_error(f"`{name}` is a Python {what} and cannot take run-time values", hint)
 
