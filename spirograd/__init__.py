@@ -53,6 +53,7 @@ from spirograd.lang.data.scalar_field import Field
 from spirograd.lang.data.tensor import MatrixTensor, VectorTensor, tensor
 from spirograd.lang.data.tree import FieldsBuilder, SNode, root
 from spirograd.lang.decompositions import polar_decompose, solve, svd, sym_eig
+from spirograd.lang.dispatching import perf_dispatch
 from spirograd.lang.forms import (
     atomic_add,
     atomic_and,
@@ -338,6 +339,7 @@ __all__ = [
     "neg",
     "no_activate",
     "one",
+    "perf_dispatch",
     "polar_decompose",
     "popcnt",
     "pow",

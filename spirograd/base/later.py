@@ -84,7 +84,6 @@ LATER: dict[str, str] = {
     "frexp": "use `sg.bit_cast` on the number",
     "get_addr": "kernels reach memory through fields and arrays only",
     "interop": "pass arrays of NumPy and torch to kernels directly",
-    "perf_dispatch": "choose between implementations in Python",
     "ref": "return the value instead; arguments of `sg.func` annotated `sg.template()` are passed by reference",
 }
 
