@@ -34,6 +34,7 @@ from spirograd.errors import (
     AdStackOverflow,
     OutOfDeviceMemory,
     SpirogradAssertionError,
+    SpirogradCallError,
     SpirogradCompilationError,
     SpirogradError,
     SpirogradIndexError,
@@ -45,6 +46,7 @@ from spirograd.errors import (
     SpirogradUnsupportedError,
     SpirogradValueError,
 )  # fmt: skip
+from spirograd.lang.annotations import ref
 from spirograd.lang.data.axes import axes, i, ij, ijk, ijkl, ijl, ik, ikl, il, j, jk, jkl, jl, k, kl, l
 from spirograd.lang.data.enums import Backend, Layout
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
@@ -209,6 +211,7 @@ __all__ = [
     "ScalarField",
     "ScalarNdarray",
     "SpirogradAssertionError",
+    "SpirogradCallError",
     "SpirogradCompilationError",
     "SpirogradError",
     "SpirogradIndexError",
@@ -350,6 +353,7 @@ __all__ = [
     "raw_div",
     "raw_mod",
     "real_func",
+    "ref",
     "rescale_index",
     "reset",
     "root",

@@ -117,6 +117,11 @@ def make_config(arch: str, options: dict[str, Any]) -> Config:
     return config
 
 
+def set_option(config: Config, name: str, value: Any) -> None:
+    """Give an option another value; raises SpirogradRuntimeError for one of the wrong type."""
+    setattr(config, name, _converted(name, value, getattr(config, name)))
+
+
 def _ignored(name: str, value: Any) -> None:
     """Warn of an option without effect, if the user must know something."""
     if WITHOUT_EFFECT[name]:

@@ -19,7 +19,7 @@ from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeTypeError, render
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import replace
-from spirograd.config import Config
+from spirograd.config import Config, set_option
 from spirograd.dumps import Compilation, listeners, with_overrides, write_stages
 from spirograd.ir import nodes
 from spirograd.kernel_key import kernel_key
@@ -71,14 +71,21 @@ class Session:
         if self.cache is not None and isinstance(self.device, KeepsCode):
             self.device.keep_code(self.cache)
         self.compiled = 0
+        self.prepared = 0  # kernels that were compiled, or taken from the offline cache
         self.warned: set[Hashable] = set()  # what the user was warned of while kernels were traced
         self.closed = False
+
+    def set_default_type(self, option: str, dtype: Any) -> None:
+        """What Python's ``float`` (``default_fp``) or ``int`` (``default_ip``) means in kernels and fields that are made from now on."""
+        set_option(self.cfg, option, dtype)
+        self.language = replace(self.language, **{option: dtype})
 
     # --- compiling -------------------------------------------------------------------------------------------------------
 
     def prepare(self, kernel: nodes.Kernel, on_op: Callable[[Any, Any], None] | None = None, opt_level: int | None = None) -> LaunchPlan:
         """Compile a kernel, or take it from the offline cache, and load it. ``on_op``: see `Kernel.step`. ``opt_level``: another than the
         session's, for code that is small and not run often."""
+        self.prepared += 1
         if on_op is not None:
             return self.launcher.prepare(_compile_kernel(kernel, self.device.caps, self.compile_options, on_op=on_op))
         options = self.compile_options if opt_level is None else replace(self.compile_options, opt_level=opt_level)

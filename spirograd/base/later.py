@@ -84,13 +84,11 @@ LATER: dict[str, str] = {
     "frexp": "use `sg.bit_cast` on the number",
     "get_addr": "kernels reach memory through fields and arrays only",
     "interop": "pass arrays of NumPy and torch to kernels directly",
-    "ref": "return the value instead; arguments of `sg.func` annotated `sg.template()` are passed by reference",
 }
 
 # Names inside namespaces that exist.
 LATER_TYPES: dict[str, str] = {
     "quant": _QUANT,
-    "ref": LATER["ref"],
     "argpack": LATER["argpack"],
     **dict.fromkeys(("texture", "rw_texture", "TextureType", "RWTextureType"), _TEXTURE),
     "sparse_matrix_builder": _LINALG,

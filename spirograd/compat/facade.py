@@ -5,8 +5,11 @@ from __future__ import annotations
 import enum
 from typing import Any
 
+import numpy as np
+
 from spirograd import api
 from spirograd.base import later
+from spirograd.base.dtypes import u32, u64
 from spirograd.lang import context
 
 _INTERNAL = "an internal object of the family without a counterpart here"
@@ -75,9 +78,32 @@ class Runtime(metaclass=_RuntimeType):
     def default_fp(self) -> Any:
         return context.language_options().default_fp
 
+    @default_fp.setter
+    def default_fp(self, dtype: Any) -> None:
+        context.session().set_default_type("default_fp", dtype)
+
     @property
     def default_ip(self) -> Any:
         return context.language_options().default_ip
+
+    @default_ip.setter
+    def default_ip(self, dtype: Any) -> None:
+        context.session().set_default_type("default_ip", dtype)
+
+    @property
+    def default_up(self) -> Any:
+        """The unsigned type of the width of `default_ip`."""
+        return u64 if self.default_ip.bits == 64 else u32
+
+    def set_default_fp(self, dtype: Any) -> None:
+        self.default_fp = dtype
+
+    def set_default_ip(self, dtype: Any) -> None:
+        self.default_ip = dtype
+
+    def get_num_compiled_functions(self) -> int:
+        """How many kernels and gradients this session has compiled, or taken from the offline cache."""
+        return int(context.session().prepared)
 
     def sync(self) -> None:
         api.sync()
@@ -139,8 +165,8 @@ def adaptive_arch_select(arch: Any, enable_fallback: bool = True) -> Any:
 
 
 def rgb_to_hex(color: Any) -> Any:
-    """The colour (red, green, blue), each in [0, 1], as 0xRRGGBB."""
-    red, green, blue = (max(0, min(255, int(c * 255))) for c in color)
+    """The colour (red, green, blue), each a number in [0, 1] or an array of these, as 0xRRGGBB."""
+    red, green, blue = (np.clip(np.asarray(c) * 255, 0, 255).astype(np.int32) for c in color)
     return (red << 16) + (green << 8) + blue
 
 

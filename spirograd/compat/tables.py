@@ -9,7 +9,7 @@ from typing import Any
 import spirograd
 from spirograd import ad, api, errors, math, types
 from spirograd.base import later
-from spirograd.compat import facade, log_functions
+from spirograd.compat import facade, internals, log_functions
 from spirograd.lang import forms, hints, ops, primitive_types
 from spirograd.lang.annotations import MatrixType, NdarrayType
 from spirograd.lang.data.axes import axes
@@ -94,6 +94,7 @@ _MISC: Names = {
     **several(facade, "get_runtime is_arch_supported adaptive_arch_select"),
 }
 _IMPL: Names = {
+    "call_internal": internals.call_internal,
     **several(facade, "current_cfg get_runtime inside_kernel get_max_shared_memory_bytes reset"),
     "Py{}": facade.Runtime,
     **several(spirograd, "field ndarray root static static_assert static_print grouped one zero axes"),
@@ -102,7 +103,12 @@ _IMPL: Names = {
     **EXCEPTIONS,
 }
 _ARRAYS: Names = {c.__name__: c for c in (MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray)}
-_MATRIX: Names = {"Vector": Vector, **_ARRAYS, **{c.__name__: c for c in (Matrix, MatrixField, MatrixType)}}
+_MATRIX: Names = {
+    "Vector": Vector,
+    "_generate_swizzle_patterns": internals._generate_swizzle_patterns,
+    **_ARRAYS,
+    **{c.__name__: c for c in (Matrix, MatrixField, MatrixType)},
+}
 _KERNELS: Names = {
     "Kernel": Kernel,
     "Func": Func,
@@ -123,19 +129,24 @@ MODULES: dict[str, Names] = {
     "lang.snode": {"SNode": SNode, "rescale_index": hints.rescale_index},
     "lang._ndrange": several(forms, "ndrange"),
     "lang.kernel_impl": _KERNELS,
+    "lang.util": internals.UTIL,
     "lang._perf_dispatch": {"PerformanceDispatcher": PerformanceDispatcher},
     "lang._template_mapper": {"__builtins__": dict(vars(builtins))},  # a copy, which programs change
     "lang.enums": several(spirograd, "Layout Backend"),
     "math": public(math),
     "types": public(types),
-    "types.primitive_types": {n: v for n, v in vars(primitive_types).items() if not n.startswith("_")},
+    "types.primitive_types": {
+        **{n: v for n, v in vars(primitive_types).items() if not n.startswith("_")},
+        **internals.TYPE_TABLES,
+        "ref": types.ref,
+    },
     "types.compound_types": several(types, "vector matrix struct"),
     "types.annotations": several(types, "template Template"),
     "types.ndarray_type": {"NdarrayType": NdarrayType, "ndarray": types.ndarray, "NDArray": types.NDArray},
     "ad": public(ad),
     "experimental": {"real_func": real_func},
     "_lib": {},
-    "_lib.core": {"DeviceCapability": facade.DeviceCapability},
+    "_lib.core": {"DeviceCapability": facade.DeviceCapability, **internals.CORE},
     "_logging": {**several(api, "set_logging_level is_logging_effective"), **LOG_LEVELS, **log_functions.FUNCTIONS},
 }
 

@@ -293,6 +293,23 @@ class Template:
 template = Template
 
 
+class Reference:
+    """Annotation of an argument of a `real_func` that stands for a variable of the caller, or an element of memory: ``ref(dtype)``."""
+
+    __slots__ = ("dtype",)
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = ops.as_dtype(dtype)
+
+    def __repr__(self) -> str:
+        return f"ref({self.dtype})"
+
+
+def ref(dtype: Any) -> Reference:
+    """The annotation of an argument of a `real_func` that is taken by reference: a variable or an element of memory, of type ``dtype``."""
+    return Reference(dtype)
+
+
 class FunctionArgument:
     """Annotation of an argument that is a function, to be inlined: ``types.func``."""
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from spirograd.base.errors import SpirogradSyntaxError, SpirogradTypeError
+from spirograd.base.errors import SpirogradCallError, SpirogradSyntaxError, SpirogradTypeError
 from spirograd.base.loc import Loc
 from spirograd.lang import ops, scalar
+from spirograd.lang.annotations import Reference, ref
 from spirograd.lang.frontend.access import resolve
 from spirograd.lang.frontend.call_effects import check_foreseen
 from spirograd.lang.frontend.callees import Argument, Callee
@@ -22,6 +24,7 @@ from spirograd.lang.frontend.syntax_facts import RESULT, RNG
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.frontend.variables import MemoryVariable
 from spirograd.lang.leaves import AggregateType
+from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import describe, is_scalar, type_error
 
 MAX_DEPTH = 64
@@ -41,13 +44,15 @@ def call_function(t: Tracer, callee: Callee, node: ast.Call, lvalue: Lvalue | No
     try:
         bound = bound_arguments(func.signature, [a.value for a in args], {name: a.value for name, a in kwargs.items()})
     except TypeError as error:
-        raise SpirogradTypeError(f"function `{func.function.__name__}`: {error}", call_loc) from None
+        raise SpirogradCallError(f"function `{func.function.__name__}`: {error}", call_loc) from None
     bound.apply_defaults()
     by_reference = func.references()
     references = {name: a for name, a in [*zip(callee.parameters, args), *kwargs.items()] if name in by_reference}
     variables: dict[str, Any] = {}
     for name, value in bound.arguments.items():
         target = references[name].lvalue if name in references else None
+        if isinstance(func.signature.parameters[name].annotation, Reference) or func.signature.parameters[name].annotation is ref:
+            _check_reference(func, name, value, target)
         if isinstance(target, (Element, StructElement)):  # the parameter is that element, updated atomically
             variables[name] = MemoryVariable(target)
         else:
@@ -64,7 +69,7 @@ def call_function(t: Tracer, callee: Callee, node: ast.Call, lvalue: Lvalue | No
 def _inline(t: Tracer, func: Func, variables: dict[str, Any], by_reference: frozenset[str], call_loc: Loc) -> Frame:
     """Trace the body of ``func`` here; the frame as it is at the end."""
     caller = t.frame
-    frame = Frame(func.source, func.source.names(), False, func.signature.return_annotation, call_loc, variables)
+    frame = Frame(func.source, func.source.names(), False, func.returns, call_loc, variables)
     frame.loops, frame.by_reference, frame.depth = list(caller.loops), by_reference, t.b.depth
     if t.random_key is not None:
         frame.variables[RNG] = caller.variables[RNG]
@@ -108,9 +113,25 @@ def _given(t: Tracer, callee: Callee, node: ast.Call, lvalue: Lvalue | None) -> 
     return args, kwargs
 
 
+def _check_reference(func: Func, name: str, value: Any, target: Lvalue | None) -> None:
+    """Raise SpirogradTypeError unless an argument fits the annotation ``ref(dtype)``."""
+    called, annotation = f"argument `{name}` of `{func.function.__name__}`", func.signature.parameters[name].annotation
+    if annotation is ref:
+        raise type_error(f"{called}: the annotation `ref` takes a type", "write `ref(sg.f32)`")
+    wanted = annotation.dtype
+    if not isinstance(func, RealFunc):
+        raise type_error(f"{called}: `ref` is for functions decorated with `@sg.real_func`", "annotate it `sg.template()`")
+    if target is None:
+        raise type_error(f"{called} takes a variable, or an element of memory, of type {wanted}, got {describe(value)}", "assign it first")
+    if not is_scalar(value) or scalar.dtype_of(value) is not wanted:
+        raise type_error(f"{called} takes a reference to a scalar of type {wanted}, got {describe(value)}")
+
+
 def _converted(name: str, value: Any, annotation: Any, func: Func) -> Any:
     """The value of a parameter: cast to its annotation if it has one."""
     if is_scalar_type(annotation):
+        if isinstance(value, Matrix):  # the type of its entries, as in the Taichi family
+            return ops.cast(value, annotation)
         if not is_scalar(value):
             wanted = getattr(annotation, "__name__", None) or str(annotation)
             raise type_error(f"argument `{name}` of `{func.function.__name__}` takes a scalar ({wanted}), got {describe(value)}")
@@ -140,6 +161,11 @@ def _copy_back(
         elif argument.node is None and func.changes_object and name == callee.parameters[0]:
             name = func.function.__name__
             raise type_error(f"`{name}` changes its struct, which the call does not name", f"call it on a variable: `s.{name}(...)`")
+    texts = Counter(ast.dump(a.node) for a in references.values() if a.node is not None)
+    for expression, _, _ in changed:
+        if texts[ast.dump(expression)] > 1:
+            message = f"`{func.function.__name__}` changes `{ast.unparse(expression)}`, which it takes by reference more than once"
+            raise type_error(message, "pass a copy of it, which the function may read: `old = " + ast.unparse(expression) + "`")
     check_foreseen(t, node, [argument for argument, _, _ in changed])
     for _, lvalue, value in changed:
         lvalue.store(value)

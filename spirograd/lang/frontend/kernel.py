@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradSyntaxError
+from spirograd.base.errors import SpirogradCallError, SpirogradCompilationError, SpirogradRuntimeError, SpirogradSyntaxError
 from spirograd.base.near_names import NearNames
 from spirograd.base.records import replace
 from spirograd.base.tracebacks import frames_hidden
@@ -141,7 +141,7 @@ class Kernel(Staged, NearNames):
         try:
             bound = bound_arguments(self._signature, args, kwargs)
         except TypeError as error:
-            raise SpirogradRuntimeTypeError(f"kernel `{self.function.__name__}`: {error}") from None
+            raise SpirogradCallError(f"kernel `{self.function.__name__}`: {error}") from None
         bound.apply_defaults()
         return tuple(bound.arguments.values())
 

@@ -22,9 +22,12 @@ class Source:
     file: str
     line_offset: int
     name: str
+    of_library: bool = False  # a function of this package: what it does is shown at the line of the user's that calls it
 
     def loc(self, node: ast.AST, caller: Loc | None) -> Loc:
         """Where ``node`` stands in the user's file."""
+        if self.of_library and caller is not None:
+            return caller
         line = getattr(node, "lineno", 1)
         col = getattr(node, "col_offset", 0)
         end_line = getattr(node, "end_lineno", line) or line
@@ -86,7 +89,7 @@ def of(function: Callable[..., Any], text: Text | None, kind: str) -> Source:
             Loc(text.file, first),
             "the file has changed since it was imported: run the program again",
         )
-    return Source(function, tree, text.file, first - 1 - nested, function.__name__)
+    return Source(function, tree, text.file, first - 1 - nested, function.__name__, getattr(function, "__sg_library__", False))
 
 
 def parsed(lines: list[str], nested: bool) -> ast.Module:

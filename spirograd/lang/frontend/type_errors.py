@@ -67,11 +67,10 @@ def host_only(callee: Any) -> SpirogradTypeError:
 
 
 _HOST_HINTS = {
-    "fill": "write a loop that stores to every element",
     **dict.fromkeys(("field", "ndarray", "tensor"), "make it before; inside of kernels there are variables, vectors and structs"),
 }
 _HOST_ONLY = {
-    "fill", "copy_from", "to_numpy", "from_numpy", "to_torch", "from_torch", "to_dlpack", "field", "ndarray", "tensor", "place", "dense",
+    "copy_from", "to_numpy", "from_numpy", "to_torch", "from_torch", "to_dlpack", "field", "ndarray", "tensor", "place", "dense",
     "lazy_grad", "lazy_dual", "finalize", "destroy",
 }  # fmt: skip
 
