@@ -52,9 +52,10 @@ from spirograd.lang.data.enums import Backend, Layout
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.data.ndarray import MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray, ndarray
 from spirograd.lang.data.scalar_field import Field
-from spirograd.lang.data.tensor import MatrixTensor, VectorTensor, tensor
+from spirograd.lang.data.tensor import MatrixTensor, VectorTensor, tensor, wrap
 from spirograd.lang.data.tree import FieldsBuilder, SNode, root
 from spirograd.lang.decompositions import polar_decompose, solve, svd, sym_eig
+from spirograd.lang.dispatching import perf_dispatch
 from spirograd.lang.forms import (
     atomic_add,
     atomic_and,
@@ -343,6 +344,7 @@ __all__ = [
     "neg",
     "no_activate",
     "one",
+    "perf_dispatch",
     "polar_decompose",
     "popcnt",
     "pow",
@@ -390,6 +392,7 @@ __all__ = [
     "uint64",
     "vulkan",
     "wgpu",
+    "wrap",
     "x64",
     "zero",
 ]  # fmt: skip

@@ -75,7 +75,6 @@ LATER: dict[str, str] = {
     "x86_64": "call it `sg.cpu`",
     "python": "`sg.interpreter` runs kernels in Python",
     "dump_compile_config": "print `sg.cfg`",
-    "wrap": "decorate the function with `sg.kernel` or `sg.func`",
     "algorithms": "sorting, scans and reductions as library calls come in a later version; write the loop in a kernel",
     "aot": "exporting compiled kernels comes in a later version",
     "argpack": "pass a `dataclasses.dataclass` or a struct instead",
@@ -84,7 +83,6 @@ LATER: dict[str, str] = {
     "frexp": "use `sg.bit_cast` on the number",
     "get_addr": "kernels reach memory through fields and arrays only",
     "interop": "pass arrays of NumPy and torch to kernels directly",
-    "perf_dispatch": "choose between implementations in Python",
 }
 
 # Names inside namespaces that exist.

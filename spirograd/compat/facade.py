@@ -55,8 +55,21 @@ class Program:
         return _missing("get_runtime().prog", name)
 
 
-class Runtime:
-    """The running session as the family's run-time object."""
+class _RuntimeType(type):
+    """The type of the class `Runtime`, whose ``materialize`` programs replace."""
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "materialize":
+            context.after_allocation(lambda: RUNTIME.materialize())
+
+
+class Runtime(metaclass=_RuntimeType):
+    """The running session as the family's run-time object.
+
+    Programs may replace ``materialize``, which then runs each time that fields get their memory, before anything uses them, and ``clear``,
+    which runs when a session ends.
+    """
 
     def __init__(self) -> None:
         self.prog = Program()
@@ -98,6 +111,9 @@ class Runtime:
     def materialize(self) -> None:
         """Fields get their memory at first use: nothing to do."""
 
+    def clear(self) -> None:
+        """A session ends: nothing to do."""
+
     def __getattr__(self, name: str) -> Any:
         return _missing("get_runtime()", name)
 
@@ -114,6 +130,17 @@ RUNTIME = Runtime()
 def get_runtime() -> Runtime:
     """The run-time object."""
     return RUNTIME
+
+
+def reset() -> None:
+    """End the session."""
+    api.reset()
+    RUNTIME.clear()
+
+
+def get_max_shared_memory_bytes(*, is_lowerbound_ok: bool) -> int:
+    """Bytes of memory that the invocations of a workgroup share. ``is_lowerbound_ok`` changes nothing: devices say what they have."""
+    return int(context.session().device.caps.shared_memory)
 
 
 def current_cfg() -> Any:

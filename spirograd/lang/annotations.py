@@ -123,8 +123,9 @@ class MatrixType(AggregateType):
             raise type_error(f"expected a {self._called}, got {scalar.describe(value)}")
         return list(value.entries)
 
-    def leaves_of(self, value: Any) -> list[Any]:
-        return self.numbers_of(value) if self.entry_dtype is None else super().leaves_of(value)
+    def converted(self, value: Any) -> Matrix:
+        converted: Matrix = self.build(self.numbers_of(value)) if self.entry_dtype is None else super().converted(value)
+        return converted
 
     def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: Any) -> fields.MatrixField:
         return fields.MatrixField(self.shape, self.dtype, make_host_element, name, needs_grad, needs_dual, layout)

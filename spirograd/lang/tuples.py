@@ -40,6 +40,10 @@ class TupleType(AggregateType):
             raise scalar.type_error(f"{expected}, got {scalar.describe(value)}")
         return [number for member, part in zip(self.members, value) for number in numbers_of(member, part)]
 
+    def converted(self, value: Any) -> tuple[Any, ...]:
+        self.numbers_of(value)  # checks the structure
+        return tuple([m.converted(part) if isinstance(m, AggregateType) else m(part) for m, part in zip(self.members, value)])
+
     def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: Any) -> NoReturn:
         raise scalar.type_error("a field has no tuples as elements", "use a struct: `sg.types.struct(n=sg.i32, x=sg.f32)`")
 

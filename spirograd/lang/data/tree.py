@@ -303,6 +303,7 @@ class Tree(NearNames):
             raise OutOfDeviceMemory(f"there is no memory for {names}: {error}") from None
         self._session = session
         weakref.finalize(self, _collected, self.users).atexit = False
+        context.fields_have_memory()
 
     @property
     def allocation(self) -> Any:

@@ -143,7 +143,7 @@ def _annotated(t: Tracer, node: ast.AnnAssign) -> None:
             raise type_error(f"`{target}` is a scalar of type {ops.as_dtype(annotation)}, and cannot be {describe(value)}")
         value = scalar.cast(value, ops.as_dtype(annotation))
     elif isinstance(annotation, AggregateType):
-        value = annotation.build(annotation.leaves_of(value))
+        value = annotation.converted(value)
     else:
         t.at(node.annotation)
         raise type_error(f"{describe(annotation)} is no type of the kernel language", "types are sg.i32, sg.f32, sg.math.vec3 ...")

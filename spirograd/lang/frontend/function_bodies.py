@@ -106,9 +106,9 @@ def _returned(t: Tracer, value: Any, node: ast.Return) -> Any:
             raise type_error(f"cannot return {describe(value)} as {ops.as_dtype(annotation)}", hint)
         return scalar.cast(value, ops.as_dtype(annotation))
     if isinstance(annotation, TupleType):
-        return pack_tuple(annotation.build(annotation.leaves_of(value)))
+        return pack_tuple(annotation.converted(value))
     if isinstance(annotation, AggregateType):
-        return settle(annotation.build(annotation.leaves_of(value)))
+        return settle(annotation.converted(value))
     if isinstance(value, tuple) and not frame.is_kernel and t.b.depth > frame.depth:
         return pack_tuple(value)
     return settle(value)

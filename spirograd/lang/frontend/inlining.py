@@ -159,7 +159,7 @@ def _converted(name: str, value: Any, annotation: Any, func: Func) -> Any:
         return scalar.cast(value, ops.as_dtype(annotation))
     if isinstance(annotation, AggregateType):
         try:
-            return settle(annotation.build(annotation.leaves_of(value)))
+            return settle(annotation.converted(value))
         except SpirogradTypeError as error:
             raise type_error(f"argument `{name}` of `{func.function.__name__}`: {error.message}", error.hint) from None
     return settle(value) if is_scalar(value) and not is_template(annotation) else value
