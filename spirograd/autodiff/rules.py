@@ -194,7 +194,7 @@ RULES: dict[OpCode, Rule | NoGradient | Structural] = {
     ops.stop_grad: NoGradient("that is what it is for"),
     ops.recall: Rule((_nothing, _same), "0, 1"),
     ops.opaque: Rule((_same,), "1"),
-    **dict.fromkeys((ops.const, ops.arg, ops.shape, ops.seed, ops.tape_word, ops.thread_slot, ops.builtin, ops.slot), _LEAF),
+    **dict.fromkeys((ops.const, ops.arg, ops.shape, ops.address, ops.seed, ops.tape_word, ops.thread_slot, ops.builtin, ops.slot), _LEAF),
     **dict.fromkeys((ops.idiv, ops.irem, ops.floordiv, ops.floormod, ops.and_, ops.or_, ops.xor, ops.not_, ops.shl, ops.shr), _INTEGER),
     **dict.fromkeys((ops.popcnt, ops.clz, ops.ctz, ops.eq, ops.ne, ops.lt, ops.le, ops.gt, ops.ge, ops.isnan, ops.isinf), _INTEGER),
     ops.call: NoGradient("functions are inlined before differentiation"),

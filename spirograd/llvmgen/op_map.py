@@ -90,6 +90,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.recall: _KERNEL_LEVEL,
     ops.arg: _KERNEL_LEVEL,
     ops.shape: _KERNEL_LEVEL,
+    ops.address: _KERNEL_LEVEL,
     ops.seed: _KERNEL_LEVEL,
     ops.tape_word: _KERNEL_LEVEL,
     ops.thread_slot: emit_memory.emit_thread_slot,
