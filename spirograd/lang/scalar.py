@@ -18,8 +18,6 @@ from spirograd.ir.nodes import Op
 from spirograd.ir.ops import OpCode
 from spirograd.lang.context import Trace, current_trace
 
-Number = Union[bool, int, float]
-
 
 class Value:
     """A scalar that the kernel computes at run time. Operators emit IR into the current trace."""

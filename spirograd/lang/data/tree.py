@@ -18,6 +18,7 @@ import numpy as np
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError, SpirogradTypeError, SpirogradUnsupportedError
 from spirograd.base.near_names import NearNames
+from spirograd.base.wording import counted
 from spirograd.lang import context
 from spirograd.lang.data.layout import Digit, assign_offsets, decode_of
 from spirograd.lang.data.shapes import extents_of
@@ -40,11 +41,32 @@ def _extents(axes: Sequence[int], shape: Any) -> tuple[int, ...]:
     if not isinstance(shape, Iterable) or getattr(shape, "ndim", 1) == 0:
         extents *= len(axes)
     if len(extents) != len(axes):
-        raise SpirogradTypeError(f"`dense` with {len(axes)} axes and a shape of {len(extents)} extents")
+        given = f"{counted(len(axes), 'axis', 'axes')} and {counted(len(extents), 'extent')}"
+        raise SpirogradTypeError(f"`dense` takes one extent for each axis, got {given}")
     return extents
 
 
-class SNode(NearNames):
+class _Builder(NearNames):
+    """Sparse nodes, which neither a node nor a tree under construction can have below it."""
+
+    def pointer(self, *_: Any, **__: Any) -> NoReturn:
+        """Sparse: raises SpirogradUnsupportedError."""
+        _sparse("pointer")
+
+    def bitmasked(self, *_: Any, **__: Any) -> NoReturn:
+        """Sparse: raises SpirogradUnsupportedError."""
+        _sparse("bitmasked")
+
+    def dynamic(self, *_: Any, **__: Any) -> NoReturn:
+        """Sparse: raises SpirogradUnsupportedError."""
+        _sparse("dynamic")
+
+    def hash(self, *_: Any, **__: Any) -> NoReturn:
+        """Sparse: raises SpirogradUnsupportedError."""
+        _sparse("hash")
+
+
+class SNode(_Builder):
     """A node of a field tree: the root, a dense level, or the place of a scalar.
 
     ``shape``: extents down to here, one per axis in the order of axis numbers.
@@ -130,22 +152,6 @@ class SNode(NearNames):
             if field.role == "primal" and shadow is not None and not shadow.placed and shadow not in shadows:
                 shadows.append(shadow)
                 shadow.place_in(self, origin)
-
-    def pointer(self, *_: Any, **__: Any) -> NoReturn:
-        """Sparse: raises SpirogradUnsupportedError."""
-        _sparse("pointer")
-
-    def bitmasked(self, *_: Any, **__: Any) -> NoReturn:
-        """Sparse: raises SpirogradUnsupportedError."""
-        _sparse("bitmasked")
-
-    def dynamic(self, *_: Any, **__: Any) -> NoReturn:
-        """Sparse: raises SpirogradUnsupportedError."""
-        _sparse("dynamic")
-
-    def hash(self, *_: Any, **__: Any) -> NoReturn:
-        """Sparse: raises SpirogradUnsupportedError."""
-        _sparse("hash")
 
     # --- queries ---
 
@@ -351,7 +357,7 @@ def _collected(users: weakref.WeakSet[Any]) -> None:
         user.trees.clear()
 
 
-class FieldsBuilder(NearNames):
+class FieldsBuilder(_Builder):
     """A separate field tree: ``fb = FieldsBuilder(); fb.dense(i, 8).place(x); tree = fb.finalize()``. ``tree.destroy()`` frees it."""
 
     def __init__(self) -> None:
@@ -382,22 +388,6 @@ class FieldsBuilder(NearNames):
         tree.check_open()
         tree.close()
         return tree
-
-    def pointer(self, *_: Any, **__: Any) -> NoReturn:
-        """Sparse: raises SpirogradUnsupportedError."""
-        _sparse("pointer")
-
-    def bitmasked(self, *_: Any, **__: Any) -> NoReturn:
-        """Sparse: raises SpirogradUnsupportedError."""
-        _sparse("bitmasked")
-
-    def dynamic(self, *_: Any, **__: Any) -> NoReturn:
-        """Sparse: raises SpirogradUnsupportedError."""
-        _sparse("dynamic")
-
-    def hash(self, *_: Any, **__: Any) -> NoReturn:
-        """Sparse: raises SpirogradUnsupportedError."""
-        _sparse("hash")
 
     def parent(self, n: int = 1) -> SNode | None:
         """The root has no parent: None."""

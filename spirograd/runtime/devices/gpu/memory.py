@@ -71,10 +71,11 @@ class Pool:
             raise
 
     def take(self, nbytes: int) -> Memory:
-        """``nbytes`` with undefined contents, for work that comes later. Raises OutOfDeviceMemory with the bytes wanted and the limit."""
+        """``nbytes`` with undefined contents, for work that comes later. Raises OutOfDeviceMemory with this size and the limit."""
         driver = self._driver
         if nbytes > self._total:
-            raise OutOfDeviceMemory(f"{nbytes} bytes wanted, but the {driver.api} device has at most {self._total} bytes")
+            most = f"the {driver.api} device has at most {self._total} bytes; use smaller shapes"
+            raise OutOfDeviceMemory(f"cannot allocate {nbytes} bytes: {most}")
         if self._cap is not None and self.used + nbytes > self._cap:
             raise OutOfDeviceMemory(over_limit(nbytes, self.used, self._cap))
         address = c_uint64()

@@ -49,7 +49,7 @@ def backend_name(arch: str) -> str:
         raise SpirogradRuntimeError(f"SG_WGPU_BACKEND={wanted}: there is no such backend; there are {', '.join(BACKENDS)}")
     if arch == "metal":
         if sys.platform != "darwin":
-            raise SpirogradRuntimeError("Metal is there on macOS only; elsewhere use sg.vulkan, sg.wgpu or sg.gpu")
+            raise SpirogradRuntimeError("Metal exists on macOS only; elsewhere use sg.vulkan, sg.wgpu or sg.gpu")
         if wanted not in ("", "metal", "vulkan"):
             raise SpirogradRuntimeError(f"SG_WGPU_BACKEND={wanted}: arch=sg.metal runs on metal, or on vulkan (MoltenVK)")
         return wanted or "metal"
