@@ -25,11 +25,13 @@ from spirograd.ir import nodes
 from spirograd.kernel_key import kernel_key
 from spirograd.lang.context import LanguageOptions
 from spirograd.lang.data.device_arrays import DeviceArray, device_array, is_torch
+from spirograd.lang.frontend.parameters import array_signature
 from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.cache import Cache
-from spirograd.runtime.device import Assembler, KeepsCode, SharesMemory
+from spirograd.runtime.device import Assembler, CallsNatively, KeepsCode, SharesMemory
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
 from spirograd.runtime.loader import open_device
+from spirograd.runtime.native.recording import kind_numbers, packed
 
 # Kernels may read and write so many bytes at once, from the first one of an array on.
 _FOREIGN_ALIGNMENT = 16
@@ -48,6 +50,8 @@ class Session:
         # What only some devices do; asked once, for such a question takes microseconds.
         self.assembler = self.device if isinstance(self.device, Assembler) else None
         self.sharing = self.device if isinstance(self.device, SharesMemory) else None
+        self.native = self.device if isinstance(self.device, CallsNatively) else None
+        self._kinds: dict[Any, int] = {}
         self.memory = Memory(self.device)
         seed = config.random_seed if config.random_seed >= 0 else random.SystemRandom().getrandbits(32)
         budget = int(config.ad_memory_GB * 2**30) if config.ad_memory_GB else None
@@ -135,7 +139,15 @@ class Session:
             grad, dual, grad_dual = [0 if part is None else part.address for part in parts]
             binding = array._sg_binding = ArrayBinding(allocation.address, array.shape, grad, dual, allocation, grad_dual)
             binding.grad_allocation, binding.dual_allocation, binding.grad_dual_allocation = parts
+            array._sg_packed = packed(self._kind(array_signature(array)), binding)
         return binding  # type: ignore[no-any-return]
+
+    def _kind(self, signature: Any) -> int:
+        """A number for the ndarrays of this session with a signature."""
+        kind = self._kinds.get(signature)
+        if kind is None:
+            kind = self._kinds.setdefault(signature, kind_numbers())
+        return kind
 
     def scratch(self, dtype: DType, shape: tuple[int, ...]) -> ArrayBinding:
         """A new array of zeros that only launches see."""

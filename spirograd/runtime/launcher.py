@@ -17,9 +17,11 @@ from spirograd.base.dtypes import storage
 from spirograd.base.errors import AdStackOverflow, SpirogradRuntimeError, SpirogradRuntimeTypeError
 from spirograd.base.sizes.evaluate import TEXT_NAMES, python_text
 from spirograd.base.tape_layout import word_places
+from spirograd.base.validity import NotPrepared
 from spirograd.runtime.allocations import Allocation, Memory, tick
-from spirograd.runtime.device import Device
+from spirograd.runtime.device import CallsNatively, Device
 from spirograd.runtime.faults_and_prints import Diagnostics
+from spirograd.runtime.native.recording import Prepared, Recording
 from spirograd.runtime.space_checks import space_check
 from spirograd.runtime.tapes import HeapPlan, TapeHeap, TapeSizes
 
@@ -220,6 +222,35 @@ class LaunchPlan:
         with self._exclusive:  # the CPU runs launches of several threads at once, and the temporaries hold values of one
             self._send(number, drawn, scalars, arrays, trees)
         return None
+
+    def prepared(
+        self,
+        native: CallsNatively,
+        scalars: Sequence[Scalar],
+        arrays: Sequence[Any],
+        trees: Mapping[int, Allocation],
+        count: int,
+        record: Callable[[Recording], None],
+        number: int,
+    ) -> Prepared:
+        """Launches like one with these arguments, for compiled code. ``count``: how many arguments calls have; ``record`` records how they
+        are packed; ``number``: of the time of all that is recorded. Raises NotPrepared for launches that take more than packing and
+        running."""
+        kinds = {slot.kind for slot in self.compiled.args.slots}
+        code = native.native_code()
+        if self._reports or self._count is not None or self._limited is not None or "seed" in kinds or code is None:
+            raise NotPrepared
+        block, _ = self._pack(scalars, arrays, trees, 0, 0, ())
+        recording = Recording(self.compiled, code.steps, block, number)
+        record(recording)
+        recording.counted(self._next)
+        for index, part in self._trees_written:
+            recording.wrote(trees[index].generations, part)
+        for index, allocation_of in self._arrays_written:
+            allocation = allocation_of(arrays[index]) if index in recording.fixed else None
+            if allocation is not None:
+                recording.wrote(allocation.generations, "")
+        return recording.finish(count, native.entry(self._executable), (self,), self._exclusive if self._temps is not None else None)
 
     def _send(
         self,

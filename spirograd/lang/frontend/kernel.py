@@ -21,6 +21,7 @@ from spirograd.lang.frontend import source
 from spirograd.lang.frontend.fingerprints import is_dead
 from spirograd.lang.frontend.function import bound_arguments, resolved_signature
 from spirograd.lang.frontend.kernel_tracing import TracedKernel, trace_kernel
+from spirograd.lang.frontend.native_calls import NativeCalls
 from spirograd.lang.frontend.parameters import (
     AggregateParameter,
     Packer,
@@ -63,6 +64,7 @@ class Kernel(Staged, NearNames):
         self._positional = 0  # how many arguments a call has that gives them in order; -1 if some are given by name only
         # With the session that it is for: another thread may begin one between two reads.
         self._quick: tuple[Any, QuickCall | None] = (None, None)
+        self._native = NativeCalls(None)
         self._last: Specialization | None = None
 
     @functools.cached_property
@@ -76,6 +78,13 @@ class Kernel(Staged, NearNames):
         return f"<kernel {self.function.__qualname__}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        launch = self._native.launch
+        if launch is not None and not kwargs and launch(args) is None:
+            return None
+        return self._call(args, kwargs)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call in Python."""
         session = context.session()
         owner, quick = self._quick
         if session is not owner or kwargs or quick is None or context.recorder() is not None or context.current_trace() is not None:
@@ -85,6 +94,8 @@ class Kernel(Staged, NearNames):
             return self._launch(*self.specialized(args, kwargs))
         made, scalars, arrays = found
         values = made.plan.launch(scalars, arrays, made.trees)
+        if self._native.device is not None:
+            self._native.missed(self._parameters, made, args, scalars, arrays)
         if made.reports:
             session.launched()
         return None if values is None else made.result(values)
@@ -118,6 +129,7 @@ class Kernel(Staged, NearNames):
             by_name = any(p.kind is p.KEYWORD_ONLY for p in signature.parameters.values())
             self._positional = -1 if by_name else len(self._parameters)
             self._quick = (session, None if by_name else quick_call(self._parameters, self._specializations))
+            self._native = NativeCalls(None if by_name else session)
             self._last = None
             self._session = session
 
@@ -163,6 +175,8 @@ class Kernel(Staged, NearNames):
         recorder = context.recorder()
         if recorder is None:
             values = specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
+            if self._native.device is not None:
+                self._native.missed(self._parameters, specialization, args, packer.scalars, packer.arrays)
         else:
             values = recorder.launch(self, specialization, packer, args)
         if packer.transfers is not None:
@@ -194,6 +208,7 @@ class Kernel(Staged, NearNames):
             found.remove(specialization)
         if not found:
             self._specializations.pop(key, None)
+        self._native.forget()
 
     def trace(self, session: Any, args: Sequence[Any]) -> TracedKernel:
         """The kernel as IR, for arguments like ``args``."""

@@ -13,6 +13,7 @@ import numpy as np
 from spirograd.base import dtypes
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradNameError, SpirogradRuntimeTypeError, render
+from spirograd.base.validity import NotPrepared
 from spirograd.base.wording import integer_text
 from spirograd.ir.nodes import ArrayArg
 from spirograd.lang import ops, scalar
@@ -24,7 +25,7 @@ from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.tensor import Tensor
 from spirograd.lang.frontend.array_proxy import array_decl, is_wide
 from spirograd.lang.frontend.captures import Declarations
-from spirograd.lang.frontend.fingerprints import fingerprint
+from spirograd.lang.frontend.fingerprints import BY_VALUE, compared_by_identity, fingerprint
 from spirograd.lang.frontend.function import BoundFunc, Func, is_template
 from spirograd.lang.leaves import AggregateType, build
 from spirograd.lang.scalar import describe
@@ -95,6 +96,11 @@ class Parameter:
         """Append the flat arguments of a launch."""
         raise NotImplementedError
 
+    def record(self, value: Any, into: Any) -> None:
+        """Record how compiled code checks and packs values like this one, which it looks at. ``into``: a `runtime.native.recording.
+        Recording`. Raises NotPrepared if that is for Python only."""
+        raise NotPrepared
+
     def error(self, problem: object, hint: str = "") -> SpirogradRuntimeTypeError:
         return SpirogradRuntimeTypeError(render(f"{self.label}: {problem}", None, hint))
 
@@ -121,6 +127,9 @@ class ScalarParameter(Parameter):
     def pack(self, value: Any, into: Packer) -> None:
         of_type = type(value) is self.plain
         into.put_scalar(value if of_type and self._least <= value <= self._most else self.convert(value))
+
+    def record(self, value: Any, into: Any) -> None:
+        into.scalar(self.t)
 
     def convert(self, value: Any) -> Any:
         kind = type(value)
@@ -243,6 +252,11 @@ class ArrayParameter(Parameter):
         else:
             into.put_external(value, self.t.element_shape or (), self.label)
 
+    def record(self, value: Any, into: Any) -> None:
+        if not isinstance(value, Ndarray):
+            raise NotPrepared
+        into.array(value)
+
 
 class TemplateParameter(Parameter):
     """What is fixed while compiling. Ndarrays given for one are arguments all the same."""
@@ -261,6 +275,12 @@ class TemplateParameter(Parameter):
     def pack(self, value: Any, into: Packer) -> None:
         if isinstance(value, Ndarray):
             into.put_array(value)
+
+    def record(self, value: Any, into: Any) -> None:
+        if isinstance(value, Ndarray):
+            into.array(value)
+        else:
+            record_constant(value, into)
 
 
 class TensorParameter(TemplateParameter):
@@ -281,6 +301,12 @@ class TensorParameter(TemplateParameter):
             self.array.pack(value, into)
         else:
             super().pack(value, into)
+
+    def record(self, value: Any, into: Any) -> None:
+        if is_external(value):
+            self.array.record(value, into)
+        else:
+            super().record(value, into)
 
 
 class Namespace:
@@ -327,6 +353,19 @@ class DataclassParameter(Parameter):
     def pack(self, value: Any, into: Packer) -> None:
         for name, p in self.members.items():
             p.pack(getattr(value, name), into)
+
+
+def record_constant(value: Any, into: Any) -> None:
+    """Record that what is looked at must mean the same to a kernel as ``value``: see `fingerprint`. See `Parameter.record`."""
+    kind: Any = type(value)
+    if compared_by_identity(kind):
+        into.same(value, mortal=True)
+    elif kind in (int, str, bytes):
+        into.equal(value)
+    elif isinstance(value, BY_VALUE):
+        into.same(value)
+    else:
+        raise NotPrepared
 
 
 def is_external(value: Any) -> bool:

@@ -41,6 +41,8 @@ class Specialization:
         self.forget: Callable[[], None] = lambda: None  # has its kernel forget it
         self.derivatives: dict[str, Any] = {}  # by mode: see `gradients.specialized`
         self.captures: list[tuple[Any, Any]] = [(array, None) if path is None else (None, path.getter()) for array, path in captures.arrays]
+        self.array_paths = tuple([path for _, path in captures.arrays])
+        self.guarded = tuple(captures.guarded)
         self.guards = guards(captures.guarded)
         self.signatures = [(path.getter(), array_signature(array)) for array, path in captures.arrays if path is not None]
         self.constant = not self.guards and not self.signatures

@@ -1,0 +1,42 @@
+"""Whether launches that were prepared for compiled code still are what Python would do: two words of memory that this code compares.
+
+A prepared launch holds the number of its time. `renew` begins another time, in which all of them have to be prepared anew: a session has
+begun or ended, memory was given back, an array has got another gradient. `suspend` has Python see every launch until `resume`: a tape
+records, a kernel is traced.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import threading
+
+_words = (ctypes.c_int64 * 2)()  # the number of the time; how often launches are suspended
+_numbers = itertools.count(1).__next__  # atomic: no two times have one number
+_lock = threading.Lock()
+ADDRESS = ctypes.addressof(_words)
+_words[0] = _numbers()
+
+
+def number() -> int:
+    """That of the present time. Take it before what a launch is prepared from."""
+    return _words[0]
+
+
+def renew() -> None:
+    """Begin another time. Takes no lock: the garbage collector may call this."""
+    _words[0] = _numbers()
+
+
+def suspend() -> None:
+    with _lock:
+        _words[1] += 1
+
+
+def resume() -> None:
+    with _lock:
+        _words[1] -= 1
+
+
+class NotPrepared(Exception):
+    """Launches like this one are left to Python."""

@@ -1,0 +1,166 @@
+"""Preparing launches for compiled code: steps that check and pack the arguments of calls like one that Python has just launched."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from spirograd.base.artifact import CompiledKernel, Slot
+from spirograd.base.dtypes import DType
+from spirograd.base.records import dataclass
+from spirograd.base.validity import NotPrepared
+from spirograd.runtime.native.code import MOST_BLOCK_BYTES, MOST_HELD, RECORD, STEP_BYTES
+
+# The attribute under which an ndarray tells what launches need of it: see `packed`.
+PACKED = "_sg_packed"
+ROLES = ("primal", "grad", "dual", "grad_dual")
+_FIRST_ADDRESS = 8
+_FIRST_EXTENT = _FIRST_ADDRESS + 8 * len(ROLES)
+_I64_MOST = 2**63 - 1
+# Where scalars go that the kernel does not use.
+_NOWHERE = MOST_BLOCK_BYTES - 8
+kind_numbers = itertools.count(1).__next__
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A record of the time ``number``, with the objects that it names and keeps alive. ``about``: the same for records of the same
+    calls."""
+
+    number: int
+    record: bytes
+    objects: tuple[Any, ...]
+    about: tuple[Any, ...]
+
+
+def packed(kind: int, binding: Any) -> tuple[Any, ...]:
+    """What launches need of an ndarray: its words (``kind``, which stands for session and type; addresses by role, 0 where there is none;
+    extents), and the generations of the memory of each role."""
+    addresses = (binding.address, binding.grad_address, binding.dual_address, binding.grad_dual_address)
+    words = struct.pack(f"<q{len(ROLES)}Q{len(binding.shape)}q", kind, *addresses, *binding.shape)
+    owners = (binding.allocation, binding.grad_allocation, binding.dual_allocation, binding.grad_dual_allocation)
+    return words, *({} if owner is None else owner.generations for owner in owners)
+
+
+class Recording:
+    """Collects the steps of launches of ``kernel``. Flat arguments are taken in order, by `scalar`, `array` or `unchanged`.
+
+    ``steps``: addresses of the code's steps. ``block``: the argument block of the launch that others are like, but for what is packed anew.
+    ``number``: of the time (see `validity`) before all that was found out.
+    """
+
+    def __init__(self, kernel: CompiledKernel, steps: Mapping[str, int], block: bytes, number: int) -> None:
+        self.fixed: set[int] = set()  # flat arguments that are `unchanged`
+        self.mortal: list[Any] = []  # objects that a record does not keep alive: it must not be used when one of them is gone
+        self._number = number
+        self._kernel = kernel
+        self._codes = steps
+        self._block = block
+        self._steps: list[tuple[str, int, int, int]] = []
+        self._after: list[tuple[str, int, int, int]] = []
+        self._objects: list[Any] = []
+        self._flat = 0
+        self._held = 0
+        self._scalars: dict[int, Slot] = {}
+        self._arrays: dict[int, list[Slot]] = {}
+        for slot in kernel.args.slots:
+            if slot.kind == "scalar":
+                self._scalars[slot.index] = slot
+            elif slot.kind in ("array", "shape"):
+                self._arrays.setdefault(slot.index, []).append(slot)
+        if len(block) > _NOWHERE:
+            raise NotPrepared
+
+    # --- the current object ------------------------------------------------------------------------------------------------
+
+    def argument(self, number: int) -> None:
+        """Look at an argument of the call."""
+        self._steps.append(("argument", number, 0, 0))
+
+    def member(self, name: str) -> None:
+        """Look at an attribute of what was looked at."""
+        self._steps.append(("member", self._named(name), 0, 0))
+
+    def same(self, value: Any, mortal: bool = False) -> None:
+        """It must be this object. ``mortal``: which is not kept alive."""
+        (self.mortal if mortal else self._objects).append(value)
+        self._steps.append(("same", id(value), 0, 0))
+
+    def equal(self, value: Any) -> None:
+        """It must be of this type and equal."""
+        self._steps.append(("equal", self._named(value), self._named(type(value)), 0))
+
+    # --- flat arguments ----------------------------------------------------------------------------------------------------
+
+    def unchanged(self, count: int = 1) -> None:
+        """The next flat arguments are those of the launch that was recorded."""
+        self.fixed.update(range(self._flat, self._flat + count))
+        self._flat += count
+
+    def scalar(self, t: DType) -> None:
+        """The next flat argument is the number that is looked at."""
+        slot = self._scalars.get(self._flat)
+        self._flat += 1
+        place = _NOWHERE if slot is None else slot.offset
+        bits = 32 if slot is None or slot.dtype is None or slot.dtype.size == 4 else 64
+        if t.is_float:
+            self._steps.append((f"float{bits}", place, 0, 0))
+        elif t.kind == "bool":
+            self._steps.append(("boolean", place, 0, 0))
+        else:
+            self._steps.append((f"integer{bits}", int(t.min), min(int(t.max), _I64_MOST), place))
+
+    def array(self, value: Any) -> None:
+        """The next flat argument is the ndarray that is looked at: any of the type and session of ``value``."""
+        told = getattr(value, PACKED)
+        self._steps.append(("array", self._named(PACKED), struct.unpack_from("<q", told[0])[0], 0))
+        for slot in self._arrays.get(self._flat, ()):
+            if slot.kind == "shape":
+                self._steps.append(("word32", _FIRST_EXTENT + 8 * slot.axis, slot.offset, 0))
+            else:
+                self._steps.append(("address", _FIRST_ADDRESS + 8 * ROLES.index(slot.role), slot.offset, 0))
+        for role in self._written("array", self._flat):
+            for n in range(len(ROLES)) if role == "" else (ROLES.index(role),):
+                self._steps.append(("held", 1 + n, 0, 0))
+                self._after.append(("tick_held", self._named(""), self._held, 0))
+                self._held += 1
+        if self._held > MOST_HELD:
+            raise NotPrepared
+        self._flat += 1
+
+    # --- what else there is ------------------------------------------------------------------------------------------------
+
+    def counted(self, next_number: Any) -> None:
+        """Launches take a number each."""
+        self._after.append(("call", self._named(next_number), 0, 0))
+
+    def wrote(self, generations: dict[str, int], part: str) -> None:
+        """The launch writes this part of an allocation."""
+        self._after.append(("tick", self._named(part), self._named(generations), 0))
+
+    def _written(self, kind: str, index: int) -> Iterable[str]:
+        """The parts of an argument or a tree that the kernel writes."""
+        return [part for k, i, part in self._kernel.effects.all_written() if (k, i) == (kind, index)]
+
+    def _named(self, value: Any) -> int:
+        """The address of an object, which stays alive."""
+        self._objects.append(value)
+        return id(value)
+
+    def finish(self, arguments: int, entry: tuple[int, int], keep: Sequence[Any], lock: Any = None) -> Prepared:
+        """``arguments``: how many a call has. ``entry``: addresses of the function that launches, and of its context. ``lock``: held during
+        launches. The record keeps ``keep``."""
+        steps, after = self._packed(self._steps), self._packed(self._after)
+        lock_calls = (0, 0) if lock is None else (self._named(lock.acquire), self._named(lock.release))
+        after_at = 8 * len(RECORD) + len(steps)
+        block_at = after_at + len(after)
+        words = (block_at + len(self._block), self._number, arguments, len(self._block), *entry, *lock_calls, after_at, block_at)
+        record = struct.pack(f"<{len(RECORD)}q", *words) + steps + after + self._block
+        about = (*self._steps, *self._after)
+        return Prepared(self._number, record, (*self._objects, *keep), about)
+
+    def _packed(self, steps: Sequence[tuple[str, int, int, int]]) -> bytes:
+        listed = [struct.pack("<4q", self._codes[name], *operands) for name, *operands in steps]
+        return b"".join(listed) + bytes(STEP_BYTES)

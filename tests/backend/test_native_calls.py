@@ -1,0 +1,397 @@
+"""Calls that compiled code launches without Python, against those that Python launches: the same results, errors and counts."""
+
+import gc
+import sys
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+import spirograd as sg
+from spirograd.lang import context
+from spirograd.lang.frontend import kernel as kernels
+from spirograd.lang.frontend import native_calls
+
+pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.archs("cpu")]
+A1 = sg.types.ndarray(sg.f32, 1)
+
+
+@pytest.fixture(params=["native", "python"])
+def way(request, monkeypatch):
+    """Both ways of launching; the native one from the second call on."""
+    monkeypatch.setattr(native_calls, "_PATIENCE", 1)
+    monkeypatch.setattr(native_calls, "_MOST_PATIENCE", 1)
+    if request.param == "python":
+        monkeypatch.setattr(native_calls.NativeCalls, "missed", lambda *_: None)
+    return request.param
+
+
+@pytest.fixture
+def in_python(monkeypatch):
+    """The calls that Python launched, by the names of their kernels."""
+    calls = []
+    call = kernels.Kernel._call
+    monkeypatch.setattr(kernels.Kernel, "_call", lambda kernel, *args: calls.append(kernel.function.__name__) or call(kernel, *args))
+    return calls
+
+
+def make():
+    @sg.kernel
+    def add(a: A1, k: sg.i32, s: sg.f32, on: sg.u1, small: sg.u8, large: sg.i64, fine: sg.f64):
+        for i in a:
+            if on:
+                a[i] += s * k + small + sg.f32(large) + sg.f32(fine)
+
+    return add
+
+
+def test_numbers(way, in_python):
+    add, a = make(), sg.ndarray(sg.f32, shape=3)
+    add(a, 1, 1.0, True, 1, 0, 0.0)
+    plain = [(2, 3.0, True, 0, 5, 0.25), (-64, 0.0, True, 255, 2**10, -1.0), (-1, -1.0, True, 1, -8, 1), (7, 2, False, 9, 9, 9.0)]
+    # Python converts these.
+    others = [(np.int64(2), 3, np.bool_(True), True, 0, True), (True, np.array(2.0), 1, np.uint8(3), np.int32(4), np.float64(0.5))]
+    expected = 2.0
+    for k, s, on, small, large, fine in (*plain, *others):
+        add(a, k, s, on, small, large, fine)
+        expected += float(on) * (float(s) * k + float(small) + float(large) + float(fine))
+        assert a.to_numpy().tolist() == [expected] * 3
+    assert len(in_python) == 1 + len(others) + (len(plain) if way == "python" else 0)
+
+
+def test_the_same_numbers_as_python(monkeypatch):
+    """Floats are rounded and too large ones become infinite as in Python; limits of integers are the same."""
+    monkeypatch.setattr(native_calls, "_PATIENCE", 1)
+
+    @sg.kernel
+    def store(out: sg.types.ndarray(sg.f64, 1), f: sg.f32, d: sg.f64, h: sg.f16, b: sg.i8, w: sg.u16, u: sg.u32, l: sg.u64, on: sg.u1):
+        out[0], out[1], out[2], out[3], out[4] = sg.f64(f), d, sg.f64(h), sg.f64(b), sg.f64(w)
+        out[5], out[6], out[7] = sg.f64(u), sg.f64(l), sg.f64(on)
+
+    calls = [
+        (0.1, 0.1, 0.1, -128, 65535, 2**32 - 1, 2**63 - 1, True),
+        (1e300, -1e308, 70000.0, 127, 0, 0, 0, False),
+        (-1e39, float("inf"), 1e-9, 0, 1, 2**31, 2**53, True),
+        (float("nan"), float("nan"), float("nan"), 1, 1, 1, 1, True),
+        (-0.0, 5e-324, -0.0, 1, 1, 1, 2**64 - 1, True),
+        (1e-45, 2**60 + 1, 3, 1, 1, 1, 2**64 - 1, True),
+    ]
+    out = sg.ndarray(sg.f64, 8)
+    found = {}
+    for native in (True, False):
+        if not native:
+            monkeypatch.setattr(native_calls.NativeCalls, "missed", lambda *_: None)
+            store._native.forget()
+        for numbers in (*calls, *calls):
+            store(out, *numbers)
+            found.setdefault(native, []).append(out.to_numpy().tobytes())
+        assert (store._native.launch is not None) == native
+    assert found[True] == found[False]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((2**31, 1.0, True, 1, 0, 0.0), "argument `k`: 2147483648 does not fit i32"),
+        ((-(2**31) - 1, 1.0, True, 1, 0, 0.0), "argument `k`: -2147483649 does not fit i32"),
+        ((2**200, 1.0, True, 1, 0, 0.0), "does not fit i32"),
+        ((1.5, 1.0, True, 1, 0, 0.0), r"argument `k` takes an integer \(i32\), got"),
+        ((1, "x", True, 1, 0, 0.0), r"argument `s` takes a number \(f32\), got"),
+        ((1, 1.0, True, -1, 0, 0.0), "argument `small`: -1 does not fit u8"),
+        ((1, 1.0, True, 1, 2**63, 0.0), "argument `large`"),
+        ((1, 10**400, True, 1, 0, 0.0), "argument `s`"),
+        ((1, 1.0, True), "missing"),
+    ],
+)
+def test_errors(way, args, message):
+    add, a = make(), sg.ndarray(sg.f32, shape=3)
+    for _ in range(3):
+        add(a, 1, 1.0, True, 1, 0, 0.0)
+    for _ in range(2):
+        with pytest.raises(sg.SpirogradRuntimeTypeError, match=message):
+            add(a, *args)
+    add(a, k=1, s=1.0, on=True, small=1, large=0, fine=0.0)
+    assert a.to_numpy().tolist() == [8.0] * 3
+
+
+def test_arrays(way, in_python):
+    """Any array of the same type; others come to Python."""
+
+    @sg.kernel
+    def total(a: sg.types.ndarray(), out: A1):
+        for i in a:
+            out[0] += a[i] * (a.shape[0] + i)
+
+    arrays = []
+    for n in (3, 0, 5, 1):
+        array = sg.ndarray(sg.f32, n)
+        array.from_numpy(np.arange(n, dtype=np.float32) + 1)
+        arrays.append(array)
+    out, other = sg.ndarray(sg.f32, 1), sg.ndarray(sg.i32, 3)
+    other.fill(2)
+    expected = 0.0
+    for _ in range(2):
+        for array in (*arrays, other, np.ones(3, np.float32)):
+            total(array, out)
+            values = np.asarray(array.to_numpy() if isinstance(array, sg.Ndarray) else array)
+            expected += float((values * (len(values) + np.arange(len(values)))).sum())
+    assert out.to_numpy()[0] == expected
+    assert len(in_python) < 12 if way == "native" else len(in_python) == 12
+    with pytest.raises(sg.SpirogradRuntimeTypeError):
+        total("no array", out)
+    total(arrays[0], out)
+    assert out.to_numpy()[0] == expected + 26.0
+
+
+def test_gradients_of_arrays_that_change(way):
+    @sg.kernel
+    def copy(a: A1, out: A1):
+        for i in a:
+            out[i] = a.grad[i]
+
+    a, out = sg.ndarray(sg.f32, 2, needs_grad=True), sg.ndarray(sg.f32, 2)
+    for value in (1.0, 2.0):
+        a.grad.fill(value)
+        copy(a, out)
+        assert out.to_numpy().tolist() == [value] * 2
+    other = sg.ndarray(sg.f32, 2)
+    other.fill(5.0)
+    a.grad = other
+    for _ in range(3):
+        copy(a, out)
+        assert out.to_numpy().tolist() == [5.0] * 2
+
+
+def test_templates_and_attributes(way):
+    x, y = sg.field(sg.i32, shape=3), sg.field(sg.i32, shape=3)
+
+    @sg.data_oriented
+    class Program:
+        def __init__(self):
+            self.by, self.x, self.v = 1, x, sg.Vector([1, 2])
+            self.a = sg.ndarray(sg.i32, 3)
+
+        @sg.kernel
+        def step(self, f: sg.template(), n: sg.i32, extra: sg.template()):
+            for i in self.x:
+                self.x[i] += self.by * n
+                f[i] += 1 + extra
+                self.a[i] += 1
+
+    program = Program()
+    for _ in range(3):
+        program.step(y, 1, 1000)
+    program.by = 10
+    for _ in range(3):
+        program.step(y, 2, int("1000"))
+    program.x = y
+    program.step(x, 1, 0)
+    before, program.a = program.a, sg.ndarray(sg.i32, 3)
+    for _ in range(2):
+        program.step(x, 1, 0)
+    assert x.to_numpy().tolist() == [3 + 60 + 1 + 2] * 3 and y.to_numpy().tolist() == [6006 + 10 + 20] * 3
+    assert before.to_numpy().tolist() == [7] * 3 and program.a.to_numpy().tolist() == [2] * 3
+
+
+def test_a_template_that_is_gone_is_not_taken_for_another():
+    @sg.kernel
+    def fill(f: sg.template(), n: sg.i32):
+        for i in f:
+            f[i] = n
+
+    for k in range(40):
+        builder, field = sg.FieldsBuilder(), sg.field(sg.i32)
+        builder.dense(sg.i, 2).place(field)
+        for _ in range(10):
+            fill(field, k)
+        assert field.to_numpy().tolist() == [k] * 2
+        ref = weakref.ref(field)
+        del builder, field
+        gc.collect()
+        assert ref() is None
+
+
+def test_destroyed_fields(way):
+    builder = sg.FieldsBuilder()
+    f = sg.field(sg.f32)
+    builder.dense(sg.i, 4).place(f)
+    tree = builder.finalize()
+
+    @sg.kernel
+    def inc():
+        for i in f:
+            f[i] += 1
+
+    for _ in range(3):
+        inc()
+    tree.destroy()
+    for _ in range(3):
+        with pytest.raises(sg.SpirogradRuntimeError, match="destroyed"):
+            inc()
+
+
+def test_sessions(way):
+    add, a = make(), sg.ndarray(sg.f32, shape=3)
+    for _ in range(3):
+        add(a, 1, 1.0, True, 1, 0, 0.0)
+    sg.init(arch=sg.cfg.arch)
+    b = sg.ndarray(sg.f32, shape=3)
+    for _ in range(3):
+        add(b, 1, 1.0, True, 1, 0, 0.0)
+        with pytest.raises(sg.SpirogradRuntimeError, match="earlier session"):
+            add(a, 1, 1.0, True, 1, 0, 0.0)
+    assert b.to_numpy().tolist() == [6.0] * 3
+    sg.reset()
+    with pytest.raises(sg.SpirogradRuntimeError, match="not initialised"):
+        add(b, 1, 1.0, True, 1, 0, 0.0)
+    sg.init(arch=sg.cpu)
+
+
+def test_tapes_and_generations(way):
+    """Tapes see all launches, and what depends on memory hears of those that no tape sees."""
+    x, y = sg.field(sg.f32, 3, needs_grad=True), sg.field(sg.f32, (), needs_grad=True)
+    n = sg.field(sg.i32, ())
+
+    @sg.kernel
+    def more(k: sg.i32):
+        n[None] += k
+
+    @sg.kernel
+    def chain():
+        for i in x:
+            v = x[i]
+            for _ in range(n[None]):
+                v = v * v
+            y[None] += v
+
+    x.fill(1.5)
+    for turns in (1, 2, 3, 4):
+        more(1)
+        y[None] = 0.0
+        for _ in range(3):
+            with sg.ad.Tape(y):
+                chain()
+            assert x.grad.to_numpy() == pytest.approx([2**turns * 1.5 ** (2**turns - 1)] * 3)
+            y[None] = 0.0
+        for _ in range(3):
+            chain()
+        x.grad.fill(0.0)
+        y.grad[None] = 1.0
+        chain.grad()
+        assert x.grad.to_numpy() == pytest.approx([2**turns * 1.5 ** (2**turns - 1)] * 3)
+
+
+def test_launch_numbers(way):
+    """Launches count, whoever does them: so the random numbers of later ones are the same."""
+    launcher = context.session().launcher
+    add, a = make(), sg.ndarray(sg.f32, shape=3)
+    before = launcher.next_number()
+    for _ in range(5):
+        add(a, 1, 1.0, True, 1, 0, 0.0)
+    assert launcher.next_number() == before + 6
+
+
+def test_an_attribute_that_fails(way):
+    @sg.data_oriented
+    class Program:
+        failure: BaseException | None = None
+
+        @property
+        def by(self):
+            if self.failure is not None:
+                raise self.failure
+            return 2
+
+        @sg.kernel
+        def step(self, a: A1):
+            for i in a:
+                a[i] += self.by
+
+    program, a = Program(), sg.ndarray(sg.f32, 2)
+    for _ in range(3):
+        program.step(a)
+    for failure in (KeyboardInterrupt, ZeroDivisionError):
+        program.failure = failure()
+        with pytest.raises(failure):
+            program.step(a)
+    program.failure = None
+    program.step(a)
+    assert a.to_numpy().tolist() == [8.0] * 2
+
+
+def test_references_and_memory():
+    """100,000 launches leave no references, neither those that compiled code does nor those that it refuses."""
+    f = sg.field(sg.f32, 4)
+
+    @sg.kernel
+    def step(a: A1, g: sg.template(), n: sg.i32, s: sg.f32):
+        for i in g:
+            g[i] += a[i] * n + s
+
+    arrays = [sg.ndarray(sg.f32, 4) for _ in range(2)]
+    number, factor = 12345, 1.25
+    watched = (*arrays, f, number, factor, arrays[0]._sg_packed, arrays[0].allocation.generations, None, True, NotImplemented)
+
+    def run(count):
+        for k in range(count):
+            step(arrays[k & 1], f, number, factor)
+
+    def refused(count):
+        for _ in range(count):
+            assert step._native.launch((arrays[0], f, 2**40, factor)) is NotImplemented
+            assert step._native.launch((arrays[0], f, "x", factor)) is NotImplemented
+            assert step._native.launch((None, f, number, factor)) is NotImplemented
+            assert step._native.launch((arrays[0], arrays[1], number, factor)) is NotImplemented
+            assert step._native.launch((arrays[0],)) is NotImplemented
+
+    run(50)
+    refused(50)
+    assert step._native.launch is not None
+    gc.collect()
+    before, blocks = [sys.getrefcount(value) for value in watched], sys.getallocatedblocks()
+    run(100_000)
+    refused(2_000)
+    after = [sys.getrefcount(value) for value in watched]
+    assert all(abs(a - b) < 20 for a, b in zip(after, before)), (before, after)
+    assert sys.getallocatedblocks() - blocks < 500
+
+
+def test_threads(way):
+    """Launches of several threads at once, of one kernel with temporaries and one without, while others forget what is prepared."""
+    n = 2000
+    x, y, total = sg.field(sg.i32, 64), sg.field(sg.i32, 4), sg.field(sg.i32, 4)
+
+    @sg.kernel
+    def one(k: sg.i32):
+        sg.atomic_add(y[k], 1)
+
+    @sg.kernel
+    def summed(k: sg.i32):
+        s = 0
+        for i in x:
+            s += x[i]
+        total[k] += s
+
+    x.fill(1)
+    for k in range(4):
+        one(k)
+        summed(k)
+
+    def work(k):
+        for _ in range(n):
+            one(k)
+            summed(k)
+
+    def disturb():
+        for _ in range(200):
+            one._native.forget()
+            sg.ndarray(sg.f32, 1, needs_grad=True).grad = None
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)] + [threading.Thread(target=disturb)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert y.to_numpy().tolist() == [n + 1] * 4
+    assert total.to_numpy().tolist() == [64 * (n + 1)] * 4
