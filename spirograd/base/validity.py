@@ -10,6 +10,10 @@ from __future__ import annotations
 import ctypes
 import itertools
 import threading
+from collections.abc import Callable
+from typing import Any
+
+from spirograd.base.records import dataclass
 
 _words = (ctypes.c_int64 * 2)()  # the number of the time; how often launches are suspended
 _numbers = itertools.count(1).__next__  # atomic: no two times have one number
@@ -36,6 +40,16 @@ def suspend() -> None:
 def resume() -> None:
     with _lock:
         _words[1] -= 1
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What records the launches of a call. ``number``: of the time before all that was found out for it; ``arguments``: how many the call
+    has; ``steps``: given a `runtime.native.recording.Recording`, records how they are checked and packed."""
+
+    number: int
+    arguments: int
+    steps: Callable[[Any], None]
 
 
 class NotPrepared(Exception):

@@ -11,13 +11,15 @@ import numpy as np
 from spirograd.autodiff.derivative import Derivative
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import OutOfDeviceMemory, render
-from spirograd.base.records import dataclass
+from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.sizes.nodes import Element
+from spirograd.base.validity import NotPrepared, Record
 from spirograd.runtime.allocations import Allocation
-from spirograd.runtime.device import Fetch
+from spirograd.runtime.device import CallsNatively, Fetch
 from spirograd.runtime.freshness import Freshness
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
+from spirograd.runtime.native.recording import Prepared, Recording
 from spirograd.runtime.tapes import UNKNOWN, HeapPlan, TapeSizes, TapesTooLarge
 
 
@@ -101,6 +103,31 @@ class DerivativePlan:
             except TapesTooLarge as error:
                 raise self._located(error) from None
             self._found = state
+
+    def prepared(
+        self, native: CallsNatively, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], record: Record
+    ) -> Prepared:
+        """As `LaunchPlan.prepared`, after a launch: for others whose tapes have the sizes of that one."""
+        if not self._sizes or not self.compiled.tapes:
+            return self.main.prepared(native, scalars, arrays, trees, record)
+        if self._there is not None:
+            raise NotPrepared
+
+        def steps(into: Recording) -> None:
+            into.pin(self._freshness.scalars | self.main.counted_by)
+            record.steps(into)
+            for generations, part in self._freshness.generations(arrays, trees):
+                into.item(generations, part)
+            state = self._freshness.key(scalars, arrays, trees)
+            if state is None or state != self._found:
+                raise NotPrepared
+            into.called(self._count_reused)
+
+        with self._launcher.lock:
+            return self.main.prepared(native, scalars, arrays, trees, replace(record, steps=steps), self._sized)
+
+    def _count_reused(self) -> None:
+        self._launcher.tapes.sized["reused"] += 1
 
     def plan(
         self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None = None

@@ -21,6 +21,7 @@ from spirograd.ir.nodes import ArrayRef, FieldRef, Ref, ScalarArg, ref_of
 from spirograd.ir.nodes import Kernel as KernelIR
 from spirograd.lang.data.tree import trees_of
 from spirograd.lang.frontend.kernel import Kernel
+from spirograd.lang.frontend.native_calls import NativeCalls
 from spirograd.lang.frontend.parameters import Packer
 from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.leaves import AggregateType
@@ -62,6 +63,7 @@ class SpecializedDerivative:
         self._checked = self._warned = False
         written = self.derivative.writes if mode == "reverse" else ()
         self._written = {w.ref.arg: w.loc for w in written if isinstance(w.ref, ArrayRef)}
+        self.native = NativeCalls(session, most=1)  # so that sizes are those of the last launch by Python
         self.footprint: Any = None  # what a tape knows of it
         self._saving: Any = None  # the plans of the primal that saves what it reads, and of the kernel that counts the values
 
@@ -83,6 +85,7 @@ class SpecializedDerivative:
     def release(self) -> None:
         """One of its field trees is gone: see `Specialization.release`."""
         self._plan = self._saving = None
+        self.native.forget()
         for mode, made in list(self.primal.derivatives.items()):
             if made is self:
                 del self.primal.derivatives[mode]
@@ -165,6 +168,16 @@ class SpecializedDerivative:
             packer.transfers.finish({index for kind, index in plan.compiled.effects.writes if kind == "array"})
         if plan.compiled.faults or plan.compiled.prints:
             self._session.launched()
+
+    def prepare(self, args: Sequence[Any], packer: Packer, steps: Callable[[Any], None]) -> None:
+        """Have compiled code do launches like the last one, which had these arguments. ``steps``: see `Kernel.steps`."""
+
+        def pinned(into: Any) -> None:
+            if self._written:  # whether arrays share memory was found out for these
+                into.pin(frozenset())
+            steps(into)
+
+        self.native.prepare(self.plan, self.trees, args, packer.scalars, packer.arrays, pinned)
 
     def memory_plan(self, packer: Packer, number: int | None) -> MemoryPlan:
         """What a launch would need for its tapes. Arguments as of `launch`."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from spirograd.base import validity
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.runtime.device import Buffer, Device, Fetch, SharesMemory
 
@@ -63,6 +64,7 @@ class Allocation:
             for watcher in tuple(_watchers):
                 watcher.handed_out(self, part)
             self.shared.add(part)
+            validity.renew()
             if self.keep is None:
                 _handed_out.add(self)
 

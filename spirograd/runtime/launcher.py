@@ -12,12 +12,14 @@ from typing import Any, Union
 
 import numpy as np
 
+from spirograd.base import validity
 from spirograd.base.artifact import LOCK_WORDS, CompiledKernel, Slot, TaskInfo
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import AdStackOverflow, SpirogradRuntimeError, SpirogradRuntimeTypeError
 from spirograd.base.sizes.evaluate import TEXT_NAMES, python_text
+from spirograd.base.sizes.nodes import Arg, leaves
 from spirograd.base.tape_layout import word_places
-from spirograd.base.validity import NotPrepared
+from spirograd.base.validity import NotPrepared, Record
 from spirograd.runtime.allocations import Allocation, Memory, tick
 from spirograd.runtime.device import CallsNatively, Device
 from spirograd.runtime.faults_and_prints import Diagnostics
@@ -117,6 +119,7 @@ class Launcher:
         if fault is not None:
             if isinstance(fault, AdStackOverflow):
                 self.tapes.epoch += 1
+                validity.renew()
             raise fault
 
 
@@ -229,28 +232,46 @@ class LaunchPlan:
         scalars: Sequence[Scalar],
         arrays: Sequence[Any],
         trees: Mapping[int, Allocation],
-        count: int,
-        record: Callable[[Recording], None],
-        number: int,
+        record: Record,
+        sizes: TapeSizes = _NO_SIZES,
     ) -> Prepared:
-        """Launches like one with these arguments, for compiled code. ``count``: how many arguments calls have; ``record`` records how they
-        are packed; ``number``: of the time of all that is recorded. Raises NotPrepared for launches that take more than packing and
-        running."""
+        """Launches like one with these arguments, for compiled code. If the kernel has tapes, they are like that one in whatever their
+        ``sizes`` and the counts of iterations depend on. Raises NotPrepared for launches that take more than packing and running."""
         kinds = {slot.kind for slot in self.compiled.args.slots}
         code = native.native_code()
-        if self._reports or self._count is not None or self._limited is not None or "seed" in kinds or code is None:
+        if self.compiled.returns or self._limited is not None or "seed" in kinds or code is None:
             raise NotPrepared
-        block, _ = self._pack(scalars, arrays, trees, 0, 0, ())
-        recording = Recording(self.compiled, code.steps, block, number)
-        record(recording)
-        recording.counted(self._next)
+        words: tuple[int, ...] = ()
+        if self._count is not None:
+            if self._places is not None or self._launcher.tapes.telling:
+                raise NotPrepared
+            self._heap_plan_for(self._count(scalars, arrays), sizes)
+            words = self._words
+        block, _ = self._pack(scalars, arrays, trees, 0, 0, words)
+        recording = Recording(self.compiled, code.steps, block, record)
+        recording.numbered(self._next)
         for index, part in self._trees_written:
             recording.wrote(trees[index].generations, part)
         for index, allocation_of in self._arrays_written:
             allocation = allocation_of(arrays[index]) if index in recording.fixed else None
             if allocation is not None:
                 recording.wrote(allocation.generations, "")
-        return recording.finish(count, native.entry(self._executable), (self,), self._exclusive if self._temps is not None else None)
+        for address in self._launcher.diagnostics.addresses() if self._diagnosed else ():
+            recording.reported(address, self._report)
+        shared = self._diagnosed or self._count is not None
+        lock = self._launcher.lock if shared else self._exclusive if self._temps is not None else None
+        return recording.finish(native.entry(self._executable), (self,), lock)
+
+    def _report(self, number: int) -> None:
+        """After a launch by compiled code that left something to report: do so. Raises what the kernel does."""
+        self._launcher.diagnostics.record(number, self.compiled)
+        self._launcher.synchronize()
+
+    @property
+    def counted_by(self) -> set[int]:
+        """The scalar arguments that the numbers of iterations of tasks depend on."""
+        ends = [size for task in self.compiled.tasks for size in (task.begin, task.end) if size is not None]
+        return {leaf.number for size in ends for leaf in leaves(size) if isinstance(leaf, Arg)}
 
     def _send(
         self,

@@ -21,7 +21,7 @@ from spirograd.lang.frontend import source
 from spirograd.lang.frontend.fingerprints import is_dead
 from spirograd.lang.frontend.function import bound_arguments, resolved_signature
 from spirograd.lang.frontend.kernel_tracing import TracedKernel, trace_kernel
-from spirograd.lang.frontend.native_calls import NativeCalls
+from spirograd.lang.frontend.native_calls import NativeCalls, recorder
 from spirograd.lang.frontend.parameters import (
     AggregateParameter,
     Packer,
@@ -94,8 +94,8 @@ class Kernel(Staged, NearNames):
             return self._launch(*self.specialized(args, kwargs))
         made, scalars, arrays = found
         values = made.plan.launch(scalars, arrays, made.trees)
-        if self._native.device is not None:
-            self._native.missed(self._parameters, made, args, scalars, arrays)
+        if self._native.is_due():
+            self._native.prepare(made.plan, made.trees, args, scalars, arrays, self.steps(made, args))
         if made.reports:
             session.launched()
         return None if values is None else made.result(values)
@@ -161,6 +161,10 @@ class Kernel(Staged, NearNames):
         """The parameters whose values are copied into a launch. Known once the kernel was specialized."""
         return [p.name for p in self._parameters if isinstance(p, (ScalarParameter, AggregateParameter))]
 
+    def steps(self, specialization: Specialization, args: Sequence[Any]) -> Callable[[Any], None]:
+        """Records how compiled code checks and packs such arguments: see `native_calls`."""
+        return recorder(self._parameters, specialization, args)
+
     def pack(self, session: Any, specialization: Specialization, args: Sequence[Any], gradients: bool = False) -> Packer:
         """The flat arguments of a launch. ``gradients``: of a derivative, which works on the gradients of torch tensors."""
         packer = Packer(session, gradients)
@@ -175,8 +179,9 @@ class Kernel(Staged, NearNames):
         recorder = context.recorder()
         if recorder is None:
             values = specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
-            if self._native.device is not None:
-                self._native.missed(self._parameters, specialization, args, packer.scalars, packer.arrays)
+            if self._native.is_due():
+                steps = self.steps(specialization, args)
+                self._native.prepare(specialization.plan, specialization.trees, args, packer.scalars, packer.arrays, steps)
         else:
             values = recorder.launch(self, specialization, packer, args)
         if packer.transfers is not None:

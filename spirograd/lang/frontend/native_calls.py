@@ -23,6 +23,9 @@ _PATIENCE, _MOST_PATIENCE = 8, 4096
 _RECORDS = 8
 
 
+Steps = Callable[[Any], None]
+
+
 @dataclass(slots=True, eq=False)
 class _Record:
     """``prepared``: see `runtime.native.recording.Prepared`. ``watched``: weak references to what it does not keep alive."""
@@ -34,40 +37,44 @@ class _Record:
 class NativeCalls:
     """The calls of one kernel in one session. ``launch``: takes the arguments of a call, as a tuple, and returns None if it has launched
     the kernel, else NotImplemented; it is None if nothing is prepared. ``device``: that of the session if compiled code can launch on it.
+    ``most``: how many kinds of calls are prepared at a time.
     """
 
-    __slots__ = ("__weakref__", "_missed", "_patience", "_records", "device", "launch")
+    __slots__ = ("__weakref__", "_missed", "_most", "_patience", "_records", "device", "launch")
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Any, most: int = _RECORDS) -> None:
         self.launch: Callable[[tuple[Any, ...]], Any] | None = None
         self.device: Any = None if session is None else session.native
+        self._most = most
         self._records: list[_Record] = []
         self._missed = 0
         self._patience = _PATIENCE
 
-    def missed(
-        self, parameters: Sequence[Parameter], made: Specialization, args: Sequence[Any], scalars: Sequence[Any], arrays: Sequence[Any]
-    ) -> None:
-        """Python has launched ``made`` with these arguments."""
+    def is_due(self) -> bool:
+        """Whether the launch that Python has just done is to be recorded."""
+        if self.device is None:
+            return False
         self._missed += 1
-        if self._missed < self._patience:
-            return
+        return self._missed >= self._patience
+
+    def prepare(self, plan: Any, trees: Any, args: Sequence[Any], scalars: Sequence[Any], arrays: Sequence[Any], steps: Steps) -> None:
+        """Record the launch of ``plan`` with these arguments, packed as these flat ones. ``steps``: see `recorder`."""
         self._missed = 0
         self._patience = min(2 * self._patience, _MOST_PATIENCE)
         watched: list[Any] = []
         number = validity.number()
 
         def record(into: Any) -> None:
-            _record(parameters, made, args, into)
+            steps(into)
             watched.extend(into.mortal)
 
         try:
-            prepared = made.plan.prepared(self.device, scalars, arrays, made.trees, len(args), record, number)
+            prepared = plan.prepared(self.device, scalars, arrays, trees, validity.Record(number, len(args), record))
         except (validity.NotPrepared, AttributeError):  # what was there at the launch may be gone
             return
         forget = _forgetter(weakref.ref(self), prepared)
         others = [r for r in self._records if r.prepared.number == number and r.prepared.about != prepared.about]
-        self._use([_Record(prepared, [weakref.ref(value, forget) for value in watched]), *others[: _RECORDS - 1]])
+        self._use([_Record(prepared, [weakref.ref(value, forget) for value in watched]), *others[: self._most - 1]])
 
     def forget(self, prepared: Any = None) -> None:
         """Use a record no longer, or none of them."""
@@ -87,18 +94,22 @@ def _forgetter(calls: weakref.ref[NativeCalls], prepared: Any) -> Callable[[Any]
     return forget
 
 
-def _record(parameters: Sequence[Parameter], made: Specialization, args: Sequence[Any], into: Any) -> None:
-    """Record how a launch checks and packs its arguments: as `Kernel.pack` does, after what `Kernel.specialized` compares."""
-    for k, (parameter, value) in enumerate(zip(parameters, args)):
-        into.argument(k)
-        parameter.record(value, into)
-    for path in made.guarded:
-        record_constant(_follow(path, args, into), into)
-    for array in made.array_paths:
-        if array is None:
-            into.unchanged()
-        else:
-            into.array(_follow(array, args, into))
+def recorder(parameters: Sequence[Parameter], made: Specialization, args: Sequence[Any]) -> Steps:
+    """Records how a launch checks and packs its arguments: as `Kernel.pack` does, after what `Kernel.specialized` compares."""
+
+    def steps(into: Any) -> None:
+        for k, (parameter, value) in enumerate(zip(parameters, args)):
+            into.argument(k)
+            parameter.record(value, into)
+        for path in made.guarded:
+            record_constant(_follow(path, args, into), into)
+        for array in made.array_paths:
+            if array is None:
+                into.unchanged()
+            else:
+                into.array(_follow(array, args, into))
+
+    return steps
 
 
 def _follow(path: Path, args: Sequence[Any], into: Any) -> Any:

@@ -137,7 +137,7 @@ class ScalarParameter(Parameter):
         return type(value) in (int, float, bool)
 
     def record(self, value: Any, into: Any) -> None:
-        into.scalar(self.t)
+        into.scalar(self.t, value)
 
     def convert(self, value: Any) -> Any:
         kind = type(value)

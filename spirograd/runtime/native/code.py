@@ -30,11 +30,14 @@ PYTHON_API = {
     "PyDict_SetItem": "i32 (ptr, ptr, ptr)",
     "PyErr_Clear": "void ()",
     "PyErr_ExceptionMatches": "i32 (ptr)",
+    "PyErr_Fetch": "void (ptr, ptr, ptr)",
     "PyErr_Occurred": "ptr ()",
+    "PyErr_Restore": "void (ptr, ptr, ptr)",
     "PyEval_RestoreThread": "void (ptr)",
     "PyEval_SaveThread": "ptr ()",
     "PyFloat_AsDouble": "double (ptr)",
     "PyLong_AsLongLong": "i64 (ptr)",
+    "PyObject_CallFunctionObjArgs": "ptr (ptr, ...)",
     "PyObject_CallNoArgs": "ptr (ptr)",
     "PyObject_GetAttr": "ptr (ptr, ptr)",
     "PyObject_RichCompareBool": "i32 (ptr, ptr, i32)",
@@ -360,6 +363,43 @@ no:
   ret i1 %same
 """,
     ),
+    "number": (
+        "it becomes the int that the object a gives, called without arguments; the low 32 bits of that go to b",
+        """
+  %function = inttoptr i64 %a to ptr
+  %number = call ptr @PyObject_CallNoArgs(ptr %function)
+  call void @become(ptr %s, ptr %number)
+  %failed = icmp eq ptr %number, null
+  br i1 %failed, label %no, label %read
+read:
+  %value = call i64 @PyLong_AsLongLong(ptr %number)
+  %narrow = trunc i64 %value to i32
+  %entry = call ptr @entry(ptr %s, i64 %b)
+  store i32 %narrow, ptr %entry
+  %good = call i1 @is_fine()
+  ret i1 %good
+no:
+  ret i1 false
+""",
+    ),
+    "report": (
+        "unless the 32-bit word at address a is 0, the object b is called with it",
+        """
+  %flag.at = inttoptr i64 %a to ptr
+  %flag = load i32, ptr %flag.at
+  %quiet = icmp eq i32 %flag, 0
+  br i1 %quiet, label %yes, label %call
+yes:
+  ret i1 true
+call:
+  %function = inttoptr i64 %b to ptr
+  %number = call ptr @current(ptr %s)
+  %result = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %function, ptr %number, ptr null)
+  call void @Py_DecRef(ptr %result)
+  %good = icmp ne ptr %result, null
+  ret i1 %good
+""",
+    ),
     "call": (
         "the object a is called without arguments",
         """
@@ -419,6 +459,7 @@ define ptr @{FUNCTION}(ptr %self, ptr %args) nounwind {{
 start:
   %s = alloca %state, align 16
   %block = alloca [{MOST_BLOCK_BYTES} x i8], align 16
+  %error.at = alloca [3 x ptr]
   store %state {{ ptr null, ptr null, ptr null, ptr null, i64 0, [{MOST_HELD} x ptr] poison }}, ptr %s
   store ptr %args, ptr %s
   %block.at = getelementptr %state, ptr %s, i32 0, i32 3
@@ -486,14 +527,20 @@ run:
   %noted = call i1 @walk(ptr %s, ptr %after.at)
   br i1 %unlocked, label %end.launch, label %unlock
 unlock:
+  %error.value = getelementptr ptr, ptr %error.at, i64 1
+  %error.trace = getelementptr ptr, ptr %error.at, i64 2
+  call void @PyErr_Fetch(ptr %error.at, ptr %error.value, ptr %error.trace)
   %release.method = inttoptr i64 %release to ptr
   %freed = call ptr @PyObject_CallNoArgs(ptr %release.method)
   call void @Py_DecRef(ptr %freed)
+  %e.type = load ptr, ptr %error.at
+  %e.value = load ptr, ptr %error.value
+  %e.trace = load ptr, ptr %error.trace
+  call void @PyErr_Restore(ptr %e.type, ptr %e.value, ptr %e.trace)
   br label %end.launch
 end.launch:
   call void @drop(ptr %s)
-  %good = call i1 @is_fine()
-  br i1 %good, label %done, label %error
+  br i1 %noted, label %done, label %error
 done:
   call void @Py_IncRef(ptr @none)
   ret ptr @none

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from spirograd.base.artifact import CompiledKernel, Slot
 from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass
-from spirograd.base.validity import NotPrepared
+from spirograd.base.validity import NotPrepared, Record
 from spirograd.runtime.native.code import MOST_BLOCK_BYTES, MOST_HELD, RECORD, STEP_BYTES
 
 # The attribute under which an ndarray tells what launches need of it: see `packed`.
@@ -48,13 +49,14 @@ class Recording:
     """Collects the steps of launches of ``kernel``. Flat arguments are taken in order, by `scalar`, `array` or `unchanged`.
 
     ``steps``: addresses of the code's steps. ``block``: the argument block of the launch that others are like, but for what is packed anew.
-    ``number``: of the time (see `validity`) before all that was found out.
+    ``record``: what records them.
     """
 
-    def __init__(self, kernel: CompiledKernel, steps: Mapping[str, int], block: bytes, number: int) -> None:
+    def __init__(self, kernel: CompiledKernel, steps: Mapping[str, int], block: bytes, record: Record) -> None:
         self.fixed: set[int] = set()  # flat arguments that are `unchanged`
         self.mortal: list[Any] = []  # objects that a record does not keep alive: it must not be used when one of them is gone
-        self._number = number
+        self._record = record
+        self._pinned: AbstractSet[int] | None = None
         self._kernel = kernel
         self._codes = steps
         self._block = block
@@ -72,6 +74,7 @@ class Recording:
                 self._arrays.setdefault(slot.index, []).append(slot)
         if len(block) > _NOWHERE:
             raise NotPrepared
+        record.steps(self)
 
     # --- the current object ------------------------------------------------------------------------------------------------
 
@@ -92,6 +95,16 @@ class Recording:
         """It must be of this type and equal."""
         self._steps.append(("equal", self._named(value), self._named(type(value)), 0))
 
+    def item(self, dictionary: dict[str, Any], key: str) -> None:
+        """What this dictionary has under this key must be the same object as now."""
+        value = dictionary.get(key)
+        self._objects.append(value)
+        self._steps.append(("item", self._named(key), self._named(dictionary), 0 if value is None else id(value)))
+
+    def pin(self, scalars: AbstractSet[int]) -> None:
+        """From now on, arrays must be the same, and these flat scalars equal."""
+        self._pinned = scalars if self._pinned is None else self._pinned | scalars
+
     # --- flat arguments ----------------------------------------------------------------------------------------------------
 
     def unchanged(self, count: int = 1) -> None:
@@ -99,8 +112,12 @@ class Recording:
         self.fixed.update(range(self._flat, self._flat + count))
         self._flat += count
 
-    def scalar(self, t: DType) -> None:
-        """The next flat argument is the number that is looked at."""
+    def scalar(self, t: DType, value: Any) -> None:
+        """The next flat argument is the number that is looked at, like ``value``."""
+        if self._pinned is not None and self._flat in self._pinned:
+            (self.equal if value else self.same)(value)  # 0.0 equals -0.0
+            self.unchanged()
+            return
         slot = self._scalars.get(self._flat)
         self._flat += 1
         place = _NOWHERE if slot is None else slot.offset
@@ -114,6 +131,10 @@ class Recording:
 
     def array(self, value: Any) -> None:
         """The next flat argument is the ndarray that is looked at: any of the type and session of ``value``."""
+        if self._pinned is not None:
+            self.same(value, mortal=True)
+            self.unchanged()
+            return
         told = getattr(value, PACKED)
         self._steps.append(("array", self._named(PACKED), struct.unpack_from("<q", told[0])[0], 0))
         for slot in self._arrays.get(self._flat, ()):
@@ -132,9 +153,18 @@ class Recording:
 
     # --- what else there is ------------------------------------------------------------------------------------------------
 
-    def counted(self, next_number: Any) -> None:
-        """Launches take a number each."""
-        self._after.append(("call", self._named(next_number), 0, 0))
+    def numbered(self, next_number: Callable[[], int]) -> None:
+        """The last step before a launch: it gets a number."""
+        places = [slot.offset for slot in self._kernel.args.slots if slot.kind == "launch"]
+        self._steps.append(("number", self._named(next_number), places[0] if places else _NOWHERE, 0))
+
+    def reported(self, address: int, report: Callable[[int], None]) -> None:
+        """If there is anything but 0 at this address, ``report`` is called with the number of the launch. Comes last."""
+        self._after.append(("report", address, self._named(report), 0))
+
+    def called(self, function: Callable[[], Any]) -> None:
+        """Launches call this."""
+        self._after.append(("call", self._named(function), 0, 0))
 
     def wrote(self, generations: dict[str, int], part: str) -> None:
         """The launch writes this part of an allocation."""
@@ -149,17 +179,18 @@ class Recording:
         self._objects.append(value)
         return id(value)
 
-    def finish(self, arguments: int, entry: tuple[int, int], keep: Sequence[Any], lock: Any = None) -> Prepared:
-        """``arguments``: how many a call has. ``entry``: addresses of the function that launches, and of its context. ``lock``: held during
-        launches. The record keeps ``keep``."""
+    def finish(self, entry: tuple[int, int], keep: Sequence[Any], lock: Any = None) -> Prepared:
+        """``entry``: addresses of the function that launches, and of its context. ``lock``: held during launches. The record keeps
+        ``keep``."""
         steps, after = self._packed(self._steps), self._packed(self._after)
         lock_calls = (0, 0) if lock is None else (self._named(lock.acquire), self._named(lock.release))
         after_at = 8 * len(RECORD) + len(steps)
         block_at = after_at + len(after)
-        words = (block_at + len(self._block), self._number, arguments, len(self._block), *entry, *lock_calls, after_at, block_at)
+        nbytes, of = len(self._block), self._record
+        words = (block_at + nbytes, of.number, of.arguments, nbytes, *entry, *lock_calls, after_at, block_at)
         record = struct.pack(f"<{len(RECORD)}q", *words) + steps + after + self._block
         about = (*self._steps, *self._after)
-        return Prepared(self._number, record, (*self._objects, *keep), about)
+        return Prepared(self._record.number, record, (*self._objects, *keep), about)
 
     def _packed(self, steps: Sequence[tuple[str, int, int, int]]) -> bytes:
         listed = [struct.pack("<4q", self._codes[name], *operands) for name, *operands in steps]
