@@ -114,7 +114,8 @@ class DerivativePlan:
             raise NotPrepared
 
         def steps(into: Recording) -> None:
-            into.pin(self._freshness.scalars | self.main.counted_by)
+            into.keep_scalars(self._freshness.scalars)
+            into.keep_arrays()
             record.steps(into)
             for generations, part in self._freshness.generations(arrays, trees):
                 into.item(generations, part)

@@ -172,12 +172,12 @@ class SpecializedDerivative:
     def prepare(self, args: Sequence[Any], packer: Packer, steps: Callable[[Any], None]) -> None:
         """Have compiled code do launches like the last one, which had these arguments. ``steps``: see `Kernel.steps`."""
 
-        def pinned(into: Any) -> None:
+        def record(into: Any) -> None:
             if self._written:  # whether arrays share memory was found out for these
-                into.pin(frozenset())
+                into.keep_arrays()
             steps(into)
 
-        self.native.prepare(self.plan, self.trees, args, packer.scalars, packer.arrays, pinned)
+        self.native.prepare(self.plan, self.trees, args, packer.scalars, packer.arrays, record)
 
     def memory_plan(self, packer: Packer, number: int | None) -> MemoryPlan:
         """What a launch would need for its tapes. Arguments as of `launch`."""

@@ -17,7 +17,7 @@ from spirograd.base.artifact import LOCK_WORDS, CompiledKernel, Slot, TaskInfo
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import AdStackOverflow, SpirogradRuntimeError, SpirogradRuntimeTypeError
 from spirograd.base.sizes.evaluate import TEXT_NAMES, python_text
-from spirograd.base.sizes.nodes import Arg, leaves
+from spirograd.base.sizes.nodes import Size
 from spirograd.base.tape_layout import word_places
 from spirograd.base.validity import NotPrepared, Record
 from spirograd.runtime.allocations import Allocation, Memory, tick
@@ -239,16 +239,20 @@ class LaunchPlan:
         ``sizes`` and the counts of iterations depend on. Raises NotPrepared for launches that take more than packing and running."""
         kinds = {slot.kind for slot in self.compiled.args.slots}
         code = native.native_code()
-        if self.compiled.returns or self._limited is not None or "seed" in kinds or code is None:
+        if self.compiled.returns or "seed" in kinds or code is None:
             raise NotPrepared
         words: tuple[int, ...] = ()
+        counts: list[Size | None] = []
         if self._count is not None:
             if self._places is not None or self._launcher.tapes.telling:
                 raise NotPrepared
             self._heap_plan_for(self._count(scalars, arrays), sizes)
             words = self._words
+            counts = [size for task in self.compiled.tasks for size in (task.begin, task.end)]
         block, _ = self._pack(scalars, arrays, trees, 0, 0, words)
         recording = Recording(self.compiled, code.steps, block, record)
+        recording.keep_sizes([*counts, *(size for limit in self.compiled.space_limits for size in limit.sizes)])
+        record.steps(recording)
         recording.numbered(self._next)
         for index, part in self._trees_written:
             recording.wrote(trees[index].generations, part)
@@ -266,12 +270,6 @@ class LaunchPlan:
         """After a launch by compiled code that left something to report: do so. Raises what the kernel does."""
         self._launcher.diagnostics.record(number, self.compiled)
         self._launcher.synchronize()
-
-    @property
-    def counted_by(self) -> set[int]:
-        """The scalar arguments that the numbers of iterations of tasks depend on."""
-        ends = [size for task in self.compiled.tasks for size in (task.begin, task.end) if size is not None]
-        return {leaf.number for size in ends for leaf in leaves(size) if isinstance(leaf, Arg)}
 
     def _send(
         self,

@@ -317,6 +317,15 @@ no:
   ret i1 false
 """,
     ),
+    "extent": (
+        "the word at byte a of its words must be b",
+        """
+  %at = call ptr @word(ptr %s, i64 %a)
+  %word = load i64, ptr %at
+  %same = icmp eq i64 %word, %b
+  ret i1 %same
+""",
+    ),
     "word32": (
         "what its words have at byte a goes to b",
         """

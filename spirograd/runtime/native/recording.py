@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from typing import Any
 
 from spirograd.base.artifact import CompiledKernel, Slot
 from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass
+from spirograd.base.sizes.nodes import Arg, Extent, Size, leaves
 from spirograd.base.validity import NotPrepared, Record
 from spirograd.runtime.native.code import MOST_BLOCK_BYTES, MOST_HELD, RECORD, STEP_BYTES
 
@@ -56,7 +56,9 @@ class Recording:
         self.fixed: set[int] = set()  # flat arguments that are `unchanged`
         self.mortal: list[Any] = []  # objects that a record does not keep alive: it must not be used when one of them is gone
         self._record = record
-        self._pinned: AbstractSet[int] | None = None
+        self._same_arrays = False
+        self._scalars_kept: set[int] = set()
+        self._extents_kept: set[tuple[int, int]] = set()
         self._kernel = kernel
         self._codes = steps
         self._block = block
@@ -74,7 +76,6 @@ class Recording:
                 self._arrays.setdefault(slot.index, []).append(slot)
         if len(block) > _NOWHERE:
             raise NotPrepared
-        record.steps(self)
 
     # --- the current object ------------------------------------------------------------------------------------------------
 
@@ -101,9 +102,26 @@ class Recording:
         self._objects.append(value)
         self._steps.append(("item", self._named(key), self._named(dictionary), 0 if value is None else id(value)))
 
-    def pin(self, scalars: AbstractSet[int]) -> None:
-        """From now on, arrays must be the same, and these flat scalars equal."""
-        self._pinned = scalars if self._pinned is None else self._pinned | scalars
+    # --- what must stay as it is: said before the arguments are recorded ---------------------------------------------------
+
+    def keep_scalars(self, scalars: Iterable[int]) -> None:
+        """These flat scalars must be equal."""
+        self._scalars_kept.update(scalars)
+
+    def keep_arrays(self) -> None:
+        """Arrays must be the same."""
+        self._same_arrays = True
+
+    def keep_sizes(self, sizes: Iterable[Size | None]) -> None:
+        """These sizes, which depend on arguments alone, must be equal."""
+        for size in sizes:
+            for leaf in () if size is None else leaves(size):
+                if isinstance(leaf, Arg):
+                    self._scalars_kept.add(leaf.number)
+                elif isinstance(leaf, Extent):
+                    self._extents_kept.add((leaf.array, leaf.axis))
+                else:
+                    raise NotPrepared
 
     # --- flat arguments ----------------------------------------------------------------------------------------------------
 
@@ -114,7 +132,7 @@ class Recording:
 
     def scalar(self, t: DType, value: Any) -> None:
         """The next flat argument is the number that is looked at, like ``value``."""
-        if self._pinned is not None and self._flat in self._pinned:
+        if self._flat in self._scalars_kept:
             (self.equal if value else self.same)(value)  # 0.0 equals -0.0
             self.unchanged()
             return
@@ -131,12 +149,15 @@ class Recording:
 
     def array(self, value: Any) -> None:
         """The next flat argument is the ndarray that is looked at: any of the type and session of ``value``."""
-        if self._pinned is not None:
+        if self._same_arrays:
             self.same(value, mortal=True)
             self.unchanged()
             return
         told = getattr(value, PACKED)
         self._steps.append(("array", self._named(PACKED), struct.unpack_from("<q", told[0])[0], 0))
+        for k, axis in self._extents_kept:
+            if k == self._flat:
+                self._steps.append(("extent", _FIRST_EXTENT + 8 * axis, int(value.shape[axis]), 0))
         for slot in self._arrays.get(self._flat, ()):
             if slot.kind == "shape":
                 self._steps.append(("word32", _FIRST_EXTENT + 8 * slot.axis, slot.offset, 0))
