@@ -45,11 +45,13 @@ def resume() -> None:
 @dataclass(frozen=True, slots=True)
 class Record:
     """What records the launches of a call. ``number``: of the time before all that was found out for it; ``arguments``: how many the call
-    has; ``steps``: given a `runtime.native.recording.Recording`, records how they are checked and packed."""
+    has; ``steps``: given a `runtime.native.recording.Recording`, records how they are checked and packed; ``result``: makes the result of
+    the call from the values that the kernel returns."""
 
     number: int
     arguments: int
     steps: Callable[[Any], None]
+    result: Callable[[tuple[Any, ...]], Any] | None = None
 
 
 class NotPrepared(Exception):

@@ -177,7 +177,7 @@ class SpecializedDerivative:
                 into.keep_arrays()
             steps(into)
 
-        self.native.prepare(self.plan, self.trees, args, packer.scalars, packer.arrays, record)
+        self.native.prepare(self.plan, self.trees, args, (packer.scalars, packer.arrays), record)
 
     def memory_plan(self, packer: Packer, number: int | None) -> MemoryPlan:
         """What a launch would need for its tapes. Arguments as of `launch`."""

@@ -239,7 +239,7 @@ class LaunchPlan:
         ``sizes`` and the counts of iterations depend on. Raises NotPrepared for launches that take more than packing and running."""
         kinds = {slot.kind for slot in self.compiled.args.slots}
         code = native.native_code()
-        if self.compiled.returns or "seed" in kinds or code is None:
+        if "seed" in kinds or code is None:
             raise NotPrepared
         words: tuple[int, ...] = ()
         counts: list[Size | None] = []
@@ -260,11 +260,25 @@ class LaunchPlan:
             allocation = allocation_of(arrays[index]) if index in recording.fixed else None
             if allocation is not None:
                 recording.wrote(allocation.generations, "")
+        if self.compiled.returns and record.result is not None:
+            recording.returned(self._returned(record.result))
         for address in self._launcher.diagnostics.addresses() if self._diagnosed else ():
             recording.reported(address, self._report)
-        shared = self._diagnosed or self._count is not None
+        shared = self._reports or self._count is not None
         lock = self._launcher.lock if shared else self._exclusive if self._temps is not None else None
         return recording.finish(native.entry(self._executable), (self,), lock)
+
+    def _returned(self, result: Callable[[tuple[Any, ...]], Any]) -> Callable[[], Any]:
+        """A function that makes the result from what a launch has just returned, on a device whose memory the host sees."""
+        assert self._temps is not None
+        view = self._launcher.device.host_view(self._temps.buffer)
+        if view is None:
+            raise NotPrepared
+        values: Callable[[], Any] = np.frombuffer(view[self._first_result :], self._results, count=1).item
+        bools = [k for k, (dtype, _) in enumerate(self.compiled.returns) if dtype.kind == "bool"]
+        if not bools:
+            return lambda: result(values())
+        return lambda: result(tuple([bool(v) if k in bools else v for k, v in enumerate(values())]))
 
     def _report(self, number: int) -> None:
         """After a launch by compiled code that left something to report: do so. Raises what the kernel does."""

@@ -46,7 +46,7 @@ def way(request, monkeypatch):
     monkeypatch.setattr(native_calls, "_PATIENCE", 1)
     monkeypatch.setattr(native_calls, "_MOST_PATIENCE", 1)
     if request.param == "python":
-        monkeypatch.setattr(native_calls.NativeCalls, "missed", lambda *_: None)
+        monkeypatch.setattr(native_calls.NativeCalls, "is_due", lambda _: False)
     return request.param
 
 

@@ -79,8 +79,10 @@ class Kernel(Staged, NearNames):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         launch = self._native.launch
-        if launch is not None and not kwargs and launch(args) is None:
-            return None
+        if launch is not None and not kwargs:
+            result = launch(args)
+            if result is not NotImplemented:
+                return result
         return self._call(args, kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -95,7 +97,7 @@ class Kernel(Staged, NearNames):
         made, scalars, arrays = found
         values = made.plan.launch(scalars, arrays, made.trees)
         if self._native.is_due():
-            self._native.prepare(made.plan, made.trees, args, scalars, arrays, self.steps(made, args))
+            self._native.prepare(made.plan, made.trees, args, (scalars, arrays), self.steps(made, args), made.make_result)
         if made.reports:
             session.launched()
         return None if values is None else made.result(values)
@@ -181,7 +183,8 @@ class Kernel(Staged, NearNames):
             values = specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
             if self._native.is_due():
                 steps = self.steps(specialization, args)
-                self._native.prepare(specialization.plan, specialization.trees, args, packer.scalars, packer.arrays, steps)
+                flat = packer.scalars, packer.arrays
+                self._native.prepare(specialization.plan, specialization.trees, args, flat, steps, specialization.make_result)
         else:
             values = recorder.launch(self, specialization, packer, args)
         if packer.transfers is not None:

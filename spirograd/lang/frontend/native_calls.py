@@ -35,9 +35,9 @@ class _Record:
 
 
 class NativeCalls:
-    """The calls of one kernel in one session. ``launch``: takes the arguments of a call, as a tuple, and returns None if it has launched
-    the kernel, else NotImplemented; it is None if nothing is prepared. ``device``: that of the session if compiled code can launch on it.
-    ``most``: how many kinds of calls are prepared at a time.
+    """The calls of one kernel in one session. ``launch``: takes the arguments of a call, as a tuple, and returns the result if it has
+    launched the kernel, else NotImplemented; it is None if nothing is prepared. ``device``: that of the session if compiled code can
+    launch on it. ``most``: how many kinds of calls are prepared at a time.
     """
 
     __slots__ = ("__weakref__", "_missed", "_most", "_patience", "_records", "device", "launch")
@@ -57,8 +57,17 @@ class NativeCalls:
         self._missed += 1
         return self._missed >= self._patience
 
-    def prepare(self, plan: Any, trees: Any, args: Sequence[Any], scalars: Sequence[Any], arrays: Sequence[Any], steps: Steps) -> None:
-        """Record the launch of ``plan`` with these arguments, packed as these flat ones. ``steps``: see `recorder`."""
+    def prepare(
+        self,
+        plan: Any,
+        trees: Any,
+        args: Sequence[Any],
+        flat: tuple[Sequence[Any], Sequence[Any]],
+        steps: Steps,
+        result: Callable[[tuple[Any, ...]], Any] | None = None,
+    ) -> None:
+        """Record the launch of ``plan`` with these arguments, packed as these ``flat`` scalars and arrays. ``steps``: see `recorder`.
+        ``result``: makes the result from the values that the kernel returns."""
         self._missed = 0
         self._patience = min(2 * self._patience, _MOST_PATIENCE)
         watched: list[Any] = []
@@ -69,7 +78,7 @@ class NativeCalls:
             watched.extend(into.mortal)
 
         try:
-            prepared = plan.prepared(self.device, scalars, arrays, trees, validity.Record(number, len(args), record))
+            prepared = plan.prepared(self.device, *flat, trees, validity.Record(number, len(args), record, result))
         except (validity.NotPrepared, AttributeError):  # what was there at the launch may be gone
             return
         forget = _forgetter(weakref.ref(self), prepared)

@@ -94,7 +94,13 @@ class Specialization:
     def result(self, values: tuple[Any, ...] | None) -> Any:
         if self.returns is None or values is None:
             return None
-        return leaves.build(self.returns, list(values))
+        return self.make_result(values)
+
+    @functools.cached_property
+    def make_result(self) -> Callable[[tuple[Any, ...]], Any]:
+        """Makes what a call returns from the values that the kernel returns; it does not refer to this object."""
+        returns: Any = self.returns
+        return lambda values: leaves.build(returns, list(values))
 
 
 def _with_members(obj: Any) -> Iterator[Any]:

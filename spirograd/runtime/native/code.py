@@ -2,8 +2,9 @@
 
 `sg_native(self, args)` is a built-in function (METH_O): ``args`` is the tuple of the arguments of a call. ``self`` is a tuple whose first
 item, bytes, holds records one after the other (`RECORD` names their words), each for launches of one kind, and then a word 0. The first
-record whose steps all succeed launches its kernel, and the call returns None. If none does it returns NotImplemented, and nothing has
-happened: Python is then to do the launch, or to say what is wrong with it. So a step may fail for any reason, with an exception or without.
+record whose steps all succeed launches its kernel, and the call returns the result. If none does it returns NotImplemented, and nothing
+has happened: Python is then to do the launch, or to say what is wrong with it. So a step may fail for any reason, with an exception or
+without.
 
 A step is four words: the address of a function `i1 (ptr state, i64 a, i64 b, i64 c)`, and its operands; address 0 ends a list. Steps work
 on the argument block, and on one current object: `sg_argument` and `sg_member` set it, others compare it or store what it holds.
@@ -49,8 +50,9 @@ PYTHON_API = {
 OBJECTS = {"none": None, "refused": NotImplemented, "true": True, "false": False, "int": int, "float": float, "exception": Exception}
 
 _STATE = f"""
-; arguments, current object (a reference or null), words of an array, argument block, how many references are held, these
-%state = type {{ ptr, ptr, ptr, ptr, i64, [{MOST_HELD} x ptr] }}
+; arguments, current object (a reference or null), words of an array, argument block, how many references are held, these, the result (a
+; reference, null for None)
+%state = type {{ ptr, ptr, ptr, ptr, i64, [{MOST_HELD} x ptr], ptr }}
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 ; the next number of a write (`allocations.tick`); the words of `validity`
 @next = external global i8
@@ -391,6 +393,17 @@ no:
   ret i1 false
 """,
     ),
+    "result": (
+        "what the object a gives, called without arguments, is the result of the call",
+        """
+  %function = inttoptr i64 %a to ptr
+  %result = call ptr @PyObject_CallNoArgs(ptr %function)
+  %at = getelementptr %state, ptr %s, i32 0, i32 6
+  store ptr %result, ptr %at
+  %good = icmp ne ptr %result, null
+  ret i1 %good
+""",
+    ),
     "report": (
         "unless the 32-bit word at address a is 0, the object b is called with it",
         """
@@ -469,7 +482,7 @@ start:
   %s = alloca %state, align 16
   %block = alloca [{MOST_BLOCK_BYTES} x i8], align 16
   %error.at = alloca [3 x ptr]
-  store %state {{ ptr null, ptr null, ptr null, ptr null, i64 0, [{MOST_HELD} x ptr] poison }}, ptr %s
+  store %state {{ ptr null, ptr null, ptr null, ptr null, i64 0, [{MOST_HELD} x ptr] poison, ptr null }}, ptr %s
   store ptr %args, ptr %s
   %block.at = getelementptr %state, ptr %s, i32 0, i32 3
   store ptr %block, ptr %block.at
@@ -549,10 +562,20 @@ unlock:
   br label %end.launch
 end.launch:
   call void @drop(ptr %s)
-  br i1 %noted, label %done, label %error
+  %result.at = getelementptr %state, ptr %s, i32 0, i32 6
+  %result = load ptr, ptr %result.at
+  br i1 %noted, label %done, label %failure
 done:
+  %void = icmp eq ptr %result, null
+  br i1 %void, label %nothing, label %value
+value:
+  ret ptr %result
+nothing:
   call void @Py_IncRef(ptr @none)
   ret ptr @none
+failure:
+  call void @Py_DecRef(ptr %result)
+  br label %error
 raise:
   call void @drop(ptr %s)
   br label %error

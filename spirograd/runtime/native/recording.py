@@ -179,6 +179,10 @@ class Recording:
         places = [slot.offset for slot in self._kernel.args.slots if slot.kind == "launch"]
         self._steps.append(("number", self._named(next_number), places[0] if places else _NOWHERE, 0))
 
+    def returned(self, read: Callable[[], Any]) -> None:
+        """The call returns what ``read`` gives after the launch."""
+        self._after.append(("result", self._named(read), 0, 0))
+
     def reported(self, address: int, report: Callable[[int], None]) -> None:
         """If there is anything but 0 at this address, ``report`` is called with the number of the launch. Comes last."""
         self._after.append(("report", address, self._named(report), 0))
