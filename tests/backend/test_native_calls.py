@@ -293,6 +293,63 @@ def test_launch_numbers(way):
     assert launcher.next_number() == before + 6
 
 
+def test_host_arrays(way, in_python):
+    """NumPy arrays that can be used in place; others come to Python, which copies them or says what is wrong."""
+
+    @sg.kernel
+    def add(a: sg.types.ndarray(), n: sg.i32):
+        for i in a:
+            a[i] += n + a.shape[0]
+
+    def check(array, refused=None):
+        """``refused``: whether it is, as one that differs from the first."""
+        before, values = len(in_python), array.copy()
+        add(array, 2)
+        assert (array == values + np.asarray(2 + len(array)).astype(array.dtype)).all()
+        if way == "native" and refused is not None:
+            assert (len(in_python) > before) == refused
+
+    check(np.zeros(4, np.float32))
+    check(np.zeros(4, np.float32), False)
+    check(np.arange(7, dtype=np.float32), False)
+    check(np.arange(7, dtype=np.float32)[2:], False)
+    check(np.arange(8, dtype=np.float32)[::2], True)
+    check(np.arange(8, dtype=np.float32)[::-1], True)
+    check(np.zeros(0, np.float32), True)
+    check(np.frombuffer(bytearray(17), np.float32, 4, 1), True)
+    check(np.zeros(4, np.float32).view(type("Own", (np.ndarray,), {})), True)
+    check(np.zeros(4, np.float64), True)
+    check(np.zeros(4, np.int32), True)
+    for kind in ("l", "q", "i", "B", "h", "d", "e"):
+        for _ in range(3):
+            check(np.zeros(3, kind))
+    frozen = np.zeros(4, np.float32)
+    add(frozen, 1)
+    frozen.flags.writeable = False
+    for _ in range(2):
+        with pytest.raises(sg.SpirogradRuntimeTypeError, match="read-only"):
+            add(frozen, 1)
+    with pytest.raises(sg.SpirogradError):
+        add(np.zeros((2, 2), np.float32), 1)
+    assert frozen.tolist() == [5.0] * 4
+
+
+def test_host_arrays_of_more_axes(way):
+    @sg.kernel
+    def index(a: sg.types.ndarray(sg.i32, 2), b: sg.types.ndarray(sg.i32, 2), f: sg.types.ndarray(sg.u1, 1)):
+        for i, j in a:
+            if f[0]:
+                a[i, j] = 10 * i + j + b[j, i]
+
+    for shape in ((2, 3), (2, 3), (4, 1), (3, 3)):
+        for on in (True, False, True):
+            a, b = np.zeros(shape, np.int32), np.arange(shape[0] * shape[1], dtype=np.int32).reshape(shape[::-1])
+            index(a, b, np.array([on]))
+            i, j = np.indices(shape)
+            assert (a == (10 * i + j + b.T) * on).all()
+            index(a.T.copy().T, b, np.array([on]))  # in another order
+
+
 def test_results(way, in_python):
     f = sg.field(sg.f32, 5)
 
@@ -545,11 +602,13 @@ def test_references_and_memory():
 
     arrays = [sg.ndarray(sg.f32, 4) for _ in range(2)]
     number, factor = 12345, 1.25
-    watched = (*arrays, f, number, factor, arrays[0]._sg_packed, arrays[0].allocation.generations, None, True, NotImplemented)
+    host = [np.zeros(4, np.float32) for _ in range(2)]
+    watched = (*arrays, *host, f, number, factor, arrays[0]._sg_packed, arrays[0].allocation.generations, None, True, NotImplemented)
 
     def run(count):
         for k in range(count):
             step(arrays[k & 1], f, number, factor)
+            step(host[k & 1], f, number, factor)
 
     def refused(count):
         for _ in range(count):
@@ -564,7 +623,7 @@ def test_references_and_memory():
     assert step._native.launch is not None
     gc.collect()
     before, blocks = [sys.getrefcount(value) for value in watched], sys.getallocatedblocks()
-    run(100_000)
+    run(50_000)
     refused(2_000)
     after = [sys.getrefcount(value) for value in watched]
     assert all(abs(a - b) < 20 for a, b in zip(after, before)), (before, after)

@@ -264,9 +264,12 @@ class ArrayParameter(Parameter):
         return isinstance(value, Ndarray)
 
     def record(self, value: Any, into: Any) -> None:
-        if not isinstance(value, Ndarray):
+        if isinstance(value, Ndarray):
+            into.array(value)
+        elif type(value) is np.ndarray and not self.t.element_shape and value.size and not is_wide(value.shape, ()):
+            into.host_array(value)
+        else:
             raise NotPrepared
-        into.array(value)
 
 
 class TemplateParameter(Parameter):

@@ -22,10 +22,15 @@ RECORD = ("nbytes", "number", "arguments", "block_bytes", "function", "context",
 STEP_BYTES = 32
 MOST_BLOCK_BYTES = 8192
 MOST_HELD = 32
+MOST_BUFFERS = 8
+# PyBUF_WRITABLE | PyBUF_FORMAT | PyBUF_C_CONTIGUOUS, and the bytes of a Py_buffer, whose layout is the same in all versions of Python.
+_BUFFER_FLAGS, _BUFFER_BYTES = 0x3D, 80
+_LENGTH, _DIMENSIONS, _FORMAT, _SHAPE = 16, 36, 40, 48
 
 PYTHON_API = {
     "Py_IncRef": "void (ptr)",
     "Py_DecRef": "void (ptr)",
+    "PyBuffer_Release": "void (ptr)",
     "PyBytes_AsString": "ptr (ptr)",
     "PyDict_GetItem": "ptr (ptr, ptr)",
     "PyDict_SetItem": "i32 (ptr, ptr, ptr)",
@@ -41,6 +46,7 @@ PYTHON_API = {
     "PyObject_CallFunctionObjArgs": "ptr (ptr, ...)",
     "PyObject_CallNoArgs": "ptr (ptr)",
     "PyObject_GetAttr": "ptr (ptr, ptr)",
+    "PyObject_GetBuffer": "i32 (ptr, ptr, i32)",
     "PyObject_RichCompareBool": "i32 (ptr, ptr, i32)",
     "PyObject_Type": "ptr (ptr)",
     "PyTuple_GetItem": "ptr (ptr, i64)",
@@ -51,13 +57,25 @@ OBJECTS = {"none": None, "refused": NotImplemented, "true": True, "false": False
 
 _STATE = f"""
 ; arguments, current object (a reference or null), words of an array, argument block, how many references are held, these, the result (a
-; reference, null for None)
-%state = type {{ ptr, ptr, ptr, ptr, i64, [{MOST_HELD} x ptr], ptr }}
+; reference, null for None), how many buffers are held, these
+%state = type {{ ptr, ptr, ptr, ptr, i64, [{MOST_HELD} x ptr], ptr, i64, [{MOST_BUFFERS} x [{_BUFFER_BYTES} x i8]] }}
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 ; the next number of a write (`allocations.tick`); the words of `validity`
 @next = external global i8
 @validity = external global [2 x i64]
 
+define internal void @begin(ptr %s, ptr %args) nounwind {{
+  %current = getelementptr %state, ptr %s, i32 0, i32 1
+  %held = getelementptr %state, ptr %s, i32 0, i32 4
+  %result = getelementptr %state, ptr %s, i32 0, i32 6
+  %buffers = getelementptr %state, ptr %s, i32 0, i32 7
+  store ptr %args, ptr %s
+  store ptr null, ptr %current
+  store i64 0, ptr %held
+  store ptr null, ptr %result
+  store i64 0, ptr %buffers
+  ret void
+}}
 define internal ptr @current(ptr %s) nounwind {{
   %at = getelementptr %state, ptr %s, i32 0, i32 1
   %object = load ptr, ptr %at
@@ -110,6 +128,20 @@ drop:
   %more = add i64 %k, 1
   br label %look
 done:
+  %buffers.at = getelementptr %state, ptr %s, i32 0, i32 7
+  %buffers = load i64, ptr %buffers.at
+  store i64 0, ptr %buffers.at
+  br label %next
+next:
+  %b = phi i64 [ 0, %done ], [ %b.more, %release ]
+  %all = icmp eq i64 %b, %buffers
+  br i1 %all, label %end.drop, label %release
+release:
+  %buffer = getelementptr %state, ptr %s, i32 0, i32 8, i64 %b
+  call void @PyBuffer_Release(ptr %buffer)
+  %b.more = add i64 %b, 1
+  br label %next
+end.drop:
   ret void
 }}
 """
@@ -319,6 +351,64 @@ no:
   ret i1 false
 """,
     ),
+    "buffer": (
+        "it must be of the type a, and give a buffer of at most c bytes in one piece, aligned to its elements, and not empty, whose words "
+        "become its words; b: the number of dimensions, the two bytes of the format, and the bytes of an element, of 16 bits each",
+        f"""
+  %type = inttoptr i64 %a to ptr
+  %object = call ptr @current(ptr %s)
+  %known = call i1 @is_exactly(ptr %object, ptr %type)
+  br i1 %known, label %get, label %no
+get:
+  %count.at = getelementptr %state, ptr %s, i32 0, i32 7
+  %count = load i64, ptr %count.at
+  %buffer = getelementptr %state, ptr %s, i32 0, i32 8, i64 %count
+  %status = call i32 @PyObject_GetBuffer(ptr %object, ptr %buffer, i32 {_BUFFER_FLAGS})
+  %got = icmp eq i32 %status, 0
+  br i1 %got, label %look, label %no
+look:
+  %more = add i64 %count, 1
+  store i64 %more, ptr %count.at
+  %words.at = getelementptr %state, ptr %s, i32 0, i32 2
+  store ptr %buffer, ptr %words.at
+  %dimensions.at = getelementptr i8, ptr %buffer, i64 {_DIMENSIONS}
+  %dimensions = load i32, ptr %dimensions.at
+  %dimensions.wide = zext i32 %dimensions to i64
+  %format.at = getelementptr i8, ptr %buffer, i64 {_FORMAT}
+  %format.text = load ptr, ptr %format.at
+  %format = load i16, ptr %format.text, align 1
+  %format.wide = zext i16 %format to i64
+  %format.place = shl i64 %format.wide, 16
+  %kind = or i64 %dimensions.wide, %format.place
+  %wanted = and i64 %b, 4294967295
+  %alike = icmp eq i64 %kind, %wanted
+  %element = lshr i64 %b, 32
+  %mask = sub i64 %element, 1
+  %address = load i64, ptr %buffer
+  %rest = and i64 %address, %mask
+  %aligned = icmp eq i64 %rest, 0
+  %length.at = getelementptr i8, ptr %buffer, i64 {_LENGTH}
+  %length = load i64, ptr %length.at
+  %some = icmp sgt i64 %length, 0
+  %short = icmp sle i64 %length, %c
+  %g1 = and i1 %alike, %aligned
+  %g2 = and i1 %some, %short
+  %good = and i1 %g1, %g2
+  ret i1 %good
+no:
+  ret i1 false
+""",
+    ),
+    "shape": (
+        "its words become the extents of its buffer",
+        f"""
+  %at = call ptr @word(ptr %s, i64 {_SHAPE})
+  %extents = load ptr, ptr %at
+  %words.at = getelementptr %state, ptr %s, i32 0, i32 2
+  store ptr %extents, ptr %words.at
+  ret i1 true
+""",
+    ),
     "extent": (
         "the word at byte a of its words must be b",
         """
@@ -482,8 +572,7 @@ start:
   %s = alloca %state, align 16
   %block = alloca [{MOST_BLOCK_BYTES} x i8], align 16
   %error.at = alloca [3 x ptr]
-  store %state {{ ptr null, ptr null, ptr null, ptr null, i64 0, [{MOST_HELD} x ptr] poison, ptr null }}, ptr %s
-  store ptr %args, ptr %s
+  call void @begin(ptr %s, ptr %args)
   %block.at = getelementptr %state, ptr %s, i32 0, i32 3
   store ptr %block, ptr %block.at
   %count = call i64 @PyTuple_Size(ptr %args)

@@ -66,10 +66,11 @@ def code(cache: CodeCache | None) -> Code:
 
 
 def _build(cache: CodeCache | None) -> Code:
-    text, caps, options = module(), host_caps(), CompileOptions(opt_level=1)
+    # As it is written: optimised it takes as long to launch, and ten times as long to compile.
+    text, caps, options = module(), host_caps(), CompileOptions(opt_level=0)
 
     def compiled() -> bytes:
-        return compile_module(text, caps, options, need=1).binary
+        return compile_module(text, caps, options, need=0).binary
 
     binary = compiled() if cache is None else cache.code("\0".join((text, repr(caps), repr(options))), compiled)
     functions = {name: ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0 for name in PYTHON_API}

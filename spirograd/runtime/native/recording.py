@@ -7,12 +7,14 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from spirograd.base.artifact import CompiledKernel, Slot
 from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass
 from spirograd.base.sizes.nodes import Arg, Extent, Size, leaves
 from spirograd.base.validity import NotPrepared, Record
-from spirograd.runtime.native.code import MOST_BLOCK_BYTES, MOST_HELD, RECORD, STEP_BYTES
+from spirograd.runtime.native.code import MOST_BLOCK_BYTES, MOST_BUFFERS, MOST_HELD, RECORD, STEP_BYTES
 
 # The attribute under which an ndarray tells what launches need of it: see `packed`.
 PACKED = "_sg_packed"
@@ -20,6 +22,7 @@ ROLES = ("primal", "grad", "dual", "grad_dual")
 _FIRST_ADDRESS = 8
 _FIRST_EXTENT = _FIRST_ADDRESS + 8 * len(ROLES)
 _I64_MOST = 2**63 - 1
+_MOST_ELEMENTS = 2**31 - 1  # of arrays whose indices have 32 bits
 # Where scalars go that the kernel does not use.
 _NOWHERE = MOST_BLOCK_BYTES - 8
 kind_numbers = itertools.count(1).__next__
@@ -66,7 +69,7 @@ class Recording:
         self._after: list[tuple[str, int, int, int]] = []
         self._objects: list[Any] = []
         self._flat = 0
-        self._held = 0
+        self._held = self._buffers = 0
         self._scalars: dict[int, Slot] = {}
         self._arrays: dict[int, list[Slot]] = {}
         for slot in kernel.args.slots:
@@ -155,9 +158,7 @@ class Recording:
             return
         told = getattr(value, PACKED)
         self._steps.append(("array", self._named(PACKED), struct.unpack_from("<q", told[0])[0], 0))
-        for k, axis in self._extents_kept:
-            if k == self._flat:
-                self._steps.append(("extent", _FIRST_EXTENT + 8 * axis, int(value.shape[axis]), 0))
+        self._keep_extents(value, _FIRST_EXTENT)
         for slot in self._arrays.get(self._flat, ()):
             if slot.kind == "shape":
                 self._steps.append(("word32", _FIRST_EXTENT + 8 * slot.axis, slot.offset, 0))
@@ -171,6 +172,28 @@ class Recording:
         if self._held > MOST_HELD:
             raise NotPrepared
         self._flat += 1
+
+    def host_array(self, value: np.ndarray[Any, Any]) -> None:
+        """The next flat argument is the NumPy array that is looked at: any with as many axes and this type of elements, used in place."""
+        format, nbytes = value.data.format.encode() + b"\0", value.itemsize
+        slots = self._arrays.get(self._flat, ())
+        roles = {slot.role for slot in slots if slot.kind == "array"}
+        self._buffers += 1
+        if self._same_arrays or roles - {"primal"} or len(format) != 2 or nbytes & (nbytes - 1) or self._buffers > MOST_BUFFERS:
+            raise NotPrepared
+        kind = value.ndim | format[0] << 16 | nbytes << 32
+        self._steps.append(("buffer", self._named(np.ndarray), kind, _MOST_ELEMENTS * nbytes))
+        self._steps += [("address", 0, slot.offset, 0) for slot in slots if slot.kind == "array"]
+        self._steps.append(("shape", 0, 0, 0))
+        self._steps += [("word32", 8 * slot.axis, slot.offset, 0) for slot in slots if slot.kind == "shape"]
+        self._keep_extents(value, 0)
+        self._flat += 1
+
+    def _keep_extents(self, value: Any, first: int) -> None:
+        """``first``: where the first extent is in the words of the array."""
+        for k, axis in self._extents_kept:
+            if k == self._flat:
+                self._steps.append(("extent", first + 8 * axis, int(value.shape[axis]), 0))
 
     # --- what else there is ------------------------------------------------------------------------------------------------
 
