@@ -195,6 +195,32 @@ def test_templates_and_attributes(way):
     assert before.to_numpy().tolist() == [7] * 3 and program.a.to_numpy().tolist() == [2] * 3
 
 
+def test_constants_of_other_kinds(way, in_python):
+    """Vectors, lists and dictionaries may change in place: they are compared by their contents."""
+
+    @sg.data_oriented
+    class Program:
+        def __init__(self):
+            self.v, self.table, self.names = sg.Vector([1, 2]), np.array([1, 2]), {"one": 1}
+            self.out = sg.field(sg.i32, ())
+
+        @sg.kernel
+        def add(self, numbers: sg.template(), pair: sg.template()):
+            self.out[None] += self.v[1] + self.table[0] + self.names["one"] + numbers[0] + pair[1]
+
+    program, numbers = Program(), [1]
+    for _ in range(3):
+        program.add(numbers, (0, 10))
+    assert program.out[None] == 45
+    numbers[0], program.v[1] = 3, 4
+    program.table[0] += 1
+    program.names["one"] += 1
+    for _ in range(2):
+        program.add(numbers, (0, 10))
+    assert program.out[None] == 45 + 2 * (4 + 2 + 2 + 3 + 10)
+    assert len(in_python) == (2 if way == "native" else 5)
+
+
 def test_a_template_that_is_gone_is_not_taken_for_another():
     @sg.kernel
     def fill(f: sg.template(), n: sg.i32):

@@ -28,6 +28,7 @@ from spirograd.lang.frontend.captures import Declarations
 from spirograd.lang.frontend.fingerprints import BY_VALUE, compared_by_identity, fingerprint
 from spirograd.lang.frontend.frozen_instances import Facts, HashedKey, facts
 from spirograd.lang.frontend.function import BoundFunc, Func, is_template
+from spirograd.lang.frontend.guards import unchanged
 from spirograd.lang.leaves import AggregateType, build
 from spirograd.lang.scalar import describe
 
@@ -416,7 +417,7 @@ def record_constant(value: Any, into: Any) -> None:
     elif isinstance(value, BY_VALUE):
         into.same(value)
     else:
-        raise NotPrepared
+        into.ask(unchanged(value))
 
 
 def is_external(value: Any) -> bool:

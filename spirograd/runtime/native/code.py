@@ -265,6 +265,17 @@ no:
   ret i1 false
 """,
     ),
+    "ask": (
+        "the object a, called with it, must give True",
+        """
+  %function = inttoptr i64 %a to ptr
+  %object = call ptr @current(ptr %s)
+  %answer = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %function, ptr %object, ptr null)
+  call void @Py_DecRef(ptr %answer)
+  %good = icmp eq ptr %answer, @true
+  ret i1 %good
+""",
+    ),
     "integer32": (
         "it must be an int from a to b, which goes to c",
         """

@@ -99,6 +99,10 @@ class Recording:
         """It must be of this type and equal."""
         self._steps.append(("equal", self._named(value), self._named(type(value)), 0))
 
+    def ask(self, is_same: Callable[[Any], bool]) -> None:
+        """``is_same`` must give True for it."""
+        self._steps.append(("ask", self._named(is_same), 0, 0))
+
     def item(self, dictionary: dict[str, Any], key: str) -> None:
         """What this dictionary has under this key must be the same object as now."""
         value = dictionary.get(key)
