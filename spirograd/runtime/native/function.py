@@ -58,11 +58,12 @@ def is_possible() -> bool:
 
 
 def code(cache: CodeCache | None) -> Code:
-    """The code, from ``cache`` if it is there."""
-    with _lock:
-        if not _code:
-            _code.append(_build(cache))
-        return _code[0]
+    """The code, from ``cache`` if it is there. Takes no lock once it is linked: the garbage collector may call this."""
+    if not _code:
+        with _lock:
+            if not _code:
+                _code.append(_build(cache))
+    return _code[0]
 
 
 def _build(cache: CodeCache | None) -> Code:
