@@ -12,6 +12,7 @@ from spirograd.gradients.specialized import SpecializedDerivative
 from spirograd.ir.nodes import Kernel as KernelIR
 from spirograd.lang import context
 from spirograd.lang.frontend.kernel import Kernel
+from spirograd.lang.frontend.native_calls import NativeCalls
 from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.frontend.stages import Staged
 from spirograd.session import Session
@@ -31,6 +32,7 @@ class Gradient(Staged, NearNames):
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self._last: SpecializedDerivative | None = None
+        self._native = NativeCalls(None)  # of the last one
 
     def __repr__(self) -> str:
         return f"<gradient of kernel {self.kernel.function.__qualname__}>"
@@ -42,12 +44,19 @@ class Gradient(Staged, NearNames):
         Raises SpirogradCompilationError, with the line, for what has no derivative, and where the gradient needs values that the kernel
         overwrites.
         """
+        launch = self._native.launch
+        if launch is not None and returned is None and not kwargs and launch(args) is None:
+            return
         if context.current_trace() is not None:
             raise SpirogradSyntaxError("a gradient cannot be launched from a kernel", None, "launch it from Python")
         session, specialization, bound = self.kernel.specialized(args, kwargs)
         made = self.of(session, specialization)
         made.check_bare()
-        made.launch(self.kernel.pack(session, specialization, bound, gradients=True), returned, specialization.last_number)
+        packer = self.kernel.pack(session, specialization, bound, gradients=True)
+        made.launch(packer, returned, specialization.last_number)
+        self._native = made.native
+        if not made.returned and packer.transfers is None and self._native.is_due():
+            made.prepare(bound, packer, self.kernel.steps(specialization, bound))
 
     def of(self, session: Session, specialization: Specialization) -> SpecializedDerivative:
         """The derivative of what the kernel is compiled to; differentiated once."""

@@ -23,11 +23,12 @@ from spirograd.ir.nodes import ArrayRef, FieldRef, Ref, ScalarArg, ref_of
 from spirograd.ir.nodes import Kernel as KernelIR
 from spirograd.lang.data.tree import trees_of
 from spirograd.lang.frontend.kernel import Kernel
+from spirograd.lang.frontend.native_calls import NativeCalls
 from spirograd.lang.frontend.parameters import Packer
 from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.scalar import describe
-from spirograd.runtime import recording
+from spirograd.runtime import graphs
 from spirograd.runtime.launcher import LaunchPlan
 from spirograd.session import Session
 
@@ -68,6 +69,7 @@ class SpecializedDerivative:
         self._checked = self._warned = False
         written = self.derivative.writes if mode == "reverse" else ()
         self._written = {w.ref.arg: w.loc for w in written if isinstance(w.ref, ArrayRef)}
+        self.native = NativeCalls(session, most=1)  # so that sizes are those of the last launch by Python
         self.footprint: Any = None  # what a tape knows of it
         self._access_check: Any = None
         self._saving: Any = None  # the plans of the primal that saves what it reads, and of the kernel that counts the values
@@ -90,6 +92,7 @@ class SpecializedDerivative:
     def release(self) -> None:
         """One of its field trees is gone: see `Specialization.release`."""
         self._plan = self._saving = self._access_check = None
+        self.native.forget()
         for mode, made in list(self.primal.derivatives.items()):
             if made is self:
                 del self.primal.derivatives[mode]
@@ -171,6 +174,16 @@ class SpecializedDerivative:
         if plan.compiled.faults or plan.compiled.prints:
             self._session.launched()
 
+    def prepare(self, args: Sequence[Any], packer: Packer, steps: Callable[[Any], None]) -> None:
+        """Have compiled code do launches like the last one, which had these arguments. ``steps``: see `Kernel.steps`."""
+
+        def record(into: Any) -> None:
+            if self._written:  # whether arrays share memory was found out for these
+                into.keep_arrays()
+            steps(into)
+
+        self.native.prepare(self.plan, self.trees, args, (packer.scalars, packer.arrays), record)
+
     def memory_plan(self, packer: Packer, number: int | None) -> MemoryPlan:
         """What a launch would need for its tapes. Arguments as of `launch`."""
         if self.derivative.saving is not None:
@@ -202,7 +215,7 @@ class SpecializedDerivative:
         number = None
         counts: Sequence[int] = ()
         if any(None in sizes for sizes in saving.sizes):
-            recording.refuse(f"the host has to know how many values {self.label} overwrites that its gradient needs")
+            graphs.refuse(f"the host has to know how many values {self.label} overwrites that its gradient needs")
             counts = counting.launch(scalars, arrays, self.primal.trees)
             number = counting.last_number
         buffers = []

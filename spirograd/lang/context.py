@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from spirograd.base import validity
 from spirograd.base.dtypes import DType, f32, i32
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import dataclass
@@ -65,6 +66,7 @@ def set_trace(trace: Trace | None) -> Trace | None:
     """Make ``trace`` the current one; returns the one before."""
     before = _scope.trace
     _scope.trace = trace
+    _set_suspended(before is not None, trace is not None)
     return before
 
 
@@ -93,6 +95,7 @@ def set_recorder(new: Recorder | None) -> Recorder | None:
     """Make ``new`` see every launch; returns the one before."""
     global _recorder
     before, _recorder = _recorder, new
+    _set_suspended(before is not None, new is not None)
     return before
 
 
@@ -139,3 +142,10 @@ def set_session(new: Any) -> None:
     """Install the session (called by the API only)."""
     global _session
     _session = new
+    validity.renew()
+
+
+def _set_suspended(before: bool, now: bool) -> None:
+    """Whether there is something for which Python must see all launches."""
+    if now != before:
+        (validity.suspend if now else validity.resume)()

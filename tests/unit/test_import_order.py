@@ -50,6 +50,7 @@ MODULE_ALLOWED = {
     "spirograd.runtime.devices.gpu.call": {"llvmgen"},
     "spirograd.runtime.devices.gpu.cuda": {"llvmgen"},
     "spirograd.runtime.devices.gpu.hip": {"llvmgen"},
+    "spirograd.runtime.native.function": {"llvmgen"},
     "spirograd.dumps": {"llvmgen"},
 }
 # Imports inside of functions. Each has a reason; nothing else may.
