@@ -312,7 +312,8 @@ def test_random_chains_over_views_of_one_memory(arch: str, seed: int) -> None:
     rng = random.Random(seed)
     n = rng.choice((5, 64, 1000))
     chain = [(rng.choice("abc"), rng.randint(2, 5), rng.choice(("n", "n", "n - 1"))) for _ in range(rng.randint(3, 6))]
-    loops = "".join(f"    for i in range({end}):\n        {name}[i] = {name}[i] * {k} + i\n" for name, k, end in chain)
+    forms = ("{0}[i] = {0}[i] * {1} + i", "{0}[i] += {1} * i")
+    loops = "".join(f"    for i in range({end}):\n        {forms[k % 2].format(name, k)}\n" for name, k, end in chain)
     source = f"@sg.kernel\ndef k(a: A, b: A, c: A):\n{loops}"
     for fuse in (True, False):
         sg.init(arch=arch, fuse_tasks=fuse, offline_cache=False)
@@ -322,10 +323,12 @@ def test_random_chains_over_views_of_one_memory(arch: str, seed: int) -> None:
             starts = {name: rng.choice((0, 1, n // 2, n, n + 1, 2 * n, 3 * n)) for name in "abc"}
             want = memory.copy()
             for name, k, end in chain:
-                view = want[starts[name] :][: eval(end, {"n": n})]
-                view[:] = view * np.uint32(k) + np.arange(len(view), dtype=np.uint32)
+                view = want[starts[name] :][: n - (end == "n - 1")]
+                i = np.arange(len(view), dtype=np.uint32)
+                view[:] = view + np.uint32(k) * i if k % 2 else view * np.uint32(k) + i
             kernel(*[memory[start : start + n] for start in starts.values()])
             np.testing.assert_array_equal(memory, want, err_msg=f"{source} {starts}")
+        assert "atomic[" not in kernel.ir("offload")
 
 
 def test_more_arrays_than_launches_compare(session) -> None:
