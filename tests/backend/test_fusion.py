@@ -122,6 +122,8 @@ def test_what_may_become_one(arch: str, body: str, verdict: str | dict[str, str]
     kernel()
     sg.sync()
     (found,) = decisions(kernel)
+    if body.startswith("total") and not context.session().device.caps.cpu_driver:
+        verdict = "the second sums floats into one element"  # so do graphics cards, whatever the API
     assert found.startswith(verdict if isinstance(verdict, str) else verdict.get(arch, "fused"))
     a = np.arange(n) % 17 + 1.0
     x, y, where = 2 * a, a.copy(), np.arange(n)[::-1]
@@ -535,8 +537,8 @@ def test_functions_of_drivers_for_graphics_cards(arch: str, t: Any, fuse: bool) 
     assert tasks(both) == (1 if fuse else 2)
     text = both.ir("offload")
     alone()
-    forwarded = 1 if fuse and arch == "wgpu" else 0
-    assert text.count("opaque(") == 2 + forwarded and text.count('"exact"') == 2
+    assert text.count("opaque(") == (3 if fuse else 2)  # the third one is what is forwarded
+    assert text.count('"exact"') == 3
     assert "opaque(" not in alone.ir("offload")
     wide = values.astype(np.float64)
     want = 1 / (np.sqrt(wide) + 0.5) - wide

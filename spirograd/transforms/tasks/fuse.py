@@ -25,7 +25,7 @@ from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.checks.check_loops import inner_iterations
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.simplification.cse import cse
-from spirograd.transforms.tasks.contract import Contraction
+from spirograd.transforms.tasks.contract import Contraction, decides_rounding
 from spirograd.transforms.tasks.demote_atomics import updated
 
 # The most operations of a fused loop, by whether a task runs as invocations: `python -m benchmarks.fusing` shows what more of them cost. On
@@ -193,8 +193,10 @@ class _Build(Rewriter):
         self.items = items
         self.contracted = contracted
         self.ctx = ctx
-        # Whether a driver would simplify the arithmetic of two loops together, which memory between them hides from it.
-        self.opaque = ctx.caps.target.simplifies_floats and 32 not in ctx.caps.exact_specials and ctx.options.fast_math
+        # Whether a driver would simplify the arithmetic of two loops together, which memory between them hides from it: those of graphics
+        # cards make 1 / (x * a) two other products, whatever modules say of the first one (seen with NVIDIA's).
+        caps = ctx.caps
+        self.opaque = decides_rounding(caps) or (caps.target.simplifies_floats and 32 not in caps.exact_specials and ctx.options.fast_math)
         self.earlier: set[Ref] = set()  # what loops before wrote, and the one that is being appended has not
         self.private: set[Op] = set()  # atomics that need not be any, which only shows while their loop stands alone
         self.handlers = {ops.atomic: self._atomic}
