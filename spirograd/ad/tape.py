@@ -11,10 +11,10 @@ from typing import Any
 
 from spirograd.ad.entries import Access, DerivativeFootprint, Event, Launch, derivative_footprint_of, footprint_of
 from spirograd.ad.exposed import Exposed, WrittenTensors, clear_elements, is_exposed
-from spirograd.ad.grad_check import GradCheck
 from spirograd.ad.losses import loss_of
 from spirograd.ad.memory_report import MemoryReport
 from spirograd.ad.restored import Guard
+from spirograd.ad.tape_check import TapeCheck
 from spirograd.ad.validation import access_rule
 from spirograd.ad.versions import Saved, Versions, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, render
@@ -38,7 +38,7 @@ class Tape(context.Recorder, NearNames):
     the end: set gradients of results and call `grad`. ``clear_gradients``: set all gradients to zero on entry. ``validation``: in debug
     mode, a launch raises SpirogradAssertionError, with the line, where it overwrites an element of memory with a gradient that a launch of
     the tape has read. spirograd saves such memory, and its gradients are right; those of Taichi and Quadrants are not. ``grad_check``: a
-    list of fields and ndarrays, whose gradients are compared with central differences at the end, see `GradCheck`.
+    list of fields and ndarrays, whose gradients are compared with central differences at the end, see `TapeCheck`.
 
     Raises SpirogradRuntimeError for a loss that is not one float with a gradient, and for a tape inside another one. A launch raises
     SpirogradCompilationError, with the line, if its kernel has no derivative, or if memory without a gradient breaks the chain.
@@ -52,7 +52,7 @@ class Tape(context.Recorder, NearNames):
         self._loss = None if loss is None else loss_of(loss)
         self.clear_gradients = clear_gradients
         self._access_rule = access_rule(validation)
-        self._check = None if grad_check is None else GradCheck(self._loss, grad_check)
+        self._check = None if grad_check is None else TapeCheck(self._loss, grad_check)
         self._versions = Versions()
         self._events: list[Event] = []
         # Memory without gradient that has values which depend on active inputs -> who wrote it, where, and what keeps it alive.
