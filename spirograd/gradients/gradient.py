@@ -37,9 +37,10 @@ class Gradient(Staged, NearNames):
     def __repr__(self) -> str:
         return f"<gradient of kernel {self.kernel.function.__qualname__}>"
 
-    def __call__(self, *args: Any, returned: Any = None, **kwargs: Any) -> None:
+    def __call__(self, *args: Any, returned: Any = None, replay: bool = False, **kwargs: Any) -> None:
         """Launch the gradient. ``returned``: the adjoint of the value that the kernel returns. By default 1, if that is a number, and all
-        that the kernel computes from memory with gradients.
+        that the kernel computes from memory with gradients. ``replay``: memory holds what it held before the kernel; the kernel runs again
+        and saves what its reverse needs, and afterwards memory holds the same again: for kernels that overwrite what they read.
 
         Raises SpirogradCompilationError, with the line, for what has no derivative, and where the gradient needs values that the kernel
         overwrites.
@@ -51,6 +52,10 @@ class Gradient(Staged, NearNames):
             raise SpirogradSyntaxError("a gradient cannot be launched from a kernel", None, "launch it from Python")
         session, specialization, bound = self.kernel.specialized(args, kwargs)
         made = self.of(session, specialization)
+        if replay or made.needs_replay():
+            made.check_bare(replayed=True)
+            context.replay_gradient(self.kernel, session, specialization, bound, returned)
+            return
         made.check_bare()
         packer = self.kernel.pack(session, specialization, bound, gradients=True)
         made.launch(packer, returned, specialization.last_number)

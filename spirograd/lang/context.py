@@ -46,6 +46,7 @@ class Trace:
 _scope = _Scope()
 _gradient: Callable[[Any], Any] | None = None
 _after_allocation: Callable[[], None] | None = None
+_replay: Callable[..., None] | None = None
 _session: Any = None
 _recorder: Recorder | None = None
 
@@ -105,10 +106,16 @@ def gradient_of(kernel: Any) -> Any:
     return _gradient(kernel)
 
 
-def set_gradient(make: Callable[[Any], Any]) -> None:
-    """Say what `kernel.grad` is (called by the API only)."""
-    global _gradient
-    _gradient = make
+def replay_gradient(*args: Any) -> None:
+    """Run the gradient of a kernel from memory as it was before the kernel."""
+    assert _replay is not None, "`spirograd.api` says what it is"
+    _replay(*args)
+
+
+def set_gradient(make: Callable[[Any], Any], replay: Callable[..., None]) -> None:
+    """Say what `kernel.grad` is, and how it replays a kernel (called by the API only)."""
+    global _gradient, _replay
+    _gradient, _replay = make, replay
 
 
 def after_allocation(function: Callable[[], None] | None) -> None:

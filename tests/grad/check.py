@@ -195,3 +195,24 @@ def _report(wrong: np.ndarray, found: np.ndarray, wanted: np.ndarray, values: li
             index = tuple(int(i) for i in at) if flag.ndim else ()
             lines.append(f"memory {k}{list(index)}: {got[k][index]:.9g}, should be {should[k][index]:.9g}")
     return "\n".join(lines)
+
+
+def check_replay(case: Callable[[Any], Program], t: Any = sg.f32) -> None:
+    """Compare what ``kernel.grad(replay=True)`` gives, from memory as it was before the kernel."""
+    needs_type(t)
+    program = case(t)
+    for turn in range(2):
+        values = program.values(turn)
+        rng = np.random.default_rng(5 + turn)
+        seeds = [rng.standard_normal(v.shape).astype(v.dtype) for v in values]
+        program.prepare(turn)
+        put(program.memories, values)
+        put([m.grad for m in program.memories], seeds)
+        program.kernel.grad(*program.args, replay=True)
+        j = _jacobian(case, values, turn)
+        wanted, magnitude = j.T @ flat(seeds), np.abs(j).T @ np.abs(flat(seeds))
+        found = flat(m.grad.to_numpy() for m in program.memories)
+        allowed = TOLERANCES[str(t)] * (magnitude + 0.01 * magnitude.max()) + 1e-9
+        wrong = ~(np.abs(found - wanted) <= allowed)
+        assert not wrong.any(), _report(wrong, found, wanted, values)
+        np.testing.assert_array_equal(flat(m.to_numpy() for m in program.memories), flat(values), "memory is not as it was")

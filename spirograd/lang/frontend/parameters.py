@@ -12,7 +12,7 @@ import numpy as np
 
 from spirograd.base import dtypes
 from spirograd.base.dtypes import DType
-from spirograd.base.errors import SpirogradNameError, SpirogradRuntimeTypeError, render
+from spirograd.base.errors import SpirogradNameError, SpirogradRuntimeTypeError, SpirogradValueError, render
 from spirograd.base.validity import NotPrepared
 from spirograd.base.wording import integer_text
 from spirograd.ir.nodes import ArrayArg
@@ -234,6 +234,9 @@ class ArrayParameter(Parameter):
         if isinstance(value, Ndarray):
             decl = array_decl(self.name, value)
             shape: tuple[int, ...] = tuple(value.shape)
+            if self.t.needs_grad and not decl.needs_grad:
+                text = f"{self.label} takes arrays with a gradient, got {describe(value)} without one"
+                raise SpirogradValueError(render(text, None, "make it with `needs_grad=True`"))
         else:
             dtype, ndim, element, grad, wide = self._external(value)
             decl = ArrayArg(self.name, dtype, ndim, element, grad, wide)
