@@ -50,8 +50,9 @@ def several_later(names: str) -> dict[str, str]:
 
 
 def _init(arch: Any = None, **options: Any) -> None:
-    """`spirograd.init` with the family's default: where the back end is missing, the CPU is used, with a warning."""
+    """`spirograd.init` with the family's defaults: where the back end is missing, the CPU is used, with a warning; overflow is printed."""
     options.setdefault("enable_fallback", True)
+    options.setdefault("overflow", "warn")
     api.init(arch, **options)
 
 

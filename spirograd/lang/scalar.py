@@ -9,7 +9,8 @@ from typing import Any, Union
 import numpy as np
 
 from spirograd.base import dtypes
-from spirograd.base.dtypes import DType, f64, i32, promote, u1
+from spirograd.base.artifact import FaultSite
+from spirograd.base.dtypes import VOID, DType, f64, i32, promote, u1
 from spirograd.base.errors import SpirogradTypeError
 from spirograd.base.wording import integer_text, with_article
 from spirograd.ir import ops as ir
@@ -484,15 +485,22 @@ def _product(base: Value, n: int) -> Value:
 
 
 def _integer_power(a: Value, n: Value, t: DType) -> Value:
-    """``a ** n`` by squaring at run time; 0 for negative n (1 and -1 to it excepted, as truncation of the true value has it)."""
-    b = builder()
+    """``a ** n`` by squaring at run time; 0 for negative n (1 and -1 to it excepted, as truncation of the true value has it).
+
+    With checks, negative exponents fail, and a square that no factor needs, and that may not fit, is not computed.
+    """
+    b, debug = builder(), trace_of().options.debug
     one, zero = b.const(1, t), b.const(0, t)
+    if debug and t.is_signed:
+        site = FaultSite("overflow", "{0} ** {1}: an integer to a negative power is no integer", (t, t), b.loc)
+        b.emit(ir.check, b.emit(ir.ge, n.op, zero), a.op, n.op, attr=site, type=VOID)
     base, left, out = b.begin(t, t, t)
     condition = b.end([b.emit(ir.gt, left, zero)])
     base, left, out = b.begin(t, t, t)
     odd = b.emit(ir.ne, b.emit(ir.and_, left, one), zero)
     next_out = b.emit(ir.select, odd, b.emit(ir.mul, out, base), out)
-    body = b.end([b.emit(ir.mul, base, base), b.emit(ir.shr, left, one), next_out])
+    factor = b.emit(ir.select, b.emit(ir.gt, left, one), base, one) if debug else base
+    body = b.end([b.emit(ir.mul, base, factor), b.emit(ir.shr, left, one), next_out])
     result = b.while_([a.op, n.op, one], condition, body)[2]
     if not t.is_signed:
         return Value(result)
