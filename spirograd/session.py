@@ -71,6 +71,7 @@ class Session:
             disjoint_by=knobs.switched_off("SG_FUSE_TASKS_RAW", "QD_AGGRESSIVE_KERNEL_FUSION_RAW"),
             check_bounds=config.check_out_of_bound or config.debug,
             check_overflow=config.debug,
+            warn_of_overflow=config.overflow == "warn",
             locate_nan=config.debug,
             optimize=config.cfg_optimization and config.advanced_optimization,
             opt_level=config.opt_level,

@@ -46,7 +46,7 @@ class Gradient(Staged, NearNames):
         overwrites.
         """
         launch = self._native.launch
-        if launch is not None and returned is None and not kwargs and launch(args) is None:
+        if launch is not None and returned is None and not (replay or kwargs) and launch(args) is None:
             return
         if context.current_trace() is not None:
             raise SpirogradSyntaxError("a gradient cannot be launched from a kernel", None, "launch it from Python")
