@@ -45,7 +45,7 @@ class Session:
         self.device = open_device(
             config.arch, config.device, debug=config.debug, max_threads=config.cpu_max_num_threads, device_memory_bytes=limit
         )
-        # What only some devices do; asked once, for such a question takes microseconds.
+        # Optional abilities of the device, looked up once, because a look-up takes microseconds.
         self.assembler = self.device if isinstance(self.device, Assembler) else None
         self.sharing = self.device if isinstance(self.device, SharesMemory) else None
         self.memory = Memory(self.device)

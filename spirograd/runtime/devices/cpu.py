@@ -27,7 +27,7 @@ from spirograd.runtime.devices.fetching import ReadyFetch, check_range
 _ALIGNMENT = 256
 # From this size on memory comes in pages of its own, zeroed as it is touched and given back when freed.
 _MAP_BYTES = 1 << 18
-# From this size on huge pages are asked for: filling a gigabyte in small pages is half a second of page faults.
+# From this size on memory is mapped in huge pages: page faults of a gigabyte in small pages take half a second.
 _HUGE_BYTES = 1 << 22
 _MAX_THREADS = 1024
 

@@ -49,13 +49,13 @@ class _CheckOverflow(Rewriter):
     def _checked(self, op: Op) -> Op:
         new = self.copy(op)
         t = op.type
-        test, spelling = _TESTS[op.code]
+        test, expression = _TESTS[op.code]
         if op.attr is not None or not isinstance(t, DType) or t not in _CHECKED or all(a.code is ops.const for a in new.args):
             return new
         if len(op.args) == 1 and not t.is_signed:
             return new
         fits = test(self.b, new.args, new)
-        site = FaultSite("overflow", f"{spelling} does not fit {t.name}", (t,) * len(op.args), op.loc)
+        site = FaultSite("overflow", f"{expression} does not fit {t.name}", (t,) * len(op.args), op.loc)
         self.b.emit(ops.check, fits, *new.args, attr=site, type=VOID)
         return new
 
