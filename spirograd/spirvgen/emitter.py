@@ -166,10 +166,10 @@ class Emitter:
     def rounded(self, value: int, t: DType) -> int:
         """A float result that nothing may fuse or reorder with what uses it.
 
-        Target ``wgpu`` has no NoContraction: there the bits pass through an operation that no driver can see through, an exclusive or with
+        naga has no NoContraction: there the bits pass through an operation that no driver can see through, an exclusive or with
         a number that is always zero.
         """
-        if self.caps.target_name == "vulkan":
+        if not self.caps.target.naga:
             self.m.decorate(value, "NoContraction")
             return value
         wide = f32 if t is f16 else t
