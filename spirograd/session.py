@@ -21,6 +21,7 @@ from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeTypeError, render
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import replace
+from spirograd.base.targets import Generator
 from spirograd.config import Config, set_option
 from spirograd.dumps import Compilation, listeners, with_overrides, write_stages
 from spirograd.ir import nodes
@@ -53,7 +54,7 @@ class Session:
         self.device = open_device(
             config.arch, config.device, debug=config.debug, max_threads=config.cpu_max_num_threads, device_memory_bytes=limit
         )
-        # What only some devices do; asked once, for such a question takes microseconds.
+        # Optional abilities of the device, looked up once, because a look-up takes microseconds.
         self.assembler = self.device if isinstance(self.device, Assembler) else None
         self.sharing = self.device if isinstance(self.device, SharesMemory) else None
         self.native = self.device if isinstance(self.device, CallsNatively) else None
@@ -110,7 +111,7 @@ class Session:
         dump = knobs.get("SG_DUMP")
         telling = knobs.flag("SG_FUSE_TASKS_DIAG") or knobs.flag("QD_AGGRESSIVE_KERNEL_FUSION_DIAG")
         shown = bool(dump or self.cfg.print_ir or telling or listeners)
-        if shown or self.cache is None or self.arch == "interpreter":
+        if shown or self.cache is None or self.device.caps.target.generator is Generator.INTERPRETER:
             compiled = _compile_kernel(kernel, self.device.caps, replace(options, keep_stages=shown))
             for listener in listeners:
                 listener(Compilation(compiled, kernel, self.device.caps, options, self.arch))

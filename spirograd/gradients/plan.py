@@ -70,8 +70,8 @@ class DerivativePlan:
         self._draws = any(slot.kind == "seed" for slot in main.compiled.args.slots)
         self._epoch = 0
         self._certain = True  # whether ``capacities`` are those that are on the device now
-        self._fetched: Fetch | None = None  # sizes under way from the device
-        self._outdated = False  # whether it has counted anew since they were asked for
+        self._fetched: Fetch | None = None  # a pending readback of sizes
+        self._outdated = False  # whether a launch has counted again since the readback was recorded
 
     @property
     def tape_bytes(self) -> int:
@@ -249,7 +249,7 @@ class DerivativePlan:
             if resized and self._blind and plan.compiled.tapes and (first or not heap.spares(plan.last_heap_plan)):
                 self._learn()
             if plan is self.main and not self._certain and self._fetched is None:
-                self._fetched = self._fetch()  # one at a time: more would cost more, and tell little more
+                self._fetched = self._fetch()  # one readback at a time: more would cost time and give little information
                 self._outdated = False
             sizes = TapeSizes(self.capacities, resized, self._certain or not self._blind)
             try:

@@ -14,6 +14,7 @@ from spirograd.base.dtypes import i32, storage
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, render
 from spirograd.base.records import replace
 from spirograd.base.sizes.evaluate import evaluate
+from spirograd.base.targets import Generator
 from spirograd.gradients.broken_chains import report
 from spirograd.gradients.explained import name_of
 from spirograd.gradients.memory_plan import MemoryPlan, memory_plan
@@ -106,8 +107,8 @@ class SpecializedDerivative:
         """How to launch it; compiled at the first need."""
         if self._plan is None:
             session, derivative = self._session, self.derivative
-            # The interpreter's tapes grow as they are written.
-            sizing = [] if session.arch == "interpreter" else [session.prepare(c.kernel, opt_level=1) for c in derivative.sizing]
+            grow = session.device.caps.target.generator is Generator.INTERPRETER  # its tapes, as they are written
+            sizing = [] if grow else [session.prepare(c.kernel, opt_level=1) for c in derivative.sizing]
             self._plan = DerivativePlan(session.launcher, derivative, session.prepare(derivative.kernel), sizing)
         return self._plan
 

@@ -14,7 +14,7 @@ from spirograd.ir.nodes import Op, Region
 from spirograd.ir.ops import OpCode
 from spirograd.ir.rewrite import Rewriter
 from spirograd.llvmgen.emit_control import counted_loop
-from spirograd.llvmgen.function import FunctionEmitter
+from spirograd.llvmgen.function import FunctionEmitter, Phis
 from spirograd.llvmgen.module import type_name
 
 # Constants so close to the first or last value of the counter separate few iterations from the rest.
@@ -233,9 +233,8 @@ def _rest(e: FunctionEmitter, index: DType, bounds: tuple[str, str, str, str], b
     before = e.label
     e.line(f"br i1 {enter}, label %{loop}, label %{done}")
     e.start(loop)
-    counter = e.name()
-    hole = len(e.lines)
-    e.lines.append("")
+    phis = Phis(e, [it])
+    (counter,) = phis.names
     e.bind(body.params, [counter])
     loc = e.loc
     e.region(body)
@@ -244,7 +243,7 @@ def _rest(e: FunctionEmitter, index: DType, bounds: tuple[str, str, str, str], b
     turned = e.value(f"icmp eq {it} {following}, {begin}")
     again = e.value(f"select i1 {turned}, {it} {end}, {it} {following}")
     more = e.value(f"icmp slt {it} {again}, {stop}")
-    e.lines[hole] = f"  {counter} = phi {it} [ {first}, %{before} ], [ {again}, %{e.label} ]"
+    phis.fill(([first], before), ([again], e.label))
     properties = [e.module.node(text) for text in _AS_IT_IS]
     suffix = f", !llvm.loop {e.module.node('distinct !{' + ', '.join(['{self}', *properties]) + '}')}"
     e.line(f"br i1 {more}, label %{loop}, label %{done}{suffix}")

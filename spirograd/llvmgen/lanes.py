@@ -18,7 +18,7 @@ from spirograd.ir.fused_products import fused_products
 from spirograd.ir.nodes import Op, Reduction, Region
 from spirograd.ir.ops import OpCode
 from spirograd.llvmgen.emit_control import branches, counted_loop, emit_result
-from spirograd.llvmgen.function import FunctionEmitter, Handler
+from spirograd.llvmgen.function import FunctionEmitter, Handler, Phis
 from spirograd.llvmgen.instructions import Math
 from spirograd.llvmgen.iterations import TaskEmitter
 from spirograd.llvmgen.local_arrays import element
@@ -103,16 +103,15 @@ class LaneEmitter(TaskEmitter):
         before = self.label
         self.line(f"br i1 {self.value(f'icmp slt i64 {begin}, {end}')}, label %{strip}, label %{done}")
         self.start(strip)
-        start, carried, hole = self.name(), [self.name() for _ in types], len(self.lines)
-        self.lines += [""] * (1 + len(types))
+        phis = Phis(self, [type_name(t) for t in (i64, *types)])
+        start, *carried = phis.names
         stop = self.call_intrinsic("umin", u64, [self.value(f"add i64 {start}, {_STRIP}"), end])
         self._end = self._passing(guard, start, stop)
         self._listed = True
         values = counted_loop(self, i64, "0", self._end, types, carried, self.found.body, stride=self._stride)
         self._listed = False
-        for k, (name, t, a, b) in enumerate(zip([start, *carried], [i64, *types], [begin, *initial], [stop, *values]), hole):
-            self.lines[k] = f"  {name} = phi {type_name(t)} [ {a}, %{before} ], [ {b}, %{self.label} ]"
         back = self.label
+        phis.fill(([begin, *initial], before), ([stop, *values], back))
         self.line(f"br i1 {self.value(f'icmp slt i64 {stop}, {end}')}, label %{strip}, label %{done}")
         self.start(done)
         ways = zip(types, initial, values)
@@ -126,8 +125,8 @@ class LaneEmitter(TaskEmitter):
         before = self.label
         self.goto(test)
         self.start(test)
-        first, count, hole = self.name(), self.name(), len(self.lines)
-        self.lines += ["", ""]
+        phis = Phis(self, ["i64", "i64"])
+        first, count = phis.names
         self.bind(guard.body.params, [first])
         (passes,) = self.region(guard.body)
         bits = self.bits(self.value(f"and {self._mask_type} {passes}, {self._mask}"))
@@ -146,8 +145,7 @@ class LaneEmitter(TaskEmitter):
         self.start(done)
         so_far = self.value(f"phi i64 [ {count}, %{after} ], [ {place}.next, %{listing} ]")
         following = self.value(f"add i64 {first}, {self.lanes}")
-        self.lines[hole] = f"  {first} = phi i64 [ {begin}, %{before} ], [ {following}, %{done} ]"
-        self.lines[hole + 1] = f"  {count} = phi i64 [ 0, %{before} ], [ {so_far}, %{done} ]"
+        phis.fill(([begin, "0"], before), ([following, so_far], done))
         out = self.new_labels("listed")[0]
         self.line(f"br i1 {self.value(f'icmp slt i64 {following}, {end}')}, label %{test}, label %{out}")
         self.start(out)
@@ -474,13 +472,13 @@ class LaneEmitter(TaskEmitter):
         before = self.label
         self.goto(loop)
         self.start(loop)
-        lane, hole = self.name(), len(self.lines)
-        self.lines.append("")
+        phis = Phis(self, ["i64"])
+        (lane,) = phis.names
         one(lane)
         following = self.value(f"add nuw i64 {lane}, 1")
         again = self.value(f"icmp ult i64 {following}, {self._active}")
         self.line(f"br i1 {again}, label %{loop}, label %{done}{self._loop_metadata()}")
-        self.lines[hole] = f"  {lane} = phi i64 [ 0, %{before} ], [ {following}, %{self.label} ]"
+        phis.fill((["0"], before), ([following], self.label))
         self.start(done)
 
     def _loop_metadata(self) -> str:

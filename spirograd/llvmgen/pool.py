@@ -100,13 +100,10 @@ def _fields(names: str) -> str:
     return "\n".join(f"  %{name}.at = getelementptr i8, ptr %pool, i64 {_WORDS[name]}" for name in names.split())
 
 
+# The job is read only after a chunk has been taken: until that chunk is done, no other job is published. A thread slot lasts as long as the
+# job: the thread may get to the next one without leaving the loop.
 def _drain() -> str:
-    """`void drain(ptr pool)`: takes and runs chunks until none is left, or no thread slot. The last one to finish wakes the caller if it
-    sleeps.
-
-    The job is read only after a chunk has been taken: until that chunk is done, no other job is published. A thread slot lasts as long
-    as the job: the thread may get to the next one without leaving the loop.
-    """
+    """`void drain(ptr pool)`: takes and runs chunks while there are some, and a thread slot. The last thread to finish wakes the caller."""
     loads = "".join(f"  %{name} = load {t}, ptr %{name}.at\n" for t, name in (entry.split() for entry in _JOB))
     return f"""define internal void @drain(ptr %pool) nounwind {{
 entry:

@@ -9,7 +9,7 @@ from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
 from spirograd.base.records import dataclass
 
-# Bytes of one `Device.fetch`: it is for a few numbers that the host wants to know some time, not for data.
+# Bytes of one `Device.fetch`, which is for a few numbers that the host needs later, not for data.
 FETCH_LIMIT = 1 << 16
 
 

@@ -32,7 +32,7 @@ _SLOTS = 65536
 # Fewer where the driver is a CPU, for its caches; and thread slots enough that an invocation stays below the driver's limit of loop
 # iterations.
 _CPU_SLOTS = 4096
-# As many where the host cannot tell how long the loops are.
+# The same limit if the host does not know the trip counts.
 _CPU_MOST_SLOTS = 1 << 18
 # If memory is short, a task has fewer thread slots, down to these (and those of whole workgroups), then refused.
 _LEAST_SLOTS = 64
@@ -235,7 +235,7 @@ class TapeHeap:
         bound = self.most
         to_spare: Callable[[HeapPlan], int] = self._to_spare
         if UNKNOWN in capacities:
-            # There may be few thread slots: have what is good to have, and ask for more once it is known how many there are.
+            # The number of thread slots is not known yet, and may be small: allocate a moderate heap, and grow it once the number is known.
             if not self.device.caps.loop_limit:
                 bound = max(_LEAST_OFFER, self.plan(kernel, asked, capacities, _LEAST_SLOTS).nbytes)
             to_spare = self._unknown_to_spare

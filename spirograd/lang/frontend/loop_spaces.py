@@ -69,7 +69,7 @@ def _array_space(array: ArrayProxy) -> LoopSpace:
     shape = array.shape
     if not shape:
         return LoopSpace(scalar.constant(1), lambda index: [])
-    # The type of arrays tells whether they are larger.
+    # Whether an array may have more elements than i32 counts is part of its type.
     return _ndrange_space(forms.ndrange(*[scalar.cast(n, i64) for n in shape] if array.decl.wide else shape), True)
 
 

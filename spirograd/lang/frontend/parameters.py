@@ -39,7 +39,7 @@ def array_signature(array: Ndarray) -> tuple[Any, ...]:
     if signature is None:
         decl = array_decl("", array)
         signature = (decl.dtype, decl.ndim, decl.element_shape, decl.needs_grad, decl.wide, decl.needs_dual)
-        array._sg_signature = signature  # asked for at each launch: an array never changes its type
+        array._sg_signature = signature  # read at each launch; an array never changes its type
     return signature
 
 

@@ -29,7 +29,7 @@ from spirograd.runtime.native import function
 _ALIGNMENT = 256
 # From this size on memory comes in pages of its own, zeroed as it is touched and given back when freed.
 _MAP_BYTES = 1 << 18
-# From this size on huge pages are asked for: filling a gigabyte in small pages is half a second of page faults.
+# From this size on memory is mapped in huge pages: page faults of a gigabyte in small pages take half a second.
 _HUGE_BYTES = 1 << 22
 # Zeros before and behind each allocation. Without bounds checks, a program that reads and writes somewhat out of range goes on, instead of
 # ending the process or changing memory of Python. In mapped memory they are addresses only, until something touches them.

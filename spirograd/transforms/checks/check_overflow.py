@@ -52,12 +52,12 @@ class _CheckOverflow(Rewriter):
     def _checked(self, op: Op) -> Op:
         new = self.copy(op)
         t = op.type
-        test, spelling = _TESTS[op.code]
+        test, expression = _TESTS[op.code]
         if op.attr is not None or not isinstance(t, DType) or t.kind not in ("int", "uint") or all(a.code is ops.const for a in new.args):
             return new
         if len(op.args) == 1 and not t.is_signed:
             return new
-        self._require(test(self.b, new.args, new), new.args, f"{spelling} does not fit {t.name}", op)
+        self._require(test(self.b, new.args, new), new.args, f"{expression} does not fit {t.name}", op)
         return new
 
     def _atomic(self, op: Op) -> Op:

@@ -392,7 +392,7 @@ class _Combination:
         self._store_each(arrays, b.emit(ops.builtin, attr=BuiltIn.SUBGROUP, type=i32), partial)
         _when(b, leads, b.end())
         self._barrier()
-        # Only the first invocation goes round.
+        # Only the first invocation iterates.
         one = b.const(1)
         count = b.emit(ops.builtin, attr=BuiltIn.SUBGROUPS, type=i32)
         stop = b.emit(ops.select, b.emit(ops.eq, self.local, zero), count, one)

@@ -277,7 +277,7 @@ class GpuDevice(StreamedDevice):
         """See `Device.launch`."""
         interrupts.watch()
         try:
-            with self._turn.lock:  # a turn, written out, which is faster; the context is the business of ``run``
+            with self._turn.lock:  # `Turn` written out, which is faster; ``run`` makes the context current
                 if self._trouble:
                     self._check()
                 if len(self._deletions.released) > COLLECT_AT:

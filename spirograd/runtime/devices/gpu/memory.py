@@ -13,7 +13,7 @@ from spirograd.runtime.devices.gpu.stream import Stream
 
 # CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD; the numbers of HIP are the same.
 _PINNED_TYPE, _ON_DEVICE, _RELEASE_THRESHOLD = 1, 1, 4
-# Of the device's memory, how much the pool keeps when it is free; other libraries and processes want theirs.
+# The pool keeps one part in so many of the device's memory when it is free; the rest is for other libraries and processes.
 _KEPT_PART = 8
 
 
