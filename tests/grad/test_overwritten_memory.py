@@ -189,7 +189,7 @@ def test_overwritten_memory_is_saved_by_a_tape(case: Any) -> None:
     check(case, sg.f32)
 
 
-@pytest.mark.turns
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("case", OVERWRITING, ids=lambda case: case.__name__)
 def test_overwritten_memory_is_saved_by_a_replay(case: Any) -> None:
     check_replay(case)
