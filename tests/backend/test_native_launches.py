@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import spirograd as sg
+from spirograd.base import validity
 from spirograd.gradients.plan import DerivativePlan
 from spirograd.lang import context
+from spirograd.lang.frontend import native_calls
 
 pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.archs("cpu")]
 A1 = sg.types.ndarray(sg.f32, 1)
@@ -355,3 +357,52 @@ def test_launch_numbers(way):
     for _ in range(5):
         add(a, 1)
     assert launcher.next_number() == before + 6
+
+
+class Contended:
+    """A lock during whose taking something happens: as if another thread had held it."""
+
+    def __init__(self):
+        self.lock, self.happens = threading.RLock(), []
+
+    def acquire(self):
+        while self.happens:
+            self.happens.pop()()
+        return self.lock.acquire()
+
+    def release(self):
+        self.lock.release()
+
+    def __enter__(self):
+        return self.acquire()
+
+    def __exit__(self, *_):
+        self.release()
+
+
+def test_what_happens_while_a_launch_waits(in_python, monkeypatch):
+    """Another thread that has the lock of tapes may move their memory, or begin a tape."""
+    monkeypatch.setattr(native_calls, "_PATIENCE", 1)
+    monkeypatch.setattr(native_calls, "_MOST_PATIENCE", 1)
+    launcher = context.session().launcher
+    launcher.lock = lock = Contended()
+    f = sg.field(sg.i32, 2)
+
+    @sg.kernel
+    def check(n: sg.i32) -> sg.i32:
+        f[0] += n
+        return f[0]
+
+    for k in range(3):
+        assert check(1) == k + 1
+    launched = len(in_python)
+    for happens in (validity.renew, validity.suspend):
+        lock.happens.append(happens)
+        check(1)
+        launched += 1
+        assert len(in_python) == launched
+        assert not lock.happens
+    validity.resume()
+    assert check(1) == 6
+    assert len(in_python) == launched
+    assert lock.lock.acquire(blocking=False)

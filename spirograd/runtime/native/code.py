@@ -170,6 +170,16 @@ yes:
 no:
   ret i1 false
 }}
+; Whether what was recorded at a time still holds, and launches need not be seen by Python.
+define internal i1 @holds(i64 %number) nounwind {{
+  %time = load atomic i64, ptr @sg_validity monotonic, align 8
+  %suspended.at = getelementptr i64, ptr @sg_validity, i64 1
+  %suspended = load atomic i64, ptr %suspended.at monotonic, align 8
+  %present = icmp eq i64 %number, %time
+  %free = icmp eq i64 %suspended, 0
+  %valid = and i1 %present, %free
+  ret i1 %valid
+}}
 define ptr @{FUNCTION}(ptr %self, ptr %args) nounwind {{
 start:
   %s = alloca %state, align 16
@@ -189,13 +199,8 @@ look:
   br i1 %end, label %refuse, label %guard
 guard:
 WORDS
-  %time = load atomic i64, ptr @sg_validity monotonic, align 8
-  %suspended.at = getelementptr i64, ptr @sg_validity, i64 1
-  %suspended = load atomic i64, ptr %suspended.at monotonic, align 8
-  %present = icmp eq i64 %number, %time
-  %free = icmp eq i64 %suspended, 0
+  %valid = call i1 @holds(i64 %number)
   %counted = icmp eq i64 %arguments, %count
-  %valid = and i1 %present, %free
   %fitting = and i1 %valid, %counted
   br i1 %fitting, label %check, label %skip
 check:
@@ -230,7 +235,15 @@ take:
   %taken = call ptr @PyObject_CallNoArgs(ptr %acquire.method)
   call void @Py_DecRef(ptr %taken)
   %lost = icmp eq ptr %taken, null
-  br i1 %lost, label %raise, label %run
+  br i1 %lost, label %raise, label %again
+again:  ; much may have happened while this thread waited for the lock
+  %still = call i1 @holds(i64 %number)
+  br i1 %still, label %run, label %return.lock
+return.lock:
+  %early.method = inttoptr i64 %release to ptr
+  %returned = call ptr @PyObject_CallNoArgs(ptr %early.method)
+  call void @Py_DecRef(ptr %returned)
+  br label %differs
 run:
   %launch = inttoptr i64 %function to ptr
   %context.at = inttoptr i64 %context to ptr
