@@ -16,8 +16,9 @@ from spirograd.base.records import dataclass
 from spirograd.llvmgen.toolchain import Library, compile_module, host_caps, link
 from spirograd.runtime.device import CodeCache
 from spirograd.runtime.generations import tick
-from spirograd.runtime.native.code import FUNCTION, OBJECTS, PYTHON_API, STEPS, module
+from spirograd.runtime.native.code import FUNCTION, OBJECTS, PYTHON_API, module
 from spirograd.runtime.native.recording import Prepared
+from spirograd.runtime.native.steps import STEPS
 
 # A function of the arguments of a call, as a tuple: launches and returns None, or does nothing and returns NotImplemented.
 Launch = Callable[[tuple[Any, ...]], Any]
@@ -75,8 +76,8 @@ def _build(cache: CodeCache | None) -> Code:
 
     binary = compiled() if cache is None else cache.code("\0".join((text, repr(caps), repr(options))), compiled)
     functions = {name: ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0 for name in PYTHON_API}
-    objects = {name: id(value) for name, value in OBJECTS.items()}
-    others = {"next": id(tick), "validity": validity.ADDRESS}
+    objects = {f"py_{name}": id(value) for name, value in OBJECTS.items()}
+    others = {"sg_next": id(tick), "sg_validity": validity.ADDRESS}
     library = link(binary, [FUNCTION, *(f"sg_{name}" for name in STEPS)], functions | objects | others)
     method = _MethodDef(b"launch", library.addresses[FUNCTION], _METH_O, None)
     return Code({name: library.addresses[f"sg_{name}"] for name in STEPS}, method, library)

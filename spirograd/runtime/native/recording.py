@@ -161,6 +161,8 @@ class Recording:
             self.unchanged()
             return
         told = getattr(value, PACKED)
+        if not told:
+            raise NotPrepared
         self._steps.append(("array", self._named(PACKED), struct.unpack_from("<q", told[0])[0], 0))
         self._keep_extents(value, _FIRST_EXTENT)
         for slot in self._arrays.get(self._flat, ()):
