@@ -1,4 +1,4 @@
-"""The cache key of a kernel. It takes no compiler, so what comes out of the cache needs none to be imported."""
+"""The cache key of a kernel. Computing it imports no compiler, so a kernel from the offline cache does not need one."""
 
 from __future__ import annotations
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import math
 import random
 import sys
+import warnings
 from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
@@ -19,17 +21,24 @@ from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeTypeError, render
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import replace
-from spirograd.config import Config
+from spirograd.base.targets import Generator
+from spirograd.config import Config, set_option
 from spirograd.dumps import Compilation, listeners, with_overrides, write_stages
 from spirograd.ir import nodes
 from spirograd.kernel_key import kernel_key
 from spirograd.lang.context import LanguageOptions
 from spirograd.lang.data.device_arrays import DeviceArray, device_array, is_torch
+from spirograd.lang.frontend.parameters import array_signature
+from spirograd.runtime import graphs
 from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.cache import Cache
-from spirograd.runtime.device import Assembler, KeepsCode, SharesMemory
+from spirograd.runtime.device import Assembler, CallsNatively, KeepsCode, SharesMemory
+from spirograd.runtime.graphs import GraphRecording
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
 from spirograd.runtime.loader import open_device
+from spirograd.runtime.native.recording import kind_numbers, packed
+
+logger = logging.getLogger("spirograd")
 
 # Kernels may read and write so many bytes at once, from the first one of an array on.
 _FOREIGN_ALIGNMENT = 16
@@ -45,9 +54,11 @@ class Session:
         self.device = open_device(
             config.arch, config.device, debug=config.debug, max_threads=config.cpu_max_num_threads, device_memory_bytes=limit
         )
-        # What only some devices do; asked once, for such a question takes microseconds.
+        # Optional abilities of the device, looked up once, because a look-up takes microseconds.
         self.assembler = self.device if isinstance(self.device, Assembler) else None
         self.sharing = self.device if isinstance(self.device, SharesMemory) else None
+        self.native = self.device if isinstance(self.device, CallsNatively) else None
+        self._kinds: dict[Any, int] = {}
         self.memory = Memory(self.device)
         seed = config.random_seed if config.random_seed >= 0 else random.SystemRandom().getrandbits(32)
         budget = int(config.ad_memory_GB * 2**30) if config.ad_memory_GB else None
@@ -61,6 +72,7 @@ class Session:
             disjoint_by=knobs.switched_off("SG_FUSE_TASKS_RAW", "QD_AGGRESSIVE_KERNEL_FUSION_RAW"),
             check_bounds=config.check_out_of_bound or config.debug,
             check_overflow=config.debug,
+            warn_of_overflow=config.overflow == "warn",
             locate_nan=config.debug,
             optimize=config.cfg_optimization and config.advanced_optimization,
             opt_level=config.opt_level,
@@ -71,14 +83,21 @@ class Session:
         if self.cache is not None and isinstance(self.device, KeepsCode):
             self.device.keep_code(self.cache)
         self.compiled = 0
+        self.prepared = 0  # kernels that were compiled, or taken from the offline cache
         self.warned: set[Hashable] = set()  # what the user was warned of while kernels were traced
         self.closed = False
+
+    def set_default_type(self, option: str, dtype: Any) -> None:
+        """What Python's ``float`` (``default_fp``) or ``int`` (``default_ip``) means in kernels and fields that are made from now on."""
+        set_option(self.cfg, option, dtype)
+        self.language = replace(self.language, **{option: dtype})
 
     # --- compiling -------------------------------------------------------------------------------------------------------
 
     def prepare(self, kernel: nodes.Kernel, on_op: Callable[[Any, Any], None] | None = None, opt_level: int | None = None) -> LaunchPlan:
         """Compile a kernel, or take it from the offline cache, and load it. ``on_op``: see `Kernel.step`. ``opt_level``: another than the
         session's, for code that is small and not run often."""
+        self.prepared += 1
         if on_op is not None:
             return self.launcher.prepare(_compile_kernel(kernel, self.device.caps, self.compile_options, on_op=on_op))
         options = self.compile_options if opt_level is None else replace(self.compile_options, opt_level=opt_level)
@@ -92,7 +111,7 @@ class Session:
         dump = knobs.get("SG_DUMP")
         telling = knobs.flag("SG_FUSE_TASKS_DIAG") or knobs.flag("QD_AGGRESSIVE_KERNEL_FUSION_DIAG")
         shown = bool(dump or self.cfg.print_ir or telling or listeners)
-        if shown or self.cache is None or self.arch == "interpreter":
+        if shown or self.cache is None or self.device.caps.target.generator is Generator.INTERPRETER:
             compiled = _compile_kernel(kernel, self.device.caps, replace(options, keep_stages=shown))
             for listener in listeners:
                 listener(Compilation(compiled, kernel, self.device.caps, options, self.arch))
@@ -135,7 +154,20 @@ class Session:
             grad, dual, grad_dual = [0 if part is None else part.address for part in parts]
             binding = array._sg_binding = ArrayBinding(allocation.address, array.shape, grad, dual, allocation, grad_dual)
             binding.grad_allocation, binding.dual_allocation, binding.grad_dual_allocation = parts
+            array._sg_packed = packed(self._kind(array_signature(array)), binding)
         return binding  # type: ignore[no-any-return]
+
+    def field_memory(self, nbytes: int) -> Allocation:
+        """Memory of zeros for a field tree. A graph that is recorded at its first use does not set it to zero again."""
+        with graphs.paused():
+            return self.memory.allocate(nbytes)
+
+    def _kind(self, signature: Any) -> int:
+        """A number for the ndarrays of this session with a signature."""
+        kind = self._kinds.get(signature)
+        if kind is None:
+            kind = self._kinds.setdefault(signature, kind_numbers())
+        return kind
 
     def scratch(self, dtype: DType, shape: tuple[int, ...]) -> ArrayBinding:
         """A new array of zeros that only launches see."""
@@ -149,6 +181,10 @@ class Session:
         """After the launch of a kernel that prints or can fail: where launches run at once, what it has to say comes at once too."""
         if self.arch in ("cpu", "interpreter"):
             self.launcher.synchronize()
+
+    def new_recording(self) -> GraphRecording:
+        """Something to record work with: see `GraphRecording.open`."""
+        return GraphRecording(self.launcher)
 
     def sync(self) -> None:
         """Wait for all launches; prints, and raises what kernels reported."""
@@ -185,22 +221,44 @@ class Transfers:
     def bind(self, value: Any, element_shape: tuple[int, ...], index: int, label: str) -> ArrayBinding:
         """The binding of an array that is flat argument ``index``; errors call it ``label``."""
         binding, write_back = self._bind(value, element_shape, label)
-        if self.gradients:
-            if not getattr(value, "requires_grad", False):
-                return binding
-            if not value.is_leaf:
-                problem = f"{label}: this tensor is computed by torch from others, to which no gradient would flow back"
-                raise SpirogradRuntimeTypeError(render(problem, None, "use `sg.ad.torch_function(kernel, ...)`, or pass `t.detach()`"))
-            if value.grad is None:
-                value.grad = value.detach().new_zeros(value.shape)
-            gradient, write_back = self._bind(value.grad, element_shape, label)
-            binding.grad_address, binding.grad_allocation = gradient.address, gradient.allocation
+        if getattr(value, "requires_grad", False):
+            gradient = self._gradient(value, label)
+            if self.gradients:
+                bound, write_back = self._bind(gradient, element_shape, label)
+                binding.grad_address, binding.grad_allocation = bound.address, bound.allocation
+        elif self.gradients:
+            return binding
         if write_back is not None:
             self.pending.append((index, write_back))
         return binding
 
+    def _gradient(self, tensor: Any, label: str) -> Any:
+        """The gradient of a tensor that requires one: zeros, if it has none yet. Also of launches of kernels that are differentiated later,
+        but not where torch records nothing (`torch.no_grad()`)."""
+        recording = sys.modules["torch"].is_grad_enabled()
+        if tensor.is_leaf or tensor.retains_grad:
+            if tensor.grad is None and (self.gradients or recording):
+                tensor.grad = tensor.detach().new_zeros(tensor.shape)
+            return tensor.grad
+        if not self.gradients:
+            return None
+        if recording:  # else it is the caller who hands the gradient on, as functions of torch's own do
+            problem = f"{label}: this tensor is computed by torch from others, to which no gradient flows back"
+            hint = "use `sg.ad.torch_function(kernel, ...)`, pass `t.detach()`, or call `t.retain_grad()` and hand `t.grad` on"
+            if self.session.cfg.ad_broken_chain == "error":
+                raise SpirogradRuntimeTypeError(render(problem, None, hint))
+            if self.session.cfg.ad_broken_chain == "warn" and problem not in self.session.warned:
+                self.session.warned.add(problem)
+                logger.warning(render(problem, None, hint))
+        with warnings.catch_warnings():  # torch warns of reading a gradient that its own reverse pass leaves empty
+            warnings.simplefilter("ignore", UserWarning)
+            if tensor.grad is None:
+                tensor.grad = tensor.detach().new_zeros(tensor.shape)
+            return tensor.grad
+
     def _bind(self, value: Any, element_shape: tuple[int, ...], label: str) -> tuple[ArrayBinding, Callable[[], None] | None]:
         """How a launch sees an array, and what to run after a launch that writes to it."""
+        graphs.refuse(f"{label} is an array of another library: give the kernel an ndarray or a field")
         found = device_array(value)
         if found is not None:
             bound = self._bind_in_place(value, found, element_shape, label)

@@ -49,7 +49,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "archs(*names): run a test that takes the `arch` fixture on these back ends only")
     config.addinivalue_line("markers", "long: on a large scale what another test does on a small one; `pytest --long` runs these only")
-    config.addinivalue_line("markers", "turns: each case runs on one of Vulkan and wgpu, in turn; `pytest --long` runs it on the other")
+    config.addinivalue_line("markers", "vulkan_or_wgpu: each case runs on one of the two, in turn; `pytest --long` runs it on the other")
     config.addinivalue_line("markers", "needs(*names): what the test needs, by the names in tests/needs.py; missing ones skip it")
     for name in _FOREIGN:
         os.environ.pop(name, None)
@@ -66,7 +66,7 @@ def pytest_collection() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not any("::" in arg for arg in config.args):  # a test that is named runs
-        _take_turns(items)
+        _alternate(items)
     long, name = config.getoption("--long"), config.getoption("--missed")
     missed = None if name is None else set(_missed(config)[name])
 
@@ -79,15 +79,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if is_wanted(item)]
 
 
-def _take_turns(items: list[pytest.Item]) -> None:
-    """Of the cases of tests that are marked `turns`, leave every other one to long runs on Vulkan, and those between on wgpu: one generator
-    makes the modules of both, so what the cases vary shows on either. Where one of the two is missing, the other has all cases; where there
-    is a GPU, whose drivers differ more, both have all."""
+def _alternate(items: list[pytest.Item]) -> None:
+    """Of the cases of tests that are marked `vulkan_or_wgpu`, leave every other one to long runs on Vulkan, and those between on wgpu.
+
+    One generator makes the modules of both, so either back end shows what the cases vary. Where one of the two is missing, the other runs
+    all cases; where there is a GPU, whose drivers differ more, both run all."""
     pair = ("vulkan", "wgpu")
     tests: dict[str, dict[str, dict[str, pytest.Item]]] = {}  # test -> what its case is called without the back end -> back end -> item
     for item in items:
         test, _, case = item.nodeid.partition("[")
-        if item.get_closest_marker("turns") and not item.get_closest_marker("long"):
+        if item.get_closest_marker("vulkan_or_wgpu") and not item.get_closest_marker("long"):
             for arch in {*pair} & {*re.split(r"[-\]]", case)}:
                 tests.setdefault(test, {}).setdefault(case.replace(arch, ""), {})[arch] = item
     if tests and not any(map(needs.missing, pair)) and not {*needs.ARCHS} & {*needs.RARE}:
@@ -106,7 +107,7 @@ def pytest_collection_finish() -> None:
         setattr(module, name, functools.lru_cache(1000)(getattr(module, name)))
     gc.collect()
     gc.freeze()
-    gc.set_threshold(300_000, 20, 20)  # it would take 6 % of the time otherwise
+    gc.set_threshold(1_000_000, 20, 20)  # it would take 6 % of the time otherwise
     gc.enable()
 
 

@@ -8,26 +8,9 @@ import os
 
 import numpy as np
 
+from benchmarks.differentiable_mpm88 import Simulation
 from benchmarks.gpu.contention import copy_2d, counts_256, counts_8000, look_up, maxima, nests, sums_f16, sums_f32  # noqa: F401 - rows
-from benchmarks.gpu.program import (
-    BACK,
-    BOUND,
-    DT,
-    DX,
-    GRAVITY,
-    GRID,
-    STIFFNESS,
-    TARGET,
-    THERE,
-    VOLUME,
-    Program,
-    bodies,
-    directions,
-    image,
-    inactive,
-    particles,
-    samples,
-)
+from benchmarks.gpu.program import BACK, THERE, Program, bodies, directions, image, inactive, samples
 
 sg = importlib.import_module(os.environ["BENCHMARKED"])
 OURS = sg.__name__ == "spirograd"
@@ -272,87 +255,27 @@ def gated(size):
     return [Program(chain.grad, result)]
 
 
+def _ways(run, result):
+    """A program of many launches as it is, and ours as a graph, too. ``result(run)``: see `Program.result`."""
+    ways = [Program(run, lambda: result(run), "one by one")]
+    if OURS:
+        run()
+        with sg.Graph() as graph:
+            run()
+        ways.append(Program(graph.launch, lambda: result(graph.launch), "as a graph"))
+    return ways
+
+
 def mpm88(size):
     n, steps = size
-    x, v = (sg.Vector.field(2, sg.f32, (steps + 1, n), needs_grad=True) for _ in range(2))
-    C, J = sg.Matrix.field(2, 2, sg.f32, (steps + 1, n), needs_grad=True), sg.field(sg.f32, (steps + 1, n), needs_grad=True)
-    grid_p, grid_v = (sg.Vector.field(2, sg.f32, (steps, GRID, GRID), needs_grad=True) for _ in range(2))
-    grid_m, loss = sg.field(sg.f32, (steps, GRID, GRID), needs_grad=True), sg.field(sg.f32, (), needs_grad=True)
+    simulation = Simulation(sg, n, steps)
 
-    @sg.kernel
-    def scatter(t: sg.i32):
-        for p in range(n):
-            base = sg.cast(x[t, p] / DX - 0.5, sg.i32)
-            fx = x[t, p] / DX - base
-            w = [0.5 * (1.5 - fx) ** 2, 0.75 - (fx - 1) ** 2, 0.5 * (fx - 0.5) ** 2]
-            stress = -DT * 4 * STIFFNESS * VOLUME * (J[t, p] - 1) / DX**2
-            affine = sg.Matrix([[stress, 0.0], [0.0, stress]]) + VOLUME * C[t, p]
-            for i, j in sg.static(sg.ndrange(3, 3)):
-                offset = sg.Vector([i, j])
-                weight = w[i].x * w[j].y
-                grid_p[t, base + offset] += weight * (VOLUME * v[t, p] + affine @ ((offset - fx) * DX))
-                grid_m[t, base + offset] += weight * VOLUME
-
-    @sg.kernel
-    def move_grid(t: sg.i32):
-        for i, j in sg.ndrange(GRID, GRID):
-            if grid_m[t, i, j] > 0:
-                new_v = grid_p[t, i, j] / grid_m[t, i, j]
-                new_v.y -= DT * GRAVITY
-                if i < BOUND and new_v.x < 0:
-                    new_v.x = 0.0
-                if i > GRID - BOUND and new_v.x > 0:
-                    new_v.x = 0.0
-                if j < BOUND and new_v.y < 0:
-                    new_v.y = 0.0
-                if j > GRID - BOUND and new_v.y > 0:
-                    new_v.y = 0.0
-                grid_v[t, i, j] = new_v
-
-    @sg.kernel
-    def gather(t: sg.i32):
-        for p in range(n):
-            base = sg.cast(x[t, p] / DX - 0.5, sg.i32)
-            fx = x[t, p] / DX - base
-            w = [0.5 * (1.5 - fx) ** 2, 0.75 - (fx - 1) ** 2, 0.5 * (fx - 0.5) ** 2]
-            new_v, new_C = sg.Vector.zero(sg.f32, 2), sg.Matrix.zero(sg.f32, 2, 2)
-            for i, j in sg.static(sg.ndrange(3, 3)):
-                offset = sg.Vector([i, j])
-                weight = w[i].x * w[j].y
-                g = grid_v[t, base + offset]
-                new_v += weight * g
-                new_C += 4 * weight * g.outer_product((offset - fx) * DX) / DX**2
-            v[t + 1, p] = new_v
-            x[t + 1, p] = x[t, p] + DT * new_v
-            J[t + 1, p] = J[t, p] * (1 + DT * new_C.trace())
-            C[t + 1, p] = new_C
-
-    @sg.kernel
-    def measure():
-        for p in range(n):
-            d = x[steps, p] - sg.Vector([TARGET[0], TARGET[1]])
-            loss[None] += d.dot(d) / n
-
-    def run():
-        grid_p.fill(0)
-        grid_m.fill(0)
-        loss.fill(0)
-        with sg.ad.Tape(loss):
-            for t in range(steps):
-                scatter(t)
-                move_grid(t)
-                gather(t)
-            measure()
-
-    def result():
+    def result(run):
         run()
-        slope = (directions(n) * x.grad.to_numpy()[0]).sum((1, 2))
-        return np.array([loss[None], *slope])
+        slope = (directions(n) * simulation.x.grad.to_numpy()[0]).sum((1, 2))
+        return np.array([simulation.loss[None], *slope])
 
-    x.from_numpy(np.broadcast_to(particles(n), (steps + 1, n, 2)).copy())
-    J.fill(1)
-    v.fill(1)
-    return [Program(run, result)]
+    return _ways(simulation.gradient, result)
 
 
 def substeps(size):
@@ -374,7 +297,7 @@ def substeps(size):
         for t in range(substeps - 1, -1, -1):
             step.grad(t)
 
-    def result():
+    def result(run):
         seed = np.zeros((substeps + 1, n), np.float32)
         seed[-1] = 1
         x.grad.from_numpy(seed)
@@ -386,7 +309,7 @@ def substeps(size):
     values[0] = np.linspace(0, 1, n)
     x.from_numpy(values)
     x.grad.fill(1e-3)
-    return [Program(run, result)]
+    return _ways(run, result)
 
 
 def _launch(n, also):

@@ -10,25 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from benchmarks.gpu.program import (
-    BACK,
-    BOUND,
-    DT,
-    DX,
-    GRAVITY,
-    GRID,
-    STIFFNESS,
-    TARGET,
-    THERE,
-    VOLUME,
-    Program,
-    bodies,
-    directions,
-    image,
-    inactive,
-    particles,
-    samples,
-)
+from benchmarks.differentiable_mpm88 import BOUND, DT, DX, GRAVITY, GRID, STIFFNESS, TARGET, VOLUME, particles
+from benchmarks.gpu.program import BACK, THERE, Program, bodies, directions, image, inactive, samples
 
 _last = None  # what ran last: the device runs in order, so that all is done when this is
 

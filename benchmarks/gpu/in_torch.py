@@ -9,25 +9,8 @@ import os
 import numpy as np
 import torch
 
-from benchmarks.gpu.program import (
-    BACK,
-    BOUND,
-    DT,
-    DX,
-    GRAVITY,
-    GRID,
-    STIFFNESS,
-    TARGET,
-    THERE,
-    VOLUME,
-    Program,
-    bodies,
-    directions,
-    image,
-    inactive,
-    particles,
-    samples,
-)
+from benchmarks.differentiable_mpm88 import BOUND, DT, DX, GRAVITY, GRID, STIFFNESS, TARGET, VOLUME, particles
+from benchmarks.gpu.program import BACK, THERE, Program, bodies, directions, image, inactive, samples
 
 COMPILED = os.environ.get("TORCH_COMPILE") == "1"
 device = "cpu"

@@ -8,10 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 SAMPLES = 1000  # of the elements of a result, at most, are compared with NumPy
-# Of differentiable mpm88, as in benchmarks/programs.
-GRID, DT, STIFFNESS, GRAVITY, BOUND = 128, 2e-4, 400, 9.8, 3
-DX, VOLUME = 1 / GRID, (0.5 / GRID) ** 2
-TARGET = (0.7, 0.6)
 # Eight loops that go there and back, of which JAX's compiler and spirograd make one.
 THERE, BACK = (1.01, 0.1), (0.99, -0.1)
 
@@ -28,11 +24,6 @@ class Program:
 def samples(n: int) -> np.ndarray:
     """Indices of the elements that are compared, of ``n``."""
     return np.unique(np.linspace(0, n - 1, SAMPLES).astype(np.int64))
-
-
-def particles(n: int) -> np.ndarray:
-    """Where the particles of mpm88 start."""
-    return np.random.default_rng(0).random((n, 2), np.float32) * np.float32(0.4) + np.float32(0.2)
 
 
 def directions(n: int) -> np.ndarray:

@@ -4,24 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.gpu.program import (
-    BACK,
-    BOUND,
-    DT,
-    DX,
-    GRAVITY,
-    GRID,
-    STIFFNESS,
-    TARGET,
-    THERE,
-    VOLUME,
-    bodies,
-    directions,
-    image,
-    inactive,
-    particles,
-    samples,
-)
+from benchmarks.differentiable_mpm88 import BOUND, DT, DX, GRAVITY, GRID, STIFFNESS, TARGET, VOLUME, particles
+from benchmarks.gpu.program import BACK, THERE, bodies, directions, image, inactive, samples
 
 _PART = 1 << 22
 

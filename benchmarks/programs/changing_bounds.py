@@ -1,4 +1,4 @@
-"""Gradients of loops whose bounds change at each launch, against the same with bounds that stay: 65,536 iterations, about 50 turns each.
+"""Gradients of loops whose bounds change at each launch, against the same with bounds that stay: 65,536 iterations of about 50 trips.
 
 Eight launches lie between two waits. Bounds go up and down around what they are when they stay, so that the work is the same. They are
 one number in a field, or one for each iteration; they are written by Python, or by a kernel. Where they stay, as many launches and writes
@@ -9,9 +9,9 @@ import numpy as np
 
 import spirograd as sg
 
-N, TURNS, LAUNCHES = 65536, 50, 8
+N, TRIPS, LAUNCHES = 65536, 50, 8
 x, y = sg.field(sg.f32, N, needs_grad=True), sg.field(sg.f32, N, needs_grad=True)
-turns, unrelated = sg.field(sg.i32, ()), sg.field(sg.i32, ())
+trips, unrelated = sg.field(sg.i32, ()), sg.field(sg.i32, ())
 lengths, others = sg.field(sg.i32, N), sg.field(sg.i32, N)
 
 
@@ -19,7 +19,7 @@ lengths, others = sg.field(sg.i32, N), sg.field(sg.i32, N)
 def alike():
     for i in x:
         v = x[i]
-        for _ in range(turns[None]):
+        for _ in range(trips[None]):
             v = sg.sin(v) * 1.1 + 0.1
         y[i] = v
 
@@ -49,7 +49,7 @@ def several(kernel, write):
 
     def run():
         for k in range(LAUNCHES):
-            write(TURNS + (-3, 3, -1, 1)[k % 4])
+            write(TRIPS + (-3, 3, -1, 1)[k % 4])
             kernel.grad()
         sg.sync()
 
@@ -65,8 +65,8 @@ def from_python(target):
 
 x.from_numpy(np.linspace(0, 1, N, dtype=np.float32))
 y.grad.fill(1e-6)
-turns[None] = TURNS
-set_all(lengths, TURNS)
+trips[None] = TRIPS
+set_all(lengths, TRIPS)
 FIXED = [
     (several(alike, lambda n: None), "one bound, fixed"),
     (several(alike, from_python(unrelated)), "one, fixed, Python writes"),
@@ -74,8 +74,8 @@ FIXED = [
     (several(ragged, lambda n: set_all(others, n)), "each, fixed, kernel writes"),
 ]
 CHANGING = [
-    (several(alike, from_python(turns)), "one, changed by Python"),
-    (several(alike, lambda n: set_one(turns, n)), "one, changed by a kernel"),
+    (several(alike, from_python(trips)), "one, changed by Python"),
+    (several(alike, lambda n: set_one(trips, n)), "one, changed by a kernel"),
     (several(ragged, lambda n: set_all(lengths, n)), "each, changed by a kernel"),
 ]
 CASES = {name: (run, 1) for run, name in (*FIXED, *CHANGING)}

@@ -8,7 +8,7 @@ import random
 import spirograd as sg
 
 x, y = sg.field(sg.f32, 64, needs_grad=True), sg.field(sg.f32, 64, needs_grad=True)
-turns = sg.field(sg.i32, 3)
+trips = sg.field(sg.i32, 3)
 _random = random.Random()
 
 
@@ -19,18 +19,18 @@ def make():
     def nest():
         for i in x:
             a, b = x[i], own
-            for j in range(turns[0]):
+            for j in range(trips[0]):
                 b = b * 0.9 + a
-                for k in range(turns[1]):
+                for k in range(trips[1]):
                     a = sg.sin(a) + 0.1 * b
-                    for _ in range(turns[2]):
+                    for _ in range(trips[2]):
                         a, b = a * sg.cos(b), 0.5 * (a + b) + x[(i + j + k) % 64]
             y[i] = a * b
 
     return nest
 
 
-turns.fill(2)
+trips.fill(2)
 x.fill(0.1)
 CASES = {
     "compile 3-deep nest": (lambda: make()(), 1),

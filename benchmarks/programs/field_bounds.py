@@ -6,14 +6,14 @@ import spirograd as sg
 
 N, MOST = 1_000_000, 12
 x, y = sg.field(sg.f32, N, needs_grad=True), sg.field(sg.f32, N, needs_grad=True)
-turns, lengths = sg.field(sg.i32, ()), sg.field(sg.i32, N)
+trips, lengths = sg.field(sg.i32, ()), sg.field(sg.i32, N)
 
 
 @sg.kernel
 def alike():
     for i in x:
         v = x[i]
-        for _ in range(turns[None]):
+        for _ in range(trips[None]):
             v = sg.sin(v) * 1.1 + 0.1
         y[i] = v
 
@@ -52,7 +52,7 @@ def checked(kernel, expected):
 start = np.linspace(0, 1, N, dtype=np.float32)
 counts = np.random.default_rng(0).integers(0, MOST + 1, N).astype(np.int32)
 x.from_numpy(start)
-turns[None] = MOST
+trips[None] = MOST
 lengths.from_numpy(counts)
 CASES = {
     "1M, one bound, checked": (checked(alike, derivatives(start, np.full(N, MOST))), 1),

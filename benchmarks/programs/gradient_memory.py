@@ -2,17 +2,17 @@
 
 import spirograd as sg
 
-N, TURNS = 1024, 100
+N, TRIPS = 1024, 100
 x, y = sg.field(sg.f32, N, needs_grad=True), sg.field(sg.f32, N, needs_grad=True)
-turns = sg.field(sg.i32, 2)
+trips = sg.field(sg.i32, 2)
 
 
 @sg.kernel
 def nest():
     for i in x:
         a, b, c, d = x[i], 0.5 * x[i], 1.0, 0.25 + x[i]
-        for _j in range(turns[0]):
-            for _k in range(turns[1]):
+        for _j in range(trips[0]):
+            for _k in range(trips[1]):
                 a, b, c, d = a + 1e-4 * sg.sin(b) * c, b - 1e-4 * sg.cos(a) * d, c + 1e-4 * sg.sin(d), d - 1e-4 * sg.cos(c)
         y[i] = a + b + c + d
 
@@ -22,7 +22,7 @@ def gradient():
     nest.grad()
 
 
-turns.fill(TURNS)
+trips.fill(TRIPS)
 nest()
 x.fill(0.3)
 CASES = {"nest 1k x 100 x 100": (nest, 1), "nest, gradient": (gradient, 1)}

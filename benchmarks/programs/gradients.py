@@ -7,16 +7,16 @@ import numpy as np
 
 import spirograd as sg
 
-N, TURNS, MANY = 1_000_000, 64, 512
+N, TRIPS, MANY = 1_000_000, 64, 512
 x, y = sg.field(sg.f32, N, needs_grad=True), sg.field(sg.f32, N, needs_grad=True)
-turns, many = sg.field(sg.i32, ()), sg.field(sg.i32, ())
+trips, many = sg.field(sg.i32, ()), sg.field(sg.i32, ())
 
 
 @sg.kernel
 def chain():
     for i in x:
         v = x[i]
-        for _ in range(turns[None]):
+        for _ in range(trips[None]):
             v = sg.sin(v) * 1.1 + 0.1
         y[i] = v
 
@@ -41,7 +41,7 @@ def long_gradient():
 
 
 x.from_numpy(np.linspace(0, 1, N, dtype=np.float32))
-turns[None] = TURNS
+trips[None] = TRIPS
 many[None] = MANY
 CASES = {
     "chain 1M x 64": (chain, 1),

@@ -20,7 +20,7 @@ from spirograd.ad.versions import Saved, Stored, memory_identity
 from spirograd.lang import context
 from spirograd.lang.data.transfer import Array
 
-# Called for a write that was found: what tells the memory apart, the memory, its contents before, and which elements changed.
+# Called for each detected write: the key of the memory, the memory, its contents before, and the elements that changed.
 Found = Callable[[Any, Any, Saved, Array], None]
 
 

@@ -1,4 +1,4 @@
-"""What the memory of a tape went into."""
+"""The report of a tape on the memory that it saved: copies and bytes, by field or array."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradient functions of the user's own: whatever they write to memory that is no gradient is put back."""
+"""Custom gradient functions must change gradients only: this recorder saves all other memory that they write, and restores it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How launches of gradients found out how large their tapes must be."""
+"""Statistics of gradient launches: how the sizes of their tapes were determined."""
 
 from __future__ import annotations
 

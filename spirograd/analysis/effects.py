@@ -1,4 +1,4 @@
-"""What operations do besides giving a value: which memory they read and write."""
+"""Side effects of operations and kernels: the memory that they read and write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The largest value of something inside of loops, as a size that is known before they run."""
+"""Upper bounds of values computed inside loops, as sizes that are known before the loops run."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class _Extent:
     def __init__(self, around: Sequence[Op]) -> None:
         self.around = around
         self.indices = {op.regions[0].params[0]: Variable(k) for k, op in enumerate(around) if op.code is ops.for_}
-        self.computed: list[Op] = []  # loads of places that loops or memory tell
+        self.computed: list[Op] = []  # loads whose element depends on loops or on memory
 
     def of(self, update: Op) -> Size | None:
         size = self.size(update.args[-1])

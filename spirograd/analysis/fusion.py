@@ -1,7 +1,7 @@
-"""Whether two parallel loops may run as one: each iteration of the first followed by the same iteration of the second.
+"""Legality of loop fusion: whether two parallel loops may run as one, each iteration of the first followed by the same one of the second.
 
-They may if every element that one of them writes and the other touches belongs to one iteration of both, so that the order in which a
-single element is accessed stays what it was. What does not show that is taken to forbid it.
+They may if every element that one of them writes and the other accesses belongs to one iteration of both, so that the order of accesses to
+an element stays the same. The analysis is conservative: loops that it cannot prove safe stay apart.
 """
 
 from __future__ import annotations

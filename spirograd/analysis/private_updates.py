@@ -1,4 +1,4 @@
-"""Which atomics of a parallel loop update an element that belongs to one iteration alone."""
+"""Uncontended atomics of a parallel loop: those that update an element which belongs to one iteration only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbered places of a kernel that can fail or print."""
+"""The fault sites and print sites of a kernel, numbered."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _BINARY: dict[OpCode, type[Binary]] = {
 }
 
 
-# Written out, what is used several times is there as often. Longer expressions take long and say nothing to people.
+# An expression repeats a value for each of its uses. Longer ones take long to evaluate, and are of no use in messages.
 _MOST_OPERATIONS = 200
 
 # What the caller knows of a load, or of a parameter of a loop.

@@ -1,4 +1,4 @@
-"""The tapes of a kernel, by number, which task each belongs to, and where it learns their sizes."""
+"""The tapes of a kernel, by number: the task that each belongs to, and where the task reads their sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the temporaries of a launch lie in its one buffer of temporaries."""
+"""Byte offsets of the temporaries of a launch in the buffer that holds them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the iterations of a task are shared among invocations: the size of a workgroup, and how many in a row an invocation takes."""
+"""How iterations of a task are mapped to invocations: the size of a workgroup, and the iterations of one invocation (coarsening)."""
 
 from __future__ import annotations
 

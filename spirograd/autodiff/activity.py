@@ -1,4 +1,4 @@
-"""Which values derivatives flow through: those that depend on memory with a gradient, and on which such memory depends."""
+"""Activity analysis: values that depend on memory with a gradient, and on which memory with a gradient depends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What differentiating a kernel gives."""
+"""The result of differentiating a kernel: the derivative, the kernels that size its tapes, and what is known about it."""
 
 from __future__ import annotations
 

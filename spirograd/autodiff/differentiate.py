@@ -1,6 +1,8 @@
-"""The way of a gradient: kernel IR in, the kernel of its derivative out, with all that those who launch it must know."""
+"""The driver of differentiation: from kernel IR to its derivative and everything that a launch of the derivative needs."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Set
 
 from spirograd.autodiff.activity import ShadowOf
 from spirograd.autodiff.clean import clean
@@ -52,15 +54,9 @@ def differentiate(kernel: Kernel, mode: str, shadow: ShadowOf, caps: Capabilitie
             refuse_lost(lost)
             saved = save_loads(primal, [conflict.load for conflict in lost], ctx)
             buffers = {buffer.ref.arg for buffer in saved.buffers}
-            outer = shadow
-
-            def shadow(ref: Ref) -> Ref | None:
-                return None if isinstance(ref, ArrayRef) and ref.arg in buffers else outer(ref)
-
-            def ends(ref: Ref) -> Ref | None:
-                """As ``outer``, but no derivative ends at a saved-value buffer: it goes on to the memory that it was filled from."""
-                return ref if isinstance(ref, ArrayRef) and ref.arg in buffers else outer(ref)
-
+            # Saved-value buffers have no gradient, but no derivative ends there: it goes on to the memory that they were filled from.
+            ends = _with_buffers(shadow, buffers, lambda buffer: buffer)
+            shadow = _with_buffers(shadow, buffers, lambda buffer: None)
             saving, primal = saving_of(saved, lost), saved.replaying
             made, gradient, residuals, lost = _reversed(primal, shadow, ctx)
             refuse_lost(lost, saved=True)
@@ -88,6 +84,11 @@ def differentiate(kernel: Kernel, mode: str, shadow: ShadowOf, caps: Capabilitie
             warnings=int_cast_warnings(primal, made.found, shadow),
             recomputed=recomputed(gradient),
         )
+
+
+def _with_buffers(shadow: ShadowOf, buffers: Set[int], of_buffer: Callable[[Ref], Ref | None]) -> ShadowOf:
+    """``shadow`` for all memory but the array arguments ``buffers``, for which ``of_buffer`` decides."""
+    return lambda ref: of_buffer(ref) if isinstance(ref, ArrayRef) and ref.arg in buffers else shadow(ref)
 
 
 def _reversed(primal: Kernel, shadow: ShadowOf, ctx: PassContext) -> tuple[Reversed, Kernel, tuple[Residual, ...], tuple[Conflict, ...]]:

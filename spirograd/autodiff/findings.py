@@ -1,4 +1,4 @@
-"""What a derivative has to say: what it records and why, what it computes again, what it cannot have."""
+"""Findings of differentiation, for explanations and messages: what is saved and why, what is recomputed, what has no derivative."""
 
 from __future__ import annotations
 

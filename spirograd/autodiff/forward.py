@@ -1,7 +1,8 @@
-"""Forward mode: a kernel that does what its primal does, and carries tangents along.
+"""Forward mode: a kernel that does what its primal does, and computes tangents along with the values.
 
-Each float that depends on memory with a dual has a tangent, a second value; where it surely is zero there is none, and nothing is emitted
-for it. Memory with a dual has its tangent there: loads load both, stores store both, so overwriting memory overwrites its dual.
+Each float that depends on memory with a dual has a tangent, a second value. A tangent that is known to be zero is not represented, and no
+code is emitted for it. The tangents of memory are its dual: a load loads both, a store stores both, so overwriting memory overwrites its
+dual.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A kernel as it would be with floats of 64 bits, and memory of its own: for finite differences, which need the digits."""
+"""A copy of a kernel that computes in f64, on memory of its own: finite differences need the precision."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Inactive memory: floats without a gradient that a kernel gives, or takes from it, values which derivatives flow through. It breaks
-the chain of derivatives."""
+"""Inactive memory: float memory without a gradient on the way from active inputs to active outputs. It breaks the chain of derivatives."""
 
 from __future__ import annotations
 

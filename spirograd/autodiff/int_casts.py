@@ -1,4 +1,4 @@
-"""Integers in the chain: the derivative of a conversion to an integer is 0, which may be all that there is of a result."""
+"""Warnings about conversions to integers, whose derivative is 0, if memory with a gradient depends on its inputs only through them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a gradient kernel reads of primal memory, and whether it still finds it there."""
+"""The states of primal memory that a gradient kernel reads: before the primal ran or after it; and those that are lost."""
 
 from __future__ import annotations
 

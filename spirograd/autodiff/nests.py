@@ -1,8 +1,8 @@
-"""Nests of branches: which results the forward sweep keeps for the reverse sweep, so that this need not recompute them in each level.
+"""Nests of branches: the results that the forward sweep keeps for the reverse sweep, so that it need not recompute them at each level.
 
-The reverse of a branch runs it forwards, then backwards. What follows an `if` in there may need its results, and with them all that is
-inside of it: recomputed in each level, a nest would run as often as it is deep. Where that is much more than once, the forward sweep of the
-outermost `if` also yields the results of those inside, as elements of vectors, one for each type.
+The reverse of a branch runs the branch forwards, then backwards. What follows an `if` inside it may need the results of that `if`, and so
+everything inside of it: if each level recomputed them, a nest would run as often as it is deep. Where that is much more than once, the
+forward sweep of the outermost `if` also yields the results of those inside, as elements of vectors, one for each type.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The passes before differentiation, in the order in which they help each other."""
+"""The passes that run before differentiation, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saved-value buffers: what a kernel reads and no memory keeps, saved by the kernel itself as it runs."""
+"""Saved-value buffers: values that the gradient reads and that memory does not keep; the primal saves them as it runs."""
 
 from __future__ import annotations
 

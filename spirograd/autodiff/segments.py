@@ -1,11 +1,11 @@
-"""Segments: loops with small bodies save their loop-carried values in every so many iterations only, and the reverse runs a segment again.
+"""Segments: loops with small bodies checkpoint their loop-carried values once in several iterations, and the reverse recomputes the rest.
 
-Tape memory, and the traffic to it, falls by the length of a segment; within one the loop-carried values are plain values, for it is
-unrolled. On GPUs memory is dear and arithmetic cheap: on an H200 the gradient of 512 steps of `v = sin(v) * 1.1 + 0.1` took 3.3 instead of
-9 times its forward run. Where a CPU runs what was made for GPUs the last segment of a short loop costs more than it saves, for both sides
-of a branch are run: on lavapipe, 1,024 iterations of 4 and of 64 such steps took 206 and 690 us with segments of 8, 130 and 565 us with
-segments of 2. Large bodies lose there, too (eight carried floats, 64 steps: 8.1 instead of 3.2 s), and gain on GPUs (1.16 instead of 2.0
-ms).
+Tape memory, and the traffic to it, falls by the length of a segment; within one the loop-carried values are plain values, because it is
+unrolled. On GPUs memory traffic costs more than arithmetic: on an H200 the gradient of 512 steps of `v = sin(v) * 1.1 + 0.1` took 3.3
+instead of 9 times its forward run. Where a CPU runs what was made for GPUs, the last segment of a short loop costs more than it saves,
+because both sides of a branch run: on lavapipe, 1,024 iterations of 4 and of 64 such steps took 206 and 690 us with segments of 8, 130 and
+565 us with segments of 2. Large bodies lose there, too (eight carried floats, 64 steps: 8.1 instead of 3.2 s), and gain on GPUs (1.16
+instead of 2.0 ms).
 """
 
 from __future__ import annotations

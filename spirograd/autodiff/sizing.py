@@ -1,4 +1,4 @@
-"""How large tapes must be: what the host can tell from arguments and shapes, and a kernel that counts the rest."""
+"""The capacity of tapes: sizes that the host computes from arguments and shapes, and a kernel that counts where it cannot."""
 
 from __future__ import annotations
 

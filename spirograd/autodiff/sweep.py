@@ -1,4 +1,4 @@
-"""The forward sweep: running a region of the primal again, for the values that its reverse needs."""
+"""The forward sweep: recomputes a region of the primal for the values that its reverse needs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""How many invocations of a task have tapes: its iterations, if only memory tells how many these are; where a condition guards tapes, the
-iterations that pass it."""
+"""Guards of tapes: how many invocations of a task need tapes.
+
+These are the iterations of the task, if only memory tells how many there are, and the iterations that pass, where a condition guards the
+tapes.
+"""
 
 from __future__ import annotations
 

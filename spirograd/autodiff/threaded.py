@@ -1,4 +1,4 @@
-"""Values that change as a kernel runs, passed through its branches and loops."""
+"""State that changes as a kernel runs, threaded through its branches and loops as results and loop-carried values."""
 
 from __future__ import annotations
 

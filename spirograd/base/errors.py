@@ -26,7 +26,7 @@ class SpirogradCompilationError(SpirogradError):
         return (type(self), (self.message, self.loc, self.hint))
 
 
-class SpirogradSyntaxError(SpirogradCompilationError):
+class SpirogradSyntaxError(SpirogradCompilationError, SyntaxError):
     """A Python construct that kernels do not support, or not in this place."""
 
 
@@ -54,12 +54,22 @@ class SpirogradRuntimeTypeError(SpirogradRuntimeError, TypeError):
     """A kernel was called with an argument that does not fit its annotation."""
 
 
+class SpirogradCallError(SpirogradSyntaxError, SpirogradTypeError, SpirogradRuntimeTypeError):
+    """A call of a kernel or a function has too many arguments, too few, or some of other names: to Python a TypeError, to the Taichi family
+    a syntax error."""
+
+
 class SpirogradValueError(SpirogradRuntimeError, ValueError):
     """A value given by Python is wrong: a shape, an extent, an option."""
 
 
 class SpirogradAssertionError(SpirogradRuntimeError, AssertionError):
     """An ``assert``, bounds check or overflow check failed inside a kernel."""
+
+
+class SpirogradBoundsError(SpirogradIndexError, SpirogradAssertionError):
+    """An index from Python that is out of range, or the wrong number of indices: to Python an IndexError, to the Taichi family a failed
+    assertion."""
 
 
 class AdStackOverflow(SpirogradRuntimeError):

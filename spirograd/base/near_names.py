@@ -1,4 +1,4 @@
-"""Attributes that are not there: errors that name the near ones. Bases and a metaclass for what users hold."""
+"""Errors for missing attributes that suggest similar names: the exception, and bases for the classes that users hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of Python is in the way of compiling: its limit of recursion, and its cycle collector."""
+"""Settings of Python during a compilation: a higher recursion limit, and no garbage collection."""
 
 from __future__ import annotations
 

@@ -1,8 +1,17 @@
 """`dataclass` as in the standard library, for the classes of this package, ten times cheaper to define.
 
-The standard library generates and compiles the source of six methods for each class when its module is imported, which took half
-of the time of `import spirograd`. Here `__init__` is compiled when the class is first instantiated, and the other methods are made of
-functions that all classes share. `fields` and `replace` are here, too; those of `dataclasses` also work, but the first one is slow.
+The standard library generates and compiles the source of six methods for each class when its module is imported. `import spirograd`
+defines 70 such classes, and the first kernel, which loads the compiler, about as many again. CPU time in ms, minima of 20 processes whose
+bytecode was cached (12 with Python 3.13), with the classes of this module and with those of the standard library:
+
+===========================================  ===========  ===========
+..                                           Python 3.11  Python 3.13
+import spirograd                             68, 126      91, 164
+import, `init`, compile and run one kernel   229, 298     266, 361
+===========================================  ===========  ===========
+
+Here `__init__` is compiled when the class is first instantiated, and the other methods are made of functions that all classes share.
+`fields` and `replace` are here, too; those of `dataclasses` also work, but the first one is slow.
 
 Supported: ``frozen``, ``slots``, ``eq``, ``repr``, `dataclasses.field`, ``__post_init__``, ``ClassVar``, inheritance. Annotations must be
 strings (``from __future__ import annotations``). Not supported: ``InitVar``, ``order``, ``unsafe_hash``.

@@ -1,4 +1,4 @@
-"""Targets: what sets them apart beyond the capabilities of a single device."""
+"""Targets: the properties that all devices of a target share, beyond the capabilities of a single device."""
 
 from __future__ import annotations
 
@@ -44,13 +44,15 @@ class Target:
     checks_overlap: bool = False
     # Unless devices promise more, drivers simplify arithmetic of floats as if it were exact: (a + b) - a is b.
     simplifies_floats: bool = False
+    # Modules pass through naga, which takes part of SPIR-V only: without NoContraction and OpSourceContinued (`spirvgen.naga_check`).
+    naga: bool = False
 
 
 TARGETS = {
     "interpreter": Target(Generator.INTERPRETER),
     "cpu": Target(Generator.LLVM, slots_by_thread=True, f64_math_library=True, wide_sums=True, checks_overlap=True),
     "vulkan": Target(Generator.SPIRV, asynchronous=True, invocations=True, ordered_sums=True, simplifies_floats=True),
-    "wgpu": Target(Generator.SPIRV, asynchronous=True, invocations=True, ordered_sums=True, simplifies_floats=True),
+    "wgpu": Target(Generator.SPIRV, asynchronous=True, invocations=True, ordered_sums=True, simplifies_floats=True, naga=True),
     "cuda": Target(Generator.PTX, asynchronous=True, invocations=True, access_bytes=16, fused_multiply_add=True),
     "amdgpu": Target(Generator.CODE_OBJECT, asynchronous=True, invocations=True, access_bytes=16, fused_multiply_add=True),
 }

@@ -1,7 +1,7 @@
-"""Tracebacks that end at the user's own call: the frames of this package are left out when an error of ours is printed.
+"""Tracebacks that end at the user's own call: when an error of this package is printed, frames of this package are left out.
 
-Python offers no other place for that than its hooks for uncaught exceptions; ours hand everything on to the hooks that were there. The
-error itself keeps all frames for whoever catches it, and SG_TRACEBACK=1 (or the option `print_full_traceback`) shows them.
+Python offers no other place for this than its hooks for uncaught exceptions. Ours pass everything else on to the hooks that were installed
+before. The error itself keeps all frames for code that catches it, and SG_TRACEBACK=1 (or the option `print_full_traceback`) shows them.
 """
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
-"""From a kernel to its gradient, launched: `kernel.grad` (`gradient`), the derivative of what a kernel was compiled to (`specialized`),
-and how to launch that (`plan`). What a derivative is, is up to `autodiff`; which ones a program needs, to its user and to `ad`.
+"""From a kernel to a launch of its gradient.
+
+`gradient` is `kernel.grad`, `specialized` the derivative of a compiled kernel, `plan` its launch. `autodiff` defines the derivatives
+themselves; users and `ad` decide which ones a program needs.
 """

@@ -1,4 +1,4 @@
-"""A derivative in words."""
+"""The text of `kernel.grad.explain()`: what a derivative reads, saves, recomputes and adds to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Array arguments that lie in the same memory: reverse mode takes them apart, so it must be told."""
+"""Refuses array arguments that alias: reverse mode assumes that they do not."""
 
 from __future__ import annotations
 

@@ -7,12 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
-from spirograd.autodiff.derivative import Derivative
+from spirograd.autodiff.access_rule import checking
+from spirograd.autodiff.derivative import Derivative, Residual
 from spirograd.autodiff.differentiate import differentiate
 from spirograd.base.dtypes import i32, storage
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, render
 from spirograd.base.records import replace
 from spirograd.base.sizes.evaluate import evaluate
+from spirograd.base.targets import Generator
+from spirograd.gradients.broken_chains import report
 from spirograd.gradients.explained import name_of
 from spirograd.gradients.memory_plan import MemoryPlan, memory_plan
 from spirograd.gradients.plan import DerivativePlan
@@ -21,16 +24,24 @@ from spirograd.ir.nodes import ArrayRef, FieldRef, Ref, ScalarArg, ref_of
 from spirograd.ir.nodes import Kernel as KernelIR
 from spirograd.lang.data.tree import trees_of
 from spirograd.lang.frontend.kernel import Kernel
+from spirograd.lang.frontend.native_calls import NativeCalls
 from spirograd.lang.frontend.parameters import Packer
 from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.scalar import describe
+from spirograd.runtime import graphs
+from spirograd.runtime.launcher import LaunchPlan
 from spirograd.session import Session
 
 _ROLES = {"reverse": "grad", "forward": "dual", "constant": "dual"}
-TAPE_HINT = "record the launches with `with sg.ad.Tape(loss):`, which saves what is overwritten"
+TAPE_HINT = (
+    "record the launches with `with sg.ad.Tape(loss):`, which saves what is overwritten; if memory holds what it held before the kernel, "
+    "`kernel.grad(..., replay=True)`"
+)
 
 INACTIVE_HINT = "declare it with `needs_grad=True`, or say that this is meant: `sg.stop_grad(value)`"
+
+UNFOLLOWED = object()  # the adjoint of a result that nothing else depends on
 
 logger = logging.getLogger("spirograd")
 
@@ -59,10 +70,13 @@ class SpecializedDerivative:
         self.residuals = tuple(residual for residual in self.derivative.residuals if residual.ref not in buffers)
         # Whether it does anything: kernels that store numbers only have it set gradients to zero.
         self.acts = any(op.code.effect in ("write", "atomic") and _role(op) == self.role for op in self.derivative.kernel.walk())
-        self._checked = self._warned = False
+        self._checked = self._told = self._warned = False
+        self._replays: bool | None = None  # see `needs_replay`
         written = self.derivative.writes if mode == "reverse" else ()
         self._written = {w.ref.arg: w.loc for w in written if isinstance(w.ref, ArrayRef)}
+        self.native = NativeCalls(session, most=1)  # so that sizes are those of the last launch by Python
         self.footprint: Any = None  # what a tape knows of it
+        self._access_check: Any = None
         self._saving: Any = None  # the plans of the primal that saves what it reads, and of the kernel that counts the values
 
     def shadow(self, ref: Any) -> FieldRef | ArrayRef | None:
@@ -82,7 +96,8 @@ class SpecializedDerivative:
 
     def release(self) -> None:
         """One of its field trees is gone: see `Specialization.release`."""
-        self._plan = self._saving = None
+        self._plan = self._saving = self._access_check = None
+        self.native.forget()
         for mode, made in list(self.primal.derivatives.items()):
             if made is self:
                 del self.primal.derivatives[mode]
@@ -92,8 +107,8 @@ class SpecializedDerivative:
         """How to launch it; compiled at the first need."""
         if self._plan is None:
             session, derivative = self._session, self.derivative
-            # The interpreter's tapes grow as they are written.
-            sizing = [] if session.arch == "interpreter" else [session.prepare(c.kernel, opt_level=1) for c in derivative.sizing]
+            grow = session.device.caps.target.generator is Generator.INTERPRETER  # its tapes, as they are written
+            sizing = [] if grow else [session.prepare(c.kernel, opt_level=1) for c in derivative.sizing]
             self._plan = DerivativePlan(session.launcher, derivative, session.prepare(derivative.kernel), sizing)
         return self._plan
 
@@ -102,38 +117,55 @@ class SpecializedDerivative:
         """Bytes of the tapes of its last launch; 0 before the first."""
         return 0 if self._plan is None else self._plan.tape_bytes
 
-    def check_bare(self, hint: str = TAPE_HINT) -> None:
-        """Raise, with the line and ``hint``, unless this can run by itself, right after the kernel. Warns once of gradients that end."""
+    def needs_replay(self) -> bool:
+        """Whether the kernel overwrites what this reads, and the session takes memory as it is now for what it was before the kernel."""
+        if self._replays is None:
+            lost = self._overwritten()
+            self._replays = lost is not None and self._session.cfg.ad_broken_chain != "error"
+            if lost is not None and self._replays:
+                report(self._session, f"{self._lost(lost)}: it is computed from what that holds now", lost.loc, TAPE_HINT)
+        return self._replays
+
+    def _overwritten(self) -> Residual | None:
+        """The first of what this reads as it was before the kernel, and the kernel overwrites."""
+        saved = self.derivative.saving.loads if self.derivative.saving is not None else ()
+        return next((r for r in (*self.residuals, *saved) if r.when == "before" and r.overwritten is not None), None)
+
+    def _lost(self, residual: Residual) -> str:
+        return (
+            f"the gradient of {self.label} needs {name_of(residual.ref)} as it was before the kernel, which overwrites it "
+            f"({residual.overwritten})"
+        )
+
+    def check_bare(self, hint: str = TAPE_HINT, replayed: bool = False) -> None:
+        """Raise, with the line and ``hint``, unless this can run by itself, right after the kernel, or (``replayed``) from memory as it was
+        before. Warns once of gradients that end."""
         if self._checked:
             return
-        self.warn()
-        derivative = self.derivative
-        if not self.acts and not self.returned:
-            self._refuse_without_active_output()
-        for residual in (*self.residuals, *(derivative.saving.loads if derivative.saving is not None else ())):
-            if residual.when == "before" and residual.overwritten is not None:
-                raise SpirogradCompilationError(
-                    f"the gradient of {self.label} needs {name_of(residual.ref)} as it was before the kernel, which overwrites it "
-                    f"({residual.overwritten})",
-                    residual.loc,
-                    hint,
-                )
-        for place in derivative.inactive_writes:
+        lost = self._overwritten()
+        if not self._told:
+            self.warn()
+            if not self.acts and not self.returned:
+                self._refuse_without_active_output()
+        if lost is not None and not replayed:
+            raise SpirogradCompilationError(self._lost(lost), lost.loc, hint)
+        for place in () if self._told else self.derivative.inactive_writes:
             text = f"no gradient flows through {name_of(place.ref)}, which {self.label} gives values that depend on others with gradients"
-            logger.warning(render(text, place.loc, INACTIVE_HINT))
-        self._checked = True
+            if self._session.cfg.ad_broken_chain != "ignore":
+                logger.warning(render(text, place.loc, INACTIVE_HINT))
+        self._told = True
+        self._checked = lost is None  # else each launch says whether it is one that replays
 
     def warn(self) -> None:
         """Tell the user, once, what the derivative has to say. Raises, with the line, where a chain breaks inside of the kernel."""
         broken = None if self._warned else self.derivative.broken
         if broken is not None:
             written, read = broken
-            raise SpirogradCompilationError(
+            problem = (
                 f"gradients end at {name_of(read.ref)}, which has none: {self.label} reads it after giving it values that depend on memory "
-                f"with gradients{f' ({written.loc})' if written.loc is not None else ''}",
-                read.loc,
-                INACTIVE_HINT,
+                f"with gradients{f' ({written.loc})' if written.loc is not None else ''}"
             )
+            report(self._session, problem, read.loc, INACTIVE_HINT)
         for text in () if self._warned else self.derivative.warnings:
             logger.warning(text)
         self._warned = True
@@ -145,12 +177,10 @@ class SpecializedDerivative:
         hint = "declare it with `needs_grad=True`"
         place = next(iter(derivative.inactive_writes), None) or next((w for w in derivative.writes if w.ref.dtype.is_float), None)
         if place is None:
-            raise SpirogradCompilationError(
-                f"{self.label} has no gradient: it writes no memory of floats, and returns nothing that depends on any",
-                self.primal.kernel.loc,
-                "have it write a field or array with `needs_grad=True`",
-            )
-        raise SpirogradCompilationError(f"{self.label} has no gradient: it writes {name_of(place.ref)}, which has none", place.loc, hint)
+            problem = f"{self.label} has no gradient: it writes no memory of floats, and returns nothing that depends on any"
+            report(self._session, problem, self.primal.kernel.loc, "have it write a field or array with `needs_grad=True`")
+        else:
+            report(self._session, f"{self.label} has no gradient: it writes {name_of(place.ref)}, which has none", place.loc, hint)
 
     def launch(self, packer: Packer, returned: Any, number: int | None) -> None:
         """Run it on packed arguments (`Kernel.pack` with gradients). ``returned``: the adjoint of what the kernel returns. ``number``: of
@@ -166,6 +196,16 @@ class SpecializedDerivative:
         if plan.compiled.faults or plan.compiled.prints:
             self._session.launched()
 
+    def prepare(self, args: Sequence[Any], packer: Packer, steps: Callable[[Any], None]) -> None:
+        """Have compiled code do launches like the last one, which had these arguments. ``steps``: see `Kernel.steps`."""
+
+        def record(into: Any) -> None:
+            if self._written:  # whether arrays share memory was found out for these
+                into.keep_arrays()
+            steps(into)
+
+        self.native.prepare(self.plan, self.trees, args, (packer.scalars, packer.arrays), record)
+
     def memory_plan(self, packer: Packer, number: int | None) -> MemoryPlan:
         """What a launch would need for its tapes. Arguments as of `launch`."""
         if self.derivative.saving is not None:
@@ -175,8 +215,18 @@ class SpecializedDerivative:
         forecast = self.plan.plan(packer.scalars, packer.arrays, self.trees, number)
         return memory_plan(self.label, self.derivative, self.plan.compiled, forecast)
 
-    def launch_saving(self, packer: Packer) -> tuple[Any, int | None, list[Any]]:
-        """Launch the primal such that it saves what no memory keeps: what the launch returns, its number, and its saved-value buffers."""
+    def access_check(self) -> tuple[LaunchPlan | None, tuple[Any, ...]]:
+        """The primal such that it checks the rule of global data access, and the memory that it has marks for; see `checking`."""
+        if self._access_check is None:
+            session = self._session
+            kernel, marked = checking(self.primal.kernel, self.shadow, session.device.caps, session.compile_options)
+            self._access_check = (session.prepare(kernel) if marked else None, marked)
+        found: tuple[LaunchPlan | None, tuple[Any, ...]] = self._access_check
+        return found
+
+    def launch_saving(self, packer: Packer, drawn: int | None = None) -> tuple[Any, int | None, list[Any]]:
+        """Launch the primal such that it saves what no memory keeps: what the launch returns, its number, and its saved-value buffers.
+        ``drawn``: it draws the random numbers of the launch of this number."""
         refuse_shared(self.label, self.primal.kernel.args, packer.arrays, self._written)
         saving = self.derivative.saving
         assert saving is not None
@@ -185,11 +235,12 @@ class SpecializedDerivative:
             self._saving = [None if kernel is None else session.prepare(kernel) for kernel in (saving.kernel, saving.counting)]
         plan, counting = self._saving
         scalars, arrays = list(packer.scalars), list(packer.arrays)
-        number = None
+        number = drawn
         counts: Sequence[int] = ()
         if any(None in sizes for sizes in saving.sizes):
-            counts = counting.launch(scalars, arrays, self.primal.trees)
-            number = counting.last_number
+            graphs.refuse(f"the host has to know how many values {self.label} overwrites that its gradient needs")
+            counts = counting.launch(scalars, arrays, self.primal.trees, drawn=drawn)
+            number = counting.last_number if drawn is None else drawn
         buffers = []
         for k, (ref, sizes) in enumerate(zip(saving.buffers, saving.sizes)):
             counted = counts[2 * k : 2 * k + 2] or (0, 0)
@@ -207,15 +258,13 @@ class SpecializedDerivative:
         return values, plan.last_number if number is None else number, buffers
 
     def _put_returned(self, packer: Packer, returned: Any) -> None:
+        if returned is UNFOLLOWED:
+            for _ in self.returned:
+                packer.put_scalar(0.0)
+            return
         if returned is None:
             if self.returned:
-                raise SpirogradRuntimeError(
-                    render(
-                        f"{self.label} returns a value: its gradient starts from the adjoint of that",
-                        None,
-                        "`kernel.grad(..., returned=1.0)`",
-                    )
-                )
+                self._put_default(packer)
             return
         if not self.returned:
             raise SpirogradRuntimeError(
@@ -224,6 +273,17 @@ class SpecializedDerivative:
         values = _leaves(self.primal.returns, returned, self.label)
         for number in self.returned:
             packer.put_scalar(values[number])
+
+
+    def _put_default(self, packer: Packer) -> None:
+        """The adjoint of a result that none is given for: 1, if the result is a number and all that derivatives flow from."""
+        if len(self.returned) == 1 and not isinstance(self.primal.returns, AggregateType) and not self.derivative.active_outputs:
+            packer.put_scalar(1.0)
+            return
+        hint = "`kernel.grad(..., returned=1.0)`"
+        problem = f"{self.label} returns a value: its gradient starts from the adjoint of that"
+        report(self._session, problem, None, hint, while_running=True)
+        self._put_returned(packer, UNFOLLOWED)
 
 
 def _role(op: Any) -> str:

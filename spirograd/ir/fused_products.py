@@ -1,7 +1,7 @@
-"""Which products round together with the sum that takes them: one instruction of CPUs that have fused multiply-add.
+"""Contraction: the products that round together with the sum that uses them, as one fused multiply-add, on CPUs that have it.
 
-LLVM would fuse some of them too. Of two products in one sum it takes any; the right one is that which depends on more of the last
-iteration of the loop, since the other is done while that one waits.
+LLVM fuses some of them too, but of two products in one sum it takes any. The better choice is the product that depends on more operations
+of the previous iteration: the other product does not wait for that iteration, so it is computed meanwhile.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ class _Compiler:
         return open_view
 
     def tape(self, ref: TapeRef) -> int:
-        """The entry of what a tape holds: a dictionary. Iterations run one after the other here, and take turns with it."""
+        """The entry of what a tape holds: a dictionary. Iterations run one after the other here, so one dictionary serves all of them."""
         if ref not in self.tapes:
             entry = self.tapes[ref] = self.new()
 

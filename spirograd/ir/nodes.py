@@ -173,9 +173,9 @@ class TempKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TempRef:
-    """Memory of one launch: values that cross tasks, variables that parallel loops update, return values. Zeroed never.
+    """Memory of one launch: values that cross tasks, variables that parallel loops update, return values. Undefined until written.
 
-    What it is for is in ``kind`` and ``number``: ``name`` may hold a name of the user's, and is for readers.
+    ``kind`` and ``number`` say what it is for. ``name`` is for readers only, and may be a name of the user's.
     """
 
     name: str
@@ -280,17 +280,20 @@ class PrivateCopy:
 class TaskAttr:
     """Attributes of ``task``, one dispatch.
 
-    ``serial``: regions (body,), no parameters, run once by one invocation.
-    ``range_for``: regions (bounds, body, finish). bounds yields (begin, end), of the index type, and where only so
-    many invocations may take part, as there are thread slots, their number (i32). body takes the index and one accumulator
-    per entry of ``reductions`` and yields the next accumulators. finish takes the accumulators of some iterations combined (of a thread,
-    workgroup or chunk) and adds them to memory; it may run any number of times, and never runs with an accumulator counted twice.
-    Accumulators start at the identity. Then come as many regions as there are ``copies``, which shared memory holds for each workgroup:
-    each takes the number of an element and its value, and updates the memory that the copy stands for.
-    ``invocations``: what the others become on GPUs, in device IR. One region (body,), which each invocation runs, in workgroups of
-    ``group_size``; ``coarsening``: how many iterations one runs at a time.
-    ``places``: a serial task that only places the tapes of the tasks after it. ``max_groups``: workgroups that it is to be dispatched as at
-    most (0: any number).
+    The ``kind`` decides the regions:
+
+    - "serial": (body,). One invocation runs it once.
+    - "range_for": (bounds, body, finish, *flushes). ``bounds`` yields (begin, end) of the type of the index and, where tapes limit how
+      many invocations take part, the number of thread slots (i32). ``body`` takes the index and one accumulator for each entry of
+      ``reductions``, and yields the next accumulators, which start at the identity. ``finish`` takes the accumulators of some iterations
+      combined (of a thread, workgroup or chunk) and adds them to memory; it may run any number of times, and counts no accumulator twice.
+      Each entry of ``copies`` has a flush, which takes the number and the value of an element of the copy, and updates the memory that the
+      copy stands for.
+    - "invocations": (body,), in device IR for GPUs, where both others become this. Each invocation runs it, in workgroups of
+      ``group_size``; ``coarsening`` is the number of iterations that an invocation runs at a time.
+
+    ``places``: a serial task that only places the tapes of the tasks after it. ``max_groups``: the task is dispatched as at most so many
+    workgroups (0: any number).
     """
 
     kind: str

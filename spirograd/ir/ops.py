@@ -39,7 +39,6 @@ class OpCode:
     domain: str = ""
     rule: str = "special"
     commutative: bool = False
-    associative: bool = False  # for integers; floats only under `reassoc`
     level: str = "both"
     evaluate: Callable[..., Any] | None = None
 
@@ -187,9 +186,9 @@ task = _op("task", 0, "control", "One dispatch; attr TaskAttr. Nothing is visibl
 # attr of add, sub, mul, div, fma, min, max: None, "nsw" (an address that never wraps), "wrap" (wraps on purpose: no overflow check),
 # "reassoc" (a reduction: order is free), "exact" (rounded as written)
 
-add = _op("add", 2, "pure", "a + b.", domain="if", rule="same", commutative=True, associative=True, evaluate=_E(np.add))
+add = _op("add", 2, "pure", "a + b.", domain="if", rule="same", commutative=True, evaluate=_E(np.add))
 sub = _op("sub", 2, "pure", "a - b.", domain="if", rule="same", evaluate=_E(np.subtract))
-mul = _op("mul", 2, "pure", "a * b.", domain="if", rule="same", commutative=True, associative=True, evaluate=_E(np.multiply))
+mul = _op("mul", 2, "pure", "a * b.", domain="if", rule="same", commutative=True, evaluate=_E(np.multiply))
 div = _op("div", 2, "pure", "Float division.", domain="f", rule="same", evaluate=_E(np.divide))
 idiv = _op("idiv", 2, "pure", "Integer division, truncating.", domain="i", rule="same", evaluate=_quotient)
 irem = _op("irem", 2, "pure", "Integer remainder with the sign of the dividend.", domain="i", rule="same", evaluate=_remainder)
@@ -214,8 +213,8 @@ abs_ = _op(
     rule="same",
     evaluate=lambda t, a: np.abs(a) if t.is_float else _wrap(t, abs(int(a))),
 )
-min_ = _op("min", 2, "pure", "The smaller.", domain="if", rule="same", commutative=True, associative=True, evaluate=_minimum)
-max_ = _op("max", 2, "pure", "The larger.", domain="if", rule="same", commutative=True, associative=True, evaluate=_maximum)
+min_ = _op("min", 2, "pure", "The smaller.", domain="if", rule="same", commutative=True, evaluate=_minimum)
+max_ = _op("max", 2, "pure", "The larger.", domain="if", rule="same", commutative=True, evaluate=_maximum)
 fma = _op("fma", 3, "pure", "a * b + c; rounded once or twice.", domain="f", rule="same", evaluate=_E(lambda a, b, c: a * b + c))
 
 # --- bits ----------------------------------------------------------------------------------------------------------------
@@ -228,13 +227,11 @@ and_ = _op(
     domain="bi",
     rule="same",
     commutative=True,
-    associative=True,
+
     evaluate=_E(np.bitwise_and),
 )
-or_ = _op("or", 2, "pure", "Bitwise or.", domain="bi", rule="same", commutative=True, associative=True, evaluate=_E(np.bitwise_or))
-xor = _op(
-    "xor", 2, "pure", "Bitwise exclusive or.", domain="bi", rule="same", commutative=True, associative=True, evaluate=_E(np.bitwise_xor)
-)
+or_ = _op("or", 2, "pure", "Bitwise or.", domain="bi", rule="same", commutative=True, evaluate=_E(np.bitwise_or))
+xor = _op("xor", 2, "pure", "Bitwise exclusive or.", domain="bi", rule="same", commutative=True, evaluate=_E(np.bitwise_xor))
 not_ = _op("not", 1, "pure", "Bitwise not (of u1: logical).", domain="bi", rule="same", evaluate=_E(np.invert))
 shl = _op("shl", 2, "pure", "a << (b mod bits).", domain="i", rule="same", evaluate=_shift(True))
 shr = _op(

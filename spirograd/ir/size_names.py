@@ -1,4 +1,4 @@
-"""What size expressions call the arguments and fields of a kernel."""
+"""Names of the arguments and fields of a kernel in size expressions."""
 
 from __future__ import annotations
 

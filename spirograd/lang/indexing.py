@@ -49,7 +49,7 @@ def axis_positions(i: Any, extent: int, shape: Shape) -> list[Any]:
             raise type_error("the bounds of a slice of a vector must be constants", "the shape of the result must be known while compiling")
         positions = list(range(extent))[i]
         if not positions:
-            raise SpirogradIndexError(f"an empty slice of a {shape_name(shape)}", location())
+            raise SpirogradIndexError(f"this slice of a {shape_name(shape)} is empty", location(), f"indices are 0 to {extent - 1}")
         return positions
     i = scalar.known(i)
     if isinstance(i, Value):

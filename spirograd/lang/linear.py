@@ -43,7 +43,7 @@ def _minor(a: Sequence[Any], n: int, row: int, column: int) -> list[Any]:
 def determinant(a: Sequence[Any], n: int) -> Any:
     """By Laplace expansion along the first row; n up to 4."""
     if n > 4:
-        raise type_error(f"determinant of a {n}x{n} matrix: only sizes up to 4x4 are unrolled", "factorise larger matrices in a loop")
+        raise type_error(f"`determinant` takes matrices of up to 4x4, got {n}x{n}", "factorise larger matrices in a loop")
     if n == 1:
         return a[0]
     if n == 2:
@@ -61,7 +61,7 @@ def determinant(a: Sequence[Any], n: int) -> Any:
 def inverse(a: Sequence[Any], n: int) -> list[Any]:
     """Adjugate over determinant; n up to 4. Entries of a singular matrix come out infinite or NaN."""
     if n > 4:
-        raise type_error(f"inverse of a {n}x{n} matrix: only sizes up to 4x4 are unrolled", "solve larger systems in a loop")
+        raise type_error(f"`inverse` takes matrices of up to 4x4, got {n}x{n}", "solve larger systems in a loop")
     if n == 1:
         return [scalar.truediv(1.0, a[0])]
     cofactors = [[_cofactor(a, n, i, j) for j in range(n)] for i in range(n)]

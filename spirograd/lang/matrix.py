@@ -392,7 +392,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         """The inner product of two vectors of one length."""
         b = self._other_vector("dot", other)
         if b.n != self.n:
-            raise type_error(f"`dot` of vectors of {self.n} and {b.n} entries")
+            raise type_error(f"`dot` takes two vectors of one length, got {self.n} and {b.n} entries")
         return linear.dot(self._entries, b._entries)
 
     def cross(self, other: Any) -> Any:
@@ -498,7 +498,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
     def unit(n: int, i: int, dt: Any = None) -> Matrix:
         """The vector of n entries with 1 at i and 0 elsewhere."""
         if not 0 <= i < n:
-            raise SpirogradIndexError(f"unit vector {i} of {n}", location(), f"i counts from 0 to {n - 1}")
+            raise SpirogradIndexError(f"there is no unit vector {i} of {n} entries", location(), f"i counts from 0 to {n - 1}")
         return Matrix([int(k == i) for k in range(n)], dt=int if dt is None else dt)
 
     @staticmethod

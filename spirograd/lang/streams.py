@@ -35,7 +35,7 @@ class Stream:
         session = context.session()
         device = session.sharing
         if device is None:
-            raise SpirogradRuntimeError(f"streams of other libraries are there on `sg.cuda` and `sg.amdgpu`, not on `{session.arch}`")
+            raise SpirogradRuntimeError(f"`Stream` works on `sg.cuda` and `sg.amdgpu`; this session runs on `{session.arch}`")
         if self._ordinal not in (None, device.ordinal):
             raise SpirogradRuntimeError(f"this stream is one of GPU {self._ordinal}, and the session runs on GPU {device.ordinal}")
         _blocks.acquire()

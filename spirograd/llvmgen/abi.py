@@ -10,9 +10,9 @@ DRIVER = "sg_kernel"
 # fewer lanes (i32) where its chunks have fewer iterations, or there are fewer thread slots; ``slot`` (i32), from 0, tells the threads that
 # take part apart: those times the lanes are at most the thread slots.
 POOL_RUN = "sg_pool_run"
-# `void sg_pool_update(ptr pool, ptr task, ptr alone, ptr block, i64 begin, i64 end, i64 cost, i64 alone_cost, i64 slots, i64 lanes)`: the
-# same for tasks with atomics. ``alone`` (or null) does what ``task`` does without atomics: for one thread, while no other launch is in
-# this function.
+# `void sg_pool_update(ptr pool, ptr task, ptr uncontended, ptr block, i64 begin, i64 end, i64 cost, i64 uncontended_cost, i64 slots,
+# i64 lanes)`: the same for tasks with atomics. ``uncontended`` (or null) is the variant of ``task`` without atomics. One thread runs it,
+# while no other launch is in this function.
 POOL_UPDATE = "sg_pool_update"
 # `void sg_worker_main(ptr pool)`: the body of a worker thread; returns once the pool is told to stop.
 WORKER_MAIN = "sg_worker_main"

@@ -1,4 +1,4 @@
-"""An estimate of the work of one iteration, so that small tasks run without waking the workers."""
+"""Estimates the work of one iteration, so that small tasks run without waking the workers."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def costs_of_calls(kernel: Kernel) -> dict[str, int]:
     return calls
 
 
-def cost_of(region: Region, calls: Mapping[str, int], alone: bool = False) -> int:
+def cost_of(region: Region, calls: Mapping[str, int], uncontended: bool = False) -> int:
     """Units of work of running ``region`` once (at least 1); both branches of an `if` count. ``calls``: those of functions (see
-    `costs_of_calls`). ``alone``: as if no update were atomic."""
+    `costs_of_calls`). ``uncontended``: as if no update were atomic."""
     total = 0
     for op in region.ops[:-1]:
-        work = sum(cost_of(r, calls, alone) for r in op.regions)
+        work = sum(cost_of(r, calls, uncontended) for r in op.regions)
         if op.code in (ops.for_, ops.while_):
             work *= trips(op)
         elif (called := callee_of(op)) is not None:
             work = calls[called]
-        total += work + (_UPDATE if alone and op.code is ops.atomic else _WEIGHTS.get(op.code, 1))
+        total += work + (_UPDATE if uncontended and op.code is ops.atomic else _WEIGHTS.get(op.code, 1))
     return min(max(total, 1), _LIMIT)

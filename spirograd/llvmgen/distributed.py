@@ -8,7 +8,7 @@ from spirograd.base.dtypes import DType, Type, i8, u1
 from spirograd.ir.nodes import Op, Region
 from spirograd.ir.ops import OpCode
 from spirograd.llvmgen.emit_control import counted_loop
-from spirograd.llvmgen.function import FunctionEmitter, Handler
+from spirograd.llvmgen.function import FunctionEmitter, Handler, Phis
 from spirograd.llvmgen.iterations import TaskEmitter
 from spirograd.llvmgen.module import BLOCK_PARAMETER, ModuleText, type_name
 from spirograd.llvmgen.parts import Parts, PartsEmitter
@@ -46,14 +46,13 @@ class DistributedEmitter(TaskEmitter):
         self.entry.append(f"  {frame} = alloca [{_start(len(types)) + found.block * found.frame} x i8], align 64")
         for k, (t, value) in enumerate(zip(types, initial)):
             self.line(f"store {type_name(t)} {value}, ptr {_at(self, frame, k * _SUM)}")
-        loop, done = self.new_labels("block", "kcolb")
+        loop, done = self.new_labels("block", "block.end")
         some = self.value(f"icmp {less} {it} {begin}, {end}")
         before = self.label
         self.line(f"br i1 {some}, label %{loop}, label %{done}")
         self.start(loop)
-        first = self.name()
-        phi = len(self.lines)
-        self.lines.append("")
+        phis = Phis(self, [it])
+        (first,) = phis.names
         left = self.value(f"sub {it} {end}, {first}")
         stop = self.value(f"add {it} {first}, {self.call_intrinsic('umin', index, [left, str(found.block)])}")
         outer = "".join([f", {self.typed(v)}" for v in found.outer])
@@ -62,7 +61,7 @@ class DistributedEmitter(TaskEmitter):
             self.line(f"call void @{self._stage(stage, index, types)}({args})")
         again = self.value(f"icmp {less} {it} {stop}, {end}")
         self.line(f"br i1 {again}, label %{loop}, label %{done}")
-        self.lines[phi] = f"  {first} = phi {it} [ {begin}, %{before} ], [ {stop}, %{loop} ]"
+        phis.fill(([begin], before), ([stop], loop))
         self.start(done)
         return [self.value(f"load {type_name(t)}, ptr {_at(self, frame, k * _SUM)}") for k, t in enumerate(types)]
 

@@ -1,8 +1,9 @@
-"""Lanes that go different ways: branches and loops that run for as long as any lane needs them, under a mask of the lanes that do.
+"""Divergent control flow in lockstep: branches and loops run while any lane needs them, under a mask of the lanes that do.
 
-A mask is a vector of i32, all ones in the lanes that are live: i1 would be widened and narrowed again at each border of a block. Lanes that
-are not live hold anything. Where they could do harm they do what the first live lane does (addresses of loads), or nothing (stores,
-atomics). Lanes without an iteration are live where the first lane is, since they repeat what that one computes, but have no effects.
+A mask is a vector of i32, all ones in the live lanes: i1 would be widened and narrowed again at each border of a block. Lanes that are not
+live hold unspecified values. Where these could do harm, such lanes do what the first live lane does (addresses of loads), or nothing
+(stores, atomics). Lanes without an iteration are live where the first lane is, since they repeat what that one computes, but have no
+effects.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from spirograd.base.dtypes import DType, Type, i32, u1
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Reduction, Region
 from spirograd.ir.ops import OpCode
-from spirograd.llvmgen.function import FunctionEmitter, Handler
+from spirograd.llvmgen.function import FunctionEmitter, Handler, Phis
 from spirograd.llvmgen.lanes import LaneEmitter
 from spirograd.llvmgen.module import ModuleText, type_name
 from spirograd.llvmgen.uniform import Uniformity, is_report, is_tape
@@ -108,16 +109,8 @@ class DivergentEmitter(LaneEmitter):
     def _unpacked(self, vector: str, t: Type) -> str:
         return self._narrow(vector) if t is u1 else vector
 
-    def _phis(self, types: Sequence[Type]) -> tuple[list[str], int]:
-        """Names of phis, and where their lines go."""
-        hole = len(self.lines)
-        self.lines += [""] * len(types)
-        return [self.name() for _ in types], hole
-
-    def _fill(self, hole: int, names: Sequence[str], types: Sequence[Type], *ways: tuple[Sequence[str], str]) -> None:
-        for k, (name, t) in enumerate(zip(names, types)):
-            values = ", ".join(f"[ {texts[k]}, %{label} ]" for texts, label in ways)
-            self.lines[hole + k] = f"  {name} = phi {self._carried_type(t)} {values}"
+    def _phis(self, types: Sequence[Type]) -> Phis:
+        return Phis(self, [self._carried_type(t) for t in types])
 
     # --- control flow ---
 
@@ -133,7 +126,7 @@ class DivergentEmitter(LaneEmitter):
         """The results of one branch, which is skipped if no lane takes it."""
         if len(region.ops) == 1:
             return self.region(region)
-        arm, done = self.new_labels("arm", "mra")
+        arm, done = self.new_labels("arm", "arm.end")
         before = self.label
         self.line(f"br i1 {self._any(live)}, label %{arm}, label %{done}")
         self.start(arm)
@@ -141,9 +134,9 @@ class DivergentEmitter(LaneEmitter):
         after = self.label
         self.goto(done)
         self.start(done)
-        names, hole = self._phis(types)
-        self._fill(hole, names, types, (["zeroinitializer"] * len(types), before), (values, after))
-        return [self._unpacked(name, t) for name, t in zip(names, types)]
+        results = self._phis(types)
+        results.fill((["zeroinitializer"] * len(types), before), (values, after))
+        return [self._unpacked(name, t) for name, t in zip(results.names, types)]
 
     def _divergent_while(self, op: Op) -> None:
         assert isinstance(op.type, tuple)
@@ -154,16 +147,17 @@ class DivergentEmitter(LaneEmitter):
         before = self.label
         self.goto(head)
         self.start(head)
-        names, hole = self._phis(types)
-        carried = [self._unpacked(name, t) for name, t in zip(names[1:], op.type)]
+        phis = self._phis(types)
+        live, *packed = phis.names
+        carried = [self._unpacked(name, t) for name, t in zip(packed, op.type)]
         self.bind(condition.params, carried)
-        self._with_live(names[0], condition)
-        going = self._restricted(names[0], condition.results[0])
+        self._with_live(live, condition)
+        going = self._restricted(live, condition.results[0])
         self.line(f"br i1 {self._any(going)}, label %{inside}, label %{done}")
         self.start(inside)
         self.bind(body.params, carried)
         values = self._next(op, going, carried, self._with_live(going, body))
-        self._fill(hole, names, types, (initial, before), ([going, *values], self.label))
+        phis.fill((initial, before), ([going, *values], self.label))
         self.goto(head)
         self.start(done)
         self.env[op] = carried
@@ -183,31 +177,29 @@ class DivergentEmitter(LaneEmitter):
         assert isinstance(t, DType)
         it, vector = type_name(t), self._vector_type(t)
         trips, most = self._trips(op, t)
-        loop, done = self.new_labels("for", "rof")
+        loop, done = self.new_labels("for", "for.end")
         initial = [self._packed(self._as_vector(a), r) for a, r in zip(op.args[2:], op.type)]
         before = self.label
         self.line(f"br i1 {self.value(f'icmp ne {it} {most}, 0')}, label %{loop}, label %{done}")
         self.start(loop)
-        counter, first = self.name(), len(self.lines)
-        self.lines.append("")
-        names, hole = self._phis(op.type)
+        phis = Phis(self, [it, *[self._carried_type(r) for r in op.type]])
+        counter, *packed = phis.names
         backwards = op in self.found.backwards
         following = self.value(f"add nuw {it} {counter}, 1")
         count = self.value(f"sub {it} {most}, {following}") if backwards else counter
         counts = self._spread(count, t)
         live = self._wide(self.value(f"icmp ult {vector} {counts}, {trips}"))
-        carried = [self._unpacked(name, r) for name, r in zip(names, op.type)]
+        carried = [self._unpacked(name, r) for name, r in zip(packed, op.type)]
         self._counters[op] = count
         self.bind(body.params, [self._index(op, trips, count, counts), *carried])
         values = self._next(op, live, carried, self._with_live(live, body), always=backwards)
-        self.lines[first] = f"  {counter} = phi {it} [ 0, %{before} ], [ {following}, %{self.label} ]"
-        self._fill(hole, names, op.type, (initial, before), (values, self.label))
         back = self.label
+        phis.fill((["0", *initial], before), ([following, *values], back))
         self.line(f"br i1 {self.value(f'icmp ult {it} {following}, {most}')}, label %{loop}, label %{done}")
         self.start(done)
-        results, hole = self._phis(op.type)
-        self._fill(hole, results, op.type, (initial, before), (values, back))
-        self.env[op] = [self._unpacked(name, r) for name, r in zip(results, op.type)]
+        results = self._phis(op.type)
+        results.fill((initial, before), (values, back))
+        self.env[op] = [self._unpacked(name, r) for name, r in zip(results.names, op.type)]
 
     def _trips(self, op: Op, t: DType) -> tuple[str, str]:
         """How many iterations each lane has, none if it is not live; and the most of any."""
@@ -299,16 +291,16 @@ class DivergentEmitter(LaneEmitter):
             super()._for_lanes(one)
             return
         bits = self.bits(self._effective())
-        loop, done = self.new_labels("lane", "enal")
+        loop, done = self.new_labels("lane", "lane.end")
         before = self.label
         self.line(f"br i1 {self.value(f'icmp ne i64 {bits}, 0')}, label %{loop}, label %{done}")
         self.start(loop)
-        left, hole = self.name(), len(self.lines)
-        self.lines.append("")
+        phis = Phis(self, ["i64"])
+        (left,) = phis.names
         one(self.lowest(left))
         less = self.value(f"add i64 {left}, -1")
         following = self.value(f"and i64 {left}, {less}")
-        self.lines[hole] = f"  {left} = phi i64 [ {bits}, %{before} ], [ {following}, %{self.label} ]"
+        phis.fill(([bits], before), ([following], self.label))
         again = self.value(f"icmp ne i64 {following}, 0")
         self.line(f"br i1 {again}, label %{loop}, label %{done}{self._loop_metadata()}")
         self.start(done)

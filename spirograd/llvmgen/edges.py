@@ -1,8 +1,8 @@
-"""Loops whose first and last iterations differ: a stencil that skips, clamps or wraps its neighbours at the ends of a row.
+"""Index-set splitting: loops whose first and last iterations differ, as in stencils that skip, clamp or wrap at the ends of rows.
 
-Conditions such as `0 < j` and `j < n - 1`, where ``j`` counts the iterations, are known for all but a few iterations at either end.
-So the iterations in between run without them in a loop of their own, which LLVM vectorises: what it makes of the conditions are gathers
-and masked stores, which some CPUs do lane by lane. The others run one by one. Iterations of a parallel loop may run in any order.
+Conditions such as `0 < j` and `j < n - 1`, where ``j`` counts the iterations, are known for all but a few iterations at either end. So the
+iterations in between run without them in a loop of their own, which LLVM vectorises; with the conditions it would emit gathers and masked
+stores, which some CPUs execute lane by lane. The others run one by one. Iterations of a parallel loop may run in any order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from spirograd.ir.nodes import Op, Region
 from spirograd.ir.ops import OpCode
 from spirograd.ir.rewrite import Rewriter
 from spirograd.llvmgen.emit_control import counted_loop
-from spirograd.llvmgen.function import FunctionEmitter
+from spirograd.llvmgen.function import FunctionEmitter, Phis
 from spirograd.llvmgen.module import type_name
 
 # Constants so close to the first or last value of the counter separate few iterations from the rest.
@@ -226,16 +226,15 @@ def _rest(e: FunctionEmitter, index: DType, bounds: tuple[str, str, str, str], b
     """The iterations from ``bounds[0]`` to ``bounds[1]``, then those from ``bounds[2]`` to ``bounds[3]``."""
     start, begin, end, stop = bounds
     it = type_name(index)
-    loop, done = e.new_labels("edge", "egde")
+    loop, done = e.new_labels("edge", "edge.end")
     some = e.value(f"icmp slt {it} {start}, {begin}")
     first = e.value(f"select i1 {some}, {it} {start}, {it} {end}")
     enter = e.value(f"icmp slt {it} {first}, {stop}")
     before = e.label
     e.line(f"br i1 {enter}, label %{loop}, label %{done}")
     e.start(loop)
-    counter = e.name()
-    hole = len(e.lines)
-    e.lines.append("")
+    phis = Phis(e, [it])
+    (counter,) = phis.names
     e.bind(body.params, [counter])
     loc = e.loc
     e.region(body)
@@ -244,7 +243,7 @@ def _rest(e: FunctionEmitter, index: DType, bounds: tuple[str, str, str, str], b
     turned = e.value(f"icmp eq {it} {following}, {begin}")
     again = e.value(f"select i1 {turned}, {it} {end}, {it} {following}")
     more = e.value(f"icmp slt {it} {again}, {stop}")
-    e.lines[hole] = f"  {counter} = phi {it} [ {first}, %{before} ], [ {again}, %{e.label} ]"
+    phis.fill(([first], before), ([again], e.label))
     properties = [e.module.node(text) for text in _AS_IT_IS]
     suffix = f", !llvm.loop {e.module.node('distinct !{' + ', '.join(['{self}', *properties]) + '}')}"
     e.line(f"br i1 {more}, label %{loop}, label %{done}{suffix}")

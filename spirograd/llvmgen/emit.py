@@ -14,7 +14,6 @@ from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, TaskAttr, ref_of
 from spirograd.llvmgen import abi, half
-from spirograd.llvmgen.alone import alone_body, updates_memory
 from spirograd.llvmgen.callees import Callees, has_vector_forms
 from spirograd.llvmgen.cost import cost_of, costs_of_calls
 from spirograd.llvmgen.distributed import DistributedEmitter
@@ -30,13 +29,14 @@ from spirograd.llvmgen.rows import Rows, find_rows, row_loop
 from spirograd.llvmgen.stages import find_stages
 from spirograd.llvmgen.streaming import StreamingEmitter, find_streams
 from spirograd.llvmgen.strides import prefers_scalar_iterations
+from spirograd.llvmgen.uncontended import uncontended_body, updates_memory
 from spirograd.llvmgen.uniform import Uniformity, is_tape, lockstep
 
 _NOT_VECTORISED = '!{!"llvm.loop.vectorize.enable", i1 false}'
 
 
 def entry_names(kernel: Kernel) -> tuple[str, ...]:
-    """The symbol of each task, in order, as `emit_kernel` names them; each may have a second version, `_alone`. All are different, and none
+    """The symbol of each task, in order, as `emit_kernel` names them; each may have an uncontended variant. All are different, and none
     begins as the names of LLVM's own functions do."""
     names: list[str] = []
     taken: set[str] = set()
@@ -44,15 +44,15 @@ def entry_names(kernel: Kernel) -> tuple[str, ...]:
         base = symbol(f"{kernel.name}.{op.attr.name or op.attr.kind}")
         base = f"_{base}" if base.startswith("llvm.") else base
         tries = itertools.chain([base], (f"{base}.{k}" for k in itertools.count(len(names))))
-        name = next(x for x in tries if not {x, _alone(x)} & taken)
-        taken |= {name, _alone(name)}
+        name = next(x for x in tries if not {x, _uncontended(x)} & taken)
+        taken |= {name, _uncontended(name)}
         names.append(name)
     return tuple(names)
 
 
-def _alone(name: str) -> str:
-    """The symbol of the version of a task that runs alone."""
-    return f"{name}.alone"
+def _uncontended(name: str) -> str:
+    """The symbol of the uncontended variant of a task."""
+    return f"{name}.uncontended"
 
 
 def emit_kernel(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions) -> str:
@@ -70,18 +70,18 @@ def emit_kernel(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: Co
     module.declare(abi.POOL_UPDATE, "void", "ptr, ptr, ptr, ptr, i64, i64, i64, i64, i64, i64", " nounwind")
     tasks = kernel.body.ops[:-1]
     names = entry_names(kernel)
-    alones: dict[Op, str] = {}
+    variants: dict[Op, str] = {}
     for op, name in zip(tasks, names):
         assert op.code is ops.task and isinstance(op.attr, TaskAttr), op
         if op.attr.kind != "range_for":
             module.functions.append(_serial_task(module, op, name))
             continue
         module.functions.append(_range_task(module, op, name, op.regions[1]))
-        alone = alone_body(op.regions[1], calls)
-        if alone is not None:
-            alones[op] = _alone(name)
-            module.functions.append(_range_task(module, op, alones[op], alone, independent=False))
-    module.functions.append(_driver(module, tasks, names, alones, calls))
+        variant = uncontended_body(op.regions[1], calls)
+        if variant is not None:
+            variants[op] = _uncontended(name)
+            module.functions.append(_range_task(module, op, variants[op], variant, independent=False))
+    module.functions.append(_driver(module, tasks, names, variants, calls))
     _add_half(module)
     return f"; kernel {kernel.name}\n{module.text()}"
 
@@ -108,7 +108,7 @@ def optimisation_need(kernel: Kernel, caps: Capabilities, options: CompileOption
     once = [region for op in kernel.body.ops[:-1] for region in (op.regions if op.attr.kind != "range_for" else op.regions[::2])]
     loops = any(op.code in (ops.for_, ops.while_) for region in once for op in region.walk())
     calls = costs_of_calls(kernel)
-    return 1 if loops or any(alone_body(op.regions[1], calls) for op in tasks) else 0
+    return 1 if loops or any(uncontended_body(op.regions[1], calls) for op in tasks) else 0
 
 
 def _rereads(body: Region) -> bool:
@@ -217,8 +217,8 @@ def _resized_bounds(emitter: FunctionEmitter, index: DType) -> tuple[str, str]:
     return emitter.convert("trunc", "%begin", dt.i64, index), emitter.convert("trunc", "%end", dt.i64, index)
 
 
-def _driver(module: ModuleText, tasks: tuple[Op, ...], names: tuple[str, ...], alones: dict[Op, str], calls: Mapping[str, int]) -> str:
-    """``alones``: the functions that do what a task does, without atomics. ``calls``: as for `cost_of`."""
+def _driver(module: ModuleText, tasks: tuple[Op, ...], names: tuple[str, ...], variants: dict[Op, str], calls: Mapping[str, int]) -> str:
+    """``variants``: the uncontended variants of tasks. ``calls``: as for `cost_of`."""
     emitter = FunctionEmitter(module, OP_MAP)
     for op, name in zip(tasks, names):
         if op.attr.kind != "range_for":
@@ -233,9 +233,9 @@ def _driver(module: ModuleText, tasks: tuple[Op, ...], names: tuple[str, ...], a
         job = f"ptr %block, i64 {wide[0]}, i64 {wide[1]}, i64 {cost_of(body, calls)}"
         room = f"i64 {wide[2] if len(wide) > 2 else abi.ANY_SLOTS}, i64 {tape_lanes(op, module.caps, module.options)}"
         if updates_memory(op):
-            alone = f"ptr {'@' + alones[op] if op in alones else 'null'}"
-            work = f"{job}, i64 {cost_of(body, calls, alone=True)}, {room}"
-            emitter.line(f"call void @{abi.POOL_UPDATE}(ptr %pool, ptr @{name}, {alone}, {work})")
+            variant = f"ptr {'@' + variants[op] if op in variants else 'null'}"
+            work = f"{job}, i64 {cost_of(body, calls, uncontended=True)}, {room}"
+            emitter.line(f"call void @{abi.POOL_UPDATE}(ptr %pool, ptr @{name}, {variant}, {work})")
         else:
             emitter.line(f"call void @{abi.POOL_RUN}(ptr %pool, ptr @{name}, {job}, {room})")
     # Plain pointers here: the pool holds on to the block while the call lasts.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from spirograd.base.dtypes import DType, Type
 from spirograd.ir.nodes import Op, Region
-from spirograd.llvmgen.function import FunctionEmitter
+from spirograd.llvmgen.function import FunctionEmitter, Phis
 from spirograd.llvmgen.local_arrays import copied_array, copy_text, new_array
 from spirograd.llvmgen.module import is_array, returned_type, type_name
 
@@ -50,7 +50,7 @@ def emit_if(e: FunctionEmitter, op: Op) -> None:
 
 def branches(e: FunctionEmitter, op: Op, types: Sequence[Type]) -> list[str]:
     """The `if` ``op``, whose results have these ``types``; returns the results."""
-    then, orelse, done = e.new_labels("then", "else", "fi")
+    then, orelse, done = e.new_labels("then", "else", "if.end")
     e.line(f"br i1 {e.env[op.args[0]]}, label %{then}, label %{orelse}")
     arms: list[tuple[str, list[str], int]] = []
     for label, region in zip((then, orelse), op.regions):
@@ -123,15 +123,15 @@ def counted_loop(
     assert isinstance(index, DType)
     it = type_name(index)
     less, step = ("slt", "add nsw") if index.is_signed else ("ult", "add nuw")
-    loop, done = e.new_labels("for", "rof")
+    loop, done = e.new_labels("for", "for.end")
     some = e.value(f"icmp {less} {it} {begin}, {end}")
     before = e.label
     e.line(f"br i1 {some}, label %{loop}, label %{done}")
     e.start(loop)
-    counter = e.name()
-    carried = [first if is_array(t) else e.name() for t, first in zip(types, initial)]
-    holes = len(e.lines)  # the phis: what comes back is known only after the body
-    e.lines += [""] * (1 + len(carried))
+    scalars = [k for k, t in enumerate(types) if not is_array(t)]
+    phis = Phis(e, [it, *[type_name(types[k]) for k in scalars]])
+    counter, *names = phis.names
+    carried = _with(initial, scalars, names)
     e.bind(body.params, [counter, *carried])
     loc = e.loc
     values = e.region(body)
@@ -141,27 +141,19 @@ def counted_loop(
     again = e.value(f"icmp {less} {it} {following}, {end}")
     back = e.label
     e.line(f"br i1 {again}, label %{loop}, label %{done}{suffix}")
-    e.lines[holes] = f"  {counter} = phi {it} [ {begin}, %{before} ], [ {following}, %{back} ]"
-    _fill_phis(e, holes + 1, types, carried, initial, values, before, back)
+    phis.fill(([begin, *[initial[k] for k in scalars]], before), ([following, *[values[k] for k in scalars]], back))
     e.start(done)
     return [
         a if is_array(t) else e.value(f"phi {type_name(t)} [ {a}, %{before} ], [ {b}, %{back} ]") for t, a, b in zip(types, initial, values)
     ]
 
 
-def _fill_phis(
-    e: FunctionEmitter,
-    hole: int,
-    types: Sequence[Type],
-    names: Sequence[str],
-    initial: Sequence[str],
-    values: Sequence[str],
-    before: str,
-    back: str,
-) -> None:
-    for k, (name, t, first, last) in enumerate(zip(names, types, initial, values), hole):
-        if not is_array(t):
-            e.lines[k] = f"  {name} = phi {type_name(t)} [ {first}, %{before} ], [ {last}, %{back} ]"
+def _with(values: Sequence[str], positions: Sequence[int], replaced: Sequence[str]) -> list[str]:
+    """``values``, but for those at ``positions``."""
+    result = list(values)
+    for k, value in zip(positions, replaced):
+        result[k] = value
+    return result
 
 
 def emit_while(e: FunctionEmitter, op: Op) -> None:
@@ -171,9 +163,9 @@ def emit_while(e: FunctionEmitter, op: Op) -> None:
     before = e.label
     e.goto(head)
     e.start(head)
-    carried = [first if is_array(t) else e.name() for t, first in zip(op.type, initial)]
-    holes = len(e.lines)
-    e.lines += [""] * len(carried)
+    scalars = [k for k, t in enumerate(op.type) if not is_array(t)]
+    phis = Phis(e, [type_name(op.type[k]) for k in scalars])
+    carried = _with(initial, scalars, phis.names)
     condition, step = op.regions
     e.bind(condition.params, carried)
     (test,) = e.region(condition)
@@ -184,6 +176,6 @@ def emit_while(e: FunctionEmitter, op: Op) -> None:
     _next(e, op.type, carried, values)
     back = e.label
     e.goto(head)
-    _fill_phis(e, holes, op.type, carried, initial, values, before, back)
+    phis.fill(([initial[k] for k in scalars], before), ([values[k] for k in scalars], back))
     e.start(done)
     e.env[op] = carried

@@ -220,3 +220,18 @@ class FunctionEmitter:
         """Metadata for plain accesses to ``ref``: iterations of a parallel loop access disjoint memory, except in tapes, where those of one
         worker share a thread slot."""
         return "" if ref.slot.kind == "tapes" else self.memory_suffix
+
+
+class Phis:
+    """Phis at the start of the current block. Their lines are written last: what the branch back brings is known only after the body."""
+
+    def __init__(self, e: FunctionEmitter, types: Sequence[str]) -> None:
+        self.names = [e.name() for _ in types]
+        self._types, self._lines, self._start = types, e.lines, len(e.lines)
+        e.lines += [""] * len(types)
+
+    def fill(self, *ways: tuple[Sequence[str], str]) -> None:
+        """``ways``: the values that come from each predecessor, and its label."""
+        for k, (name, t) in enumerate(zip(self.names, self._types)):
+            values = ", ".join([f"[ {texts[k]}, %{label} ]" for texts, label in ways])
+            self._lines[self._start + k] = f"  {name} = phi {t} {values}"

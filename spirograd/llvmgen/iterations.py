@@ -1,4 +1,4 @@
-"""What emits a range task, one iteration after the other; `lanes` and `distributed` run them in other ways."""
+"""Emits a range task, one iteration after the other; `lanes` and `distributed` run iterations in other ways."""
 
 from __future__ import annotations
 

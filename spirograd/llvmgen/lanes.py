@@ -18,7 +18,7 @@ from spirograd.ir.fused_products import fused_products
 from spirograd.ir.nodes import Op, Reduction, Region
 from spirograd.ir.ops import OpCode
 from spirograd.llvmgen.emit_control import branches, counted_loop, emit_result
-from spirograd.llvmgen.function import FunctionEmitter, Handler
+from spirograd.llvmgen.function import FunctionEmitter, Handler, Phis
 from spirograd.llvmgen.instructions import Math
 from spirograd.llvmgen.iterations import TaskEmitter
 from spirograd.llvmgen.local_arrays import element
@@ -77,10 +77,10 @@ class LaneEmitter(TaskEmitter):
             # In 64 bits, where counting in blocks cannot overflow.
             first, self._end = (self.resize(bound, i32, i64) for bound in (begin, end))
             self._lockstep = True
-            if self.found.gate is None:
+            if self.found.guard is None:
                 values = counted_loop(self, i64, first, self._end, wide, neutral, body, stride=self._stride)
             else:
-                values = self._strips(self.found.gate, first, self._end, wide, neutral)
+                values = self._strips(self.found.guard, first, self._end, wide, neutral)
             self._lockstep = False
             return self._totals(values, initial)
         some = self.value(f"icmp slt {it} {begin}, {end}")
@@ -95,41 +95,40 @@ class LaneEmitter(TaskEmitter):
         self._lockstep = False
         return counted_loop(self, index, middle, end, types, self._totals(values, initial), body)
 
-    def _strips(self, gate: Uniformity, begin: str, end: str, types: Sequence[Type], initial: Sequence[str]) -> list[str]:
-        """The iterations that pass ``gate``, strip by strip: listed, then run."""
+    def _strips(self, guard: Uniformity, begin: str, end: str, types: Sequence[Type], initial: Sequence[str]) -> list[str]:
+        """The iterations that pass ``guard``, strip by strip: listed, then run."""
         self._list = self.name()
         self.entry.append(f"  {self._list} = alloca [{_STRIP + self.lanes} x i32], align 64")
-        strip, done = self.new_labels("strip", "pirts")
+        strip, done = self.new_labels("strip", "strip.end")
         before = self.label
         self.line(f"br i1 {self.value(f'icmp slt i64 {begin}, {end}')}, label %{strip}, label %{done}")
         self.start(strip)
-        start, carried, hole = self.name(), [self.name() for _ in types], len(self.lines)
-        self.lines += [""] * (1 + len(types))
+        phis = Phis(self, [type_name(t) for t in (i64, *types)])
+        start, *carried = phis.names
         stop = self.call_intrinsic("umin", u64, [self.value(f"add i64 {start}, {_STRIP}"), end])
-        self._end = self._passing(gate, start, stop)
+        self._end = self._passing(guard, start, stop)
         self._listed = True
         values = counted_loop(self, i64, "0", self._end, types, carried, self.found.body, stride=self._stride)
         self._listed = False
-        for k, (name, t, a, b) in enumerate(zip([start, *carried], [i64, *types], [begin, *initial], [stop, *values]), hole):
-            self.lines[k] = f"  {name} = phi {type_name(t)} [ {a}, %{before} ], [ {b}, %{self.label} ]"
         back = self.label
+        phis.fill(([begin, *initial], before), ([stop, *values], back))
         self.line(f"br i1 {self.value(f'icmp slt i64 {stop}, {end}')}, label %{strip}, label %{done}")
         self.start(done)
         ways = zip(types, initial, values)
         return [self.value(f"phi {type_name(t)} [ {a}, %{before} ], [ {b}, %{back} ]") for t, a, b in ways]
 
-    def _passing(self, gate: Uniformity, begin: str, end: str) -> str:
-        """List those iterations of [begin, end), of which there are some, that pass ``gate``; returns how many."""
+    def _passing(self, guard: Uniformity, begin: str, end: str) -> str:
+        """List those iterations of [begin, end), of which there are some, that pass ``guard``; returns how many."""
         found, stride = self.found, self._stride
-        self.found, self._stride, self._end = gate, str(self.lanes), end
-        test, listing, done = self.new_labels("test", "list", "tset")
+        self.found, self._stride, self._end = guard, str(self.lanes), end
+        test, listing, done = self.new_labels("test", "list", "test.end")
         before = self.label
         self.goto(test)
         self.start(test)
-        first, count, hole = self.name(), self.name(), len(self.lines)
-        self.lines += ["", ""]
-        self.bind(gate.body.params, [first])
-        (passes,) = self.region(gate.body)
+        phis = Phis(self, ["i64", "i64"])
+        first, count = phis.names
+        self.bind(guard.body.params, [first])
+        (passes,) = self.region(guard.body)
         bits = self.bits(self.value(f"and {self._mask_type} {passes}, {self._mask}"))
         self.found, self._stride = found, stride
         after = self.label
@@ -146,8 +145,7 @@ class LaneEmitter(TaskEmitter):
         self.start(done)
         so_far = self.value(f"phi i64 [ {count}, %{after} ], [ {place}.next, %{listing} ]")
         following = self.value(f"add i64 {first}, {self.lanes}")
-        self.lines[hole] = f"  {first} = phi i64 [ {begin}, %{before} ], [ {following}, %{done} ]"
-        self.lines[hole + 1] = f"  {count} = phi i64 [ 0, %{before} ], [ {so_far}, %{done} ]"
+        phis.fill(([begin, "0"], before), ([following, so_far], done))
         out = self.new_labels("listed")[0]
         self.line(f"br i1 {self.value(f'icmp slt i64 {following}, {end}')}, label %{test}, label %{out}")
         self.start(out)
@@ -470,17 +468,17 @@ class LaneEmitter(TaskEmitter):
 
     def _for_lanes(self, one: Callable[[str], None]) -> None:
         """A loop over the lanes that have an iteration; ``one`` appends its body, given the number of the lane, an i64."""
-        loop, done = self.new_labels("lane", "enal")
+        loop, done = self.new_labels("lane", "lane.end")
         before = self.label
         self.goto(loop)
         self.start(loop)
-        lane, hole = self.name(), len(self.lines)
-        self.lines.append("")
+        phis = Phis(self, ["i64"])
+        (lane,) = phis.names
         one(lane)
         following = self.value(f"add nuw i64 {lane}, 1")
         again = self.value(f"icmp ult i64 {following}, {self._active}")
         self.line(f"br i1 {again}, label %{loop}, label %{done}{self._loop_metadata()}")
-        self.lines[hole] = f"  {lane} = phi i64 [ 0, %{before} ], [ {following}, %{self.label} ]"
+        phis.fill((["0"], before), ([following], self.label))
         self.start(done)
 
     def _loop_metadata(self) -> str:

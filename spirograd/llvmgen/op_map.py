@@ -1,4 +1,4 @@
-"""How LLVM IR expresses each operation: THE table from operation to what emits it, keyed by the objects of the op table.
+"""The opcode mapping of LLVM IR: THE table from operation to emitter, keyed by the objects of the op table.
 
 Operations that are one instruction or one call have a row that says which (`instructions`). Functions of ``emit_*.py`` emit the rest.
 """

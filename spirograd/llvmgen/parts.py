@@ -1,8 +1,8 @@
-"""Large regions in parts, a function each: serial tasks, and operations of a parallel loop that are large by themselves.
+"""Outlining: large regions become several functions. For serial tasks, and for operations of a parallel loop that are large by themselves.
 
 LLVM's time grows with the square of the size of a function, above all where there are many branches. `stages` cuts the body of a parallel
 loop, whose iterations still pass through it in vectors. What is cut here is not vectorised across iterations any more, so it has to be
-larger. Parts are runs of operations of a region. They take what they use as arguments and return what is used after them.
+larger. Parts are runs of operations of a region. They take the values that they use as arguments and return the values used after them.
 """
 
 from __future__ import annotations

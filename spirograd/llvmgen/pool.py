@@ -100,13 +100,10 @@ def _fields(names: str) -> str:
     return "\n".join(f"  %{name}.at = getelementptr i8, ptr %pool, i64 {_WORDS[name]}" for name in names.split())
 
 
+# The job is read only after a chunk has been taken: until that chunk is done, no other job is published. A thread slot lasts as long as the
+# job: the thread may get to the next one without leaving the loop.
 def _drain() -> str:
-    """`void drain(ptr pool)`: takes and runs chunks until none is left, or no thread slot. The last one to finish wakes the caller if it
-    sleeps.
-
-    The job is read only after a chunk has been taken: until that chunk is done, no other job is published. A thread slot lasts as long
-    as the job: the thread may get to the next one without leaving the loop.
-    """
+    """`void drain(ptr pool)`: takes and runs chunks while there are some, and a thread slot. The last thread to finish wakes the caller."""
     loads = "".join(f"  %{name} = load {t}, ptr %{name}.at\n" for t, name in (entry.split() for entry in _JOB))
     return f"""define internal void @drain(ptr %pool) nounwind {{
 entry:
@@ -326,26 +323,27 @@ out:
 """
 
 
-def _update_alone() -> str:
+def _update_uncontended() -> str:
     """Update without atomics where one thread does so as fast as all of them with; not while others update, who then wait for it."""
     return f"""define void @{abi.POOL_UPDATE}(
-    ptr %pool, ptr %task, ptr %alone, ptr %block, i64 %begin, i64 %end, i64 %cost, i64 %alone_cost, i64 %slots, i64 %lanes) nounwind {{
+    ptr %pool, ptr %task, ptr %uncontended, ptr %block,
+    i64 %begin, i64 %end, i64 %cost, i64 %uncontended_cost, i64 %slots, i64 %lanes) nounwind {{
 entry:
 {_fields("workers updaters waiting")}
   %n = sub i64 %end, %begin
-  %none = icmp eq ptr %alone, null
+  %none = icmp eq ptr %uncontended, null
   br i1 %none, label %look, label %weigh
 weigh:
   %some = icmp slt i64 %begin, %end
   br i1 %some, label %compare, label %out
 compare:
   %counted = call i64 @llvm.umin.i64(i64 %n, i64 4294967296)
-  %work = mul i64 %counted, %alone_cost
+  %work = mul i64 %counted, %uncontended_cost
   %little = icmp ult i64 %work, {abi.INLINE_WORK}
   %workers = load i32, ptr %workers.at
   %threads32 = add i32 %workers, 1
   %threads = zext i32 %threads32 to i64
-  %all = mul i64 %threads, %alone_cost
+  %all = mul i64 %threads, %uncontended_cost
   %cheap = icmp ule i64 %all, %cost
   %worth = or i1 %little, %cheap
   br i1 %worth, label %claim, label %look
@@ -354,7 +352,7 @@ claim:
   %mine = extractvalue {{ i32, i1 }} %claimed, 1
   br i1 %mine, label %self, label %look
 self:
-  call void %alone(ptr %block, i64 %begin, i64 %end, i32 0, i32 1)
+  call void %uncontended(ptr %block, i64 %begin, i64 %end, i32 0, i32 1)
   store atomic i32 0, ptr %updaters.at seq_cst, align 4
   %w = load atomic i32, ptr %waiting.at seq_cst, align 4
   %any = icmp ne i32 %w, 0
@@ -410,4 +408,4 @@ def pool_module(machine: str, kind: str) -> str:
     declaration, pause = _PAUSES.get(machine, ("", ""))
     intrinsics = "".join(f"declare i64 @llvm.{name}.i64(i64, i64)\n" for name in ("smin", "umin"))
     run = _decide() + _publish() + _help_and_wait(pause)
-    return declaration + intrinsics + sleep + _drain() + _worker(pause) + run + _update_alone() + _update_together()
+    return declaration + intrinsics + sleep + _drain() + _worker(pause) + run + _update_uncontended() + _update_together()

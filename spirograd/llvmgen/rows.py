@@ -14,6 +14,7 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Region
 from spirograd.ir.rewrite import Rewriter
 from spirograd.llvmgen.edges import Edges, split_loop
+from spirograd.llvmgen.function import Phis
 from spirograd.llvmgen.iterations import TaskEmitter
 from spirograd.llvmgen.module import type_name
 
@@ -104,13 +105,12 @@ def row_loop(
     extent = emitter.env[rows.extent]
     length = emitter.call_intrinsic("abs", index, [extent], tail=", i1 false") if index.is_signed else extent
     some = emitter.value(f"icmp {less} {it} {begin}, {end}")
-    head, done = emitter.new_labels("row", "wor")
+    head, done = emitter.new_labels("row", "row.end")
     before = emitter.label
     emitter.line(f"br i1 {some}, label %{head}, label %{done}")
     emitter.start(head)
-    start, carried = emitter.name(), [emitter.name() for _ in types]
-    phis = len(emitter.lines)
-    emitter.lines += [""] * (1 + len(carried))
+    phis = Phis(emitter, [type_name(t) for t in (index, *types)])
+    start, *carried = phis.names
     row = emitter.value(f"{divide} {it} {start}, {extent}")
     first = emitter.value(f"mul {it} {row}, {extent}")
     column = emitter.value(f"sub {it} {start}, {first}")
@@ -127,8 +127,6 @@ def row_loop(
     again = emitter.value(f"icmp {less} {it} {stop}, {end}")
     back = emitter.label
     emitter.line(f"br i1 {again}, label %{head}, label %{done}")
-    names = zip([index, *types], [start, *carried], [begin, *initial], [stop, *values])
-    for k, (t, name, a, b) in enumerate(names, phis):
-        emitter.lines[k] = f"  {name} = phi {type_name(t)} [ {a}, %{before} ], [ {b}, %{back} ]"
+    phis.fill(([begin, *initial], before), ([stop, *values], back))
     emitter.start(done)
     return [emitter.value(f"phi {type_name(t)} [ {a}, %{before} ], [ {b}, %{back} ]") for t, a, b in zip(types, initial, values)]

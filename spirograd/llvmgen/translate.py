@@ -1,4 +1,4 @@
-"""What sets the targets of LLVM apart: the dialect of a GPU's kernel functions, and what their text becomes."""
+"""What LLVM targets differ in: the dialect of kernel functions on GPUs, and the translation of their text to machine code."""
 
 from __future__ import annotations
 

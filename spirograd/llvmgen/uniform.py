@@ -14,7 +14,7 @@ from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, Op, Region, ref_of
 from spirograd.llvmgen.cost import trips
-from spirograd.llvmgen.gates import find_gate
+from spirograd.llvmgen.guarded_loops import find_guarded_loop
 from spirograd.llvmgen.strides import stride
 
 # An access that is not contiguous costs about as much as vectorising this many arithmetic operations gains. A load costs less where lanes
@@ -38,12 +38,12 @@ class _Diverges(Exception):
 class Uniformity:
     """What differs between the iterations of ``body``, whose index is its first parameter. Raises _Diverges.
 
-    ``gate``: that of what tests which iterations run at all; then those that run together are no neighbours.
+    ``guard``: that of the guard, if the loop is guarded; then iterations that run together are not adjacent.
     """
 
-    def __init__(self, body: Region, gate: Uniformity | None = None) -> None:
+    def __init__(self, body: Region, guard: Uniformity | None = None) -> None:
         self.body = body
-        self.gate = gate
+        self.guard = guard
         self.index = body.params[0]
         self.varying: set[Op] = set(body.params)
         self.used: set[Op] = {a for op in body.walk() for a in op.args}
@@ -166,7 +166,7 @@ class Uniformity:
 
     def contiguous(self, op: Op) -> bool:
         """Whether the integer ``op`` grows by one from lane to lane."""
-        if self.gate is not None:
+        if self.guard is not None:
             return False
         if op is self.index:
             return True
@@ -213,10 +213,10 @@ def lockstep(body: Region, options: CompileOptions, masks: bool) -> Uniformity |
         return None
     if not body.codes & {ops.for_, ops.while_}:
         return None
-    gate = find_gate(body) if masks else None
+    guarded = find_guarded_loop(body) if masks else None
     try:
-        test = gate and Uniformity(gate.test)
-        found = Uniformity(gate.body, test) if gate and test and test.reads_elements() else Uniformity(body)
+        guard = guarded and Uniformity(guarded.guard)
+        found = Uniformity(guarded.body, guard) if guarded and guard and guard.reads_elements() else Uniformity(body)
     except _Diverges:
         return None
     if found.divergent and (not masks or options.check_bounds or options.check_overflow):

@@ -37,7 +37,7 @@ _KEEP_PART = 0.9
 _CLASSES: dict[str, type[Any]] = {
     c.__name__: c for c in (CompiledKernel, Slot, ArgBlock, TapeInfo, TaskInfo, FaultSite, PrintSite, SpaceLimit, Effects, Loc, *NODES)
 }
-# `run` is code; `stages` are kept only if asked for, by whoever compiled, and then are part of the artifact.
+# `run` is code. `stages` are part of an artifact only if the caller of the compiler asked for them; then they are stored.
 _NOT_STORED = frozenset({"run"})
 
 

@@ -9,7 +9,7 @@ from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
 from spirograd.base.records import dataclass
 
-# Bytes of one `Device.fetch`: it is for a few numbers that the host wants to know some time, not for data.
+# Bytes of one `Device.fetch`, which is for a few numbers that the host needs later, not for data.
 FETCH_LIMIT = 1 << 16
 
 
@@ -120,6 +120,18 @@ class Assembler(Protocol):
         """What each task of ``kernel`` takes on this device, one line each: registers, what was spilled, shared memory."""
 
 
+@runtime_checkable
+class RecordsWork(Protocol):
+    """A device whose driver does a series of launches, fills and copies as one piece, for less than the calls would cost one by one."""
+
+    def record(self, work: Sequence[Callable[[Any], None]]) -> Any:
+        """Record a series, without doing it: each of ``work`` calls `launch`, `fill` or `copy` of what it is given, as of a device. The
+        result, opaque to the runtime, is for `repeat`; None if the driver does not take the series."""
+
+    def repeat(self, recorded: Any) -> None:
+        """Do what was recorded, after the work so far. Does not wait. Raises what launches raise."""
+
+
 class CodeCache(Protocol):
     """Machine code that outlives the process."""
 
@@ -133,6 +145,18 @@ class KeepsCode(Protocol):
 
     def keep_code(self, cache: CodeCache) -> None:
         """Look for them in ``cache``, and store them there. Called before the first `Device.load`, unless there is no cache."""
+
+
+@runtime_checkable
+class CallsNatively(Protocol):
+    """A device whose kernels compiled code can launch: see `runtime.native`."""
+
+    def native_code(self) -> Any:
+        """The code that does (`native.function.Code`); None if there is none for this interpreter."""
+
+    def entry(self, executable: Any) -> tuple[int, int]:
+        """Addresses of a function `void (ptr block, ptr context)` that launches ``executable``, and of the context. They hold for the
+        present time (see `validity`)."""
 
 
 @runtime_checkable

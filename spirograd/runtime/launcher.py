@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import Any, Union
 
 import numpy as np
 
+from spirograd.base import validity
 from spirograd.base.artifact import LOCK_WORDS, CompiledKernel, Slot, TaskInfo
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import AdStackOverflow, SpirogradRuntimeError, SpirogradRuntimeTypeError
 from spirograd.base.sizes.evaluate import TEXT_NAMES, python_text
+from spirograd.base.sizes.nodes import Size
 from spirograd.base.tape_layout import word_places
-from spirograd.runtime.allocations import Allocation, Memory, tick
-from spirograd.runtime.device import Device
+from spirograd.base.validity import NotPrepared, Record
+from spirograd.runtime import graphs
+from spirograd.runtime.allocations import Allocation, Memory
+from spirograd.runtime.device import CallsNatively, Device
 from spirograd.runtime.faults_and_prints import Diagnostics
+from spirograd.runtime.generations import tick
+from spirograd.runtime.graphs import NumberedLaunch
+from spirograd.runtime.native.recording import Prepared, Recording
 from spirograd.runtime.space_checks import space_check
 from spirograd.runtime.tapes import HeapPlan, TapeHeap, TapeSizes
 
@@ -93,7 +101,8 @@ class Launcher:
 
     def prepare(self, compiled: CompiledKernel) -> LaunchPlan:
         """Load ``compiled`` on the device and build its launch plan. Raises what the device raises on a bad module."""
-        return LaunchPlan(self, compiled)
+        with graphs.paused():
+            return LaunchPlan(self, compiled)
 
     def locks_address(self) -> int:
         """Address of the lock table, one for all kernels: every task leaves its locks open."""
@@ -111,10 +120,12 @@ class Launcher:
         with self.lock:  # no kernel that reports may start between the wait and the reading
             self.device.synchronize()
             self.tapes.tell()
-            fault = self.diagnostics.drain()
+            with graphs.paused():
+                fault = self.diagnostics.drain()
         if fault is not None:
             if isinstance(fault, AdStackOverflow):
                 self.tapes.epoch += 1
+                validity.renew()
             raise fault
 
 
@@ -135,6 +146,7 @@ class LaunchPlan:
         "_launcher",
         "_limited",
         "_next",
+        "_numbered",
         "_pack",
         "_placement",
         "_places",
@@ -161,6 +173,7 @@ class LaunchPlan:
         arrays = [(index, name) for kind, index, part in writes if kind == "array" for name in ALLOCATION_NAMES[part]]
         self._arrays_written = tuple([(index, attrgetter(name)) for index, name in arrays])
         kinds = {slot.kind for slot in compiled.args.slots}
+        self._numbered = bool(kinds & {"seed", "launch"})
         self._diagnosed = bool(kinds & {"fault", "print"} or compiled.faults or compiled.prints)
         self._reports = self._diagnosed or bool(compiled.returns)
         self._first_result = min((offset for _, offset in compiled.returns), default=0)
@@ -221,6 +234,65 @@ class LaunchPlan:
             self._send(number, drawn, scalars, arrays, trees)
         return None
 
+    def prepared(
+        self,
+        native: CallsNatively,
+        scalars: Sequence[Scalar],
+        arrays: Sequence[Any],
+        trees: Mapping[int, Allocation],
+        record: Record,
+        sizes: TapeSizes = _NO_SIZES,
+    ) -> Prepared:
+        """Launches like one with these arguments, for compiled code. If the kernel has tapes, they are like that one in whatever their
+        ``sizes`` and the counts of iterations depend on. Raises NotPrepared for launches that take more than packing and running."""
+        kinds = {slot.kind for slot in self.compiled.args.slots}
+        code = native.native_code()
+        if "seed" in kinds or code is None:
+            raise NotPrepared
+        words: tuple[int, ...] = ()
+        counts: list[Size | None] = []
+        if self._count is not None:
+            if self._places is not None or self._launcher.tapes.telling:
+                raise NotPrepared
+            self._heap_plan_for(self._count(scalars, arrays), sizes)
+            words = self._words
+            counts = [size for task in self.compiled.tasks for size in (task.begin, task.end)]
+        block, _ = self._pack(scalars, arrays, trees, 0, 0, words)
+        recording = Recording(self.compiled, code.steps, block, record)
+        recording.keep_sizes([*counts, *(size for limit in self.compiled.space_limits for size in limit.sizes)])
+        record.steps(recording)
+        recording.numbered(self._next)
+        for index, part in self._trees_written:
+            recording.wrote(trees[index].generations, part)
+        for index, allocation_of in self._arrays_written:
+            allocation = allocation_of(arrays[index]) if index in recording.fixed else None
+            if allocation is not None:
+                recording.wrote(allocation.generations, "")
+        if self.compiled.returns and record.result is not None:
+            recording.returned(self._returned(record.result))
+        for address in self._launcher.diagnostics.addresses() if self._diagnosed else ():
+            recording.reported(address, self._report)
+        shared = self._reports or self._count is not None
+        lock = self._launcher.lock if shared else self._exclusive if self._temps is not None else None
+        return recording.finish(native.entry(self._executable), (self,), lock)
+
+    def _returned(self, result: Callable[[tuple[Any, ...]], Any]) -> Callable[[], Any]:
+        """A function that makes the result from what a launch has just returned, on a device whose memory the host sees."""
+        assert self._temps is not None
+        view = self._launcher.device.host_view(self._temps.buffer)
+        if view is None:
+            raise NotPrepared
+        values: Callable[[], Any] = np.frombuffer(view[self._first_result :], self._results, count=1).item
+        bools = [k for k, (dtype, _) in enumerate(self.compiled.returns) if dtype.kind == "bool"]
+        if not bools:
+            return lambda: result(values())
+        return lambda: result(tuple([bool(v) if k in bools else v for k, v in enumerate(values())]))
+
+    def _report(self, number: int) -> None:
+        """After a launch by compiled code that left something to report: do so. Raises what the kernel does."""
+        self._launcher.diagnostics.record(number, self.compiled)
+        self._launcher.synchronize()
+
     def _send(
         self,
         number: int,
@@ -261,6 +333,48 @@ class LaunchPlan:
                 allocation = allocation_of(arrays[index])
                 if allocation is not None:
                     allocation.generations[""] = tick()
+        if graphs.current is not None and (recorder := graphs.active()) is not None:
+            self._note(recorder, block, drawn, (scalars, arrays, trees, words), counts if tape_counts is None else tape_counts)
+
+    def _note(
+        self, recorder: graphs.GraphRecording, block: bytes, drawn: int, arguments: tuple[Any, ...], counts: tuple[int | None, ...]
+    ) -> None:
+        """Record the launch that was just sent. ``arguments``: what its block was packed from, but for its numbers."""
+        _, arrays, trees, _ = arguments
+        recorder.keep(self, *arrays, *trees.values())
+        if self._count is not None:
+            recorder.keep(*self._launcher.tapes.backing)
+            recorder.afterwards(self, self._forget_placement)
+        for tree in trees.values():
+            recorder.uses_tree(tree)
+        for index, part in self._trees_written:
+            recorder.wrote(trees[index].generations, part)
+        for index, allocation_of in self._arrays_written:
+            allocation = allocation_of(arrays[index])
+            if allocation is not None:
+                recorder.wrote(allocation.generations, "")
+        if self._diagnosed or self._numbered:
+            recorder.launched(NumberedLaunch(lambda number, drawn: self._repeat(number, drawn, arguments, counts), drawn))
+        elif self._temps is None or self._count is not None:
+            recorder.launched(methodcaller("launch", self._executable, block, counts))
+        else:
+            recorder.launched(functools.partial(_exclusively, self._exclusive, methodcaller("launch", self._executable, block, counts)))
+
+    def _repeat(self, number: int, drawn: int, arguments: tuple[Any, ...], counts: tuple[int | None, ...]) -> None:
+        """Launch again, with other numbers. The launcher's lock is held."""
+        launcher = self._launcher
+        if self._diagnosed:
+            if launcher.diagnostics.full:
+                launcher.synchronize()
+            launcher.diagnostics.record(number, self.compiled)
+        self.last_number = drawn
+        scalars, arrays, trees, words = arguments
+        block, _ = self._pack(scalars, arrays, trees, number, drawn, words)
+        with self._exclusive:
+            self._launch(self._executable, block, counts)
+
+    def _forget_placement(self) -> None:
+        self._placement = None
 
     def check_spaces(self, scalars: Sequence[Scalar], arrays: Sequence[ArrayBinding]) -> None:
         """Raise SpirogradRuntimeError if an index space is too large, as `launch` would."""
@@ -331,6 +445,11 @@ class LaunchPlan:
         self._temps.read_into(self._first_result, memoryview(raw))
         values = np.frombuffer(raw, self._results)[0].item()
         return tuple([bool(v) if dtype.kind == "bool" else v for v, (dtype, _) in zip(values, self.compiled.returns)])
+
+
+def _exclusively(lock: threading.RLock, work: Callable[[Any], None], device: Any) -> None:
+    with lock:
+        work(device)
 
 
 def _record(compiled: CompiledKernel, start: int) -> np.dtype[np.void]:

@@ -1,4 +1,4 @@
-"""Limits of index spaces that the launcher checks before a launch."""
+"""Checks of the sizes of index spaces that the launcher makes before a launch."""
 
 from __future__ import annotations
 

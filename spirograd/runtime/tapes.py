@@ -18,7 +18,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from spirograd.base import knobs
+from spirograd.base import knobs, validity
 from spirograd.base.artifact import CompiledKernel, TapeInfo, TaskInfo
 from spirograd.base.errors import OutOfDeviceMemory
 from spirograd.base.records import dataclass
@@ -32,7 +32,7 @@ _SLOTS = 65536
 # Fewer where the driver is a CPU, for its caches; and thread slots enough that an invocation stays below the driver's limit of loop
 # iterations.
 _CPU_SLOTS = 4096
-# As many where the host cannot tell how long the loops are.
+# The same limit if the host does not know the trip counts.
 _CPU_MOST_SLOTS = 1 << 18
 # If memory is short, a task has fewer thread slots, down to these (and those of whole workgroups), then refused.
 _LEAST_SLOTS = 64
@@ -137,6 +137,11 @@ class TapeHeap:
         """Where the heap begins; 0 before the first launch with tapes."""
         return 0 if self._heap is None else self._heap.address
 
+    @property
+    def backing(self) -> tuple[Allocation, ...]:
+        """What owns its memory."""
+        return () if self._heap is None else (self._heap,)
+
     # --- sizes that the host knows -----------------------------------------------------------------------------------------
 
     def reserve(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int]) -> HeapPlan:
@@ -230,7 +235,7 @@ class TapeHeap:
         bound = self.most
         to_spare: Callable[[HeapPlan], int] = self._to_spare
         if UNKNOWN in capacities:
-            # There may be few thread slots: have what is good to have, and ask for more once it is known how many there are.
+            # The number of thread slots is not known yet, and may be small: allocate a moderate heap, and grow it once the number is known.
             if not self.device.caps.loop_limit:
                 bound = max(_LEAST_OFFER, self.plan(kernel, asked, capacities, _LEAST_SLOTS).nbytes)
             to_spare = self._unknown_to_spare
@@ -301,6 +306,7 @@ class TapeHeap:
         wanted, before = self._grown(nbytes, good), self.nbytes
         if wanted == before:
             return
+        validity.renew()  # launches that were prepared name its address
         self._heap = None
         for size in sorted({wanted, self._needed(nbytes, good), max(before, nbytes)}, reverse=True):
             try:

@@ -79,7 +79,7 @@ def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, opt
         raise SpirogradUnsupportedError(message, task.loc or kernel.loc)
     module = Module((1, 5), ADDRESSING[caps.target_name], "GLSL450")
     module.embeds_sources = options.keep_stages
-    module.continues_sources = caps.target_name != "wgpu"  # naga refuses OpSourceContinued
+    module.continues_sources = not caps.target.naga
     function = Function(module, attr.name if attr.name.startswith(kernel.name) else f"{kernel.name}_{attr.name}".rstrip("_"))
     e = Emitter(module, function, caps, options, OP_MAP)
     e.loc = task.loc or kernel.loc
@@ -96,7 +96,7 @@ def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, opt
         module.float_mode(function.id, "DenormPreserve", caps.exact_subnormals)
     function.finish()
     data = module.to_bytes()
-    if caps.target_name == "wgpu":
+    if caps.target.naga:
         check_for_naga(data)
     if knobs.flag("SG_VALIDATE"):
         validate(data, caps.target_name)

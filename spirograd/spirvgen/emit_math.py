@@ -1,4 +1,4 @@
-"""Elementary functions of f16 and f32 that GLSL.std.450 leaves undefined for some operands: those cases are put right."""
+"""Elementary functions of f16 and f32 that GLSL.std.450 leaves undefined for some operands: these operands are handled apart."""
 
 from __future__ import annotations
 

@@ -164,8 +164,8 @@ class Emitter:
         return found
 
     def rounded(self, value: int, t: DType) -> int:
-        """A float result that nothing may fuse or reorder with what uses it. Target ``wgpu`` has no NoContraction."""
-        if self.caps.target_name != "vulkan":
+        """A float result that nothing may fuse or reorder with what uses it. naga has no NoContraction."""
+        if self.caps.target.naga:
             return self.opaque(value, t)
         self.m.decorate(value, "NoContraction")
         return value

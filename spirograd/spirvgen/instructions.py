@@ -1,4 +1,4 @@
-"""What emits operations that are one instruction: instances of these classes are rows of the table in `op_map`."""
+"""Emitters of operations that are one instruction: instances of these classes are rows of the table in `op_map`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How SPIR-V expresses each operation: THE table from operation to what emits it, keyed by the objects of the op table.
+"""The opcode mapping of SPIR-V: THE table from operation to emitter, keyed by the objects of the op table.
 
 Operations that are one instruction have a row that says which (`instructions`). Functions of ``emit_*.py`` emit the rest.
 """

@@ -55,7 +55,7 @@ def staging(device: Any) -> int:
     """How many pieces of staging memory the device has made for fetches."""
     if device.info.arch in ("vulkan", "cuda", "amdgpu"):
         return len(device._cells.blocks)
-    return int(device._stream.landings.buffers) if device.info.arch == "wgpu" else 0
+    return int(device._stream.staging.buffers) if device.info.arch == "wgpu" else 0
 
 
 # --- values and their order ---

@@ -16,22 +16,26 @@ from spirograd.lang import context
 pytestmark = pytest.mark.archs(*ARCHS)
 
 
-@pytest.mark.parametrize("second", ["y[i] - x[i]", "y[i] + z[i]", "y[i] * y[i]", "1.0 / y[i]", "y[i] * 0.3", "y[i] + 0.3"])
 @pytest.mark.parametrize("first", ["x[i] + z[i]", "x[i] * 3.7", "sg.sqrt(abs(z[i]))", "1.0 / z[i]", "sg.exp(z[i])"])
-def test_no_arithmetic_across_loops(arch: str, first: str, second: str) -> None:
+def test_no_arithmetic_across_loops(arch: str, first: str) -> None:
     """Drivers that take (x + z) - x for z see the sum, rounded, as if it came from memory."""
+    seconds = ("y[i] - x[i]", "y[i] + z[i]", "y[i] * y[i]", "1.0 / y[i]", "y[i] * 0.3", "y[i] + 0.3")
 
     def results(fuse: bool) -> list[Any]:
         sg.init(arch=arch, fuse_tasks=fuse, offline_cache=False)
         fields = {name: sg.field(sg.f32, shape=200) for name in "xyzwu"}
-        for name, values in zip(fields, np.random.default_rng(3).normal(size=(5, 200)).astype(np.float32)):
-            fields[name].from_numpy(values)
-        loops = (f"y[i] = {first}", f"w[i] = {second}", "y[i] += w[i]", "u[i] = y[i] - w[i]", "sg.atomic_add(u[i], 0.3)")
-        source = "@sg.kernel\ndef k():\n" + "".join(f"    for i in range(200):\n        {loop}\n" for loop in loops)
-        kernel = load(source, {"sg": sg, **fields})
-        kernel()
-        assert tasks(kernel) == (1 if fuse else 5)
-        return [field.to_numpy() for field in fields.values()]
+        values = np.random.default_rng(3).normal(size=(5, 200)).astype(np.float32)
+        found = []
+        for second in seconds:
+            for name, value in zip(fields, values):
+                fields[name].from_numpy(value)
+            loops = (f"y[i] = {first}", f"w[i] = {second}", "y[i] += w[i]", "u[i] = y[i] - w[i]", "sg.atomic_add(u[i], 0.3)")
+            source = "@sg.kernel\ndef k():\n" + "".join(f"    for i in range(200):\n        {loop}\n" for loop in loops)
+            kernel = load(source, {"sg": sg, **fields})
+            kernel()
+            assert tasks(kernel) == (1 if fuse else 5)
+            found += [field.to_numpy() for field in fields.values()]
+        return found
 
     for mine, theirs in zip(results(True), results(False)):
         assert mine.tobytes() == theirs.tobytes()

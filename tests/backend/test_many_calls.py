@@ -17,7 +17,7 @@ def values(n: int, dtype: DType) -> np.ndarray:
     return rng.uniform(0.1, 0.9, n).astype(dtype.np)
 
 
-@pytest.mark.turns
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("dtype", [sg.f16, sg.f32, sg.f64], ids=str)
 @pytest.mark.parametrize("name", UNARY)
 def test_each_function(session, name: str, dtype: DType) -> None:

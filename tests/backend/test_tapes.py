@@ -174,7 +174,7 @@ def test_more_iterations_than_thread_slots(machine: Machine) -> None:
 
 
 @pytest.mark.archs(*COMPILED)
-@pytest.mark.turns
+@pytest.mark.vulkan_or_wgpu
 def test_a_million_iterations_of_many_steps(machine: Machine) -> None:
     """llvmpipe ends the loops of an invocation after 65,535 iterations: thread slots enough must be given."""
     counts = np.full(1_000_000, 64, np.int32)

@@ -45,7 +45,7 @@ def text(module: bytes) -> str:
     return " ".join(re.sub(r"field\d+", "field", disassemble(module)).split())
 
 
-@pytest.mark.turns
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.archs("vulkan", "wgpu")
 @pytest.mark.parametrize("name", [*(name for name, expected in EXPECTED.items() if any(expected)), "gradient_of_many_arrays"])
 def test_devices_run_what_is_checked(arch: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,7 +89,7 @@ def test_a_chain_is_not_run_as_often_as_it_is_deep(tmp_path: pathlib.Path, monke
     assert sizes[2] - sizes[1] == 2 * (sizes[1] - sizes[0])
 
 
-@pytest.mark.turns
+@pytest.mark.vulkan_or_wgpu
 @on_all_with_types
 @pytest.mark.parametrize(
     ("around", "inside"), [("", ""), ("for _ in range(9):", ""), ("", "for _ in range(m + 2):")], ids=["alone", "in a loop", "with loops"]

@@ -259,7 +259,7 @@ def overflow(made: Made, memory: Any, write: Callable[[Any, np.ndarray], bool], 
         compare(run, args, x, y, turns(memory.to_numpy()), "after the error")
 
 
-@pytest.mark.turns
+@pytest.mark.vulkan_or_wgpu
 @on_devices_with_types
 @pytest.mark.parametrize("make", KERNELS, ids=lambda make: make.__name__)
 def test_field_written_past_the_tracking(make: Callable[[Any, Any], Made], t: Any) -> None:

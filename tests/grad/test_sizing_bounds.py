@@ -226,7 +226,7 @@ CASES = [
 ]
 
 
-@pytest.mark.turns
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_bounds(case: Any) -> None:
     check(case, sg.f32)
@@ -377,7 +377,7 @@ def test_negative_steps_and_empty_ranges_of_memory() -> None:
         compare(run, (), x, y, turns)
 
 
-@pytest.mark.turns
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("t", [sg.u8, sg.i16, sg.u16, sg.u32, sg.i64, sg.u64], ids=str)
 def test_bounds_of_other_integers(t: Any) -> None:
     x, y = chains(N)

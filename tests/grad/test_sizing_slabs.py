@@ -53,7 +53,7 @@ def test_an_integer_tape_beside_a_float_tape_under_a_bound_of_an_array() -> None
 KINDS = [(sg.f32, sg.i64), (sg.f32, sg.u8), (sg.f64, sg.u64), (sg.f64, sg.i16)]
 
 
-@pytest.mark.turns
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("t,integer", KINDS, ids=str)
 def test_tapes_of_words_and_of_double_words(t: Any, integer: Any) -> None:
     """Carried f32, f64, i32, another integer and a bool in one task; loops of odd lengths, so that nothing is aligned by luck."""
@@ -209,7 +209,7 @@ def test_workgroups_that_do_not_divide_the_iterations(block: int) -> None:
         compare(run, (), x, y, turns)
 
 
-@pytest.mark.turns
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("few,many", [(4, 9), (9, 4), (1, 130), (130, 1), (7, 7), (0, 5)])
 def test_two_arrays_of_other_lengths_in_one_loop(few: int, many: int) -> None:
     """One task over the longer; each is read where it has elements. Behind both, in the same memory, are numbers that are no bounds."""

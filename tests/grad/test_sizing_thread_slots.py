@@ -64,7 +64,7 @@ def start(threads: int = THREADS, **options: Any) -> Any:
 @pytest.mark.parametrize("make", [lockstep, apart], ids=lambda make: make.__name__)
 def test_as_many_as_iterations(arch: str, make: Any, t: Any) -> None:
     """None, one, fewer than lanes, some more than a multiple of them, more than threads have lanes; with little and with much work."""
-    for n in (1, 2, 7, 16, 17, 45, 400, 3000):
+    for n in (1, 7, 17, 400, 3000):
         start()
         run, x, y, parts = make(n, t)
         for turns in (3, TURNS):
@@ -249,7 +249,7 @@ class Open:
         np.testing.assert_allclose(self.x.grad.to_numpy(), np.where(inside, slopes, 0.0), rtol=3e-3, atol=1e-3)
 
 
-@pytest.mark.turns
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.archs("cpu", *DEVICES)
 @pytest.mark.parametrize("inner", ["known", "memory"])
 @pytest.mark.parametrize("kind", ["field", "array", "computed"])

@@ -201,7 +201,7 @@ def skipped(data: Data) -> Guard:
 GUARDS = [compound, arithmetic, indirect, double, nested, otherwise, after_other_work, skipped]
 
 
-@pytest.mark.turns
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.usefixtures("session")
 @pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.__name__)
 def test_conditions(guard: Callable[[Data], Guard]) -> None:

@@ -108,7 +108,7 @@ class Kinds:
         assert "where its condition holds: " in str(plan)
 
 
-@pytest.mark.turns
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("bounded", [False, True], ids=["all", "bounded"])
 @on_devices_with_types
 def test_floats_behind_a_condition(session: Any, t: Any, bounded: bool) -> None:

@@ -79,7 +79,7 @@ def test_one_iteration_alone_is_long() -> None:
     work.check(trips)
 
 
-@pytest.mark.turns
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.archs("cpu", "vulkan", "wgpu")  # minutes on the interpreter
 @pytest.mark.parametrize("n", [1, 191, 193, 65_535, 65_537, 65_700])
 def test_iterations_that_are_no_multiple_of_a_block(n: int) -> None:

@@ -101,7 +101,7 @@ def test_long_tests_run_on_demand(pytester, monkeypatch, options, ran):
     result.stdout.fnmatch_lines([ran])
 
 
-TURNS = "import pytest\n\n@pytest.mark.turns\n@pytest.mark.parametrize('k', range(4))\ndef test_it(arch, k): pass\n"
+ALTERNATING = "import pytest\n\n@pytest.mark.vulkan_or_wgpu\n@pytest.mark.parametrize('k', range(4))\ndef test_it(arch, k): pass\n"
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,10 @@ TURNS = "import pytest\n\n@pytest.mark.turns\n@pytest.mark.parametrize('k', rang
     ],
     ids=["by day", "at night", "without wgpu"],
 )
-def test_vulkan_and_wgpu_take_turns(pytester, missing, options, wanted, monkeypatch):
+def test_cases_alternate_between_vulkan_and_wgpu(pytester, missing, options, wanted, monkeypatch):
     checks = f"\nneeds.CHECKS |= {{'vulkan': lambda: None, 'wgpu': lambda: {missing}}}\nneeds.ARCHS = {tuple(wanted)}\n"
     monkeypatch.setenv("PYTHONPATH", PATHS)
     pytester.makeconftest(CONFTEST.read_text() + checks)
-    pytester.makepyfile(TURNS)
+    pytester.makepyfile(ALTERNATING)
     said = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--collect-only", *options).stdout.str()
     assert {arch: "".join(re.findall(rf"test_it\[{arch}-(\d)\]", said)) for arch in wanted} == wanted

@@ -14,18 +14,18 @@ N = 37
 
 
 @sg.func
-def turn(v):
+def advance(v):
     """Neither vanishes nor grows however often it is applied, and its derivative depends on ``v``: so each entry of a tape counts."""
     return v + 0.75 + 0.25 * sg.sin(v)
 
 
-def turned(x: Any, turns: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The value after so many turns from each ``x``, and its derivative, in f64."""
-    v, turns = np.broadcast_arrays(np.asarray(x, np.float64), np.asarray(turns))
+def advanced(x: Any, trips: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The values after ``trips`` applications of `advance` to each ``x``, and their derivatives, in f64."""
+    v, trips = np.broadcast_arrays(np.asarray(x, np.float64), np.asarray(trips))
     v, slope = v.copy(), np.ones(v.shape)
-    for step in range(int(turns.max(initial=0))):
-        slope = np.where(step < turns, slope * (1 + 0.25 * np.cos(v)), slope)
-        v = np.where(step < turns, v + 0.75 + 0.25 * np.sin(v), v)
+    for step in range(int(trips.max(initial=0))):
+        slope = np.where(step < trips, slope * (1 + 0.25 * np.cos(v)), slope)
+        v = np.where(step < trips, v + 0.75 + 0.25 * np.sin(v), v)
     return v, slope
 
 
@@ -38,9 +38,9 @@ class Chain:
         self.starts, self.seeds = rng.uniform(-1, 1, n).astype(t.np), rng.uniform(0.5, 2, n).astype(t.np)
         self.x.from_numpy(self.starts)
 
-    def results(self, kernel: Any, args: tuple[Any, ...], turns: Any) -> Results:
-        """Of a kernel that gives ``y[i]`` so many turns of ``x[i]``, and of its gradient."""
-        value, slope = turned(self.starts, turns)
+    def results(self, kernel: Any, args: tuple[Any, ...], trips: Any) -> Results:
+        """Of a kernel that applies `advance` ``trips`` times to each ``x[i]``, and of its gradient."""
+        value, slope = advanced(self.starts, trips)
         return self.against(kernel, args, value, slope)
 
     def against(self, kernel: Any, args: tuple[Any, ...], value: np.ndarray, slope: np.ndarray) -> Results:
@@ -74,7 +74,7 @@ def gradient_constant_bound() -> Results:
         for i in x:
             v = x[i]
             for _ in range(40):
-                v = turn(v)
+                v = advance(v)
             y[i] = v
 
     return chain.results(run, (), 40)
@@ -92,9 +92,9 @@ def gradient_bound_of_arguments() -> Results:
             v = x[i]
             for a in range(n):
                 for _ in range(a):
-                    v = turn(v)
+                    v = advance(v)
             for _ in range(data.shape[0] // 2):
-                v = turn(v)
+                v = advance(v)
             y[i] = v
 
     return chain.results(run, (6, np.zeros(11, np.int32)), 15 + 5)
@@ -113,7 +113,7 @@ def gradient_bound_of_a_field() -> Results:
         for i in x:
             v = x[i]
             for _ in range(count[i]):
-                v = turn(v)
+                v = advance(v)
             y[i] = v
 
     return chain.results(run, (), counts)
@@ -129,7 +129,7 @@ def gradient_bound_of_an_array() -> Results:
         for i in x:
             v = x[i]
             for _ in range(sg.max(count[i] - 3, 2)):
-                v = turn(v)
+                v = advance(v)
             y[i] = v
 
     return chain.results(run, (counts,), np.maximum(counts - 3, 2))
@@ -180,11 +180,11 @@ def gradient_nested_reads() -> Results:
             for j in range(a[i]):
                 for k in range(c[b[i + N * j]]):
                     for _ in range(c[b[i + k]]):
-                        v = turn(v)
+                        v = advance(v)
             y[i] = v
 
-    turns = [sum(inner[where[i + k]] for j in range(outer[i]) for k in range(inner[where[i + N * j]])) for i in range(N)]
-    return chain.results(run, (), turns)
+    trips = [sum(inner[where[i + k]] for j in range(outer[i]) for k in range(inner[where[i + N * j]])) for i in range(N)]
+    return chain.results(run, (), trips)
 
 
 @case(rtol=1e-4, atol=1e-4)
@@ -199,7 +199,7 @@ def gradient_guarded_read() -> Results:
             v = x[i]
             if at[i] >= 0 and at[i] < 5:
                 for _ in range(count[at[i]]):
-                    v = turn(v)
+                    v = advance(v)
             y[i] = v
 
     inside = (where >= 0) & (where < 5)
@@ -221,7 +221,7 @@ def gradient_while() -> Results:
             v, n = x[i], number[i]
             while n != 1:
                 n = n // 2 if n % 2 == 0 else 3 * n + 1
-                v = turn(v)
+                v = advance(v)
             y[i] = v
 
     def steps(n: int) -> int:
@@ -247,10 +247,10 @@ def gradient_while_of_floats() -> Results:
                     continue
                 if k > 30:
                     break
-                v = turn(v)
+                v = advance(v)
             y[i] = v
 
-    turns = np.zeros(N, int)
+    trips = np.zeros(N, int)
     for i in range(N):
         v, k = float(chain.starts[i]), 0
         while v < limits[i]:
@@ -259,8 +259,8 @@ def gradient_while_of_floats() -> Results:
                 continue
             if k > 30:
                 break
-            v, turns[i] = v + 0.75 + 0.25 * np.sin(v), turns[i] + 1
-    return chain.results(run, (), turns)
+            v, trips[i] = v + 0.75 + 0.25 * np.sin(v), trips[i] + 1
+    return chain.results(run, (), trips)
 
 
 @case(rtol=1e-4, atol=1e-4)
@@ -279,10 +279,10 @@ def gradient_carried_bounds() -> Results:
                 for _ in range(k % 5):
                     m = (m * 5 + 1) % 7
                     for _ in range(m % 3):
-                        v = turn(v)
+                        v = advance(v)
             y[i] = v
 
-    turns = np.zeros(N, int)
+    trips = np.zeros(N, int)
     for i in range(N):
         k = i
         for _ in range(counts[i]):
@@ -290,8 +290,8 @@ def gradient_carried_bounds() -> Results:
             m = k % 4
             for _ in range(k % 5):
                 m = (m * 5 + 1) % 7
-                turns[i] += m % 3
-    return chain.results(run, (), turns)
+                trips[i] += m % 3
+    return chain.results(run, (), trips)
 
 
 # --- what tapes hold -----------------------------------------------------------------------------------------------------------
@@ -313,17 +313,17 @@ def gradient_mixed_tapes(t, whole) -> Results:
             v, k = x[i], whole(i)
             for _ in range(count[i]):
                 if k % 3 != 0:
-                    v = turn(v)
+                    v = advance(v)
                 k = (k * 7 + 1) % 1009
             y[i] = v
 
-    turns = np.zeros(N, int)
+    trips = np.zeros(N, int)
     for i in range(N):
         k = i
         for _ in range(counts[i]):
-            turns[i] += k % 3 != 0
+            trips[i] += k % 3 != 0
             k = (k * 7 + 1) % 1009
-    return chain.results(run, (), turns)
+    return chain.results(run, (), trips)
 
 
 @case(needs=("f64", "i64"), rtol=1e-4, atol=1e-4)
@@ -338,24 +338,24 @@ def gradient_tapes_of_all_widths() -> Results:
             v, w, k, m = x[i], p[i], i, sg.i64(i)
             for _ in range(count[i]):
                 if k % 2 == 0:
-                    v = turn(v)
+                    v = advance(v)
                 if m % 3 != 1:
-                    w = turn(w)
+                    w = advance(w)
                 k = (k * 7 + 1) % 1009
                 m = (m * 5 + 2) % sg.i64(1013)
             y[i] = v
             q[i] = w
 
-    turns = np.zeros((2, N), int)
+    trips = np.zeros((2, N), int)
     for i in range(N):
         k = m = i
         for _ in range(counts[i]):
-            turns[0, i] += k % 2 == 0
-            turns[1, i] += m % 3 != 1
+            trips[0, i] += k % 2 == 0
+            trips[1, i] += m % 3 != 1
             k, m = (k * 7 + 1) % 1009, (m * 5 + 2) % 1013
     q.grad.from_numpy(wide.seeds)
-    narrow = chain.results(run, (), turns[0])
-    value, slope = turned(wide.starts, turns[1])
+    narrow = chain.results(run, (), trips[0])
+    value, slope = advanced(wide.starts, trips[1])
     return {**narrow, "q": (q.to_numpy(), value), "p.grad": (p.grad.to_numpy(), slope * wide.seeds)}
 
 
@@ -372,10 +372,10 @@ def gradient_carried_vector() -> Results:
         for i in x:
             v = x[i]
             for _ in range(count[i]):
-                v = turn(v)
+                v = advance(v)
             y[i] = v
 
     run()
     run.grad()
-    value, slope = turned(starts, counts[:, None])
+    value, slope = advanced(starts, counts[:, None])
     return {"y": (y.to_numpy(), value), "x.grad": (x.grad.to_numpy(), slope)}

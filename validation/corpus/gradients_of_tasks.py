@@ -6,7 +6,7 @@ import numpy as np
 
 import spirograd as sg
 from validation.case import Results, case, type_needs
-from validation.corpus.gradients import F1, I1, Chain, N, field_of, integers, turn, turned
+from validation.corpus.gradients import F1, I1, Chain, N, advance, advanced, field_of, integers
 
 # --- tasks ---------------------------------------------------------------------------------------------------------------------
 
@@ -25,16 +25,16 @@ def gradient_serial() -> Results:
             for _ in range(count[i]):
                 k = (k * 7 + 1) % 1009
                 if k % 3 != 0:
-                    v = turn(v)
+                    v = advance(v)
             y[i] = v
 
-    turns = np.zeros(5, int)
+    trips = np.zeros(5, int)
     for i in range(5):
         k = i
         for _ in range(counts[i]):
             k = (k * 7 + 1) % 1009
-            turns[i] += k % 3 != 0
-    return chain.results(run, (), turns)
+            trips[i] += k % 3 != 0
+    return chain.results(run, (), trips)
 
 
 @case(rtol=1e-4, atol=1e-4)
@@ -50,26 +50,26 @@ def gradient_several_tasks() -> Results:
         for i in x:
             v = x[i]
             for _ in range(count[i]):
-                v = turn(v)
+                v = advance(v)
             y[i] = v
         sg.loop_config(serialize=True)
         for i in range(4):
             v = p[i]
             for _ in range(count[i] + n):
-                v = turn(v)
+                v = advance(v)
             q[i] = v
         for i in r:
             v = r[i]
             for _ in range(few[i]):
                 for _ in range(n):
-                    v = turn(v)
+                    v = advance(v)
             s[i] = v
 
     q.grad.from_numpy(second.seeds)
     s.grad.from_numpy(third.seeds)
     found = chain.results(run, (fewer, 3), counts)
-    for other, turns, name in ((second, counts[:4] + 3, "p"), (third, 3 * fewer, "r")):
-        value, slope = turned(other.starts, turns)
+    for other, trips, name in ((second, counts[:4] + 3, "p"), (third, 3 * fewer, "r")):
+        value, slope = advanced(other.starts, trips)
         found[f"of {name}"] = (other.y.to_numpy(), value)
         found[f"{name}.grad"] = (other.x.grad.to_numpy(), slope * other.seeds)
     return found
@@ -106,7 +106,7 @@ def gradient_guard(passes) -> Results:
             v = x[i]
             if guard(i, level, weight):
                 for _ in range(count[i]):
-                    v = turn(v)
+                    v = advance(v)
             y[i] = v
 
     return chain.results(run, (25,), [n if passes(i, 25, weights) else 0 for i, n in enumerate(counts)])
@@ -124,7 +124,7 @@ def gradient_guard_before_a_known_bound() -> Results:
             v = x[i]
             if weight[i] > 30:
                 for _ in range(n):
-                    v = turn(v)
+                    v = advance(v)
             y[i] = v
 
     return chain.results(run, (20,), np.where(weights > 30, 20, 0))
@@ -148,16 +148,16 @@ def gradient_guard_of_floats(t) -> Results:
                     for _ in range(c):
                         k = (k * 5 + 2) % 7
                         for _ in range(k):
-                            v = turn(v)
+                            v = advance(v)
             y[i] = v
 
-    turns = np.zeros(300, int)
+    trips = np.zeros(300, int)
     for i in range(300):
         k = i
         for _ in range(counts[i] if counts[i] > 3 and weights[i] * weights[i] > 0.75 else 0):
             k = (k * 5 + 2) % 7
-            turns[i] += k
-    return chain.results(run, (), turns)
+            trips[i] += k
+    return chain.results(run, (), trips)
 
 
 # --- what else differentiates --------------------------------------------------------------------------------------------------
@@ -175,10 +175,10 @@ def gradient_of_many_arrays() -> Results:
         for i in x:
             v = x[i]
             for _ in range(count[i]):
-                v = turn(v)
+                v = advance(v)
             y[i] = v * (a[i] + b[i] + c[i] + d[i] + e[i] + f[i])
 
-    value, slope = turned(chain.starts, counts)
+    value, slope = advanced(chain.starts, counts)
     scale = sum(a.astype(np.float64) for a in arrays)
     return chain.against(run, (*arrays, counts), scale * value, scale * slope)
 
@@ -198,7 +198,7 @@ def gradient_of_overwritten_memory() -> Results:
     def run():
         for i in y:
             for _ in range(count[i]):
-                y[i] = turn(y[i]) * y[i] / (1.0 + y[i] * y[i])
+                y[i] = advance(y[i]) * y[i] / (1.0 + y[i] * y[i])
 
     @sg.kernel
     def add():
@@ -231,7 +231,7 @@ def gradient_in_a_direction() -> Results:
         for i in x:
             v = x[i]
             for _ in range(count[i]):
-                v = turn(v)
+                v = advance(v)
             total[None] += v
 
     product = sg.ad.hvp(run, total, x, direction)

@@ -1,1 +1,1 @@
-"""Passes that make a kernel easy to differentiate: values out of memory and into SSA, fewer values that loops carry."""
+"""Passes that make a kernel easier to differentiate: they promote memory to SSA values, and remove loop-carried values."""

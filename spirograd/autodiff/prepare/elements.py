@@ -1,7 +1,7 @@
-"""Alias analysis of elements of memory: which accesses go to one element, and which surely do not.
+"""Alias analysis of elements of memory: which accesses are to one element, and which are certainly to different ones.
 
-Here two array arguments are different memory, and no array is the memory of a field. The primal kernel makes no such assumption; of a
-derivative nothing could be said without it, because the gradients of one memory would be two.
+Two array arguments are assumed to be different memory, and no array to be the memory of a field. The primal makes no such assumption;
+derivatives need it, because memory that two arguments share would have two gradients.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Loads of what is known to be in memory take it from where it was computed."""
+"""Store-to-load forwarding: a load takes the value that was stored to its element, or loaded from it, before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Temporaries that a parallel loop only reads are read before it."""
+"""Hoists loads from temporaries out of parallel loops that only read them."""
 
 from __future__ import annotations
 

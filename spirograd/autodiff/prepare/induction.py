@@ -1,4 +1,4 @@
-"""Values that a loop carries, but that its index tells."""
+"""Induction variables: loop-carried values that can be computed from the index of their loop are no longer carried."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.simplification.dce import dce
 
-# Steps that are themselves loop-carried values come to light one round after the other.
+# A step may itself be a loop-carried value that becomes a function of the index first, so the pass repeats.
 _ROUNDS = 3
 # A step: what is added (True) or subtracted in each iteration.
 _Steps = list[tuple[bool, Op]]

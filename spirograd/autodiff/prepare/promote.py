@@ -1,4 +1,4 @@
-"""Memory that a serial loop reads and writes at one element becomes a value that the loop carries."""
+"""Promotes an element of memory that a serial loop reads and writes to a loop-carried value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parallel loops of one iteration, which people write to have something run in order, are code like any other."""
+"""Parallel loops of one iteration, by which programs mark code as serial, become straight-line code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Between which numbers a size lies, so far as its form tells: interval arithmetic."""
+"""Lower and upper limits of symbolic sizes, by interval arithmetic."""
 
 from __future__ import annotations
 

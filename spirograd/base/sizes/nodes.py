@@ -1,4 +1,4 @@
-"""What symbolic sizes are made of. A size is an `int` or a node; nodes are immutable, compare by value, and go into the offline cache."""
+"""The nodes of symbolic sizes. A size is an `int` or a node; nodes are immutable, compare by value, and go into the offline cache."""
 
 from __future__ import annotations
 

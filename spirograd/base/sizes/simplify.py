@@ -1,4 +1,4 @@
-"""Simpler symbolic sizes of the same value."""
+"""Simplification of symbolic sizes: an expression of the same value with fewer operations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from spirograd.base.sizes.evaluate import OPERATIONS
 from spirograd.base.sizes.limits import Scope
 from spirograd.base.sizes.linear import built, factored, linear, times_in, total, without
-from spirograd.base.sizes.monotony import Trend, trend
+from spirograd.base.sizes.monotonicity import Trend, trend
 from spirograd.base.sizes.nodes import (
     Add,
     Binary,

@@ -1,4 +1,4 @@
-"""Symbolic sizes as text for people."""
+"""Symbolic sizes as text for users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Capsules of DLPack for memory of a GPU. NumPy makes them, of arrays that it must not read; what they say of the device is put right here.
+"""DLPack capsules for memory of a GPU. NumPy makes them, of arrays that it must not read; this module then corrects the device.
 
 The layout of the structures is that of dlpack.h: DLManagedTensor, and DLManagedTensorVersioned of DLPack 1.
 """

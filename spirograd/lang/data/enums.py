@@ -1,4 +1,4 @@
-"""Choices that users name when they make data."""
+"""Enumerations of the data API: memory layouts, and what tensors are made of."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Layout(enum.Enum):
     SOA = 2
 
 
-class Backend(enum.Enum):
+class Backend(enum.IntEnum):
     """What a tensor is made of: FIELD (fixed while compiling) or NDARRAY (an argument of kernels)."""
 
     FIELD = 0

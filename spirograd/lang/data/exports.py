@@ -1,9 +1,8 @@
-"""Fields and ndarrays as arrays of other libraries: DLPack, and on GPUs the CUDA array interface (version 3), without a copy where that is
-possible.
+"""Exports fields and ndarrays to other libraries: DLPack, and on GPUs the CUDA array interface (version 3); no copy where possible.
 
-Memory that was handed out counts as shared (see `Allocation.share`): others may write to it, unseen. On a GPU the consumer's stream goes on
-after the work that was launched before the export; what either side does later must be put in order by the program, as with any two
-libraries that share memory.
+Exported memory counts as shared (see `Allocation.share`): others may write to it, unseen. On a GPU the consumer's stream continues after
+the work that was launched before the export. The program must order later accesses of both sides, as with any two libraries that share
+memory.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError
+from spirograd.base.errors import SpirogradCallError, SpirogradRuntimeError, SpirogradTypeError
 from spirograd.base.near_names import NoAttribute
 from spirograd.ir.nodes import Layout
 from spirograd.lang import scalar
@@ -44,6 +44,9 @@ class MatrixField(ScalarField):
 
     def _shadow(self, role: str) -> ScalarField:
         return type(self)(self.element_shape, self.dtype, self._build, arrangement=self.arrangement, role=role, primal=self)
+
+    def made_from(self) -> tuple[Any, ...]:
+        return type(self), (self.element_shape, self.dtype, self._build, "", self.has_grad(), self.has_dual(), self.arrangement)
 
     @property
     def n(self) -> int:
@@ -92,12 +95,12 @@ class MatrixField(ScalarField):
             raise SpirogradTypeError(f"an element of field `{self.name}` has shape {self.element_shape}, got {scalar.describe(value)}")
         return data
 
-    def to_numpy(self, keep_dims: Any = False, dtype: Any = None, *, copy: bool = True) -> Array:  # type: ignore[override]
+    def to_numpy(self, keep_dims: Any = False, dtype: Any = None, *, copy: bool | None = True) -> Array:  # type: ignore[override]
         """As of `ScalarField`; ``keep_dims`` gives vectors a trailing axis of 1."""
         out = super().to_numpy(dtype, copy=copy)
         return out[..., None] if keep_dims and self.ndim == 1 else out
 
-    def to_torch(self, device: Any = None, keep_dims: bool = False, *, copy: bool = True) -> Any:
+    def to_torch(self, device: Any = None, keep_dims: bool = False, *, copy: bool | None = True) -> Any:
         """The contents as a torch tensor on ``device``; ``keep_dims`` gives vectors a trailing axis of 1."""
         out = super().to_torch(device, copy=copy)
         return out[..., None] if keep_dims and self.ndim == 1 else out
@@ -112,6 +115,8 @@ class ComponentField(ScalarField):
         self.whole = whole
         self.component = component
         self._shadows: dict[str, ComponentField] = {}
+
+    made_from = Field.made_from
 
     @property
     def placed(self) -> bool:
@@ -181,6 +186,11 @@ class StructField(Field):
             self.name = name
             for key, member in self.members.items():
                 member.suggest_name(f"{name}.{key}")
+
+    def made_from(self) -> tuple[Any, ...]:
+        if self.dtype is None or self.has_grad() or self.has_dual():  # members of integers have none
+            raise SpirogradTypeError("a field of structs with gradients can be neither pickled nor copied", None, "copy its members")
+        return self.dtype.unplaced_field, ("", False, False, self.arrangement)
 
     def make_value(self, members: Mapping[str, Any]) -> Any:
         """A struct value with these members and the methods of the elements of this field."""
@@ -298,7 +308,7 @@ class StructField(Field):
         hint = f"`.to_numpy()` gives a dict of arrays; `np.asarray(x.{self.keys[0]})` works for one member"
         raise SpirogradTypeError("a field of structs is not one array", None, hint)
 
-    def to_numpy(self, *, copy: bool = True) -> dict[str, Any]:
+    def to_numpy(self, *, copy: bool | None = True) -> dict[str, Any]:
         """The contents as a dict of arrays."""
         return {name: m.to_numpy(copy=copy) for name, m in self.members.items()}
 
@@ -341,7 +351,7 @@ def place_by_shape(f: Any, shape: Any, order: str | None, offset: Any) -> None:
     """Place a new field, and its gradients, under `root`: nothing happens without a shape."""
     if shape is None:
         if offset is not None or order is not None:
-            raise SpirogradRuntimeError("`offset` and `order` need a `shape`; a field placed by hand takes `offset` in `.place`")
+            raise SpirogradCallError("`offset` and `order` need a `shape`; a field placed by hand takes `offset` in `.place`")
         return
     extents = shape_tuple(shape)
     axes = _axis_order(order, len(extents))
@@ -356,10 +366,10 @@ def _axis_order(order: str | None, ndim: int) -> list[int]:
     """The axes in memory order, slowest first."""
     if order is None:
         return list(range(ndim))
-    axes = [ord(c) - ord("i") for c in order]
+    expected = "ijklmnop"[:ndim]
+    axes = [expected.find(c) for c in order] if isinstance(order, str) else []
     if sorted(axes) != list(range(ndim)):
-        expected = "".join(chr(ord("i") + a) for a in range(ndim))
-        raise SpirogradRuntimeError(f"`order` must be a permutation of {expected!r}, got {order!r}")
+        raise SpirogradCallError(f"`order` must be a permutation of {expected!r}, got {order!r}")
     return axes
 
 

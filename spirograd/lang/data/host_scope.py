@@ -1,4 +1,4 @@
-"""What fields and arrays are to Python and NumPy outside of kernels: something with a length, an array to NumPy, no number."""
+"""Fields and arrays outside of kernels, for Python and NumPy: they have a length and convert to arrays, but have no arithmetic."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The index space that a field shares with its gradient and its tangents, and a field of structs with its members.
 
-Kernels index all of them alike, and check bounds against one of them at most, so their extents and their origins are equal. How each lies
-in memory is its own affair.
+Kernels index all of them alike, and check bounds against at most one of them, so their extents and origins are equal. Their layouts may
+differ.
 """
 
 from __future__ import annotations

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from spirograd.base import validity
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError
 from spirograd.lang import context, ops, scalar
 from spirograd.lang.data import device_arrays, shadows, transfer
 from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.host_scope import HostScope
-from spirograd.lang.data.scalar_field import BuildElement, converted, element_index, matching, shared_array
+from spirograd.lang.data.scalar_field import BuildElement, contents_of, element_index, matching
 from spirograd.lang.data.shapes import extents_of
 from spirograd.lang.data.transfer import Array, HostView
 
@@ -28,6 +29,7 @@ class Ndarray(Exported, HostScope):
     # What launches keep of an array: what of it compiled code depends on, and its addresses; see `_forget_launches`.
     _sg_signature: tuple[Any, ...] | None = None
     _sg_binding: Any = None
+    _sg_packed: tuple[Any, ...] = ()
 
     def __init__(
         self,
@@ -120,8 +122,9 @@ class Ndarray(Exported, HostScope):
 
     def _forget_launches(self) -> None:
         """What launches keep of this array names its gradient and its tangents."""
-        for name in ("_sg_binding", "_sg_signature"):
+        for name in ("_sg_binding", "_sg_packed", "_sg_signature"):
             self.__dict__.pop(name, None)
+        validity.renew()
 
     def has_grad(self) -> bool:
         """Whether there is memory for gradients."""
@@ -214,11 +217,10 @@ class Ndarray(Exported, HostScope):
         shadows.host_write(self, source=other)
         transfer.copy(self.allocation, self.view, other.tree.allocation, other.view)
 
-    def to_numpy(self, dtype: Any = None, *, copy: bool = True) -> Array:
-        """The contents as an array of ``shape`` + ``element_shape``. ``copy=False``: over the memory itself, or ValueError."""
-        if copy:
-            return converted(transfer.read(self.allocation, self.view), dtype)
-        return shared_array(self.allocation, self.view, dtype)
+    def to_numpy(self, dtype: Any = None, *, copy: bool | None = True) -> Array:
+        """The contents as an array of ``shape`` + ``element_shape``. ``copy=False``: over the memory itself, or ValueError; ``None``: over
+        the memory if that is possible."""
+        return contents_of(self.allocation, self.view, dtype, copy)
 
     def from_numpy(self, array: Any) -> None:
         """Set the contents; raises ValueError if the shape is not ``shape`` + ``element_shape``."""
@@ -226,7 +228,7 @@ class Ndarray(Exported, HostScope):
         shadows.host_write(self)
         transfer.write(self.allocation, self.view, data)
 
-    def to_torch(self, device: Any = None, *, copy: bool = True) -> Any:
+    def to_torch(self, device: Any = None, *, copy: bool | None = True) -> Any:
         """The contents as a torch tensor on ``device`` (the CPU by default). ``copy=False``: over the memory itself, or ValueError."""
         allocation = self.allocation
         share = device_arrays.shared_with_torch

@@ -1,4 +1,4 @@
-"""All gradients and tangents that there are, to be cleared together."""
+"""The registry of all gradients and tangents, by which they are cleared together."""
 
 from __future__ import annotations
 

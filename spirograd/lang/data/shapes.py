@@ -1,4 +1,4 @@
-"""Shapes as users give them."""
+"""Normalisation of shapes that users pass."""
 
 from __future__ import annotations
 

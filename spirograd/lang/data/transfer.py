@@ -1,4 +1,4 @@
-"""Between NumPy arrays and device memory: one copy per contiguous range, strides instead of loops."""
+"""Transfers between NumPy arrays and device memory: one copy for each contiguous range, strided views instead of loops."""
 
 from __future__ import annotations
 

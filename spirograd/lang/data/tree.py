@@ -16,8 +16,15 @@ from typing import Any, NoReturn
 import numpy as np
 
 from spirograd.base.dtypes import DType
-from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError, SpirogradTypeError, SpirogradUnsupportedError
+from spirograd.base.errors import (
+    OutOfDeviceMemory,
+    SpirogradCallError,
+    SpirogradRuntimeError,
+    SpirogradTypeError,
+    SpirogradUnsupportedError,
+)
 from spirograd.base.near_names import NearNames
+from spirograd.base.wording import counted
 from spirograd.lang import context
 from spirograd.lang.data.layout import Digit, assign_offsets, decode_of
 from spirograd.lang.data.shapes import extents_of
@@ -40,11 +47,32 @@ def _extents(axes: Sequence[int], shape: Any) -> tuple[int, ...]:
     if not isinstance(shape, Iterable) or getattr(shape, "ndim", 1) == 0:
         extents *= len(axes)
     if len(extents) != len(axes):
-        raise SpirogradTypeError(f"`dense` with {len(axes)} axes and a shape of {len(extents)} extents")
+        given = f"{counted(len(axes), 'axis', 'axes')} and {counted(len(extents), 'extent')}"
+        raise SpirogradTypeError(f"`dense` takes one extent for each axis, got {given}")
     return extents
 
 
-class SNode(NearNames):
+class _Builder(NearNames):
+    """Sparse nodes, which neither a node nor a tree under construction can have below it."""
+
+    def pointer(self, *_: Any, **__: Any) -> NoReturn:
+        """Sparse: raises SpirogradUnsupportedError."""
+        _sparse("pointer")
+
+    def bitmasked(self, *_: Any, **__: Any) -> NoReturn:
+        """Sparse: raises SpirogradUnsupportedError."""
+        _sparse("bitmasked")
+
+    def dynamic(self, *_: Any, **__: Any) -> NoReturn:
+        """Sparse: raises SpirogradUnsupportedError."""
+        _sparse("dynamic")
+
+    def hash(self, *_: Any, **__: Any) -> NoReturn:
+        """Sparse: raises SpirogradUnsupportedError."""
+        _sparse("hash")
+
+
+class SNode(_Builder):
     """A node of a field tree: the root, a dense level, or the place of a scalar.
 
     ``shape``: extents down to here, one per axis in the order of axis numbers.
@@ -100,9 +128,9 @@ class SNode(NearNames):
         ndim = len(self.axis_numbers)
         if offset is None:
             return ()
-        origin = (offset,) if isinstance(offset, (int, np.integer)) else tuple(offset)
+        origin = tuple(offset) if isinstance(offset, (tuple, list, np.ndarray)) else (offset,)
         if len(origin) != ndim or not all(isinstance(o, (int, np.integer)) for o in origin):
-            raise SpirogradTypeError(f"`offset` needs one integer for each of {ndim} axes, got {offset!r}")
+            raise SpirogradCallError(f"`offset` needs one integer for each of {ndim} axes, got {offset!r}")
         return tuple(int(o) for o in origin)
 
     def add_place(self, field: Any, component: int, dtype: DType) -> Place:
@@ -130,22 +158,6 @@ class SNode(NearNames):
             if field.role == "primal" and shadow is not None and not shadow.placed and shadow not in shadows:
                 shadows.append(shadow)
                 shadow.place_in(self, origin)
-
-    def pointer(self, *_: Any, **__: Any) -> NoReturn:
-        """Sparse: raises SpirogradUnsupportedError."""
-        _sparse("pointer")
-
-    def bitmasked(self, *_: Any, **__: Any) -> NoReturn:
-        """Sparse: raises SpirogradUnsupportedError."""
-        _sparse("bitmasked")
-
-    def dynamic(self, *_: Any, **__: Any) -> NoReturn:
-        """Sparse: raises SpirogradUnsupportedError."""
-        _sparse("dynamic")
-
-    def hash(self, *_: Any, **__: Any) -> NoReturn:
-        """Sparse: raises SpirogradUnsupportedError."""
-        _sparse("hash")
 
     # --- queries ---
 
@@ -294,7 +306,7 @@ class Tree(NearNames):
     def _allocate(self) -> None:
         session = context.session()
         try:
-            self._allocation = session.memory.allocate(max(self.nbytes, 1))
+            self._allocation = session.field_memory(max(self.nbytes, 1))
         except OutOfDeviceMemory as error:
             fields = list({id(place.field): place.field for place in self.root.places}.values())
             for field in fields:
@@ -303,6 +315,7 @@ class Tree(NearNames):
             raise OutOfDeviceMemory(f"there is no memory for {names}: {error}") from None
         self._session = session
         weakref.finalize(self, _collected, self.users).atexit = False
+        context.fields_have_memory()
 
     @property
     def allocation(self) -> Any:
@@ -350,7 +363,7 @@ def _collected(users: weakref.WeakSet[Any]) -> None:
         user.trees.clear()
 
 
-class FieldsBuilder(NearNames):
+class FieldsBuilder(_Builder):
     """A separate field tree: ``fb = FieldsBuilder(); fb.dense(i, 8).place(x); tree = fb.finalize()``. ``tree.destroy()`` frees it."""
 
     def __init__(self) -> None:
@@ -381,22 +394,6 @@ class FieldsBuilder(NearNames):
         tree.check_open()
         tree.close()
         return tree
-
-    def pointer(self, *_: Any, **__: Any) -> NoReturn:
-        """Sparse: raises SpirogradUnsupportedError."""
-        _sparse("pointer")
-
-    def bitmasked(self, *_: Any, **__: Any) -> NoReturn:
-        """Sparse: raises SpirogradUnsupportedError."""
-        _sparse("bitmasked")
-
-    def dynamic(self, *_: Any, **__: Any) -> NoReturn:
-        """Sparse: raises SpirogradUnsupportedError."""
-        _sparse("dynamic")
-
-    def hash(self, *_: Any, **__: Any) -> NoReturn:
-        """Sparse: raises SpirogradUnsupportedError."""
-        _sparse("hash")
 
     def parent(self, n: int = 1) -> SNode | None:
         """The root has no parent: None."""

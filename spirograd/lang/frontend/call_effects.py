@@ -1,4 +1,4 @@
-"""Which variables calls change, told before anything is evaluated.
+"""Predicts which variables calls change, before anything is evaluated.
 
 Loops and branches need to know what their bodies change before they trace these. What a call is assumed to mutate is recorded with the
 frame. A call that mutates more raises `UnassumedMutation`, and the kernel is traced again with the wider assumption.

@@ -13,7 +13,7 @@ from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.fingerprints import BY_VALUE, PLAIN, fingerprint
 from spirograd.lang.matrix import Matrix
 
-# Number of the argument, its attributes that are guarded, and for each of them what tells whether it is unchanged.
+# The number of the argument, a getter of its guarded attributes, and for each attribute a predicate: whether it is unchanged.
 Guard = tuple[int, Callable[[Any], tuple[Any, ...]], tuple[Callable[[Any], bool], ...]]
 
 

@@ -1,4 +1,4 @@
-"""What run-time loops go over: ranges, and spaces of several indices, which are flattened to one."""
+"""Iteration spaces of run-time loops: ranges, and spaces of several indices, which are flattened to one."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _array_space(array: ArrayProxy) -> LoopSpace:
     shape = array.shape
     if not shape:
         return LoopSpace(scalar.constant(1), lambda index: [])
-    # The type of arrays tells whether they are larger.
+    # Whether an array may have more elements than i32 counts is part of its type.
     return _ndrange_space(forms.ndrange(*[scalar.cast(n, i64) for n in shape] if array.decl.wide else shape), True)
 
 

@@ -1,7 +1,7 @@
-"""Calls of a kernel whose arguments are ndarrays, numbers and template arguments, as one function made for its parameters.
+"""The fast path of calls: one generated function for a kernel whose arguments are ndarrays, numbers and template arguments.
 
-Packing an argument in general takes a call of Python for what it is keyed by, and several to bind it, which is more than what a launch
-takes itself. The text is made of this module's own templates and of integers only.
+Packing an argument in general takes a Python call for its key, and several to bind it, which together cost more than the launch. The source
+of the generated function consists of this module's own templates and of integers only.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import platform
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.base import knobs
+from spirograd.base import knobs, validity
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
@@ -23,12 +24,17 @@ from spirograd.runtime.device import Buffer, CodeCache, DeviceInfo
 from spirograd.runtime.devices import cpu_pool
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.fetching import ReadyFetch, check_range
+from spirograd.runtime.native import function
 
 _ALIGNMENT = 256
 # From this size on memory comes in pages of its own, zeroed as it is touched and given back when freed.
 _MAP_BYTES = 1 << 18
-# From this size on huge pages are asked for: filling a gigabyte in small pages is half a second of page faults.
+# From this size on memory is mapped in huge pages: page faults of a gigabyte in small pages take half a second.
 _HUGE_BYTES = 1 << 22
+# Zeros before and behind each allocation. Without bounds checks, a program that reads and writes somewhat out of range goes on, instead of
+# ending the process or changing memory of Python. In mapped memory they are addresses only, until something touches them.
+_GUARD_BYTES = 1 << 12
+_MAP_GUARD_BYTES = 1 << 21  # a huge page, so that the memory between is aligned to these
 _MAX_THREADS = 1024
 
 
@@ -177,6 +183,12 @@ class CpuDevice:
         # The kernel reads the bytes where they are: CPython aligns their contents to 16 bytes.
         executable.run(block if type(block) is bytes else bytes(block), pool.state if pool.ready else pool.enter())
 
+    def native_code(self) -> function.Code | None:
+        return function.code(self._cache) if function.is_possible() else None
+
+    def entry(self, executable: Executable) -> tuple[int, int]:
+        return executable.library.addresses[abi.DRIVER], self._pool.enter()
+
     def synchronize(self) -> None:
         """Nothing to wait for."""
         self._count_wait()
@@ -188,19 +200,19 @@ class CpuDevice:
     def close(self) -> None:
         """No more launches; memory goes with its buffers, and the worker threads are shared with later devices."""
         self._closed = True
+        validity.renew()
 
 
 def _small(size: int) -> memoryview:
-    memory = np.zeros(size + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
+    memory = np.zeros(size + _ALIGNMENT + 2 * _GUARD_BYTES, np.uint8)
+    start = _GUARD_BYTES + -(memory.ctypes.data + _GUARD_BYTES) % _ALIGNMENT
     return memory[start : start + size].data
 
 
 def _map(size: int) -> memoryview:
-    pages = mmap.mmap(-1, size)
+    start = _MAP_GUARD_BYTES
+    pages = mmap.mmap(-1, size + 2 * start)
     if size >= _HUGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
-        try:
-            pages.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:
-            return memoryview(pages)  # kernels built without huge pages refuse the advice; the memory is good
-    return memoryview(pages)
+        with contextlib.suppress(OSError):  # kernels built without huge pages refuse the advice; the memory is good
+            pages.madvise(mmap.MADV_HUGEPAGE, start, size)
+    return memoryview(pages)[start : start + size]

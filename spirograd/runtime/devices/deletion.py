@@ -1,4 +1,4 @@
-"""The deferred deletion queue of a device: what was released, until no pending work uses it."""
+"""The deferred deletion queue of a device: released resources are destroyed once no pending work uses them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all devices share for `Device.fetch`: the check of the range, and the fetch of a device whose work is done at once."""
+"""Asynchronous readbacks (`Device.fetch`), what all devices share: the check of the range, and a readback that is done at once."""
 
 from __future__ import annotations
 

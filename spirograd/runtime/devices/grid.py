@@ -1,4 +1,4 @@
-"""How many workgroups a task is launched with. Kernels stride over their range, so any number is right; it decides how fast they are."""
+"""The number of workgroups that a task is launched with. Kernels stride over their range, so it affects speed only, not results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base of devices that work behind the host, in the order of the calls: locking, failures, deferred deletion, closing, fork.
+"""The base of asynchronous devices, which do work in the order of the calls: locking, failures, deferred deletion, closing, fork.
 
 A device adds how memory is allocated, how bytes move (`Transfers`), and how kernels are loaded and launched.
 """

@@ -1,1 +1,1 @@
-"""Passes that check: what programs may not do, and what devices cannot."""
+"""Passes that insert checks into kernels, and passes that refuse what a device cannot do."""

@@ -1,4 +1,4 @@
-"""Minima and maxima of floats that derivatives find again: their values must come out the same when they are computed again."""
+"""Keeps float extrema reproducible: the gradient computes them again, and must find exactly the value that the primal stored."""
 
 from __future__ import annotations
 

@@ -67,31 +67,36 @@ def _negative(zero: Op) -> bool:
 
 
 def _product(b: Builder, x: Op, zero: Op) -> Op:
-    """A zero with the sign of both; NaN if x is none that is finite."""
-    t = _dtype(x)
-    u = unsigned(t)
-    bits = _bits(b, x)
-    sign = b.emit(ops.and_, bits, b.const(_sign(t), u))
-    if _negative(zero):
-        sign = b.emit(ops.xor, sign, b.const(_sign(t), u))
-    magnitude = b.emit(ops.and_, bits, b.const(_sign(t) - 1, u))
-    finite = b.emit(ops.lt, magnitude, b.const(_INFINITY[t.bits], u))
-    return b.emit(ops.bitcast, b.emit(ops.select, finite, sign, b.const(_NAN[t.bits], u)), type=t)
+    """A zero with the sign of both; NaN if ``x`` is infinite or NaN."""
+    sign, magnitude = _sign_and_magnitude(b, x, zero)
+    u = _dtype(magnitude)
+    finite = b.emit(ops.lt, magnitude, b.const(_INFINITY[u.bits], u))
+    return _or_nan(b, finite, sign, _dtype(x))
 
 
 def _zero_divided(b: Builder, zero: Op, x: Op) -> Op:
-    """A zero with the sign of both; NaN if x is NaN or zero."""
+    """A zero with the sign of both; NaN if ``x`` is NaN or zero."""
+    sign, magnitude = _sign_and_magnitude(b, x, zero)
+    u = _dtype(magnitude)
+    # 1 to infinity, which is 0 to infinity - 1 after a step down that makes zero the largest number.
+    below = b.emit(ops.sub, magnitude, b.const(1, u))
+    return _or_nan(b, b.emit(ops.lt, below, b.const(_INFINITY[u.bits], u)), sign, _dtype(x))
+
+
+def _sign_and_magnitude(b: Builder, x: Op, zero: Op) -> tuple[Op, Op]:
+    """The sign bit of ``x`` times ``zero``, and the bits of ``x`` without its sign."""
     t = _dtype(x)
     u = unsigned(t)
     bits = _bits(b, x)
     sign = b.emit(ops.and_, bits, b.const(_sign(t), u))
     if _negative(zero):
         sign = b.emit(ops.xor, sign, b.const(_sign(t), u))
-    magnitude = b.emit(ops.and_, bits, b.const(_sign(t) - 1, u))
-    # 1 to infinity, which is 0 to infinity - 1 after a step down that makes zero the largest number.
-    below = b.emit(ops.sub, magnitude, b.const(1, u))
-    fine = b.emit(ops.lt, below, b.const(_INFINITY[t.bits], u))
-    return b.emit(ops.bitcast, b.emit(ops.select, fine, sign, b.const(_NAN[t.bits], u)), type=t)
+    return sign, b.emit(ops.and_, bits, b.const(_sign(t) - 1, u))
+
+
+def _or_nan(b: Builder, holds: Op, bits: Op, t: DType) -> Op:
+    """The float of ``bits`` if the condition ``holds``, else NaN."""
+    return b.emit(ops.bitcast, b.emit(ops.select, holds, bits, b.const(_NAN[t.bits], _dtype(bits))), type=t)
 
 
 def _divided(b: Builder, op: Op, x: Op, y: Op) -> Op:

@@ -1,4 +1,4 @@
-"""Integer division, shifts, conversions, rounding, bit counts in the form that the device gives right answers for: one entry per code."""
+"""Legalisation of integer division, shifts, conversions, rounding and bit counts to forms that the device computes correctly."""
 
 from __future__ import annotations
 

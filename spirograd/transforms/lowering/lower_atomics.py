@@ -1,5 +1,8 @@
-"""Atomics that the device lacks: as atomics on the bits of floats, as loops over compare-and-swap of the words that hold the element, or in
-the ways of `native_atomics`."""
+"""Lowers atomics that the device lacks.
+
+They become atomics on the bits of floats, loops over compare-and-swap of the words that hold the element, or one of the forms of
+`native_atomics`.
+"""
 
 from __future__ import annotations
 
@@ -307,12 +310,14 @@ class _WithoutCas(_LowerAtomics):
 def exchange_loop(b: Builder, kind: str, ref: BufferRef, index: Op, value: Op) -> Op:
     """Combine ``value`` into a 32-bit or 64-bit element by exchanges alone. Returns an i32 that is 0 if the loop ran to its end.
 
-    Take what is there and leave a placeholder; put the combination; go on with what came back, unless it was the placeholder. What is in
-    memory and what the invocations carry stays the same when combined, whatever the order. It ends: of all the invocations that take, the
-    next one that puts is done, and so each turn that one has to repeat is one in which another has finished.
+    An iteration exchanges the element for a placeholder, then exchanges the placeholder for the combination of the value taken and its own.
+    If the second exchange returns something else than the placeholder, another invocation has stored it in between: the loop goes on with
+    that value. Invariant: memory combined with the values that invocations hold gives the same result, whatever the order. The loop is
+    lock-free: an invocation repeats an iteration only if another one has finished meanwhile.
 
-    A placeholder is told by its bits, never by comparing floats, and is never combined with anything. Where it is a value that the program
-    put there it is right to leave it out, for it changes nothing: -0.0 when adding, 1 when multiplying, NaN for minimum and maximum.
+    A placeholder is recognised by its bits, never by a comparison of floats, and is never combined with anything. If the program itself
+    stored this value, ignoring it is correct, because it is the identity: -0.0 for addition, 1 for multiplication, NaN for minimum and
+    maximum.
     """
     t = ref.dtype
     view = _view(ref)

@@ -46,7 +46,7 @@ class _Diagnostics(Rewriter):
         self.faults = {site: k for k, site in enumerate(faults)}
         self.prints = {site: k for k, site in enumerate(prints)}
         self.slots = {s.kind: s for s in ctx.block.slots if s.kind in ("fault", "print", "launch")}
-        # Loops that tell by a word of their own that they ended early, where drivers end them: elsewhere the host does not look there.
+        # With drivers that end loops early, the word in which a loop reports that it ended; the host reads it for such drivers only.
         self.loops = FAULT_LOOP_SITES if ctx.caps.loop_limit else 0
         self.handlers = {ops.check: self._check, ops.print_: self._print}
 

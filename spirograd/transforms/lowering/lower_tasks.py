@@ -1,4 +1,4 @@
-"""Tasks as what each invocation of a GPU runs: the grid-stride loop, and the combination of reductions in a workgroup."""
+"""Lowers tasks to what each invocation of a GPU runs: a grid-stride loop, then the reduction within its workgroup."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from spirograd.analysis.workgroups import RowBlocks, coarsening_factor, group_size, row_blocks, strided_factor
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import VOID, DType, i32, unsigned
+from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BuiltIn, Kernel, Op, PrivateCopy, Reduction, Region, SharedRef, TaskAttr
@@ -30,6 +31,23 @@ def lower_tasks(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 # Emits the body of a loop: from its number and the accumulators so far, the next ones.
 _Body = Callable[[Op, Sequence[Op]], Sequence[Op]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """The iterations of one invocation: every ``stride``-th of ``count`` from number ``first`` on. ``low``: the index of number 0.
+
+    Numbers are of the unsigned type ``wide``: there may be more iterations than the ``type`` of the index has positive numbers."""
+
+    type: DType
+    wide: DType
+    low: Op
+    count: Op
+    first: Op
+    stride: Op
+
+    def index(self, b: Builder, number: Op) -> Op:
+        return _as(b, b.emit(ops.add, self.low, number), self.type)
 
 
 class _LowerTasks(Rewriter):
@@ -68,10 +86,36 @@ class _LowerTasks(Rewriter):
         bounds, body, finish, *flushes = op.regions
         begin, end, *slots = self.inline(bounds, ())
         b.at(op)
-        t = begin.type
+        share = self._share(begin, end, slots, size)
+        self._clear(op.attr.copies, size)
+        reductions: tuple[Reduction, ...] = op.attr.reductions
+        totals: Sequence[Op] = [b.const(ops.identity(r.kind, r.dtype), r.dtype) for r in reductions]
+
+        def iteration(k: Op, accumulators: Sequence[Op]) -> Sequence[Op]:
+            """Number ``k``, counted from 0."""
+            yielded = self.inline(body, (share.index(b, k), *accumulators), clone=coarsening > 1 or along is not None)
+            b.at(op)
+            return yielded
+
+        some = b.emit(ops.lt, share.first, share.count)
+        if along is not None:
+            blocks = b.const(op.regions[0].results[1].attr // along.width * along.per_row, share.wide)
+            in_row = functools.partial(self._row_block, body, along, iteration, reductions)
+            totals = self._strided(share.first, share.stride, blocks, totals, in_row)
+            some = b.emit(ops.lt, share.first, blocks)
+        elif coarsening == 1:
+            totals = self._strided(share.first, share.stride, share.count, totals, iteration)
+        else:
+            totals = self._coarsened(body, share, coarsening, apart, totals, reductions, iteration)
+        self._flush(op.attr.copies, flushes, size)
+        if reductions:
+            self._combine(reductions, totals, some, size, finish)
+
+    def _share(self, begin: Op, end: Op, slots: Sequence[Op], size: int) -> _Share:
+        """What this invocation does of the range; no more invocations take part than there are thread slots."""
+        b, t = self.b, begin.type
         assert isinstance(t, DType)
         wide = unsigned(t)
-        # Iterations count from 0, unsigned: there may be more than the index type has positive numbers.
         low = _bits(b, begin)
         count = b.emit(ops.select, b.emit(ops.lt, begin, end), b.emit(ops.sub, _bits(b, end), low), b.const(0, wide))
         first = b.cast(_bits(b, b.emit(ops.thread_slot, type=i32)), wide)
@@ -80,15 +124,13 @@ class _LowerTasks(Rewriter):
         if slots:
             stride = b.emit(ops.min_, b.cast(_bits(b, slots[0]), wide), stride)
             count = b.emit(ops.select, b.emit(ops.lt, first, stride), count, b.const(0, wide))
-        self._clear(op.attr.copies, size)
-        reductions: tuple[Reduction, ...] = op.attr.reductions
-        totals: Sequence[Op] = [b.const(ops.identity(r.kind, r.dtype), r.dtype) for r in reductions]
+        return _Share(t, wide, low, count, first, stride)
 
-        def iteration(k: Op, accumulators: Sequence[Op]) -> Sequence[Op]:
-            """Number ``k``, counted from 0."""
-            yielded = self.inline(body, (_as(b, b.emit(ops.add, low, k), t), *accumulators), clone=coarsening > 1 or along is not None)
-            b.at(op)
-            return yielded
+    def _coarsened(
+        self, body: Region, share: _Share, factor: int, apart: int, totals: Sequence[Op], reductions: Sequence[Reduction], iteration: _Body
+    ) -> Sequence[Op]:
+        """Blocks of ``factor`` iterations, then the remainder, one ``iteration`` after the other."""
+        b, wide = self.b, share.wide
 
         def block(k: Op, accumulators: Sequence[Op]) -> Sequence[Op]:
             """Number ``k`` of the blocks."""
@@ -96,38 +138,28 @@ class _LowerTasks(Rewriter):
             if apart > 1:  # the blocks of a workgroup lie between one another
                 within = b.emit(ops.and_, k, b.const(apart - 1, wide))
                 start = b.emit(ops.or_, b.emit(ops.shl, b.emit(ops.sub, k, within), shift), within)
-            base = b.emit(ops.add, low, start)
-            indices = [_as(b, b.emit(ops.add, base, b.const(n * apart, wide)) if n else base, t) for n in range(coarsening)]
+            base = b.emit(ops.add, share.low, start)
+            indices = [_as(b, b.emit(ops.add, base, b.const(n * apart, wide)) if n else base, share.type) for n in range(factor)]
             return self._interleaved(body, [{body.params[0]: index} for index in indices], accumulators, reductions)
 
-        some = b.emit(ops.lt, first, count)
-        if along is not None:
-            blocks = b.const(op.regions[0].results[1].attr // along.width * along.per_row, wide)
-            in_row = functools.partial(self._row_block, body, along, iteration, reductions)
-            totals = self._strided(first, stride, blocks, totals, in_row)
-            some = b.emit(ops.lt, first, blocks)
-        elif coarsening == 1:
-            totals = self._strided(first, stride, count, totals, iteration)
-        else:
-            shift = b.const(coarsening.bit_length() - 1, wide)
-            left = b.emit(ops.and_, count, b.const(coarsening * apart - 1, wide))
-            done = b.emit(ops.sub, count, left)
-            totals = self._strided(first, stride, b.emit(ops.shr, done, shift), totals, block)
+        def rest(k: Op, accumulators: Sequence[Op]) -> Sequence[Op]:
+            return iteration(b.emit(ops.add, done, k), accumulators)
 
-            def rest(k: Op, accumulators: Sequence[Op]) -> Sequence[Op]:
-                return iteration(b.emit(ops.add, done, k), accumulators)
+        shift = b.const(factor.bit_length() - 1, wide)
+        left = b.emit(ops.and_, share.count, b.const(factor * apart - 1, wide))
+        done = b.emit(ops.sub, share.count, left)
+        totals = self._strided(share.first, share.stride, b.emit(ops.shr, done, shift), totals, block)
+        if apart > 1:
+            return self._strided(share.first, share.stride, left, totals, rest)
+        takes = b.emit(ops.lt, share.first, left)  # the first invocations take one each
+        b.begin()
+        last = b.end(rest(share.first, totals))
+        b.begin()
+        return b.if_(takes, last, b.end(totals))
 
-            if apart > 1:
-                totals = self._strided(first, stride, left, totals, rest)
-            else:  # the first invocations take one each
-                takes = b.emit(ops.lt, first, left)
-                b.begin()
-                last = b.end(rest(first, totals))
-                b.begin()
-                totals = b.if_(takes, last, b.end(totals))
-        self._flush(op.attr.copies, flushes, size)
-        if not reductions:
-            return
+    def _combine(self, reductions: Sequence[Reduction], totals: Sequence[Op], some: Op, size: int, finish: Region) -> None:
+        """Combine the ``totals`` of a workgroup, if they fit into shared memory, and ``finish`` where there are ``some``."""
+        b = self.b
         if size > 1 and size * sum(r.dtype.size for r in reductions) <= self.ctx.caps.shared_memory:
             local = b.emit(ops.builtin, attr=BuiltIn.LOCAL, type=i32)
             totals = _Combination(b, self.ctx.caps, local, size).run(reductions, totals)
@@ -360,7 +392,7 @@ class _Combination:
         self._store_each(arrays, b.emit(ops.builtin, attr=BuiltIn.SUBGROUP, type=i32), partial)
         _when(b, leads, b.end())
         self._barrier()
-        # Only the first invocation goes round.
+        # Only the first invocation iterates.
         one = b.const(1)
         count = b.emit(ops.builtin, attr=BuiltIn.SUBGROUPS, type=i32)
         stop = b.emit(ops.select, b.emit(ops.eq, self.local, zero), count, one)

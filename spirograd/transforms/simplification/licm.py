@@ -1,4 +1,4 @@
-"""Move out of loops what is the same in every iteration."""
+"""Loop-invariant code motion: hoists operations whose operands do not change in a loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def licm(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Hoist pure operations that stand directly in the body of a serial loop, as far out as their operands allow (no operation traps).
 
     A load moves only out of a `for` that runs at least once, by its constant bounds, writes nothing that may be the same memory, and has
-    no barrier. Loops that `lower_tasks` made around the bodies of tasks stay as they are: an invocation goes round once or a few times.
+    no barrier. Loops that `lower_tasks` made around the bodies of tasks stay as they are: their trip count is one or small.
     """
     around = {op for task in kernel.body.ops if _is_lowered(task) for op in task.regions[0].ops if op.code in _LOOPS}
     loops = sum(op.code in _LOOPS for op in kernel.walk()) if around else not _LOOPS.isdisjoint(kernel.codes)

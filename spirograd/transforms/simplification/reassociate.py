@@ -1,4 +1,4 @@
-"""Sums and products that a serial loop accumulates may be taken in any order, so that the loop can be vectorised."""
+"""Marks sums and products that a serial loop accumulates as reassociable, so that the loop can be vectorised."""
 
 from __future__ import annotations
 

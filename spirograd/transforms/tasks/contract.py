@@ -1,11 +1,11 @@
-"""Decide what rounds together, instead of leaving it to code generators and drivers: which products with the sum that takes them.
+"""Contraction before fusion: decides which products round together with the sum that uses them, instead of the code generator.
 
-LLVM and drivers fuse a product that nothing else uses. Once two loops are one, more operations use one value, and they would decide
-otherwise. What is decided before stays so, whatever the loops become.
+LLVM and drivers fuse a product that has no other use. In a fused loop more operations use one value, so they would choose otherwise.
+Deciding before loops are fused makes results independent of fusion.
 
-Drivers of graphics cards also compute quotients, roots and elementary functions by products of their own, which they round together with
-sums that follow, and 1 / sqrt(x) by one instruction (seen with NVIDIA's). There all arithmetic is rounded as it is written, and the results
-of such functions are opaque.
+Drivers of graphics cards also expand quotients, roots and elementary functions to products that they contract with sums that follow, and
+compute 1 / sqrt(x) by one instruction (seen with NVIDIA's). For them all arithmetic is rounded as written, and results of such functions
+are opaque.
 """
 
 from __future__ import annotations

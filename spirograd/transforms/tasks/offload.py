@@ -14,7 +14,7 @@ from spirograd.transforms.context import PassContext
 
 # How many operations each iteration of a loop may spend on rematerialising a value rather than load it.
 _MAX_COST = 12
-# The same for the bounds of a loop, which are computed once and which the host wants to know.
+# The same for the bounds of a loop, which are computed once, and which the host needs to size the dispatch.
 _MAX_BOUND_COST = 200
 _MAX_LOADS = 4
 _LEAVES = frozenset((ops.const, ops.arg, ops.shape, ops.address, ops.seed, ops.tape_word))

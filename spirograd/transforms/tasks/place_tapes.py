@@ -1,6 +1,6 @@
-"""Tapes whose sizes only the device knows: a task that gives each its place, before the tasks that use them.
+"""Tapes whose sizes only the device knows: inserts a task that computes their offsets, before the tasks that use them.
 
-Which places these are is up to `base.tape_layout`, which the host uses as well, for sizes that it knows.
+`base.tape_layout` defines the layout; the host uses it as well, for sizes that it knows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What devices share that work behind the host, on one whose driver is a list of commands in Python."""
+"""What asynchronous devices share, on one whose driver is a list of commands in Python."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def test_backend_choice(open_wgpu, monkeypatch):
 def test_metal_is_refused_elsewhere(monkeypatch):
     if sys.platform == "darwin":
         pytest.skip("this is a Mac")
-    with pytest.raises(SpirogradRuntimeError, match="Metal is there on macOS only"):
+    with pytest.raises(SpirogradRuntimeError, match="Metal exists on macOS only"):
         loader.open_device("metal")
     assert "macOS only" in loader.available("metal") and loader.devices("metal") == []
 

@@ -1,4 +1,4 @@
-"""Where fetches of a GPU land: cells of pinned memory, each with an event that is recorded after the copy into it."""
+"""Staging memory for asynchronous readbacks of a GPU: cells of pinned memory, each with an event recorded after the copy into it."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from spirograd.runtime.devices.gpu.stream import Stream
 
 # CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD; the numbers of HIP are the same.
 _PINNED_TYPE, _ON_DEVICE, _RELEASE_THRESHOLD = 1, 1, 4
-# Of the device's memory, how much the pool keeps when it is free; other libraries and processes want theirs.
+# The pool keeps one part in so many of the device's memory when it is free; the rest is for other libraries and processes.
 _KEPT_PART = 8
 
 
@@ -71,10 +71,11 @@ class Pool:
             raise
 
     def take(self, nbytes: int) -> Memory:
-        """``nbytes`` with undefined contents, for work that comes later. Raises OutOfDeviceMemory with the bytes wanted and the limit."""
+        """``nbytes`` with undefined contents, for work that comes later. Raises OutOfDeviceMemory with this size and the limit."""
         driver = self._driver
         if nbytes > self._total:
-            raise OutOfDeviceMemory(f"{nbytes} bytes wanted, but the {driver.api} device has at most {self._total} bytes")
+            most = f"the {driver.api} device has at most {self._total} bytes; use smaller shapes"
+            raise OutOfDeviceMemory(f"cannot allocate {nbytes} bytes: {most}")
         if self._cap is not None and self.used + nbytes > self._cap:
             raise OutOfDeviceMemory(over_limit(nbytes, self.used, self._cap))
         address = c_uint64()

@@ -1,4 +1,4 @@
-"""Functions of loaded modules, and what they take on the device."""
+"""Loaded modules: their functions, and the resources that each function takes on the device."""
 
 from __future__ import annotations
 

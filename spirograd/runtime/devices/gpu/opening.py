@@ -1,4 +1,4 @@
-"""Which GPU of a driver is used, and opening it."""
+"""Choice of a GPU of a driver, and opening it."""
 
 from __future__ import annotations
 

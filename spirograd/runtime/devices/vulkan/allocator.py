@@ -134,7 +134,7 @@ class Allocator:
         self.mapped = bool(types.flags[types.arrays(0xFFFFFFFF)] & _MAPPABLE == _MAPPABLE and types.array_wishes[0] & _MAPPABLE)
 
     def take(self, nbytes: int) -> Range:
-        """A range of at least ``nbytes``, contents undefined. Raises OutOfDeviceMemory with bytes wanted and the limit."""
+        """A range of at least ``nbytes``, contents undefined. Raises OutOfDeviceMemory with the bytes asked for and the limit."""
         size = max(ALIGNMENT, -(-nbytes // ALIGNMENT) * ALIGNMENT)
         self._check_limits(nbytes, size)
         dedicated = size > FIRST_BLOCK // DEDICATED_PART
@@ -155,7 +155,7 @@ class Allocator:
     def _check_limits(self, nbytes: int, size: int) -> None:
         if size > self.max_allocation:
             most = f"the Vulkan device allows at most {self.max_allocation} bytes in one array; split it"
-            raise OutOfDeviceMemory(f"{nbytes} bytes wanted, but {most}")
+            raise OutOfDeviceMemory(f"cannot allocate {nbytes} bytes: {most}")
         if self.cap is not None and self.used + size > self.cap:
             raise OutOfDeviceMemory(over_limit(nbytes, self.used, self.cap))
 
@@ -206,7 +206,7 @@ class Allocator:
             limit = min(self.types.heap_sizes[index], self.max_allocation)
             if needs.size > limit:
                 most = f"the Vulkan device allows at most {limit} bytes at once; split the array"
-                raise OutOfDeviceMemory(f"{needs.size} bytes wanted, but {most}")
+                raise OutOfDeviceMemory(f"cannot allocate {needs.size} bytes: {most}")
             own = struct("VkMemoryDedicatedAllocateInfo", buffer=buffer[0]) if dedicated else NULL
             flags = struct("VkMemoryAllocateFlagsInfo", pNext=own, flags=_ADDRESS_FLAG)
             info = struct("VkMemoryAllocateInfo", pNext=flags, allocationSize=needs.size, memoryTypeIndex=index)

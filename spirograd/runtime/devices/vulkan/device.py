@@ -122,7 +122,7 @@ class VulkanDevice(StreamedDevice):
         """See `Device.launch`. Records the dispatches; they are submitted every few hundred, or when the host waits."""
         interrupts.watch()
         try:
-            with self._turn.lock:  # a turn, written out, which is faster
+            with self._turn.lock:  # `Turn` written out, which is faster
                 if self._trouble or self._messages:
                     self._check()
                 stream, fn = self._stream, self._fn

@@ -209,4 +209,4 @@ def _compute_family(physical: Any) -> int:
     for index, family in enumerate(families):
         if family.queueFlags & vk.VK_QUEUE_COMPUTE_BIT and family.queueCount:
             return index
-    raise SpirogradRuntimeError("the Vulkan device has no queue for compute work")
+    raise SpirogradRuntimeError("the Vulkan device has no queue for compute work; name another one in SG_DEVICE, or use another back end")

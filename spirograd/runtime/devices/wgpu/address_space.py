@@ -1,4 +1,4 @@
-"""Buffers of wgpu under addresses that are only names: which buffer lies where, which lie together, how many bytes are in use."""
+"""Virtual addresses of wgpu's buffers, which have none: which buffer an address lies in, which buffers are merged, bytes in use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spirograd.base.records import dataclass
 from spirograd.base.wording import over_limit
 from spirograd.runtime.devices.wgpu.api import telling, wgpu
 
-# Of addresses, and of what lies together in a buffer: no adapter wants more for the offsets of bindings.
+# Of addresses, and of allocations in one buffer: no adapter requires more for the offsets of bindings.
 _ALIGNMENT = 256
 _FIRST_ADDRESS = 1 << 32
 # Bind groups that a task keeps; beyond that all are dropped, and made again as needed.

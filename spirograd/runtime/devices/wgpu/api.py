@@ -100,7 +100,7 @@ def probe(device: Any) -> None:
 def start_instance(backend: str) -> str:
     """Restrict wgpu to one of its backends ("Vulkan", "Metal", "DX12", "GL"), if this process has not used it yet.
 
-    Looking for backends that are not wanted takes long, and makes some print complaints. Returns the backend that wgpu is restricted
+    Probing further backends takes long, and some of them print diagnostics. Returns the backend that wgpu is restricted
     to, or "" if it was started without us, with all of them.
     """
     global _instance_backend
@@ -117,7 +117,7 @@ def start_instance(backend: str) -> str:
 
 @contextmanager
 def _without_device_select() -> Iterator[None]:
-    """Mesa's layer that asks the desktop which device it is on complains where there is no desktop."""
+    """Mesa's device selection layer prints diagnostics where there is no desktop."""
     silent = "XDG_RUNTIME_DIR" not in os.environ and _DEVICE_SELECT not in os.environ
     if silent:
         os.environ[_DEVICE_SELECT] = "1"

@@ -14,7 +14,7 @@ from spirograd.runtime.devices.choice import named_device
 from spirograd.runtime.devices.grid import LLVMPIPE_LOOP_LIMIT, LLVMPIPE_NESTING_LIMIT
 from spirograd.runtime.devices.wgpu.api import check_version, start_instance, subgroup_sizes, telling, wgpu
 
-# SG_WGPU_BACKEND -> what wgpu calls it: when asked for, and in the information of an adapter.
+# SG_WGPU_BACKEND -> wgpu's names of the backend: in a request, and in the information of an adapter.
 BACKENDS = {"vulkan": ("Vulkan", "Vulkan"), "metal": ("Metal", "Metal"), "d3d12": ("DX12", "D3D12"), "gl": ("GL", "OpenGL")}
 _PLATFORM = {"darwin": "metal", "win32": "d3d12"}
 # Kinds of adapters, best first.
@@ -49,7 +49,7 @@ def backend_name(arch: str) -> str:
         raise SpirogradRuntimeError(f"SG_WGPU_BACKEND={wanted}: there is no such backend; there are {', '.join(BACKENDS)}")
     if arch == "metal":
         if sys.platform != "darwin":
-            raise SpirogradRuntimeError("Metal is there on macOS only; elsewhere use sg.vulkan, sg.wgpu or sg.gpu")
+            raise SpirogradRuntimeError("Metal exists on macOS only; elsewhere use sg.vulkan, sg.wgpu or sg.gpu")
         if wanted not in ("", "metal", "vulkan"):
             raise SpirogradRuntimeError(f"SG_WGPU_BACKEND={wanted}: arch=sg.metal runs on metal, or on vulkan (MoltenVK)")
         return wanted or "metal"

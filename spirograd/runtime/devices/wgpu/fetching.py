@@ -1,4 +1,4 @@
-"""Where fetches of the wgpu device land: one mapped buffer for all of a submission, read once and used again."""
+"""Staging buffers for asynchronous readbacks of wgpu: one mapped buffer for a submission, read once and used again."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _ALIGNMENT = 8  # what wgpu maps begins at multiples of it
 _USAGE = wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.MAP_READ
 
 
-class Landing:
-    """The fetches of one submission. ``used`` bytes of ``buffer`` are taken; ``data`` has them all in the end, or ``problem`` is set.
+class StagingBuffer:
+    """The readbacks of one submission. ``used`` bytes of ``buffer`` are taken; ``data`` has them all in the end, or ``problem`` is set.
 
     ``submission`` is its index, 0 as long as the commands are being recorded.
     """
@@ -30,56 +30,56 @@ class Landing:
         self.problem: SpirogradRuntimeError | None = None
 
 
-class Landings:
-    """Gives out room for fetches. Not thread safe: the device's lock guards it."""
+class StagingBuffers:
+    """Allocates staging memory for readbacks. Not thread safe: the device's lock guards it."""
 
     def __init__(self, device: Any) -> None:
         self._device = device
         self._spare: list[Any] = []
-        self._recorded: list[Landing] = []
-        self._under_way: deque[Landing] = deque()
+        self._recorded: list[StagingBuffer] = []
+        self._under_way: deque[StagingBuffer] = deque()
         self.buffers = 0  # created so far
 
-    def room(self, nbytes: int) -> tuple[Landing, int]:
-        """Where ``nbytes`` go in the submission that is being recorded: landing and offset in its buffer."""
-        landing = self._recorded[-1] if self._recorded else None
-        if landing is None or landing.used + nbytes > FETCH_LIMIT:
-            landing = Landing(self._spare.pop() if self._spare else self._create())
-            self._recorded.append(landing)
-        offset = landing.used
-        landing.used += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-        return landing, offset
+    def allocate(self, nbytes: int) -> tuple[StagingBuffer, int]:
+        """Where ``nbytes`` go in the submission that is being recorded: the staging buffer and the offset in it."""
+        staging_buffer = self._recorded[-1] if self._recorded else None
+        if staging_buffer is None or staging_buffer.used + nbytes > FETCH_LIMIT:
+            staging_buffer = StagingBuffer(self._spare.pop() if self._spare else self._create())
+            self._recorded.append(staging_buffer)
+        offset = staging_buffer.used
+        staging_buffer.used += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        return staging_buffer, offset
 
     def _create(self) -> Any:
         self.buffers += 1
         return self._device.create_buffer(size=FETCH_LIMIT, usage=_USAGE)
 
-    def leave(self) -> list[Landing]:
-        """Those of the commands recorded so far, which are about to be submitted."""
-        landings, self._recorded = self._recorded, []
-        return landings
+    def take_recorded(self) -> list[StagingBuffer]:
+        """Return and forget the buffers of the commands recorded so far, which are about to be submitted."""
+        staging, self._recorded = self._recorded, []
+        return staging
 
-    def submitted(self, landings: list[Landing], submission: int) -> None:
+    def submitted(self, staging: list[StagingBuffer], submission: int) -> None:
         """These are submitted: ask wgpu to map them when that is done."""
-        for landing in landings:
-            landing.submission = submission
-            landing.mapping = Mapping(landing.buffer, landing.used)
-        self._under_way.extend(landings)
+        for staging_buffer in staging:
+            staging_buffer.submission = submission
+            staging_buffer.mapping = Mapping(staging_buffer.buffer, staging_buffer.used)
+        self._under_way.extend(staging)
 
     def collect(self) -> None:
         """Read what has been mapped, and use its buffers again."""
         while self._under_way:
-            landing = self._under_way[0]
-            mapping = landing.mapping
+            staging_buffer = self._under_way[0]
+            mapping = staging_buffer.mapping
             if mapping is None or not mapping.status:
                 return
             try:
-                if landing.data is None:  # else a signal interrupted the last attempt
-                    landing.data = mapping.read()[:]
+                if staging_buffer.data is None:  # else a signal interrupted the last attempt
+                    staging_buffer.data = mapping.read()[:]
                 self._under_way.popleft()
                 mapping.end()
-                self._spare.append(landing.buffer)
+                self._spare.append(staging_buffer.buffer)
             except SpirogradRuntimeError as error:
                 self._under_way.popleft()
-                landing.problem = error
-            landing.buffer = landing.mapping = None
+                staging_buffer.problem = error
+            staging_buffer.buffer = staging_buffer.mapping = None

@@ -7,7 +7,7 @@ from typing import Any
 
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.runtime.devices.wgpu.api import ffi, handle, lib, poll, read_staging, telling, wgpu
-from spirograd.runtime.devices.wgpu.fetching import Landing, Landings
+from spirograd.runtime.devices.wgpu.fetching import StagingBuffer, StagingBuffers
 
 # Dispatches that are recorded before they are submitted: enough to hide the cost of a submission, few enough to keep the device busy.
 BATCH = 256
@@ -32,7 +32,7 @@ class Stream:
         self._arguments = bytearray()
         self.ring = device.create_buffer(size=ARGUMENT_BYTES, usage=wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST)
         self._staging: Any = None
-        self.landings = Landings(device)
+        self.staging = StagingBuffers(device)
         self._pattern: tuple[int, Any] | None = None  # a word, and a buffer full of it
         self._submitted: deque[int] = deque()
         self._index = ffi.new("WGPUSubmissionIndex *")
@@ -81,7 +81,7 @@ class Stream:
         encoder, self._encoder = self._encoder, None
         arguments, self._arguments = self._arguments, bytearray()
         self.recorded = 0
-        landings = self.landings.leave()
+        staging = self.staging.take_recorded()
         try:
             with telling("submit work through wgpu"):
                 self._end_pass()
@@ -91,13 +91,13 @@ class Stream:
                     self._device.queue.write_buffer(self.ring, 0, arguments)
                 index = lib.wgpuQueueSubmitForIndex(handle(self._device.queue), 1, ffi.new("WGPUCommandBuffer *", handle(commands)))
                 self._submitted.append(index)
-                self.landings.submitted(landings, index)
+                self.staging.submitted(staging, index)
         except BaseException as error:
-            for landing in landings:
+            for staging_buffer in staging:
                 if isinstance(error, SpirogradRuntimeError):
-                    landing.problem = error
-                elif not landing.submission:
-                    landing.problem = SpirogradRuntimeError(f"a submission was interrupted: {error!r}")
+                    staging_buffer.problem = error
+                elif not staging_buffer.submission:
+                    staging_buffer.problem = SpirogradRuntimeError(f"a submission was interrupted: {error!r}")
             raise
         if len(self._submitted) > _UNDER_WAY:
             self._index[0] = self._submitted.popleft()
@@ -106,7 +106,7 @@ class Stream:
     def _wait(self, submission: Any) -> None:
         with telling("wait for work through wgpu"):
             poll(self._device, True, submission)
-            self.landings.collect()
+            self.staging.collect()
 
     def finish(self) -> None:
         """Submit, and wait until everything is done."""
@@ -140,28 +140,28 @@ class Stream:
                 read_staging(self._device, staging, piece)
                 self._staging = staging
 
-    def fetch(self, buffer: Any, offset: int, nbytes: int) -> LandingReadback:
+    def fetch(self, buffer: Any, offset: int, nbytes: int) -> StagedReadback:
         """Record a copy to where the host finds it when it is done."""
         with telling("read device memory through wgpu"):
-            encoder = handle(self.commands())  # first: it may submit, and then the landing is another
-            landing, at = self.landings.room(nbytes)
-            lib.wgpuCommandEncoderCopyBufferToBuffer(encoder, handle(buffer), offset, handle(landing.buffer), at, nbytes)
-            return LandingReadback(self, landing, at, nbytes)
+            encoder = handle(self.commands())  # first: it may submit, and then the buffer is another
+            staging_buffer, at = self.staging.allocate(nbytes)
+            lib.wgpuCommandEncoderCopyBufferToBuffer(encoder, handle(buffer), offset, handle(staging_buffer.buffer), at, nbytes)
+            return StagedReadback(self, staging_buffer, at, nbytes)
 
     def poll(self) -> None:
         """Take what has come, without waiting."""
         with telling("look for finished work through wgpu"):
             poll(self._device, False)
-            self.landings.collect()
+            self.staging.collect()
 
-    def wait_for(self, landing: Landing) -> None:
-        """Submit if need be, and wait until the landing has data, or a problem."""
-        if not landing.submission:
+    def wait_for(self, staging_buffer: StagingBuffer) -> None:
+        """Submit if need be, and wait until the staging buffer has data, or a problem."""
+        if not staging_buffer.submission:
             self.flush()
-        if landing.mapping is not None:
-            self._index[0] = landing.submission
+        if staging_buffer.mapping is not None:
+            self._index[0] = staging_buffer.submission
             self._wait(self._index)
-        if landing.mapping is not None:
+        if staging_buffer.mapping is not None:
             self._wait(ffi.NULL)
 
     def _staging_of(self, nbytes: int) -> Any:
@@ -199,25 +199,25 @@ class Stream:
         return self._pattern[1]
 
 
-class LandingReadback:
-    """A `Readback` of ``nbytes`` from ``at`` of a landing."""
+class StagedReadback:
+    """A `Readback` of ``nbytes`` from ``at`` of a staging buffer."""
 
-    __slots__ = ("_at", "_landing", "_nbytes", "_stream")
+    __slots__ = ("_at", "_nbytes", "_staging", "_stream")
 
-    def __init__(self, stream: Stream, landing: Landing, at: int, nbytes: int) -> None:
+    def __init__(self, stream: Stream, staging_buffer: StagingBuffer, at: int, nbytes: int) -> None:
         self._stream = stream
-        self._landing = landing
+        self._staging = staging_buffer
         self._at = at
         self._nbytes = nbytes
 
     def poll(self) -> bytes | None:
-        """The bytes if they are there. Raises the landing's problem."""
-        landing = self._landing
-        if landing.mapping is not None:
+        """The bytes if they are there. Raises the buffer's problem."""
+        staging_buffer = self._staging
+        if staging_buffer.mapping is not None:
             self._stream.poll()
-        if landing.problem is not None:
-            raise landing.problem
-        return None if landing.data is None else landing.data[self._at : self._at + self._nbytes]
+        if staging_buffer.problem is not None:
+            raise staging_buffer.problem
+        return None if staging_buffer.data is None else staging_buffer.data[self._at : self._at + self._nbytes]
 
     def wait(self) -> None:
-        self._stream.wait_for(self._landing)
+        self._stream.wait_for(self._staging)

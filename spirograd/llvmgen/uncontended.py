@@ -1,4 +1,4 @@
-"""Parallel loops whose atomics dominate, run by one thread: then nothing needs to be atomic, and an update costs a tenth."""
+"""Uncontended variants of parallel loops whose atomics dominate: one thread runs the loop without atomics, which cost ten times as much."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def updates_memory(task: Op) -> bool:
     return any(effect == "atomic" for region in task.regions[1:] for op in region.walk() for effect, _ in accesses_of(op))
 
 
-def alone_body(body: Region, calls: Mapping[str, int]) -> Region | None:
+def uncontended_body(body: Region, calls: Mapping[str, int]) -> Region | None:
     """The body of a loop without atomics, for one thread. None if they are not worth it, or do more than to update.
 
     What an atomic returns may tell an iteration what another one did: one that waits for that needs several threads. ``calls``: as for
@@ -28,12 +28,12 @@ def alone_body(body: Region, calls: Mapping[str, int]) -> Region | None:
     atomics = {op for op in everything if op.code.effect == "atomic"}
     if any(op.code in (ops.cas, ops.call_memory) for op in everything) or any(a in atomics for op in everything for a in op.args):
         return None
-    if cost_of(body, calls, alone=True) * _GAIN > cost_of(body, calls):
+    if cost_of(body, calls, uncontended=True) * _GAIN > cost_of(body, calls):
         return None
-    return _Alone().region(body)
+    return _WithoutAtomics().region(body)
 
 
-class _Alone(Rewriter):
+class _WithoutAtomics(Rewriter):
     def __init__(self) -> None:
         super().__init__()
         self.handlers[ops.atomic] = self._atomic

@@ -1,4 +1,4 @@
-"""How a size changes with a variable."""
+"""Monotonicity: whether a size grows or falls as a variable grows."""
 
 from __future__ import annotations
 
