@@ -129,7 +129,7 @@ def _run(program: Program, folder: Path, on: str, options: argparse.Namespace, f
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return Outcome("failed", f"no frame in {options.seconds:.0f} s")
+            return Outcome("late")
         return _outcome(Path(scratch) / "out", done.returncode)
 
 
