@@ -58,12 +58,17 @@ class Compared:
     @property
     def differing(self) -> dict[str, float]:
         """Fields that are further apart than the tolerance, and than rounding explains."""
-        return {name: d for name, d in self._apart.items() if not d <= _NOISE * self.spreads.get(name, 0.0)}
+        return {name: d for name, d in self._apart.items() if name in self.spreads and not d <= _NOISE * self.spreads[name]}
+
+    @property
+    def unjudged(self) -> int:
+        """How many fields are apart in a program whose rounding was not measured, because that run took too long."""
+        return len(self._apart.keys() - self.spreads.keys())
 
     @property
     def rounded(self) -> int:
         """How many fields are apart because rounding is amplified."""
-        return len(self._apart) - len(self.differing)
+        return len(self._apart) - len(self.differing) - self.unjudged
 
     @property
     def _apart(self) -> dict[str, float]:
@@ -77,6 +82,7 @@ class Compared:
         equal = [d for d in self.distances.values() if d <= TOLERANCE]
         words = [f"{len(equal)} equal to {max(equal):.0e}"] if equal else []
         words += [f"{self.rounded} apart by rounding"] if self.rounded else []
+        words += [f"{self.unjudged} apart, rounding not measured in time"] if self.unjudged else []
         worst = max(self.differing.items(), key=lambda item: item[1], default=None)
         return ", ".join(words + ([f"**{len(self.differing)} differ**: {worst[0]} by {worst[1]:.0e}"] if worst else []))
 
@@ -101,7 +107,7 @@ def compare(program: Program, folder: Path, options: argparse.Namespace) -> Comp
     if not (compared.taichi.ran and compared.ours.ran):
         return compared
     compared.distances = _distances(compared.taichi, compared.ours)
-    if compared.differing:
+    if compared.unjudged:
         compared.spreads = _distances(compared.taichi, run("taichi", options.frames, "--nudged"))
     if options.timed_frames and compared.taichi.frames:
         theirs, ours = (run(on, options.timed_frames, "--timed").frame for on in ("taichi", "spirograd"))
