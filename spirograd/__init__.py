@@ -34,6 +34,7 @@ from spirograd.errors import (
     AdStackOverflow,
     OutOfDeviceMemory,
     SpirogradAssertionError,
+    SpirogradCallError,
     SpirogradCompilationError,
     SpirogradError,
     SpirogradIndexError,
@@ -45,14 +46,16 @@ from spirograd.errors import (
     SpirogradUnsupportedError,
     SpirogradValueError,
 )  # fmt: skip
+from spirograd.lang.annotations import ref
 from spirograd.lang.data.axes import axes, i, ij, ijk, ijkl, ijl, ik, ikl, il, j, jk, jkl, jl, k, kl, l
 from spirograd.lang.data.enums import Backend, Layout
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.data.ndarray import MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray, ndarray
 from spirograd.lang.data.scalar_field import Field
-from spirograd.lang.data.tensor import MatrixTensor, VectorTensor, tensor
+from spirograd.lang.data.tensor import MatrixTensor, VectorTensor, tensor, wrap
 from spirograd.lang.data.tree import FieldsBuilder, SNode, root
 from spirograd.lang.decompositions import polar_decompose, solve, svd, sym_eig
+from spirograd.lang.dispatching import perf_dispatch
 from spirograd.lang.forms import (
     atomic_add,
     atomic_and,
@@ -73,6 +76,7 @@ from spirograd.lang.forms import (
     static_assert,
     static_print,
 )  # fmt: skip
+from spirograd.lang.graphs import Graph
 from spirograd.lang.hints import (
     assume_in_range,
     block_local,
@@ -197,6 +201,7 @@ __all__ = [
     "Backend",
     "Field",
     "FieldsBuilder",
+    "Graph",
     "Layout",
     "Matrix",
     "MatrixField",
@@ -208,6 +213,7 @@ __all__ = [
     "ScalarField",
     "ScalarNdarray",
     "SpirogradAssertionError",
+    "SpirogradCallError",
     "SpirogradCompilationError",
     "SpirogradError",
     "SpirogradIndexError",
@@ -338,6 +344,7 @@ __all__ = [
     "neg",
     "no_activate",
     "one",
+    "perf_dispatch",
     "polar_decompose",
     "popcnt",
     "pow",
@@ -348,6 +355,7 @@ __all__ = [
     "raw_div",
     "raw_mod",
     "real_func",
+    "ref",
     "rescale_index",
     "reset",
     "root",
@@ -384,6 +392,7 @@ __all__ = [
     "uint64",
     "vulkan",
     "wgpu",
+    "wrap",
     "x64",
     "zero",
 ]  # fmt: skip

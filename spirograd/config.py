@@ -44,6 +44,7 @@ class Config:
     enable_fallback: bool = False
     device_memory_GB: float = 0.0
     ad_memory_GB: float = 0.0
+    ad_broken_chain: str = "error"
     device_memory_fraction: float = 0.0
     print_full_traceback: bool = False
     short_circuit_operators: bool = True
@@ -90,6 +91,8 @@ _NO_EFFECT: dict[str, str] = {
         external_metal_command_queue external_metal_command_queue_is_torch_queue""",
 }
 WITHOUT_EFFECT = {name: reason for reason, names in _NO_EFFECT.items() for name in names.split()}
+# The values of options that have only some, by name.
+_CHOICES = {"ad_broken_chain": ("error", "warn", "ignore")}
 _ALIASES = {"debug": "SG_DEBUG", "arch": "SG_ARCH"}
 
 
@@ -117,6 +120,11 @@ def make_config(arch: str, options: dict[str, Any]) -> Config:
     return config
 
 
+def set_option(config: Config, name: str, value: Any) -> None:
+    """Give an option another value; raises SpirogradRuntimeError for one of the wrong type."""
+    setattr(config, name, _converted(name, value, getattr(config, name)))
+
+
 def _ignored(name: str, value: Any) -> None:
     """Warn of an option without effect, if the user must know something."""
     if WITHOUT_EFFECT[name]:
@@ -142,6 +150,9 @@ def _converted(name: str, value: Any, default: Any) -> Any:
         converted = type(default)(value)
     except (TypeError, ValueError, KeyError):
         raise SpirogradRuntimeError(f"option `{name}` is of type {type(default).__name__}, not {value!r}") from None
+    choices = _CHOICES.get(name, (converted,))
+    if converted not in choices:
+        raise SpirogradRuntimeError(f"option `{name}` is one of {', '.join(repr(choice) for choice in choices)}, not {value!r}")
     if isinstance(converted, float) and not 0 <= converted < math.inf:  # amounts of memory
         raise SpirogradRuntimeError(f"option `{name}` is 0 or more, not {value!r}")
     return converted

@@ -10,8 +10,19 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.options import CompileOptions
 from spirograd.base.python_limits import deep_recursion
 from spirograd.base.records import replace
+from spirograd.base.targets import Generator
 from spirograd.ir.nodes import Kernel
 from spirograd.ir.text import to_text
+
+# The package that makes code for a device; that of the interpreter, which is not kept, is of no concern.
+_GENERATORS = {
+    Generator.INTERPRETER: "ir",
+    Generator.LLVM: "llvmgen",
+    Generator.SPIRV: "spirvgen",
+    Generator.PTX: "llvmgen",
+    Generator.CODE_OBJECT: "llvmgen",
+}
+_PART = 1 << 16
 
 
 def kernel_key(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> str:
@@ -20,7 +31,7 @@ def kernel_key(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> s
     reports = options.check_bounds or options.check_overflow or any(code.effect in ("check", "print") for code in kernel.codes)
     with deep_recursion():
         text = to_text(kernel, locs=reports)
-    parts = (text, _settings(caps, options), _fingerprint())
+    parts = (text, _settings(caps, options), _fingerprint(_GENERATORS[caps.target.generator]))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -31,11 +42,11 @@ def _settings(caps: Capabilities, options: CompileOptions) -> str:
 
 
 @functools.cache
-def _fingerprint() -> str:
+def _fingerprint(generator: str) -> str:
     """A hash of the source of what makes code. Plain calls of the system: this is a good part of a start with a warm cache."""
     root = os.path.dirname(__file__)
     files = [os.path.join(root, name) for name in ("compiler.py", "kernel_key.py")]
-    folders = [os.path.join(root, package) for package in ("base", "ir", "analysis", "transforms", "spirvgen", "llvmgen")]
+    folders = [os.path.join(root, package) for package in ("base", "ir", "analysis", "transforms", generator)]
     while folders:
         with os.scandir(folders.pop()) as entries:
             for entry in entries:
@@ -45,6 +56,8 @@ def _fingerprint() -> str:
                     folders.append(entry.path)
     digest = hashlib.sha256()
     for path in sorted(files):
-        with open(path, "rb", buffering=0) as file:
-            digest.update(file.read())
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        while part := os.read(file, _PART):
+            digest.update(part)
+        os.close(file)
     return digest.hexdigest()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import math
 import random
 import sys
+import warnings
 from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
@@ -20,17 +22,21 @@ from spirograd.base.errors import SpirogradRuntimeTypeError, render
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import replace
 from spirograd.base.targets import Generator
-from spirograd.config import Config
+from spirograd.config import Config, set_option
 from spirograd.dumps import Compilation, listeners, with_overrides, write_stages
 from spirograd.ir import nodes
 from spirograd.kernel_key import kernel_key
 from spirograd.lang.context import LanguageOptions
 from spirograd.lang.data.device_arrays import DeviceArray, device_array, is_torch
+from spirograd.runtime import recording
 from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.cache import Cache
 from spirograd.runtime.device import Assembler, KeepsCode, SharesMemory
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
 from spirograd.runtime.loader import open_device
+from spirograd.runtime.recording import Recording
+
+logger = logging.getLogger("spirograd")
 
 # Kernels may read and write so many bytes at once, from the first one of an array on.
 _FOREIGN_ALIGNMENT = 16
@@ -72,14 +78,21 @@ class Session:
         if self.cache is not None and isinstance(self.device, KeepsCode):
             self.device.keep_code(self.cache)
         self.compiled = 0
+        self.prepared = 0  # kernels that were compiled, or taken from the offline cache
         self.warned: set[Hashable] = set()  # what the user was warned of while kernels were traced
         self.closed = False
+
+    def set_default_type(self, option: str, dtype: Any) -> None:
+        """What Python's ``float`` (``default_fp``) or ``int`` (``default_ip``) means in kernels and fields that are made from now on."""
+        set_option(self.cfg, option, dtype)
+        self.language = replace(self.language, **{option: dtype})
 
     # --- compiling -------------------------------------------------------------------------------------------------------
 
     def prepare(self, kernel: nodes.Kernel, on_op: Callable[[Any, Any], None] | None = None, opt_level: int | None = None) -> LaunchPlan:
         """Compile a kernel, or take it from the offline cache, and load it. ``on_op``: see `Kernel.step`. ``opt_level``: another than the
         session's, for code that is small and not run often."""
+        self.prepared += 1
         if on_op is not None:
             return self.launcher.prepare(_compile_kernel(kernel, self.device.caps, self.compile_options, on_op=on_op))
         options = self.compile_options if opt_level is None else replace(self.compile_options, opt_level=opt_level)
@@ -138,6 +151,11 @@ class Session:
             binding.grad_allocation, binding.dual_allocation, binding.grad_dual_allocation = parts
         return binding  # type: ignore[no-any-return]
 
+    def field_memory(self, nbytes: int) -> Allocation:
+        """Memory of zeros for a field tree. A graph that is recorded at its first use does not set it to zero again."""
+        with recording.paused():
+            return self.memory.allocate(nbytes)
+
     def scratch(self, dtype: DType, shape: tuple[int, ...]) -> ArrayBinding:
         """A new array of zeros that only launches see."""
         allocation = self.memory.allocate(max(math.prod(shape) * dtype.size, 1))
@@ -150,6 +168,10 @@ class Session:
         """After the launch of a kernel that prints or can fail: where launches run at once, what it has to say comes at once too."""
         if self.arch in ("cpu", "interpreter"):
             self.launcher.synchronize()
+
+    def new_recording(self) -> Recording:
+        """Something to record work with: see `Recording.open`."""
+        return Recording(self.launcher)
 
     def sync(self) -> None:
         """Wait for all launches; prints, and raises what kernels reported."""
@@ -186,22 +208,44 @@ class Transfers:
     def bind(self, value: Any, element_shape: tuple[int, ...], index: int, label: str) -> ArrayBinding:
         """The binding of an array that is flat argument ``index``; errors call it ``label``."""
         binding, write_back = self._bind(value, element_shape, label)
-        if self.gradients:
-            if not getattr(value, "requires_grad", False):
-                return binding
-            if not value.is_leaf:
-                problem = f"{label}: this tensor is computed by torch from others, to which no gradient would flow back"
-                raise SpirogradRuntimeTypeError(render(problem, None, "use `sg.ad.torch_function(kernel, ...)`, or pass `t.detach()`"))
-            if value.grad is None:
-                value.grad = value.detach().new_zeros(value.shape)
-            gradient, write_back = self._bind(value.grad, element_shape, label)
-            binding.grad_address, binding.grad_allocation = gradient.address, gradient.allocation
+        if getattr(value, "requires_grad", False):
+            gradient = self._gradient(value, label)
+            if self.gradients:
+                bound, write_back = self._bind(gradient, element_shape, label)
+                binding.grad_address, binding.grad_allocation = bound.address, bound.allocation
+        elif self.gradients:
+            return binding
         if write_back is not None:
             self.pending.append((index, write_back))
         return binding
 
+    def _gradient(self, tensor: Any, label: str) -> Any:
+        """The gradient of a tensor that requires one: zeros, if it has none yet. Also of launches of kernels that are differentiated later,
+        but not where torch records nothing (`torch.no_grad()`)."""
+        recording = sys.modules["torch"].is_grad_enabled()
+        if tensor.is_leaf or tensor.retains_grad:
+            if tensor.grad is None and (self.gradients or recording):
+                tensor.grad = tensor.detach().new_zeros(tensor.shape)
+            return tensor.grad
+        if not self.gradients:
+            return None
+        if recording:  # else it is the caller who hands the gradient on, as functions of torch's own do
+            problem = f"{label}: this tensor is computed by torch from others, to which no gradient flows back"
+            hint = "use `sg.ad.torch_function(kernel, ...)`, pass `t.detach()`, or call `t.retain_grad()` and hand `t.grad` on"
+            if self.session.cfg.ad_broken_chain == "error":
+                raise SpirogradRuntimeTypeError(render(problem, None, hint))
+            if self.session.cfg.ad_broken_chain == "warn" and problem not in self.session.warned:
+                self.session.warned.add(problem)
+                logger.warning(render(problem, None, hint))
+        with warnings.catch_warnings():  # torch warns of reading a gradient that its own reverse pass leaves empty
+            warnings.simplefilter("ignore", UserWarning)
+            if tensor.grad is None:
+                tensor.grad = tensor.detach().new_zeros(tensor.shape)
+            return tensor.grad
+
     def _bind(self, value: Any, element_shape: tuple[int, ...], label: str) -> tuple[ArrayBinding, Callable[[], None] | None]:
         """How a launch sees an array, and what to run after a launch that writes to it."""
+        recording.refuse(f"{label} is an array of another library: give the kernel an ndarray or a field")
         found = device_array(value)
         if found is not None:
             bound = self._bind_in_place(value, found, element_shape, label)

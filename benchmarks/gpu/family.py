@@ -255,16 +255,27 @@ def gated(size):
     return [Program(chain.grad, result)]
 
 
+def _ways(run, result):
+    """A program of many launches as it is, and ours as a graph, too. ``result(run)``: see `Program.result`."""
+    ways = [Program(run, lambda: result(run), "one by one")]
+    if OURS:
+        run()
+        with sg.Graph() as graph:
+            run()
+        ways.append(Program(graph.launch, lambda: result(graph.launch), "as a graph"))
+    return ways
+
+
 def mpm88(size):
     n, steps = size
     simulation = Simulation(sg, n, steps)
 
-    def result():
-        simulation.gradient()
+    def result(run):
+        run()
         slope = (directions(n) * simulation.x.grad.to_numpy()[0]).sum((1, 2))
         return np.array([simulation.loss[None], *slope])
 
-    return [Program(simulation.gradient, result)]
+    return _ways(simulation.gradient, result)
 
 
 def substeps(size):
@@ -286,7 +297,7 @@ def substeps(size):
         for t in range(substeps - 1, -1, -1):
             step.grad(t)
 
-    def result():
+    def result(run):
         seed = np.zeros((substeps + 1, n), np.float32)
         seed[-1] = 1
         x.grad.from_numpy(seed)
@@ -298,7 +309,7 @@ def substeps(size):
     values[0] = np.linspace(0, 1, n)
     x.from_numpy(values)
     x.grad.fill(1e-3)
-    return [Program(run, result)]
+    return _ways(run, result)
 
 
 def _launch(n, also):

@@ -15,6 +15,7 @@ from spirograd.ad.exposed import Exposed, clear_elements
 from spirograd.ad.versions import memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.near_names import NearNames
+from spirograd.gradients.broken_chains import report
 from spirograd.gradients.specialized import SpecializedDerivative
 from spirograd.ir.nodes import FieldRef
 from spirograd.lang import context
@@ -163,7 +164,7 @@ class Chain:
             f"{f' ({written})' if written is not None else ''}, and {reader} takes them"
         )
         hint = f"declare it with `needs_{self.role}=True`, or say that this is meant: `sg.stop_grad(value)`"
-        raise SpirogradRuntimeError(render(problem, loc, hint))
+        report(context.session(), problem, loc, hint, while_running=True)
 
 
 def object_key(memory: Any) -> Any:

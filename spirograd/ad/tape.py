@@ -5,25 +5,25 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import math
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
 from spirograd.ad.entries import Access, DerivativeFootprint, Event, Launch, derivative_footprint_of, footprint_of
 from spirograd.ad.exposed import Exposed, WrittenTensors, clear_elements, is_exposed
+from spirograd.ad.grad_check import GradCheck
+from spirograd.ad.losses import loss_of
 from spirograd.ad.memory_report import MemoryReport
 from spirograd.ad.restored import Guard
+from spirograd.ad.validation import access_rule
 from spirograd.ad.versions import Saved, Versions, memory_identity
-from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradTypeError, render
+from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.base.near_names import NearNames
-from spirograd.base.wording import counted
-from spirograd.gradients.specialized import INACTIVE_HINT
+from spirograd.gradients.broken_chains import report
+from spirograd.gradients.specialized import INACTIVE_HINT, UNFOLLOWED
 from spirograd.lang import context
 from spirograd.lang.data import shadows
-from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
-from spirograd.lang.scalar import describe
 
 logger = logging.getLogger("spirograd")
 
@@ -34,23 +34,26 @@ _INACTIVE_HINT = "a number that Python reads from a field, as in `kernel(p[None]
 class Tape(context.Recorder, NearNames):
     """Record launches of kernels, then compute the gradients of ``loss``: ``with Tape(loss): kernel()``.
 
-    ``loss``: a field or array of one float, with a gradient; the tape sets it to zero on entry. Without it nothing runs at the end: set
-    gradients of results and call `grad`. ``clear_gradients``: set all gradients to zero on entry. ``validation`` is accepted, without
-    effect: the tape saves what kernels overwrite, so there is nothing to validate.
+    ``loss``: a field, array or torch tensor of one float, with a gradient; the tape sets it to zero on entry. Without it nothing runs at
+    the end: set gradients of results and call `grad`. ``clear_gradients``: set all gradients to zero on entry. ``validation``: in debug
+    mode, a launch raises SpirogradAssertionError, with the line, where it overwrites an element of memory with a gradient that a launch of
+    the tape has read. spirograd saves such memory, and its gradients are right; those of Taichi and Quadrants are not. ``grad_check``: a
+    list of fields and ndarrays, whose gradients are compared with central differences at the end, see `GradCheck`.
 
     Raises SpirogradRuntimeError for a loss that is not one float with a gradient, and for a tape inside another one. A launch raises
     SpirogradCompilationError, with the line, if its kernel has no derivative, or if memory without a gradient breaks the chain.
     """
 
-    def __init__(self, loss: Any = None, clear_gradients: bool = True, validation: bool = False) -> None:
-        if loss is not None:
-            _check_loss(loss)
+    def __init__(self, loss: Any = None, clear_gradients: bool = True, validation: bool = False, grad_check: Any = None) -> None:
         self.loss = loss
+        self._loss = None if loss is None else loss_of(loss)
         self.clear_gradients = clear_gradients
+        self._access_rule = access_rule(validation)
+        self._check = None if grad_check is None else GradCheck(self._loss, grad_check)
         self._versions = Versions()
         self._events: list[Event] = []
         # Memory without gradient that has values which depend on active inputs -> who wrote it, where, and what keeps it alive.
-        self._inactive: dict[Any, tuple[str, Any, Launch]] = {}
+        self._inactive: dict[Any, tuple[str, Any, Any]] = {}
         self._outer: Guard | None = None  # of the gradient function that this tape is in
         self._paused: list[set[Any]] | None = None  # inside of functions that are not recorded: what their kernels use
         self._active_outputs: set[Any] = set()
@@ -72,8 +75,8 @@ class Tape(context.Recorder, NearNames):
             raise SpirogradRuntimeError("a tape records once: make a new one")
         if self.clear_gradients:
             shadows.clear("grad")
-        if self.loss is not None:
-            self.loss.fill(0.0)
+        if self._loss is not None:
+            self._loss.clear()
         self._exposed = Exposed(self._used, self._unseen_write)
         context.set_recorder(self)
         return self
@@ -81,7 +84,11 @@ class Tape(context.Recorder, NearNames):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         context.set_recorder(self._outer)
         if kind is None and self.loss is not None:
+            if self._check is not None:
+                self._check.begin()
             self.grad()
+            if self._check is not None:
+                self._check.run()
         if kind is not None or self.loss is not None:
             self._release()
         else:
@@ -98,8 +105,8 @@ class Tape(context.Recorder, NearNames):
             )
         self._look()
         self._check_left()
-        if self.loss is not None:
-            self._warn_without_active_output()
+        if self._loss is not None:
+            self._warn_without_active_output(self._loss.key)
         with contextlib.nullcontext() if self._exposed is None else self._exposed.replaying():
             self._replay()
         if self._left is not None:
@@ -110,8 +117,8 @@ class Tape(context.Recorder, NearNames):
         recorder = context.set_recorder(None)
         swapped: list[Saved] = []
         try:
-            if self.loss is not None:
-                self.loss.grad.fill(1.0)
+            if self._loss is not None:
+                self._loss.seed()
             for event in reversed(self._events):
                 _swap([saved for key, saved in event.saved if key in event.before], swapped)
                 if event.reverse is not None:
@@ -124,9 +131,8 @@ class Tape(context.Recorder, NearNames):
         if any(is_exposed(saved.memory.whole) for saved in swapped):
             context.session().sync()  # what was handed out may be written next
 
-    def _warn_without_active_output(self) -> None:
+    def _warn_without_active_output(self, key: Any) -> None:
         """Tell the user, with the reason, that no gradient flows from the loss."""
-        key = memory_identity(self.loss)[0]
         if key not in self._active_outputs:
             reason, hint = self._constant.get(key, ("no kernel that the tape recorded writes the loss", ""))
             logger.warning(render(f"all gradients are zero: {reason}", None, hint))
@@ -170,6 +176,10 @@ class Tape(context.Recorder, NearNames):
         if launch.external:
             self._tensors.before(launch)
         self._follow(made, memory, launch)
+        if self._access_rule is not None:
+            self._access_rule.check(made, launch, packer)
+        if self._check is not None:
+            self._check.before(launch)
         event = Event()
         self._events.append(event)
         for access, when, overwritten in memory.residuals:
@@ -182,6 +192,8 @@ class Tape(context.Recorder, NearNames):
         else:
             values = specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
             launch.number = specialization.plan.last_number
+        if self._check is not None:
+            self._check.after(launch)
         if exposed.active:
             exposed.after(launch, memory.writes)
         for access, when, _ in memory.residuals:
@@ -192,7 +204,7 @@ class Tape(context.Recorder, NearNames):
             event.launch, event.launched = launch, True
             if launch.external:
                 self._tensors.after(launch, memory.active_outputs)
-            event.reverse = lambda: made.launch(launch.again(), None, launch.number)
+            event.reverse = lambda: made.launch(launch.again(), UNFOLLOWED if made.returned else None, launch.number)
         for access in memory.constant_writes:
             self._constant[launch.memory(access)[0]] = (f"what {made.label} writes to the loss {_INACTIVE}", _INACTIVE_HINT)
         return values
@@ -214,7 +226,12 @@ class Tape(context.Recorder, NearNames):
             if whole is not None:
                 self._versions.stored(key, access.name, whole)
                 self._paused[-1].add(key)
+        if self._check is not None:
+            self._check.before(launch)
         values = launch.specialization.plan.launch(packer.scalars, packer.arrays, launch.specialization.trees)
+        launch.number = launch.specialization.plan.last_number
+        if self._check is not None:
+            self._check.after(launch)
         if exposed.active:
             exposed.after(launch, memory.written)
         self._tensors.after(launch, memory.written)
@@ -236,22 +253,19 @@ class Tape(context.Recorder, NearNames):
             event.saved += self._versions.write(launch.memory(access)[0], functools.partial(launch.first, access.first))
 
     def _follow(self, made: Any, memory: DerivativeFootprint, launch: Launch) -> None:
-        """Refuse what would break the chain of gradients silently."""
+        """Report what would break the chain of gradients silently."""
         if made.returned:
-            raise SpirogradCompilationError(
-                f"{made.label} returns a value that depends on memory with gradients: a tape cannot follow what Python does with it",
-                made.primal.kernel.loc,
-                "store the value to a field with `needs_grad=True`, or return `sg.stop_grad(value)`",
-            )
+            problem = f"{made.label} returns a value that depends on memory with gradients: a tape cannot follow what Python does with it"
+            hint = "store the value to a field with `needs_grad=True`, or return `sg.stop_grad(value)`"
+            report(launch.session, problem, made.primal.kernel.loc, hint)
         for access in memory.inactive_reads:
             found = self._inactive.get(launch.memory(access)[0])
             if found is not None:
-                raise SpirogradCompilationError(
+                problem = (
                     f"gradients end at `{access.name}`, which has none: {made.label} reads it, and {found[0]} gave it values "
-                    f"that depend on memory with gradients{_at(found[1])}",
-                    access.loc,
-                    INACTIVE_HINT,
+                    f"that depend on memory with gradients{_at(found[1])}"
                 )
+                report(launch.session, problem, access.loc, INACTIVE_HINT)
         for access in memory.inactive_writes:
             self._inactive.setdefault(launch.memory(access)[0], (made.label, access.loc, launch))
 
@@ -263,6 +277,8 @@ class Tape(context.Recorder, NearNames):
             return
         if self._outer is not None:
             self._outer.save(memory)
+        if self._check is not None:
+            self._check.host_write(memory)
         name = memory_identity(memory)[0]
         first = key[0] if isinstance(key, tuple) and key else key
         first = first if isinstance(first, int) else None
@@ -271,12 +287,12 @@ class Tape(context.Recorder, NearNames):
         event = Event()
         event.saved += self._versions.write(name, lambda: first)
         self._events.append(event)
-        if source is not None:
-            self._refuse_copy(memory, name, source)
         if self._paused is None and memory.has_grad():
             event.reverse = clear
         if key is None:
             self._inactive.pop(name, None)
+        if source is not None and self._paused is None:
+            self._follow_copy(memory, source, event)
 
     def _used(self) -> Iterator[Any]:
         """The fields and ndarrays of the launches so far."""
@@ -327,16 +343,28 @@ class Tape(context.Recorder, NearNames):
                     )
                 )
 
-    def _refuse_copy(self, memory: Any, name: Any, source: Any) -> None:
-        """Raise if `copy_from` would break a chain."""
-        if self._paused is None and (source.has_grad() or memory_identity(source)[0] in self._inactive):
-            raise SpirogradRuntimeError(
-                render(
-                    "`copy_from` inside of a tape has no derivative, and what it copies may depend on memory with gradients",
-                    None,
-                    "copy the elements in a kernel",
-                )
-            )
+    def _follow_copy(self, memory: Any, source: Any, event: Event) -> None:
+        """The derivative of `copy_from`: the gradients of the copy go to what it was made of."""
+        name, origin = memory_identity(memory)[0], memory_identity(source)[0]
+        if origin in self._inactive:
+            self._inactive[name] = self._inactive[origin]
+        elif source.has_grad() and not memory.has_grad():
+            self._inactive[name] = ("`copy_from`", None, source)
+        if not (source.has_grad() and memory.has_grad()):
+            return
+        if origin == name:
+            event.reverse = None
+            return
+        self._active_outputs.add(name)
+        clear = event.reverse
+        assert clear is not None
+
+        def reverse() -> None:
+            total = source.grad.to_numpy() + memory.grad.to_numpy()
+            clear()
+            source.grad.from_numpy(total.astype(source.dtype.np, copy=False))
+
+        event.reverse = reverse
 
     # --- functions that are not recorded -------------------------------------------------------------------------------------
 
@@ -379,18 +407,3 @@ def _generation(memory: Any) -> Any:
 
 def _at(loc: Any) -> str:
     return f" ({loc})" if loc is not None else ""
-
-
-def _check_loss(loss: Any) -> None:
-    """Raise unless ``loss`` is one float with a gradient."""
-    if not isinstance(loss, (ScalarField, Ndarray)):
-        raise SpirogradTypeError(f"the loss of a tape is a field or array of one float, got {describe(loss)}")
-    count = math.prod((*loss.shape, *loss.element_shape))
-    if count != 1:
-        hint = "add up what is to be differentiated in a kernel; or `with Tape() as tape:`, set gradients, and call `tape.grad()`"
-        raise SpirogradRuntimeError(
-            render(f"the loss of a tape is one float, {describe(loss)} has {counted(count, 'element')}", None, hint)
-        )
-    if not loss.has_grad():
-        hint = "declare it with `needs_grad=True`" if loss.dtype.is_float else "only floats have gradients"
-        raise SpirogradRuntimeError(render(f"the loss of a tape, {describe(loss)}, has no gradient", None, hint))

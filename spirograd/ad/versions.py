@@ -90,7 +90,7 @@ class Saved:
         self._copy = self._current(known)
 
     def _current(self, known: Saved | None = None) -> Any:
-        copy = context.session().memory.allocate(max(self.nbytes, 1))
+        copy = context.session().memory.allocate(max(self.nbytes, 1), zeroed=False)
         if known is None:
             transfer.copy(copy, self._compact, self.memory.allocation, self._view)
         else:
@@ -114,6 +114,10 @@ class Saved:
     def update(self, part: int | None) -> None:
         """Save a part, or all, anew. Only of all parts."""
         transfer.copy(self._copy, self.memory.part_of(self._compact, part), self.memory.allocation, self.memory.view(part))
+
+    def put(self) -> None:
+        """Set memory to what was saved, which is kept."""
+        transfer.copy(self.memory.allocation, self._view, self._copy, self._compact)
 
     def swap(self) -> None:
         """Exchange what is in memory for what was saved."""

@@ -13,8 +13,10 @@ from spirograd.analysis.injectivity import determines, invariant_values
 from spirograd.analysis.private_updates import private_updates
 from spirograd.analysis.running_sums import may_accumulate
 from spirograd.ir import ops
-from spirograd.ir.nodes import Op, Ref, Region, ref_of
+from spirograd.ir.nodes import ArrayRef, Op, Ref, Region, ref_of
 
+# Two arrays, in order.
+Arrays = tuple[ArrayRef, ArrayRef]
 _WRITING = frozenset(("write", "atomic"))
 # Updates of which any order gives the same bits, on integers.
 _COMMUTING = frozenset(("add", "mul", "min", "max", "and", "or", "xor"))
@@ -44,9 +46,10 @@ def obstacle(loop: Op, fast_math: bool, ordered_sums: bool, same_partition: bool
     return None
 
 
-def conflict(a: Op, b: Op, disjoint_by: str = "") -> str | None:
+def conflict(a: Op, b: Op, disjoint_by: str = "", assumed: set[Arrays] | None = None) -> str | None:
     """Why loop ``b`` cannot be fused with loop ``a``, which runs before it; None if it can. Both have no `obstacle`. ``disjoint_by``: the
-    setting by which loops are not fused of which one writes what the other touches; "" if they may be."""
+    setting by which loops are not fused of which one writes what the other touches; "" if they may be. ``assumed``: takes the pairs of
+    arrays that must not overlap for that; None if launches do not check it."""
     pair = _Pair(a, b)
     if not all(pair.same(x, y) for x, y in zip(a.args, b.args)):
         return "the index spaces may differ"
@@ -64,6 +67,9 @@ def conflict(a: Op, b: Op, disjoint_by: str = "") -> str | None:
                 continue
             ref, other = _ref(x), _ref(y)
             if not may_alias(ref, other) or pair.differ(x, y):
+                continue
+            if isinstance(ref, ArrayRef) and isinstance(other, ArrayRef) and ref != other and assumed is not None:
+                assumed.add((ref, other) if (ref.arg, ref.role) < (other.arg, other.role) else (other, ref))
                 continue
             if ref != other:
                 return f"`{ref.name}` and `{other.name}` may overlap"

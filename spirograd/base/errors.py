@@ -26,7 +26,7 @@ class SpirogradCompilationError(SpirogradError):
         return (type(self), (self.message, self.loc, self.hint))
 
 
-class SpirogradSyntaxError(SpirogradCompilationError):
+class SpirogradSyntaxError(SpirogradCompilationError, SyntaxError):
     """A Python construct that kernels do not support, or not in this place."""
 
 
@@ -52,6 +52,11 @@ class SpirogradRuntimeError(SpirogradError, RuntimeError):
 
 class SpirogradRuntimeTypeError(SpirogradRuntimeError, TypeError):
     """A kernel was called with an argument that does not fit its annotation."""
+
+
+class SpirogradCallError(SpirogradSyntaxError, SpirogradTypeError, SpirogradRuntimeTypeError):
+    """A call of a kernel or a function has too many arguments, too few, or some of other names: to Python a TypeError, to the Taichi family
+    a syntax error."""
 
 
 class SpirogradValueError(SpirogradRuntimeError, ValueError):

@@ -47,7 +47,7 @@ class Later:
 _SPARSE = "all field trees are dense; allocate the largest shape that is needed"
 _SIMT = "kernels address groups of threads in a later version; parallel loops and atomics are what there is now"
 _LINALG = "large matrices and their solvers come in a later version; write it with `sg.func`, or use NumPy outside of kernels"
-_GRAPH = "launches are asynchronous and batched by themselves; graphs and events come later; `sg.Stream` takes streams of torch"
+_GRAPH = "`sg.Graph` records launches and repeats them, `sg.Stream` takes streams of torch; loops in graphs and events come later"
 _UI = "spirograd draws nothing; give `field.to_numpy()` to matplotlib or another library"
 _PROFILE = "profiling comes in a later version; time launches between two calls of `sg.sync()`"
 _QUANT = "quantised and bit-packed types come in a later version"
@@ -75,7 +75,6 @@ LATER: dict[str, str] = {
     "x86_64": "call it `sg.cpu`",
     "python": "`sg.interpreter` runs kernels in Python",
     "dump_compile_config": "print `sg.cfg`",
-    "wrap": "decorate the function with `sg.kernel` or `sg.func`",
     "algorithms": "sorting, scans and reductions as library calls come in a later version; write the loop in a kernel",
     "aot": "exporting compiled kernels comes in a later version",
     "argpack": "pass a `dataclasses.dataclass` or a struct instead",
@@ -84,14 +83,11 @@ LATER: dict[str, str] = {
     "frexp": "use `sg.bit_cast` on the number",
     "get_addr": "kernels reach memory through fields and arrays only",
     "interop": "pass arrays of NumPy and torch to kernels directly",
-    "perf_dispatch": "choose between implementations in Python",
-    "ref": "return the value instead; arguments of `sg.func` annotated `sg.template()` are passed by reference",
 }
 
 # Names inside namespaces that exist.
 LATER_TYPES: dict[str, str] = {
     "quant": _QUANT,
-    "ref": LATER["ref"],
     "argpack": LATER["argpack"],
     **dict.fromkeys(("texture", "rw_texture", "TextureType", "RWTextureType"), _TEXTURE),
     "sparse_matrix_builder": _LINALG,

@@ -39,6 +39,9 @@ class Target:
     wide_sums: bool = False
     # In which order floats are summed does not depend on what else the loop contains, where the iterations are shared out in the same way.
     ordered_sums: bool = False
+    # Tasks of which only the device knows that they have no iterations cost next to nothing, and arrays have addresses. So loops may be
+    # compiled twice: for arrays that overlap, and for others.
+    checks_overlap: bool = False
     # Unless devices promise more, drivers simplify arithmetic of floats as if it were exact: (a + b) - a is b.
     simplifies_floats: bool = False
     # Modules pass through naga, which takes part of SPIR-V only: without NoContraction and OpSourceContinued (`spirvgen.naga_check`).
@@ -47,7 +50,7 @@ class Target:
 
 TARGETS = {
     "interpreter": Target(Generator.INTERPRETER),
-    "cpu": Target(Generator.LLVM, slots_by_thread=True, f64_math_library=True, wide_sums=True),
+    "cpu": Target(Generator.LLVM, slots_by_thread=True, f64_math_library=True, wide_sums=True, checks_overlap=True),
     "vulkan": Target(Generator.SPIRV, asynchronous=True, invocations=True, ordered_sums=True, simplifies_floats=True),
     "wgpu": Target(Generator.SPIRV, asynchronous=True, invocations=True, ordered_sums=True, simplifies_floats=True, naga=True),
     "cuda": Target(Generator.PTX, asynchronous=True, invocations=True, access_bytes=16, fused_multiply_add=True),

@@ -5,8 +5,11 @@ from __future__ import annotations
 import enum
 from typing import Any
 
+import numpy as np
+
 from spirograd import api
 from spirograd.base import later
+from spirograd.base.dtypes import u32, u64
 from spirograd.lang import context
 
 _INTERNAL = "an internal object of the family without a counterpart here"
@@ -52,8 +55,21 @@ class Program:
         return _missing("get_runtime().prog", name)
 
 
-class Runtime:
-    """The running session as the family's run-time object."""
+class _RuntimeType(type):
+    """The type of the class `Runtime`, whose ``materialize`` programs replace."""
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "materialize":
+            context.after_allocation(lambda: RUNTIME.materialize())
+
+
+class Runtime(metaclass=_RuntimeType):
+    """The running session as the family's run-time object.
+
+    Programs may replace ``materialize``, which then runs each time that fields get their memory, before anything uses them, and ``clear``,
+    which runs when a session ends.
+    """
 
     def __init__(self) -> None:
         self.prog = Program()
@@ -62,15 +78,41 @@ class Runtime:
     def default_fp(self) -> Any:
         return context.language_options().default_fp
 
+    @default_fp.setter
+    def default_fp(self, dtype: Any) -> None:
+        context.session().set_default_type("default_fp", dtype)
+
     @property
     def default_ip(self) -> Any:
         return context.language_options().default_ip
+
+    @default_ip.setter
+    def default_ip(self, dtype: Any) -> None:
+        context.session().set_default_type("default_ip", dtype)
+
+    @property
+    def default_up(self) -> Any:
+        """The unsigned type of the width of `default_ip`."""
+        return u64 if self.default_ip.bits == 64 else u32
+
+    def set_default_fp(self, dtype: Any) -> None:
+        self.default_fp = dtype
+
+    def set_default_ip(self, dtype: Any) -> None:
+        self.default_ip = dtype
+
+    def get_num_compiled_functions(self) -> int:
+        """How many kernels and gradients this session has compiled, or taken from the offline cache."""
+        return int(context.session().prepared)
 
     def sync(self) -> None:
         api.sync()
 
     def materialize(self) -> None:
         """Fields get their memory at first use: nothing to do."""
+
+    def clear(self) -> None:
+        """A session ends: nothing to do."""
 
     def __getattr__(self, name: str) -> Any:
         return _missing("get_runtime()", name)
@@ -88,6 +130,17 @@ RUNTIME = Runtime()
 def get_runtime() -> Runtime:
     """The run-time object."""
     return RUNTIME
+
+
+def reset() -> None:
+    """End the session."""
+    api.reset()
+    RUNTIME.clear()
+
+
+def get_max_shared_memory_bytes(*, is_lowerbound_ok: bool) -> int:
+    """Bytes of memory that the invocations of a workgroup share. ``is_lowerbound_ok`` changes nothing: devices say what they have."""
+    return int(context.session().device.caps.shared_memory)
 
 
 def current_cfg() -> Any:
@@ -112,8 +165,8 @@ def adaptive_arch_select(arch: Any, enable_fallback: bool = True) -> Any:
 
 
 def rgb_to_hex(color: Any) -> Any:
-    """The colour (red, green, blue), each in [0, 1], as 0xRRGGBB."""
-    red, green, blue = (max(0, min(255, int(c * 255))) for c in color)
+    """The colour (red, green, blue), each a number in [0, 1] or an array of these, as 0xRRGGBB."""
+    red, green, blue = (np.clip(np.asarray(c) * 255, 0, 255).astype(np.int32) for c in color)
     return (red << 16) + (green << 8) + blue
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from spirograd.base.later import Later
 from spirograd.base.near_names import NoAttribute
-from spirograd.compat import tables
+from spirograd.compat import log_functions, tables
 
 
 class FamilyModule(ModuleType):
@@ -53,6 +53,7 @@ def make(package: str, prefix: str, version: Any) -> dict[str, Any]:
             setattr(sys.modules[f"{package}.{above}"], last, module)
         else:
             names[last] = module
+    log_functions.redirect(vars(sys.modules[f"{package}._logging"]))
     names["__all__"] = sorted(name for name in names if not name.startswith("_"))
     names["__version__"] = version
     names["__getattr__"] = functools.partial(lookup, "", known=names["__all__"])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable
 from typing import Any
 
 import spirograd
 from spirograd import ad, api, errors, math, types
 from spirograd.base import later
-from spirograd.compat import facade
+from spirograd.compat import facade, internals, log_functions
 from spirograd.lang import forms, hints, ops, primitive_types
 from spirograd.lang.annotations import MatrixType, NdarrayType
 from spirograd.lang.data.axes import axes
@@ -16,6 +17,7 @@ from spirograd.lang.data.field import MatrixField, StructField
 from spirograd.lang.data.ndarray import MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray
 from spirograd.lang.data.scalar_field import Field, ScalarField
 from spirograd.lang.data.tree import FieldsBuilder, SNode
+from spirograd.lang.dispatching import PerformanceDispatcher
 from spirograd.lang.frontend.decorators import data_oriented, kernel
 from spirograd.lang.frontend.function import Func, func, pyfunc, real_func
 from spirograd.lang.frontend.kernel import Kernel
@@ -50,9 +52,12 @@ def several_later(names: str) -> dict[str, str]:
 
 
 def _init(arch: Any = None, **options: Any) -> None:
-    """`spirograd.init` with the family's default: where the back end is missing, the CPU is used, with a warning."""
+    """`spirograd.init` with the family's defaults: where the back end is missing, the CPU is used, with a warning; where memory without a
+    gradient breaks a chain of derivatives, gradients end there, with a warning."""
     options.setdefault("enable_fallback", True)
+    options.setdefault("ad_broken_chain", "warn")
     api.init(arch, **options)
+    facade.RUNTIME.clear()
 
 
 ARCHS: Names = {
@@ -73,6 +78,7 @@ MAIN: Names = {
     **ARCHS,
     **LOG_LEVELS,
     "init": _init,
+    "reset": facade.reset,
     "DeviceCapability": facade.DeviceCapability,
     "rgb_to_hex": facade.rgb_to_hex,
     "hex_to_rgb": facade.hex_to_rgb,
@@ -82,21 +88,29 @@ _MISC: Names = {
     **ARCHS,
     **AXES,
     **HINTS,
-    **several(api, "reset is_extension_supported is_extension_enabled"),
+    **several(api, "is_extension_supported is_extension_enabled"),
     "init": _init,
+    "reset": facade.reset,
     "axes": axes,
     "loop_config": forms.loop_config,
     **several(facade, "get_runtime is_arch_supported adaptive_arch_select"),
 }
 _IMPL: Names = {
-    **several(facade, "current_cfg get_runtime inside_kernel"),
-    **several(spirograd, "field ndarray root static static_assert static_print grouped one zero reset axes"),
+    "call_internal": internals.call_internal,
+    **several(facade, "current_cfg get_runtime inside_kernel get_max_shared_memory_bytes reset"),
+    "Py{}": facade.Runtime,
+    **several(spirograd, "field ndarray root static static_assert static_print grouped one zero axes"),
     **several(hints, "deactivate_all_snodes stop_grad"),
     **{c.__name__: c for c in (Field, FieldsBuilder, Matrix, MatrixField, ScalarField, SNode, Struct, StructField)},
     **EXCEPTIONS,
 }
 _ARRAYS: Names = {c.__name__: c for c in (MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray)}
-_MATRIX: Names = {"Vector": Vector, **_ARRAYS, **{c.__name__: c for c in (Matrix, MatrixField, MatrixType)}}
+_MATRIX: Names = {
+    "Vector": Vector,
+    "_generate_swizzle_patterns": internals._generate_swizzle_patterns,
+    **_ARRAYS,
+    **{c.__name__: c for c in (Matrix, MatrixField, MatrixType)},
+}
 _KERNELS: Names = {
     "Kernel": Kernel,
     "Func": Func,
@@ -117,18 +131,25 @@ MODULES: dict[str, Names] = {
     "lang.snode": {"SNode": SNode, "rescale_index": hints.rescale_index},
     "lang._ndrange": several(forms, "ndrange"),
     "lang.kernel_impl": _KERNELS,
+    "lang.util": internals.UTIL,
+    "lang._perf_dispatch": {"PerformanceDispatcher": PerformanceDispatcher},
+    "lang._template_mapper": {"__builtins__": dict(vars(builtins))},  # a copy, which programs change
     "lang.enums": several(spirograd, "Layout Backend"),
     "math": public(math),
     "types": public(types),
-    "types.primitive_types": {n: v for n, v in vars(primitive_types).items() if not n.startswith("_")},
+    "types.primitive_types": {
+        **{n: v for n, v in vars(primitive_types).items() if not n.startswith("_")},
+        **internals.TYPE_TABLES,
+        "ref": types.ref,
+    },
     "types.compound_types": several(types, "vector matrix struct"),
     "types.annotations": several(types, "template Template"),
     "types.ndarray_type": {"NdarrayType": NdarrayType, "ndarray": types.ndarray, "NDArray": types.NDArray},
     "ad": public(ad),
     "experimental": {"real_func": real_func},
     "_lib": {},
-    "_lib.core": {"DeviceCapability": facade.DeviceCapability},
-    "_logging": several(api, "set_logging_level is_logging_effective"),
+    "_lib.core": {"DeviceCapability": facade.DeviceCapability, **internals.CORE},
+    "_logging": {**several(api, "set_logging_level is_logging_effective"), **LOG_LEVELS, **log_functions.FUNCTIONS},
 }
 
 # Modules that this version does not have -> why: any name can be imported from them, and says so when used.

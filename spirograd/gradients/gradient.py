@@ -36,7 +36,8 @@ class Gradient(Staged, NearNames):
         return f"<gradient of kernel {self.kernel.function.__qualname__}>"
 
     def __call__(self, *args: Any, returned: Any = None, **kwargs: Any) -> None:
-        """Launch the gradient. ``returned``: the adjoint of the value that the kernel returns.
+        """Launch the gradient. ``returned``: the adjoint of the value that the kernel returns. By default 1, if that is a number, and all
+        that the kernel computes from memory with gradients.
 
         Raises SpirogradCompilationError, with the line, for what has no derivative, and where the gradient needs values that the kernel
         overwrites.

@@ -14,10 +14,12 @@ from spirograd.base.errors import OutOfDeviceMemory, render
 from spirograd.base.records import dataclass
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.sizes.nodes import Element
+from spirograd.runtime import recording
 from spirograd.runtime.allocations import Allocation
 from spirograd.runtime.device import Fetch
 from spirograd.runtime.freshness import Freshness
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
+from spirograd.runtime.recording import Recording
 from spirograd.runtime.tapes import UNKNOWN, HeapPlan, TapeSizes, TapesTooLarge
 
 
@@ -90,6 +92,10 @@ class DerivativePlan:
                 self._forget()
             if drawn is None and self._draws:  # kernels that count see the numbers that the launch will
                 drawn = self.main.last_number = self._launcher.next_number()
+            recorder = recording.active()
+            if recorder is not None:
+                self._launch_recorded(recorder, scalars, arrays, trees, drawn)
+                return
             state = self._freshness.key(scalars, arrays, trees, drawn)
             resized = state is None or state != self._found
             self._found = None  # should anything fail
@@ -101,6 +107,29 @@ class DerivativePlan:
             except TapesTooLarge as error:
                 raise self._located(error) from None
             self._found = state
+
+    def _launch_recorded(
+        self, recorder: Recording, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None
+    ) -> None:
+        """Run it such that it can be repeated: the device counts each time, where it can; else sizes must be what they are now."""
+        self._found = None
+        if self._there is not None:
+            with recording.paused():
+                self.capacities = self._counted_aside(scalars, arrays, trees, drawn)
+            self._certain, self._fetched = False, None
+            sizes = TapeSizes(self.capacities)
+            for plan in (*self.sizing, self.main):
+                plan.launch([*scalars, 0], [*arrays, self._there], trees, sizes, drawn)
+            recorder.afterwards(self, self._forget_found)
+            return
+        state = self._freshness.key(scalars, arrays, trees, drawn)
+        with recording.paused():
+            self.capacities = self._find(scalars, arrays, trees, drawn)
+        recorder.holds_while(lambda: state is not None and self._freshness.key(scalars, arrays, trees, drawn) == state)
+        self.main.launch(scalars, arrays, trees, TapeSizes(self._with_room(self.capacities)), drawn)
+
+    def _forget_found(self) -> None:
+        self._found, self._certain = None, False
 
     def plan(
         self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None = None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
+from spirograd.autodiff.access_rule import checking
 from spirograd.autodiff.derivative import Derivative
 from spirograd.autodiff.differentiate import differentiate
 from spirograd.base.dtypes import i32, storage
@@ -14,6 +15,7 @@ from spirograd.base.errors import OutOfDeviceMemory, SpirogradCompilationError, 
 from spirograd.base.records import replace
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.targets import Generator
+from spirograd.gradients.broken_chains import report
 from spirograd.gradients.explained import name_of
 from spirograd.gradients.memory_plan import MemoryPlan, memory_plan
 from spirograd.gradients.plan import DerivativePlan
@@ -26,12 +28,16 @@ from spirograd.lang.frontend.parameters import Packer
 from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.scalar import describe
+from spirograd.runtime import recording
+from spirograd.runtime.launcher import LaunchPlan
 from spirograd.session import Session
 
 _ROLES = {"reverse": "grad", "forward": "dual", "constant": "dual"}
 TAPE_HINT = "record the launches with `with sg.ad.Tape(loss):`, which saves what is overwritten"
 
 INACTIVE_HINT = "declare it with `needs_grad=True`, or say that this is meant: `sg.stop_grad(value)`"
+
+UNFOLLOWED = object()  # the adjoint of a result that nothing else depends on
 
 logger = logging.getLogger("spirograd")
 
@@ -64,6 +70,7 @@ class SpecializedDerivative:
         written = self.derivative.writes if mode == "reverse" else ()
         self._written = {w.ref.arg: w.loc for w in written if isinstance(w.ref, ArrayRef)}
         self.footprint: Any = None  # what a tape knows of it
+        self._access_check: Any = None
         self._saving: Any = None  # the plans of the primal that saves what it reads, and of the kernel that counts the values
 
     def shadow(self, ref: Any) -> FieldRef | ArrayRef | None:
@@ -83,7 +90,7 @@ class SpecializedDerivative:
 
     def release(self) -> None:
         """One of its field trees is gone: see `Specialization.release`."""
-        self._plan = self._saving = None
+        self._plan = self._saving = self._access_check = None
         for mode, made in list(self.primal.derivatives.items()):
             if made is self:
                 del self.primal.derivatives[mode]
@@ -121,7 +128,8 @@ class SpecializedDerivative:
                 )
         for place in derivative.inactive_writes:
             text = f"no gradient flows through {name_of(place.ref)}, which {self.label} gives values that depend on others with gradients"
-            logger.warning(render(text, place.loc, INACTIVE_HINT))
+            if self._session.cfg.ad_broken_chain != "ignore":
+                logger.warning(render(text, place.loc, INACTIVE_HINT))
         self._checked = True
 
     def warn(self) -> None:
@@ -129,12 +137,11 @@ class SpecializedDerivative:
         broken = None if self._warned else self.derivative.broken
         if broken is not None:
             written, read = broken
-            raise SpirogradCompilationError(
+            problem = (
                 f"gradients end at {name_of(read.ref)}, which has none: {self.label} reads it after giving it values that depend on memory "
-                f"with gradients{f' ({written.loc})' if written.loc is not None else ''}",
-                read.loc,
-                INACTIVE_HINT,
+                f"with gradients{f' ({written.loc})' if written.loc is not None else ''}"
             )
+            report(self._session, problem, read.loc, INACTIVE_HINT)
         for text in () if self._warned else self.derivative.warnings:
             logger.warning(text)
         self._warned = True
@@ -146,12 +153,10 @@ class SpecializedDerivative:
         hint = "declare it with `needs_grad=True`"
         place = next(iter(derivative.inactive_writes), None) or next((w for w in derivative.writes if w.ref.dtype.is_float), None)
         if place is None:
-            raise SpirogradCompilationError(
-                f"{self.label} has no gradient: it writes no memory of floats, and returns nothing that depends on any",
-                self.primal.kernel.loc,
-                "have it write a field or array with `needs_grad=True`",
-            )
-        raise SpirogradCompilationError(f"{self.label} has no gradient: it writes {name_of(place.ref)}, which has none", place.loc, hint)
+            problem = f"{self.label} has no gradient: it writes no memory of floats, and returns nothing that depends on any"
+            report(self._session, problem, self.primal.kernel.loc, "have it write a field or array with `needs_grad=True`")
+        else:
+            report(self._session, f"{self.label} has no gradient: it writes {name_of(place.ref)}, which has none", place.loc, hint)
 
     def launch(self, packer: Packer, returned: Any, number: int | None) -> None:
         """Run it on packed arguments (`Kernel.pack` with gradients). ``returned``: the adjoint of what the kernel returns. ``number``: of
@@ -176,6 +181,15 @@ class SpecializedDerivative:
         forecast = self.plan.plan(packer.scalars, packer.arrays, self.trees, number)
         return memory_plan(self.label, self.derivative, self.plan.compiled, forecast)
 
+    def access_check(self) -> tuple[LaunchPlan | None, tuple[Any, ...]]:
+        """The primal such that it checks the rule of global data access, and the memory that it has marks for; see `checking`."""
+        if self._access_check is None:
+            session = self._session
+            kernel, marked = checking(self.primal.kernel, self.shadow, session.device.caps, session.compile_options)
+            self._access_check = (session.prepare(kernel) if marked else None, marked)
+        found: tuple[LaunchPlan | None, tuple[Any, ...]] = self._access_check
+        return found
+
     def launch_saving(self, packer: Packer) -> tuple[Any, int | None, list[Any]]:
         """Launch the primal such that it saves what no memory keeps: what the launch returns, its number, and its saved-value buffers."""
         refuse_shared(self.label, self.primal.kernel.args, packer.arrays, self._written)
@@ -189,6 +203,7 @@ class SpecializedDerivative:
         number = None
         counts: Sequence[int] = ()
         if any(None in sizes for sizes in saving.sizes):
+            recording.refuse(f"the host has to know how many values {self.label} overwrites that its gradient needs")
             counts = counting.launch(scalars, arrays, self.primal.trees)
             number = counting.last_number
         buffers = []
@@ -208,15 +223,13 @@ class SpecializedDerivative:
         return values, plan.last_number if number is None else number, buffers
 
     def _put_returned(self, packer: Packer, returned: Any) -> None:
+        if returned is UNFOLLOWED:
+            for _ in self.returned:
+                packer.put_scalar(0.0)
+            return
         if returned is None:
             if self.returned:
-                raise SpirogradRuntimeError(
-                    render(
-                        f"{self.label} returns a value: its gradient starts from the adjoint of that",
-                        None,
-                        "`kernel.grad(..., returned=1.0)`",
-                    )
-                )
+                self._put_default(packer)
             return
         if not self.returned:
             raise SpirogradRuntimeError(
@@ -225,6 +238,17 @@ class SpecializedDerivative:
         values = _leaves(self.primal.returns, returned, self.label)
         for number in self.returned:
             packer.put_scalar(values[number])
+
+
+    def _put_default(self, packer: Packer) -> None:
+        """The adjoint of a result that none is given for: 1, if the result is a number and all that derivatives flow from."""
+        if len(self.returned) == 1 and not isinstance(self.primal.returns, AggregateType) and not self.derivative.active_outputs:
+            packer.put_scalar(1.0)
+            return
+        hint = "`kernel.grad(..., returned=1.0)`"
+        problem = f"{self.label} returns a value: its gradient starts from the adjoint of that"
+        report(self._session, problem, None, hint, while_running=True)
+        self._put_returned(packer, UNFOLLOWED)
 
 
 def _role(op: Any) -> str:

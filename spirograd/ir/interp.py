@@ -379,12 +379,17 @@ def _task(c: _Compiler, op: Op) -> Step:
 
 
 def _block_entry(c: _Compiler, op: Op) -> None:
-    """arg, shape, seed and slot: read from the argument block when a run begins."""
+    """arg, shape, address, seed and slot: read from the argument block when a run begins."""
     if op.code is ops.slot:
         slot = op.attr
     else:
-        key = {ops.arg: ("scalar", op.attr, 0), ops.seed: ("seed", 0, 0)}.get(op.code) or ("shape", *op.attr)
-        found = c.block.get((*key, "primal"))
+        keys: dict[Any, Callable[[], tuple[Any, ...]]] = {
+            ops.arg: lambda: ("scalar", op.attr, 0, "primal"),
+            ops.shape: lambda: ("shape", *op.attr, "primal"),
+            ops.address: lambda: ("array", op.attr[0], 0, op.attr[1]),
+            ops.seed: lambda: ("seed", 0, 0, "primal"),
+        }
+        found = c.block.get(keys[op.code]())
         if found is None:
             raise ValueError(f"{c.kernel.name}: the argument block has no entry for {op!r}")
         slot = found
@@ -550,7 +555,8 @@ def _print(c: _Compiler, op: Op) -> Step:
 
 _MAKERS: dict[OpCode, Callable[[_Compiler, Op], Step | None]] = {
     ops.const: _const, ops.result: _result, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
-    ops.arg: _block_entry, ops.shape: _block_entry, ops.seed: _block_entry, ops.slot: _block_entry, ops.tape_word: _tape_word,
+    ops.arg: _block_entry, ops.shape: _block_entry,
+    ops.address: _block_entry, ops.seed: _block_entry, ops.slot: _block_entry, ops.tape_word: _tape_word,
     ops.thread_slot: _invocation, ops.builtin: _invocation, ops.claim: _invocation, ops.call: _call, ops.check: _check, ops.print_: _print,
     ops.load: _load, ops.store: _store, ops.atomic: _atomic, ops.cas: _cas, ops.call_memory: _call,
     **dict.fromkeys((ops.barrier, ops.workgroup_barrier, ops.subgroup_reduce, ops.subgroup_shuffle), _barrier),

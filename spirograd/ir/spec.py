@@ -396,6 +396,13 @@ def _shape(v: _Verifier, op: Op) -> None:
     v.need(op.type is i32, op, "an extent is i32")
 
 
+def _address(v: _Verifier, op: Op) -> None:
+    attr, args = op.attr, v.kernel.args
+    v.need(isinstance(attr, tuple) and [type(part) for part in attr] == [int, str], op, "takes (argument, role)")
+    v.need(0 <= attr[0] < len(args) and isinstance(args[attr[0]], ArrayArg), op, "that argument is no array")
+    v.need(op.type is u64, op, "an address is u64")
+
+
 def _thread_slot(v: _Verifier, op: Op) -> None:
     v.need(op.type is i32 and op.attr is None, op, "is i32, without attribute")
 
@@ -414,9 +421,9 @@ def _seed(v: _Verifier, op: Op) -> None:
 
 
 def _slot(v: _Verifier, op: Op) -> None:
-    v.need(isinstance(op.attr, Slot) and not op.attr.is_buffer, op, "takes a Slot that is no buffer")
+    v.need(isinstance(op.attr, Slot), op, "takes a Slot")
     v.need(isinstance(op.type, DType), op, "is a scalar")
-    known = {"seed": u32, "launch": u32, "scalar": op.attr.dtype, **dict.fromkeys(("shape", *TapeWord), i32)}
+    known = {"array": u64, "seed": u32, "launch": u32, "scalar": op.attr.dtype, **dict.fromkeys(("shape", *TapeWord), i32)}
     v.need(op.attr.kind in known and known[op.attr.kind] in (None, op.type), op, f"that slot is {known.get(op.attr.kind)}")
 
 
@@ -549,7 +556,8 @@ def _print(v: _Verifier, op: Op) -> None:
 _SPECIAL: dict[OpCode, Rule] = {
     ops.const: _const, ops.result: _result, ops.yield_: _yield, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
     ops.call: _call, ops.select: _select, ops.cast: _cast, ops.bitcast: _bitcast, ops.vec: _vec, ops.extract: _extract, ops.insert: _insert,
-    ops.arg: _arg, ops.shape: _shape, ops.seed: _seed, ops.tape_word: _tape_word, ops.thread_slot: _thread_slot, ops.builtin: _builtin,
+    ops.arg: _arg, ops.shape: _shape, ops.address: _address,
+    ops.seed: _seed, ops.tape_word: _tape_word, ops.thread_slot: _thread_slot, ops.builtin: _builtin,
     ops.slot: _slot, ops.load: _load, ops.store: _store, ops.call_memory: _call_memory,
     ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.check: _check, ops.print_: _print,
     ops.workgroup_barrier: _barrier, ops.subgroup_reduce: _subgroup, ops.subgroup_shuffle: _subgroup,

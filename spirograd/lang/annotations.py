@@ -21,7 +21,8 @@ from spirograd.lang.scalar import type_error
 
 
 class MatrixType(AggregateType):
-    """The type of n x m matrices of ``dtype``, or of vectors of n entries (``m`` None). Calling it makes a value.
+    """The type of n x m matrices of ``dtype``, or of vectors of n entries (``m`` None). Calling it makes a value. Without
+    ``dtype`` it is an annotation only: of arguments of functions and of elements of arrays, which may have any type.
 
     ``vec3(1)`` repeats a number, ``vec3(v.xy, 1)`` joins vectors and numbers, ``mat2([[1, 2], [3, 4]])`` takes rows.
     """
@@ -34,12 +35,21 @@ class MatrixType(AggregateType):
                 raise type_error(f"the extents of a vector or matrix type are positive integers, got {extent!r}")
         self.shape: tuple[int, ...] = (int(n),) if m is None else (int(n), int(m))
         # Python's int and float mean the default types, which are known at use: `math.vec3` exists before `init`.
-        self._dtype = dtype if dtype in (int, float) and not isinstance(dtype, (DType, np.dtype)) else ops.as_dtype(dtype)
+        kept = dtype is None or (dtype in (int, float) and not isinstance(dtype, (DType, np.dtype)))
+        self._dtype = dtype if kept else ops.as_dtype(dtype)
 
     @property
     def dtype(self) -> DType:
         """The type of the entries."""
-        return ops.as_dtype(self._dtype)
+        found = self.entry_dtype
+        if found is None:
+            raise type_error(f"{self!r} has no type of entries", "give one: `vector(3, sg.f32)`")
+        return found
+
+    @property
+    def entry_dtype(self) -> DType | None:
+        """The type of the entries; None if it may be any."""
+        return None if self._dtype is None else ops.as_dtype(self._dtype)
 
     @property
     def n(self) -> int:
@@ -65,20 +75,25 @@ class MatrixType(AggregateType):
         return self.shape
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, MatrixType) and self.shape == other.shape and self.dtype is other.dtype
+        return isinstance(other, MatrixType) and self.shape == other.shape and self.entry_dtype is other.entry_dtype
 
     def __hash__(self) -> int:
-        return hash((self.shape, self.dtype.name))
+        return hash((self.shape, str(self.entry_dtype)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (MatrixType, (self.n, self.m if self.ndim == 2 else None, self._dtype))
 
     def __repr__(self) -> str:
         name = "vector" if self.ndim == 1 else "matrix"
-        return f"{name}({', '.join(map(str, self.shape))}, {self.dtype})"
+        parts = self.shape if self.entry_dtype is None else (*self.shape, self.entry_dtype)
+        return f"{name}({', '.join(map(str, parts))})"
 
     def __sg_describe__(self) -> str:
-        return f"the type of a {shape_name(self.shape)} of {self.dtype}"
+        return f"the type of a {self._called}"
+
+    @property
+    def _called(self) -> str:
+        return shape_name(self.shape) + ("" if self.entry_dtype is None else f" of {self.entry_dtype}")
 
     __sg_traceable__ = True
 
@@ -105,8 +120,12 @@ class MatrixType(AggregateType):
         if isinstance(value, (list, tuple, np.ndarray)):
             value = Matrix(value)
         if not isinstance(value, Matrix) or value.shape != self.shape:
-            raise type_error(f"expected a {shape_name(self.shape)} of {self.dtype}, got {scalar.describe(value)}")
+            raise type_error(f"expected a {self._called}, got {scalar.describe(value)}")
         return list(value.entries)
+
+    def converted(self, value: Any) -> Matrix:
+        converted: Matrix = self.build(self.numbers_of(value)) if self.entry_dtype is None else super().converted(value)
+        return converted
 
     def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: Any) -> fields.MatrixField:
         return fields.MatrixField(self.shape, self.dtype, make_host_element, name, needs_grad, needs_dual, layout)
@@ -140,13 +159,13 @@ def _flatten(x: Any) -> list[Any]:
     raise type_error(f"a vector or matrix cannot be made of {scalar.describe(x)}")
 
 
-def vector(n: int, dtype: Any) -> MatrixType:
-    """The type of vectors of n entries."""
+def vector(n: int, dtype: Any = None) -> MatrixType:
+    """The type of vectors of n entries. Without ``dtype``: of any type, in annotations."""
     return MatrixType(n, None, dtype)
 
 
-def matrix(n: int, m: int, dtype: Any) -> MatrixType:
-    """The type of matrices of n rows and m columns."""
+def matrix(n: int, m: int, dtype: Any = None) -> MatrixType:
+    """The type of matrices of n rows and m columns. Without ``dtype``: of any type, in annotations."""
     return MatrixType(n, m, dtype)
 
 
@@ -175,11 +194,12 @@ class MatrixOf:
 class NdarrayType(NearNames):
     """Annotation of an array argument: ``NDArray[dtype, ndim]``. What is None, or left out, matches anything.
 
-    ``dtype`` may be a vector or matrix type; then ``element_shape`` is its shape. ``ndim``: axes of the index space, without those of
+    ``dtype`` may be a vector or matrix type; then ``element_shape`` is its shape. ``element_dim``: axes of an element, of any extent: the
+    last ones of NumPy arrays and torch tensors. ``ndim``: axes of the index space, without those of
     elements. ``boundary``: "unsafe" or "clamp". Raises SpirogradTypeError for contradictions.
     """
 
-    __slots__ = ("boundary", "dtype", "element_shape", "ndim", "needs_grad")
+    __slots__ = ("boundary", "dtype", "element_dim", "element_shape", "ndim", "needs_grad")
 
     def __init__(
         self,
@@ -203,13 +223,14 @@ class NdarrayType(NearNames):
         self.element_shape: tuple[int, ...] | None = None if element_shape is None else tuple(element_shape)
         self.dtype: DType | None = None
         if isinstance(dtype, MatrixType):
-            self.dtype, self.element_shape = dtype.dtype, dtype.shape
+            self.dtype, self.element_shape = dtype.entry_dtype, dtype.shape
         elif dtype is not None:
             self.dtype = ops.as_dtype(dtype)
             if element_shape is None and not element_dim:
                 self.element_shape = ()
         if element_dim is not None and self.element_shape is not None and len(self.element_shape) != element_dim:
             raise type_error(f"`element_dim` is {element_dim}, but the elements have shape {self.element_shape}")
+        self.element_dim = element_dim if self.element_shape is None else len(self.element_shape)
 
     def __class_getitem__(cls, item: Any) -> NdarrayType:
         parts = item if isinstance(item, tuple) else (item,)
@@ -218,7 +239,7 @@ class NdarrayType(NearNames):
         return cls(*parts)
 
     def _key(self) -> tuple[Any, ...]:
-        return (self.dtype, self.ndim, self.element_shape, self.needs_grad, self.boundary)
+        return (self.dtype, self.ndim, self.element_dim, self.element_shape, self.needs_grad, self.boundary)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, NdarrayType) and self._key() == other._key()
@@ -230,12 +251,20 @@ class NdarrayType(NearNames):
         element = self.dtype if not self.element_shape else f"{self.element_shape} of {self.dtype}"
         return f"ndarray(dtype={element}, ndim={self.ndim})"
 
+    def element_shape_of(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of the elements of a NumPy array or torch tensor of this shape: its last axes."""
+        if self.element_shape is not None:
+            return self.element_shape
+        return tuple(shape[len(shape) - self.element_dim :]) if self.element_dim else ()
+
     def mismatch(self, dtype: DType, shape: Sequence[int], element_shape: Sequence[int]) -> str | None:
         """Why an array does not fit, or None if it does."""
         if self.dtype is not None and dtype is not self.dtype:
             return f"expected an array of {self.dtype}, got {dtype}"
         if self.element_shape is not None and tuple(element_shape) != self.element_shape:
             return f"expected an array with elements of shape {self.element_shape}, got {tuple(element_shape)}"
+        if self.element_dim is not None and len(element_shape) != self.element_dim:
+            return f"expected an array whose elements have {counted(self.element_dim, 'axis', 'axes')}, got {len(element_shape)}"
         if self.ndim is not None and len(shape) != self.ndim:
             return f"expected an array with {counted(self.ndim, 'axis', 'axes')}, got {len(shape)}"
         return None
@@ -263,6 +292,23 @@ class Template:
 
 
 template = Template
+
+
+class Reference:
+    """Annotation of an argument of a `real_func` that stands for a variable of the caller, or an element of memory: ``ref(dtype)``."""
+
+    __slots__ = ("dtype",)
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = ops.as_dtype(dtype)
+
+    def __repr__(self) -> str:
+        return f"ref({self.dtype})"
+
+
+def ref(dtype: Any) -> Reference:
+    """The annotation of an argument of a `real_func` that is taken by reference: a variable or an element of memory, of type ``dtype``."""
+    return Reference(dtype)
 
 
 class FunctionArgument:

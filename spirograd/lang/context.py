@@ -34,6 +34,7 @@ class Trace:
     def __init__(self, builder: Builder, options: LanguageOptions) -> None:
         self.b = builder
         self.options = options
+        self.stops = False  # whether it has markers of `stop_grad` of memory
         self.warnings: dict[Hashable, str] = {}  # for the user, once the kernel is traced to its end; by what they are about
 
     def warn(self, about: Hashable, text: str) -> None:
@@ -43,6 +44,7 @@ class Trace:
 
 _scope = _Scope()
 _gradient: Callable[[Any], Any] | None = None
+_after_allocation: Callable[[], None] | None = None
 _session: Any = None
 _recorder: Recorder | None = None
 
@@ -104,6 +106,22 @@ def set_gradient(make: Callable[[Any], Any]) -> None:
     """Say what `kernel.grad` is (called by the API only)."""
     global _gradient
     _gradient = make
+
+
+def after_allocation(function: Callable[[], None] | None) -> None:
+    """Call ``function``, outside of kernels, each time that fields get their memory, before anything reads or writes it."""
+    global _after_allocation
+    _after_allocation = function
+
+
+def fields_have_memory() -> None:
+    """Some fields got their memory."""
+    if _after_allocation is not None:
+        trace = set_trace(None)
+        try:
+            _after_allocation()
+        finally:
+            set_trace(trace)
 
 
 def session() -> Any:

@@ -57,8 +57,24 @@ def deactivate_all_snodes() -> None:
 
 
 def stop_grad(x: T) -> T:
-    """The value itself; in kernels that are differentiated, derivatives end there. Of vectors, matrices and structs: in every entry."""
-    if current_trace() is None:
+    """The value itself; in kernels that are differentiated, derivatives end there. Of vectors, matrices and structs: in every entry.
+
+    Of a field or an array: derivatives do not flow through what is read of it, in the whole block (the body of a loop, a branch or the
+    kernel) where the call stands. Raises SpirogradTypeError for a field outside of kernels.
+    """
+    trace = current_trace()
+    if trace is None:
+        if hasattr(x, "refs"):
+            raise SpirogradTypeError("`stop_grad` of a field works in kernels", None, "call it in the kernel that reads the field")
+        return x
+    for member in getattr(x, "members", {}).values():  # a field of structs
+        stop_grad(member)
+    ref = x.refs() if hasattr(x, "refs") else getattr(x, "ref", None)  # a field, an array
+    if getattr(x, "component", None) is not None:
+        raise SpirogradTypeError("`stop_grad` takes all of a field, not one component", trace.b.loc, "name the whole field")
+    if ref is not None:
+        trace.stops = True
+        trace.b.emit(ir.stop_grad, trace.b.const(0), attr=ref)
         return x
     if isinstance(x, Value):
         return scalar.emit(ir.stop_grad, x)  # type: ignore[return-value]

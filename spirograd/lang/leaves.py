@@ -35,6 +35,10 @@ class AggregateType(NearNames, ABC):
         """The scalars of ``value`` converted to `leaf_dtypes`; raises SpirogradTypeError if it has another structure."""
         return [t(number) for t, number in zip(self.leaf_dtypes(), self.numbers_of(value))]
 
+    def converted(self, value: Any) -> Any:
+        """``value`` as this type has it; raises SpirogradTypeError if it has another structure."""
+        return self.build(self.leaves_of(value))
+
     @abstractmethod
     def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: Any) -> Any:
         """A field of such elements that is in no tree yet."""

@@ -286,7 +286,7 @@ def as_dtype(t: Any) -> DType:
     try:
         if not isinstance(t, (str, type(None))):  # NumPy would take these too, and mean other types than we do
             return dtypes.from_numpy(t)
-    except (TypeError, KeyError):
+    except (TypeError, ValueError, KeyError):
         pass
     raise type_error(f"{scalar.describe(t)} is no data type", "types are sg.i32, sg.f32, ...; int and float mean the defaults")
 

@@ -27,6 +27,7 @@ from spirograd.llvmgen.op_map import OP_MAP
 from spirograd.llvmgen.parts import PartsEmitter, parts_of_iteration, parts_of_serial
 from spirograd.llvmgen.rows import Rows, find_rows, row_loop
 from spirograd.llvmgen.stages import find_stages
+from spirograd.llvmgen.streaming import StreamingEmitter, find_streams
 from spirograd.llvmgen.strides import prefers_scalar_iterations
 from spirograd.llvmgen.uncontended import uncontended_body, updates_memory
 from spirograd.llvmgen.uniform import Uniformity, is_tape, lockstep
@@ -201,6 +202,9 @@ def _emitter(
     if found is not None:
         return (DivergentEmitter if found.divergent else LaneEmitter)(module, OP_MAP, found, op.attr.reductions)
     stages, parts = find_stages(body, bool(memory_suffix)), parts_of_iteration(body)
+    streams = () if stages or parts or op.attr.reductions or not memory_suffix else find_streams(op, module.caps)
+    if streams:
+        return StreamingEmitter(module, OP_MAP, name, memory_suffix, body, streams)
     if stages is None:
         return TaskEmitter(module, OP_MAP, name, parts, memory_suffix)
     return DistributedEmitter(module, OP_MAP, name, parts, memory_suffix, stages, loop)

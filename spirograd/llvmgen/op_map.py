@@ -57,6 +57,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.select: emit_scalar.emit_select,
     ops.cast: emit_scalar.emit_cast,
     ops.bitcast: emit_scalar.emit_bitcast,
+    ops.opaque: Unsupported("for drivers that compile modules: LLVM is told with each operation what it may do"),
     # math
     ops.sqrt: Intrinsic("", "", "sqrt"),
     ops.rsqrt: emit_scalar.emit_rsqrt,
@@ -89,6 +90,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.recall: _KERNEL_LEVEL,
     ops.arg: _KERNEL_LEVEL,
     ops.shape: _KERNEL_LEVEL,
+    ops.address: _KERNEL_LEVEL,
     ops.seed: _KERNEL_LEVEL,
     ops.tape_word: _KERNEL_LEVEL,
     ops.thread_slot: emit_memory.emit_thread_slot,

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
+from spirograd.runtime import recording
 from spirograd.runtime.device import Buffer, Device, Fetch, SharesMemory
+from spirograd.runtime.recording import tick
 
-# One clock for all allocations: taking the next tick is atomic, so that two threads can never write the same generation.
-tick = itertools.count(1).__next__
 _numbers = itertools.count(1)
 
 _handed_out: weakref.WeakSet[Allocation] = weakref.WeakSet()  # what else than launches and allocations may write to
 _watchers: weakref.WeakSet[Any] = weakref.WeakSet()
+_READS = "the host reads memory (an element, `to_numpy`, a value that a kernel returns), which a launch of the graph would not do again"
 
 
 class Allocation:
@@ -71,6 +72,7 @@ class Allocation:
         count = self._check(offset, out.nbytes, "read")
         if not count:
             return
+        recording.refuse(_READS)
         view = self.device.host_view(self.buffer)
         if view is None:
             self.device.download(self.buffer, offset, out.cast("B"))
@@ -81,13 +83,16 @@ class Allocation:
     def fetch(self, offset: int, nbytes: int) -> Fetch:
         """Ask for a copy of the bytes as they are after earlier launches, without waiting: see `Device.fetch`."""
         self._check(offset, nbytes, "fetch")
+        recording.refuse(_READS)
         return self.device.fetch(self.buffer, offset, nbytes)
 
     def write(self, offset: int, data: memoryview, part: str = "") -> None:
         """Copy ``data`` (contiguous) to ``offset``, in order with launches; it may be reused on return. ``part``: all that changes."""
         if self._check(offset, data.nbytes, "write"):
             self.device.upload(self.buffer, offset, data.cast("B"))
-        self.generations[part] = tick()
+            if (recorder := recording.active()) is not None:
+                recorder.uploaded(self, offset, data.cast("B"))
+        self._wrote(part)
 
     def fill(self, offset: int, nbytes: int, word: int, part: str = "") -> None:
         """Fill with a 32-bit pattern, in order with launches; ``offset`` and ``nbytes`` are multiples of 4. ``part``: all that changes."""
@@ -96,14 +101,23 @@ class Allocation:
         # The buffer is rounded up to whole words, so a fill may cover the padding of a last odd-sized element.
         if self._check(offset, min(nbytes, max(self.nbytes - offset, 0)), "fill"):
             self.device.fill(self.buffer, offset, nbytes, word & 0xFFFFFFFF)
-        self.generations[part] = tick()
+            if (recorder := recording.active()) is not None:
+                recorder.filled(self, offset, nbytes, word & 0xFFFFFFFF)
+        self._wrote(part)
 
     def copy_from(self, source: Allocation, nbytes: int, offset: int = 0, source_offset: int = 0, part: str = "") -> None:
         """Copy ``nbytes`` from another allocation of the same device, in order with launches. ``part``: all that changes."""
         source._check(source_offset, nbytes, "copy")
         if self._check(offset, nbytes, "copy"):
             self.device.copy(self.buffer, offset, source.buffer, source_offset, nbytes)
+            if (recorder := recording.active()) is not None:
+                recorder.copied(self, offset, source, source_offset, nbytes)
+        self._wrote(part)
+
+    def _wrote(self, part: str) -> None:
         self.generations[part] = tick()
+        if (recorder := recording.active()) is not None:
+            recorder.wrote(self.generations, part)
 
     def duplicate(self, offset: int, nbytes: int) -> Allocation:
         """A new allocation of the same device with a copy of ``nbytes`` from ``offset`` on, made in order with launches."""
@@ -126,6 +140,7 @@ class Allocation:
         view = None if self.freed else self.device.host_view(self.buffer)
         if view is None:
             return None
+        recording.refuse(_READS)
         self.share()
         return int(np.frombuffer(view, np.uint8).ctypes.data)
 
@@ -166,7 +181,10 @@ class Memory:
             # Unreachable arrays in reference cycles hold memory: collect them and try once again.
             gc.collect()
             buffer = self.device.allocate(nbytes, zeroed)
-        return Allocation(self.device, buffer, nbytes)
+        allocation = Allocation(self.device, buffer, nbytes)
+        if zeroed and (recorder := recording.active()) is not None:
+            recorder.filled(allocation, 0, buffer.nbytes // 4 * 4, 0)
+        return allocation
 
     def watch(self, watcher: Any) -> bool:
         """Call ``watcher.handed_out(allocation, part)`` whenever memory is about to be handed out (see `Allocation.share`), as long as it

@@ -120,6 +120,18 @@ class Assembler(Protocol):
         """What each task of ``kernel`` takes on this device, one line each: registers, what was spilled, shared memory."""
 
 
+@runtime_checkable
+class RecordsWork(Protocol):
+    """A device whose driver does a series of launches, fills and copies as one piece, for less than the calls would cost one by one."""
+
+    def record(self, work: Sequence[Callable[[Any], None]]) -> Any:
+        """Record a series, without doing it: each of ``work`` calls `launch`, `fill` or `copy` of what it is given, as of a device. The
+        result, opaque to the runtime, is for `repeat`; None if the driver does not take the series."""
+
+    def repeat(self, recorded: Any) -> None:
+        """Do what was recorded, after the work so far. Does not wait. Raises what launches raise."""
+
+
 class CodeCache(Protocol):
     """Machine code that outlives the process."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import Any, Union
 
 import numpy as np
@@ -17,9 +18,11 @@ from spirograd.base.dtypes import storage
 from spirograd.base.errors import AdStackOverflow, SpirogradRuntimeError, SpirogradRuntimeTypeError
 from spirograd.base.sizes.evaluate import TEXT_NAMES, python_text
 from spirograd.base.tape_layout import word_places
-from spirograd.runtime.allocations import Allocation, Memory, tick
+from spirograd.runtime import recording
+from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.device import Device
 from spirograd.runtime.faults_and_prints import Diagnostics
+from spirograd.runtime.recording import NumberedLaunch, tick
 from spirograd.runtime.space_checks import space_check
 from spirograd.runtime.tapes import HeapPlan, TapeHeap, TapeSizes
 
@@ -93,7 +96,8 @@ class Launcher:
 
     def prepare(self, compiled: CompiledKernel) -> LaunchPlan:
         """Load ``compiled`` on the device and build its launch plan. Raises what the device raises on a bad module."""
-        return LaunchPlan(self, compiled)
+        with recording.paused():
+            return LaunchPlan(self, compiled)
 
     def locks_address(self) -> int:
         """Address of the lock table, one for all kernels: every task leaves its locks open."""
@@ -111,7 +115,8 @@ class Launcher:
         with self.lock:  # no kernel that reports may start between the wait and the reading
             self.device.synchronize()
             self.tapes.tell()
-            fault = self.diagnostics.drain()
+            with recording.paused():
+                fault = self.diagnostics.drain()
         if fault is not None:
             if isinstance(fault, AdStackOverflow):
                 self.tapes.epoch += 1
@@ -135,6 +140,7 @@ class LaunchPlan:
         "_launcher",
         "_limited",
         "_next",
+        "_numbered",
         "_pack",
         "_placement",
         "_places",
@@ -161,6 +167,7 @@ class LaunchPlan:
         arrays = [(index, name) for kind, index, part in writes if kind == "array" for name in ALLOCATION_NAMES[part]]
         self._arrays_written = tuple([(index, attrgetter(name)) for index, name in arrays])
         kinds = {slot.kind for slot in compiled.args.slots}
+        self._numbered = bool(kinds & {"seed", "launch"})
         self._diagnosed = bool(kinds & {"fault", "print"} or compiled.faults or compiled.prints)
         self._reports = self._diagnosed or bool(compiled.returns)
         self._first_result = min((offset for _, offset in compiled.returns), default=0)
@@ -261,6 +268,48 @@ class LaunchPlan:
                 allocation = allocation_of(arrays[index])
                 if allocation is not None:
                     allocation.generations[""] = tick()
+        if recording.current is not None and (recorder := recording.active()) is not None:
+            self._note(recorder, block, drawn, (scalars, arrays, trees, words), counts if tape_counts is None else tape_counts)
+
+    def _note(
+        self, recorder: recording.Recording, block: bytes, drawn: int, arguments: tuple[Any, ...], counts: tuple[int | None, ...]
+    ) -> None:
+        """Record the launch that was just sent. ``arguments``: what its block was packed from, but for its numbers."""
+        _, arrays, trees, _ = arguments
+        recorder.keep(self, *arrays, *trees.values())
+        if self._count is not None:
+            recorder.keep(*self._launcher.tapes.backing)
+            recorder.afterwards(self, self._forget_placement)
+        for tree in trees.values():
+            recorder.uses_tree(tree)
+        for index, part in self._trees_written:
+            recorder.wrote(trees[index].generations, part)
+        for index, allocation_of in self._arrays_written:
+            allocation = allocation_of(arrays[index])
+            if allocation is not None:
+                recorder.wrote(allocation.generations, "")
+        if self._diagnosed or self._numbered:
+            recorder.launched(NumberedLaunch(lambda number, drawn: self._repeat(number, drawn, arguments, counts), drawn))
+        elif self._temps is None or self._count is not None:
+            recorder.launched(methodcaller("launch", self._executable, block, counts))
+        else:
+            recorder.launched(functools.partial(_exclusively, self._exclusive, methodcaller("launch", self._executable, block, counts)))
+
+    def _repeat(self, number: int, drawn: int, arguments: tuple[Any, ...], counts: tuple[int | None, ...]) -> None:
+        """Launch again, with other numbers. The launcher's lock is held."""
+        launcher = self._launcher
+        if self._diagnosed:
+            if launcher.diagnostics.full:
+                launcher.synchronize()
+            launcher.diagnostics.record(number, self.compiled)
+        self.last_number = drawn
+        scalars, arrays, trees, words = arguments
+        block, _ = self._pack(scalars, arrays, trees, number, drawn, words)
+        with self._exclusive:
+            self._launch(self._executable, block, counts)
+
+    def _forget_placement(self) -> None:
+        self._placement = None
 
     def check_spaces(self, scalars: Sequence[Scalar], arrays: Sequence[ArrayBinding]) -> None:
         """Raise SpirogradRuntimeError if an index space is too large, as `launch` would."""
@@ -331,6 +380,11 @@ class LaunchPlan:
         self._temps.read_into(self._first_result, memoryview(raw))
         values = np.frombuffer(raw, self._results)[0].item()
         return tuple([bool(v) if dtype.kind == "bool" else v for v, (dtype, _) in zip(values, self.compiled.returns)])
+
+
+def _exclusively(lock: threading.RLock, work: Callable[[Any], None], device: Any) -> None:
+    with lock:
+        work(device)
 
 
 def _record(compiled: CompiledKernel, start: int) -> np.dtype[np.void]:

@@ -137,6 +137,11 @@ class TapeHeap:
         """Where the heap begins; 0 before the first launch with tapes."""
         return 0 if self._heap is None else self._heap.address
 
+    @property
+    def backing(self) -> tuple[Allocation, ...]:
+        """What owns its memory."""
+        return () if self._heap is None else (self._heap,)
+
     # --- sizes that the host knows -----------------------------------------------------------------------------------------
 
     def reserve(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int]) -> HeapPlan:

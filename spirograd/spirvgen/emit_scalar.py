@@ -61,6 +61,11 @@ def emit_clamp(e: Emitter, op: Op) -> None:
         e.ids[op] = e.f.value("Select", e.type(t), first, a, b)
 
 
+def emit_opaque(e: Emitter, op: Op) -> None:
+    assert isinstance(op.type, DType)
+    e.ids[op] = e.opaque(e.ids[op.args[0]], op.type)
+
+
 # --- bits ------------------------------------------------------------------------------------------------------------------
 
 

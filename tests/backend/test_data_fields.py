@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -430,9 +431,60 @@ def test_exchange_by_dlpack(arch: str) -> None:
     x.from_numpy(np.arange(6).reshape(2, 3))
     if x.__dlpack_device__()[0] == 1:  # NumPy takes no memory of GPUs
         np.testing.assert_array_equal(np.from_dlpack(x), np.arange(6).reshape(2, 3))
-    for copier in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(sg.SpirogradTypeError, match="neither pickled nor copied"):
-            copier(x)
+
+
+PAIR = sg.types.struct(n=sg.i32, v=sg.types.vector(2, sg.f32))
+
+
+@pytest.mark.parametrize("dtype", [sg.f64, sg.u8, sg.types.matrix(2, 3, sg.f32), PAIR], ids=["f64", "u8", "matrix", "struct"])
+@pytest.mark.parametrize("twin_of", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
+def test_copies_and_pickles(arch: str, dtype: Any, twin_of: Any) -> None:
+    """Another field with the same elements, wherever the first lies in its tree."""
+    x = sg.field(dtype)
+    sg.root.dense(sg.ij, (2, 1)).dense(sg.j, 3).place(x, offset=(-1, 2))
+    arrays = x.to_numpy()
+    rng = np.random.default_rng(0)
+    contents = {k: (rng.random(a.shape) * 9).astype(a.dtype) for k, a in (arrays if dtype is PAIR else {"": arrays}).items()}
+    x.from_numpy(contents if dtype is PAIR else contents[""])
+    twin = twin_of([x, x])
+    assert twin[0] is twin[1]
+    assert (type(twin[0]), twin[0].shape, twin[0].dtype) == (type(x), x.shape, x.dtype)
+    x.fill(0)
+    for name, want in contents.items():
+        np.testing.assert_array_equal(twin[0].to_numpy()[name] if name else twin[0].to_numpy(), want)
+    assert twin[0].snode.tree is not x.snode.tree and twin[0].origin == (-1, 2)
+    assert copy.copy(x) is x
+
+
+def test_copies_of_gradients(arch: str) -> None:
+    x = sg.field(sg.f32, shape=3, needs_grad=True)
+    x.fill(2.0)
+    x.grad.fill(5.0)
+    twin, gradient = copy.deepcopy(x), copy.deepcopy(x.grad)
+    x.grad.fill(0.0)
+    assert twin.grad.to_numpy().tolist() == gradient.to_numpy().tolist() == [5.0] * 3
+    assert not twin.has_dual() and not gradient.has_grad()
+
+
+def test_parts_of_fields_are_not_copied(arch: str) -> None:
+    v = sg.Vector.field(2, sg.f32, shape=3)
+    with pytest.raises(sg.SpirogradTypeError, match="part of another field: it can be neither pickled nor copied"):
+        copy.deepcopy(v.get_scalar_field(0))
+    with pytest.raises(sg.SpirogradRuntimeError, match="has no place yet"):
+        pickle.dumps(sg.field(sg.f32))
+
+
+def test_copies_only_where_memory_cannot_be_shared(arch: str) -> None:
+    for x in (sg.field(sg.f32, shape=3), sg.ndarray(sg.f32, shape=3), sg.Vector.field(2, sg.f32, shape=3)):
+        x.fill(1.0)
+        shared = x.to_numpy(copy=None)
+        assert (shared == 1.0).all()
+        if arch == "cpu":
+            shared[0] = 7.0
+            assert x.to_numpy()[0].max() == 7.0
+        assert x.to_numpy(copy=None, dtype=np.float64).dtype == np.float64
+        with pytest.raises(ValueError, match="`copy=False` needs"):
+            x.to_numpy(copy=False, dtype=np.float64)
 
 
 @pytest.mark.needs("torch")

@@ -37,7 +37,7 @@ def data(seed: int, bins: int, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("t", [sg.i32, sg.u32], ids=str)
+@pytest.mark.parametrize("t", [sg.i32, sg.u32, sg.i8, sg.u16], ids=str)
 def test_kinds(session, n: int, kind: str, t) -> None:
     atomic, ufunc, start = KINDS[kind]
     where, what = sg.field(sg.i32, n), sg.field(t, n)
@@ -58,6 +58,55 @@ def test_kinds(session, n: int, kind: str, t) -> None:
         update()
         ufunc.at(expected, index, values)
         assert (bins.to_numpy() == expected).all()
+
+
+@pytest.mark.parametrize("kind", ["min", "max"])
+@pytest.mark.parametrize("t", [sg.f32, sg.f16], ids=str)
+def test_extrema_of_floats(session, n: int, kind: str, t) -> None:
+    """NaN gives way to numbers, on both sides; -0.0 is less than 0.0."""
+    atomic, ufunc = (sg.atomic_min, np.fmin) if kind == "min" else (sg.atomic_max, np.fmax)
+    where, what, bins = sg.field(sg.i32, n), sg.field(t, n), sg.field(t, 20)
+
+    @sg.kernel
+    def update():
+        for i in where:
+            atomic(bins[where[i]], what[i])
+
+    rng = np.random.default_rng(1)
+    index, values = rng.integers(0, 18, n).astype(np.int32), rng.standard_normal(n).astype(t.np)
+    values[rng.random(n) < 0.1] = np.nan
+    values[index == 3] = np.nan
+    values[index == 4] = np.nan
+    values[index == 5] = -np.abs(values[index == 5])
+    values[index == 6] = np.where(rng.random((index == 6).sum()) < 0.5, 0.0, -0.0)
+    values[np.flatnonzero(index == 7)[:2]] = np.inf, -np.inf
+    expected = np.zeros(20, t.np)
+    expected[[2, 3, 8, 9]] = np.nan, np.nan, 3.5, -3.5
+    bins.from_numpy(expected)
+    where.from_numpy(index)
+    what.from_numpy(values)
+    update()
+    with np.errstate(invalid="ignore"):
+        ufunc.at(expected, index, values)
+    np.testing.assert_array_equal(bins.to_numpy(), expected)
+
+
+@pytest.mark.parametrize("t", [sg.f32, sg.f16], ids=str)
+def test_sums_of_floats(session, n: int, t) -> None:
+    """Of numbers whose sums are exact in f16, in whatever order."""
+    where, what, bins = sg.field(sg.i32, n), sg.field(t, n), sg.field(t, 20)
+
+    @sg.kernel
+    def update():
+        for i in where:
+            bins[where[i]] += what[i]
+
+    index, _ = data(2, 20, n)
+    values = (np.arange(n) % 3 == 0).astype(t.np)
+    where.from_numpy(index)
+    what.from_numpy(values)
+    update()
+    np.testing.assert_array_equal(bins.to_numpy(), np.bincount(index, values, 20))
 
 
 def test_axes_components_and_a_sum_besides(session, n: int) -> None:

@@ -97,7 +97,9 @@ def test_errors_of_others_are_left_alone(tmp_path: Path) -> None:
 def test_errors_can_be_caught_as_pythons() -> None:
     """A user who knows Python's exceptions need not know ours."""
     pairs = {
+        sg.SpirogradSyntaxError: SyntaxError,
         sg.SpirogradTypeError: TypeError,
+        sg.SpirogradCallError: (SyntaxError, TypeError),
         sg.SpirogradNameError: NameError,
         sg.SpirogradIndexError: IndexError,
         sg.SpirogradRuntimeError: RuntimeError,
@@ -107,5 +109,6 @@ def test_errors_can_be_caught_as_pythons() -> None:
         sg.errors.SpirogradValueError: ValueError,
     }
     for ours, pythons in pairs.items():
-        assert issubclass(ours, pythons)
+        for base in pythons if isinstance(pythons, tuple) else (pythons,):
+            assert issubclass(ours, base)
         assert issubclass(ours, sg.SpirogradError)

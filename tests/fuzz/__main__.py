@@ -2,7 +2,8 @@
 
 Program after program, each fuzzer in turn. Each failure is printed with the command that repeats it and with the program, shortened; and
 appended to failures.txt in the folder of results. ``--resume`` goes on where the run before in that folder ended. If it ended in a crash,
-of a driver say, the program of the crash counts as a failure. The exit status is 1 if a program failed.
+of a driver say, the program of the crash counts as a failure. At the end a table says how many programs passed. The exit status is 1 if a
+program failed.
 """
 
 from __future__ import annotations
@@ -99,11 +100,23 @@ class Results:
         part.write_text(json.dumps(state))
         part.replace(self.file)
 
-    def fail(self, text: str) -> None:
-        self.counts["failed"] += 1
+    def fail(self, kind: str, text: str) -> None:
+        self.counts[f"{kind} failed"] += 1
         print(f"\n{text}", flush=True)
         with self.failures.open("a", encoding="utf-8") as out:
             out.write(text + "\n")
+
+    @property
+    def failed(self) -> int:
+        return sum(self.counts[f"{kind} failed"] for kind in self.kinds)
+
+    def table(self) -> str:
+        """How many programs of each fuzzer ended how, since the run began that was resumed last."""
+        outcomes = ("passed", "skipped", "failed")
+        rows = [(kind, *[self.counts[f"{kind} {how}"] for how in outcomes]) for kind in self.kinds]
+        rows.append(("all", *[sum(column) for column in zip(*[row[1:] for row in rows])]))
+        lines = [("fuzzer", *outcomes, "programs"), *[(*row, sum(row[1:])) for row in rows]]
+        return "\n".join("".join([f"{name:12}", *[f"{number:>10}" for number in numbers]]) for name, *numbers in lines)
 
 
 def outcome(fuzzer: Fuzzer, program: Any, archs: Sequence[str]) -> str:
@@ -132,7 +145,7 @@ def one(results: Results, name: str, seed: int, archs: Sequence[str], shorten: b
         return
     if shorten:
         program = fuzzer.shortened(program, found)
-    results.fail(f"=== {again}\n{fuzzer.failure(program, found) or text}\n{program!r}")
+    results.fail(name, f"=== {again}\n{fuzzer.failure(program, found) or text}\n{program!r}")
 
 
 def show(results: Results, done: int, begin: float, total: int, seconds: float) -> None:
@@ -140,7 +153,7 @@ def show(results: Results, done: int, begin: float, total: int, seconds: float) 
     past = time.monotonic() - begin
     share = max(done / total if total else 0.0, past / seconds if seconds else 0.0)
     bar = f"[{'#' * int(30 * share):30}] {100 * share:3.0f} %  " if total or seconds else ""
-    print(f"\r{bar}{done} programs, {results.counts['failed']} failed, {past:.0f} s ", end="", file=sys.stderr, flush=True)
+    print(f"\r{bar}{done} programs, {results.failed} failed, {past:.0f} s ", end="", file=sys.stderr, flush=True)
 
 
 def arguments(command: Sequence[str] | None) -> argparse.Namespace:
@@ -169,7 +182,7 @@ def main(command: Sequence[str] | None = None) -> int:
     kinds = results.kinds
     print(f"{', '.join(kinds)} from seed {results.next // len(kinds)}, on {', '.join(archs)}", flush=True)
     if results.running:
-        results.fail(f"=== {results.running}\nthe process ended while it ran this program")
+        results.fail(kinds[results.next % len(kinds)], f"=== {results.running}\nthe process ended while it ran this program")
         results.next += 1
     begin, done, total, seconds = time.monotonic(), 0, given.count * len(kinds), given.minutes * 60
     while (not total or done < total) and (not seconds or time.monotonic() - begin < seconds):
@@ -183,10 +196,10 @@ def main(command: Sequence[str] | None = None) -> int:
         results.save()
         if sys.stderr.isatty() or done % 100 == 0:
             show(results, done, begin, total, seconds)
-    print(f"\n{done} programs in {time.monotonic() - begin:.0f} s; {dict(sorted(results.counts.items()))}; failures in {results.failures}")
+    print(f"\n{done} programs in {time.monotonic() - begin:.0f} s; failures in {results.failures}\n{results.table()}")
     run.close()
     gradients.close()
-    return 1 if results.counts["failed"] else 0
+    return 1 if results.failed else 0
 
 
 if __name__ == "__main__":

@@ -210,7 +210,7 @@ class Evaluator:
         return node.value
 
     def on_Name(self, node: ast.Name) -> Any:
-        return self.frame.vars[node.id]
+        return self.frame.vars[node.id] if node.id in self.frame.vars else self.arrays[node.id]
 
     def on_Tuple(self, node: ast.Tuple) -> Any:
         return tuple(self.eval(e) for e in node.elts)
@@ -283,7 +283,8 @@ class Evaluator:
         frame = Frame(returns=_dtype_name(node.returns))
         for parameter, value in zip(node.args.args, args):
             t = _dtype_name(parameter.annotation)
-            frame.vars[parameter.arg] = typed.cast(value, t) if t else typed.settled(value)
+            is_array = isinstance(value, np.ndarray)
+            frame.vars[parameter.arg] = value if is_array else typed.cast(value, t) if t else typed.settled(value)
         caller, self.frame = self.frame, frame
         try:
             self.block(node.body)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from . import typed
@@ -48,10 +48,19 @@ class Array:
 
 @dataclass
 class Function:
+    """``memory``: the arrays of its template parameters, used as there, and the elements of the iteration whose index comes before them.
+    ``updates``: how it updates those of use "none"."""
+
     name: str
     parameters: list[str]
     result: str
     loops: bool  # contains `for`: not to be called where that would be parallel
+    memory: list[Array] = field(default_factory=list)
+    updates: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def stores(self) -> bool:
+        return any(a.use != "read" for a in self.memory)
 
 
 FLOAT_LITERALS = ("0.0", "1.0", "-1.5", "0.1", "3.0", "1e-3", "-0.0", "2.5", "1e10", "0.5", "16777217.0", "1e-40", "-7.25", "3e38")
@@ -70,6 +79,7 @@ class Expressions:
         self.vars: list[Variable] = []
         self.arrays: list[Array] = []
         self.functions: list[Function] = []
+        self.updates: dict[str, tuple[str, ...]] = {}  # of what all iterations update: how
         self.index = ""  # of the parallel loop around, if any
         self.outermost = True
         self.fuel = 0
@@ -228,11 +238,29 @@ class Expressions:
         return f"({a} if {self.test(depth)} else {b})"
 
     def call(self, t: str, depth: int) -> str:
-        found = [f for f in self.functions if f.result == t and not (f.loops and self.outermost)]
-        if not found:
-            return self.leaf(t)
-        f = self.c.pick(found)
-        return f"{f.name}({', '.join(self.of(p, depth - 1) for p in f.parameters)})"
+        found = [f for f in self.callable(stores=False) if f.result == t]
+        return self.call_of(self.c.pick(found), depth) if found else self.leaf(t)
+
+    def callable(self, stores: bool) -> list[Function]:
+        """What may be called here, with memory for its parameters. Calls that store are statements, so that their order is clear."""
+        found = [f for f in self.functions if f.stores == stores and not (f.loops and self.outermost)]
+        return [f for f in found if all(self.fitting(f, wanted) for wanted in f.memory)]
+
+    def fitting(self, f: Function, wanted: Array) -> list[str]:
+        """The arrays for a template parameter of ``f``."""
+        same = [a for a in self.arrays if (a.type, a.shape) == (wanted.type, wanted.shape)]
+        if wanted.use == "read":
+            return [a.name for a in same if a.use == "read"]
+        if not self.index:  # serial code does anything
+            return [a.name for a in same if a.name[0] == wanted.name[0]]
+        if wanted.use == "own":
+            return [a.name for a in same if a.use == "own"]
+        return [a.name for a in same if self.updates.get(a.name) == f.updates[wanted.name]]
+
+    def call_of(self, f: Function, depth: int) -> str:
+        memory = [self.c.pick(self.fitting(f, wanted)) for wanted in f.memory]
+        index = [self.index or self.position(self.n)] if memory else []
+        return f"{f.name}({', '.join([*index, *memory, *(self.of(p, depth - 1) for p in f.parameters)])})"
 
     # --- truth -----------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 All is f64 and bounded: what is assigned in loops goes through `tanh` or `sin` at times, so that finite differences mean something.
 Parallel loops write elements of their own (``y``) or add (``z``), so that the order of iterations does not matter; serial code does
-anything to memory.
+anything to memory. Functions, inlined or called, may read what parallel loops only read (``t`` is their template parameter), and add to
+``z``.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class Writer:
     parallel: bool = False  # in a parallel loop over `i`
     jumps: bool = False
     memory: bool = True
+    inside: bool = False  # of a function
     numbers: int = 0
     budget: int = 0
 
@@ -105,9 +107,7 @@ class Writer:
         return self.index()
 
     def read(self) -> str:
-        names = ["x", "w", "q", "u", "y"]
-        if not self.parallel:
-            names.append("z")
+        names = ["x", "w", "u", "t"] if self.inside else ["x", "w", "q", "u", "y"] + ["z"] * (not self.parallel)
         name = self.r.choice(names)
         if name == "y":
             return f"y[{'i' if self.parallel else self.index()}]"
@@ -137,7 +137,8 @@ class Writer:
             form = self.r.choice(("({1} if {0} else {2})", "sg.select({0}, {1}, {2})"))
             return form.format(self.condition(), self.float(depth - 1), self.float(depth - 1))
         if choice == 10 and self.functions:
-            return f"{self.r.choice(self.functions)}({self.float(depth - 1)}, {self.float(0)}, {self.integer(0)})"
+            values = f"{self.float(depth - 1)}, {self.float(0)}, {self.integer(0)}"
+            return f"{self.r.choice(self.functions)}({values}, {self.r.choice('xwt' if self.inside else 'xwq')})"
         v, m = self.pick("v"), self.pick("m")
         if v and self.r.random() < 0.6:
             return self.r.choice(("{0}.dot({1})", "{0}.norm_sqr()", "{1}.norm(0.5)", "{0}.cross({1})")).format(v, self.vector(depth - 1))
@@ -233,7 +234,9 @@ class Writer:
 
     def store(self) -> None:
         op = self.r.choice(("=", "+=", "-="))
-        if self.parallel:
+        if self.inside:
+            self.line(f"z[{self.index()}] {self.r.choice(('+=', '-='))} {self.value('f')}")
+        elif self.parallel:
             if self.r.random() < 0.5:
                 self.line(f"y[i] {op} {self.value('f')}")
             else:
@@ -294,10 +297,10 @@ class Writer:
 
     def function(self) -> None:
         name = self.fresh("g")
-        self.lines.append("@sg.func")
+        self.lines.append(self.r.choice(("@sg.func", "@sg.real_func")))
         self.vars = [("f", "a"), ("f", "b"), ("k", "e")]
-        self.memory = False
-        with self.scope(f"def {name}(a, b, e):"):
+        self.memory, self.inside = self.r.random() < 0.6, True
+        with self.scope(f"def {name}(a, b, e, t: sg.template()):"):
             self.budget = 3
             self.line("n = 2")
             self.block(self.r.randrange(1, 3))
@@ -310,7 +313,7 @@ class Writer:
                     with self.scope(f"if {self.condition()}:"):
                         self.line(f"return {self.float(1)}")
             self.line(f"return {self.float(2)}")
-        self.vars, self.memory = [], True
+        self.vars, self.memory, self.inside = [], True, False
         self.functions.append(name)
 
     def task(self) -> None:

@@ -1,4 +1,4 @@
-"""Random programs: functions and a kernel with parallel loops, whose result no order of iterations can change."""
+"""Random programs: functions, which may access memory, and a kernel with parallel loops, whose result no order of iterations can change."""
 
 from __future__ import annotations
 
@@ -99,7 +99,6 @@ class Writer(Expressions):
         self.loop = Loop()
         self.budget = 0
         self.returns = ""  # the type that `return` gives in the function being written
-        self.updates: dict[str, tuple[str, ...]] = {}  # of what all iterations update: how
 
     def fresh(self, prefix: str) -> str:
         self.names += 1
@@ -141,6 +140,8 @@ class Writer(Expressions):
                 makers += [self.branch, self.branch, self.counted, self.repeat, self.unrolled]
             if self.updates:
                 makers += [self.reduce, self.reduce]
+            if self.callable(stores=True):
+                makers += [self.called] * 4
             if self.loop.jumps:
                 makers.append(self.jump)
             if self.returns:
@@ -235,6 +236,12 @@ class Writer(Expressions):
         value = self.text(self.any_type() if real and self.c.chance(30) else t, 2)
         self.line(self.c.pick(self.updates[name]).format(target, value))
 
+    def called(self, depth: int) -> None:
+        f, name = self.c.pick(self.callable(stores=True)), self.fresh("v")
+        self.fuel = 14
+        self.line(f"{name} = {self.call_of(f, 2)}")
+        self.vars.append(Variable(name, f.result))
+
     def branch(self, depth: int) -> None:
         arms = self.c.pick([1, 2, 2, 3])
         new = [(self.fresh("v"), self.any_type(), self.any_type())] if arms == 2 and self.c.chance(40) else []
@@ -320,24 +327,42 @@ class Writer(Expressions):
 
     # --- functions and kernel --------------------------------------------------------------------------------------------
 
-    def function(self) -> None:
+    def function(self, arrays: list[Array]) -> None:
+        """A function that is inlined, or one that is called. ``arrays``: of the program."""
         name, result = self.fresh("f"), self.any_type()
         parameters = [(self.fresh("x"), self.any_type(), self.c.chance(40)) for _ in range(self.c.number(1, 3))]
         annotated = self.c.chance(40)
-        signature = ", ".join(f"{p}: sg.{t}" if given else p for p, t, given in parameters)
-        self.line("@sg.func")
+        memory = self.memory(arrays) if self.c.chance(60) else []
+        index = self.fresh("i") if memory else ""
+        signature = [f"{index}: sg.i32"] if index else []
+        signature += [f"{a.name}: sg.template()" for a in memory]
+        signature += [f"{p}: sg.{t}" if given else p for p, t, given in parameters]
+        self.line(self.c.pick(["@sg.func", "@sg.real_func"]))
         start = len(self.lines)
-        with self.scope(f"def {name}({signature}){f' -> sg.{result}' if annotated else ''}:"):
-            self.vars = [Variable(p, t) for p, t, _ in parameters]
-            self.budget, self.returns = 7, result
+        with self.scope(f"def {name}({', '.join(signature)}){f' -> sg.{result}' if annotated else ''}:"):
+            self.vars = [Variable(p, t) for p, t, _ in parameters] + ([Variable(index, "i32", "fixed")] if index else [])
+            self.updates = {a.name: self.c.pick(REDUCTIONS) for a in memory if a.use == "none"}
+            self.arrays = memory + ([a for a in arrays if a.name[0] == "a" and a.place != "arg"] if memory else [])
+            self.index, self.budget, self.returns = index, 7, result
             self.statements(self.c.number(0, 5), 2)
+            if self.updates:
+                self.reduce(1)
+            if any(a.use == "own" for a in memory):
+                self.element(1)
             self.returns = ""
             self.line(f"return {self.text(result)}")
-        self.vars = []
         body = self.lines[start:]
         loops = any("for " in line and "static" not in line for line in body)
         loops |= any(f.loops and f.name + "(" in line for f in self.functions for line in body)
-        self.functions.append(Function(name, [t for _, t, _ in parameters], result, loops))
+        self.functions.append(Function(name, [t for _, t, _ in parameters], result, loops, memory, self.updates))
+        self.vars, self.arrays, self.updates, self.index = [], [], {}, ""
+
+    def memory(self, arrays: list[Array]) -> list[Array]:
+        """Template parameters for arrays of the program: to read, for elements of one iteration, and to be updated by all."""
+        use = {"a": "read", "p": "own", "m": "none"}
+        found = [a for a in arrays if a.name[0] in use]
+        chosen = [self.c.pick(found) for _ in range(self.c.number(1, 3))]
+        return [Array(self.fresh({"a": "g"}.get(a.name[0], a.name[0])), a.type, a.shape, "template", use[a.name[0]]) for a in chosen]
 
     def parallel(self, number: int) -> None:
         """A parallel loop. Its iterations store to elements of their own, and update others in ways that commute."""
@@ -346,7 +371,8 @@ class Writer(Expressions):
         shared = [v for v in self.vars if v.kind == "local" and not v.length and v.type in self.integers and self.c.chance(40)][:2]
         for a in self.arrays:
             a.use = "own" if a in own else "read"
-        self.updates = {x.name: self.c.pick(REDUCTIONS) for x in [*shared, *(a for a in meet if self.c.chance(50))]}
+        ways = [*REDUCTIONS, *4 * [way for f in self.functions for way in f.updates.values()]]  # such that functions can be called
+        self.updates = {x.name: self.c.pick(ways) for x in [*shared, *(a for a in meet if self.c.chance(50))]}
         for a in meet:
             a.use = "none" if a.name in self.updates else "read"
         kept = [(v, v.kind) for v in self.vars]
@@ -411,13 +437,13 @@ def write(c: Choices) -> Program:
     n = c.pick([1, 5, 9, 17])
     w = Writer(c, n, types)
     loops = c.pick([1, 1, 2])
-    for _ in range(c.number(0, 2)):
-        w.function()
     places = lambda: c.pick(["arg", "arg", "field", "ndarray"])  # noqa: E731
     arrays = [Array(f"a{k}", c.pick(types), (n,), places()) for k in range(c.number(1, 3))]
     arrays += [Array(f"p{k}_{t}", t, (n, WIDTH), places()) for k in range(loops) for t in types]
     arrays += [Array(f"m_{t}", t, (4,), places()) for t in types if t in typed.INTEGERS and c.chance(60)]
     arrays += [Array(f"z_{t}", t, (8,), places()) for t in types]
+    for _ in range(c.number(0, 2)):
+        w.function(arrays)
     scalars = []
     for k in range(c.number(0, 2)):
         t = c.pick(types)

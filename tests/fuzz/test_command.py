@@ -42,11 +42,16 @@ def test_failures_are_shortened_and_repeatable(tmp_path: Path, capsys: pytest.Ca
     assert run(tmp_path, "even", "--seed", "1", "--count", "6") == 0
 
 
-def test_resuming(tmp_path: Path) -> None:
+def test_resuming(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, "all", "--seed", "2", "--count", "2") == 0
     assert run(tmp_path, "--resume", "--count", "2") == 1
+    assert [line.split() for line in capsys.readouterr().out.splitlines()[-3:]] == [
+        ["fuzzer", "passed", "skipped", "failed", "programs"],
+        ["all", "2", "1", "1", "4"],
+        ["all", "2", "1", "1", "4"],
+    ]
     state = json.loads((tmp_path / "state.json").read_text())
-    assert state == {"kinds": ["all"], "next": 6, "counts": {"all passed": 2, "all skipped": 1, "failed": 1}, "running": ""}
+    assert state == {"kinds": ["all"], "next": 6, "counts": {"all passed": 2, "all skipped": 1, "all failed": 1}, "running": ""}
 
 
 def test_a_crash_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,15 +182,29 @@ def returned_sum(x: Any) -> Any:
 
 
 def test_returned_values() -> None:
-    x, _ = xy(sg.f32)
+    x, y = xy(sg.f32)
     values = np.linspace(0.2, 1.4, N).astype(np.float32)
     x.from_numpy(values)
     energy = returned_sum(x)
     energy()
     energy.grad(returned=2.0)
     np.testing.assert_allclose(x.grad.to_numpy(), 6 * values**2, rtol=1e-5)
-    with pytest.raises(sg.SpirogradRuntimeError, match="returned=1"):
-        energy.grad()
+    energy.grad()  # of a number, 1
+    np.testing.assert_allclose(x.grad.to_numpy(), 9 * values**2, rtol=1e-5)
+
+    @sg.kernel
+    def two() -> sg.types.vector(2, sg.f32):
+        return sg.Vector([x[0], x[1]])
+
+    @sg.kernel
+    def both() -> sg.f32:
+        y[0] = x[1] * x[1]
+        return x[0]
+
+    for kernel in (two, both):
+        kernel()
+        with pytest.raises(sg.SpirogradRuntimeError, match="returned=1"):
+            kernel.grad()
     loss = sg.field(sg.f32, shape=(), needs_grad=True)
 
     def recorded() -> None:

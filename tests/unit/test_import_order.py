@@ -71,7 +71,7 @@ THIRD_PARTY = {
     "llvmlite": {"llvmgen", "runtime"},
     "vulkan": {"runtime"},
     "wgpu": {"runtime"},
-    "torch": {"ad", "lang"},
+    "torch": {"ad", "lang", "compat"},
     "rich": {"commands", "demo"},
     "matplotlib": {"demo"},
 }

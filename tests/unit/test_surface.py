@@ -30,12 +30,13 @@ ijkl math.clamp math.nan math.normalize math.radians math.rot_by_axis math.rot_y
 math.translate one pow randn raw_div rescale_index static_print types.primitive_types.all_types uint16 uint8 AdStackOverflow
 OutOfDeviceMemory Field MatrixField StructField ScalarNdarray assume_in_range cache_read_only no_activate loop_unique
 deactivate_all_snodes set_logging_level is_logging_effective pyfunc axes SNode types.func types.template types.Template available_archs
-svd sym_eig polar_decompose solve ad.Tape ad.FwdMode ad.grad_replaced ad.grad_for ad.clear_all_gradients
+perf_dispatch svd sym_eig polar_decompose solve ad.Tape ad.FwdMode ad.grad_replaced ad.grad_for ad.clear_all_gradients
+ref types.ref
 """
 # Deliberately later; the reasons are in base/later.py.
 _ABSENT = """
-get_addr ref eig frexp append activate deactivate is_active length BitpackedFields graph linalg
-algorithms simt profiler aot tools GUI Texture Event perf_dispatch global_thread_idx sparse_matrix_builder make_spd mesh_local ui
+get_addr eig frexp append activate deactivate is_active length BitpackedFields graph linalg
+algorithms simt profiler aot tools GUI Texture Event global_thread_idx sparse_matrix_builder make_spd mesh_local ui
 sparse
 """
 PRESENT, ABSENT = _PRESENT.split(), _ABSENT.split()

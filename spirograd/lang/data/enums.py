@@ -12,7 +12,7 @@ class Layout(enum.Enum):
     SOA = 2
 
 
-class Backend(enum.Enum):
+class Backend(enum.IntEnum):
     """What a tensor is made of: FIELD (fixed while compiling) or NDARRAY (an argument of kernels)."""
 
     FIELD = 0

@@ -45,6 +45,9 @@ class MatrixField(ScalarField):
     def _shadow(self, role: str) -> ScalarField:
         return type(self)(self.element_shape, self.dtype, self._build, arrangement=self.arrangement, role=role, primal=self)
 
+    def made_from(self) -> tuple[Any, ...]:
+        return type(self), (self.element_shape, self.dtype, self._build, "", self.has_grad(), self.has_dual(), self.arrangement)
+
     @property
     def n(self) -> int:
         """Rows of an element, or entries of a vector."""
@@ -92,12 +95,12 @@ class MatrixField(ScalarField):
             raise SpirogradTypeError(f"an element of field `{self.name}` has shape {self.element_shape}, got {scalar.describe(value)}")
         return data
 
-    def to_numpy(self, keep_dims: Any = False, dtype: Any = None, *, copy: bool = True) -> Array:  # type: ignore[override]
+    def to_numpy(self, keep_dims: Any = False, dtype: Any = None, *, copy: bool | None = True) -> Array:  # type: ignore[override]
         """As of `ScalarField`; ``keep_dims`` gives vectors a trailing axis of 1."""
         out = super().to_numpy(dtype, copy=copy)
         return out[..., None] if keep_dims and self.ndim == 1 else out
 
-    def to_torch(self, device: Any = None, keep_dims: bool = False, *, copy: bool = True) -> Any:
+    def to_torch(self, device: Any = None, keep_dims: bool = False, *, copy: bool | None = True) -> Any:
         """The contents as a torch tensor on ``device``; ``keep_dims`` gives vectors a trailing axis of 1."""
         out = super().to_torch(device, copy=copy)
         return out[..., None] if keep_dims and self.ndim == 1 else out
@@ -112,6 +115,8 @@ class ComponentField(ScalarField):
         self.whole = whole
         self.component = component
         self._shadows: dict[str, ComponentField] = {}
+
+    made_from = Field.made_from
 
     @property
     def placed(self) -> bool:
@@ -181,6 +186,11 @@ class StructField(Field):
             self.name = name
             for key, member in self.members.items():
                 member.suggest_name(f"{name}.{key}")
+
+    def made_from(self) -> tuple[Any, ...]:
+        if self.dtype is None or self.has_grad() or self.has_dual():  # members of integers have none
+            raise SpirogradTypeError("a field of structs with gradients can be neither pickled nor copied", None, "copy its members")
+        return self.dtype.unplaced_field, ("", False, False, self.arrangement)
 
     def make_value(self, members: Mapping[str, Any]) -> Any:
         """A struct value with these members and the methods of the elements of this field."""
@@ -298,7 +308,7 @@ class StructField(Field):
         hint = f"`.to_numpy()` gives a dict of arrays; `np.asarray(x.{self.keys[0]})` works for one member"
         raise SpirogradTypeError("a field of structs is not one array", None, hint)
 
-    def to_numpy(self, *, copy: bool = True) -> dict[str, Any]:
+    def to_numpy(self, *, copy: bool | None = True) -> dict[str, Any]:
         """The contents as a dict of arrays."""
         return {name: m.to_numpy(copy=copy) for name, m in self.members.items()}
 

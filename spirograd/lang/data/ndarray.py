@@ -13,7 +13,7 @@ from spirograd.lang import context, ops, scalar
 from spirograd.lang.data import device_arrays, shadows, transfer
 from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.host_scope import HostScope
-from spirograd.lang.data.scalar_field import BuildElement, converted, element_index, matching, shared_array
+from spirograd.lang.data.scalar_field import BuildElement, contents_of, element_index, matching
 from spirograd.lang.data.shapes import extents_of
 from spirograd.lang.data.transfer import Array, HostView
 
@@ -214,11 +214,10 @@ class Ndarray(Exported, HostScope):
         shadows.host_write(self, source=other)
         transfer.copy(self.allocation, self.view, other.tree.allocation, other.view)
 
-    def to_numpy(self, dtype: Any = None, *, copy: bool = True) -> Array:
-        """The contents as an array of ``shape`` + ``element_shape``. ``copy=False``: over the memory itself, or ValueError."""
-        if copy:
-            return converted(transfer.read(self.allocation, self.view), dtype)
-        return shared_array(self.allocation, self.view, dtype)
+    def to_numpy(self, dtype: Any = None, *, copy: bool | None = True) -> Array:
+        """The contents as an array of ``shape`` + ``element_shape``. ``copy=False``: over the memory itself, or ValueError; ``None``: over
+        the memory if that is possible."""
+        return contents_of(self.allocation, self.view, dtype, copy)
 
     def from_numpy(self, array: Any) -> None:
         """Set the contents; raises ValueError if the shape is not ``shape`` + ``element_shape``."""
@@ -226,7 +225,7 @@ class Ndarray(Exported, HostScope):
         shadows.host_write(self)
         transfer.write(self.allocation, self.view, data)
 
-    def to_torch(self, device: Any = None, *, copy: bool = True) -> Any:
+    def to_torch(self, device: Any = None, *, copy: bool | None = True) -> Any:
         """The contents as a torch tensor on ``device`` (the CPU by default). ``copy=False``: over the memory itself, or ValueError."""
         allocation = self.allocation
         share = device_arrays.shared_with_torch

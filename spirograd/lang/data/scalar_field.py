@@ -32,7 +32,7 @@ from spirograd.lang.data.index_space import IndexSpace
 from spirograd.lang.data.layout import Digit, terms_of
 from spirograd.lang.data.shapes import extents_of
 from spirograd.lang.data.transfer import Array, HostView
-from spirograd.lang.data.tree import Place, SNode, Tree
+from spirograd.lang.data.tree import Place, SNode, Tree, root
 from spirograd.lang.scalar import Value
 
 _keys = itertools.count(1)
@@ -138,12 +138,42 @@ class Field(HostScope):
         """The index that a loop counter stands for, such that neighbouring counts touch neighbouring memory; offsets are included."""
         return indices_of(self.decode(), len(self.shape), self.origin, counter)
 
-    def __reduce__(self) -> Any:
-        hint = "keep `.to_numpy()`; another field takes it over with `from_numpy`, or a field with `copy_from`"
-        raise SpirogradTypeError("a field belongs to its tree: it can be neither pickled nor copied", None, hint)
+    def made_from(self) -> tuple[Any, ...]:
+        """What makes a field of this kind that is in no tree yet: a function, and its arguments. SpirogradTypeError for parts of others."""
+        hint = "copy the field, or keep `.to_numpy()`"
+        raise SpirogradTypeError(f"{scalar.describe(self)} is a part of another field: it can be neither pickled nor copied", None, hint)
+
+    def __copy__(self) -> Field:
+        """The field itself: a shallow copy names the same memory."""
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        remade, parts = self.__reduce__()
+        return remade(*parts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A field with the same elements, shape and offset, in a tree of its own: row by row, or as the layout of the tensor says."""
+        contents = [self.to_numpy()]  # type: ignore[attr-defined]
+        contents += [p.to_numpy() if has() else None for p, has in ((self.grad, self.has_grad), (self.dual, self.has_dual))]  # type: ignore[attr-defined]
+        return _remade, (*self.made_from(), self.shape, self.origin or None, self.layout, contents)
 
     def __iter__(self) -> Any:
         raise SpirogradTypeError("a loop over a field works inside kernels only", None, "`.to_numpy()` gives an array to iterate over")
+
+
+def _remade(make: Callable[..., Any], args: tuple[Any, ...], shape: Any, origin: Any, layout: Any, contents: Sequence[Any]) -> Any:
+    """A copy of a field in the current session, see `Field.__reduce__`."""
+    new = make(*args)
+    new.layout = layout
+    parts = [(part, data) for part, data in zip((new, new.grad, new.dual), contents) if data is not None]
+    for part, _ in parts:
+        above: Any = root
+        for axis in range(len(shape)) if layout is None else layout:
+            above = above.dense(axis, shape[axis])
+        above.place(part, offset=origin)
+    for part, data in parts:
+        part.from_numpy(data)
+    return new
 
 
 class ScalarField(Exported, Field):
@@ -188,6 +218,9 @@ class ScalarField(Exported, Field):
 
     def _shadow(self, role: str) -> ScalarField:
         return type(self)(self.dtype, role=role, primal=self)
+
+    def made_from(self) -> tuple[Any, ...]:
+        return type(self), (self.dtype, "", self.has_grad(), self.has_dual())
 
     def suggest_name(self, name: str) -> None:
         if self.name != f"field{self.key}" or self._ref is not None:
@@ -413,14 +446,12 @@ class ScalarField(Exported, Field):
         shadows.host_write(self, source=other)
         transfer.copy(self.tree.allocation, self.view, other.tree.allocation, other.view)
 
-    def to_numpy(self, dtype: Any = None, *, copy: bool = True) -> Array:
+    def to_numpy(self, dtype: Any = None, *, copy: bool | None = True) -> Array:
         """The contents as an array of ``shape`` + element shape, converted to ``dtype`` if given.
 
-        ``copy=False`` asks for an array over the memory itself and raises ValueError where there is none.
+        ``copy=False`` asks for an array over the memory itself and raises ValueError where there is none; ``None`` copies there.
         """
-        if copy:
-            return converted(transfer.read(self.tree.allocation, self.view), dtype)
-        return shared_array(self.tree.allocation, self.view, dtype)
+        return contents_of(self.tree.allocation, self.view, dtype, copy)
 
     def from_numpy(self, array: Any) -> None:
         """Set the contents; raises ValueError if the shape is not ``shape`` + element shape."""
@@ -428,7 +459,7 @@ class ScalarField(Exported, Field):
         shadows.host_write(self)
         transfer.write(self.tree.allocation, self.view, data)
 
-    def to_torch(self, device: Any = None, *, copy: bool = True) -> Any:
+    def to_torch(self, device: Any = None, *, copy: bool | None = True) -> Any:
         """The contents as a torch tensor on ``device`` (the CPU by default). ``copy=False``: over the memory itself, or ValueError."""
         allocation = self.tree.allocation
         share = device_arrays.shared_with_torch
@@ -446,14 +477,16 @@ def converted(array: Array, dtype: Any) -> Array:
     return array if dtype is None else array.astype(dtype.np if isinstance(dtype, DType) else dtype)
 
 
-def shared_array(allocation: Any, view: HostView, dtype: Any) -> Array:
-    """An array over the memory itself, or ValueError."""
-    out = transfer.shared(allocation, view)
-    if out is None or (dtype is not None and np.dtype(dtype.np if isinstance(dtype, DType) else dtype) != out.dtype):
+def contents_of(allocation: Any, view: HostView, dtype: Any, copy: bool | None) -> Array:
+    """A copy of the contents (``copy`` True), an array over the memory itself (False, ValueError if there is none), or either (None)."""
+    out = None if copy else transfer.shared(allocation, view)
+    if out is not None and (dtype is None or np.dtype(dtype.np if isinstance(dtype, DType) else dtype) == out.dtype):
+        return out
+    if copy is False:
         raise SpirogradValueError(
             "`copy=False` needs memory that the host can address, in one regular range, and no conversion: leave it away to get a copy"
         )
-    return out
+    return converted(transfer.read(allocation, view), dtype)
 
 
 def matching(array: Any, view: HostView, what: str) -> Array:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from spirograd.base.errors import SpirogradTypeError
+from spirograd.base.errors import SpirogradTypeError, SpirogradValueError
 from spirograd.lang.data import field as fields
 from spirograd.lang.data import ndarray as ndarrays
 from spirograd.lang.data.enums import Backend
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import BuildElement, ScalarField, shape_tuple
+from spirograd.lang.scalar import describe
 
 if TYPE_CHECKING:
     from spirograd.lang.typed import Tensor as FieldOrArray
@@ -20,8 +21,17 @@ else:
 F = TypeVar("F", bound=ScalarField)
 
 
-class Tensor(FieldOrArray):
-    """A field or an array made by `tensor`. As the annotation of an argument it takes any field or array.
+class _TensorClass(type):
+    """Has `Tensor(x)` do what `wrap(x)` does."""
+
+    def __call__(cls, *args: Any, **options: Any) -> Any:
+        if cls in (Tensor, MatrixTensor, VectorTensor):
+            return wrap(*args, **options)
+        return super().__call__(*args, **options)
+
+
+class Tensor(FieldOrArray, metaclass=_TensorClass):
+    """A field or an array made by `tensor`, or made one by ``Tensor(x)``. As the annotation of an argument it takes any field or array.
 
     ``layout``: the axes from slowest to fastest in memory, None for row-major. The memory of a field follows it. Arrays are row-major in
     any case, because one compiled kernel serves all arrays.
@@ -35,6 +45,10 @@ class Tensor(FieldOrArray):
     def backend(self) -> Backend:
         """Whether it is a field or an array."""
         return Backend.NDARRAY if isinstance(self, Ndarray) else Backend.FIELD
+
+    def _unwrap(self) -> Any:
+        """The field or array that this is, for programs of the family, where a tensor holds one."""
+        return self
 
     def __repr__(self) -> str:
         layout = "" if self.layout is None else f", layout={self.layout}"
@@ -78,6 +92,31 @@ class VectorNdarrayTensor(VectorTensor, ndarrays.VectorNdarray):  # type: ignore
     """A tensor of vectors that is an array."""
 
 
+# The class of a field or an array -> the class that it has as a tensor.
+_AS_TENSOR: dict[type, type[Tensor]] = {
+    ScalarField: ScalarFieldTensor,
+    ndarrays.ScalarNdarray: ScalarNdarrayTensor,
+    ndarrays.VectorNdarray: VectorNdarrayTensor,
+    ndarrays.MatrixNdarray: MatrixNdarrayTensor,
+}
+
+
+def wrap(x: Any) -> Any:
+    """Make a field or an array, with its gradients, a tensor: ``x`` itself, which is one from now on. TypeError for something else."""
+    if isinstance(x, Tensor):
+        return x
+    kind = _AS_TENSOR.get(type(x))
+    if type(x) is fields.MatrixField:
+        kind = VectorFieldTensor if len(x.element_shape) == 1 else MatrixFieldTensor
+    if kind is None:
+        raise SpirogradTypeError(f"a tensor is made of a field or an array, not of {describe(x)}")
+    x.__class__ = kind
+    for shadow in (x.grad, x.dual):
+        if shadow is not None:
+            wrap(shadow)
+    return x
+
+
 def _axis_order(layout: Sequence[int] | None, shape: Any, backend: Backend) -> tuple[int, ...] | None:
     """``layout`` as a tuple; None for row-major. Raises ValueError unless it is a permutation of the axes."""
     ndim = len(shape_tuple(shape) if backend is Backend.FIELD else ndarrays.array_shape(shape))
@@ -92,22 +131,31 @@ def _axis_order(layout: Sequence[int] | None, shape: Any, backend: Backend) -> t
 
 
 def tensor(
-    dtype: Any, shape: Any, *, backend: Backend = Backend.NDARRAY, layout: Sequence[int] | None = None, needs_grad: bool = False
+    dtype: Any,
+    shape: Any,
+    *,
+    backend: Backend | int = Backend.NDARRAY,
+    layout: Sequence[int] | None = None,
+    needs_grad: bool = False,
+    order: None = None,
 ) -> Tensor:
     """A tensor of scalars, or of the elements of a vector or matrix type.
 
-    ``layout``: a permutation of the axes, slowest in memory first; indices and ``shape`` stay as they are. Raises ValueError if it is none.
+    ``backend``: a `Backend`, or its number. ``layout``: a permutation of the axes, slowest in memory first; indices and ``shape`` stay as
+    they are. Raises ValueError for what is none; ``order``, an option of fields, is refused.
     """
-    _check_backend(backend)
+    backend = _backend(backend)
+    if order is not None:
+        raise SpirogradTypeError("`order` is an option of fields", None, "a tensor takes `layout`, as in `layout=(1, 0)` for `order='ji'`")
     if hasattr(dtype, "leaf_dtypes"):
         if not hasattr(dtype, "tensor"):
             raise SpirogradTypeError(f"a tensor holds scalars, vectors or matrices, not {dtype!r}")
         out: Tensor = dtype.tensor(shape, backend=backend, layout=layout, needs_grad=needs_grad)
         return out
-    order = _axis_order(layout, shape, backend)
+    axes = _axis_order(layout, shape, backend)
     if backend is Backend.NDARRAY:
-        return ScalarNdarrayTensor(dtype, shape, (), needs_grad, None, order)
-    return _placed(ScalarFieldTensor(dtype, needs_grad=needs_grad), shape, order)
+        return ScalarNdarrayTensor(dtype, shape, (), needs_grad, None, axes)
+    return _placed(ScalarFieldTensor(dtype, needs_grad=needs_grad), shape, axes)
 
 
 def element_tensor(
@@ -116,12 +164,12 @@ def element_tensor(
     build: BuildElement,
     shape: Any,
     *,
-    backend: Backend = Backend.NDARRAY,
+    backend: Backend | int = Backend.NDARRAY,
     layout: Sequence[int] | None = None,
     needs_grad: bool = False,
 ) -> MatrixTensor:
     """A tensor of vectors or matrices; options as of `tensor`."""
-    _check_backend(backend)
+    backend = _backend(backend)
     order = _axis_order(layout, shape, backend)
     is_vector = len(element_shape) == 1
     if backend is Backend.NDARRAY:
@@ -136,6 +184,7 @@ def _placed(f: F, shape: Any, order: tuple[int, ...] | None) -> F:
     return f
 
 
-def _check_backend(backend: Any) -> None:
-    if not isinstance(backend, Backend):
-        raise SpirogradTypeError(f"`backend` is Backend.FIELD or Backend.NDARRAY, got {backend!r}")
+def _backend(backend: Any) -> Backend:
+    if isinstance(backend, int) and not isinstance(backend, bool) and backend in Backend.__members__.values():
+        return Backend(backend)
+    raise SpirogradValueError(f"`backend` is Backend.FIELD or Backend.NDARRAY, got {backend!r}")

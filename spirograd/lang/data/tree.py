@@ -300,7 +300,7 @@ class Tree(NearNames):
     def _allocate(self) -> None:
         session = context.session()
         try:
-            self._allocation = session.memory.allocate(max(self.nbytes, 1))
+            self._allocation = session.field_memory(max(self.nbytes, 1))
         except OutOfDeviceMemory as error:
             fields = list({id(place.field): place.field for place in self.root.places}.values())
             for field in fields:
@@ -309,6 +309,7 @@ class Tree(NearNames):
             raise OutOfDeviceMemory(f"there is no memory for {names}: {error}") from None
         self._session = session
         weakref.finalize(self, _collected, self.users).atexit = False
+        context.fields_have_memory()
 
     @property
     def allocation(self) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from spirograd.base.dtypes import DType, i32
 from spirograd.base.errors import SpirogradRuntimeTypeError, SpirogradTypeError
@@ -50,6 +51,10 @@ class ArrayProxy:
     @property
     def dual(self) -> ArrayProxy:
         return self._shadow("dual", "dual", self.decl.needs_dual)
+
+    def fill(self, value: Any) -> None:
+        """Stands for the loop that a kernel runs, see `kernel_methods`."""
+        raise AssertionError("kernels inline this")
 
     def _shadow(self, role: str, what: str, there: bool) -> ArrayProxy:
         if not there:

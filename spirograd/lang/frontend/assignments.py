@@ -11,11 +11,11 @@ from spirograd.lang.frontend.formatted_text import FormattedText
 from spirograd.lang.frontend.function import is_scalar_type
 from spirograd.lang.frontend.lvalues import Element, Selection, StructElement, has_elements
 from spirograd.lang.frontend.operators import BINARY, apply_binary
-from spirograd.lang.frontend.runtime_values import is_runtime, settle
-from spirograd.lang.frontend.syntax_facts import ATOMIC_UPDATES
+from spirograd.lang.frontend.runtime_values import is_runtime, leaves, settle
+from spirograd.lang.frontend.syntax_facts import ATOMIC_UPDATES, fixed_names, is_static
 from spirograd.lang.frontend.tracer import Handler, Tracer
 from spirograd.lang.frontend.type_errors import no_attribute
-from spirograd.lang.frontend.variables import assign, lookup
+from spirograd.lang.frontend.variables import assign, bind_known, lookup
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe, type_error
@@ -25,6 +25,10 @@ from spirograd.lang.struct import Struct
 def _assign(t: Tracer, node: ast.Assign) -> None:
     value = t.expression(node.value)
     t.at(node)
+    if scalar.is_number(value) and is_static(node.value):
+        for name in fixed_names(t.frame.source.tree).intersection(target.id for target in node.targets if isinstance(target, ast.Name)):
+            bind_known(t, name, value)
+            return
     for target in node.targets:
         _assign_to(t, target, value)
 
@@ -128,21 +132,26 @@ def _augmented_object(t: Tracer, node: ast.AugAssign, target: ast.Name) -> None:
 
 
 def _annotated(t: Tracer, node: ast.AnnAssign) -> None:
-    if node.value is None or not isinstance(node.target, ast.Name):
-        raise t.syntax_error("a declaration needs a name and a value", node, "write `x: sg.f32 = 0`")
+    if node.value is None:
+        raise t.syntax_error("a declaration needs a value", node, "write `x: sg.f32 = 0`")
     annotation = t.expression(node.annotation)
     value = t.expression(node.value)
     t.at(node)
+    target = ast.unparse(node.target)
     if is_scalar_type(annotation):
         if not scalar.is_scalar(value):
-            raise type_error(f"`{node.target.id}` is a scalar of type {ops.as_dtype(annotation)}, and cannot be {describe(value)}")
+            raise type_error(f"`{target}` is a scalar of type {ops.as_dtype(annotation)}, and cannot be {describe(value)}")
         value = scalar.cast(value, ops.as_dtype(annotation))
     elif isinstance(annotation, AggregateType):
-        value = annotation.build(annotation.leaves_of(value))
+        value = annotation.converted(value)
     else:
         t.at(node.annotation)
         raise type_error(f"{describe(annotation)} is no type of the kernel language", "types are sg.i32, sg.f32, sg.math.vec3 ...")
-    assign(t, node.target.id, value)
+    held = t.frame.variables.get(node.target.id) if isinstance(node.target, ast.Name) else None
+    if is_runtime(held) and [v.dtype for v in leaves(held)] != [v.dtype for v in leaves(value)]:
+        message = f"`{target}` is {describe(held)} already, and keeps its type"
+        raise t.syntax_error(message, node, "use another name for a value of another type")
+    _assign_to(t, node.target, value)
 
 
 HANDLERS: dict[type[ast.AST], Handler] = {ast.Assign: _assign, ast.AugAssign: _augmented, ast.AnnAssign: _annotated}

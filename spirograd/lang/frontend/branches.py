@@ -8,7 +8,7 @@ from typing import Any
 from spirograd.base.dtypes import DType, promote
 from spirograd.ir.nodes import Op, Region
 from spirograd.lang import scalar
-from spirograd.lang.frontend.runtime_values import is_runtime, leaves, rebuild, same_structure, settle
+from spirograd.lang.frontend.runtime_values import is_runtime, leaves, pack_tuple, rebuild, same_structure, settle, unpack_tuple
 from spirograd.lang.frontend.syntax_facts import CHOSEN
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.frontend.variables import MemoryVariable, bind
@@ -39,7 +39,8 @@ def choose(t: Tracer, condition: Any, then: Callable[[], Any], orelse: Callable[
 
     def kept(side: Callable[[], Any]) -> Callable[[], None]:
         def run() -> None:
-            value = settle(side())
+            value = side()
+            value = pack_tuple(value) if isinstance(value, tuple) else settle(value)
             t.frame.variables[CHOSEN] = value
 
         return run
@@ -50,7 +51,7 @@ def choose(t: Tracer, condition: Any, then: Callable[[], Any], orelse: Callable[
     a, b = then_vars[CHOSEN], else_vars[CHOSEN] = _broadcast(a, b), _broadcast(b, a)
     if not (is_runtime(a) and is_runtime(b) and same_structure(a, b)):
         raise type_error(
-            f"the two sides of a conditional are {describe(a)} and {describe(b)}",
+            f"the two sides of a conditional are {describe(unpack_tuple(a))} and {describe(unpack_tuple(b))}",
             "use an `if` statement, or give both sides one type",
         )
     changed = [name for name in sorted({*then_vars, *else_vars}) if name == CHOSEN or then_vars.get(name) is not else_vars.get(name)]
@@ -58,9 +59,9 @@ def choose(t: Tracer, condition: Any, then: Callable[[], Any], orelse: Callable[
         for op in (*first[1], *second[1]):
             t.b.append(op)
         pairs = [(x, y, _common(x.dtype, y.dtype)) for x, y in zip(leaves(a), leaves(b))]
-        return rebuild(a, [scalar.emit_select(condition, scalar.cast(x, to), scalar.cast(y, to)) for x, y, to in pairs])
+        return unpack_tuple(rebuild(a, [scalar.emit_select(condition, scalar.cast(x, to), scalar.cast(y, to)) for x, y, to in pairs]))
     _join(t, condition, sides, changed)
-    return t.frame.variables.pop(CHOSEN)
+    return unpack_tuple(t.frame.variables.pop(CHOSEN))
 
 
 def _trace_sides(t: Tracer, *sides: Callable[[], None]) -> list[_Side]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from spirograd.base.records import dataclass
 from spirograd.lang.frontend.function import BoundFunc, Func
+from spirograd.lang.frontend.kernel_methods import KERNEL_METHODS
 from spirograd.lang.frontend.lvalues import Lvalue
 from spirograd.lang.struct import Struct
 
@@ -68,6 +69,8 @@ def resolved(callee: Any) -> Callee | None:
     if isinstance(callee, types.MethodType) and isinstance(callee.__self__, Struct):
         methods: Any = callee.__self__.methods.values()
         return Callee(struct_method(callee.__func__), (callee.__self__,), has_object=True) if callee.__func__ in methods else None
+    if isinstance(callee, types.MethodType) and callee.__func__ in KERNEL_METHODS:
+        return Callee(KERNEL_METHODS[callee.__func__], (callee.__self__,))
     if isinstance(callee, types.MethodType) and isinstance(callee.__func__, Func):  # a class method, since Python 3.13
         return Callee(callee.__func__, (callee.__self__,), has_object=True)
     if isinstance(callee, functools.partial):

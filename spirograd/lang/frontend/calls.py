@@ -14,8 +14,10 @@ from spirograd.lang.frontend.builtin_functions import BUILTINS
 from spirograd.lang.frontend.call_effects import check_foreseen, is_hashable
 from spirograd.lang.frontend.callees import resolved
 from spirograd.lang.frontend.expressions import arguments, display, values_of
-from spirograd.lang.frontend.inlining import call_function
+from spirograd.lang.frontend.formatted_text import formatted
+from spirograd.lang.frontend.inlining import call_function, call_with_values
 from spirograd.lang.frontend.lvalues import Lvalue
+from spirograd.lang.frontend.plain_functions import plain_callee
 from spirograd.lang.frontend.runtime_values import contains_runtime
 from spirograd.lang.frontend.special_forms import FORMS
 from spirograd.lang.frontend.tracer import Handler, Tracer
@@ -70,7 +72,12 @@ def _call_python(t: Tracer, callee: Any, args: list[Any], kwargs: dict[str, Any]
         raise SpirogradTypeError(f"{describe(callee)} is not callable", t.b.loc)
     values = (*args, *kwargs.values())
     if not _is_traceable(callee) and contains_runtime(values):
-        raise python_call(callee)
+        if getattr(callee, "__name__", "") == "format" and isinstance(getattr(callee, "__self__", None), str):
+            return formatted(callee.__self__, args, kwargs)
+        plain = plain_callee(callee)
+        if plain is None:
+            raise python_call(callee)
+        return call_with_values(t, plain, args, kwargs)
     if is_host_only(callee):
         raise host_only(callee)
     _check_change(t, callee, values)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from typing import Any
 
 from spirograd.lang.frontend.runtime_values import contains_runtime, is_runtime
 from spirograd.lang.frontend.tracer import Handler, Tracer
 from spirograd.lang.frontend.unrolling import bind_static, static_items
 from spirograd.lang.frontend.variables import assign, lookup
+from spirograd.lang.scalar import describe, type_error
 
 
 def values_of(t: Tracer, nodes: list[ast.expr]) -> list[Any]:
@@ -43,12 +45,19 @@ def display(t: Tracer, x: Any) -> Any:
 
 
 def _dictionary(t: Tracer, node: ast.Dict) -> dict[Any, Any]:
-    if any(k is None for k in node.keys):
-        raise t.syntax_error("`**` in a dict is not supported in kernels", node, "write out the members")
-    keys = [t.expression(k) for k in node.keys if k is not None]
-    if contains_runtime(keys):
-        raise t.syntax_error("the keys of a dict must be known while compiling", node, "write them as strings")
-    return dict(zip(keys, values_of(t, node.values)))
+    out: dict[Any, Any] = {}
+    for key_node, value_node in zip(node.keys, node.values):
+        key = None if key_node is None else t.expression(key_node)
+        value = t.expression(value_node)
+        if key_node is not None:
+            if contains_runtime(key):
+                raise t.syntax_error("the keys of a dict must be known while compiling", key_node, "write them as strings")
+            out[key] = value
+        elif isinstance(value, Mapping):
+            out.update(value)
+        else:
+            raise type_error(f"`**` takes a dict, not {describe(value)}")
+    return out
 
 
 def _comprehension(t: Tracer, node: Any, *elements: ast.expr) -> list[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import types
 import weakref
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
@@ -74,6 +75,8 @@ def fingerprint(value: Any) -> Hashable:
         return (kind, value.shape, value.dtype, value.tobytes())
     if isinstance(value, BoundFunc):  # a new one each time that the method is named
         return (kind, fingerprint(value.func), fingerprint(value.instance))
+    if isinstance(value, types.MethodType):  # likewise
+        return (kind, fingerprint(value.__func__), fingerprint(value.__self__))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return (kind, *(fingerprint(getattr(value, f.name)) for f in dataclasses.fields(value)))
     return _Identity(value)

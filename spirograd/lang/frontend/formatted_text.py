@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+import string
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spirograd.base.artifact import FAULT_MAX_OPERANDS, FaultSite, PrintSite
@@ -36,13 +37,42 @@ def _formatted(t: Tracer, node: ast.JoinedStr) -> str | FormattedText:
             raise t.syntax_error("a format specification must be known while compiling", node, "write it out, as in `{x:.3f}`")
         value = t.expression(part.value)
         t.at(node)  # parts have source locations of their own from Python 3.12 on only
-        if is_runtime(value):
-            for sample in {float if v.dtype.is_float else int for v in leaves(value)}:
-                _format(sample(0), spec, describe(value))
-            parts.append((value, spec))
-        else:
-            parts.append(_format(value if part.conversion != 114 else repr(value), spec, describe(value)))
+        parts += _shown(value, spec, part.conversion == ord("r"))
     return "".join(parts) if all(isinstance(p, str) for p in parts) else FormattedText(parts)
+
+
+def formatted(text: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> FormattedText:
+    """``text.format(*args, **kwargs)`` with values that are known at run time only."""
+    formatter, parts, number = string.Formatter(), list[Any](), 0
+    try:
+        fields = list(formatter.parse(text))
+    except ValueError as error:
+        raise type_error(f"`format`: {error}") from None
+    for literal, name, spec, conversion in fields:
+        parts.append(literal)
+        if name is None:
+            continue
+        if not name or name[0] in ".[":
+            name, number = f"{number}{name}", number + 1
+        if spec and "{" in spec:
+            raise type_error("a format specification must be known while compiling", "write it out, as in `{:.3f}`")
+        try:
+            value, _ = formatter.get_field(name, args, kwargs)
+        except (LookupError, AttributeError):
+            raise type_error(f"`format`: there is no argument for `{{{name}}}`") from None
+        parts += _shown(value, spec or "", conversion == "r")
+    return FormattedText(parts)
+
+
+def _shown(value: Any, spec: str, quoted: bool) -> list[Any]:
+    """The parts that show a value."""
+    if isinstance(value, FormattedText) and not spec:
+        return value.parts
+    if not is_runtime(value):
+        return [_format(repr(value) if quoted else value, spec, describe(value))]
+    for sample in {float if v.dtype.is_float else int for v in leaves(value)}:
+        _format(sample(0), spec, describe(value))
+    return [(value, spec)]
 
 
 def _format(value: Any, spec: str, what: str) -> str:

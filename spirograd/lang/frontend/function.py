@@ -9,15 +9,18 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradNameError, SpirogradRuntimeError, SpirogradTypeError
 from spirograd.base.near_names import NearNames
 from spirograd.base.wording import counted, did_you_mean
-from spirograd.lang.annotations import Template
+from spirograd.lang.annotations import Reference, Template
 from spirograd.lang.frontend import source
 from spirograd.lang.frontend.source import Source
 from spirograd.lang.frontend.texts import text_of
 from spirograd.lang.scalar import describe
+from spirograd.lang.tuples import result_type
 
 
 def is_template(annotation: Any) -> bool:
@@ -27,6 +30,8 @@ def is_template(annotation: Any) -> bool:
 
 def is_scalar_type(annotation: Any) -> bool:
     """Whether an annotation names a type of scalars."""
+    if isinstance(annotation, type) and issubclass(annotation, np.generic):
+        return True
     return isinstance(annotation, DType) or annotation in (int, float, bool)
 
 
@@ -55,14 +60,19 @@ class Func(NearNames):
         return self._signature
 
     @property
+    def returns(self) -> Any:
+        """What the annotation of the result says."""
+        return result_type(self.signature.return_annotation)
+
+    @property
     def changes_object(self) -> bool:
         """Whether it is a method that takes its object by reference, as those of structs do."""
         return bool(self._by_reference)
 
     def references(self) -> set[str]:
         """Names of the parameters taken by reference."""
-        by_template = {p.name for p in self.signature.parameters.values() if is_template(p.annotation)}
-        return by_template | set(self._by_reference)
+        named = {p.name for p in self.signature.parameters.values() if is_template(p.annotation) or isinstance(p.annotation, Reference)}
+        return named | set(self._by_reference)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise SpirogradRuntimeError(

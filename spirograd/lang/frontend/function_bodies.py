@@ -18,7 +18,9 @@ from spirograd.lang.frontend.syntax_facts import RESULT, RETURNED, may_end, retu
 from spirograd.lang.frontend.tracer import Handler, Tracer
 from spirograd.lang.frontend.type_errors import operand_hint
 from spirograd.lang.leaves import AggregateType
+from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import describe, type_error
+from spirograd.lang.tuples import TupleType
 
 
 class _FoundReturn(Exception):
@@ -97,12 +99,16 @@ def _returned(t: Tracer, value: Any, node: ast.Return) -> Any:
     if annotation in (None, type(None)) and frame.is_kernel and value is not None:
         raise t.syntax_error("a kernel that returns a value must say of what type", node, "annotate it: `def f(...) -> sg.f32:`")
     if is_scalar_type(annotation):
+        if isinstance(value, Matrix) and not frame.is_kernel:  # the type of its entries, as in the Taichi family
+            return ops.cast(value, annotation)
         if not scalar.is_scalar(value):
             hint = operand_hint(value) if value is not None else ""
             raise type_error(f"cannot return {describe(value)} as {ops.as_dtype(annotation)}", hint)
         return scalar.cast(value, ops.as_dtype(annotation))
+    if isinstance(annotation, TupleType):
+        return pack_tuple(annotation.converted(value))
     if isinstance(annotation, AggregateType):
-        return settle(annotation.build(annotation.leaves_of(value)))
+        return settle(annotation.converted(value))
     if isinstance(value, tuple) and not frame.is_kernel and t.b.depth > frame.depth:
         return pack_tuple(value)
     return settle(value)

@@ -14,13 +14,8 @@ from spirograd.lang.scalar import as_value, describe, type_error
 
 
 def index_values(key: Any, ndim: int, name: str, shape: tuple[int, ...] | None = None, origin: tuple[int, ...] = ()) -> list[Op]:
-    """The indices of an access as IR integers: ``None`` for 0-d, integers, index vectors, tuples of them."""
-    parts: list[Any] = []
-    for k in key if isinstance(key, tuple) else (key,):
-        if isinstance(k, Matrix):
-            parts += k.entries
-        elif k is not None:
-            parts.append(k)
+    """The indices of an access as IR integers: ``None`` for 0-d, integers, index vectors, tuples and lists of them."""
+    parts = _flat(key)
     if len(parts) != ndim:
         trace = scalar.trace_of()
         hint = f"write `{name}[None]`" if ndim == 0 else f"write `{name}[{', '.join('ijklmnop'[:ndim])}]`"
@@ -37,6 +32,14 @@ def index_values(key: Any, ndim: int, name: str, shape: tuple[int, ...] | None =
                     "" if k >= 0 else "negative indices do not count from the end in kernels",
                 )
     return [integer_index(k, name) for k in parts]
+
+
+def _flat(key: Any) -> list[Any]:
+    if isinstance(key, Matrix):
+        return list(key.entries)
+    if isinstance(key, (tuple, list)):
+        return [part for k in key for part in _flat(k)]
+    return [] if key is None else [key]
 
 
 def integer_index(key: Any, name: str) -> Op:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+import inspect
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spirograd.base.errors import SpirogradSyntaxError, SpirogradTypeError
+from spirograd.base.errors import SpirogradCallError, SpirogradSyntaxError, SpirogradTypeError
 from spirograd.base.loc import Loc
 from spirograd.lang import ops, scalar
+from spirograd.lang.annotations import Reference, ref
 from spirograd.lang.frontend.access import resolve
 from spirograd.lang.frontend.call_effects import check_foreseen
 from spirograd.lang.frontend.callees import Argument, Callee
@@ -22,6 +25,7 @@ from spirograd.lang.frontend.syntax_facts import RESULT, RNG
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.frontend.variables import MemoryVariable
 from spirograd.lang.leaves import AggregateType
+from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import describe, is_scalar, type_error
 
 MAX_DEPTH = 64
@@ -30,24 +34,17 @@ MAX_DEPTH = 64
 def call_function(t: Tracer, callee: Callee, node: ast.Call, lvalue: Lvalue | None) -> Any:
     """The value of a call. ``lvalue``: of the object whose method the function is."""
     func = callee.func
-    if t.call_depth >= MAX_DEPTH:
-        raise SpirogradSyntaxError(
-            f"`{func.function.__name__}` calls itself: {MAX_DEPTH} calls deep while inlining",
-            t.b.loc,
-            "recursion needs an end that is known while compiling",
-        )
+    _check_depth(t, func)
     args, kwargs = _given(t, callee, node, lvalue)
     call_loc = t.b.loc = t.frame.loc(node)
-    try:
-        bound = bound_arguments(func.signature, [a.value for a in args], {name: a.value for name, a in kwargs.items()})
-    except TypeError as error:
-        raise SpirogradTypeError(f"function `{func.function.__name__}`: {error}", call_loc) from None
-    bound.apply_defaults()
+    bound = _bound(func, [a.value for a in args], {name: a.value for name, a in kwargs.items()}, call_loc)
     by_reference = func.references()
     references = {name: a for name, a in [*zip(callee.parameters, args), *kwargs.items()] if name in by_reference}
     variables: dict[str, Any] = {}
     for name, value in bound.arguments.items():
         target = references[name].lvalue if name in references else None
+        if isinstance(func.signature.parameters[name].annotation, Reference) or func.signature.parameters[name].annotation is ref:
+            _check_reference(func, name, value, target)
         if isinstance(target, (Element, StructElement)):  # the parameter is that element, updated atomically
             variables[name] = MemoryVariable(target)
         else:
@@ -61,10 +58,39 @@ def call_function(t: Tracer, callee: Callee, node: ast.Call, lvalue: Lvalue | No
     return unpack_tuple(frame.variables.get(RESULT))
 
 
+def call_with_values(t: Tracer, callee: Callee, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The value of a call of a function that takes nothing by reference, with arguments that are evaluated."""
+    func, call_loc = callee.func, t.b.loc
+    assert call_loc is not None
+    _check_depth(t, func)
+    bound = _bound(func, [*callee.positional, *args], {**callee.keywords, **kwargs}, call_loc)
+    parameters = func.signature.parameters
+    variables = {name: _converted(name, value, parameters[name].annotation, func) for name, value in bound.arguments.items()}
+    return unpack_tuple(_inline(t, func, variables, frozenset(), call_loc).variables.get(RESULT))
+
+
+def _check_depth(t: Tracer, func: Func) -> None:
+    if t.call_depth >= MAX_DEPTH:
+        raise SpirogradSyntaxError(
+            f"`{func.function.__name__}` calls itself: {MAX_DEPTH} calls deep while inlining",
+            t.b.loc,
+            "recursion needs an end that is known while compiling",
+        )
+
+
+def _bound(func: Func, args: Sequence[Any], kwargs: Mapping[str, Any], call_loc: Loc) -> inspect.BoundArguments:
+    try:
+        bound = bound_arguments(func.signature, args, kwargs)
+    except TypeError as error:
+        raise SpirogradCallError(f"function `{func.function.__name__}`: {error}", call_loc) from None
+    bound.apply_defaults()
+    return bound
+
+
 def _inline(t: Tracer, func: Func, variables: dict[str, Any], by_reference: frozenset[str], call_loc: Loc) -> Frame:
     """Trace the body of ``func`` here; the frame as it is at the end."""
     caller = t.frame
-    frame = Frame(func.source, func.source.names(), False, func.signature.return_annotation, call_loc, variables)
+    frame = Frame(func.source, func.source.names(), False, func.returns, call_loc, variables)
     frame.loops, frame.by_reference, frame.depth = list(caller.loops), by_reference, t.b.depth
     if t.random_key is not None:
         frame.variables[RNG] = caller.variables[RNG]
@@ -108,16 +134,32 @@ def _given(t: Tracer, callee: Callee, node: ast.Call, lvalue: Lvalue | None) -> 
     return args, kwargs
 
 
+def _check_reference(func: Func, name: str, value: Any, target: Lvalue | None) -> None:
+    """Raise SpirogradTypeError unless an argument fits the annotation ``ref(dtype)``."""
+    called, annotation = f"argument `{name}` of `{func.function.__name__}`", func.signature.parameters[name].annotation
+    if annotation is ref:
+        raise type_error(f"{called}: the annotation `ref` takes a type", "write `ref(sg.f32)`")
+    wanted = annotation.dtype
+    if not isinstance(func, RealFunc):
+        raise type_error(f"{called}: `ref` is for functions decorated with `@sg.real_func`", "annotate it `sg.template()`")
+    if target is None:
+        raise type_error(f"{called} takes a variable, or an element of memory, of type {wanted}, got {describe(value)}", "assign it first")
+    if not is_scalar(value) or scalar.dtype_of(value) is not wanted:
+        raise type_error(f"{called} takes a reference to a scalar of type {wanted}, got {describe(value)}")
+
+
 def _converted(name: str, value: Any, annotation: Any, func: Func) -> Any:
     """The value of a parameter: cast to its annotation if it has one."""
     if is_scalar_type(annotation):
+        if isinstance(value, Matrix):  # the type of its entries, as in the Taichi family
+            return ops.cast(value, annotation)
         if not is_scalar(value):
             wanted = getattr(annotation, "__name__", None) or str(annotation)
             raise type_error(f"argument `{name}` of `{func.function.__name__}` takes a scalar ({wanted}), got {describe(value)}")
         return scalar.cast(value, ops.as_dtype(annotation))
     if isinstance(annotation, AggregateType):
         try:
-            return settle(annotation.build(annotation.leaves_of(value)))
+            return settle(annotation.converted(value))
         except SpirogradTypeError as error:
             raise type_error(f"argument `{name}` of `{func.function.__name__}`: {error.message}", error.hint) from None
     return settle(value) if is_scalar(value) and not is_template(annotation) else value
@@ -134,9 +176,17 @@ def _copy_back(
             continue
         if argument.lvalue is not None and argument.node is not None:
             changed.append((argument.node, argument.lvalue, held.lvalue.load() if isinstance(held, MemoryVariable) else held))
+        elif isinstance(argument.node, ast.Name) and scalar.is_number(given[name]):
+            wanted = f"`{func.function.__name__}` changes `{argument.node.id}`, which is known while compiling"
+            raise type_error(wanted, "assign it without `static`")
         elif argument.node is None and func.changes_object and name == callee.parameters[0]:
             name = func.function.__name__
             raise type_error(f"`{name}` changes its struct, which the call does not name", f"call it on a variable: `s.{name}(...)`")
+    texts = Counter(ast.dump(a.node) for a in references.values() if a.node is not None)
+    for expression, _, _ in changed:
+        if texts[ast.dump(expression)] > 1:
+            message = f"`{func.function.__name__}` changes `{ast.unparse(expression)}`, which it takes by reference more than once"
+            raise type_error(message, "pass a copy of it, which the function may read: `old = " + ast.unparse(expression) + "`")
     check_foreseen(t, node, [argument for argument, _, _ in changed])
     for _, lvalue, value in changed:
         lvalue.store(value)

@@ -8,9 +8,9 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradSyntaxError
+from spirograd.base.errors import SpirogradCallError, SpirogradCompilationError, SpirogradRuntimeError, SpirogradSyntaxError
 from spirograd.base.near_names import NearNames
 from spirograd.base.records import replace
 from spirograd.base.tracebacks import frames_hidden
@@ -37,6 +37,16 @@ from spirograd.lang.frontend.texts import text_of
 logger = logging.getLogger("spirograd")
 
 
+class _InSession(NamedTuple):
+    """What a call of a kernel looks up, as one object that is read at once. ``positional``: how many arguments a call has that gives them
+    in order; -1 if some are given by name only. ``keys``: which arguments it is compiled for, and what tells their values apart."""
+
+    session: Any
+    positional: int
+    keys: list[tuple[int, Callable[[Any], Any]]]
+    specializations: dict[Any, list[Specialization]]
+
+
 class Kernel(Staged, NearNames):
     """A function that runs on the device, made by `kernel`. Calling it launches it.
 
@@ -55,13 +65,11 @@ class Kernel(Staged, NearNames):
         self._unfused_by = unfused_by
         self._text = text_of(function)
         self._lock = threading.RLock()
-        self._session: Any = None
         self._specializations: dict[Any, list[Specialization]] = {}
         self._parameters: list[Parameter] = []
-        self._keys: list[tuple[int, Callable[[Any], Any]]] = []
         self._signature: inspect.Signature | None = None
-        self._positional = 0  # how many arguments a call has that gives them in order; -1 if some are given by name only
-        # With the session that it is for: another thread may begin one between two reads.
+        # These two with the session that they are for: another thread may begin one between two reads.
+        self._in_session = _InSession(None, 0, [], {})
         self._quick: tuple[Any, QuickCall | None] = (None, None)
         self._last: Specialization | None = None
 
@@ -94,32 +102,33 @@ class Kernel(Staged, NearNames):
         session = context.session()
         if context.current_trace() is not None:
             raise SpirogradSyntaxError("a kernel cannot be called from a kernel", None, "make it a function with `@sg.func`")
-        if session is not self._session:
-            self._start(session)
-        if kwargs or len(args) != self._positional:
+        now = self._in_session
+        if session is not now.session:
+            now = self._start(session)
+        if kwargs or len(args) != now.positional:
             args = self._bind(args, kwargs)
-        key = tuple([key_of(args[k]) for k, key_of in self._keys])
-        for specialization in self._specializations.get(key, ()):
+        key = tuple([key_of(args[k]) for k, key_of in now.keys])
+        for specialization in now.specializations.get(key, ()):
             if specialization.constant or specialization.holds(args):
                 return session, specialization, args
-        return session, self._specialize(session, key, args), args
+        return session, self._specialize(now, key, args), args
 
     # --- calling ---------------------------------------------------------------------------------------------------------
 
-    def _start(self, session: Any) -> None:
+    def _start(self, session: Any) -> _InSession:
         """Forget what was compiled for an earlier session, and resolve the signature."""
         with self._lock, frames_hidden():
             signature = resolved_signature(self.function)
             options: LanguageOptions = session.language
             self._parameters = [self._parameter(p, k, options) for k, p in enumerate(signature.parameters.values())]
-            self._keys = [(k, p.key) for k, p in enumerate(self._parameters) if p.keyed]
+            keys: list[tuple[int, Callable[[Any], Any]]] = [(k, p.key) for k, p in enumerate(self._parameters) if p.keyed]
             self._signature = signature
             self._specializations = {}
             by_name = any(p.kind is p.KEYWORD_ONLY for p in signature.parameters.values())
-            self._positional = -1 if by_name else len(self._parameters)
             self._quick = (session, None if by_name else quick_call(self._parameters, self._specializations))
             self._last = None
-            self._session = session
+            now = self._in_session = _InSession(session, -1 if by_name else len(self._parameters), keys, self._specializations)
+            return now
 
     def _parameter(self, p: inspect.Parameter, position: int, options: LanguageOptions) -> Parameter:
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
@@ -141,7 +150,7 @@ class Kernel(Staged, NearNames):
         try:
             bound = bound_arguments(self._signature, args, kwargs)
         except TypeError as error:
-            raise SpirogradRuntimeTypeError(f"kernel `{self.function.__name__}`: {error}") from None
+            raise SpirogradCallError(f"kernel `{self.function.__name__}`: {error}") from None
         bound.apply_defaults()
         return tuple(bound.arguments.values())
 
@@ -173,16 +182,17 @@ class Kernel(Staged, NearNames):
 
     # --- compiling -------------------------------------------------------------------------------------------------------
 
-    def _specialize(self, session: Any, key: Any, args: Sequence[Any]) -> Specialization:
+    def _specialize(self, now: _InSession, key: Any, args: Sequence[Any]) -> Specialization:
+        session, _, _, specializations = now
         with self._lock, frames_hidden():
-            for specialization in self._specializations.get(key, ()):
+            for specialization in specializations.get(key, ()):
                 if specialization.holds(args):
                     return specialization
-            for dead in [key for key in list(self._specializations) if is_dead(key)]:
-                self._specializations.pop(dead, None)
+            for dead in [key for key in list(specializations) if is_dead(key)]:
+                specializations.pop(dead, None)
             made = Specialization(self.trace(session, args), session.prepare, key)
             made.forget = _forgetter(weakref.ref(self), key, weakref.ref(made))
-            self._specializations.setdefault(key, []).append(made)
+            specializations.setdefault(key, []).append(made)
             self._last = made
             return made
 
@@ -224,7 +234,7 @@ class Kernel(Staged, NearNames):
         session = context.session()
         if session.arch != "interpreter":
             raise SpirogradRuntimeError("only the interpreter can step through a kernel: `sg.init(arch=sg.interpreter)`")
-        if session is not self._session:
+        if session is not self._in_session.session:
             self._start(session)
         bound = self._bind(args, kwargs)
         with frames_hidden():

@@ -13,7 +13,7 @@ from spirograd.base.python_limits import deep_recursion
 from spirograd.ir import ops as ir
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import FieldRef, Kernel, TempRef, called
-from spirograd.lang import context, ops, scalar
+from spirograd.lang import context, scalar
 from spirograd.lang.context import LanguageOptions, Trace
 from spirograd.lang.frontend.call_effects import UnassumedMutation
 from spirograd.lang.frontend.captures import Captures
@@ -25,10 +25,12 @@ from spirograd.lang.frontend.parameters import Parameter
 from spirograd.lang.frontend.runtime_values import leaves
 from spirograd.lang.frontend.source import Source
 from spirograd.lang.frontend.special_forms import NeedsRandom
+from spirograd.lang.frontend.stopped_memory import apply_stops
 from spirograd.lang.frontend.syntax_facts import RESULT, RNG
 from spirograd.lang.frontend.tracer import Foreseen, Tracer
-from spirograd.lang.leaves import AggregateType, leaf_dtypes
+from spirograd.lang.leaves import as_type, leaf_dtypes
 from spirograd.lang.scalar import Value
+from spirograd.lang.tuples import result_type
 
 
 class TracedKernel(NamedTuple):
@@ -72,7 +74,7 @@ def _trace(
     before = context.set_trace(trace)
     try:
         trace.b.loc = loc
-        returns = None if annotation in (inspect.Signature.empty, None, type(None)) else _result_type(annotation)
+        returns = None if annotation in (inspect.Signature.empty, None, type(None)) else as_type(result_type(annotation))
         frame = Frame(source, source.names(), True, returns, constants=frozenset(p.name for p in parameters))
         t = Tracer(trace, frame, HANDLERS, foreseen)
         trace.b.begin()
@@ -89,6 +91,8 @@ def _trace(
     finally:
         context.set_trace(before)
     kernel = Kernel(source.name, tuple(t.captures.declarations.args), body, results, loc, called(t.real_functions.functions, (body,)))
+    if trace.stops:
+        kernel = apply_stops(kernel)
     return TracedKernel(kernel, returns, t.captures, t.fields, trace.warnings)
 
 
@@ -110,15 +114,6 @@ def _refuse_assigned_arguments(source: Source, parameters: Sequence[Parameter]) 
 
 
 # --- the result --------------------------------------------------------------------------------------------------------------
-
-
-def _result_type(annotation: Any) -> Any:
-    if isinstance(annotation, AggregateType):
-        return annotation
-    if isinstance(annotation, (tuple, list)) or getattr(annotation, "__origin__", None) is tuple:
-        hint = "return a vector, `-> sg.types.Vector[2, sg.f32]`, or a struct, `-> sg.types.struct(n=sg.i32, x=sg.f32)`, or store to fields"
-        raise scalar.type_error("a kernel returns one value", hint)
-    return ops.as_dtype(annotation)
 
 
 def _store_result(t: Tracer, returns: Any) -> tuple[TempRef, ...]:

@@ -205,7 +205,7 @@ class ArrayParameter(Parameter):
             problem = f"{what} of {value.dtype} cannot be passed to kernels, which take integers, floats and bool"
             parts = "pass `.real` and `.imag`, or " if "complex" in str(value.dtype) else ""
             raise self.error(problem, f"{parts}convert it: `{fix}`")
-        element = self.t.element_shape or ()
+        element = self.t.element_shape_of(shape)
         ndim = len(shape) - len(element)
         if ndim < 0 or tuple(shape[ndim:]) != tuple(element):
             raise self.error(f"an array of shape {tuple(shape)} has no elements of shape {tuple(element)}")
@@ -241,7 +241,7 @@ class ArrayParameter(Parameter):
         if isinstance(value, Ndarray):
             into.put_array(value)
         else:
-            into.put_external(value, self.t.element_shape or (), self.label)
+            into.put_external(value, self.t.element_shape_of(value.shape), self.label)
 
 
 class TemplateParameter(Parameter):

@@ -94,7 +94,7 @@ def _signature(value: Any, values: list[Value], kept: list[Any]) -> Hashable:
 def _trace(t: Tracer, func: Func, arguments: Mapping[str, Any], values: list[Value], key: Hashable) -> CalledFunction | None:
     """Trace ``func``; None if it has to be inlined, in which case its errors are found again, with the chain of calls."""
     b, caller, depth, temps = t.b, t.frame, t.b.depth, t.temps
-    frame = Frame(func.source, func.source.names(), False, func.signature.return_annotation)
+    frame = Frame(func.source, func.source.names(), False, func.returns)
     params = [Value(p) for p in b.begin(*[v.dtype for v in values])][::-1]
     frame.variables = {name: _rebuilt(value, params) for name, value in arguments.items()}
     given = {name: frame.variables[name] for name in func.references()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -22,9 +23,12 @@ class Source:
     file: str
     line_offset: int
     name: str
+    of_library: bool = False  # a function of this package: what it does is shown at the line of the user's that calls it
 
     def loc(self, node: ast.AST, caller: Loc | None) -> Loc:
         """Where ``node`` stands in the user's file."""
+        if self.of_library and caller is not None:
+            return caller
         line = getattr(node, "lineno", 1)
         col = getattr(node, "col_offset", 0)
         end_line = getattr(node, "end_lineno", line) or line
@@ -57,6 +61,8 @@ _HOW_OF_EXEC = (
 def of(function: Callable[..., Any], text: Text | None, kind: str) -> Source:
     """The source of ``function``, which comes from ``text``; SpirogradSyntaxError if there is none (``kind``: what the user called it)."""
     name, code = function.__qualname__, function.__code__
+    if code.co_name == "<lambda>" and text is not None and kind != "kernel":
+        return _of_lambda(function, text)
     first = code.co_firstlineno
     rest = text.lines[first - 1 :] if text is not None else []
     if text is None or not rest:
@@ -79,14 +85,44 @@ def of(function: Callable[..., Any], text: Text | None, kind: str) -> Source:
             Loc(text.file, first),
             f"a {kind} is a function defined with `def`; lambdas and async functions are not",
         )
-    parameters = [a.arg for a in (*tree.args.posonlyargs, *tree.args.args, *tree.args.kwonlyargs)]
-    if tree.name != code.co_name or parameters != list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]):
+    if tree.name != code.co_name or _names(tree.args) != list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]):
         raise SpirogradSyntaxError(
             f"the source of {kind} `{name}` is not where it was",
             Loc(text.file, first),
             "the file has changed since it was imported: run the program again",
         )
-    return Source(function, tree, text.file, first - 1 - nested, function.__name__)
+    return Source(function, tree, text.file, first - 1 - nested, function.__name__, getattr(function, "__sg_library__", False))
+
+
+def _of_lambda(function: Callable[..., Any], text: Text) -> Source:
+    """The source of a lambda, as that of a function that returns its expression. Raises SpirogradSyntaxError if it is not certain which of
+    several lambdas in a line it is."""
+    code = function.__code__
+    try:
+        module = _whole("".join(text.lines))
+    except SyntaxError as error:
+        raise SpirogradSyntaxError(f"cannot parse a lambda: {error.msg}", Loc(text.file, code.co_firstlineno)) from None
+    parameters = list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    found = [n for n in ast.walk(module) if isinstance(n, ast.Lambda) and n.lineno == code.co_firstlineno and _names(n.args) == parameters]
+    if len(found) > 1 and hasattr(code, "co_positions"):  # since Python 3.11
+        positions = set(code.co_positions())
+        found = [n for n in found if (n.body.lineno, n.body.end_lineno, n.body.col_offset, n.body.end_col_offset) in positions]
+    if len({ast.dump(n) for n in found}) != 1:
+        problem = "it is not certain which lambda of this line a kernel calls" if found else "the source of a lambda is not where it was"
+        raise SpirogradSyntaxError(problem, Loc(text.file, code.co_firstlineno), "write it as a function, with `def`")
+    node = found[0]
+    result = ast.copy_location(ast.Return(node.body), node.body)
+    tree = ast.FunctionDef(name="<lambda>", args=node.args, body=[result], decorator_list=[], returns=None, type_comment=None)
+    return Source(function, ast.copy_location(tree, node), text.file, 0, "<lambda>")
+
+
+def _names(parameters: ast.arguments) -> list[str]:
+    return [a.arg for a in (*parameters.posonlyargs, *parameters.args, *parameters.kwonlyargs)]
+
+
+@functools.lru_cache(maxsize=4)
+def _whole(text: str) -> ast.Module:
+    return ast.parse(text)
 
 
 def parsed(lines: list[str], nested: bool) -> ast.Module:

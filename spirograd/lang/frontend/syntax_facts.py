@@ -117,10 +117,31 @@ def may_end(statements: Sequence[ast.stmt]) -> bool:
             if BREAK not in jumps(statement.body):
                 return False
         elif isinstance(statement, ast.If):
-            static = any(isinstance(n, ast.Call) and ast.unparse(n.func).rpartition(".")[2] == "static" for n in ast.walk(statement.test))
+            static = any(map(is_static, ast.walk(statement.test)))
             if (static and RETURNED in jumps([statement])) or not (may_end(statement.body) or may_end(statement.orelse)):
                 return False
     return True
+
+
+def is_static(node: ast.AST) -> bool:
+    """Whether a node is a call of `static`, by its name."""
+    return isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "static"
+
+
+def fixed_names(function: ast.AST) -> frozenset[str]:
+    """Names of variables that the function assigns once, by ``name = static(...)``, and does nothing else to that could change them."""
+    found: frozenset[str] | None = getattr(function, "sg_fixed_names", None)
+    if found is None:
+        fixed, changed = set(), []
+        for node in ast.walk(function):
+            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+                changed.append(node.id)
+            elif isinstance(node, ast.Assign) and is_static(node.value):
+                fixed |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+            elif isinstance(node, ast.Call) and "atomic_" in ast.unparse(node.func):
+                changed += [argument.id for argument in node.args[:1] if isinstance(argument, ast.Name)]
+        found = function.sg_fixed_names = frozenset(name for name in fixed if changed.count(name) == 1)  # type: ignore[attr-defined]
+    return found
 
 
 def always_jumps(statements: Sequence[ast.stmt]) -> bool:

@@ -46,7 +46,7 @@ def python_call(callee: Any) -> SpirogradTypeError:
     elif isinstance(callee, type):
         hint = "kernels have structs: `sg.types.struct`, `@sg.dataclass`"
     else:
-        hint = "decorate it with `@sg.func` to use it in kernels"
+        hint = "write what it does as a function with `@sg.func`"
     what = "class" if isinstance(callee, type) else "function"
     return type_error(f"`{name}` is a Python {what} and cannot take run-time values", hint)
 
@@ -67,11 +67,10 @@ def host_only(callee: Any) -> SpirogradTypeError:
 
 
 _HOST_HINTS = {
-    "fill": "write a loop that stores to every element",
     **dict.fromkeys(("field", "ndarray", "tensor"), "make it before; inside of kernels there are variables, vectors and structs"),
 }
 _HOST_ONLY = {
-    "fill", "copy_from", "to_numpy", "from_numpy", "to_torch", "from_torch", "to_dlpack", "field", "ndarray", "tensor", "place", "dense",
+    "copy_from", "to_numpy", "from_numpy", "to_torch", "from_torch", "to_dlpack", "field", "ndarray", "tensor", "place", "dense",
     "lazy_grad", "lazy_dual", "finalize", "destroy",
 }  # fmt: skip
 

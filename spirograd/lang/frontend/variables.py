@@ -80,6 +80,12 @@ def assign(t: Tracer, name: str, value: Any) -> None:
     t.frame.out_of_scope.pop(name, None)
 
 
+def bind_known(t: Tracer, name: str, value: Any) -> None:
+    """Bind ``name``, which nothing else changes, to an object known while compiling."""
+    t.frame.variables[name] = value
+    t.frame.out_of_scope.pop(name, None)
+
+
 def move_to_memory(t: Tracer, name: str) -> None:
     """Move a variable to memory, so that the iterations of a parallel loop can update it."""
     value = t.frame.variables[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import platform
@@ -29,6 +30,10 @@ _ALIGNMENT = 256
 _MAP_BYTES = 1 << 18
 # From this size on memory is mapped in huge pages: page faults of a gigabyte in small pages take half a second.
 _HUGE_BYTES = 1 << 22
+# Zeros before and behind each allocation. Without bounds checks, a program that reads and writes somewhat out of range goes on, instead of
+# ending the process or changing memory of Python. In mapped memory they are addresses only, until something touches them.
+_GUARD_BYTES = 1 << 12
+_MAP_GUARD_BYTES = 1 << 21  # a huge page, so that the memory between is aligned to these
 _MAX_THREADS = 1024
 
 
@@ -191,16 +196,15 @@ class CpuDevice:
 
 
 def _small(size: int) -> memoryview:
-    memory = np.zeros(size + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
+    memory = np.zeros(size + _ALIGNMENT + 2 * _GUARD_BYTES, np.uint8)
+    start = _GUARD_BYTES + -(memory.ctypes.data + _GUARD_BYTES) % _ALIGNMENT
     return memory[start : start + size].data
 
 
 def _map(size: int) -> memoryview:
-    pages = mmap.mmap(-1, size)
+    start = _MAP_GUARD_BYTES
+    pages = mmap.mmap(-1, size + 2 * start)
     if size >= _HUGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
-        try:
-            pages.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:
-            return memoryview(pages)  # kernels built without huge pages refuse the advice; the memory is good
-    return memoryview(pages)
+        with contextlib.suppress(OSError):  # kernels built without huge pages refuse the advice; the memory is good
+            pages.madvise(mmap.MADV_HUGEPAGE, start, size)
+    return memoryview(pages)[start : start + size]

@@ -1,8 +1,8 @@
 """Memory layout: turns symbolic memory references into buffers with one element index, and arguments into entries of one argument block.
 
 After it, every access names a `BufferRef`, whose address is an entry of the block, and has one index, in elements of the buffer; every
-`arg`, `shape`, `seed` and `tape_word` is a `slot`. Indices are i32, or i64 where the memory extends over 2^31 elements or more. Products
-and sums of indices have the attribute "nsw": with indices in range they do not overflow.
+`arg`, `shape`, `address`, `seed` and `tape_word` is a `slot`. Indices are i32, or i64 where the memory extends over 2^31 elements or more.
+Products and sums of indices have the attribute "nsw": with indices in range they do not overflow.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from spirograd.analysis.tapes import checked_capacities, guard_of, tapes_of
 from spirograd.analysis.temps import temp_offsets
 from spirograd.base.artifact import ArgBlock, Slot
-from spirograd.base.dtypes import DType, f16, f32, i32, i64, storage, u1, u32
+from spirograd.base.dtypes import DType, f16, f32, i32, i64, storage, u1, u32, u64
 from spirograd.base.tape_layout import ADDRESSING, PLACED, TapeWord
 from spirograd.base.targets import Generator
 from spirograd.ir import ops
@@ -126,6 +126,8 @@ def _slots_of(op: Op, kernel: Kernel) -> list[Slot]:
         return [_scalar_slot(kernel, op.attr)]
     if op.code is ops.shape:
         return [Slot("shape", op.attr[0], op.attr[1], dtype=i32)]
+    if op.code is ops.address:
+        return [Slot("array", op.attr[0], role=op.attr[1])]
     if op.code is ops.seed:
         return [Slot("seed", dtype=u32)]
     if op.code is ops.tape_word:
@@ -180,6 +182,7 @@ class _Layout(Rewriter):
         self.handlers = {
             ops.arg: self._arg,
             ops.shape: lambda op: self._slot(Slot("shape", op.attr[0], op.attr[1], dtype=i32)),
+            ops.address: lambda op: self._slot(Slot("array", op.attr[0], role=op.attr[1])),
             ops.seed: lambda op: self._slot(Slot("seed", dtype=u32)),
             ops.tape_word: self._tape_word,
             ops.load: self._load,
@@ -192,7 +195,7 @@ class _Layout(Rewriter):
 
     def _slot(self, key: Slot) -> Op:
         slot = self.slots[key]
-        return self.b.emit(ops.slot, attr=slot, type=slot.dtype)
+        return self.b.emit(ops.slot, attr=slot, type=slot.dtype or u64)
 
     def _arg(self, op: Op) -> Op:
         arg = self.args_of[op.attr]

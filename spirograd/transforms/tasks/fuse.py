@@ -6,18 +6,19 @@ what may be fused; here is what pays, and which loops are brought together.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 from itertools import pairwise
 
 from spirograd.analysis.effects import may_alias, touches, writes
-from spirograd.analysis.fusion import commutes, conflict, obstacle
+from spirograd.analysis.fusion import Arrays, commutes, conflict, obstacle
 from spirograd.base.caps import Capabilities
-from spirograd.base.dtypes import DType
+from spirograd.base.dtypes import DType, i32, u1, u64
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, LoopAttr, Op, Ref
+from spirograd.ir.nodes import ArrayRef, Kernel, LoopAttr, Op, Ref, TapeRef, accesses_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.checks.check_loops import inner_iterations
 from spirograd.transforms.context import PassContext
@@ -32,20 +33,25 @@ _LONGEST = {False: 48, True: 400}
 # Fields and arrays that a fused loop may access if the loops share less than a quarter of them: hardware does not fetch ahead more streams
 # (two loops over 4 each: as fast as one after the other; over 8 each: in up to 1.5 of the time).
 _MOST_STREAMS = 8
+# Pairs of arrays that each launch compares.
+_MOST_PAIRS = 8
 # How many loops before a loop are tried.
 _FARTHEST = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """About two loops, by their lines. ``reason``: why they were not fused; "" if they were."""
+    """About two loops, by their lines. ``reason``: why they were not fused; "" if they were. ``disjoint``: arrays that must not overlap in
+    a launch for the loops to be fused in it."""
 
     first: Loc | None
     second: Loc | None
     reason: str
+    disjoint: Collection[Arrays] = ()
 
     def __str__(self) -> str:
-        verdict = f"not fused: {self.reason}" if self.reason else "fused"
+        pairs = " and ".join([f"`{a.name}` and `{b.name}`" for a, b in self.disjoint])
+        verdict = f"not fused: {self.reason}" if self.reason else f"fused, unless {pairs} overlap" if pairs else "fused"
         return f"{_place(self.first)} and {_place(self.second)}: {verdict}"
 
 
@@ -77,11 +83,13 @@ def fuse_loops(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[Decision
 
 @dataclass(slots=True, eq=False)
 class _Item:
-    """An operation of the kernel's body, or ``loops`` to be fused, which stand where the last of them stood."""
+    """An operation of the kernel's body, or ``loops`` to be fused, which stand where the last of them stood. ``disjoint``: arrays that must
+    not overlap for that, which each launch finds out."""
 
     op: Op
     loops: list[Op] = field(default_factory=list)
     obstacle: str | None = None
+    disjoint: dict[Arrays, None] = field(default_factory=dict)
 
 
 class _Plan:
@@ -106,32 +114,37 @@ class _Plan:
         before = [k for k, other in enumerate(self.items) if other.loops][-_FARTHEST:]
         for k in reversed(before):
             first = self.items[k]
-            reason = self._reason(first, item, self.items[k + 1 :])
+            reason, disjoint = self._reason(first, item, self.items[k + 1 :])
             if not reason or k == before[-1]:
-                self.decisions.append(Decision(first.op.loc, op.loc, reason))
+                self.decisions.append(Decision(first.op.loc, op.loc, reason, () if reason else disjoint))
             if not reason:
                 del self.items[k]
                 item.loops = [*first.loops, op]
+                item.disjoint = {**first.disjoint, **dict.fromkeys(disjoint)}
                 break
         self.items.append(item)
 
-    def _reason(self, first: _Item, second: _Item, between: Sequence[_Item]) -> str:
-        """Why two loops are not to be fused; "" if they are."""
+    def _reason(self, first: _Item, second: _Item, between: Sequence[_Item]) -> tuple[str, Collection[Arrays]]:
+        """Why two loops are not to be fused, "" if they are; and the arrays that must not overlap for that."""
         apart = first.op.attr.apart or second.op.attr.apart
         if apart and self.groups is not None:
-            return f"{apart} keeps the loops of this kernel apart"
+            return f"{apart} keeps the loops of this kernel apart", ()
         for which, item in (("first", first), ("second", second)):
             if item.obstacle is not None:
-                return f"the {which} {item.obstacle}"
+                return f"the {which} {item.obstacle}", ()
         for loop in first.loops:
             for other in between:
                 if not all(commutes(loop, op) for op in other.loops or [other.op]):
-                    return "what stands between them must run between them"
+                    return "what stands between them must run between them", ()
+        assumed: set[Arrays] | None = set() if self.ctx.caps.target.checks_overlap and not _is_counted([*first.loops, second.op]) else None
         for loop in first.loops:
-            found = conflict(loop, second.op, "" if self.groups is None else self.ctx.options.disjoint_by)
+            found = conflict(loop, second.op, "" if self.groups is None else self.ctx.options.disjoint_by, assumed)
             if found is not None:
-                return found
-        return _cost(first.loops, second.op, self.ctx.caps) or self._setting(first.op, second.op)
+                return found, ()
+        disjoint = sorted(assumed or (), key=lambda pair: [(ref.arg, ref.role) for ref in pair])
+        if len({*first.disjoint, *disjoint}) > _MOST_PAIRS:
+            return f"more than {_MOST_PAIRS} pairs of arrays may overlap", ()
+        return _cost(first.loops, second.op, self.ctx.caps) or self._setting(first.op, second.op), disjoint
 
     def _setting(self, first: Op, second: Op) -> str:
         """The setting that keeps two loops apart; "" if there is none."""
@@ -141,6 +154,12 @@ class _Plan:
             return f"{self.ctx.options.unfused_by} switches fusion off"
         alike = first in self.groups and self.groups[first] is self.groups.get(second)
         return "" if alike else f"without {self.ctx.options.disjoint_by} they would be fused with others"
+
+
+def _is_counted(loops: Sequence[Op]) -> bool:
+    """Whether loops have what there is one of for each place in the source: tapes, checks and prints. They cannot stand in two tasks."""
+    found = [op for loop in loops for op in loop.regions[0].walk()]
+    return any(op.code.effect in ("check", "print") or any(isinstance(ref, TapeRef) for _, ref in accesses_of(op)) for op in found)
 
 
 def _cost(loops: Sequence[Op], last: Op, caps: Capabilities) -> str:
@@ -181,17 +200,47 @@ class _Build(Rewriter):
     def kernel(self, kernel: Kernel) -> Kernel:
         self.b.begin()
         for item in self.items:
-            if len(item.loops) < 2:
+            loops = [self._contract(loop) for loop in item.loops]
+            if len(loops) < 2:
                 self.visit(self._contract(item.op))
+            elif not item.disjoint:
+                self._fused(loops, self.args(loops[0]))
             else:
-                self._fused([self._contract(loop) for loop in item.loops])
+                self._either(loops, item.disjoint)
         self.b.loc = kernel.body.ops[-1].loc
         return kernel.with_body(self.b.end(self.args(kernel.body.ops[-1])))
 
     def _contract(self, op: Op) -> Op:
-        return Contraction().loop(op) if op in self.contracted and self.ctx.options.fast_math else op
+        return Contraction(self.ctx.caps, self.ctx.options.fast_math).loop(op) if op in self.contracted else op
 
-    def _fused(self, loops: Sequence[Op]) -> None:
+    def _either(self, loops: Sequence[Op], disjoint: Collection[Arrays]) -> None:
+        """The loops fused, of no iteration if some of the arrays overlap; and each by itself, of no iteration if none do."""
+        b = self.b
+        b.at(loops[0])
+        begin, end = self.args(loops[0])
+        overlap = b.const(False, u1)
+        for first, second in disjoint:
+            overlap = b.emit(ops.or_, overlap, self._overlap(first, second))
+        self._fused(loops, (begin, b.emit(ops.select, overlap, begin, end, type=end.type)))
+        for loop in loops:
+            b.at(loop)
+            begin, end = self.args(loop)
+            end = b.emit(ops.select, overlap, end, begin, type=end.type)
+            b.emit(ops.for_, begin, end, attr=loop.attr, type=(), regions=(self.region(loop.regions[0]),))
+
+    def _overlap(self, first: ArrayRef, second: ArrayRef) -> Op:
+        """Whether two arrays have bytes in common."""
+        b, places = self.b, []
+        for ref in (first, second):
+            address = b.emit(ops.address, attr=(ref.arg, ref.role), type=u64)
+            size = b.const(math.prod(ref.element_shape) * ref.dtype.size, u64)
+            for axis in range(ref.ndim):
+                size = b.emit(ops.mul, size, b.cast(b.emit(ops.shape, attr=(ref.arg, axis), type=i32), u64))
+            places.append((address, b.emit(ops.add, address, size)))
+        (start, stop), (other, end) = places
+        return b.emit(ops.and_, b.emit(ops.lt, start, end, type=u1), b.emit(ops.lt, other, stop, type=u1))
+
+    def _fused(self, loops: Sequence[Op], bounds: tuple[Op, ...]) -> None:
         first = loops[0]
         self.b.at(first)
         (index,) = self.b.begin(first.regions[0].params[0].type)
@@ -203,7 +252,7 @@ class _Build(Rewriter):
         attr = LoopAttr(True, "+".join(names), first.attr.group_size)
         self.b.loc = first.loc
         body = self.b.end()
-        self.b.emit(ops.for_, *self.args(first), attr=attr, type=(), regions=(body,))
+        self.b.emit(ops.for_, *bounds, attr=attr, type=(), regions=(body,))
 
     def _load(self, op: Op) -> Op:
         """What an earlier loop wrote comes out of memory: as it was rounded, whatever it is used for."""
@@ -229,7 +278,4 @@ class _Build(Rewriter):
         self.earlier = {other for other in self.earlier if not may_alias(other, ref)}
 
     def _rounded(self, value: Op) -> Op:
-        """``value``, which keeps its bits: minus zero added, exactly."""
-        if not isinstance(value.type, DType) or not value.type.is_float:
-            return value
-        return self.b.emit(ops.add, value, self.b.const(-0.0, value.type), attr="exact")
+        return self.b.emit(ops.opaque, value) if isinstance(value.type, DType) and value.type.is_float else value

@@ -10,15 +10,15 @@ from __future__ import annotations
 import math
 
 from spirograd.base.caps import Capabilities
-from spirograd.base.dtypes import VOID, f32, i32, u32
+from spirograd.base.dtypes import VOID, DType, i32, u32
 from spirograd.base.records import dataclass, replace
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import FieldRef, Kernel, Op, PrivateCopy, Region, SharedRef, TaskAttr, accesses_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
+from spirograd.transforms.tasks.carriers import Carrier, carrier
 
-_KINDS = ("add", "min", "max", "and", "or", "xor")
 # The most elements of the copies of a task: 32 KiB, with which a multiprocessor of an H100 holds seven workgroups.
 _MOST_ELEMENTS = 8192
 # Iterations for each element of the copies of all workgroups, and how many workgroups there must be then, and may be.
@@ -100,14 +100,21 @@ class _PrivateCopies(Rewriter):
         if copy is None:
             return self.copy(op)
         *indices, value = self.args(op)
-        return self.b.atomic(kind, copy.shared, _Extents(ref).number(self.b, tuple(indices)), value)
+        held = self._carrier(ref, kind).hold(self.b, value)
+        return self.b.atomic(kind, copy.shared, _Extents(ref).number(self.b, tuple(indices)), held)
 
     def _flush(self, ref: FieldRef, copy: PrivateCopy) -> Region:
         """Updates memory by an element of a copy, given its number and value."""
         b = self.b
-        number, value = b.begin(i32, ref.dtype)
+        number, held = b.begin(i32, copy.shared.dtype)
+        value = self._carrier(ref, copy.kind).element(b, held)
         b.atomic(copy.kind, ref, *_Extents(ref).indices(b, number), value)
         return b.end()
+
+    def _carrier(self, ref: FieldRef, kind: str) -> Carrier:
+        found = carrier(kind, ref.dtype, self.caps)
+        assert found is not None, "`_candidates` takes no others"
+        return found
 
 
 def _worthwhile(task: Op, caps: Capabilities) -> tuple[dict[FieldRef, PrivateCopy], int]:
@@ -122,11 +129,11 @@ def _worthwhile(task: Op, caps: Capabilities) -> tuple[dict[FieldRef, PrivateCop
         return {}, 0  # where loops end early, a body with loops runs in an invocation of its own for each iteration
     copies: dict[FieldRef, PrivateCopy] = {}
     elements = 0
-    for ref, kind in _candidates(body, caps).items():
+    for ref, (kind, held) in _candidates(body, caps).items():
         length = math.prod(_Extents(ref).all) + 1  # the last is for what is out of range
         if elements + length <= room:
             elements += length
-            copies[ref] = PrivateCopy(kind, SharedRef(f"copy_{len(copies)}_{ref.name}", ref.dtype, length))
+            copies[ref] = PrivateCopy(kind, SharedRef(f"copy_{len(copies)}_{ref.name}", held, length))
     return copies, min(count // (_ITERATIONS * elements), _MOST_GROUPS) if copies else 0
 
 
@@ -142,21 +149,19 @@ def _shared_bytes(task: Op) -> int:
     return 1024 * sum(r.dtype.size for r in attr.reductions)
 
 
-def _candidates(body: Region, caps: Capabilities) -> dict[FieldRef, str]:
-    """The fields that ``body`` accesses by atomics of one kind only, with that kind."""
+def _candidates(body: Region, caps: Capabilities) -> dict[FieldRef, tuple[str, DType]]:
+    """The fields that ``body`` accesses by atomics of one kind only, with that kind, and the type of what holds their elements."""
     everything = list(body.walk())
     used = {a for op in everything for a in op.args}
     found: dict[FieldRef, set[str]] = {}
     for op in everything:
         for _, ref in accesses_of(op):
-            if not isinstance(ref, FieldRef):
-                continue
-            plain = op.code is ops.atomic and op not in used and _is_shared(op.attr[0], ref, caps)
-            found.setdefault(ref, set()).add(op.attr[0] if plain else "")
+            if isinstance(ref, FieldRef):
+                found.setdefault(ref, set()).add(op.attr[0] if op.code is ops.atomic and op not in used else "")
     keys = [(ref.key, ref.role) for ref in found]
-    return {ref: min(kinds) for ref, kinds in found.items() if len(kinds) == 1 and "" not in kinds and keys.count((ref.key, ref.role)) == 1}
-
-
-def _is_shared(kind: str, ref: FieldRef, caps: Capabilities) -> bool:
-    """Whether the device has this atomic on shared memory."""
-    return (kind in _KINDS and ref.dtype in (i32, u32)) or (kind == "add" and ref.dtype is f32 and caps.shared_f32_add)
+    candidates = {}
+    for ref, kinds in found.items():
+        held = carrier(min(kinds), ref.dtype, caps) if len(kinds) == 1 and keys.count((ref.key, ref.role)) == 1 else None
+        if held is not None:
+            candidates[ref] = min(kinds), held.dtype
+    return candidates

@@ -155,6 +155,7 @@ CASES = {
     ops.mul: Case(np.multiply, each(signed, signed), sizes),
     ops.div: Case(np.divide, each(signed, signed), sizes),
     ops.neg: Case(np.negative, each(signed), sizes),
+    ops.opaque: Case(np.positive, each(signed), sizes),
     ops.abs_: Case(np.abs, each(signed), sizes),
     ops.min_: Case(np.minimum, apart, sizes),
     ops.max_: Case(np.maximum, apart, sizes),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-FLOAT_UNARY = "sqrt rsqrt exp log sin cos tan asin acos tanh floor ceil trunc round neg abs"
+FLOAT_UNARY = "opaque sqrt rsqrt exp log sin cos tan asin acos tanh floor ceil trunc round neg abs"
 FLOAT_BINARY = "add sub mul div min max atan2 pow"
 INT_UNARY = "neg abs not popcnt clz ctz"
 INT_BINARY = "add sub mul idiv irem min max and or xor shl shr"
@@ -45,6 +45,7 @@ return i32_2
   %i = arg[0]() : i32
   %c = arg[2]() : u1
   %j = shape[(1, 0)]() : i32
+  %place = address[(1, "grad")]() : u64
   %seed = seed()  : u32
   %base = tape_word[("tape_base", 0)]() : i32
   %zero = const[0]() : i32

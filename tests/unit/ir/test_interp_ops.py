@@ -92,7 +92,7 @@ INTEGER: dict[str, Callable[..., int]] = {
 FLOAT: dict[str, Callable[..., Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative, "abs": np.abs, "min": np.fmin,
     "max": np.fmax, "sqrt": np.sqrt, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "round": np.round,
-    "stop_grad": np.positive, "recall": lambda a, b: a,
+    "stop_grad": np.positive, "recall": lambda a, b: a, "opaque": np.positive,
 }  # fmt: skip
 MATH: dict[str, Callable[..., Any]] = {
     "rsqrt": lambda a: 1 / np.sqrt(a), "exp": np.exp, "log": np.log, "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin,
@@ -216,7 +216,7 @@ def test_select(t: DType) -> None:
 def test_every_pure_operation_is_tested() -> None:
     tested = {*INTEGER, *FLOAT, *MATH, *COMPARE, *BOOL, "isnan", "isinf", "cast", "bitcast", "select"}
     elsewhere = {"const", "result", "vec", "extract", "insert", "call"}
-    elsewhere |= {"arg", "shape", "seed", "tape_word", "thread_slot", "builtin", "slot"}
+    elsewhere |= {"arg", "shape", "address", "seed", "tape_word", "thread_slot", "builtin", "slot"}
     assert {code.name for code in ops.ALL if code.effect == "pure"} == tested | elsewhere
 
 

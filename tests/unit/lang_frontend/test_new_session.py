@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 import spirograd as sg
 from spirograd.lang import context
 from spirograd.lang.frontend.kernel import Kernel
@@ -39,5 +41,39 @@ def test_a_quick_call_is_of_its_session() -> None:
         assert kernel(4) == 8
         new = next(iter(kernel._specializations.values()))[0]
         assert new is not old
+    finally:
+        sg.reset()
+
+
+class Rebound(Kernel):
+    """Another thread begins a session and calls it there, while a call binds its arguments."""
+
+    meanwhile: Any = None
+
+    def _bind(self, *args: Any) -> Any:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            sg.init(arch=sg.cpu)
+            meanwhile()
+        return super()._bind(*args)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["compiled before", "compiled then"])
+def test_what_is_compiled_is_of_its_session(known: bool) -> None:
+    def scaled(n: sg.i32, factor: sg.template()) -> sg.i32:
+        return factor * n
+
+    kernel = Rebound(scaled)
+    sg.init(arch=sg.cpu)
+    try:
+        first = context.session()
+        assert kernel(3, 1) == 3
+        if known:
+            assert kernel(3, 5) == 15
+        kernel.meanwhile = lambda: kernel(3, 5 if known else 2)
+        session, made, _ = kernel.specialized((3,), {"factor": 5})
+        assert session is first and context.session() is not first
+        assert made not in [held for found in kernel._specializations.values() for held in found]
+        assert kernel(4, 5) == 20 and kernel(4, 2) == 8
     finally:
         sg.reset()

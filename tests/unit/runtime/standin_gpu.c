@@ -26,7 +26,7 @@ typedef int R;
 typedef uint64_t u64;
 typedef uint32_t u32;
 enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, BAD_DEVICE = 101, NO_CONTEXT = 201, BAD_IMAGE = F(218, 209), BAD_HANDLE = 400, NOT_FOUND = 500,
-       NOT_READY = 600, ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719 };
+       NOT_READY = 600, ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719, RECORDING = 900 };
 #define OFFSET ((u64)1 << 62)
 #define MOST 4096
 #define MOST_WORK (1 << 16)
@@ -40,7 +40,8 @@ typedef struct { int live, device; char *image; size_t size; } Module;
 typedef struct { char name[256]; Module *module; long parameters; int registers, local, shared; } Function;
 typedef struct { char name[256]; u32 grid, block; unsigned char bytes[4096]; size_t size; u64 stream; } Launch;
 typedef struct { int kind; u64 a, b; size_t n; u32 word; Launch *launch; Event *event; } Work;
-typedef struct { int live, device, held; Work *work; u64 queued, finished; } Stream;
+typedef struct { int live; size_t count; Work *work; } Graph; /* one that is recorded, and executable ones */
+typedef struct { int live, device, held; Work *work; u64 queued, finished; Graph *recorder; } Stream;
 enum { COPY_IN, COPY_OUT, COPY, FILL, ALLOCATE, FREE, LAUNCH, RECORD, WAIT };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -53,7 +54,8 @@ static Module modules[MOST];
 static Function functions[MOST];
 static Launch launches[MOST];
 static Stream streams[STREAMS];
-static int event_count, module_count, function_count, launch_count, stream_count = OTHERS, turn;
+static Graph graphs[MOST];
+static int event_count, graph_count, module_count, function_count, launch_count, stream_count = OTHERS, turn;
 static int pools[8];
 #ifndef HIP
 static int contexts[8];
@@ -107,11 +109,11 @@ __attribute__((constructor)) void standin_reset(void) {
   memories = pinneds = live_pools = retained = held = sticky = 0;
   device_count = 1; total = (size_t)1 << 30; reserved = 0;
   strcpy(architecture, F("90", "gfx1100"));
-  event_count = module_count = function_count = launch_count = turn = 0;
+  event_count = graph_count = module_count = function_count = launch_count = turn = 0;
   stream_count = OTHERS;
   for (int i = 0; i < STREAMS; i++) {
     if (!streams[i].work) streams[i].work = malloc(sizeof(Work) * MOST_WORK);
-    streams[i] = (Stream){i < OTHERS, 0, 0, streams[i].work, 0, 0};
+    streams[i] = (Stream){i < OTHERS, 0, 0, streams[i].work, 0, 0, NULL};
   }
   memset(counters, 0, sizeof counters);
   counter_count = 0;
@@ -135,6 +137,7 @@ int standin_live(const char *what) {
   if (!strcmp(what, "events")) for (int i = 0; i < event_count; i++) n += events[i].live;
   if (!strcmp(what, "modules")) for (int i = 0; i < module_count; i++) n += modules[i].live;
   if (!strcmp(what, "streams")) for (int i = OTHERS; i < stream_count; i++) n += streams[i].live;
+  if (!strcmp(what, "graphs")) for (int i = 0; i < graph_count; i++) n += graphs[i].live;
   if (!strcmp(what, "pools")) n = live_pools;
   if (!strcmp(what, "contexts")) n = retained;
   return n;
@@ -212,6 +215,10 @@ static int step(void) {
   return 0;
 }
 static void enqueue(Stream *s, Work w) {
+  if (s->recorder) {
+    s->recorder->work[s->recorder->count++] = w;
+    return;
+  }
   s->work[s->queued++ % MOST_WORK] = w;
   while (s->queued - s->finished > 500 && step());
   if (s->queued - s->finished > MOST_WORK - 1) abort();
@@ -296,13 +303,14 @@ R F(cuStreamCreate, hipStreamCreateWithFlags)(void **stream, u32 flags) {
   ENTER("stream_create"); CONTEXT();
   if (stream_count == STREAMS) FAIL(OUT_OF_MEMORY);
   Stream *s = &streams[stream_count++];
-  *s = (Stream){1, current_device, 0, s->work, 0, 0};
+  *s = (Stream){1, current_device, 0, s->work, 0, 0, NULL};
   *stream = s;
   LEAVE();
 }
 R F(cuStreamDestroy_v2, hipStreamDestroy)(Stream *s) { DESTROY("stream_destroy", s->live = 0); }
 R F(cuStreamQuery, hipStreamQuery)(void *stream) {
   ENTER("stream_query"); CONTEXT(); STREAM(stream);
+  if (s->recorder) FAIL(RECORDING);
   step();
   result = sticky ? sticky : s->finished < s->queued ? NOT_READY : 0;
   LEAVE();
@@ -314,6 +322,43 @@ R F(cuStreamWaitEvent, hipStreamWaitEvent)(void *stream, Event *event, u32 flags
   enqueue(s, (Work){.kind = WAIT, .event = event, .a = event->recorded});
   LEAVE();
 }
+
+/* --- graphs: work that is recorded, and done each time the graph is launched --- */
+
+R F(cuStreamBeginCapture_v2, hipStreamBeginCapture)(void *stream, int mode) {
+  ENTER("capture_begin"); CONTEXT(); STREAM(stream);
+  if (s->recorder || mode != 2) FAIL(INVALID_VALUE);
+  s->recorder = &graphs[graph_count++];
+  *s->recorder = (Graph){1, 0, malloc(sizeof(Work) * MOST)};
+  LEAVE();
+}
+R F(cuStreamEndCapture, hipStreamEndCapture)(Stream *s, Graph **graph) { /* ends it, whatever has failed */
+  DESTROY("capture_end", Graph *made = s->recorder; s->recorder = NULL; if (result) made->live = 0; else *graph = made);
+}
+R F(cuGraphInstantiateWithFlags, hipGraphInstantiateWithFlags)(Graph **executable, Graph *graph, u64 flags) {
+  ENTER("graph_make"); CONTEXT();
+  if (!graph->live || flags) FAIL(BAD_HANDLE);
+  Graph *made = &graphs[graph_count++];
+  *made = (Graph){1, graph->count, malloc(sizeof(Work) * MOST)};
+  memcpy(made->work, graph->work, sizeof(Work) * graph->count);
+  for (size_t i = 0; i < made->count; i++) {
+    if (made->work[i].kind != LAUNCH) continue;
+    Launch *l = malloc(sizeof(Launch)); /* the other one's place is used again */
+    *l = *made->work[i].launch;
+    made->work[i].launch = l;
+  }
+  *executable = made;
+  LEAVE();
+}
+R F(cuGraphLaunch, hipGraphLaunch)(Graph *graph, void *stream) {
+  ENTER("graph_launch"); CONTEXT(); STREAM(stream);
+  if (!graph->live) FAIL(BAD_HANDLE);
+  for (size_t i = 0; i < graph->count; i++) enqueue(s, graph->work[i]);
+  LEAVE();
+}
+R F(cuGraphDestroy, hipGraphDestroy)(Graph *graph) { DESTROY("graph_destroy", if (!graph->live) result = BAD_HANDLE; graph->live = 0); }
+R F(cuGraphExecDestroy, hipGraphExecDestroy)(Graph *graph) { DESTROY("graph_unload", if (!graph->live) result = BAD_HANDLE; graph->live = 0); }
+
 R F(cuPointerGetAttribute, hipPointerGetAttribute)(int *value, int attribute, u64 address) {
   ENTER("pointer_attribute");
   if (attribute != 9 || address < OFFSET) FAIL(INVALID_VALUE);

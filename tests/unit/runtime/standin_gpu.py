@@ -120,7 +120,7 @@ class StandIn:
 
     def leftovers(self):
         """What exists after all devices were closed."""
-        kinds = ("memory", "pinned", "events", "modules", "streams", "pools")
+        kinds = ("memory", "pinned", "events", "modules", "graphs", "streams", "pools")
         return {kind: self.live(kind) for kind in kinds if self.live(kind)}
 
 

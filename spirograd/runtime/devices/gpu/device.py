@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import c_void_p
 from types import TracebackType
 from typing import Any, NoReturn
@@ -44,6 +44,52 @@ class Executable:
         self._kept = kept  # what ``run`` reads
         self.usage = usage
         self.by_address = by_address
+
+
+class Loaded:
+    """A module or graph that the driver holds until it ``unload``s it."""
+
+    __slots__ = ("handle", "unload")
+
+    def __init__(self, unload: Callable[[int], int], handle: int) -> None:
+        self.unload = unload
+        self.handle = handle
+
+
+class GraphWork:
+    """What a series of work calls while it is recorded, see `RecordsWork.record`: the stream's work, and nothing else of the device's."""
+
+    def __init__(self, driver: Driver, transfers: Transfers) -> None:
+        self._driver = driver
+        self._transfers = transfers
+
+    def launch(self, executable: Executable, block: bytes | bytearray, counts: tuple[int | None, ...]) -> None:
+        """As of `Device`."""
+        if executable.by_address:
+            raise _CannotBeRecorded
+        self._driver.check(executable.run(bytes(block), counts), f"record kernel {executable.name}")
+
+    def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
+        """As of `Device`."""
+        self._transfers.fill(buffer.handle, offset, nbytes, word)
+
+    def copy(self, target: Buffer, target_offset: int, source: Buffer, source_offset: int, nbytes: int) -> None:
+        """As of `Device`."""
+        self._transfers.copy(target.handle, target_offset, source.handle, source_offset, nbytes)
+
+
+class _CannotBeRecorded(Exception):
+    """An argument block is uploaded for each launch."""
+
+
+class DriverGraph:
+    """An executable graph of the driver, which goes before the kernels that ``work`` launches."""
+
+    __slots__ = ("__weakref__", "_work", "handle")
+
+    def __init__(self, handle: int, work: Sequence[Callable[[Any], None]]) -> None:
+        self.handle = handle
+        self._work = work
 
 
 class ContextTurn(Turn):
@@ -92,8 +138,8 @@ class GpuDevice(StreamedDevice):
         self.ordinal = features.ordinal
         self.dlpack_device = (driver.dlpack_type, features.ordinal)
         self._processors = features.processors
-        self._modules: set[int] = set()
-        self._unloads = DeletionQueue(self._unload)  # of modules, when the device is idle: unloading waits for kernels
+        self._loaded: dict[Loaded, None] = {}  # in the order in which it came
+        self._unloads = DeletionQueue(self._unload)  # of these, when the device is idle: unloading waits for kernels
         self._context = driver.context(features.ordinal)
         self._code = call.compiled(driver)
         self._enter = call.enterer(self._code, self._context)
@@ -197,12 +243,12 @@ class GpuDevice(StreamedDevice):
         """Load the kernel's machine code, or PTX. Raises SpirogradRuntimeError, with its messages, if the driver's compiler refuses."""
         check_target(kernel, self.caps.target_name, self.api)
         with self._turn:
-            loaded: list[int] = []
+            loaded: list[Loaded] = []
             try:
                 for binary in kernel.binaries if kernel.tasks else ():
-                    loaded.append(self._driver.load(binary, kernel.name).value or 0)
+                    loaded.append(Loaded(self._driver.module_unload, self._driver.load(binary, kernel.name).value or 0))
                 functions = [
-                    modules.function(self._driver, c_void_p(loaded[task.binary]), task.entry, f"{kernel.name} ({task.name})")
+                    modules.function(self._driver, c_void_p(loaded[task.binary].handle), task.entry, f"{kernel.name} ({task.name})")
                     for task in kernel.tasks
                 ]
                 usage = [modules.usage(self._driver, f, max(task.group_size, 1)) for f, task in zip(functions, kernel.tasks)]
@@ -210,7 +256,7 @@ class GpuDevice(StreamedDevice):
                 self._unloads.extend(loaded)
                 raise
             finally:
-                self._modules.update(loaded)
+                self._loaded.update(dict.fromkeys(loaded))
         grids = [(max(task.group_size, 1), *self._grid(task, used)) for task, used in zip(kernel.tasks, usage)]
         tasks = [call.LaunchTask(function, *grid) for function, grid in zip(functions, grids)]
         run, kept = call.launcher(self._code, self._context, self._stream.place, tasks)
@@ -260,6 +306,32 @@ class GpuDevice(StreamedDevice):
             finally:
                 self._deletions.put(memory)
 
+    # --- graphs ---
+
+    def record(self, work: Sequence[Callable[[Any], None]]) -> DriverGraph | None:
+        """See `RecordsWork.record`."""
+
+        def give() -> None:
+            for each in work:
+                each(target)
+
+        with self._turn:
+            target = GraphWork(self._driver, self._transfers)
+            try:
+                handle = self._stream.record_graph(give)
+            except _CannotBeRecorded:
+                return None
+            loaded = Loaded(self._driver.graph_unload, handle)
+            self._loaded[loaded] = None
+        graph = DriverGraph(handle, work)
+        weakref.finalize(graph, self._unloads.put, loaded).atexit = False
+        return graph
+
+    def repeat(self, recorded: DriverGraph) -> None:
+        """See `RecordsWork.repeat`."""
+        with self._turn:
+            self._driver.call("launch a graph", self._driver.graph_launch, recorded.handle, self._stream.handle)
+
     # --- waits, failures, the end ---
 
     def synchronize(self) -> None:
@@ -283,9 +355,9 @@ class GpuDevice(StreamedDevice):
     def _finish(self) -> None:
         self._stream.finish()
 
-    def _unload(self, module: int) -> None:
-        self._modules.discard(module)
-        self._driver.call("unload a kernel", self._driver.module_unload, module)
+    def _unload(self, thing: Loaded) -> None:
+        self._loaded.pop(thing, None)
+        self._driver.call("unload a kernel", thing.unload, thing.handle)
 
     def _lose(self, error: DeviceLost) -> NoReturn:
         self._trouble = f"the {self.api} device was lost, and its memory is gone: start a new process. {error}"
@@ -308,9 +380,9 @@ class GpuDevice(StreamedDevice):
         for part in ("_transfers", "_cells"):
             if hasattr(self, part):
                 getattr(self, part).close()
-        for module in self._modules:
-            driver.module_unload(module)
-        self._modules.clear()
+        for thing in reversed(self._loaded):  # graphs before the modules of their kernels
+            thing.unload(thing.handle)
+        self._loaded.clear()
         for part in ("_pool", "_stream"):
             if hasattr(self, part):
                 getattr(self, part).close()

@@ -11,6 +11,7 @@ from spirograd.runtime.devices.gpu.call import CallCode, waiter
 from spirograd.runtime.devices.gpu.driver import NOT_READY
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, hipStreamNonBlocking: no waits for the stream that other code of the process uses by default
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED, hipStreamCaptureModeRelaxed: other users of the driver may go on as always
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING, hipEventDisableTiming
 # Queries in one wait, some 50 ms; between two of them Python handles Ctrl-C. After the first, a wait sleeps between queries.
 _QUERIES = 50_000
@@ -50,6 +51,25 @@ class Stream:
     def back(self) -> None:
         """Give the work to the stream of its own again; all work is done."""
         self._current.value = self._own
+
+    def record_graph(self, work: Callable[[], None]) -> int:
+        """An executable graph of what ``work`` gives to the stream, which is not done. Raises what ``work`` or the driver raises."""
+        driver, before = self.driver, self._current.value
+        graph, executable = c_void_p(), c_void_p()
+        self._current.value = self._own
+        try:
+            driver.call("record a graph", driver.capture_begin, self._own, _RELAXED)
+            try:
+                work()
+            finally:
+                code = driver.capture_end(self._own, byref(graph))
+            driver.check(code, "record a graph")
+            driver.call("make a graph", driver.graph_make, byref(executable), graph, 0)
+        finally:
+            self._current.value = before
+            if graph.value:
+                driver.graph_destroy(graph)
+        return executable.value or 0
 
     def event(self) -> int:
         """A new event, which lives as long as the stream."""

@@ -1,0 +1,131 @@
+"""`Tape(grad_check=[...])`: the gradients of a program against central differences, for which its launches run again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from spirograd.ad.entries import Launch, footprint_of
+from spirograd.ad.losses import FieldLoss
+from spirograd.ad.versions import Saved, Stored, memory_identity
+from spirograd.base.errors import SpirogradAssertionError, SpirogradRuntimeError, render
+from spirograd.lang import context
+from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.scalar import describe
+
+_TOLERANCE = 0.01  # of the relative error, as in the family
+_STEP = 1e-6  # of the difference, relative to the value
+
+
+class GradCheck:
+    """Compares the gradients of some memory, with respect to its contents at the begin of a tape, with central differences of the loss.
+
+    It keeps the contents, at that time, of all memory that the program writes, and how to do each of its steps again. One line is printed
+    for each memory. Raises SpirogradAssertionError if a relative error is above 0.01, and unless all is in f64.
+    """
+
+    def __init__(self, loss: FieldLoss | None, checked: Any) -> None:
+        if not isinstance(checked, (list, tuple)):
+            raise SpirogradAssertionError("`grad_check` takes a list of the fields and ndarrays whose gradients are checked")
+        if loss is None or not isinstance(loss.whole, (ScalarField, Ndarray)):
+            raise SpirogradAssertionError("`grad_check` needs a loss that is a field or ndarray")
+        for whole in (loss.whole, *checked):
+            if not isinstance(whole, (ScalarField, Ndarray)) or not whole.has_grad():
+                raise SpirogradAssertionError(f"`grad_check` takes fields and ndarrays with gradients, got {describe(whole)}")
+            if whole.dtype.np != np.float64:
+                raise SpirogradAssertionError(f"`grad_check` works in f64 only: {describe(whole)} is of {whole.dtype}")
+        self._loss = loss.whole
+        self._checked: Sequence[Any] = checked
+        self._start: dict[Any, Saved] = {}
+        self._steps: list[Callable[[], None]] = []
+        self._written: dict[Any, Any] = {}  # by the host, since the last step
+        self._gradients: list[Any] = []
+
+    def before(self, launch: Launch) -> None:
+        """A launch is about to run."""
+        if launch.external:
+            problem = "`grad_check` runs launches again, which it cannot do with arrays of NumPy and torch"
+            raise SpirogradRuntimeError(render(problem, None, "pass fields or ndarrays"))
+        self._settle()
+        for access in footprint_of(launch.specialization).written:
+            self._keep(launch.memory(access)[1])
+
+    def after(self, launch: Launch) -> None:
+        """A launch has run."""
+        plan, packer, trees = launch.specialization.plan, launch.packer, launch.specialization.trees
+        number = launch.number
+        self._steps.append(lambda: plan.launch(packer.scalars, packer.arrays, trees, drawn=number))
+
+    def host_write(self, memory: Any) -> None:
+        """The host is about to write to memory."""
+        key, whole = memory_identity(memory)
+        self._keep(whole)
+        self._written[key] = whole
+
+    def begin(self) -> None:
+        """The program has run, its reverse has not."""
+        self._settle()
+        self._gradients = [whole.grad.to_numpy() for whole in self._checked]
+
+    def run(self) -> None:
+        """Compare; the reverse pass has run. Afterwards memory holds what it held."""
+        found = [whole.grad.to_numpy() - before for whole, before in zip(self._checked, self._gradients)]
+        recorder = context.set_recorder(None)
+        for whole in self._checked:
+            self._keep(whole)  # of which nothing was written: else it is there
+        end = [Saved(start.memory, None) for start in self._start.values()]
+        try:
+            wanted = [self._differences(whole) for whole in self._checked]
+        finally:
+            for saved in end:
+                saved.put()
+            context.set_recorder(recorder)
+        wrong = []
+        for whole, has, should in zip(self._checked, found, wanted):
+            name = getattr(whole, "name", "") or describe(whole)
+            scale = np.maximum(np.abs(has), np.abs(should))
+            errors = np.abs(has - should) / np.maximum(scale, 1e-6 * max(scale.max(initial=0.0), 1e-6))
+            worst = float(errors.max(initial=0.0))
+            passed = worst <= _TOLERANCE
+            print(f"grad check of `{name}`: {'passed' if passed else 'FAILED'}, relative error {worst:.3g} (at most {_TOLERANCE})")
+            if not passed:
+                at = np.unravel_index(int(errors.argmax()), errors.shape)
+                index = ", ".join(str(int(i)) for i in at)
+                wrong.append(f"the gradient of `{name}[{index}]` is {has[at]:.9g}, differences give {should[at]:.9g}")
+        if wrong:
+            raise SpirogradAssertionError("the gradient check failed: " + "; ".join(wrong))
+
+    def _keep(self, whole: Any) -> None:
+        key = memory_identity(whole)[0]
+        if key not in self._start:
+            self._start[key] = Saved(Stored(getattr(whole, "name", "an ndarray"), whole), None)
+
+    def _settle(self) -> None:
+        """What the host wrote is a step."""
+        for whole in self._written.values():
+            self._steps.append(Saved(Stored("", whole), None).put)
+        self._written = {}
+
+    def _differences(self, whole: Any) -> Any:
+        self._start[memory_identity(whole)[0]].put()
+        values = whole.to_numpy()
+        out = np.zeros(values.shape)
+        for index in np.ndindex(values.shape):
+            step = _STEP * max(1.0, abs(float(values[index])))
+            ends = [self._value(whole, values, index, sign * step) for sign in (1, -1)]
+            out[index] = (ends[0] - ends[1]) / (2 * step)
+        return out
+
+    def _value(self, whole: Any, values: Any, index: tuple[int, ...], step: float) -> float:
+        """The loss of the program that starts with another element."""
+        for saved in self._start.values():
+            saved.put()
+        moved = values.copy()
+        moved[index] += step
+        whole.from_numpy(moved)
+        for run in self._steps:
+            run()
+        return float(self._loss.to_numpy().reshape(()))

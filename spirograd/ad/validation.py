@@ -1,0 +1,87 @@
+"""`Tape(validation=True)`: launches are tried before they run, by kernels that fail where they break the rule of global data access."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from spirograd.ad.entries import Launch, footprint_of
+from spirograd.ad.versions import Saved, Stored
+from spirograd.base.dtypes import i32
+from spirograd.ir.nodes import ArrayRef
+from spirograd.lang import context
+
+logger = logging.getLogger("spirograd")
+
+
+class AccessRule:
+    """The marks of one tape, by memory."""
+
+    def __init__(self) -> None:
+        self._marks: dict[Any, Any] = {}
+
+    def check(self, made: Any, launch: Launch, packer: Any) -> None:
+        """Try a launch, and leave all memory but the marks as it was. Raises SpirogradAssertionError, with the line of the write."""
+        plan, marked = made.access_check()
+        if plan is None:
+            return
+        marks = [self._mark_of(ref, launch, packer) for ref in marked]
+        with _kept(launch, packer):
+            plan.launch([*packer.scalars, *(0 for _ in marks)], [*packer.arrays, *marks], made.primal.trees)
+            launch.session.sync()
+
+    def _mark_of(self, ref: Any, launch: Launch, packer: Any) -> Any:
+        if isinstance(ref, ArrayRef):
+            array = launch.arrays[ref.arg]
+            key = ("array", id(array))
+            shape = (*packer.arrays[ref.arg].shape, *ref.element_shape)
+        else:
+            key, shape = ("field", ref), (*ref.shape, *ref.element_shape)
+        if key not in self._marks:
+            self._marks[key] = (launch.session.scratch(i32, shape), launch)  # the launch keeps the array alive, and its number
+        return self._marks[key][0]
+
+
+def access_rule(validation: bool) -> AccessRule | None:
+    """What a tape with ``validation`` checks with: nothing, with a warning, unless the session runs in debug mode."""
+    if not validation:
+        return None
+    if not context.session().cfg.debug:
+        logger.warning("`Tape(validation=True)` checks nothing without `init(debug=True)`")
+        return None
+    return AccessRule()
+
+
+@contextmanager
+def _kept(launch: Launch, packer: Any) -> Iterator[None]:
+    """Put back what a launch writes."""
+    undo: list[Callable[[], None]] = []
+    for access in footprint_of(launch.specialization).written:
+        whole = launch.memory(access)[1]
+        if whole is not None:
+            undo.append(Saved(Stored(access.name, whole), None).swap)
+        else:
+            assert access.arg is not None
+            undo.append(_kept_external(launch, packer.arrays[access.arg], launch.external[access.arg][0]))
+    try:
+        yield
+    finally:
+        for run in undo:
+            run()
+
+
+def _kept_external(launch: Launch, binding: Any, array: Any) -> Callable[[], None]:
+    """How to put back an array of NumPy or torch."""
+    if binding.allocation is None:
+        host = array if isinstance(array, np.ndarray) else array.detach().numpy()
+        before = host.copy()
+        return lambda: np.copyto(host, before)
+    nbytes = array.nbytes if isinstance(array, np.ndarray) else array.numel() * array.element_size()
+    copy = launch.session.memory.allocate(max(nbytes, 1))
+    if nbytes:
+        copy.copy_from(binding.allocation, nbytes)
+    return lambda: binding.allocation.copy_from(copy, nbytes) if nbytes else None

@@ -1,0 +1,119 @@
+"""What programs reach for in the family's ``lang.util``, ``lang.matrix``, ``_lib.core`` and tables of types."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from spirograd.base import dtypes
+from spirograd.base.dtypes import ALL, FLOATS, INTEGERS, DType, u1
+from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.compat import facade
+from spirograd.lang import context, ops
+
+# --- types: the family counts Python's own among them ------------------------------------------------------------------------
+
+_INTEGERS = {*INTEGERS, u1, int, bool}
+_FLOATS = {*FLOATS, float}
+TYPE_TABLES: dict[str, Any] = {
+    "all_types": {*ALL, int, float, bool},
+    "integer_types": _INTEGERS,
+    "real_types": _FLOATS,
+    "type_ids": {id(t) for t in (*ALL, int, float, bool)},
+    "integer_type_ids": {id(t) for t in _INTEGERS},
+    "real_type_ids": {id(t) for t in _FLOATS},
+}
+
+
+def cook_dtype(dtype: Any) -> DType:
+    """A type, or Python's ``int``, ``float`` and ``bool`` as the types that they mean now. Raises ValueError for others."""
+    if isinstance(dtype, DType) or dtype in (int, float, bool):
+        return ops.as_dtype(dtype)
+    raise ValueError(f"{dtype!r} is no data type")
+
+
+def to_numpy_type(dtype: Any) -> type:
+    """The scalar type of NumPy that holds what ``dtype`` holds."""
+    return cook_dtype(dtype).np.type
+
+
+def to_pytorch_type(dtype: Any) -> Any:
+    """The dtype of torch, which is imported, for ``dtype``."""
+    import torch
+
+    return getattr(torch, {"u1": "bool"}.get(cook_dtype(dtype).name, cook_dtype(dtype).np.name))
+
+
+def to_family_type(dtype: Any) -> DType:
+    """The type for a dtype of NumPy or torch. Raises AssertionError for what is none."""
+    if isinstance(dtype, DType):
+        return dtype
+    try:
+        return dtypes.from_numpy(str(dtype).rpartition(".")[2] if str(dtype).startswith("torch.") else dtype)
+    except (TypeError, ValueError, KeyError):
+        raise AssertionError(f"{dtype!r} is no data type") from None
+
+
+def has_pytorch() -> bool:
+    """Whether torch can be imported."""
+    return importlib.util.find_spec("torch") is not None
+
+
+def in_python_scope() -> bool:
+    """Whether no kernel is being traced."""
+    return context.current_trace() is None
+
+
+def is_data_oriented(x: Any) -> bool:
+    """Whether the class of ``x`` is decorated with `data_oriented`."""
+    return getattr(type(x), "__sg_data_oriented__", False)
+
+
+UTIL: dict[str, Any] = {
+    **{f.__name__: f for f in (cook_dtype, to_numpy_type, to_pytorch_type, has_pytorch, in_python_scope, is_data_oriented)},
+    **dict.fromkeys(("to_taichi_type", "to_quadrants_type"), to_family_type),
+    **dict.fromkeys(("in_taichi_scope", "in_quadrants_scope"), facade.inside_kernel),
+}
+
+
+# --- vectors -----------------------------------------------------------------------------------------------------------------
+
+
+def _generate_swizzle_patterns(key_group: str, required_length: int = 4) -> list[str]:
+    """All words of up to ``required_length`` letters of ``key_group``, the shortest first."""
+    return ["".join(word) for n in range(required_length) for word in itertools.product(key_group, repeat=n + 1)]
+
+
+# --- the library below -------------------------------------------------------------------------------------------------------
+
+
+def _with(arch: str) -> Callable[[], bool]:
+    def supported() -> bool:
+        return facade.is_arch_supported(arch)
+
+    supported.__name__ = f"with_{arch}"
+    supported.__doc__ = f"Whether this machine has the back end `{arch}`."
+    return supported
+
+
+def _without() -> bool:
+    """There is no such back end."""
+    return False
+
+
+CORE: dict[str, Any] = {
+    **{f"with_{arch}": _with(arch) for arch in ("vulkan", "cuda", "metal", "amdgpu")},
+    **dict.fromkeys(("with_opengl", "with_dx11", "with_dx12"), _without),
+    "GGUI_AVAILABLE": False,
+}
+# Operations of the family's own compiler that have a meaning here.
+_INTERNAL_OPERATIONS: dict[str, Callable[..., Any]] = {"do_nothing": lambda: None}
+
+
+def call_internal(name: str, *args: Any, with_runtime_context: bool = True) -> Any:
+    """An operation of the family's own compiler, by name. Raises SpirogradUnsupportedError for all but ``do_nothing``."""
+    if name not in _INTERNAL_OPERATIONS:
+        raise SpirogradUnsupportedError(f"the internal operation `{name}` is one of the family's compiler, and not here")
+    return _INTERNAL_OPERATIONS[name](*args)

@@ -1,0 +1,55 @@
+"""The logging functions of the family, which programs call, and replace to have its messages."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_LOGGER = logging.getLogger("spirograd")
+# Levels of the family -> those of Python's logging.
+_LEVELS = {
+    "trace": logging.DEBUG,
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+    "critical": logging.CRITICAL,
+}
+_NAMES = {number: name for name, number in _LEVELS.items()}
+
+
+def _get_logging(name: str) -> Callable[[Any], None]:
+    """The function that logs messages of the level ``name``."""
+    return FUNCTIONS[name]
+
+
+def _function(level: int) -> Callable[[Any], None]:
+    def log(message: Any) -> None:
+        _LOGGER.log(level, "%s", message, stacklevel=2)
+
+    return log
+
+
+FUNCTIONS: dict[str, Any] = {**{name: _function(level) for name, level in _LEVELS.items()}, "_get_logging": _get_logging}
+
+
+class Redirected(logging.Filter):
+    """Gives messages to the functions by which a program has replaced those of ``module``, a member's `_logging`."""
+
+    def __init__(self, module: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._module = module
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        name = _NAMES.get(record.levelno, "")
+        replaced = self._module.get(name)
+        if replaced is None or replaced is FUNCTIONS.get(name):
+            return True
+        replaced(record.getMessage())
+        return False
+
+
+def redirect(module: Mapping[str, Any]) -> None:
+    """From now on, messages go to what ``module`` holds by then."""
+    _LOGGER.addFilter(Redirected(module))

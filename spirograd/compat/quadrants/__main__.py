@@ -1,0 +1,5 @@
+"""``python -m spirograd.compat.quadrants program.py``: see `spirograd.compat.stand_in`."""
+
+from spirograd.compat.stand_in import main
+
+main("quadrants")

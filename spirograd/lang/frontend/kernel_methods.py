@@ -1,0 +1,26 @@
+"""Methods of fields and arrays that do in a kernel what they do outside of it: written in the kernel language, and inlined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from spirograd.lang.data.field import StructField
+from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.forms import grouped
+from spirograd.lang.frontend.array_proxy import ArrayProxy
+from spirograd.lang.frontend.function import Func, func
+
+
+def _fill(memory: Any, value: Any) -> None:
+    for index in grouped(memory):
+        memory[index] = value
+
+
+def _of_library(function: Callable[..., Any]) -> Func:
+    function.__sg_library__ = True  # type: ignore[attr-defined]
+    return func(function)
+
+
+# What Python calls -> what a kernel that calls it runs.
+KERNEL_METHODS: dict[Callable[..., Any], Func] = dict.fromkeys((ScalarField.fill, StructField.fill, ArrayProxy.fill), _of_library(_fill))

@@ -1,0 +1,170 @@
+"""Windows that draw nothing: they count frames, report no events, and end the program after the last frame.
+
+They take the place of `taichi.GUI` and `taichi.ui`, so that programs run without a display, on Taichi as on spirograd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class Finished(BaseException):
+    """The program has shown all frames that it was to show. No `except Exception` of the program catches it."""
+
+
+class Frames:
+    """Counts frames: ``shown`` is called at each one and raises `Finished` at the last; ``drawn`` is given what the program draws."""
+
+    def __init__(self, shown: Callable[[], None], drawn: Callable[[str, Any], None]) -> None:
+        self.shown = shown
+        self.drawn = drawn
+
+
+class _Names(type):
+    """A class whose unknown attributes are names of keys and events: ``GUI.ESCAPE``."""
+
+    def __getattr__(cls, name: str) -> str:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return name
+
+
+class _Slider:
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+
+class _Event:
+    key = type = modifier = ""
+    pos = (0.5, 0.5)
+
+
+class Silent(metaclass=_Names):
+    """Any method may be called, with anything; it returns nothing. What is drawn is told to ``Frames.drawn``."""
+
+    frames: Frames  # set by `install`
+    resolution = (512, 512)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        size = kwargs.get("res", args[1] if len(args) > 1 else None)
+        if size is not None:
+            self.resolution = (size, size) if isinstance(size, int) else tuple(size)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name.isupper():
+            return name
+
+        def method(*args: Any, **kwargs: Any) -> None:
+            for given in (*args, *kwargs.values()):
+                self.frames.drawn(name, given)
+
+        return method
+
+
+class Panel(Silent):
+    """Widgets of a window: nothing is pressed, and values stay as they are."""
+
+    def sub_window(self, *args: Any, **kwargs: Any) -> Panel:
+        return self
+
+    def __enter__(self) -> Panel:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        return None
+
+    def button(self, *args: Any, **kwargs: Any) -> bool:
+        return False
+
+    def slider_float(self, text: str, old_value: Any, *args: Any, **kwargs: Any) -> Any:
+        return old_value
+
+    slider_int = checkbox = color_edit_3 = slider_float
+
+
+class Window(Silent):
+    """`taichi.ui.Window`, and what `taichi.GUI` has in common with it."""
+
+    running = True
+    event = _Event()
+    frame = 0
+    fps_limit = None
+
+    def __enter__(self) -> Window:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        return None
+
+    def show(self, *args: Any, **kwargs: Any) -> None:
+        self.frame += 1
+        self.frames.shown()
+
+    def get_event(self, *args: Any, **kwargs: Any) -> bool:
+        return False
+
+    def get_events(self, *args: Any, **kwargs: Any) -> list[Any]:
+        return []
+
+    def is_pressed(self, *keys: Any) -> bool:
+        return False
+
+    def get_cursor_pos(self) -> tuple[float, float]:
+        return (0.5, 0.5)
+
+    def get_window_shape(self) -> tuple[int, ...]:
+        return self.resolution
+
+    def get_canvas(self) -> Silent:
+        return Silent()
+
+    def get_scene(self) -> Silent:
+        return Silent()
+
+    def get_gui(self) -> Panel:
+        return Panel()
+
+
+class GUI(Window):
+    """`taichi.GUI`."""
+
+    @property
+    def res(self) -> tuple[int, ...]:
+        return self.resolution
+
+    def slider(self, text: str, minimum: float, maximum: float, *args: Any, **kwargs: Any) -> _Slider:
+        return _Slider(minimum)
+
+    def label(self, *args: Any, **kwargs: Any) -> _Slider:
+        return _Slider(0)
+
+    def button(self, *args: Any, **kwargs: Any) -> str:
+        return "button"
+
+    def get_image(self) -> Any:
+        import numpy
+
+        return numpy.zeros((*self.resolution, 3), numpy.float32)
+
+
+class Ui(metaclass=_Names):
+    """The module `taichi.ui`."""
+
+    Window = Window
+    Scene = Silent
+    Camera = Silent
+    Gui = Panel
+
+    @staticmethod
+    def make_camera() -> Silent:
+        return Silent()
+
+
+def install(taichi: Any, frames: Frames) -> None:
+    """Replace the windows of the module ``taichi``."""
+    Silent.frames = frames
+    taichi.GUI = GUI
+    taichi.ui = Ui
