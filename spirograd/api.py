@@ -46,8 +46,15 @@ def _gradient(kernel: Any) -> Any:
     return Gradient(kernel)
 
 
+def _replay(*args: Any) -> None:
+    """The gradient of a kernel, from memory as it was before the kernel."""
+    from spirograd.ad.replay import replay_gradient
+
+    replay_gradient(*args)
+
+
 # The language does not know the packages above it.
-context.set_gradient(_gradient)
+context.set_gradient(_gradient, _replay)
 
 
 def available_archs() -> list[str]:

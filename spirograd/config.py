@@ -29,6 +29,7 @@ class Config:
     default_ip: DType = i32
     debug: bool = False
     check_out_of_bound: bool = False
+    overflow: str = "error"
     fast_math: bool = True
     fuse_tasks: bool = True
     offline_cache: bool = True
@@ -150,12 +151,12 @@ def _converted(name: str, value: Any, default: Any) -> Any:
         converted = type(default)(value)
     except (TypeError, ValueError, KeyError):
         raise SpirogradRuntimeError(f"option `{name}` is of type {type(default).__name__}, not {value!r}") from None
-    choices = _CHOICES.get(name, (converted,))
-    if converted not in choices:
-        raise SpirogradRuntimeError(f"option `{name}` is one of {', '.join(repr(choice) for choice in choices)}, not {value!r}")
+    if converted not in _CHOICES.get(name, (converted,)):
+        raise SpirogradRuntimeError(f"option `{name}` is one of {', '.join(map(repr, _CHOICES[name]))}, not {value!r}")
     if isinstance(converted, float) and not 0 <= converted < math.inf:  # amounts of memory
         raise SpirogradRuntimeError(f"option `{name}` is 0 or more, not {value!r}")
     return converted
 
 
+_CHOICES = {"overflow": ("error", "warn")}
 _FLAGS = {**dict.fromkeys(("1", "true", "on", "yes"), True), **dict.fromkeys(("", "0", "false", "off", "no"), False)}

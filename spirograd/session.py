@@ -28,13 +28,15 @@ from spirograd.ir import nodes
 from spirograd.kernel_key import kernel_key
 from spirograd.lang.context import LanguageOptions
 from spirograd.lang.data.device_arrays import DeviceArray, device_array, is_torch
-from spirograd.runtime import recording
+from spirograd.lang.frontend.parameters import array_signature
+from spirograd.runtime import graphs
 from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.cache import Cache
-from spirograd.runtime.device import Assembler, KeepsCode, SharesMemory
+from spirograd.runtime.device import Assembler, CallsNatively, KeepsCode, SharesMemory
+from spirograd.runtime.graphs import GraphRecording
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
 from spirograd.runtime.loader import open_device
-from spirograd.runtime.recording import Recording
+from spirograd.runtime.native.recording import kind_numbers, packed
 
 logger = logging.getLogger("spirograd")
 
@@ -55,6 +57,8 @@ class Session:
         # Optional abilities of the device, looked up once, because a look-up takes microseconds.
         self.assembler = self.device if isinstance(self.device, Assembler) else None
         self.sharing = self.device if isinstance(self.device, SharesMemory) else None
+        self.native = self.device if isinstance(self.device, CallsNatively) else None
+        self._kinds: dict[Any, int] = {}
         self.memory = Memory(self.device)
         seed = config.random_seed if config.random_seed >= 0 else random.SystemRandom().getrandbits(32)
         budget = int(config.ad_memory_GB * 2**30) if config.ad_memory_GB else None
@@ -68,6 +72,7 @@ class Session:
             disjoint_by=knobs.switched_off("SG_FUSE_TASKS_RAW", "QD_AGGRESSIVE_KERNEL_FUSION_RAW"),
             check_bounds=config.check_out_of_bound or config.debug,
             check_overflow=config.debug,
+            warn_of_overflow=config.overflow == "warn",
             locate_nan=config.debug,
             optimize=config.cfg_optimization and config.advanced_optimization,
             opt_level=config.opt_level,
@@ -149,12 +154,20 @@ class Session:
             grad, dual, grad_dual = [0 if part is None else part.address for part in parts]
             binding = array._sg_binding = ArrayBinding(allocation.address, array.shape, grad, dual, allocation, grad_dual)
             binding.grad_allocation, binding.dual_allocation, binding.grad_dual_allocation = parts
+            array._sg_packed = packed(self._kind(array_signature(array)), binding)
         return binding  # type: ignore[no-any-return]
 
     def field_memory(self, nbytes: int) -> Allocation:
         """Memory of zeros for a field tree. A graph that is recorded at its first use does not set it to zero again."""
-        with recording.paused():
+        with graphs.paused():
             return self.memory.allocate(nbytes)
+
+    def _kind(self, signature: Any) -> int:
+        """A number for the ndarrays of this session with a signature."""
+        kind = self._kinds.get(signature)
+        if kind is None:
+            kind = self._kinds.setdefault(signature, kind_numbers())
+        return kind
 
     def scratch(self, dtype: DType, shape: tuple[int, ...]) -> ArrayBinding:
         """A new array of zeros that only launches see."""
@@ -169,9 +182,9 @@ class Session:
         if self.arch in ("cpu", "interpreter"):
             self.launcher.synchronize()
 
-    def new_recording(self) -> Recording:
-        """Something to record work with: see `Recording.open`."""
-        return Recording(self.launcher)
+    def new_recording(self) -> GraphRecording:
+        """Something to record work with: see `GraphRecording.open`."""
+        return GraphRecording(self.launcher)
 
     def sync(self) -> None:
         """Wait for all launches; prints, and raises what kernels reported."""
@@ -245,7 +258,7 @@ class Transfers:
 
     def _bind(self, value: Any, element_shape: tuple[int, ...], label: str) -> tuple[ArrayBinding, Callable[[], None] | None]:
         """How a launch sees an array, and what to run after a launch that writes to it."""
-        recording.refuse(f"{label} is an array of another library: give the kernel an ndarray or a field")
+        graphs.refuse(f"{label} is an array of another library: give the kernel an ndarray or a field")
         found = device_array(value)
         if found is not None:
             bound = self._bind_in_place(value, found, element_shape, label)

@@ -107,7 +107,7 @@ def pytest_collection_finish() -> None:
         setattr(module, name, functools.lru_cache(1000)(getattr(module, name)))
     gc.collect()
     gc.freeze()
-    gc.set_threshold(300_000, 20, 20)  # it would take 6 % of the time otherwise
+    gc.set_threshold(1_000_000, 20, 20)  # it would take 6 % of the time otherwise
     gc.enable()
 
 

@@ -8,10 +8,11 @@ from typing import Any, TypeVar
 
 from spirograd.ad.restored import run_guarded
 from spirograd.ad.tape import Tape
-from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError
+from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradTypeError, render
 from spirograd.lang import context
 from spirograd.lang.data import shadows
 from spirograd.lang.frontend.function import Func
+from spirograd.lang.scalar import describe
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,11 +67,14 @@ def grad_for(primal: Any, saves: bool = True) -> Callable[[F], F]:
     """Decorator: make a function the gradient of ``primal``, which is decorated with `grad_replaced`. It takes the same arguments.
 
     It sees the memory that the kernels of ``primal`` use as ``primal`` left it. It may write to that memory, which is restored afterwards.
-    With ``saves=False`` the tape saves nothing for it: it computes what it needs itself, as checkpoints do. Raises SpirogradTypeError if
-    ``primal`` is not decorated.
+    With ``saves=False`` the tape saves nothing for it: it computes what it needs itself, as checkpoints do. Raises
+    SpirogradRuntimeTypeError if ``primal`` is not decorated.
     """
     if not getattr(primal, "is_grad_replaced", False):
-        raise SpirogradTypeError("`grad_for` takes a function that is decorated with `grad_replaced`")
+        name = getattr(primal, "__name__", describe(primal))
+        hint = f"put `@sg.ad.grad_replaced` above {'`@sg.kernel`' if getattr(primal, '__sg_is_kernel__', False) else 'it'}"
+        problem = f"`grad_for` takes a function that is decorated with `grad_replaced`, and `{name}` is not"
+        raise SpirogradRuntimeTypeError(render(problem, None, hint))
 
     def decorate(gradient: F) -> F:
         primal.grad = gradient

@@ -11,10 +11,10 @@ from typing import Any
 
 from spirograd.ad.entries import Access, DerivativeFootprint, Event, Launch, derivative_footprint_of, footprint_of
 from spirograd.ad.exposed import Exposed, WrittenTensors, clear_elements, is_exposed
-from spirograd.ad.grad_check import GradCheck
 from spirograd.ad.losses import loss_of
 from spirograd.ad.memory_report import MemoryReport
 from spirograd.ad.restored import Guard
+from spirograd.ad.tape_check import TapeCheck
 from spirograd.ad.validation import access_rule
 from spirograd.ad.versions import Saved, Versions, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, render
@@ -38,18 +38,21 @@ class Tape(context.Recorder, NearNames):
     the end: set gradients of results and call `grad`. ``clear_gradients``: set all gradients to zero on entry. ``validation``: in debug
     mode, a launch raises SpirogradAssertionError, with the line, where it overwrites an element of memory with a gradient that a launch of
     the tape has read. spirograd saves such memory, and its gradients are right; those of Taichi and Quadrants are not. ``grad_check``: a
-    list of fields and ndarrays, whose gradients are compared with central differences at the end, see `GradCheck`.
+    list of fields and ndarrays, whose gradients are compared with central differences at the end, see `TapeCheck`.
 
     Raises SpirogradRuntimeError for a loss that is not one float with a gradient, and for a tape inside another one. A launch raises
     SpirogradCompilationError, with the line, if its kernel has no derivative, or if memory without a gradient breaks the chain.
     """
+
+    returned: Any = UNFOLLOWED  # the adjoints of what kernels return
+    drawn: int | None = None  # the launch whose random numbers launches draw; None: each its own
 
     def __init__(self, loss: Any = None, clear_gradients: bool = True, validation: bool = False, grad_check: Any = None) -> None:
         self.loss = loss
         self._loss = None if loss is None else loss_of(loss)
         self.clear_gradients = clear_gradients
         self._access_rule = access_rule(validation)
-        self._check = None if grad_check is None else GradCheck(self._loss, grad_check)
+        self._check = None if grad_check is None else TapeCheck(self._loss, grad_check)
         self._versions = Versions()
         self._events: list[Event] = []
         # Memory without gradient that has values which depend on active inputs -> who wrote it, where, and what keeps it alive.
@@ -187,11 +190,11 @@ class Tape(context.Recorder, NearNames):
                 self._need(access, launch, event, overwritten)
         self._save(memory.writes, launch, event)
         if made.derivative.saving is not None and made.acts:
-            values, launch.number, launch.buffers = made.launch_saving(packer)
+            values, launch.number, launch.buffers = made.launch_saving(packer, self.drawn)
             event.copies += [(f"values saved by {made.label}", buffer.allocation.nbytes) for buffer in launch.buffers]
         else:
-            values = specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
-            launch.number = specialization.plan.last_number
+            values = specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees, drawn=self.drawn)
+            launch.number = specialization.plan.last_number if self.drawn is None else self.drawn
         if self._check is not None:
             self._check.after(launch)
         if exposed.active:
@@ -204,7 +207,7 @@ class Tape(context.Recorder, NearNames):
             event.launch, event.launched = launch, True
             if launch.external:
                 self._tensors.after(launch, memory.active_outputs)
-            event.reverse = lambda: made.launch(launch.again(), UNFOLLOWED if made.returned else None, launch.number)
+            event.reverse = lambda: made.launch(launch.again(), self.returned if made.returned else None, launch.number)
         for access in memory.constant_writes:
             self._constant[launch.memory(access)[0]] = (f"what {made.label} writes to the loss {_INACTIVE}", _INACTIVE_HINT)
         return values
@@ -254,7 +257,7 @@ class Tape(context.Recorder, NearNames):
 
     def _follow(self, made: Any, memory: DerivativeFootprint, launch: Launch) -> None:
         """Report what would break the chain of gradients silently."""
-        if made.returned:
+        if made.returned and self.returned is UNFOLLOWED:
             problem = f"{made.label} returns a value that depends on memory with gradients: a tape cannot follow what Python does with it"
             hint = "store the value to a field with `needs_grad=True`, or return `sg.stop_grad(value)`"
             report(launch.session, problem, made.primal.kernel.loc, hint)

@@ -67,6 +67,11 @@ class SpirogradAssertionError(SpirogradRuntimeError, AssertionError):
     """An ``assert``, bounds check or overflow check failed inside a kernel."""
 
 
+class SpirogradBoundsError(SpirogradIndexError, SpirogradAssertionError):
+    """An index from Python that is out of range, or the wrong number of indices: to Python an IndexError, to the Taichi family a failed
+    assertion."""
+
+
 class AdStackOverflow(SpirogradRuntimeError):
     """A loop ran longer than was computed before the launch of its gradient, so its tape lacks entries. The gradients are wrong."""
 

@@ -7,14 +7,15 @@ from spirograd.base.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """``group_size``: default workgroup size on GPUs (0: the generator's choice). ``verify``: check the IR after each pass. ``locate_nan``:
-    check gradients step by step for NaN. ``unfused_by``: the setting by which all parallel loops stay dispatches of their own;
-    ``disjoint_by``: that by which loops do of which one writes what the other touches; "": none, and loops are fused where that changes no
-    result."""
+    """``group_size``: default workgroup size on GPUs (0: the generator's choice). ``verify``: check the IR after each pass.
+    ``warn_of_overflow``: the checks of overflow print and go on. ``locate_nan``: check gradients step by step for NaN. ``unfused_by``: the
+    setting by which all parallel loops stay dispatches of their own; ``disjoint_by``: that by which loops do of which one writes what the
+    other touches; "": none, and loops are fused where that changes no result."""
 
     fast_math: bool = True
     check_bounds: bool = False
     check_overflow: bool = False
+    warn_of_overflow: bool = False
     optimize: bool = True
     opt_level: int = 3
     group_size: int = 0

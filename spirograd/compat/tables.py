@@ -53,9 +53,10 @@ def several_later(names: str) -> dict[str, str]:
 
 def _init(arch: Any = None, **options: Any) -> None:
     """`spirograd.init` with the family's defaults: where the back end is missing, the CPU is used, with a warning; where memory without a
-    gradient breaks a chain of derivatives, gradients end there, with a warning."""
+    gradient breaks a chain of derivatives, gradients end there, with a warning; overflow is printed."""
     options.setdefault("enable_fallback", True)
     options.setdefault("ad_broken_chain", "warn")
+    options.setdefault("overflow", "warn")
     api.init(arch, **options)
     facade.RUNTIME.clear()
 

@@ -12,6 +12,7 @@ from spirograd.gradients.specialized import SpecializedDerivative
 from spirograd.ir.nodes import Kernel as KernelIR
 from spirograd.lang import context
 from spirograd.lang.frontend.kernel import Kernel
+from spirograd.lang.frontend.native_calls import NativeCalls
 from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.frontend.stages import Staged
 from spirograd.session import Session
@@ -31,23 +32,36 @@ class Gradient(Staged, NearNames):
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self._last: SpecializedDerivative | None = None
+        self._native = NativeCalls(None)  # of the last one
 
     def __repr__(self) -> str:
         return f"<gradient of kernel {self.kernel.function.__qualname__}>"
 
-    def __call__(self, *args: Any, returned: Any = None, **kwargs: Any) -> None:
+    def __call__(self, *args: Any, returned: Any = None, replay: bool = False, **kwargs: Any) -> None:
         """Launch the gradient. ``returned``: the adjoint of the value that the kernel returns. By default 1, if that is a number, and all
-        that the kernel computes from memory with gradients.
+        that the kernel computes from memory with gradients. ``replay``: memory holds what it held before the kernel; the kernel runs again
+        and saves what its reverse needs, and afterwards memory holds the same again: for kernels that overwrite what they read.
 
         Raises SpirogradCompilationError, with the line, for what has no derivative, and where the gradient needs values that the kernel
         overwrites.
         """
+        launch = self._native.launch
+        if launch is not None and returned is None and not (replay or kwargs) and launch(args) is None:
+            return
         if context.current_trace() is not None:
             raise SpirogradSyntaxError("a gradient cannot be launched from a kernel", None, "launch it from Python")
         session, specialization, bound = self.kernel.specialized(args, kwargs)
         made = self.of(session, specialization)
+        if replay or made.needs_replay():
+            made.check_bare(replayed=True)
+            context.replay_gradient(self.kernel, session, specialization, bound, returned)
+            return
         made.check_bare()
-        made.launch(self.kernel.pack(session, specialization, bound, gradients=True), returned, specialization.last_number)
+        packer = self.kernel.pack(session, specialization, bound, gradients=True)
+        made.launch(packer, returned, specialization.last_number)
+        self._native = made.native
+        if not made.returned and packer.transfers is None and self._native.is_due():
+            made.prepare(bound, packer, self.kernel.steps(specialization, bound))
 
     def of(self, session: Session, specialization: Specialization) -> SpecializedDerivative:
         """The derivative of what the kernel is compiled to; differentiated once."""

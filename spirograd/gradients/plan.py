@@ -11,15 +11,17 @@ import numpy as np
 from spirograd.autodiff.derivative import Derivative
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import OutOfDeviceMemory, render
-from spirograd.base.records import dataclass
+from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.sizes.nodes import Element
-from spirograd.runtime import recording
+from spirograd.base.validity import NotPrepared, Record
+from spirograd.runtime import graphs
 from spirograd.runtime.allocations import Allocation
-from spirograd.runtime.device import Fetch
+from spirograd.runtime.device import CallsNatively, Fetch
 from spirograd.runtime.freshness import Freshness
+from spirograd.runtime.graphs import GraphRecording
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
-from spirograd.runtime.recording import Recording
+from spirograd.runtime.native.recording import Prepared, Recording
 from spirograd.runtime.tapes import UNKNOWN, HeapPlan, TapeSizes, TapesTooLarge
 
 
@@ -92,7 +94,7 @@ class DerivativePlan:
                 self._forget()
             if drawn is None and self._draws:  # kernels that count see the numbers that the launch will
                 drawn = self.main.last_number = self._launcher.next_number()
-            recorder = recording.active()
+            recorder = graphs.active()
             if recorder is not None:
                 self._launch_recorded(recorder, scalars, arrays, trees, drawn)
                 return
@@ -109,12 +111,12 @@ class DerivativePlan:
             self._found = state
 
     def _launch_recorded(
-        self, recorder: Recording, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None
+        self, recorder: GraphRecording, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None
     ) -> None:
         """Run it such that it can be repeated: the device counts each time, where it can; else sizes must be what they are now."""
         self._found = None
         if self._there is not None:
-            with recording.paused():
+            with graphs.paused():
                 self.capacities = self._counted_aside(scalars, arrays, trees, drawn)
             self._certain, self._fetched = False, None
             sizes = TapeSizes(self.capacities)
@@ -123,13 +125,39 @@ class DerivativePlan:
             recorder.afterwards(self, self._forget_found)
             return
         state = self._freshness.key(scalars, arrays, trees, drawn)
-        with recording.paused():
+        with graphs.paused():
             self.capacities = self._find(scalars, arrays, trees, drawn)
         recorder.holds_while(lambda: state is not None and self._freshness.key(scalars, arrays, trees, drawn) == state)
         self.main.launch(scalars, arrays, trees, TapeSizes(self._with_room(self.capacities)), drawn)
 
     def _forget_found(self) -> None:
         self._found, self._certain = None, False
+
+    def prepared(
+        self, native: CallsNatively, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], record: Record
+    ) -> Prepared:
+        """As `LaunchPlan.prepared`, after a launch: for others whose tapes have the sizes of that one."""
+        if not self._sizes or not self.compiled.tapes:
+            return self.main.prepared(native, scalars, arrays, trees, record)
+        if self._there is not None:
+            raise NotPrepared
+
+        def steps(into: Recording) -> None:
+            into.keep_scalars(self._freshness.scalars)
+            into.keep_arrays()
+            record.steps(into)
+            for generations, part in self._freshness.generations(arrays, trees):
+                into.item(generations, part)
+            state = self._freshness.key(scalars, arrays, trees)
+            if state is None or state != self._found:
+                raise NotPrepared
+            into.called(self._count_reused)
+
+        with self._launcher.lock:
+            return self.main.prepared(native, scalars, arrays, trees, replace(record, steps=steps), self._sized)
+
+    def _count_reused(self) -> None:
+        self._launcher.tapes.sized["reused"] += 1
 
     def plan(
         self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None = None

@@ -8,7 +8,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from spirograd.autodiff.access_rule import checking
-from spirograd.autodiff.derivative import Derivative
+from spirograd.autodiff.derivative import Derivative, Residual
 from spirograd.autodiff.differentiate import differentiate
 from spirograd.base.dtypes import i32, storage
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, render
@@ -24,16 +24,20 @@ from spirograd.ir.nodes import ArrayRef, FieldRef, Ref, ScalarArg, ref_of
 from spirograd.ir.nodes import Kernel as KernelIR
 from spirograd.lang.data.tree import trees_of
 from spirograd.lang.frontend.kernel import Kernel
+from spirograd.lang.frontend.native_calls import NativeCalls
 from spirograd.lang.frontend.parameters import Packer
 from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.scalar import describe
-from spirograd.runtime import recording
+from spirograd.runtime import graphs
 from spirograd.runtime.launcher import LaunchPlan
 from spirograd.session import Session
 
 _ROLES = {"reverse": "grad", "forward": "dual", "constant": "dual"}
-TAPE_HINT = "record the launches with `with sg.ad.Tape(loss):`, which saves what is overwritten"
+TAPE_HINT = (
+    "record the launches with `with sg.ad.Tape(loss):`, which saves what is overwritten; if memory holds what it held before the kernel, "
+    "`kernel.grad(..., replay=True)`"
+)
 
 INACTIVE_HINT = "declare it with `needs_grad=True`, or say that this is meant: `sg.stop_grad(value)`"
 
@@ -66,9 +70,11 @@ class SpecializedDerivative:
         self.residuals = tuple(residual for residual in self.derivative.residuals if residual.ref not in buffers)
         # Whether it does anything: kernels that store numbers only have it set gradients to zero.
         self.acts = any(op.code.effect in ("write", "atomic") and _role(op) == self.role for op in self.derivative.kernel.walk())
-        self._checked = self._warned = False
+        self._checked = self._told = self._warned = False
+        self._replays: bool | None = None  # see `needs_replay`
         written = self.derivative.writes if mode == "reverse" else ()
         self._written = {w.ref.arg: w.loc for w in written if isinstance(w.ref, ArrayRef)}
+        self.native = NativeCalls(session, most=1)  # so that sizes are those of the last launch by Python
         self.footprint: Any = None  # what a tape knows of it
         self._access_check: Any = None
         self._saving: Any = None  # the plans of the primal that saves what it reads, and of the kernel that counts the values
@@ -91,6 +97,7 @@ class SpecializedDerivative:
     def release(self) -> None:
         """One of its field trees is gone: see `Specialization.release`."""
         self._plan = self._saving = self._access_check = None
+        self.native.forget()
         for mode, made in list(self.primal.derivatives.items()):
             if made is self:
                 del self.primal.derivatives[mode]
@@ -110,27 +117,44 @@ class SpecializedDerivative:
         """Bytes of the tapes of its last launch; 0 before the first."""
         return 0 if self._plan is None else self._plan.tape_bytes
 
-    def check_bare(self, hint: str = TAPE_HINT) -> None:
-        """Raise, with the line and ``hint``, unless this can run by itself, right after the kernel. Warns once of gradients that end."""
+    def needs_replay(self) -> bool:
+        """Whether the kernel overwrites what this reads, and the session takes memory as it is now for what it was before the kernel."""
+        if self._replays is None:
+            lost = self._overwritten()
+            self._replays = lost is not None and self._session.cfg.ad_broken_chain != "error"
+            if lost is not None and self._replays:
+                report(self._session, f"{self._lost(lost)}: it is computed from what that holds now", lost.loc, TAPE_HINT)
+        return self._replays
+
+    def _overwritten(self) -> Residual | None:
+        """The first of what this reads as it was before the kernel, and the kernel overwrites."""
+        saved = self.derivative.saving.loads if self.derivative.saving is not None else ()
+        return next((r for r in (*self.residuals, *saved) if r.when == "before" and r.overwritten is not None), None)
+
+    def _lost(self, residual: Residual) -> str:
+        return (
+            f"the gradient of {self.label} needs {name_of(residual.ref)} as it was before the kernel, which overwrites it "
+            f"({residual.overwritten})"
+        )
+
+    def check_bare(self, hint: str = TAPE_HINT, replayed: bool = False) -> None:
+        """Raise, with the line and ``hint``, unless this can run by itself, right after the kernel, or (``replayed``) from memory as it was
+        before. Warns once of gradients that end."""
         if self._checked:
             return
-        self.warn()
-        derivative = self.derivative
-        if not self.acts and not self.returned:
-            self._refuse_without_active_output()
-        for residual in (*self.residuals, *(derivative.saving.loads if derivative.saving is not None else ())):
-            if residual.when == "before" and residual.overwritten is not None:
-                raise SpirogradCompilationError(
-                    f"the gradient of {self.label} needs {name_of(residual.ref)} as it was before the kernel, which overwrites it "
-                    f"({residual.overwritten})",
-                    residual.loc,
-                    hint,
-                )
-        for place in derivative.inactive_writes:
+        lost = self._overwritten()
+        if not self._told:
+            self.warn()
+            if not self.acts and not self.returned:
+                self._refuse_without_active_output()
+        if lost is not None and not replayed:
+            raise SpirogradCompilationError(self._lost(lost), lost.loc, hint)
+        for place in () if self._told else self.derivative.inactive_writes:
             text = f"no gradient flows through {name_of(place.ref)}, which {self.label} gives values that depend on others with gradients"
             if self._session.cfg.ad_broken_chain != "ignore":
                 logger.warning(render(text, place.loc, INACTIVE_HINT))
-        self._checked = True
+        self._told = True
+        self._checked = lost is None  # else each launch says whether it is one that replays
 
     def warn(self) -> None:
         """Tell the user, once, what the derivative has to say. Raises, with the line, where a chain breaks inside of the kernel."""
@@ -172,6 +196,16 @@ class SpecializedDerivative:
         if plan.compiled.faults or plan.compiled.prints:
             self._session.launched()
 
+    def prepare(self, args: Sequence[Any], packer: Packer, steps: Callable[[Any], None]) -> None:
+        """Have compiled code do launches like the last one, which had these arguments. ``steps``: see `Kernel.steps`."""
+
+        def record(into: Any) -> None:
+            if self._written:  # whether arrays share memory was found out for these
+                into.keep_arrays()
+            steps(into)
+
+        self.native.prepare(self.plan, self.trees, args, (packer.scalars, packer.arrays), record)
+
     def memory_plan(self, packer: Packer, number: int | None) -> MemoryPlan:
         """What a launch would need for its tapes. Arguments as of `launch`."""
         if self.derivative.saving is not None:
@@ -190,8 +224,9 @@ class SpecializedDerivative:
         found: tuple[LaunchPlan | None, tuple[Any, ...]] = self._access_check
         return found
 
-    def launch_saving(self, packer: Packer) -> tuple[Any, int | None, list[Any]]:
-        """Launch the primal such that it saves what no memory keeps: what the launch returns, its number, and its saved-value buffers."""
+    def launch_saving(self, packer: Packer, drawn: int | None = None) -> tuple[Any, int | None, list[Any]]:
+        """Launch the primal such that it saves what no memory keeps: what the launch returns, its number, and its saved-value buffers.
+        ``drawn``: it draws the random numbers of the launch of this number."""
         refuse_shared(self.label, self.primal.kernel.args, packer.arrays, self._written)
         saving = self.derivative.saving
         assert saving is not None
@@ -200,12 +235,12 @@ class SpecializedDerivative:
             self._saving = [None if kernel is None else session.prepare(kernel) for kernel in (saving.kernel, saving.counting)]
         plan, counting = self._saving
         scalars, arrays = list(packer.scalars), list(packer.arrays)
-        number = None
+        number = drawn
         counts: Sequence[int] = ()
         if any(None in sizes for sizes in saving.sizes):
-            recording.refuse(f"the host has to know how many values {self.label} overwrites that its gradient needs")
-            counts = counting.launch(scalars, arrays, self.primal.trees)
-            number = counting.last_number
+            graphs.refuse(f"the host has to know how many values {self.label} overwrites that its gradient needs")
+            counts = counting.launch(scalars, arrays, self.primal.trees, drawn=drawn)
+            number = counting.last_number if drawn is None else drawn
         buffers = []
         for k, (ref, sizes) in enumerate(zip(saving.buffers, saving.sizes)):
             counted = counts[2 * k : 2 * k + 2] or (0, 0)

@@ -183,8 +183,8 @@ while_ = _op(
 task = _op("task", 0, "control", "One dispatch; attr TaskAttr. Nothing is visible inside but what is defined inside.", level="both")
 
 # --- arithmetic ----------------------------------------------------------------------------------------------------------
-# attr of add, sub, mul, div, min, max: None, "nsw" (an address that never wraps), "wrap" (wraps on purpose: no overflow check), "reassoc" (a
-# reduction: order is free), "exact" (rounded as written)
+# attr of add, sub, mul, div, fma, min, max: None, "nsw" (an address that never wraps), "wrap" (wraps on purpose: no overflow check),
+# "reassoc" (a reduction: order is free), "exact" (rounded as written)
 
 add = _op("add", 2, "pure", "a + b.", domain="if", rule="same", commutative=True, evaluate=_E(np.add))
 sub = _op("sub", 2, "pure", "a - b.", domain="if", rule="same", evaluate=_E(np.subtract))

@@ -46,6 +46,7 @@ _FLAGS: dict[OpCode, tuple[str, ...]] = {
     ops.sub: ("nsw", "wrap", "reassoc", "exact"),
     ops.mul: ("nsw", "wrap", "reassoc", "exact"),
     ops.div: ("exact",),
+    ops.fma: ("exact",),
     ops.min_: ("reassoc", "exact"),
     ops.max_: ("reassoc", "exact"),
     ops.and_: ("reassoc",),

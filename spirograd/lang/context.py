@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from spirograd.base import validity
 from spirograd.base.dtypes import DType, f32, i32
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import dataclass
@@ -45,6 +46,7 @@ class Trace:
 _scope = _Scope()
 _gradient: Callable[[Any], Any] | None = None
 _after_allocation: Callable[[], None] | None = None
+_replay: Callable[..., None] | None = None
 _session: Any = None
 _recorder: Recorder | None = None
 
@@ -65,6 +67,7 @@ def set_trace(trace: Trace | None) -> Trace | None:
     """Make ``trace`` the current one; returns the one before."""
     before = _scope.trace
     _scope.trace = trace
+    _set_suspended(before is not None, trace is not None)
     return before
 
 
@@ -93,6 +96,7 @@ def set_recorder(new: Recorder | None) -> Recorder | None:
     """Make ``new`` see every launch; returns the one before."""
     global _recorder
     before, _recorder = _recorder, new
+    _set_suspended(before is not None, new is not None)
     return before
 
 
@@ -102,10 +106,16 @@ def gradient_of(kernel: Any) -> Any:
     return _gradient(kernel)
 
 
-def set_gradient(make: Callable[[Any], Any]) -> None:
-    """Say what `kernel.grad` is (called by the API only)."""
-    global _gradient
-    _gradient = make
+def replay_gradient(*args: Any) -> None:
+    """Run the gradient of a kernel from memory as it was before the kernel."""
+    assert _replay is not None, "`spirograd.api` says what it is"
+    _replay(*args)
+
+
+def set_gradient(make: Callable[[Any], Any], replay: Callable[..., None]) -> None:
+    """Say what `kernel.grad` is, and how it replays a kernel (called by the API only)."""
+    global _gradient, _replay
+    _gradient, _replay = make, replay
 
 
 def after_allocation(function: Callable[[], None] | None) -> None:
@@ -139,3 +149,10 @@ def set_session(new: Any) -> None:
     """Install the session (called by the API only)."""
     global _session
     _session = new
+    validity.renew()
+
+
+def _set_suspended(before: bool, now: bool) -> None:
+    """Whether there is something for which Python must see all launches."""
+    if now != before:
+        (validity.suspend if now else validity.resume)()

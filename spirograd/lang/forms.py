@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.errors import SpirogradCallError, SpirogradRuntimeError
+from spirograd.lang.indexing import location
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe, is_scalar, type_error
 
@@ -145,7 +146,7 @@ class ndrange:
             self.bounds.append((pair[0], pair[1]))
         self.axes = tuple(axes) if axes is not None else tuple(range(len(ranges)))
         if sorted(self.axes) != list(range(len(ranges))):
-            raise type_error(f"axes of ndrange must be a permutation of 0 to {len(ranges) - 1}, got {self.axes}")
+            raise SpirogradCallError(f"axes of ndrange must be a permutation of 0 to {len(ranges) - 1}, got {self.axes}", location())
 
     def __iter__(self) -> Iterator[Any]:
         if any(isinstance(x, Value) for pair in self.bounds for x in pair):

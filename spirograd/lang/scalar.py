@@ -9,7 +9,8 @@ from typing import Any, Union
 import numpy as np
 
 from spirograd.base import dtypes
-from spirograd.base.dtypes import DType, f64, i32, promote, u1
+from spirograd.base.artifact import FaultSite
+from spirograd.base.dtypes import VOID, DType, f64, i32, promote, u1
 from spirograd.base.errors import SpirogradTypeError
 from spirograd.base.wording import integer_text, with_article
 from spirograd.ir import ops as ir
@@ -405,11 +406,10 @@ def to_float(x: Scalar) -> Value:
 
 
 def truediv(a: Any, b: Any) -> Any:
-    """``/``: of two integers a float of the default type."""
+    """``/``: integers become floats of the default type first."""
     if not _traced(a, b):
         return _fold(lambda x, y: x / y, a, b)
-    t = promote(dtype_of(a), dtype_of(b))
-    t = t if t.is_float else trace_of().options.default_fp
+    t = promote(*[x if x.is_float else trace_of().options.default_fp for x in (dtype_of(a), dtype_of(b))])
     return emit(ir.div, cast(a, t), cast(b, t))
 
 
@@ -453,7 +453,8 @@ _MAX_MULTIPLICATIONS = 64  # constant exponents up to this become products
 
 
 def power(a: Any, b: Any) -> Any:
-    """``**``. Small constant integer exponents become products; integers stay integers, and a negative exponent of one is an error or 0."""
+    """``**``. Small constant integer exponents become products; the result has the type of an integer variable that is the base, and for
+    a negative exponent that is an error or 0."""
     if not _traced(a, b):
         return _fold(lambda x, y: x**y, a, b)
     t = promote(dtype_of(a), dtype_of(b))
@@ -466,7 +467,8 @@ def power(a: Any, b: Any) -> Any:
         raise type_error("an integer to a negative power is no integer", "cast the base to a float: `float(x) ** -1`")
     if t.is_float:
         return emit(ir.pow_, cast(a, t), cast(b, t))
-    return _integer_power(cast(a, t), cast(b, t), t)
+    base = a if isinstance(a, Value) and a.dtype is not u1 else cast(a, t)
+    return _integer_power(base, as_value(b) if dtype_of(b) is not u1 else cast(b, i32))
 
 
 def _product(base: Value, n: int) -> Value:
@@ -481,24 +483,32 @@ def _product(base: Value, n: int) -> Value:
     return out if out is not None else cast(1, base.dtype)
 
 
-def _integer_power(a: Value, n: Value, t: DType) -> Value:
-    """``a ** n`` by squaring at run time; 0 for negative n (1 and -1 to it excepted, as truncation of the true value has it)."""
-    b = builder()
-    one, zero = b.const(1, t), b.const(0, t)
-    base, left, out = b.begin(t, t, t)
-    condition = b.end([b.emit(ir.gt, left, zero)])
-    base, left, out = b.begin(t, t, t)
-    odd = b.emit(ir.ne, b.emit(ir.and_, left, one), zero)
+def _integer_power(a: Value, n: Value) -> Value:
+    """``a ** n`` by squaring at run time; 0 for negative n (1 and -1 to it excepted, as truncation of the true value has it).
+
+    With checks, negative exponents fail, and a square that no factor needs, and that may not fit, is not computed.
+    """
+    b, debug, t, counting = builder(), trace_of().options.debug, a.dtype, n.dtype
+    one, low, high = b.const(1, t), b.const(0, counting), b.const(1, counting)
+    if debug and counting.is_signed:
+        site = FaultSite("overflow", "{0} ** {1}: an integer to a negative power is no integer", (t, counting), b.loc)
+        b.emit(ir.check, b.emit(ir.ge, n.op, low), a.op, n.op, attr=site, type=VOID)
+    base, left, out = b.begin(t, counting, t)
+    condition = b.end([b.emit(ir.gt, left, low)])
+    base, left, out = b.begin(t, counting, t)
+    odd = b.emit(ir.ne, b.emit(ir.and_, left, high), low)
     next_out = b.emit(ir.select, odd, b.emit(ir.mul, out, base), out)
-    body = b.end([b.emit(ir.mul, base, base), b.emit(ir.shr, left, one), next_out])
+    factor = b.emit(ir.select, b.emit(ir.gt, left, high), base, one) if debug else base
+    body = b.end([b.emit(ir.mul, base, factor), b.emit(ir.shr, left, high), next_out])
     result = b.while_([a.op, n.op, one], condition, body)[2]
-    if not t.is_signed:
+    if not counting.is_signed:
         return Value(result)
-    minus_one = b.const(-1, t)
-    odd = b.emit(ir.ne, b.emit(ir.and_, n.op, one), zero)
-    for_minus_one = b.emit(ir.select, odd, minus_one, one)
-    inverse = b.emit(ir.select, b.emit(ir.eq, a.op, minus_one), for_minus_one, b.cast(b.emit(ir.eq, a.op, one), t))
-    return Value(b.emit(ir.select, b.emit(ir.lt, n.op, zero), inverse, result))
+    inverse = b.cast(b.emit(ir.eq, a.op, one), t)
+    if t.is_signed:
+        minus_one = b.const(-1, t)
+        odd = b.emit(ir.ne, b.emit(ir.and_, n.op, high), low)
+        inverse = b.emit(ir.select, b.emit(ir.eq, a.op, minus_one), b.emit(ir.select, odd, minus_one, one), inverse)
+    return Value(b.emit(ir.select, b.emit(ir.lt, n.op, low), inverse, result))
 
 
 def truth(x: Any) -> Any:

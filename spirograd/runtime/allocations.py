@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from spirograd.base import validity
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
-from spirograd.runtime import recording
+from spirograd.runtime import graphs
 from spirograd.runtime.device import Buffer, Device, Fetch, SharesMemory
-from spirograd.runtime.recording import tick
+from spirograd.runtime.generations import tick
 
 _numbers = itertools.count(1)
 
@@ -64,6 +65,7 @@ class Allocation:
             for watcher in tuple(_watchers):
                 watcher.handed_out(self, part)
             self.shared.add(part)
+            validity.renew()
             if self.keep is None:
                 _handed_out.add(self)
 
@@ -72,7 +74,7 @@ class Allocation:
         count = self._check(offset, out.nbytes, "read")
         if not count:
             return
-        recording.refuse(_READS)
+        graphs.refuse(_READS)
         view = self.device.host_view(self.buffer)
         if view is None:
             self.device.download(self.buffer, offset, out.cast("B"))
@@ -83,14 +85,14 @@ class Allocation:
     def fetch(self, offset: int, nbytes: int) -> Fetch:
         """Ask for a copy of the bytes as they are after earlier launches, without waiting: see `Device.fetch`."""
         self._check(offset, nbytes, "fetch")
-        recording.refuse(_READS)
+        graphs.refuse(_READS)
         return self.device.fetch(self.buffer, offset, nbytes)
 
     def write(self, offset: int, data: memoryview, part: str = "") -> None:
         """Copy ``data`` (contiguous) to ``offset``, in order with launches; it may be reused on return. ``part``: all that changes."""
         if self._check(offset, data.nbytes, "write"):
             self.device.upload(self.buffer, offset, data.cast("B"))
-            if (recorder := recording.active()) is not None:
+            if (recorder := graphs.active()) is not None:
                 recorder.uploaded(self, offset, data.cast("B"))
         self._wrote(part)
 
@@ -101,7 +103,7 @@ class Allocation:
         # The buffer is rounded up to whole words, so a fill may cover the padding of a last odd-sized element.
         if self._check(offset, min(nbytes, max(self.nbytes - offset, 0)), "fill"):
             self.device.fill(self.buffer, offset, nbytes, word & 0xFFFFFFFF)
-            if (recorder := recording.active()) is not None:
+            if (recorder := graphs.active()) is not None:
                 recorder.filled(self, offset, nbytes, word & 0xFFFFFFFF)
         self._wrote(part)
 
@@ -110,13 +112,13 @@ class Allocation:
         source._check(source_offset, nbytes, "copy")
         if self._check(offset, nbytes, "copy"):
             self.device.copy(self.buffer, offset, source.buffer, source_offset, nbytes)
-            if (recorder := recording.active()) is not None:
+            if (recorder := graphs.active()) is not None:
                 recorder.copied(self, offset, source, source_offset, nbytes)
         self._wrote(part)
 
     def _wrote(self, part: str) -> None:
         self.generations[part] = tick()
-        if (recorder := recording.active()) is not None:
+        if (recorder := graphs.active()) is not None:
             recorder.wrote(self.generations, part)
 
     def duplicate(self, offset: int, nbytes: int) -> Allocation:
@@ -140,7 +142,7 @@ class Allocation:
         view = None if self.freed else self.device.host_view(self.buffer)
         if view is None:
             return None
-        recording.refuse(_READS)
+        graphs.refuse(_READS)
         self.share()
         return int(np.frombuffer(view, np.uint8).ctypes.data)
 
@@ -182,7 +184,7 @@ class Memory:
             gc.collect()
             buffer = self.device.allocate(nbytes, zeroed)
         allocation = Allocation(self.device, buffer, nbytes)
-        if zeroed and (recorder := recording.active()) is not None:
+        if zeroed and (recorder := graphs.active()) is not None:
             recorder.filled(allocation, 0, buffer.nbytes // 4 * 4, 0)
         return allocation
 

@@ -148,6 +148,18 @@ class KeepsCode(Protocol):
 
 
 @runtime_checkable
+class CallsNatively(Protocol):
+    """A device whose kernels compiled code can launch: see `runtime.native`."""
+
+    def native_code(self) -> Any:
+        """The code that does (`native.function.Code`); None if there is none for this interpreter."""
+
+    def entry(self, executable: Any) -> tuple[int, int]:
+        """Addresses of a function `void (ptr block, ptr context)` that launches ``executable``, and of the context. They hold for the
+        present time (see `validity`)."""
+
+
+@runtime_checkable
 class SharesMemory(Protocol):
     """A device whose kernels use memory that other libraries of the process allocated on it, in order with the work of these libraries.
 

@@ -139,6 +139,11 @@ class Diagnostics:
                 self._ring = ring
             return self._ring.address
 
+    def addresses(self) -> list[int]:
+        """Where words are not 0 if there is something to `drain`, on devices whose loops all end."""
+        words = [(self._fault, FAULT_FLAG), (self._ring, PRINT_CURSOR)]
+        return [allocation.address + 4 * word for allocation, word in words if allocation is not None]
+
     @property
     def full(self) -> bool:
         """True if a drain must come before the next `record`."""

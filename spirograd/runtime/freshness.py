@@ -29,7 +29,19 @@ class Freshness:
             found.add_kernel(kernel)
         for size in sizes:
             found.add_size(size)
+        self._inputs = found
         self._key = _build(found)
+
+    @property
+    def scalars(self) -> set[int]:
+        """The scalar arguments that it depends on."""
+        return {*self._inputs.floats, *self._inputs.scalars}
+
+    def generations(self, arrays: Sequence[Any], trees: Mapping[int, Allocation]) -> list[tuple[dict[str, int], str]]:
+        """The generations that it depends on, each with its part, for launches with these very arrays, where `key` is not None."""
+        owners = [(getattr(arrays[k], name), "") for k, role in self._inputs.arrays for name in ALLOCATION_NAMES[role]]
+        owners += [(trees[tree], part) for tree, parts in self._inputs.fields.items() for part in ("", *parts)]
+        return [(owner.generations, part) for owner, part in owners]
 
     def key(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None = None) -> Key | None:
         """A key for these arguments, as of `LaunchPlan.launch`: launches with equal keys, of one `Freshness`, have equal results.

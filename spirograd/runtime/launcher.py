@@ -13,16 +13,21 @@ from typing import Any, Union
 
 import numpy as np
 
+from spirograd.base import validity
 from spirograd.base.artifact import LOCK_WORDS, CompiledKernel, Slot, TaskInfo
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import AdStackOverflow, SpirogradRuntimeError, SpirogradRuntimeTypeError
 from spirograd.base.sizes.evaluate import TEXT_NAMES, python_text
+from spirograd.base.sizes.nodes import Size
 from spirograd.base.tape_layout import word_places
-from spirograd.runtime import recording
+from spirograd.base.validity import NotPrepared, Record
+from spirograd.runtime import graphs
 from spirograd.runtime.allocations import Allocation, Memory
-from spirograd.runtime.device import Device
+from spirograd.runtime.device import CallsNatively, Device
 from spirograd.runtime.faults_and_prints import Diagnostics
-from spirograd.runtime.recording import NumberedLaunch, tick
+from spirograd.runtime.generations import tick
+from spirograd.runtime.graphs import NumberedLaunch
+from spirograd.runtime.native.recording import Prepared, Recording
 from spirograd.runtime.space_checks import space_check
 from spirograd.runtime.tapes import HeapPlan, TapeHeap, TapeSizes
 
@@ -96,7 +101,7 @@ class Launcher:
 
     def prepare(self, compiled: CompiledKernel) -> LaunchPlan:
         """Load ``compiled`` on the device and build its launch plan. Raises what the device raises on a bad module."""
-        with recording.paused():
+        with graphs.paused():
             return LaunchPlan(self, compiled)
 
     def locks_address(self) -> int:
@@ -115,11 +120,12 @@ class Launcher:
         with self.lock:  # no kernel that reports may start between the wait and the reading
             self.device.synchronize()
             self.tapes.tell()
-            with recording.paused():
+            with graphs.paused():
                 fault = self.diagnostics.drain()
         if fault is not None:
             if isinstance(fault, AdStackOverflow):
                 self.tapes.epoch += 1
+                validity.renew()
             raise fault
 
 
@@ -228,6 +234,65 @@ class LaunchPlan:
             self._send(number, drawn, scalars, arrays, trees)
         return None
 
+    def prepared(
+        self,
+        native: CallsNatively,
+        scalars: Sequence[Scalar],
+        arrays: Sequence[Any],
+        trees: Mapping[int, Allocation],
+        record: Record,
+        sizes: TapeSizes = _NO_SIZES,
+    ) -> Prepared:
+        """Launches like one with these arguments, for compiled code. If the kernel has tapes, they are like that one in whatever their
+        ``sizes`` and the counts of iterations depend on. Raises NotPrepared for launches that take more than packing and running."""
+        kinds = {slot.kind for slot in self.compiled.args.slots}
+        code = native.native_code()
+        if "seed" in kinds or code is None:
+            raise NotPrepared
+        words: tuple[int, ...] = ()
+        counts: list[Size | None] = []
+        if self._count is not None:
+            if self._places is not None or self._launcher.tapes.telling:
+                raise NotPrepared
+            self._heap_plan_for(self._count(scalars, arrays), sizes)
+            words = self._words
+            counts = [size for task in self.compiled.tasks for size in (task.begin, task.end)]
+        block, _ = self._pack(scalars, arrays, trees, 0, 0, words)
+        recording = Recording(self.compiled, code.steps, block, record)
+        recording.keep_sizes([*counts, *(size for limit in self.compiled.space_limits for size in limit.sizes)])
+        record.steps(recording)
+        recording.numbered(self._next)
+        for index, part in self._trees_written:
+            recording.wrote(trees[index].generations, part)
+        for index, allocation_of in self._arrays_written:
+            allocation = allocation_of(arrays[index]) if index in recording.fixed else None
+            if allocation is not None:
+                recording.wrote(allocation.generations, "")
+        if self.compiled.returns and record.result is not None:
+            recording.returned(self._returned(record.result))
+        for address in self._launcher.diagnostics.addresses() if self._diagnosed else ():
+            recording.reported(address, self._report)
+        shared = self._reports or self._count is not None
+        lock = self._launcher.lock if shared else self._exclusive if self._temps is not None else None
+        return recording.finish(native.entry(self._executable), (self,), lock)
+
+    def _returned(self, result: Callable[[tuple[Any, ...]], Any]) -> Callable[[], Any]:
+        """A function that makes the result from what a launch has just returned, on a device whose memory the host sees."""
+        assert self._temps is not None
+        view = self._launcher.device.host_view(self._temps.buffer)
+        if view is None:
+            raise NotPrepared
+        values: Callable[[], Any] = np.frombuffer(view[self._first_result :], self._results, count=1).item
+        bools = [k for k, (dtype, _) in enumerate(self.compiled.returns) if dtype.kind == "bool"]
+        if not bools:
+            return lambda: result(values())
+        return lambda: result(tuple([bool(v) if k in bools else v for k, v in enumerate(values())]))
+
+    def _report(self, number: int) -> None:
+        """After a launch by compiled code that left something to report: do so. Raises what the kernel does."""
+        self._launcher.diagnostics.record(number, self.compiled)
+        self._launcher.synchronize()
+
     def _send(
         self,
         number: int,
@@ -268,11 +333,11 @@ class LaunchPlan:
                 allocation = allocation_of(arrays[index])
                 if allocation is not None:
                     allocation.generations[""] = tick()
-        if recording.current is not None and (recorder := recording.active()) is not None:
+        if graphs.current is not None and (recorder := graphs.active()) is not None:
             self._note(recorder, block, drawn, (scalars, arrays, trees, words), counts if tape_counts is None else tape_counts)
 
     def _note(
-        self, recorder: recording.Recording, block: bytes, drawn: int, arguments: tuple[Any, ...], counts: tuple[int | None, ...]
+        self, recorder: graphs.GraphRecording, block: bytes, drawn: int, arguments: tuple[Any, ...], counts: tuple[int | None, ...]
     ) -> None:
         """Record the launch that was just sent. ``arguments``: what its block was packed from, but for its numbers."""
         _, arrays, trees, _ = arguments

@@ -18,7 +18,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from spirograd.base import knobs
+from spirograd.base import knobs, validity
 from spirograd.base.artifact import CompiledKernel, TapeInfo, TaskInfo
 from spirograd.base.errors import OutOfDeviceMemory
 from spirograd.base.records import dataclass
@@ -306,6 +306,7 @@ class TapeHeap:
         wanted, before = self._grown(nbytes, good), self.nbytes
         if wanted == before:
             return
+        validity.renew()  # launches that were prepared name its address
         self._heap = None
         for size in sorted({wanted, self._needed(nbytes, good), max(before, nbytes)}, reverse=True):
             try:

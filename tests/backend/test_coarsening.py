@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
+from cases import by_day
 
 import spirograd as sg
 from spirograd.base.targets import TARGETS
@@ -45,9 +47,15 @@ def neighbours(a: np.ndarray, rows: slice, columns: slice) -> np.ndarray:
     return sum(m[rows, columns] for m in moved)
 
 
-@pytest.mark.parametrize("width", [130, 133, 135, 160])
-@pytest.mark.parametrize("t", [sg.f32, sg.f64, sg.i32, sg.i16], ids=str)
-@pytest.mark.parametrize("left", [1, 2, 3, 5])
+WIDTHS, LEFTS, TYPES = (130, 133, 135, 160), (1, 2, 3, 5), (sg.f32, sg.f64, sg.i32, sg.i16)
+
+
+def takes_turns(width: int, left: int, t: Any) -> bool:
+    """For each width and column one type, such that each type meets each of both."""
+    return TYPES[(WIDTHS.index(width) + LEFTS.index(left)) % len(TYPES)] is t
+
+
+@pytest.mark.parametrize(("width", "left", "t"), by_day(itertools.product(WIDTHS, LEFTS, TYPES), takes_turns), ids=str)
 def test_stencils(width: int, t: Any, left: int, in_a_row: bool) -> None:
     """Rows of any width, from any column on."""
     rows, right = 7, width - 1

@@ -370,3 +370,15 @@ def test_more_than_two_gigabytes(arch: str) -> None:
 
     with pytest.raises(sg.SpirogradRuntimeTypeError, match="another axis"):
         long(sg.ndarray(sg.u8, (1 << 31) + 10))
+
+
+@pytest.mark.archs("interpreter")
+def test_arguments_that_need_a_gradient(session):
+    @sg.kernel
+    def double(x: sg.types.ndarray(needs_grad=True)):
+        for i in x:
+            x[i] = 2.0 * x[i]
+
+    double(sg.ndarray(sg.f32, 3, needs_grad=True))
+    with pytest.raises(ValueError, match=r"`x` takes arrays with a gradient(.|\n)*needs_grad=True"):
+        double(sg.ndarray(sg.f32, 3))

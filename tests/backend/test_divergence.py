@@ -239,9 +239,10 @@ def test_break_and_continue() -> None:
         np.testing.assert_array_equal(last, ends)
 
 
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("share", [0.0, 0.04, 0.5, 1.0])
 @pytest.mark.parametrize("t", [sg.i32, sg.f32], ids=str)
-def test_guarded_loops(share: float, t) -> None:
+def test_guarded_loops(arch: str, share: float, t) -> None:
     """Few iterations do much; the sum of what they do; what others have stays."""
 
     @sg.kernel
@@ -259,7 +260,7 @@ def test_guarded_loops(share: float, t) -> None:
                 total += sg.cast(v, sg.i32)
         return total
 
-    for n in [*SIZES, 5000, 20_000]:
+    for n in [*SIZES, 5000, 20_000] if arch != "interpreter" else SIZES:  # which runs one iteration after the other, and slowly
         rng = np.random.default_rng(n)
         active = np.where(rng.random(n) < share, np.arange(n) % 3 + 1, rng.integers(-1, 1, n)).astype(np.int32)
         x, y = (np.arange(n) % 7).astype(t.np), np.full(n, -1, t.np)
@@ -321,6 +322,7 @@ def test_branches_with_effects() -> None:
         np.testing.assert_array_equal(counts, told)
 
 
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("guarded", [False, True])
 def test_gradients(n: int, guarded: bool) -> None:

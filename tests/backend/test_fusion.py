@@ -122,6 +122,8 @@ def test_what_may_become_one(arch: str, body: str, verdict: str | dict[str, str]
     kernel()
     sg.sync()
     (found,) = decisions(kernel)
+    if body.startswith("total") and not context.session().device.caps.cpu_driver:
+        verdict = "the second sums floats into one element"  # so do graphics cards, whatever the API
     assert found.startswith(verdict if isinstance(verdict, str) else verdict.get(arch, "fused"))
     a = np.arange(n) % 17 + 1.0
     x, y, where = 2 * a, a.copy(), np.arange(n)[::-1]
@@ -312,7 +314,8 @@ def test_random_chains_over_views_of_one_memory(arch: str, seed: int) -> None:
     rng = random.Random(seed)
     n = rng.choice((5, 64, 1000))
     chain = [(rng.choice("abc"), rng.randint(2, 5), rng.choice(("n", "n", "n - 1"))) for _ in range(rng.randint(3, 6))]
-    loops = "".join(f"    for i in range({end}):\n        {name}[i] = {name}[i] * {k} + i\n" for name, k, end in chain)
+    forms = ("{0}[i] = {0}[i] * {1} + i", "{0}[i] += {1} * i")
+    loops = "".join(f"    for i in range({end}):\n        {forms[k % 2].format(name, k)}\n" for name, k, end in chain)
     source = f"@sg.kernel\ndef k(a: A, b: A, c: A):\n{loops}"
     for fuse in (True, False):
         sg.init(arch=arch, fuse_tasks=fuse, offline_cache=False)
@@ -322,10 +325,12 @@ def test_random_chains_over_views_of_one_memory(arch: str, seed: int) -> None:
             starts = {name: rng.choice((0, 1, n // 2, n, n + 1, 2 * n, 3 * n)) for name in "abc"}
             want = memory.copy()
             for name, k, end in chain:
-                view = want[starts[name] :][: eval(end, {"n": n})]
-                view[:] = view * np.uint32(k) + np.arange(len(view), dtype=np.uint32)
+                view = want[starts[name] :][: n - (end == "n - 1")]
+                i = np.arange(len(view), dtype=np.uint32)
+                view[:] = view + np.uint32(k) * i if k % 2 else view * np.uint32(k) + i
             kernel(*[memory[start : start + n] for start in starts.values()])
             np.testing.assert_array_equal(memory, want, err_msg=f"{source} {starts}")
+        assert "atomic[" not in kernel.ir("offload")
 
 
 def test_more_arrays_than_launches_compare(session) -> None:
@@ -452,22 +457,26 @@ def test_random_numbers(arch: str, taped: bool) -> None:
     assert not taped or len(np.unique(fused[0])) > 90
 
 
-@pytest.mark.parametrize("second", ["y[i] - x[i]", "y[i] + z[i]", "y[i] * y[i]", "1.0 / y[i]", "y[i] * 0.3", "y[i] + 0.3"])
 @pytest.mark.parametrize("first", ["x[i] + z[i]", "x[i] * 3.7", "sg.sqrt(abs(z[i]))", "1.0 / z[i]", "sg.exp(z[i])"])
-def test_no_arithmetic_across_loops(arch: str, first: str, second: str) -> None:
+def test_no_arithmetic_across_loops(arch: str, first: str) -> None:
     """Drivers that take (x + z) - x for z see the sum, rounded, as if it came from memory."""
+    seconds = ("y[i] - x[i]", "y[i] + z[i]", "y[i] * y[i]", "1.0 / y[i]", "y[i] * 0.3", "y[i] + 0.3")
 
     def results(fuse: bool) -> list[Any]:
         sg.init(arch=arch, fuse_tasks=fuse, offline_cache=False)
         fields = {name: sg.field(sg.f32, shape=200) for name in "xyzwu"}
-        for name, values in zip(fields, np.random.default_rng(3).normal(size=(5, 200)).astype(np.float32)):
-            fields[name].from_numpy(values)
-        loops = (f"y[i] = {first}", f"w[i] = {second}", "y[i] += w[i]", "u[i] = y[i] - w[i]", "sg.atomic_add(u[i], 0.3)")
-        source = "@sg.kernel\ndef k():\n" + "".join(f"    for i in range(200):\n        {loop}\n" for loop in loops)
-        kernel = load(source, {"sg": sg, **fields})
-        kernel()
-        assert tasks(kernel) == (1 if fuse else 5)
-        return [field.to_numpy() for field in fields.values()]
+        values = np.random.default_rng(3).normal(size=(5, 200)).astype(np.float32)
+        found = []
+        for second in seconds:
+            for name, value in zip(fields, values):
+                fields[name].from_numpy(value)
+            loops = (f"y[i] = {first}", f"w[i] = {second}", "y[i] += w[i]", "u[i] = y[i] - w[i]", "sg.atomic_add(u[i], 0.3)")
+            source = "@sg.kernel\ndef k():\n" + "".join(f"    for i in range(200):\n        {loop}\n" for loop in loops)
+            kernel = load(source, {"sg": sg, **fields})
+            kernel()
+            assert tasks(kernel) == (1 if fuse else 5)
+            found += [field.to_numpy() for field in fields.values()]
+        return found
 
     for mine, theirs in zip(results(True), results(False)):
         assert mine.tobytes() == theirs.tobytes()
@@ -532,8 +541,8 @@ def test_functions_of_drivers_for_graphics_cards(arch: str, t: Any, fuse: bool) 
     assert tasks(both) == (1 if fuse else 2)
     text = both.ir("offload")
     alone()
-    forwarded = 1 if fuse and arch == "wgpu" else 0
-    assert text.count("opaque(") == 2 + forwarded and text.count('"exact"') == 2
+    assert text.count("opaque(") == (3 if fuse else 2)  # the third one is what is forwarded
+    assert text.count('"exact"') == 3
     assert "opaque(" not in alone.ir("offload")
     wide = values.astype(np.float64)
     want = 1 / (np.sqrt(wide) + 0.5) - wide
@@ -584,6 +593,7 @@ def test_long_inner_loops(session) -> None:
     np.testing.assert_array_equal(y.to_numpy(), (j ^ i).sum(1))
 
 
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("fast_math", [True, False])
 @pytest.mark.parametrize(
     ("step", "ordered"),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from backend.test_fusion import ARCHS, tasks
+from cases import seeds
 from fuzz.run import load
 
 import spirograd as sg
@@ -81,7 +82,7 @@ def outcome(source: str, n: int, arch: str, **options: Any) -> tuple[list[Any], 
 
 
 @pytest.mark.vulkan_or_wgpu
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(6, 60))
 def test_random_programs(arch: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With fusion on, off, and on for disjoint memory only: the same bits. The interpreter, which never fuses, gives the numbers."""
     source, n = program(seed), random.Random(seed).choice((8, 9, 30, 1023))
@@ -97,7 +98,7 @@ def test_random_programs(arch: str, seed: int, monkeypatch: pytest.MonkeyPatch) 
         np.testing.assert_allclose(mine, want, rtol=2e-4, atol=2e-4, err_msg=source)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(6, 60))
 def test_random_programs_with_effects(arch: str, seed: int, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
     """The same for what depends on the order of iterations. Of few iterations, which all back ends run in one order."""
     source, n = program(seed, effects=True), random.Random(seed).choice((8, 9, 30, 200))

@@ -5,6 +5,8 @@ import pytest
 
 import spirograd as sg
 
+# Vulkan and wgpu, which cut nothing, take turns; the interpreter, which cuts nothing either, takes long.
+pytestmark = [pytest.mark.vulkan_or_wgpu, pytest.mark.archs("cpu", "vulkan", "wgpu")]
 MANY = 240
 SIZES = (0, 1, 63, 64, 65, 200)
 

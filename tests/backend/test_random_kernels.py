@@ -9,6 +9,7 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
+from cases import seeds
 from ir_outline import outlined
 from ir_random import random_arguments, random_kernel
 
@@ -26,6 +27,7 @@ from spirograd.transforms.simplification import inline_calls
 
 LENGTH = 37
 SEEDS = 14
+IN_FUNCTIONS = 8  # these take much longer to compile
 
 
 @pytest.fixture(scope="module", params=needs.ARCHS)
@@ -60,7 +62,7 @@ def launch(device: Device, kernel: Kernel, args: list[Any], tree: np.ndarray[Any
 
 
 @pytest.mark.vulkan_or_wgpu
-@pytest.mark.parametrize("seed", [*range(SEEDS), *[pytest.param(k, marks=pytest.mark.long) for k in range(SEEDS, 10 * SEEDS)]])
+@pytest.mark.parametrize("seed", seeds(SEEDS, 10 * SEEDS))
 def test_random_kernel(device: Device, seed: int) -> None:
     kernel = random_kernel(seed, device.caps)
     want, tree = random_arguments(seed, LENGTH)
@@ -72,7 +74,8 @@ def test_random_kernel(device: Device, seed: int) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("seed", [*range(SEEDS), *[pytest.param(k, marks=pytest.mark.long) for k in range(SEEDS, 20 * SEEDS)]])
+@pytest.mark.vulkan_or_wgpu
+@pytest.mark.parametrize("seed", seeds(IN_FUNCTIONS, 20 * SEEDS))
 def test_random_kernel_in_functions(device: Device, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inline_calls, "_FEW", 0)
     monkeypatch.setattr(inline_calls, "_SMALL", 0)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+
+import needs
 import numpy as np
 import pytest
+from cases import by_day
 
 import spirograd as sg
 
 pytestmark = pytest.mark.usefixtures("session")
 
 SHAPES = [(2, 2), (2, 40), (3, 16), (5, 17), (7, 129), (40, 2), (3, 8), (130, 400)]
+LARGE = 4096  # more of these, the interpreter, which treats all elements alike, has in long runs
 
 
 def data(shape: tuple[int, ...]) -> np.ndarray:
@@ -22,9 +27,16 @@ def shifted(x: np.ndarray, by: int, how: str) -> np.ndarray:
     return x[..., np.clip(j, 0, x.shape[-1] - 1) if how == "clip" else j % x.shape[-1]]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+def on_back_ends(cases, size) -> pytest.MarkDecorator:
+    """Each of ``cases``, whose sizes ``size`` gives, on each back end."""
+    both = by_day(itertools.product(needs.ARCHS, cases), lambda arch, case: arch != "interpreter" or size(case) < LARGE)
+    return pytest.mark.parametrize("arch,case", both, indirect=["arch"], ids=str)
+
+
+@on_back_ends(SHAPES, np.prod)
 @pytest.mark.parametrize("memory", ["field", "ndarray"])
-def test_rows(shape, memory):
+def test_rows(case, memory):
+    shape = case
     if memory == "field":
         x, y, z, w = (sg.field(sg.i32, shape=shape) for _ in range(4))
         kind = sg.template()
@@ -65,9 +77,10 @@ def test_rows(shape, memory):
         x.from_numpy(a)
 
 
-@pytest.mark.parametrize("n", [1, 2, 15, 16, 17, 64, 100, 4096])
-def test_comparisons(n):
+@on_back_ends([1, 2, 15, 16, 17, 64, 100, 4096], int)
+def test_comparisons(case):
     """Every comparison with numbers at both ends and in the middle, both ways round; what is not met is counted, too."""
+    n = case
     x = sg.field(sg.i32, shape=(3, n))
     y = sg.field(sg.i32, shape=(3, n))
     bounds = (-1, 0, 1, 7, 9, n // 2, n - 9, n - 2, n - 1, n)

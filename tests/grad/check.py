@@ -16,6 +16,7 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
+from cases import by_day
 
 import spirograd as sg
 from spirograd.config import make_config
@@ -27,9 +28,10 @@ from spirograd.session import Session
 # in f64, whose tolerance is the narrow one. Tapes and code of f64 are made for wgpu as for Vulkan. What is left out runs at night.
 _TYPED = [("interpreter", sg.f64), ("cpu", sg.f32), ("cpu", sg.f64), ("vulkan", sg.f32), ("vulkan", sg.f64), ("wgpu", sg.f32)]
 _UNTYPED = [("interpreter", sg.f32), ("wgpu", sg.f64)]
-_AT_NIGHT = [pytest.param(arch, t, marks=pytest.mark.long) for arch, t in _UNTYPED]
-on_all_with_types = pytest.mark.parametrize("arch,t", [*_TYPED, *_AT_NIGHT], indirect=["arch"], ids=str)
-on_devices_with_types = pytest.mark.parametrize("arch,t", [*_TYPED[1:], _AT_NIGHT[1]], indirect=["arch"], ids=str)  # not the interpreter
+# By day tapes of f32 are made for wgpu, and of f64 for Vulkan.
+_ALL = by_day([*_TYPED, *_UNTYPED], lambda arch, t: (arch, t) in _TYPED and (arch, t) != ("vulkan", sg.f32))
+on_all_with_types = pytest.mark.parametrize("arch,t", _ALL, indirect=["arch"], ids=str)
+on_devices_with_types = pytest.mark.parametrize("arch,t", [p for p in _ALL if p.values[0] != "interpreter"], indirect=["arch"], ids=str)
 # Of the types on a back end with two, a case has one by day: neighbours among cases have different ones. Vulkan and wgpu take turns at f32.
 _TURNS = ({("cpu", sg.f32), ("vulkan", sg.f64), ("wgpu", sg.f32)}, {("cpu", sg.f64), ("vulkan", sg.f32)})
 
@@ -193,3 +195,24 @@ def _report(wrong: np.ndarray, found: np.ndarray, wanted: np.ndarray, values: li
             index = tuple(int(i) for i in at) if flag.ndim else ()
             lines.append(f"memory {k}{list(index)}: {got[k][index]:.9g}, should be {should[k][index]:.9g}")
     return "\n".join(lines)
+
+
+def check_replay(case: Callable[[Any], Program], t: Any = sg.f32) -> None:
+    """Compare what ``kernel.grad(replay=True)`` gives, from memory as it was before the kernel."""
+    needs_type(t)
+    program = case(t)
+    for turn in range(2):
+        values = program.values(turn)
+        rng = np.random.default_rng(5 + turn)
+        seeds = [rng.standard_normal(v.shape).astype(v.dtype) for v in values]
+        program.prepare(turn)
+        put(program.memories, values)
+        put([m.grad for m in program.memories], seeds)
+        program.kernel.grad(*program.args, replay=True)
+        j = _jacobian(case, values, turn)
+        wanted, magnitude = j.T @ flat(seeds), np.abs(j).T @ np.abs(flat(seeds))
+        found = flat(m.grad.to_numpy() for m in program.memories)
+        allowed = TOLERANCES[str(t)] * (magnitude + 0.01 * magnitude.max()) + 1e-9
+        wrong = ~(np.abs(found - wanted) <= allowed)
+        assert not wrong.any(), _report(wrong, found, wanted, values)
+        np.testing.assert_array_equal(flat(m.to_numpy() for m in program.memories), flat(values), "memory is not as it was")

@@ -159,8 +159,8 @@ def test_mistakes(memory: Memory) -> None:
     alone()
     with sg.ad.Tape(), pytest.raises(sg.SpirogradRuntimeError, match="has no gradient: write one and decorate it with `grad_for"):
         alone()
-    for wrong in (scale, sg.ad.no_grad(lambda: None), None):
-        with pytest.raises(sg.SpirogradTypeError, match="decorated with `grad_replaced`"):
+    for wrong, hint in ((scale, "above `@sg.kernel`"), (sg.ad.no_grad(lambda: None), "above it"), (None, "above it")):
+        with pytest.raises(sg.SpirogradRuntimeTypeError, match=f"decorated with `grad_replaced`(.|\n)*{hint}"):
             sg.ad.grad_for(wrong)
 
     @sg.func
@@ -171,6 +171,39 @@ def test_mistakes(memory: Memory) -> None:
         with pytest.raises(sg.SpirogradTypeError, match="`inside` is a function of kernels") as caught:
             decorator(inside)
         assert "stop_grad" in caught.value.hint
+
+
+def test_decorated_kernels(memory: Memory) -> None:
+    x, y, loss = memory.x, memory.y, memory.loss
+
+    @sg.ad.grad_replaced
+    @sg.kernel
+    def product():
+        for i in x:
+            y[i] = x[i] ** 2
+
+    @sg.ad.grad_for(product)
+    @sg.kernel
+    def gradient():
+        for i in x:
+            x.grad[i] += 10.0 * y.grad[i]
+
+    @sg.ad.no_grad
+    @sg.kernel
+    def unseen():
+        for i in x:
+            loss[None] += x[i] ** 3
+
+    @sg.kernel
+    def total():
+        for i in x:
+            loss[None] += y[i]
+
+    with sg.ad.Tape(loss):
+        product()
+        unseen()
+        total()
+    assert (x.grad.to_numpy() == 10.0).all()
 
 
 def test_writes_of_unrecorded_functions_are_saved(memory: Memory) -> None:

@@ -181,3 +181,51 @@ def test_the_gradient_of_an_ndarray_has_its_type_and_shape(session):
     x.grad = None
     with pytest.raises(sg.SpirogradCompilationError):
         total.grad(x, sg.ndarray(sg.f32, ()))
+
+
+LEVELS = {
+    "two levels of an axis": lambda x: sg.root.dense(sg.i, 4).dense(sg.i, 2).place(x),
+    "a level for each axis": lambda x: sg.root.dense(sg.i, 4).dense(sg.j, 2).place(x),
+    "the second axis first": lambda x: sg.root.dense(sg.j, 4).dense(sg.i, 2).place(x),
+    "an axis at two levels": lambda x: sg.root.dense(sg.ij, (4, 2)).dense(sg.i, 3).place(x),
+    "three axes": lambda x: sg.root.dense(sg.ij, (4, 2)).dense(sg.k, 3).place(x),
+    "only later axes": lambda x: sg.root.dense(sg.k, 4).dense(sg.j, 3).place(x),
+    "a level of one": lambda x: sg.root.dense(sg.i, 4).dense(sg.i, 1).dense(sg.j, 2).place(x),
+}
+SHAPES = [(8,), (4, 2), (2, 4), (12, 2), (4, 2, 3), (3, 4), (4, 2)]  # as Taichi and Quadrants have them
+
+
+@pytest.mark.parametrize("case", LEVELS)
+def test_axes_of_trees(case, session):
+    """Fields have the axes that the levels above them have, in order, and so have their gradients."""
+    x, loss = sg.field(sg.f32), sg.field(sg.f32)
+    LEVELS[case](x)
+    sg.root.place(loss)
+    sg.root.lazy_grad()
+    shape = dict(zip(LEVELS, SHAPES))[case]
+    assert x.shape == x.grad.shape == shape
+    values = np.arange(1, 1 + np.prod(shape), dtype=np.float32).reshape(shape)
+    x.from_numpy(values)
+
+    @sg.kernel
+    def squares():
+        for I in sg.grouped(x):
+            loss[None] += x[I] ** 2
+
+    @sg.kernel
+    def named():
+        if sg.static(len(shape) == 1):
+            for i in x:
+                loss[None] += 3.0 * x[i]
+        elif sg.static(len(shape) == 2):
+            for i, j in x:
+                loss[None] += 3.0 * x[i, j]
+        else:
+            for i, j, k in x:
+                loss[None] += 3.0 * x[i, j, k]
+
+    with sg.ad.Tape(loss):
+        squares()
+        named()
+    np.testing.assert_allclose(x.grad.to_numpy(), 2 * values + 3)
+    np.testing.assert_allclose(loss[None], (values**2 + 3 * values).sum(), rtol=1e-5)

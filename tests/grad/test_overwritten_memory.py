@@ -7,7 +7,7 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
-from grad.check import Program, check
+from grad.check import Program, check, check_replay
 from grad.refusals import refused
 
 import spirograd as sg
@@ -187,6 +187,12 @@ OVERWRITING = [
 @pytest.mark.parametrize("case", OVERWRITING, ids=lambda case: case.__name__)
 def test_overwritten_memory_is_saved_by_a_tape(case: Any) -> None:
     check(case, sg.f32)
+
+
+@pytest.mark.vulkan_or_wgpu
+@pytest.mark.parametrize("case", OVERWRITING, ids=lambda case: case.__name__)
+def test_overwritten_memory_is_saved_by_a_replay(case: Any) -> None:
+    check_replay(case)
 
 
 @pytest.mark.parametrize("case", OVERWRITING, ids=lambda case: case.__name__)

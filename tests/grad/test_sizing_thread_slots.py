@@ -64,7 +64,7 @@ def start(threads: int = THREADS, **options: Any) -> Any:
 @pytest.mark.parametrize("make", [lockstep, apart], ids=lambda make: make.__name__)
 def test_as_many_as_iterations(arch: str, make: Any, t: Any) -> None:
     """None, one, fewer than lanes, some more than a multiple of them, more than threads have lanes; with little and with much work."""
-    for n in (1, 2, 7, 16, 17, 45, 400, 3000):
+    for n in (1, 7, 17, 400, 3000):
         start()
         run, x, y, parts = make(n, t)
         for turns in (3, TURNS):

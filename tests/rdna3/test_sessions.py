@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from cases import by_day
 
 import spirograd as sg
 from spirograd.lang import context
@@ -18,11 +19,12 @@ from validation.rdna3.execute import EmulatorError
 
 pytestmark = pytest.mark.needs("tinygrad")
 CASES = {case.name: case for case in load()}
-NAMES = (
+BY_DAY = (
     "add_sub_mul_i64", "float_division_f64", "bits_u8", "casts_to_floats_i64", "powers", "steps", "tickets_f32", "sums_f32",
     "atomic_add_f32", "atomic_extrema_i16", "many_buffers_40", "scalar_arguments", "field_of_f16", "conjugate_gradient",
-    "gradient_guard_threshold", "gradient_tapes_of_all_widths", "gradient_carried_bounds",
+    "gradient_guard_threshold",
 )  # fmt: skip
+NAMES = by_day((*BY_DAY, "gradient_tapes_of_all_widths", "gradient_carried_bounds"), lambda name: name in BY_DAY)  # seconds each
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cases import seeds
 from ir_random import random_kernel
 
 from spirograd.base.caps import Capabilities
@@ -25,7 +26,7 @@ HEADERS = Path("/usr/include/spirv/unified1")
 
 
 @pytest.mark.parametrize("caps", [kit.FULL, POOR], ids=["rich", "poor"])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(10, 100))
 def test_random_kernels_are_valid(caps: Capabilities, seed: int) -> None:
     for options in (CompileOptions(), CompileOptions(fast_math=False, optimize=False, check_bounds=True)):
         try:

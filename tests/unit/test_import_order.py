@@ -32,7 +32,7 @@ ALLOWED = {
     "gradients": {"base", "ir", "autodiff", "lang", "runtime", "session"},
     "ad": {"base", "ir", "lang", "gradients"},
     "report": {"base", "ir", "compiler", "dumps", "spirvgen", "llvmgen"},
-    "api": {"base", "config", "gradients", "lang", "runtime", "session"},
+    "api": {"base", "ad", "config", "gradients", "lang", "runtime", "session"},
     "types": {"base", "lang"},
     "math": {"base", "lang"},
 }
@@ -50,6 +50,7 @@ MODULE_ALLOWED = {
     "spirograd.runtime.devices.gpu.call": {"llvmgen"},
     "spirograd.runtime.devices.gpu.cuda": {"llvmgen"},
     "spirograd.runtime.devices.gpu.hip": {"llvmgen"},
+    "spirograd.runtime.native.function": {"llvmgen"},
     "spirograd.dumps": {"llvmgen"},
 }
 # Imports inside of functions. Each has a reason; nothing else may.
@@ -65,6 +66,7 @@ LATE = {
     # Large parts of the package that many programs do without: those whose kernels are in the offline cache, and those without gradients.
     ("session", "spirograd.compiler"),
     ("api", "spirograd.gradients.gradient"),
+    ("api", "spirograd.ad.replay"),
 }
 # Third-party packages, and the only parts that may import them. Every part may import NumPy.
 THIRD_PARTY = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError
+from spirograd.base.errors import SpirogradCallError, SpirogradRuntimeError, SpirogradTypeError
 from spirograd.base.near_names import NoAttribute
 from spirograd.ir.nodes import Layout
 from spirograd.lang import scalar
@@ -351,7 +351,7 @@ def place_by_shape(f: Any, shape: Any, order: str | None, offset: Any) -> None:
     """Place a new field, and its gradients, under `root`: nothing happens without a shape."""
     if shape is None:
         if offset is not None or order is not None:
-            raise SpirogradRuntimeError("`offset` and `order` need a `shape`; a field placed by hand takes `offset` in `.place`")
+            raise SpirogradCallError("`offset` and `order` need a `shape`; a field placed by hand takes `offset` in `.place`")
         return
     extents = shape_tuple(shape)
     axes = _axis_order(order, len(extents))
@@ -366,10 +366,10 @@ def _axis_order(order: str | None, ndim: int) -> list[int]:
     """The axes in memory order, slowest first."""
     if order is None:
         return list(range(ndim))
-    axes = [ord(c) - ord("i") for c in order]
+    expected = "ijklmnop"[:ndim]
+    axes = [expected.find(c) for c in order] if isinstance(order, str) else []
     if sorted(axes) != list(range(ndim)):
-        expected = "".join(chr(ord("i") + a) for a in range(ndim))
-        raise SpirogradRuntimeError(f"`order` must be a permutation of {expected!r}, got {order!r}")
+        raise SpirogradCallError(f"`order` must be a permutation of {expected!r}, got {order!r}")
     return axes
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from spirograd.base import validity
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError
 from spirograd.lang import context, ops, scalar
@@ -28,6 +29,7 @@ class Ndarray(Exported, HostScope):
     # What launches keep of an array: what of it compiled code depends on, and its addresses; see `_forget_launches`.
     _sg_signature: tuple[Any, ...] | None = None
     _sg_binding: Any = None
+    _sg_packed: tuple[Any, ...] = ()
 
     def __init__(
         self,
@@ -120,8 +122,9 @@ class Ndarray(Exported, HostScope):
 
     def _forget_launches(self) -> None:
         """What launches keep of this array names its gradient and its tangents."""
-        for name in ("_sg_binding", "_sg_signature"):
+        for name in ("_sg_binding", "_sg_packed", "_sg_signature"):
             self.__dict__.pop(name, None)
+        validity.renew()
 
     def has_grad(self) -> bool:
         """Whether there is memory for gradients."""

@@ -14,7 +14,7 @@ import numpy as np
 from spirograd.base.artifact import part_name
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import (
-    SpirogradIndexError,
+    SpirogradBoundsError,
     SpirogradRuntimeError,
     SpirogradRuntimeTypeError,
     SpirogradTypeError,
@@ -67,14 +67,14 @@ def element_index(key: Any, shape: tuple[int, ...], origin: tuple[int, ...], wha
     if len(parts) != len(shape):
         hint = "write `f[None]`" if not shape else ""
         given = counted(len(parts), "index", "indices")
-        raise SpirogradIndexError(f"{what} has {counted(len(shape), 'axis', 'axes')}, but is indexed with {given}: {key!r}", None, hint)
+        raise SpirogradBoundsError(f"{what} has {counted(len(shape), 'axis', 'axes')}, but is indexed with {given}: {key!r}", None, hint)
     out = []
     for axis, (k, extent) in enumerate(zip(parts, shape)):
         if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
             raise SpirogradTypeError(f"an index of {what} is an integer, got {k!r}")
         low = origin[axis] if origin else 0
         if not low <= k < low + extent:
-            raise SpirogradIndexError(f"index {k} is out of range on axis {axis} of {what}: {low} to {low + extent - 1} are valid")
+            raise SpirogradBoundsError(f"index {k} is out of range on axis {axis} of {what}: {low} to {low + extent - 1} are valid")
         out.append(int(k) - low)
     return tuple(out)
 

@@ -16,7 +16,13 @@ from typing import Any, NoReturn
 import numpy as np
 
 from spirograd.base.dtypes import DType
-from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError, SpirogradTypeError, SpirogradUnsupportedError
+from spirograd.base.errors import (
+    OutOfDeviceMemory,
+    SpirogradCallError,
+    SpirogradRuntimeError,
+    SpirogradTypeError,
+    SpirogradUnsupportedError,
+)
 from spirograd.base.near_names import NearNames
 from spirograd.base.wording import counted
 from spirograd.lang import context
@@ -122,9 +128,9 @@ class SNode(_Builder):
         ndim = len(self.axis_numbers)
         if offset is None:
             return ()
-        origin = (offset,) if isinstance(offset, (int, np.integer)) else tuple(offset)
+        origin = tuple(offset) if isinstance(offset, (tuple, list, np.ndarray)) else (offset,)
         if len(origin) != ndim or not all(isinstance(o, (int, np.integer)) for o in origin):
-            raise SpirogradTypeError(f"`offset` needs one integer for each of {ndim} axes, got {offset!r}")
+            raise SpirogradCallError(f"`offset` needs one integer for each of {ndim} axes, got {offset!r}")
         return tuple(int(o) for o in origin)
 
     def add_place(self, field: Any, component: int, dtype: DType) -> Place:

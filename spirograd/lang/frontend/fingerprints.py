@@ -52,14 +52,15 @@ def _can_be_weak(t: Any) -> bool:
 
 
 @functools.cache
-def _compared_by_identity(t: Any) -> bool:
+def compared_by_identity(t: Any) -> bool:
+    """Whether instances of ``t`` are told apart by identity, and weak references to them stand for them."""
     return _can_be_weak(t) and all(getattr(t, name) is getattr(object, name) for name in ("__eq__", "__hash__"))
 
 
 def fingerprint(value: Any) -> Hashable:
     """What is equal for two values that mean the same to a kernel: value and type of numbers, contents of containers, else identity."""
     kind: Any = type(value)
-    if _compared_by_identity(kind):
+    if compared_by_identity(kind):
         return weakref.ref(value)
     if isinstance(value, BY_VALUE):
         return (kind, value, str(value)) if isinstance(value, float) else (kind, value)  # str tells 0.0 from -0.0

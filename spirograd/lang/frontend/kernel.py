@@ -21,6 +21,7 @@ from spirograd.lang.frontend import source
 from spirograd.lang.frontend.fingerprints import is_dead
 from spirograd.lang.frontend.function import bound_arguments, resolved_signature
 from spirograd.lang.frontend.kernel_tracing import TracedKernel, trace_kernel
+from spirograd.lang.frontend.native_calls import NativeCalls, recorder
 from spirograd.lang.frontend.parameters import (
     AggregateParameter,
     Packer,
@@ -71,6 +72,7 @@ class Kernel(Staged, NearNames):
         # These two with the session that they are for: another thread may begin one between two reads.
         self._in_session = _InSession(None, 0, [], {})
         self._quick: tuple[Any, QuickCall | None] = (None, None)
+        self._native = NativeCalls(None)
         self._last: Specialization | None = None
 
     @functools.cached_property
@@ -84,6 +86,15 @@ class Kernel(Staged, NearNames):
         return f"<kernel {self.function.__qualname__}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        launch = self._native.launch
+        if launch is not None and not kwargs:
+            result = launch(args)
+            if result is not NotImplemented:
+                return result
+        return self._call(args, kwargs)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call in Python."""
         session = context.session()
         owner, quick = self._quick
         if session is not owner or kwargs or quick is None or context.recorder() is not None or context.current_trace() is not None:
@@ -93,6 +104,8 @@ class Kernel(Staged, NearNames):
             return self._launch(*self.specialized(args, kwargs))
         made, scalars, arrays = found
         values = made.plan.launch(scalars, arrays, made.trees)
+        if self._native.is_due():
+            self._native.prepare(made.plan, made.trees, args, (scalars, arrays), self.steps(made, args), made.make_result)
         if made.reports:
             session.launched()
         return None if values is None else made.result(values)
@@ -126,6 +139,7 @@ class Kernel(Staged, NearNames):
             self._specializations = {}
             by_name = any(p.kind is p.KEYWORD_ONLY for p in signature.parameters.values())
             self._quick = (session, None if by_name else quick_call(self._parameters, self._specializations))
+            self._native = NativeCalls(None if by_name else session)
             self._last = None
             now = self._in_session = _InSession(session, -1 if by_name else len(self._parameters), keys, self._specializations)
             return now
@@ -158,6 +172,10 @@ class Kernel(Staged, NearNames):
         """The parameters whose values are copied into a launch. Known once the kernel was specialized."""
         return [p.name for p in self._parameters if isinstance(p, (ScalarParameter, AggregateParameter))]
 
+    def steps(self, specialization: Specialization, args: Sequence[Any]) -> Callable[[Any], None]:
+        """Records how compiled code checks and packs such arguments: see `native_calls`."""
+        return recorder(self._parameters, specialization, args)
+
     def pack(self, session: Any, specialization: Specialization, args: Sequence[Any], gradients: bool = False) -> Packer:
         """The flat arguments of a launch. ``gradients``: of a derivative, which works on the gradients of torch tensors."""
         packer = Packer(session, gradients)
@@ -172,6 +190,10 @@ class Kernel(Staged, NearNames):
         recorder = context.recorder()
         if recorder is None:
             values = specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
+            if self._native.is_due():
+                steps = self.steps(specialization, args)
+                flat = packer.scalars, packer.arrays
+                self._native.prepare(specialization.plan, specialization.trees, args, flat, steps, specialization.make_result)
         else:
             values = recorder.launch(self, specialization, packer, args)
         if packer.transfers is not None:
@@ -204,6 +226,7 @@ class Kernel(Staged, NearNames):
             found.remove(specialization)
         if not found:
             self._specializations.pop(key, None)
+        self._native.forget()
 
     def trace(self, session: Any, args: Sequence[Any]) -> TracedKernel:
         """The kernel as IR, for arguments like ``args``."""

@@ -12,7 +12,8 @@ import numpy as np
 
 from spirograd.base import dtypes
 from spirograd.base.dtypes import DType
-from spirograd.base.errors import SpirogradNameError, SpirogradRuntimeTypeError, render
+from spirograd.base.errors import SpirogradNameError, SpirogradRuntimeTypeError, SpirogradValueError, render
+from spirograd.base.validity import NotPrepared
 from spirograd.base.wording import integer_text
 from spirograd.ir.nodes import ArrayArg
 from spirograd.lang import ops, scalar
@@ -24,8 +25,10 @@ from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.tensor import Tensor
 from spirograd.lang.frontend.array_proxy import array_decl, is_wide
 from spirograd.lang.frontend.captures import Declarations
-from spirograd.lang.frontend.fingerprints import fingerprint
+from spirograd.lang.frontend.fingerprints import BY_VALUE, compared_by_identity, fingerprint
+from spirograd.lang.frontend.frozen_instances import Facts, HashedKey, facts
 from spirograd.lang.frontend.function import BoundFunc, Func, is_template
+from spirograd.lang.frontend.guards import unchanged
 from spirograd.lang.leaves import AggregateType, build
 from spirograd.lang.scalar import describe
 
@@ -95,6 +98,15 @@ class Parameter:
         """Append the flat arguments of a launch."""
         raise NotImplementedError
 
+    def is_steady(self, value: Any) -> bool:
+        """Whether ``key`` and what is packed cannot change, but where `validity` tells."""
+        return False
+
+    def record(self, value: Any, into: Any) -> None:
+        """Record how compiled code checks and packs values like this one, which it looks at. ``into``: a `runtime.native.recording.
+        Recording`. Raises NotPrepared if that is for Python only."""
+        raise NotPrepared
+
     def error(self, problem: object, hint: str = "") -> SpirogradRuntimeTypeError:
         return SpirogradRuntimeTypeError(render(f"{self.label}: {problem}", None, hint))
 
@@ -121,6 +133,12 @@ class ScalarParameter(Parameter):
     def pack(self, value: Any, into: Packer) -> None:
         of_type = type(value) is self.plain
         into.put_scalar(value if of_type and self._least <= value <= self._most else self.convert(value))
+
+    def is_steady(self, value: Any) -> bool:
+        return type(value) in (int, float, bool)
+
+    def record(self, value: Any, into: Any) -> None:
+        into.scalar(self.t, value)
 
     def convert(self, value: Any) -> Any:
         kind = type(value)
@@ -216,6 +234,9 @@ class ArrayParameter(Parameter):
         if isinstance(value, Ndarray):
             decl = array_decl(self.name, value)
             shape: tuple[int, ...] = tuple(value.shape)
+            if self.t.needs_grad and not decl.needs_grad:
+                text = f"{self.label} takes arrays with a gradient, got {describe(value)} without one"
+                raise SpirogradValueError(render(text, None, "make it with `needs_grad=True`"))
         else:
             dtype, ndim, element, grad, wide = self._external(value)
             decl = ArrayArg(self.name, dtype, ndim, element, grad, wide)
@@ -243,6 +264,17 @@ class ArrayParameter(Parameter):
         else:
             into.put_external(value, self.t.element_shape_of(value.shape), self.label)
 
+    def is_steady(self, value: Any) -> bool:
+        return isinstance(value, Ndarray)
+
+    def record(self, value: Any, into: Any) -> None:
+        if isinstance(value, Ndarray):
+            into.array(value)
+        elif type(value) is np.ndarray and not self.t.element_shape and value.size and not is_wide(value.shape, ()):
+            into.host_array(value)
+        else:
+            raise NotPrepared
+
 
 class TemplateParameter(Parameter):
     """What is fixed while compiling. Ndarrays given for one are arguments all the same."""
@@ -261,6 +293,16 @@ class TemplateParameter(Parameter):
     def pack(self, value: Any, into: Packer) -> None:
         if isinstance(value, Ndarray):
             into.put_array(value)
+
+    def is_steady(self, value: Any) -> bool:
+        kind: Any = type(value)
+        return isinstance(value, (Ndarray, *BY_VALUE)) or compared_by_identity(kind)
+
+    def record(self, value: Any, into: Any) -> None:
+        if isinstance(value, Ndarray):
+            into.array(value)
+        else:
+            record_constant(value, into)
 
 
 class TensorParameter(TemplateParameter):
@@ -281,6 +323,15 @@ class TensorParameter(TemplateParameter):
             self.array.pack(value, into)
         else:
             super().pack(value, into)
+
+    def is_steady(self, value: Any) -> bool:
+        return not is_external(value) and super().is_steady(value)
+
+    def record(self, value: Any, into: Any) -> None:
+        if is_external(value):
+            self.array.record(value, into)
+        else:
+            super().record(value, into)
 
 
 class Namespace:
@@ -309,14 +360,27 @@ class DataclassParameter(Parameter):
             ) from None
         types = {f.name: hints.get(f.name, f.type) for f in dataclasses.fields(cls)}
         self.members = {key: make_parameter(f"{name}.{key}", t, options, kernel) for key, t in types.items()}
+        self._frozen = bool(cls.__dataclass_params__.frozen)  # type: ignore[attr-defined]
 
     def _check(self, value: Any) -> None:
         if not isinstance(value, self.cls):
             raise self.misfit(f"an instance of {self.cls.__name__}", value)
 
+    def is_steady(self, value: Any) -> bool:
+        return self._frozen and isinstance(value, self.cls) and all(p.is_steady(getattr(value, name)) for name, p in self.members.items())
+
+    def _facts(self, value: Any) -> Facts | None:
+        return facts(self.cls, value, lambda: self.is_steady(value)) if self._frozen else None
+
     def key(self, value: Any) -> Any:
+        known = self._facts(value)
+        if known is not None and known.key is not None:
+            return known.key
         self._check(value)
-        return tuple(p.key(getattr(value, name)) for name, p in self.members.items())
+        key = HashedKey([p.key(getattr(value, name)) for name, p in self.members.items()])
+        if known is not None:
+            known.key = key
+        return key
 
     def constants(self, value: Any) -> list[tuple[tuple[str, ...], Any]]:
         return [((name, *names), obj) for name, p in self.members.items() for names, obj in p.constants(getattr(value, name))]
@@ -325,8 +389,38 @@ class DataclassParameter(Parameter):
         return Namespace(self.cls.__name__, {name: p.declare(getattr(value, name), to) for name, p in self.members.items()})
 
     def pack(self, value: Any, into: Packer) -> None:
-        for name, p in self.members.items():
-            p.pack(getattr(value, name), into)
+        known = self._facts(value) if type(into) is Packer else None  # other collectors want the arrays themselves
+        if known is None:
+            for name, p in self.members.items():
+                p.pack(getattr(value, name), into)
+            return
+        if known.arrays is None:
+            own = Packer(into.session)
+            for name, p in self.members.items():
+                p.pack(getattr(value, name), own)
+            known.scalars, known.arrays = own.scalars, own.arrays
+        into.scalars += known.scalars or ()
+        into.arrays += known.arrays
+
+    def record(self, value: Any, into: Any) -> None:
+        known = self._facts(value)
+        if known is None or known.arrays is None:
+            raise NotPrepared
+        into.same(value, mortal=True)
+        into.unchanged(len(known.arrays))
+
+
+def record_constant(value: Any, into: Any) -> None:
+    """Record that what is looked at must mean the same to a kernel as ``value``: see `fingerprint`. See `Parameter.record`."""
+    kind: Any = type(value)
+    if compared_by_identity(kind):
+        into.same(value, mortal=True)
+    elif kind in (int, str, bytes):
+        into.equal(value)
+    elif isinstance(value, BY_VALUE):
+        into.same(value)
+    else:
+        into.ask(unchanged(value))
 
 
 def is_external(value: Any) -> bool:

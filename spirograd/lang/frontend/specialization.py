@@ -41,6 +41,8 @@ class Specialization:
         self.forget: Callable[[], None] = lambda: None  # has its kernel forget it
         self.derivatives: dict[str, Any] = {}  # by mode: see `gradients.specialized`
         self.captures: list[tuple[Any, Any]] = [(array, None) if path is None else (None, path.getter()) for array, path in captures.arrays]
+        self.array_paths = tuple([path for _, path in captures.arrays])
+        self.guarded = tuple(captures.guarded)
         self.guards = guards(captures.guarded)
         self.signatures = [(path.getter(), array_signature(array)) for array, path in captures.arrays if path is not None]
         self.constant = not self.guards and not self.signatures
@@ -92,7 +94,13 @@ class Specialization:
     def result(self, values: tuple[Any, ...] | None) -> Any:
         if self.returns is None or values is None:
             return None
-        return leaves.build(self.returns, list(values))
+        return self.make_result(values)
+
+    @functools.cached_property
+    def make_result(self) -> Callable[[tuple[Any, ...]], Any]:
+        """Makes what a call returns from the values that the kernel returns; it does not refer to this object."""
+        returns: Any = self.returns
+        return lambda values: leaves.build(returns, list(values))
 
 
 def _with_members(obj: Any) -> Iterator[Any]:

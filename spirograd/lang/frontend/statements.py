@@ -15,7 +15,7 @@ from spirograd.lang.frontend.runtime_values import is_runtime
 from spirograd.lang.frontend.syntax_facts import BREAK, CONTINUE
 from spirograd.lang.frontend.tracer import Handler, Tracer
 from spirograd.lang.frontend.unrolling import StaticBreak, StaticContinue
-from spirograd.lang.scalar import Value, type_error
+from spirograd.lang.scalar import Value, describe, type_error
 
 
 def _expression(t: Tracer, node: ast.Expr) -> None:
@@ -61,6 +61,8 @@ def _assert(t: Tracer, node: ast.Assert) -> None:
     test = condition(t, node.test)
     message: Any = f"assertion failed: {ast.unparse(node.test)}" if node.msg is None else t.expression(node.msg)
     t.at(node)
+    if isinstance(message, (tuple, list, dict)) or message is None:
+        raise t.syntax_error(f"the message of an `assert` is a string, not {describe(message)}", node, "values go into an f-string")
     if not isinstance(test, Value):
         if test:
             return

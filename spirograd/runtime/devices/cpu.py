@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.base import knobs
+from spirograd.base import knobs, validity
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
@@ -24,6 +24,7 @@ from spirograd.runtime.device import Buffer, CodeCache, DeviceInfo
 from spirograd.runtime.devices import cpu_pool
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.fetching import ReadyFetch, check_range
+from spirograd.runtime.native import function
 
 _ALIGNMENT = 256
 # From this size on memory comes in pages of its own, zeroed as it is touched and given back when freed.
@@ -182,6 +183,12 @@ class CpuDevice:
         # The kernel reads the bytes where they are: CPython aligns their contents to 16 bytes.
         executable.run(block if type(block) is bytes else bytes(block), pool.state if pool.ready else pool.enter())
 
+    def native_code(self) -> function.Code | None:
+        return function.code(self._cache) if function.is_possible() else None
+
+    def entry(self, executable: Executable) -> tuple[int, int]:
+        return executable.library.addresses[abi.DRIVER], self._pool.enter()
+
     def synchronize(self) -> None:
         """Nothing to wait for."""
         self._count_wait()
@@ -193,6 +200,7 @@ class CpuDevice:
     def close(self) -> None:
         """No more launches; memory goes with its buffers, and the worker threads are shared with later devices."""
         self._closed = True
+        validity.renew()
 
 
 def _small(size: int) -> memoryview:

@@ -16,6 +16,7 @@ import threading
 import weakref
 from typing import Any
 
+from spirograd.base import validity
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import dataclass
 from spirograd.llvmgen import abi
@@ -144,6 +145,7 @@ _stuck: list[WorkerPool] = []
 
 
 def _forget_all() -> None:
+    validity.renew()
     for pool in list(_pools):
         pool.forget()
 

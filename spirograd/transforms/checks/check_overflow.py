@@ -1,11 +1,13 @@
-"""Check integer arithmetic for overflow."""
+"""Check integer arithmetic for overflow: it fails, or is told and goes on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from spirograd.base.artifact import FaultSite
-from spirograd.base.dtypes import VOID, DType, i32, i64, u32, u64
+from spirograd.base.artifact import FaultSite, PrintSite
+from spirograd.base.dtypes import VOID, DType
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Kernel, Op
@@ -15,21 +17,22 @@ from spirograd.transforms.context import PassContext
 
 # Gets the operands and the wrapped result; whether that is the true one.
 Test = Callable[[Builder, tuple[Op, ...], Op], Op]
-_CHECKED = frozenset((i32, i64, u32, u64))
 
 
 def check_overflow(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Put a `check` after 32-bit and 64-bit additions, subtractions, multiplications, left shifts, (signed) negations, absolute values,
-    and after integer divisions by what may be 0.
+    """Put a `check`, or a `print` if the options say so, after integer additions, also atomic ones of signed integers, subtractions,
+    multiplications, left shifts, (signed) negations and absolute values; and a `check` after integer divisions by what may be 0.
 
     The wrapped result is used all the same. Arithmetic marked by an attribute (addresses) is left alone.
     """
-    return _CheckOverflow().kernel(kernel)
+    return _CheckOverflow(ctx.options.warn_of_overflow).kernel(kernel)
 
 
 class _CheckOverflow(Rewriter):
-    def __init__(self) -> None:
+    def __init__(self, warns: bool) -> None:
         super().__init__()
+        self.warns = warns
+        self.handlers[ops.atomic] = self._atomic
         for code in _TESTS:
             self.handlers[code] = self._checked
         for code in _DIVISIONS:
@@ -50,14 +53,36 @@ class _CheckOverflow(Rewriter):
         new = self.copy(op)
         t = op.type
         test, expression = _TESTS[op.code]
-        if op.attr is not None or not isinstance(t, DType) or t not in _CHECKED or all(a.code is ops.const for a in new.args):
+        if op.attr is not None or not isinstance(t, DType) or t.kind not in ("int", "uint") or all(a.code is ops.const for a in new.args):
             return new
         if len(op.args) == 1 and not t.is_signed:
             return new
-        fits = test(self.b, new.args, new)
-        site = FaultSite("overflow", f"{expression} does not fit {t.name}", (t,) * len(op.args), op.loc)
-        self.b.emit(ops.check, fits, *new.args, attr=site, type=VOID)
+        self._require(test(self.b, new.args, new), new.args, f"{expression} does not fit {t.name}", op)
         return new
+
+    def _atomic(self, op: Op) -> Op:
+        """A subtraction of unsigned integers comes as the addition of what wraps around, so those are left alone."""
+        new = self.copy(op)
+        kind, t = op.attr[0], op.type
+        if kind == "add" and isinstance(t, DType) and t.kind == "int":
+            args = (new, new.args[-1])
+            self._require(_add(self.b, args, self.b.emit(ops.add, *args)), args, f"{{0}} + {{1}} does not fit {t.name}", op)
+        return new
+
+    def _require(self, fits: Op, operands: Sequence[Op], message: str, op: Op) -> None:
+        """Fail, or print ``message``, where ``op`` overflows."""
+        b, types = self.b, tuple([_dtype(x) for x in operands])
+        if not self.warns:
+            b.emit(ops.check, fits, *operands, attr=FaultSite("overflow", message, types, op.loc), type=VOID)
+            return
+        where = "" if op.loc is None else f" at {op.loc.file}:{op.loc.line}"
+        parts: list[Any] = [(int(part), "") if part.isdigit() else part for part in re.split(r"[{}]", message) if part]
+        overflows = b.emit(ops.not_, fits)
+        b.begin()
+        b.emit(ops.print_, *operands, attr=PrintSite((*parts, f"{where}\n"), types, op.loc), type=VOID)
+        told = b.end()
+        b.begin()
+        b.if_(overflows, told, b.end())
 
 
 def _dtype(op: Op) -> DType:
@@ -124,6 +149,6 @@ _TESTS: dict[OpCode, tuple[Test, str]] = {
     ops.sub: (_sub, "{0} - {1}"),
     ops.mul: (_mul, "{0} * {1}"),
     ops.shl: (_shl, "{0} << {1}"),
-    ops.neg: (_not_lowest, "-{0}"),
+    ops.neg: (_not_lowest, "-({0})"),
     ops.abs_: (_not_lowest, "abs({0})"),
 }

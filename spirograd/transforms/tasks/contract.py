@@ -4,7 +4,8 @@ LLVM and drivers fuse a product that has no other use. In a fused loop more oper
 Deciding before loops are fused makes results independent of fusion.
 
 Drivers of graphics cards also expand quotients, roots and elementary functions to products that they contract with sums that follow, and
-compute 1 / sqrt(x) by one instruction (seen with NVIDIA's). For them sums are rounded as written, and results of such functions are opaque.
+compute 1 / sqrt(x) by one instruction (seen with NVIDIA's). For them all arithmetic is rounded as written, and results of such functions
+are opaque.
 """
 
 from __future__ import annotations
@@ -22,15 +23,19 @@ _FUNCTIONS = (
 )
 
 
+def decides_rounding(caps: Capabilities) -> bool:
+    """Whether the device is a graphics card with a driver that rounds together what it is not told to keep apart."""
+    return caps.target.simplifies_floats and not caps.cpu_driver
+
+
 class Contraction(Rewriter):
     """Rewrites loops. With fast math each sum of a product that is used once becomes ``fma``; every other product of floats is rounded as
-    written. Where ``caps`` are those of a graphics card with a driver that decides for itself, so is every other sum, and the results of
-    `_FUNCTIONS` are opaque."""
+    written. Where `decides_rounding`, so are sums, quotients and what became ``fma``, and the results of `_FUNCTIONS` are opaque."""
 
     def __init__(self, caps: Capabilities, fast_math: bool) -> None:
         super().__init__()
         self.found: dict[Op, Op] = {}
-        self.driver = caps.target.simplifies_floats and not caps.cpu_driver
+        self.driver = decides_rounding(caps)
         if fast_math:
             self.handlers = {ops.mul: self._as_written, ops.add: self._sum, ops.sub: self._sum}
         if self.driver:
@@ -57,9 +62,9 @@ class Contraction(Rewriter):
             a = self.b.emit(ops.neg, a)
         elif op.code is ops.sub:
             other = self.b.emit(ops.neg, other)
-        return self.b.emit(ops.fma, a, b, other)
+        return self.b.emit(ops.fma, a, b, other, attr="exact" if self.driver else None)
 
     def _function(self, op: Op) -> Op:
-        new = self.copy(op)
+        new = self._as_written(op) if op.code is ops.div else self.copy(op)
         known = op.code is ops.result and op.args[0].code is not ops.call
         return new if known or not isinstance(op.type, DType) or not op.type.is_float else self.b.emit(ops.opaque, new)

@@ -6,6 +6,7 @@ what may be fused; here is what pays, and which loops are brought together.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
@@ -13,6 +14,7 @@ from itertools import pairwise
 
 from spirograd.analysis.effects import may_alias, touches, writes
 from spirograd.analysis.fusion import Arrays, commutes, conflict, obstacle
+from spirograd.analysis.private_updates import private_updates
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, i32, u1, u64
 from spirograd.base.loc import Loc
@@ -23,7 +25,7 @@ from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.checks.check_loops import inner_iterations
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.simplification.cse import cse
-from spirograd.transforms.tasks.contract import Contraction
+from spirograd.transforms.tasks.contract import Contraction, decides_rounding
 from spirograd.transforms.tasks.demote_atomics import updated
 
 # The most operations of a fused loop, by whether a task runs as invocations: `python -m benchmarks.fusing` shows what more of them cost. On
@@ -50,7 +52,7 @@ class Decision:
     disjoint: Collection[Arrays] = ()
 
     def __str__(self) -> str:
-        pairs = " and ".join([f"`{a.name}` and `{b.name}`" for a, b in self.disjoint])
+        pairs = ", or ".join([f"`{a.name}` and `{b.name}`" for a, b in self.disjoint])
         verdict = f"not fused: {self.reason}" if self.reason else f"fused, unless {pairs} overlap" if pairs else "fused"
         return f"{_place(self.first)} and {_place(self.second)}: {verdict}"
 
@@ -191,11 +193,15 @@ class _Build(Rewriter):
         self.items = items
         self.contracted = contracted
         self.ctx = ctx
-        # Whether a driver would simplify the arithmetic of two loops together, which memory between them hides from it.
-        self.opaque = ctx.caps.target.simplifies_floats and 32 not in ctx.caps.exact_specials and ctx.options.fast_math
+        # Whether a driver would simplify the arithmetic of two loops together, which memory between them hides from it: those of graphics
+        # cards make 1 / (x * a) two other products, whatever modules say of the first one (seen with NVIDIA's).
+        caps = ctx.caps
+        self.opaque = decides_rounding(caps) or (caps.target.simplifies_floats and 32 not in caps.exact_specials and ctx.options.fast_math)
         self.earlier: set[Ref] = set()  # what loops before wrote, and the one that is being appended has not
+        self.private: set[Op] = set()  # atomics that need not be any, which only shows while their loop stands alone
+        self.handlers = {ops.atomic: self._atomic}
         if self.opaque:
-            self.handlers = {ops.load: self._load, ops.store: self._store, ops.atomic: self._atomic}
+            self.handlers |= {ops.load: self._load, ops.store: self._store}
 
     def kernel(self, kernel: Kernel) -> Kernel:
         self.b.begin()
@@ -218,15 +224,15 @@ class _Build(Rewriter):
         b = self.b
         b.at(loops[0])
         begin, end = self.args(loops[0])
-        overlap = b.const(False, u1)
-        for first, second in disjoint:
-            overlap = b.emit(ops.or_, overlap, self._overlap(first, second))
-        self._fused(loops, (begin, b.emit(ops.select, overlap, begin, end, type=end.type)))
+        overlap = functools.reduce(functools.partial(b.emit, ops.or_), [self._overlap(first, second) for first, second in disjoint])
+        together, apart = (b.emit(ops.select, overlap, *ends, type=end.type) for ends in ((begin, end), (end, begin)))
+        self.private = set().union(*[private_updates(loop.regions[0], loop.args[:2]) for loop in loops])
+        outside = dict(self.env)
+        self._fused(loops, (begin, together))
+        self.private, self.env = set(), outside
         for loop in loops:
             b.at(loop)
-            begin, end = self.args(loop)
-            end = b.emit(ops.select, overlap, end, begin, type=end.type)
-            b.emit(ops.for_, begin, end, attr=loop.attr, type=(), regions=(self.region(loop.regions[0]),))
+            b.emit(ops.for_, begin, apart, attr=loop.attr, type=(), regions=(self.region(loop.regions[0]),))
 
     def _overlap(self, first: ArrayRef, second: ArrayRef) -> Op:
         """Whether two arrays have bytes in common."""
@@ -266,10 +272,12 @@ class _Build(Rewriter):
     def _atomic(self, op: Op) -> Op:
         """Of floats that an earlier loop wrote: the element belongs to the iteration, or the loops would not be fused."""
         kind, ref = op.attr
-        if ref not in self.earlier or not ref.dtype.is_float:
+        written = ref in self.earlier and ref.dtype.is_float
+        if not written and op not in self.private:
             return self.copy(op)
         *indices, value = self.args(op)
-        old = self._rounded(self.b.load(ref, *indices))
+        old = self.b.load(ref, *indices)
+        old = self._rounded(old) if written else old
         self.b.store(ref, *indices, updated(self.b, kind, old, value))
         self._wrote(ref)
         return old

@@ -136,7 +136,7 @@ def test_dump_of_nothing(tmp_path, capsys):
 @pytest.mark.needs("rich", "matplotlib")
 def test_demo(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
-    assert main(["demo", "--steps", "30", "--particles", "256", "--out", str(tmp_path)]) == 0
+    assert main(["demo", "--steps", "8", "--particles", "128", "--out", str(tmp_path)]) == 0
     text = capsys.readouterr().out
     assert "agree" in text and "Times" in text
     assert (tmp_path / "splash.png").stat().st_size > 1000

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import seeds
 from unit.llvm.llvm_programs import Program
 from unit.llvm.test_local_arrays import random_program
 
@@ -35,26 +36,28 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> Any:
     return cut
 
 
-def _result(p: Program, *arrays: Any) -> Any:
+def _results(p: Program, *arrays: Any) -> list[Any]:
+    """What the program makes of each of ``arrays``."""
     p.compile(CompileOptions(opt_level=1))
-    out = np.zeros_like(arrays[0])
-    p.run(cpu.open(max_threads=1), *arrays, out)
+    out = [np.zeros_like(array) for array in arrays]
+    for array, result in zip(arrays, out):
+        p.run(cpu.open(max_threads=1), array, result)
     return out
 
 
 @functools.cache
 def _result_of_whole(seed: int) -> Any:
     """What a random program gives that is not cut."""
-    return _result(random_program(seed, N), DATA)
+    return _results(random_program(seed, N), DATA)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(6, 30))
 @pytest.mark.parametrize("size", [3, 10, 40])
 def test_branches_loops_and_arrays(seed: int, size: int, small_parts: Any) -> None:
     want = _result_of_whole(seed)
     small_parts(size)
     p = random_program(seed, N)
-    np.testing.assert_array_equal(_result(p, DATA), want)
+    np.testing.assert_array_equal(_results(p, DATA), want)
     assert ".part" in p.text or size > 3
 
 
@@ -96,20 +99,20 @@ def _deeper(b: Builder, value: Op, depth: int) -> Op:
 
 
 @functools.cache
-def _serial_whole(start: float) -> tuple[np.ndarray, Any]:
-    """Data, and what the serial program that is not cut makes of it."""
-    data = np.linspace(start, 2.0, N)
-    data[1] = start
-    return data, _result(_serial(60), data)
+def _serial_whole() -> tuple[list[np.ndarray], Any]:
+    """Data for both sides of its branches, and what the serial program that is not cut makes of it."""
+    data = [np.linspace(start, 2.0, N) for start in (-1.0, 0.75)]
+    for values in data:
+        values[1] = values[0]
+    return data, _results(_serial(60), *data)
 
 
 @pytest.mark.parametrize("size", [1, 4, 25, 100])
-@pytest.mark.parametrize("start", [-1.0, 0.75])
-def test_serial_code(size: int, start: float, small_parts: Any) -> None:
-    data, want = _serial_whole(start)
+def test_serial_code(size: int, small_parts: Any) -> None:
+    data, want = _serial_whole()
     small_parts(size)
     p = _serial(60)
-    np.testing.assert_array_equal(_result(p, data), want)
+    np.testing.assert_array_equal(_results(p, *data), want)
     assert p.text.count("define internal double") + p.text.count("define internal {") > 2
 
 

@@ -20,7 +20,7 @@ _TOLERANCE = 0.01  # of the relative error, as in the family
 _STEP = 1e-6  # of the difference, relative to the value
 
 
-class GradCheck:
+class TapeCheck:
     """Compares the gradients of some memory, with respect to its contents at the begin of a tape, with central differences of the loss.
 
     It keeps the contents, at that time, of all memory that the program writes, and how to do each of its steps again. One line is printed

@@ -8,7 +8,6 @@ device as one piece where its driver takes that (see `RecordsWork`).
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -16,14 +15,14 @@ from dataclasses import field
 from operator import methodcaller
 from typing import Any
 
+from spirograd.base import validity
 from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.base.records import dataclass
 from spirograd.runtime.device import RecordsWork
+from spirograd.runtime.generations import tick
 
-# One clock for all allocations: taking the next tick is atomic, so that two threads can never write the same generation.
-tick = itertools.count(1).__next__
 _lock = threading.RLock()  # one recording at a time in a process
-current: Recording | None = None
+current: GraphRecording | None = None
 _NOTHING: AbstractContextManager[None] = contextlib.nullcontext()
 
 Work = Callable[[Any], None]  # has a device do something
@@ -55,7 +54,7 @@ class Series:
             work(device)
 
 
-class Recording:
+class GraphRecording:
     """See the head of this file. ``launcher``: whose device's work is recorded. ``launches``: how many there are of kernels."""
 
     def __init__(self, launcher: Any) -> None:
@@ -73,16 +72,18 @@ class Recording:
     # --- recording -------------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def open(self) -> Iterator[Recording]:
+    def open(self) -> Iterator[GraphRecording]:
         """Record what this thread does in the block. Raises SpirogradRuntimeError inside of another recording."""
         global current
         with _lock:
             if current is not None:
                 raise SpirogradRuntimeError("a graph cannot be recorded inside of another one: end that block first")
             current = self
+            validity.suspend()  # launches without Python would not be noted
             try:
                 yield self
             finally:
+                validity.resume()
                 current = None
         device = self._launcher.device
         for step in self._steps if isinstance(device, RecordsWork) else ():
@@ -185,7 +186,7 @@ class Recording:
         step.launch(number, again)
 
 
-def active() -> Recording | None:
+def active() -> GraphRecording | None:
     """What records the calling thread, or None."""
     return current if current is not None and current.here else None
 

@@ -1,0 +1,63 @@
+"""`kernel.grad(..., replay=True)`: the gradient of a kernel that overwrites what the gradient reads, from memory as it is now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from spirograd.ad.entries import Arguments
+from spirograd.ad.restored import Guard
+from spirograd.ad.tape import Tape
+from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.lang import context
+
+
+def replay_gradient(kernel: Any, session: Any, specialization: Any, args: Any, returned: Any) -> None:
+    """Run the kernel again, which saves what it overwrites, then its reverse; afterwards memory holds what it held, but for gradients.
+
+    Right if memory holds what it held before the kernel. Random numbers are those of the last launch.
+    """
+    if context.recorder() is not None:
+        raise SpirogradRuntimeError("`kernel.grad` cannot replay a kernel inside of a tape, a `FwdMode` or a gradient function")
+    external = [array for array, _, _ in Arguments(kernel, specialization, args).external.values()]
+    undo = [_kept(array) for array in external]
+    guard = Guard()
+    tape = _OneLaunch(returned, specialization.last_number, guard)
+    try:
+        with tape:
+            kernel._launch(session, specialization, args)
+        tape.grad()
+    finally:
+        guard.restore()
+        for run in undo:
+            run()
+
+
+class _OneLaunch(Tape):
+    """The tape of one launch. ``guard`` keeps what it overwrites."""
+
+    def __init__(self, returned: Any, number: int | None, guard: Guard) -> None:
+        super().__init__(clear_gradients=False)
+        self.returned = returned
+        self.drawn = number
+        self._guard = guard
+
+    def launch(self, kernel: Any, specialization: Any, packer: Any, args: Any) -> Any:
+        """Launch the kernel and record it."""
+        self._outer = self._guard
+        try:
+            return super().launch(kernel, specialization, packer, args)
+        finally:
+            self._outer = None
+
+
+def _kept(array: Any) -> Callable[[], None]:
+    """How to put back an array of NumPy or torch."""
+    if isinstance(array, np.ndarray):
+        copied = array.copy()
+        return lambda: np.copyto(array, copied) if array.flags.writeable else None
+    tensor = array.detach()
+    before = tensor.clone()
+    return lambda: tensor.copy_(before)

@@ -1,0 +1,52 @@
+"""What launches need of instances of frozen dataclasses, found once for each: kernels are called with the same ones again and again, which
+may hold hundreds of arrays or fields.
+
+An instance is *steady* if all its members are, through all levels: nothing of it can change but the contents of memory. What is found holds
+for the present time (see `validity`), since arrays may get other gradients. Nothing is kept alive.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from spirograd.base import validity
+from spirograd.base.records import dataclass
+
+_known: dict[tuple[type, int], Facts] = {}
+
+
+class HashedKey(tuple[Hashable, ...]):
+    """A tuple that is hashed once: one with hundreds of items takes longer to hash than a launch."""
+
+    def __init__(self, _: Any) -> None:
+        self._hash = super().__hash__()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+@dataclass(slots=True, eq=False)
+class Facts:
+    """``key`` and the flat ``scalars`` and ``arrays``, as a parameter gives them; None until they were asked for. ``number``: of the time
+    that they are of."""
+
+    number: int
+    instance: weakref.ref[Any]
+    steady: bool
+    key: HashedKey | None = None
+    scalars: list[Any] | None = None
+    arrays: list[Any] | None = None
+
+
+def facts(cls: type, value: Any, is_steady: Callable[[], bool]) -> Facts | None:
+    """Those of ``value``, whose members are as ``cls`` declares them; None if they may differ at each launch."""
+    place = cls, id(value)
+    found = _known.get(place)
+    if found is None or found.number != validity.number() or found.instance() is not value:
+        if not type(value).__weakrefoffset__:
+            return None
+        number = validity.number()
+        found = _known[place] = Facts(number, weakref.ref(value, lambda _: _known.pop(place, None)), is_steady())
+    return found if found.steady else None

@@ -1,0 +1,129 @@
+"""Calls of a kernel that compiled code launches, without Python: which these are, and when they are prepared.
+
+A kernel has Python launch it at first. When Python has launched it a few times, it records how: which objects the arguments must be, or of
+which type, and where their values go (`Parameter.record`). From then on calls like the last one bypass Python. What differs in anything
+comes to Python as before.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from spirograd.base import validity
+from spirograd.base.records import dataclass
+from spirograd.lang.frontend.guards import Path
+from spirograd.lang.frontend.parameters import Parameter, record_constant
+from spirograd.lang.frontend.specialization import Specialization
+
+# How many launches Python does until one is recorded; each time twice as many, up to the second number.
+_PATIENCE, _MOST_PATIENCE = 8, 4096
+# The latest records of a kernel, which may be called with several objects in turn.
+_RECORDS = 8
+
+
+Steps = Callable[[Any], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Record:
+    """``prepared``: see `runtime.native.recording.Prepared`. ``watched``: weak references to what it does not keep alive."""
+
+    prepared: Any
+    watched: list[Any]
+
+
+class NativeCalls:
+    """The calls of one kernel in one session. ``launch``: takes the arguments of a call, as a tuple, and returns the result if it has
+    launched the kernel, else NotImplemented; it is None if nothing is prepared. ``device``: that of the session if compiled code can
+    launch on it. ``most``: how many kinds of calls are prepared at a time.
+    """
+
+    __slots__ = ("__weakref__", "_missed", "_most", "_patience", "_records", "device", "launch")
+
+    def __init__(self, session: Any, most: int = _RECORDS) -> None:
+        self.launch: Callable[[tuple[Any, ...]], Any] | None = None
+        self.device: Any = None if session is None else session.native
+        self._most = most
+        self._records: list[_Record] = []
+        self._missed = 0
+        self._patience = _PATIENCE
+
+    def is_due(self) -> bool:
+        """Whether the launch that Python has just done is to be recorded."""
+        if self.device is None:
+            return False
+        self._missed += 1
+        return self._missed >= self._patience
+
+    def prepare(
+        self,
+        plan: Any,
+        trees: Any,
+        args: Sequence[Any],
+        flat: tuple[Sequence[Any], Sequence[Any]],
+        steps: Steps,
+        result: Callable[[tuple[Any, ...]], Any] | None = None,
+    ) -> None:
+        """Record the launch of ``plan`` with these arguments, packed as these ``flat`` scalars and arrays. ``steps``: see `recorder`.
+        ``result``: makes the result from the values that the kernel returns."""
+        self._missed = 0
+        self._patience = min(2 * self._patience, _MOST_PATIENCE)
+        watched: list[Any] = []
+        number = validity.number()
+
+        def record(into: Any) -> None:
+            steps(into)
+            watched.extend(into.mortal)
+
+        try:
+            prepared = plan.prepared(self.device, *flat, trees, validity.Record(number, len(args), record, result))
+        except (validity.NotPrepared, AttributeError):  # what was there at the launch may be gone
+            return
+        forget = _forgetter(weakref.ref(self), prepared)
+        others = [r for r in self._records if r.prepared.number == number and r.prepared.about != prepared.about]
+        self._use([_Record(prepared, [weakref.ref(value, forget) for value in watched]), *others[: self._most - 1]])
+
+    def forget(self, prepared: Any = None) -> None:
+        """Use a record no longer, or none of them."""
+        self._use([] if prepared is None else [r for r in self._records if r.prepared is not prepared])
+
+    def _use(self, records: list[_Record]) -> None:
+        self._records = records
+        self.launch = self.device.native_code().function([r.prepared for r in records]) if records else None
+
+
+def _forgetter(calls: weakref.ref[NativeCalls], prepared: Any) -> Callable[[Any], None]:
+    def forget(_: Any) -> None:
+        owner = calls()
+        if owner is not None:
+            owner.forget(prepared)
+
+    return forget
+
+
+def recorder(parameters: Sequence[Parameter], made: Specialization, args: Sequence[Any]) -> Steps:
+    """Records how a launch checks and packs its arguments: as `Kernel.pack` does, after what `Kernel.specialized` compares."""
+
+    def steps(into: Any) -> None:
+        for k, (parameter, value) in enumerate(zip(parameters, args)):
+            into.argument(k)
+            parameter.record(value, into)
+        for path in made.guarded:
+            record_constant(_follow(path, args, into), into)
+        for array in made.array_paths:
+            if array is None:
+                into.unchanged()
+            else:
+                into.array(_follow(array, args, into))
+
+    return steps
+
+
+def _follow(path: Path, args: Sequence[Any], into: Any) -> Any:
+    """Look at what is at the end of ``path``; what is there now."""
+    into.argument(path.argument)
+    for name in path.names:
+        into.member(name)
+    return path.getter()(args)

@@ -1,0 +1,15 @@
+"""What type an operation on two types has, as a table that users can look at."""
+
+from __future__ import annotations
+
+from spirograd.base.dtypes import ALL, promote
+
+
+def promotion_table() -> str:
+    """The type of ``a + b``, ``a - b``, ``a * b``, ``a // b``, ``a % b``, and of the smaller and the larger of the two: for each type of a
+    a line, for each type of b a column.
+
+    ``a / b`` makes floats of the default type of integers first; of integers, ``a ** b`` and shifts have the type of a.
+    """
+    lines: list[list[object]] = [["", *ALL], *[[a, *[promote(a, b) for b in ALL]] for a in ALL]]
+    return "\n".join(" ".join(f"{t!s:>3}" for t in line).rstrip() for line in lines)

@@ -1,0 +1,249 @@
+"""Preparing launches for compiled code: steps that check and pack the arguments of calls like one that Python has just launched."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from spirograd.base.artifact import CompiledKernel, Slot
+from spirograd.base.dtypes import DType
+from spirograd.base.records import dataclass
+from spirograd.base.sizes.nodes import Arg, Extent, Size, leaves
+from spirograd.base.validity import NotPrepared, Record
+from spirograd.runtime.native.code import MOST_BLOCK_BYTES, MOST_BUFFERS, MOST_HELD, RECORD, STEP_BYTES
+
+# The attribute under which an ndarray tells what launches need of it: see `packed`.
+PACKED = "_sg_packed"
+ROLES = ("primal", "grad", "dual", "grad_dual")
+_FIRST_ADDRESS = 8
+_FIRST_EXTENT = _FIRST_ADDRESS + 8 * len(ROLES)
+_I64_MOST = 2**63 - 1
+_MOST_ELEMENTS = 2**31 - 1  # of arrays whose indices have 32 bits
+# Where scalars go that the kernel does not use.
+_NOWHERE = MOST_BLOCK_BYTES - 8
+kind_numbers = itertools.count(1).__next__
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A record of the time ``number``, with the objects that it names and keeps alive. ``about``: the same for records of the same
+    calls."""
+
+    number: int
+    record: bytes
+    objects: tuple[Any, ...]
+    about: tuple[Any, ...]
+
+
+def packed(kind: int, binding: Any) -> tuple[Any, ...]:
+    """What launches need of an ndarray: its words (``kind``, which stands for session and type; addresses by role, 0 where there is none;
+    extents), and the generations of the memory of each role."""
+    addresses = (binding.address, binding.grad_address, binding.dual_address, binding.grad_dual_address)
+    words = struct.pack(f"<q{len(ROLES)}Q{len(binding.shape)}q", kind, *addresses, *binding.shape)
+    owners = (binding.allocation, binding.grad_allocation, binding.dual_allocation, binding.grad_dual_allocation)
+    return words, *({} if owner is None else owner.generations for owner in owners)
+
+
+class Recording:
+    """Collects the steps of launches of ``kernel``. Flat arguments are taken in order, by `scalar`, `array` or `unchanged`.
+
+    ``steps``: addresses of the code's steps. ``block``: the argument block of the launch that others are like, but for what is packed anew.
+    ``record``: what records them.
+    """
+
+    def __init__(self, kernel: CompiledKernel, steps: Mapping[str, int], block: bytes, record: Record) -> None:
+        self.fixed: set[int] = set()  # flat arguments that are `unchanged`
+        self.mortal: list[Any] = []  # objects that a record does not keep alive: it must not be used when one of them is gone
+        self._record = record
+        self._same_arrays = False
+        self._scalars_kept: set[int] = set()
+        self._extents_kept: set[tuple[int, int]] = set()
+        self._kernel = kernel
+        self._codes = steps
+        self._block = block
+        self._steps: list[tuple[str, int, int, int]] = []
+        self._after: list[tuple[str, int, int, int]] = []
+        self._objects: list[Any] = []
+        self._flat = 0
+        self._held = self._buffers = 0
+        self._scalars: dict[int, Slot] = {}
+        self._arrays: dict[int, list[Slot]] = {}
+        for slot in kernel.args.slots:
+            if slot.kind == "scalar":
+                self._scalars[slot.index] = slot
+            elif slot.kind in ("array", "shape"):
+                self._arrays.setdefault(slot.index, []).append(slot)
+        if len(block) > _NOWHERE:
+            raise NotPrepared
+
+    # --- the current object ------------------------------------------------------------------------------------------------
+
+    def argument(self, number: int) -> None:
+        """Look at an argument of the call."""
+        self._steps.append(("argument", number, 0, 0))
+
+    def member(self, name: str) -> None:
+        """Look at an attribute of what was looked at."""
+        self._steps.append(("member", self._named(name), 0, 0))
+
+    def same(self, value: Any, mortal: bool = False) -> None:
+        """It must be this object. ``mortal``: which is not kept alive."""
+        (self.mortal if mortal else self._objects).append(value)
+        self._steps.append(("same", id(value), 0, 0))
+
+    def equal(self, value: Any) -> None:
+        """It must be of this type and equal."""
+        self._steps.append(("equal", self._named(value), self._named(type(value)), 0))
+
+    def ask(self, is_same: Callable[[Any], bool]) -> None:
+        """``is_same`` must give True for it."""
+        self._steps.append(("ask", self._named(is_same), 0, 0))
+
+    def item(self, dictionary: dict[str, Any], key: str) -> None:
+        """What this dictionary has under this key must be the same object as now."""
+        value = dictionary.get(key)
+        self._objects.append(value)
+        self._steps.append(("item", self._named(key), self._named(dictionary), 0 if value is None else id(value)))
+
+    # --- what must stay as it is: said before the arguments are recorded ---------------------------------------------------
+
+    def keep_scalars(self, scalars: Iterable[int]) -> None:
+        """These flat scalars must be equal."""
+        self._scalars_kept.update(scalars)
+
+    def keep_arrays(self) -> None:
+        """Arrays must be the same."""
+        self._same_arrays = True
+
+    def keep_sizes(self, sizes: Iterable[Size | None]) -> None:
+        """These sizes, which depend on arguments alone, must be equal."""
+        for size in sizes:
+            for leaf in () if size is None else leaves(size):
+                if isinstance(leaf, Arg):
+                    self._scalars_kept.add(leaf.number)
+                elif isinstance(leaf, Extent):
+                    self._extents_kept.add((leaf.array, leaf.axis))
+                else:
+                    raise NotPrepared
+
+    # --- flat arguments ----------------------------------------------------------------------------------------------------
+
+    def unchanged(self, count: int = 1) -> None:
+        """The next flat arguments are those of the launch that was recorded."""
+        self.fixed.update(range(self._flat, self._flat + count))
+        self._flat += count
+
+    def scalar(self, t: DType, value: Any) -> None:
+        """The next flat argument is the number that is looked at, like ``value``."""
+        if self._flat in self._scalars_kept:
+            (self.equal if value else self.same)(value)  # 0.0 equals -0.0
+            self.unchanged()
+            return
+        slot = self._scalars.get(self._flat)
+        self._flat += 1
+        place = _NOWHERE if slot is None else slot.offset
+        bits = 32 if slot is None or slot.dtype is None or slot.dtype.size == 4 else 64
+        if t.is_float:
+            self._steps.append((f"float{bits}", place, 0, 0))
+        elif t.kind == "bool":
+            self._steps.append(("boolean", place, 0, 0))
+        else:
+            self._steps.append((f"integer{bits}", int(t.min), min(int(t.max), _I64_MOST), place))
+
+    def array(self, value: Any) -> None:
+        """The next flat argument is the ndarray that is looked at: any of the type and session of ``value``."""
+        if self._same_arrays:
+            self.same(value, mortal=True)
+            self.unchanged()
+            return
+        told = getattr(value, PACKED)
+        self._steps.append(("array", self._named(PACKED), struct.unpack_from("<q", told[0])[0], 0))
+        self._keep_extents(value, _FIRST_EXTENT)
+        for slot in self._arrays.get(self._flat, ()):
+            if slot.kind == "shape":
+                self._steps.append(("word32", _FIRST_EXTENT + 8 * slot.axis, slot.offset, 0))
+            else:
+                self._steps.append(("address", _FIRST_ADDRESS + 8 * ROLES.index(slot.role), slot.offset, 0))
+        for role in self._written("array", self._flat):
+            for n in range(len(ROLES)) if role == "" else (ROLES.index(role),):
+                self._steps.append(("held", 1 + n, 0, 0))
+                self._after.append(("tick_held", self._named(""), self._held, 0))
+                self._held += 1
+        if self._held > MOST_HELD:
+            raise NotPrepared
+        self._flat += 1
+
+    def host_array(self, value: np.ndarray[Any, Any]) -> None:
+        """The next flat argument is the NumPy array that is looked at: any with as many axes and this type of elements, used in place."""
+        format, nbytes = value.data.format.encode() + b"\0", value.itemsize
+        slots = self._arrays.get(self._flat, ())
+        roles = {slot.role for slot in slots if slot.kind == "array"}
+        self._buffers += 1
+        if self._same_arrays or roles - {"primal"} or len(format) != 2 or nbytes & (nbytes - 1) or self._buffers > MOST_BUFFERS:
+            raise NotPrepared
+        kind = value.ndim | format[0] << 16 | nbytes << 32
+        self._steps.append(("buffer", self._named(np.ndarray), kind, _MOST_ELEMENTS * nbytes))
+        self._steps += [("address", 0, slot.offset, 0) for slot in slots if slot.kind == "array"]
+        self._steps.append(("shape", 0, 0, 0))
+        self._steps += [("word32", 8 * slot.axis, slot.offset, 0) for slot in slots if slot.kind == "shape"]
+        self._keep_extents(value, 0)
+        self._flat += 1
+
+    def _keep_extents(self, value: Any, first: int) -> None:
+        """``first``: where the first extent is in the words of the array."""
+        for k, axis in self._extents_kept:
+            if k == self._flat:
+                self._steps.append(("extent", first + 8 * axis, int(value.shape[axis]), 0))
+
+    # --- what else there is ------------------------------------------------------------------------------------------------
+
+    def numbered(self, next_number: Callable[[], int]) -> None:
+        """The last step before a launch: it gets a number."""
+        places = [slot.offset for slot in self._kernel.args.slots if slot.kind == "launch"]
+        self._steps.append(("number", self._named(next_number), places[0] if places else _NOWHERE, 0))
+
+    def returned(self, read: Callable[[], Any]) -> None:
+        """The call returns what ``read`` gives after the launch."""
+        self._after.append(("result", self._named(read), 0, 0))
+
+    def reported(self, address: int, report: Callable[[int], None]) -> None:
+        """If there is anything but 0 at this address, ``report`` is called with the number of the launch. Comes last."""
+        self._after.append(("report", address, self._named(report), 0))
+
+    def called(self, function: Callable[[], Any]) -> None:
+        """Launches call this."""
+        self._after.append(("call", self._named(function), 0, 0))
+
+    def wrote(self, generations: dict[str, int], part: str) -> None:
+        """The launch writes this part of an allocation."""
+        self._after.append(("tick", self._named(part), self._named(generations), 0))
+
+    def _written(self, kind: str, index: int) -> Iterable[str]:
+        """The parts of an argument or a tree that the kernel writes."""
+        return [part for k, i, part in self._kernel.effects.all_written() if (k, i) == (kind, index)]
+
+    def _named(self, value: Any) -> int:
+        """The address of an object, which stays alive."""
+        self._objects.append(value)
+        return id(value)
+
+    def finish(self, entry: tuple[int, int], keep: Sequence[Any], lock: Any = None) -> Prepared:
+        """``entry``: addresses of the function that launches, and of its context. ``lock``: held during launches. The record keeps
+        ``keep``."""
+        steps, after = self._packed(self._steps), self._packed(self._after)
+        lock_calls = (0, 0) if lock is None else (self._named(lock.acquire), self._named(lock.release))
+        after_at = 8 * len(RECORD) + len(steps)
+        block_at = after_at + len(after)
+        nbytes, of = len(self._block), self._record
+        words = (block_at + nbytes, of.number, of.arguments, nbytes, *entry, *lock_calls, after_at, block_at)
+        record = struct.pack(f"<{len(RECORD)}q", *words) + steps + after + self._block
+        about = (*self._steps, *self._after)
+        return Prepared(self._record.number, record, (*self._objects, *keep), about)
+
+    def _packed(self, steps: Sequence[tuple[str, int, int, int]]) -> bytes:
+        listed = [struct.pack("<4q", self._codes[name], *operands) for name, *operands in steps]
+        return b"".join(listed) + bytes(STEP_BYTES)

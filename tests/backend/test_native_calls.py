@@ -1,0 +1,696 @@
+"""Calls that compiled code launches without Python, against those that Python launches: the same results, errors and counts."""
+
+import gc
+import sys
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+import spirograd as sg
+from spirograd.gradients.plan import DerivativePlan
+from spirograd.lang import context
+from spirograd.lang.frontend import kernel as kernels
+from spirograd.lang.frontend import native_calls
+
+pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.archs("cpu")]
+A1 = sg.types.ndarray(sg.f32, 1)
+
+
+@pytest.fixture(params=["native", "python"])
+def way(request, monkeypatch):
+    """Both ways of launching; the native one from the second call on."""
+    monkeypatch.setattr(native_calls, "_PATIENCE", 1)
+    monkeypatch.setattr(native_calls, "_MOST_PATIENCE", 1)
+    if request.param == "python":
+        monkeypatch.setattr(native_calls.NativeCalls, "is_due", lambda _: False)
+    return request.param
+
+
+@pytest.fixture
+def in_python(monkeypatch):
+    """The calls that Python launched, by the names of their kernels."""
+    calls = []
+    call = kernels.Kernel._call
+    monkeypatch.setattr(kernels.Kernel, "_call", lambda kernel, *args: calls.append(kernel.function.__name__) or call(kernel, *args))
+    return calls
+
+
+def make():
+    @sg.kernel
+    def add(a: A1, k: sg.i32, s: sg.f32, on: sg.u1, small: sg.u8, large: sg.i64, fine: sg.f64):
+        for i in a:
+            if on:
+                a[i] += s * k + small + sg.f32(large) + sg.f32(fine)
+
+    return add
+
+
+def test_numbers(way, in_python):
+    add, a = make(), sg.ndarray(sg.f32, shape=3)
+    add(a, 1, 1.0, True, 1, 0, 0.0)
+    plain = [(2, 3.0, True, 0, 5, 0.25), (-64, 0.0, True, 255, 2**10, -1.0), (-1, -1.0, True, 1, -8, 1), (7, 2, False, 9, 9, 9.0)]
+    # Python converts these.
+    others = [(np.int64(2), 3, np.bool_(True), True, 0, True), (True, np.array(2.0), 1, np.uint8(3), np.int32(4), np.float64(0.5))]
+    expected = 2.0
+    for k, s, on, small, large, fine in (*plain, *others):
+        add(a, k, s, on, small, large, fine)
+        expected += float(on) * (float(s) * k + float(small) + float(large) + float(fine))
+        assert a.to_numpy().tolist() == [expected] * 3
+    assert len(in_python) == 1 + len(others) + (len(plain) if way == "python" else 0)
+
+
+def test_the_same_numbers_as_python(monkeypatch):
+    """Floats are rounded and too large ones become infinite as in Python; limits of integers are the same."""
+    monkeypatch.setattr(native_calls, "_PATIENCE", 1)
+
+    @sg.kernel
+    def store(out: sg.types.ndarray(sg.f64, 1), f: sg.f32, d: sg.f64, h: sg.f16, b: sg.i8, w: sg.u16, u: sg.u32, l: sg.u64, on: sg.u1):
+        out[0], out[1], out[2], out[3], out[4] = sg.f64(f), d, sg.f64(h), sg.f64(b), sg.f64(w)
+        out[5], out[6], out[7] = sg.f64(u), sg.f64(l), sg.f64(on)
+
+    calls = [
+        (0.1, 0.1, 0.1, -128, 65535, 2**32 - 1, 2**63 - 1, True),
+        (1e300, -1e308, 70000.0, 127, 0, 0, 0, False),
+        (-1e39, float("inf"), 1e-9, 0, 1, 2**31, 2**53, True),
+        (float("nan"), float("nan"), float("nan"), 1, 1, 1, 1, True),
+        (-0.0, 5e-324, -0.0, 1, 1, 1, 2**64 - 1, True),
+        (1e-45, 2**60 + 1, 3, 1, 1, 1, 2**64 - 1, True),
+    ]
+    out = sg.ndarray(sg.f64, 8)
+    found = {}
+    for native in (True, False):
+        if not native:
+            monkeypatch.setattr(native_calls.NativeCalls, "is_due", lambda _: False)
+            store._native.forget()
+        for numbers in (*calls, *calls):
+            store(out, *numbers)
+            found.setdefault(native, []).append(out.to_numpy().tobytes())
+        assert (store._native.launch is not None) == native
+    assert found[True] == found[False]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((2**31, 1.0, True, 1, 0, 0.0), "argument `k`: 2147483648 does not fit i32"),
+        ((-(2**31) - 1, 1.0, True, 1, 0, 0.0), "argument `k`: -2147483649 does not fit i32"),
+        ((2**200, 1.0, True, 1, 0, 0.0), "does not fit i32"),
+        ((1.5, 1.0, True, 1, 0, 0.0), r"argument `k` takes an integer \(i32\), got"),
+        ((1, "x", True, 1, 0, 0.0), r"argument `s` takes a number \(f32\), got"),
+        ((1, 1.0, True, -1, 0, 0.0), "argument `small`: -1 does not fit u8"),
+        ((1, 1.0, True, 1, 2**63, 0.0), "argument `large`"),
+        ((1, 10**400, True, 1, 0, 0.0), "argument `s`"),
+        ((1, 1.0, True), "missing"),
+    ],
+)
+def test_errors(way, args, message):
+    add, a = make(), sg.ndarray(sg.f32, shape=3)
+    for _ in range(3):
+        add(a, 1, 1.0, True, 1, 0, 0.0)
+    for _ in range(2):
+        with pytest.raises(sg.SpirogradRuntimeTypeError, match=message):
+            add(a, *args)
+    add(a, k=1, s=1.0, on=True, small=1, large=0, fine=0.0)
+    assert a.to_numpy().tolist() == [8.0] * 3
+
+
+def test_arrays(way, in_python):
+    """Any array of the same type; others come to Python."""
+
+    @sg.kernel
+    def total(a: sg.types.ndarray(), out: A1):
+        for i in a:
+            out[0] += a[i] * (a.shape[0] + i)
+
+    arrays = []
+    for n in (3, 0, 5, 1):
+        array = sg.ndarray(sg.f32, n)
+        array.from_numpy(np.arange(n, dtype=np.float32) + 1)
+        arrays.append(array)
+    out, other = sg.ndarray(sg.f32, 1), sg.ndarray(sg.i32, 3)
+    other.fill(2)
+    expected = 0.0
+    for _ in range(2):
+        for array in (*arrays, other, np.ones(3, np.float32)):
+            total(array, out)
+            values = np.asarray(array.to_numpy() if isinstance(array, sg.Ndarray) else array)
+            expected += float((values * (len(values) + np.arange(len(values)))).sum())
+    assert out.to_numpy()[0] == expected
+    assert len(in_python) < 12 if way == "native" else len(in_python) == 12
+    with pytest.raises(sg.SpirogradRuntimeTypeError):
+        total("no array", out)
+    total(arrays[0], out)
+    assert out.to_numpy()[0] == expected + 26.0
+
+
+def test_gradients_of_arrays_that_change(way):
+    @sg.kernel
+    def copy(a: A1, out: A1):
+        for i in a:
+            out[i] = a.grad[i]
+
+    a, out = sg.ndarray(sg.f32, 2, needs_grad=True), sg.ndarray(sg.f32, 2)
+    for value in (1.0, 2.0):
+        a.grad.fill(value)
+        copy(a, out)
+        assert out.to_numpy().tolist() == [value] * 2
+    other = sg.ndarray(sg.f32, 2)
+    other.fill(5.0)
+    a.grad = other
+    for _ in range(3):
+        copy(a, out)
+        assert out.to_numpy().tolist() == [5.0] * 2
+
+
+def test_templates_and_attributes(way):
+    x, y = sg.field(sg.i32, shape=3), sg.field(sg.i32, shape=3)
+
+    @sg.data_oriented
+    class Program:
+        def __init__(self):
+            self.by, self.x, self.v = 1, x, sg.Vector([1, 2])
+            self.a = sg.ndarray(sg.i32, 3)
+
+        @sg.kernel
+        def step(self, f: sg.template(), n: sg.i32, extra: sg.template()):
+            for i in self.x:
+                self.x[i] += self.by * n
+                f[i] += 1 + extra
+                self.a[i] += 1
+
+    program = Program()
+    for _ in range(3):
+        program.step(y, 1, 1000)
+    program.by = 10
+    for _ in range(3):
+        program.step(y, 2, int("1000"))
+    program.x = y
+    program.step(x, 1, 0)
+    before, program.a = program.a, sg.ndarray(sg.i32, 3)
+    for _ in range(2):
+        program.step(x, 1, 0)
+    assert x.to_numpy().tolist() == [3 + 60 + 1 + 2] * 3 and y.to_numpy().tolist() == [6006 + 10 + 20] * 3
+    assert before.to_numpy().tolist() == [7] * 3 and program.a.to_numpy().tolist() == [2] * 3
+
+
+def test_constants_of_other_kinds(way, in_python):
+    """Vectors, lists and dictionaries may change in place: they are compared by their contents."""
+
+    @sg.data_oriented
+    class Program:
+        def __init__(self):
+            self.v, self.table, self.names = sg.Vector([1, 2]), np.array([1, 2]), {"one": 1}
+            self.out = sg.field(sg.i32, ())
+
+        @sg.kernel
+        def add(self, numbers: sg.template(), pair: sg.template()):
+            self.out[None] += self.v[1] + self.table[0] + self.names["one"] + numbers[0] + pair[1]
+
+    program, numbers = Program(), [1]
+    for _ in range(3):
+        program.add(numbers, (0, 10))
+    assert program.out[None] == 45
+    numbers[0], program.v[1] = 3, 4
+    program.table[0] += 1
+    program.names["one"] += 1
+    for _ in range(2):
+        program.add(numbers, (0, 10))
+    assert program.out[None] == 45 + 2 * (4 + 2 + 2 + 3 + 10)
+    assert len(in_python) == (2 if way == "native" else 5)
+
+
+def test_a_template_that_is_gone_is_not_taken_for_another():
+    @sg.kernel
+    def fill(f: sg.template(), n: sg.i32):
+        for i in f:
+            f[i] = n
+
+    for k in range(40):
+        builder, field = sg.FieldsBuilder(), sg.field(sg.i32)
+        builder.dense(sg.i, 2).place(field)
+        for _ in range(10):
+            fill(field, k)
+        assert field.to_numpy().tolist() == [k] * 2
+        ref = weakref.ref(field)
+        del builder, field
+        gc.collect()
+        assert ref() is None
+
+
+def test_destroyed_fields(way):
+    builder = sg.FieldsBuilder()
+    f = sg.field(sg.f32)
+    builder.dense(sg.i, 4).place(f)
+    tree = builder.finalize()
+
+    @sg.kernel
+    def inc():
+        for i in f:
+            f[i] += 1
+
+    for _ in range(3):
+        inc()
+    tree.destroy()
+    for _ in range(3):
+        with pytest.raises(sg.SpirogradRuntimeError, match="destroyed"):
+            inc()
+
+
+def test_sessions(way):
+    add, a = make(), sg.ndarray(sg.f32, shape=3)
+    for _ in range(3):
+        add(a, 1, 1.0, True, 1, 0, 0.0)
+    sg.init(arch=sg.cfg.arch)
+    b = sg.ndarray(sg.f32, shape=3)
+    for _ in range(3):
+        add(b, 1, 1.0, True, 1, 0, 0.0)
+        with pytest.raises(sg.SpirogradRuntimeError, match="earlier session"):
+            add(a, 1, 1.0, True, 1, 0, 0.0)
+    assert b.to_numpy().tolist() == [6.0] * 3
+    sg.reset()
+    with pytest.raises(sg.SpirogradRuntimeError, match="not initialised"):
+        add(b, 1, 1.0, True, 1, 0, 0.0)
+    sg.init(arch=sg.cpu)
+
+
+def test_tapes_and_generations(way):
+    """Tapes see all launches, and what depends on memory hears of those that no tape sees."""
+    x, y = sg.field(sg.f32, 3, needs_grad=True), sg.field(sg.f32, (), needs_grad=True)
+    n = sg.field(sg.i32, ())
+
+    @sg.kernel
+    def more(k: sg.i32):
+        n[None] += k
+
+    @sg.kernel
+    def chain():
+        for i in x:
+            v = x[i]
+            for _ in range(n[None]):
+                v = v * v
+            y[None] += v
+
+    x.fill(1.5)
+    for turns in (1, 2, 3, 4):
+        more(1)
+        y[None] = 0.0
+        for _ in range(3):
+            with sg.ad.Tape(y):
+                chain()
+            assert x.grad.to_numpy() == pytest.approx([2**turns * 1.5 ** (2**turns - 1)] * 3)
+            y[None] = 0.0
+        for _ in range(3):
+            chain()
+        x.grad.fill(0.0)
+        y.grad[None] = 1.0
+        chain.grad()
+        assert x.grad.to_numpy() == pytest.approx([2**turns * 1.5 ** (2**turns - 1)] * 3)
+
+
+def test_launch_numbers(way):
+    """Launches count, whoever does them: so the random numbers of later ones are the same."""
+    launcher = context.session().launcher
+    add, a = make(), sg.ndarray(sg.f32, shape=3)
+    before = launcher.next_number()
+    for _ in range(5):
+        add(a, 1, 1.0, True, 1, 0, 0.0)
+    assert launcher.next_number() == before + 6
+
+
+def test_host_arrays(way, in_python):
+    """NumPy arrays that can be used in place; others come to Python, which copies them or says what is wrong."""
+
+    @sg.kernel
+    def add(a: sg.types.ndarray(), n: sg.i32):
+        for i in a:
+            a[i] += n + a.shape[0]
+
+    def check(array, refused=None):
+        """``refused``: whether it is, as one that differs from the first."""
+        before, values = len(in_python), array.copy()
+        add(array, 2)
+        assert (array == values + np.asarray(2 + len(array)).astype(array.dtype)).all()
+        if way == "native" and refused is not None:
+            assert (len(in_python) > before) == refused
+
+    check(np.zeros(4, np.float32))
+    check(np.zeros(4, np.float32), False)
+    check(np.arange(7, dtype=np.float32), False)
+    check(np.arange(7, dtype=np.float32)[2:], False)
+    check(np.arange(8, dtype=np.float32)[::2], True)
+    check(np.arange(8, dtype=np.float32)[::-1], True)
+    check(np.zeros(0, np.float32), True)
+    check(np.frombuffer(bytearray(17), np.float32, 4, 1), True)
+    check(np.zeros(4, np.float32).view(type("Own", (np.ndarray,), {})), True)
+    check(np.zeros(4, np.float64), True)
+    check(np.zeros(4, np.int32), True)
+    for kind in ("l", "q", "i", "B", "h", "d", "e"):
+        for _ in range(3):
+            check(np.zeros(3, kind))
+    frozen = np.zeros(4, np.float32)
+    add(frozen, 1)
+    frozen.flags.writeable = False
+    for _ in range(2):
+        with pytest.raises(sg.SpirogradRuntimeTypeError, match="read-only"):
+            add(frozen, 1)
+    with pytest.raises(sg.SpirogradError):
+        add(np.zeros((2, 2), np.float32), 1)
+    assert frozen.tolist() == [5.0] * 4
+
+
+def test_host_arrays_of_more_axes(way):
+    @sg.kernel
+    def index(a: sg.types.ndarray(sg.i32, 2), b: sg.types.ndarray(sg.i32, 2), f: sg.types.ndarray(sg.u1, 1)):
+        for i, j in a:
+            if f[0]:
+                a[i, j] = 10 * i + j + b[j, i]
+
+    for shape in ((2, 3), (2, 3), (4, 1), (3, 3)):
+        for on in (True, False, True):
+            a, b = np.zeros(shape, np.int32), np.arange(shape[0] * shape[1], dtype=np.int32).reshape(shape[::-1])
+            index(a, b, np.array([on]))
+            i, j = np.indices(shape)
+            assert (a == (10 * i + j + b.T) * on).all()
+            index(a.T.copy().T, b, np.array([on]))  # in another order
+
+
+def test_results(way, in_python):
+    f = sg.field(sg.f32, 5)
+
+    @sg.kernel
+    def one(k: sg.i32) -> sg.f32:
+        return f[k]
+
+    @sg.kernel
+    def some(k: sg.i32) -> sg.types.vector(3, sg.i32):
+        return sg.Vector([k, k + 1, sg.i32(f[k])])
+
+    @sg.kernel
+    def large(k: sg.i64) -> sg.u64:
+        return sg.u64(k)
+
+    @sg.kernel
+    def positive(k: sg.i32) -> sg.u1:
+        return f[k] > 2.0
+
+    @sg.kernel
+    def total() -> sg.f64:
+        s = sg.f64(0.0)
+        for i in f:
+            s += f[i]
+        return s
+
+    f.from_numpy(np.arange(5, dtype=np.float32))
+    for k in range(5):
+        assert one(k) == k and type(one(k)) is type(one._call((k,), {}))
+        assert list(some(k)) == [k, k + 1, k] and type(some(k)) is type(some._call((k,), {}))
+        assert large(-k) == (2**64 - k) % 2**64
+        assert positive(k) is (k > 2)
+        assert total() == 10.0
+    others = 2 * 5  # asked for above
+    assert len(in_python) == others + (5 if way == "native" else 5 * 7)
+
+
+def test_reports(way, capfd):
+    @sg.kernel
+    def check(a: A1, n: sg.i32):
+        for i in a:
+            assert i < n, "{} is too much for {}"
+            a[i] += 1
+
+    @sg.kernel
+    def most(a: A1, n: sg.i32) -> sg.f32:
+        assert n < 3
+        return a[n]
+
+    @sg.kernel
+    def tell(n: sg.i32):
+        print("n is", n)
+
+    sg.init(arch=sg.cfg.arch, debug=True)
+    a = sg.ndarray(sg.f32, shape=4)
+    for _ in range(4):
+        check(a, 4)
+        tell(7)
+        assert most(a, 2) == a[2]
+    assert capfd.readouterr().out == "n is 7\n" * 4
+    for _ in range(3):
+        with pytest.raises(sg.SpirogradAssertionError, match="assert i < n"):
+            check(a, 2)
+        with pytest.raises(sg.SpirogradAssertionError, match="assert n < 3"):
+            most(a, 3)
+        tell(8)
+        check(a, 4)
+        assert most(a, 1) > 4
+    assert capfd.readouterr().out == "n is 8\n" * 3
+    with pytest.raises(sg.SpirogradRuntimeError, match=r"a\[n\]|outside|out of"):
+        most(a, -5)
+
+
+def test_faults_in_threads(way):
+    """A fault is raised where its kernel was launched, and locks are open afterwards."""
+    sg.init(arch=sg.cfg.arch, debug=True)
+
+    @sg.kernel
+    def check(n: sg.i32):
+        assert n < 3
+
+    for _ in range(3):
+        check(1)
+    failed = []
+
+    def work():
+        for _ in range(50):
+            with pytest.raises(sg.SpirogradAssertionError):
+                check(5)
+            failed.append(1)
+
+    for _ in range(2):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    check(1)
+    assert len(failed) == 100
+
+
+def test_index_spaces(way):
+    """Sizes whose product is limited: the same are known to fit, others are looked at."""
+    out = sg.field(sg.i32, ())
+
+    @sg.kernel
+    def count(n: sg.i32, m: sg.i32):
+        for i, j in sg.ndrange(n, m):
+            out[None] += 1
+
+    @sg.kernel
+    def cells(a: sg.types.ndarray(sg.f32, 2)):
+        for i, j in sg.ndrange(a.shape[0], a.shape[1]):
+            out[None] += 1
+
+    expected = 0
+    for n, m in ((2, 3), (2, 3), (3, 2), (0, 5), (2, 3), (-1, 4), (3, 2)):
+        count(n, m)
+        expected += max(n, 0) * max(m, 0)
+    with pytest.raises(sg.SpirogradRuntimeError, match="index space"):
+        count(2**20, 2**20)
+    for shape in ((2, 2), (2, 2), (3, 1), (0, 4), (2, 2)):
+        cells(sg.ndarray(sg.f32, shape))
+        expected += shape[0] * shape[1]
+    assert out[None] == expected
+
+
+def test_gradients(way, monkeypatch):
+    """Gradients that need tapes: their sizes are used again as long as nothing that they depend on has changed."""
+    in_python = []
+    launch = DerivativePlan.launch
+    monkeypatch.setattr(DerivativePlan, "launch", lambda *args: in_python.append(1) or launch(*args))
+    x, y = sg.field(sg.f32, 4, needs_grad=True), sg.field(sg.f32, 4, needs_grad=True)
+    turns = sg.field(sg.i32, ())
+
+    @sg.kernel
+    def chain(k: sg.i32, s: sg.f32):
+        for i in x:
+            v = x[i]
+            for _ in range(turns[None] + k):
+                v = v * v * s
+            y[i] = v
+
+    x.fill(1.1)
+    counts = sg.ad.sizings(reset=True)
+    for n, k, s in ((1, 0, 1.0), (1, 0, 1.0), (1, 0, 0.5), (2, 0, 1.0), (2, 0, 1.0), (2, 1, 1.0), (2, 1, 1.0), (3, 0, 1.0), (3, 0, 1.0)):
+        if turns[None] != n:
+            turns[None] = n
+        x.grad.fill(0.0)
+        y.grad.fill(1.0)
+        chain(k, s)
+        chain.grad(k, s)
+        value, slope = 1.1, 1.0
+        for _ in range(n + k):
+            value, slope = value * value * s, slope * 2 * value * s
+        assert x.grad.to_numpy() == pytest.approx([slope] * 4, rel=1e-5)
+        assert chain.grad.tape_bytes > 0
+    counts = sg.ad.sizings()
+    assert counts.known + counts.counted == 4 and counts.reused == 5
+    assert len(in_python) < 9 if way == "native" else len(in_python) == 9
+
+
+def test_gradients_of_arrays(way):
+    @sg.kernel
+    def chain(a: A1, out: A1, n: sg.i32):
+        for i in a:
+            v = a[i]
+            for _ in range(n):
+                v = sg.sin(v)
+            out[i] = v
+
+    arrays = [sg.ndarray(sg.f32, size, needs_grad=True) for size in (3, 3, 5, 5)]
+    for n in (2, 2, 2, 3, 3):
+        for a, out in (arrays[:2], arrays[:2], arrays[2:]):
+            a.fill(0.5)
+            a.grad.fill(0.0)
+            out.grad.fill(1.0)
+            chain(a, out, n)
+            chain.grad(a, out, n)
+            v, slope = 0.5, 1.0
+            for _ in range(n):
+                v, slope = np.sin(v), slope * np.cos(v)
+            assert a.grad.to_numpy() == pytest.approx([slope] * a.shape[0], rel=1e-5)
+        with pytest.raises(sg.SpirogradRuntimeError, match="share memory"):
+            chain.grad(arrays[0], arrays[0], n)
+
+
+def test_bounds_that_numpy_writes(way):
+    """Memory that was handed out may change unseen: sizes are found anew."""
+    x, y = sg.field(sg.f32, 2, needs_grad=True), sg.field(sg.f32, 2, needs_grad=True)
+    turns = sg.ndarray(sg.i32, 1)
+
+    @sg.kernel
+    def chain(n: sg.types.ndarray(sg.i32, 1)):
+        for i in x:
+            v = x[i]
+            for _ in range(n[0]):
+                v = v * v
+            y[i] = v
+
+    x.fill(1.1)
+    turns[0] = 1
+    view = None
+    for n in (1, 1, 1, 1, 2, 40, 3, 3):
+        if n == 2:
+            view = turns.to_numpy(copy=False)
+        if view is not None:
+            view[0] = n
+        x.fill(1.1 if n < 40 else 1.0)
+        x.grad.fill(0.0)
+        y.grad.fill(1.0)
+        chain.grad(turns)
+        assert x.grad.to_numpy() == pytest.approx([2**n * (1.1 if n < 40 else 1.0) ** (2**n - 1)] * 2, rel=1e-4)
+
+
+def test_an_attribute_that_fails(way):
+    @sg.data_oriented
+    class Program:
+        failure: BaseException | None = None
+
+        @property
+        def by(self):
+            if self.failure is not None:
+                raise self.failure
+            return 2
+
+        @sg.kernel
+        def step(self, a: A1):
+            for i in a:
+                a[i] += self.by
+
+    program, a = Program(), sg.ndarray(sg.f32, 2)
+    for _ in range(3):
+        program.step(a)
+    for failure in (KeyboardInterrupt, ZeroDivisionError):
+        program.failure = failure()
+        with pytest.raises(failure):
+            program.step(a)
+    program.failure = None
+    program.step(a)
+    assert a.to_numpy().tolist() == [8.0] * 2
+
+
+def test_references_and_memory():
+    """100,000 launches leave no references, neither those that compiled code does nor those that it refuses."""
+    f = sg.field(sg.f32, 4)
+
+    @sg.kernel
+    def step(a: A1, g: sg.template(), n: sg.i32, s: sg.f32):
+        for i in g:
+            g[i] += a[i] * n + s
+
+    arrays = [sg.ndarray(sg.f32, 4) for _ in range(2)]
+    number, factor = 12345, 1.25
+    host = [np.zeros(4, np.float32) for _ in range(2)]
+    watched = (*arrays, *host, f, number, factor, arrays[0]._sg_packed, arrays[0].allocation.generations, None, True, NotImplemented)
+
+    def run(count):
+        for k in range(count):
+            step(arrays[k & 1], f, number, factor)
+            step(host[k & 1], f, number, factor)
+
+    def refused(count):
+        for _ in range(count):
+            assert step._native.launch((arrays[0], f, 2**40, factor)) is NotImplemented
+            assert step._native.launch((arrays[0], f, "x", factor)) is NotImplemented
+            assert step._native.launch((None, f, number, factor)) is NotImplemented
+            assert step._native.launch((arrays[0], arrays[1], number, factor)) is NotImplemented
+            assert step._native.launch((arrays[0],)) is NotImplemented
+
+    run(50)
+    refused(50)
+    assert step._native.launch is not None
+    gc.collect()
+    before, blocks = [sys.getrefcount(value) for value in watched], sys.getallocatedblocks()
+    run(50_000)
+    refused(2_000)
+    after = [sys.getrefcount(value) for value in watched]
+    assert all(abs(a - b) < 20 for a, b in zip(after, before)), (before, after)
+    assert sys.getallocatedblocks() - blocks < 500
+
+
+def test_threads(way):
+    """Launches of several threads at once, of one kernel with temporaries and one without, while others forget what is prepared."""
+    n = 2000
+    x, y, total = sg.field(sg.i32, 64), sg.field(sg.i32, 4), sg.field(sg.i32, 4)
+
+    @sg.kernel
+    def one(k: sg.i32):
+        sg.atomic_add(y[k], 1)
+
+    @sg.kernel
+    def summed(k: sg.i32):
+        s = 0
+        for i in x:
+            s += x[i]
+        total[k] += s
+
+    x.fill(1)
+    for k in range(4):
+        one(k)
+        summed(k)
+
+    def work(k):
+        for _ in range(n):
+            one(k)
+            summed(k)
+
+    def disturb():
+        for _ in range(200):
+            one._native.forget()
+            sg.ndarray(sg.f32, 1, needs_grad=True).grad = None
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)] + [threading.Thread(target=disturb)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert y.to_numpy().tolist() == [n + 1] * 4
+    assert total.to_numpy().tolist() == [64 * (n + 1)] * 4

@@ -1,0 +1,19 @@
+"""Parameters of tests: some by day, the rest in long runs (`pytest --long`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+
+def seeds(day: int, night: int) -> list[Any]:
+    """The seeds of random programs: below ``day``, and below ``night`` in long runs."""
+    return by_day(range(night), lambda seed: seed < day)
+
+
+def by_day(cases: Iterable[Any], wanted: Callable[..., bool]) -> list[Any]:
+    """All ``cases``, values or tuples of them; those for which ``wanted`` does not hold run in long runs only."""
+    split = [(case if isinstance(case, tuple) else (case,)) for case in cases]
+    return [pytest.param(*case, marks=() if wanted(*case) else pytest.mark.long) for case in split]

@@ -1,0 +1,103 @@
+"""Scenes of Genesis. Each adds its entities to a scene and returns what is stepped and what is looked at afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """``add(gs, scene)`` gives the entities; ``look(entities)`` the arrays to compare, by name; ``before_step(entities, k)`` moves things.
+
+    ``options``: of `gs.Scene`, made when Genesis is there. ``steps``: after which results are compared.
+    """
+
+    add: Callable[[Any, Any], list[Any]]
+    look: Callable[[list[Any]], dict[str, Any]]
+    options: Callable[[Any], dict[str, Any]] = field(default=lambda gs: {})
+    before_step: Callable[[list[Any], int], None] = field(default=lambda entities, k: None)
+    environments: int = 0
+    steps: int = 20
+
+
+def _bodies(entities: list[Any]) -> dict[str, Any]:
+    """Positions and velocities of all joints of all rigid bodies but the ground."""
+    found = {}
+    for k, entity in enumerate(entities):
+        found[f"body {k} position"] = entity.get_qpos()
+        found[f"body {k} velocity"] = entity.get_dofs_velocity()
+    return found
+
+
+def _particles(entities: list[Any]) -> dict[str, Any]:
+    return {f"particles {k}": entity.get_particles_pos() for k, entity in enumerate(entities)}
+
+
+def _box(gs: Any, scene: Any) -> list[Any]:
+    scene.add_entity(gs.morphs.Plane())
+    return [scene.add_entity(gs.morphs.Box(size=(0.2, 0.2, 0.2), pos=(0, 0, 0.15)))]
+
+
+def _stack(gs: Any, scene: Any) -> list[Any]:
+    scene.add_entity(gs.morphs.Plane())
+    return [scene.add_entity(gs.morphs.Box(size=(0.2, 0.2, 0.2), pos=(0, 0, 0.1 + 0.201 * k))) for k in range(3)]
+
+
+def _file(kind: str, path: str, **options: Any) -> Callable[[Any, Any], list[Any]]:
+    """A body that a file of Genesis' assets describes, on the ground."""
+
+    def add(gs: Any, scene: Any) -> list[Any]:
+        scene.add_entity(gs.morphs.Plane())
+        return [scene.add_entity(getattr(gs.morphs, kind)(file=path, **options))]
+
+    return add
+
+
+def _reach(entities: list[Any], step: int) -> None:
+    """The arm's joints follow the inverse kinematics of a point."""
+    arm = entities[0]
+    if step == 0:
+        hand = arm.get_link("hand")
+        target = arm.inverse_kinematics(link=hand, pos=[0.5, 0.1, 0.5], quat=[0, 1, 0, 0])
+        arm.control_dofs_position(target)
+
+
+def _terrain(gs: Any, scene: Any) -> list[Any]:
+    scene.add_entity(gs.morphs.Terrain(n_subterrains=(1, 1), subterrain_size=(4.0, 4.0), subterrain_types="sloped_terrain"))
+    return [scene.add_entity(gs.morphs.Sphere(radius=0.1, pos=(2.0, 2.0, 1.0)))]
+
+
+def _of_matter(material: Callable[[Any], Any], size: float, height: float) -> Callable[[Any, Any], list[Any]]:
+    """A box of particles above the ground."""
+
+    def add(gs: Any, scene: Any) -> list[Any]:
+        scene.add_entity(gs.morphs.Plane())
+        return [scene.add_entity(material=material(gs), morph=gs.morphs.Box(pos=(0.0, 0.0, height), size=(size, size, size)))]
+
+    return add
+
+
+def _bounded(name: str, **options: Any) -> Callable[[Any], dict[str, Any]]:
+    """Options of a scene with the particles of one solver, inside a box."""
+
+    def make(gs: Any) -> dict[str, Any]:
+        corners = {"lower_bound": (-0.5, -0.5, 0.0), "upper_bound": (0.5, 0.5, 1.0)}
+        return {f"{name.lower()}_options": getattr(gs.options, f"{name}Options")(**corners, **options)}
+
+    return make
+
+
+SCENES: dict[str, Scene] = {
+    "box": Scene(_box, _bodies),
+    "stack of 3 in 8 environments": Scene(_stack, _bodies, environments=8),
+    "arm with inverse kinematics": Scene(_file("MJCF", "xml/franka_emika_panda/panda.xml"), _bodies, before_step=_reach),
+    "humanoid": Scene(_file("MJCF", "xml/humanoid.xml"), _bodies, steps=10),
+    "quadruped": Scene(_file("URDF", "urdf/go2/urdf/go2.urdf", pos=(0, 0, 0.4)), _bodies, steps=10),
+    "mesh": Scene(_file("Mesh", "meshes/duck/duck.obj", scale=0.1, pos=(0, 0, 0.2)), _bodies),
+    "terrain": Scene(_terrain, _bodies),
+    "MPM": Scene(_of_matter(lambda gs: gs.materials.MPM.Elastic(), 0.2, 0.3), _particles, _bounded("MPM", grid_density=32)),
+    "SPH": Scene(_of_matter(lambda gs: gs.materials.SPH.Liquid(), 0.2, 0.3), _particles, _bounded("SPH", particle_size=0.02)),
+    "PBD": Scene(_of_matter(lambda gs: gs.materials.PBD.Liquid(), 0.2, 0.3), _particles, _bounded("PBD", particle_size=0.02)),
+}
