@@ -93,7 +93,7 @@ _NO_EFFECT: dict[str, str] = {
 }
 WITHOUT_EFFECT = {name: reason for reason, names in _NO_EFFECT.items() for name in names.split()}
 # The values of options that have only some, by name.
-_CHOICES = {"ad_broken_chain": ("error", "warn", "ignore")}
+_CHOICES = {"ad_broken_chain": ("error", "warn", "ignore"), "overflow": ("error", "warn")}
 _ALIASES = {"debug": "SG_DEBUG", "arch": "SG_ARCH"}
 
 
@@ -158,5 +158,4 @@ def _converted(name: str, value: Any, default: Any) -> Any:
     return converted
 
 
-_CHOICES = {"overflow": ("error", "warn")}
 _FLAGS = {**dict.fromkeys(("1", "true", "on", "yes"), True), **dict.fromkeys(("", "0", "false", "off", "no"), False)}

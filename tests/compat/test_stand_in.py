@@ -47,6 +47,7 @@ def test_a_member_that_is_already_imported_is_not_replaced(monkeypatch: pytest.M
 def deferred_fills(monkeypatch: pytest.MonkeyPatch):
     """A program that fills fields when they are there: its list of fields and values."""
     from spirograd.compat.quadrants.lang import impl
+
     from spirograd.lang import context
 
     pending, before, clear = [], impl.PyQuadrants.materialize, impl.PyQuadrants.clear
