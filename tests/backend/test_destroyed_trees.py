@@ -113,7 +113,11 @@ def test_memory_does_not_grow(gradient):
         gc.collect()
         return len(gc.get_objects()), resident()
 
-    for _ in range(4):
+    tree, x, y = tree_of(4)
+    for _ in range(20):  # from some launch on, compiled code does them, which is linked once
+        squares(x, y, 1.0)
+    tree.destroy()
+    for _ in range(8):
         use(5, gradient).destroy()
     objects, nbytes = used()
     for _ in range(24):
