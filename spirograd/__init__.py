@@ -1,4 +1,4 @@
-"""spirograd: parallel compute kernels in Python, for CPUs, CUDA, AMD GPUs, Vulkan, and wgpu (which reaches Metal and DirectX 12).
+"""spirograd: parallel compute kernels in Python, for CPUs, CUDA, AMD GPUs, Vulkan, wgpu (which reaches Metal and DirectX 12).
 
 import spirograd as sg
 

@@ -27,7 +27,8 @@ from spirograd.base.records import replace
 from spirograd.base.sizes.nodes import IfLess, Size, walk
 from spirograd.base.targets import TARGETS, Generator
 from spirograd.ir import ops
-from spirograd.ir.interp import OnOp, compile_for_run
+from spirograd.ir.interp import compile_for_run
+from spirograd.ir.interp_state import OnOp
 from spirograd.ir.nodes import Kernel, Op
 from spirograd.ir.spec import verify
 from spirograd.ir.text import to_text_with_locs

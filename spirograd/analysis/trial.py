@@ -15,7 +15,8 @@ from spirograd.base.artifact import ArgBlock, FaultSite, PrintSite, Slot
 from spirograd.base.dtypes import DType, storage
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
-from spirograd.ir.interp import OnOp, compile_for_run
+from spirograd.ir.interp import compile_for_run
+from spirograd.ir.interp_state import OnOp
 from spirograd.ir.nodes import ArrayArg, ArrayRef, FieldRef, Kernel, ScalarArg, ref_of
 
 _GAP = 1 << 32

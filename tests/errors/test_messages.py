@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 import traceback
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import needs
 import numpy as np
 import pytest
+from golden_cases import Case, read, write
 
 import spirograd as sg
 from spirograd.base.tracebacks import user_frames
@@ -23,29 +23,6 @@ from spirograd.lang import context
 
 FILES = sorted((Path(__file__).parent / "cases").glob("*.txt"))
 PACKAGE = str(Path(sg.__file__).parent)
-
-
-@dataclass(frozen=True)
-class Case:
-    title: str
-    program: str
-    expected: str
-
-
-def read(path: Path) -> tuple[dict[str, str], list[Case]]:
-    head, *parts = path.read_text().split("\n=== ")
-    settings = dict(line.split(": ", 1) for line in head.splitlines() if line.strip())
-    cases = []
-    for part in parts:
-        title, rest = part.split("\n", 1)
-        program, _, expected = rest.partition("\n---\n")
-        cases.append(Case(title, program.strip("\n") + "\n", expected.strip() + "\n"))
-    return settings, cases
-
-
-def write(path: Path, settings: dict[str, str], cases: list[Case]) -> None:
-    head = "\n".join(f"{key}: {value}" for key, value in settings.items())
-    path.write_text(head + "\n" + "".join(f"\n=== {c.title}\n{c.program}---\n{c.expected}" for c in cases))
 
 
 def run(program: str, file: Path, arch: str, options: str) -> Exception | None:
@@ -89,8 +66,8 @@ def test_messages(path: Path, back_end: str, tmp_path: Path, request: pytest.Fix
     found = []
     for number, case in enumerate(cases):
         file = tmp_path / f"example{number}.py"
-        error = run(case.program, file, back_end, settings.get("init", ""))
-        found.append(Case(case.title, case.program, rendered(error, file)))
+        error = run(case.source, file, back_end, settings.get("init", ""))
+        found.append(Case(case.title, case.source, rendered(error, file)))
         if request.config.getoption("--bless"):
             continue
         assert found[-1].expected == case.expected, case.title

@@ -11,11 +11,12 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from golden_cases import Case, read, write
 
 from spirograd import transforms
 from spirograd.analysis.sites import collect_sites
@@ -50,29 +51,6 @@ _NUMERIC = {"expand_math"}  # tests/unit/math
 FILES = sorted((Path(__file__).parent / "cases").glob("*.txt"))
 _TYPES = dict.fromkeys(("int8", "int16", "int64", "float16", "float64", "storage8", "storage16"), True)
 _FULL = _TYPES | dict.fromkeys(("atomic_int64", "atomic_f32_add", "atomic_f32_minmax"), True)
-
-
-@dataclass(frozen=True)
-class Case:
-    title: str
-    source: str
-    expected: str
-
-
-def read(path: Path) -> tuple[dict[str, str], list[Case]]:
-    head, *parts = path.read_text().split("\n=== ")
-    settings = dict(line.split(": ", 1) for line in head.splitlines() if line.strip())
-    cases = []
-    for part in parts:
-        title, rest = part.split("\n", 1)
-        source, _, expected = rest.partition("---\n")
-        cases.append(Case(title, source.strip() + "\n", expected.strip() + "\n"))
-    return settings, cases
-
-
-def write(path: Path, settings: dict[str, str], cases: list[Case]) -> None:
-    head = "\n".join(f"{key}: {value}" for key, value in settings.items())
-    path.write_text(head + "\n" + "".join(f"\n=== {c.title}\n{c.source}---\n{c.expected}" for c in cases))
 
 
 def transformed(settings: dict[str, str], source: str) -> str:

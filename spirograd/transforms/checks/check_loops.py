@@ -11,7 +11,7 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
-from spirograd.transforms.lowering.native_atomics import loops, ways
+from spirograd.transforms.lowering.native_atomics import ways
 
 
 def check_loops(kernel: Kernel, ctx: PassContext) -> Kernel:
@@ -31,7 +31,7 @@ class _CheckLoops(Rewriter):
         self.handlers = {ops.task: self._task, ops.for_: self._for, ops.while_: self._while}
 
     def _task(self, op: Op) -> Op:
-        waits = any(loops(way) for way in ways(op, self.caps).values())
+        waits = any(way.loops for way in ways(op, self.caps).values())
         if not waits and sum(inner_iterations(region) for region in op.regions) < self.limit:
             return self.b.append(op)
         return self.copy(op)

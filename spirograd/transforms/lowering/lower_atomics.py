@@ -19,7 +19,7 @@ from spirograd.ir.nodes import BufferRef, Kernel, Op, SharedRef
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.lowering.lower_diagnostics import diagnostics
-from spirograd.transforms.lowering.native_atomics import is_native, place, unfinished, ways
+from spirograd.transforms.lowering.native_atomics import Way, is_native, place, unfinished, ways
 from spirograd.transforms.lowering.packed_subwords import subword_of
 
 
@@ -206,13 +206,13 @@ _TRIES = 32
 
 
 class _WithoutCas(_LowerAtomics):
-    """Atomics by the ways of `atomic_ways`."""
+    """Atomics by the ways of `native_atomics`."""
 
     def __init__(self, ctx: PassContext) -> None:
         super().__init__(ctx.caps)
         slots = ctx.block.slots if ctx.block is not None else ()
         self.locks = next((BufferRef("locks", s, u32) for s in slots if s.kind == "locks"), None)
-        self.ways: dict[Op, str] = {}
+        self.ways: dict[Op, Way] = {}
         self.numbers: dict[object, int] = {}  # of the places of a task that locks guard
         self.handlers[ops.task] = self._task
 
@@ -225,15 +225,15 @@ class _WithoutCas(_LowerAtomics):
         kind, ref = op.attr
         index, value = self.args(op)
         way = self.ways[op]
-        if way == "lock":
+        if way is Way.LOCK:
             return self._locked(op, ref, index, lambda old: (combine(self.b, kind, old, value), None))
-        if way == "exchange":
+        if way is Way.EXCHANGE:
             self._exchanged(op, kind, ref, index, value)
             return value  # it is never used
         return super()._atomic(op)
 
     def _cas(self, op: Op) -> Op:
-        if self.ways[op] != "lock":
+        if self.ways[op] is not Way.LOCK:
             return super()._cas(op)
         ref = op.attr
         index, expected, desired = self.args(op)

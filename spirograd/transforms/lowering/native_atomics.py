@@ -1,19 +1,10 @@
-"""How each atomic runs on a device without compare-and-swap. Decided on kernel IR and on device IR alike, so that the argument block, the
-checks of loops and the lowering agree.
-
-============  ========================================================================================================================
-``native``    The device has it; exchanges of floats through their bits.
-``exchange``  A loop of two exchanges, without locks (`lower_atomics.exchange_loop`). While it runs, the element may hold a placeholder
-              instead of its value, so everything that the task does to that memory must be of this kind.
-``lock``      Under a lock of the lock table: what returns a value that is used, compare-and-swap, elements of 8 and 16 bits, memory that
-              several kinds of atomics update, or that is read or written besides.
-``refuse``    64-bit elements on a device without 64-bit atomics.
-============  ========================================================================================================================
-"""
+"""How each atomic runs on a device without compare-and-swap (`Way`). Decided on kernel IR and on device IR alike, so that the argument
+block, the checks of loops and the lowering agree."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from enum import Enum
 from typing import Union
 
 from spirograd.base.artifact import FaultSite
@@ -24,6 +15,24 @@ from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, R
 
 # What an access touches. Equal for the kernel's reference and the device's.
 Place = tuple[Union[str, int], ...]
+
+
+class Way(Enum):
+    """How an atomic runs."""
+
+    NATIVE = "native"  # the device has it; exchanges of floats through their bits
+    # A loop of two exchanges, without locks (`lower_atomics.exchange_loop`). While it runs, the element may hold a placeholder instead of
+    # its value, so everything that the task does to that memory must be of this kind.
+    EXCHANGE = "exchange"
+    # Under a lock of the lock table: atomics that return a value that is used, compare-and-swap, elements of 8 and 16 bits, memory that
+    # several kinds of atomics update, or that is read or written besides.
+    LOCK = "lock"
+    REFUSE = "refuse"  # 64-bit elements on a device without 64-bit atomics
+
+    @property
+    def loops(self) -> bool:
+        """Whether atomics that run so are loops."""
+        return self in (Way.EXCHANGE, Way.LOCK)
 
 
 def is_native(kind: str, t: DType, caps: Capabilities) -> bool:
@@ -60,9 +69,9 @@ def _exactly(ref: Ref) -> Place:
     return place(ref)
 
 
-def ways(task: Op | Region, caps: Capabilities) -> dict[Op, str]:
+def ways(task: Op | Region, caps: Capabilities) -> dict[Op, Way]:
     """The way of every atomic in ``task``; nothing where the device has compare-and-swap."""
-    found: dict[Op, str] = {}
+    found: dict[Op, Way] = {}
     if caps.atomic_cas:
         return found
     regions = (task,) if isinstance(task, Region) else task.regions
@@ -77,7 +86,7 @@ def ways(task: Op | Region, caps: Capabilities) -> dict[Op, str]:
             else:
                 plain.add(_exactly(ref))
     for group in groups.values():
-        found.update(_together(group, {op: _alone(op, op in used, caps) for op in group}, plain))
+        found.update(_together(group, {op: _by_itself(op, op in used, caps) for op in group}, plain))
     return found
 
 
@@ -87,25 +96,25 @@ def _ref(op: Op) -> Ref:
     return ref
 
 
-def _alone(op: Op, used: bool, caps: Capabilities) -> str:
+def _by_itself(op: Op, used: bool, caps: Capabilities) -> Way:
     """The way of an atomic on memory that nothing else touches."""
     t = storage(_ref(op).dtype)
     kind = op.attr[0] if op.code is ops.atomic else "add" if op.code is ops.claim else "cas"
     words = t.bits == 32 or (t.bits == 64 and caps.atomic_int64)
     if kind != "cas" and (is_native(kind, t, caps) or (kind == "exchange" and words)):
-        return "native"
+        return Way.NATIVE
     if t.bits == 64 and not words:
-        return "refuse"
-    return "lock" if kind == "cas" or used or not words else "exchange"
+        return Way.REFUSE
+    return Way.LOCK if kind == "cas" or used or not words else Way.EXCHANGE
 
 
-def _together(group: list[Op], alone: dict[Op, str], plain: set[Place]) -> dict[Op, str]:
+def _together(group: list[Op], own: dict[Op, Way], plain: set[Place]) -> dict[Op, Way]:
     """The ways of the atomics of one place. Those that are refused stay so, and the others do not matter then."""
-    found = set(alone.values())
-    if found <= {"native", "refuse"}:
-        return alone
-    pure = found == {"exchange"} and len({op.attr[0] for op in group}) == 1 and not any(_exactly(_ref(op)) in plain for op in group)
-    return alone if pure else {op: "refuse" if way == "refuse" else "lock" for op, way in alone.items()}
+    found = set(own.values())
+    if found <= {Way.NATIVE, Way.REFUSE}:
+        return own
+    pure = found == {Way.EXCHANGE} and len({op.attr[0] for op in group}) == 1 and not any(_exactly(_ref(op)) in plain for op in group)
+    return own if pure else {op: way if way is Way.REFUSE else Way.LOCK for op, way in own.items()}
 
 
 # --- of whole kernels --------------------------------------------------------------------------------------------------
@@ -116,19 +125,14 @@ def _tasks(kernel: Kernel) -> Iterable[Op | Region]:
     return tasks or (kernel.body,)
 
 
-def _all(kernel: Kernel, caps: Capabilities) -> Iterator[tuple[Op, str]]:
+def _all(kernel: Kernel, caps: Capabilities) -> Iterator[tuple[Op, Way]]:
     for task in _tasks(kernel):
         yield from ways(task, caps).items()
 
 
 def needs_locks(kernel: Kernel, caps: Capabilities) -> bool:
     """Whether ``kernel`` uses the lock table."""
-    return any(way == "lock" for _, way in _all(kernel, caps))
-
-
-def loops(way: str) -> bool:
-    """Whether atomics of this way are loops."""
-    return way in ("exchange", "lock")
+    return any(way is Way.LOCK for _, way in _all(kernel, caps))
 
 
 def unfinished(op: Op, caps: Capabilities) -> FaultSite:
@@ -141,4 +145,4 @@ def unfinished_sites(kernel: Kernel, caps: Capabilities) -> tuple[FaultSite, ...
     """The sites of `unfinished` that lowering ``kernel`` uses: none on drivers without a limit."""
     if not caps.loop_limit:
         return ()
-    return tuple(dict.fromkeys([unfinished(op, caps) for op, way in _all(kernel, caps) if loops(way)]))
+    return tuple(dict.fromkeys([unfinished(op, caps) for op, way in _all(kernel, caps) if way.loops]))

@@ -15,7 +15,8 @@ from spirograd.base import dtypes as dt
 from spirograd.base.artifact import ArgBlock, CompiledKernel, Slot
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradAssertionError, SpirogradRuntimeError
 from spirograd.ir import ops
-from spirograd.ir.interp import Values, compile_for_run
+from spirograd.ir.interp import compile_for_run
+from spirograd.ir.interp_state import Values
 from spirograd.ir.nodes import FieldRef, Kernel, Layout, Op, TempRef, Term
 from spirograd.ir.spec import verify
 from spirograd.ir.text import parse

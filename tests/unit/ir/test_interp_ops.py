@@ -15,7 +15,7 @@ from spirograd.base import dtypes as dt
 from spirograd.base.dtypes import DType
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.interp import FAST
+from spirograd.ir.interp_steps import FAST
 from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr, Op, ScalarArg
 from spirograd.ir.ops import OpCode
 from spirograd.ir.spec import verify

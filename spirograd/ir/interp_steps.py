@@ -1,0 +1,367 @@
+"""The steps of operations that the interpreter runs: one maker for each operation that the table of operations does not evaluate."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from spirograd.base.dtypes import DType, storage, u1
+from spirograd.ir import ops
+from spirograd.ir.interp_memory import Memory
+from spirograd.ir.interp_reports import bits, record_fault, record_print
+from spirograd.ir.interp_state import FAULT, LAUNCH, PRINT, Compiler, Env, Maker, Step
+from spirograd.ir.nodes import BuiltIn, Op, TapeRef, TaskAttr, ref_of
+from spirograd.ir.ops import OpCode
+
+# Operators of Python that do on two NumPy scalars of one type what the evaluator does, faster. A test compares them.
+FAST: dict[OpCode, Callable[..., Any]] = {
+    ops.add: operator.add, ops.sub: operator.sub, ops.mul: operator.mul, ops.div: operator.truediv,
+    ops.and_: operator.and_, ops.or_: operator.or_, ops.xor: operator.xor, ops.not_: operator.invert,
+    ops.eq: operator.eq, ops.ne: operator.ne, ops.lt: operator.lt, ops.le: operator.le, ops.gt: operator.gt, ops.ge: operator.ge,
+    ops.neg: operator.neg, ops.isnan: np.isnan, ops.isinf: np.isinf, ops.sqrt: np.sqrt, ops.floor: np.floor, ops.ceil: np.ceil,
+    ops.trunc: np.trunc, ops.round_: np.rint,
+}  # fmt: skip
+
+
+def _evaluation(c: Compiler, op: Op) -> Step:
+    """A pure operation, by its evaluator."""
+    t, out, args = op.type, c.entry(op), c.args(op)
+    function = FAST.get(op.code)
+    if function is not None:
+        return _apply(function, out, args)
+    if op.code is ops.cast and isinstance(t, DType) and t.is_float:
+        return _apply(t.np.type, out, args)
+    evaluate = op.code.evaluate
+    if evaluate is None:
+        raise ValueError(f"{op.code.name} cannot be interpreted here")
+    return _apply(lambda *values: evaluate(t, *values), out, args)
+
+
+def _apply(function: Callable[..., Any], out: int, args: list[int]) -> Step:
+    """Store the value of ``function`` of ``args``."""
+    if len(args) == 1:
+        (a,) = args
+
+        def unary(env: Env) -> None:
+            env[out] = function(env[a])
+
+        return unary
+    if len(args) == 2:
+        a, b = args
+
+        def binary(env: Env) -> None:
+            env[out] = function(env[a], env[b])
+
+        return binary
+
+    def call(env: Env) -> None:
+        env[out] = function(*[env[a] for a in args])
+
+    return call
+
+
+def _const(c: Compiler, op: Op) -> None:
+    c.entry(op)
+
+
+def _result(c: Compiler, op: Op) -> Step:
+    out, source, k = c.entry(op), c.entry(op.args[0]), op.attr
+
+    def step(env: Env) -> None:
+        env[out] = env[source][k]
+
+    return step
+
+
+def _if(c: Compiler, op: Op) -> Step:
+    out, condition = c.entry(op), c.entry(op.args[0])
+    _, then, then_results = c.region(op.regions[0])
+    _, orelse, orelse_results = c.region(op.regions[1])
+
+    def step(env: Env) -> None:
+        if env[condition]:
+            for s in then:
+                s(env)
+            env[out] = tuple([env[r] for r in then_results])
+        else:
+            for s in orelse:
+                s(env)
+            env[out] = tuple([env[r] for r in orelse_results])
+
+    return step
+
+
+def _for(c: Compiler, op: Op) -> Step:
+    out, begin, end, *initial = [c.entry(op), *c.args(op)]
+    (index, *carried), steps, results = c.region(op.regions[0])
+    t = op.args[0].type
+    assert isinstance(t, DType)
+    convert = t.np.type
+
+    def step(env: Env) -> None:
+        values = [env[s] for s in initial]
+        for i in range(int(env[begin]), int(env[end])):
+            env[index] = convert(i)
+            for s, value in zip(carried, values):
+                env[s] = value
+            for run in steps:
+                run(env)
+            values = [env[s] for s in results]
+        env[out] = tuple(values)
+
+    return step
+
+
+def _while(c: Compiler, op: Op) -> Step:
+    out, initial = c.entry(op), c.args(op)
+    tested, condition, (verdict,) = c.region(op.regions[0])
+    carried, steps, results = c.region(op.regions[1])
+
+    def step(env: Env) -> None:
+        values = [env[s] for s in initial]
+        while True:
+            for s, value in zip(tested, values):
+                env[s] = value
+            for run in condition:
+                run(env)
+            if not env[verdict]:
+                break
+            for s, value in zip(carried, values):
+                env[s] = value
+            for run in steps:
+                run(env)
+            values = [env[s] for s in results]
+        env[out] = tuple(values)
+
+    return step
+
+
+def _task(c: Compiler, op: Op) -> Step:
+    attr = op.attr
+    assert isinstance(attr, TaskAttr) and (attr.kind != "invocations" or attr.group_size == 1), "one invocation is interpreted"
+    if attr.kind != "range_for":
+        _, steps, _ = c.region(op.regions[0])
+
+        def serial(env: Env) -> None:
+            for run in steps:
+                run(env)
+
+        return serial
+    _, bounds, limits = c.region(op.regions[0])
+    (index, *accumulators), body, results = c.region(op.regions[1])
+    totals, finish, _ = c.region(op.regions[2])
+    identities = [r.dtype.np.type(ops.identity(r.kind, r.dtype)) for r in attr.reductions]
+    t = op.regions[1].params[0].type
+    assert isinstance(t, DType)
+    convert = t.np.type
+
+    def range_for(env: Env) -> None:
+        for run in bounds:
+            run(env)
+        values: list[Any] = identities
+        for i in range(int(env[limits[0]]), int(env[limits[1]])):
+            env[index] = convert(i)
+            for s, value in zip(accumulators, values):
+                env[s] = value
+            for run in body:
+                run(env)
+            values = [env[s] for s in results]
+        for s, value in zip(totals, values):
+            env[s] = value
+        for run in finish:
+            run(env)
+
+    return range_for
+
+
+def _block_entry(c: Compiler, op: Op) -> None:
+    """arg, shape, address, seed and slot: read from the argument block when a run begins."""
+    if op.code is ops.slot:
+        slot = op.attr
+    else:
+        keys: dict[Any, Callable[[], tuple[Any, ...]]] = {
+            ops.arg: lambda: ("scalar", op.attr, 0, "primal"),
+            ops.shape: lambda: ("shape", *op.attr, "primal"),
+            ops.address: lambda: ("array", op.attr[0], 0, op.attr[1]),
+            ops.seed: lambda: ("seed", 0, 0, "primal"),
+        }
+        found = c.block.get(keys[op.code]())
+        if found is None:
+            raise ValueError(f"{c.kernel.name}: the argument block has no entry for {op!r}")
+        slot = found
+    t = op.type
+    assert isinstance(t, DType)
+    entry = storage(slot.dtype or t)  # what the block holds may be wider than the argument
+    out, offset, convert = c.entry(op), slot.offset, ops.cast.evaluate
+    assert convert is not None
+
+    def read(env: Env, block: bytes, memory: Memory) -> None:
+        value = np.frombuffer(block[offset : offset + entry.size], entry.np)[0]
+        env[out] = value if entry is t else convert(t, value)
+
+    c.prologue.append(read)
+
+
+def _invocation(c: Compiler, op: Op) -> Step:
+    """One invocation runs here, number 0 everywhere, in one workgroup of one subgroup."""
+    value = np.int32(op.attr in (BuiltIn.WORKGROUPS, BuiltIn.SUBGROUPS))
+    return _apply(lambda: value, c.entry(op), [])
+
+
+def _tape_word(c: Compiler, op: Op) -> Step:
+    """Tapes grow as they are written here."""
+    return _apply(lambda: np.int32(2**31 - 1), c.entry(op), [])
+
+
+def _load_tape(c: Compiler, op: Op) -> Step:
+    tape, out, (iteration, part) = c.tape(op.attr), c.entry(op), c.args(op)
+
+    def step(env: Env) -> None:
+        env[out] = env[tape][int(env[iteration]), int(env[part])]  # a KeyError is a defect of the compiler: nothing was saved there
+
+    return step
+
+
+def _store_tape(c: Compiler, op: Op) -> Step:
+    tape, (iteration, part, value) = c.tape(op.attr), c.args(op)
+
+    def step(env: Env) -> None:
+        env[tape][int(env[iteration]), int(env[part])] = env[value]
+
+    return step
+
+
+def _load(c: Compiler, op: Op) -> Step:
+    ref = ref_of(op)
+    assert ref is not None
+    if isinstance(ref, TapeRef):
+        return _load_tape(c, op)
+    locate, view, out = c.locate(op, ref, c.args(op)), c.view(ref)[0], c.entry(op)
+    zero, truth = ref.dtype.np.type(0), ref.dtype is u1
+
+    def step(env: Env) -> None:
+        n = locate(env)
+        env[out] = env[view][n] if n >= 0 else zero
+
+    def step_truth(env: Env) -> None:
+        n = locate(env)
+        env[out] = np.bool_(env[view][n] != 0) if n >= 0 else zero
+
+    return step_truth if truth else step
+
+
+def _store(c: Compiler, op: Op) -> Step:
+    ref = ref_of(op)
+    assert ref is not None
+    if isinstance(ref, TapeRef):
+        return _store_tape(c, op)
+    *indices, value = c.args(op)
+    locate, view = c.locate(op, ref, indices), c.view(ref)[0]
+
+    def step(env: Env) -> None:
+        n = locate(env)
+        if n >= 0:
+            env[view][n] = env[value]
+
+    return step
+
+
+def _atomic(c: Compiler, op: Op) -> Step:
+    kind, ref = op.attr
+    *indices, value = c.args(op)
+    locate, view, out = c.locate(op, ref, indices), c.view(ref)[0], c.entry(op)
+    t, convert = ref.dtype, ref.dtype.np.type
+    combine = ops.COMBINE[kind].evaluate if kind != "exchange" else lambda t, old, new: new
+    assert combine is not None
+
+    def step(env: Env) -> None:
+        n = locate(env)
+        if n < 0:
+            env[out] = t.np.type(0)
+            return
+        old = convert(env[view][n])
+        env[out] = old
+        env[view][n] = combine(t, old, env[value])
+
+    return step
+
+
+def _cas(c: Compiler, op: Op) -> Step:
+    ref = op.attr
+    *indices, expected, desired = c.args(op)
+    locate, view, out = c.locate(op, ref, indices), c.view(ref)[0], c.entry(op)
+    t, convert = ref.dtype, ref.dtype.np.type
+
+    def step(env: Env) -> None:
+        n = locate(env)
+        if n < 0:
+            env[out] = t.np.type(0)
+            return
+        old = convert(env[view][n])
+        env[out] = old
+        if bits(t, old) == bits(t, env[expected]):
+            env[view][n] = env[desired]
+
+    return step
+
+
+def _call(c: Compiler, op: Op) -> Step:
+    params, steps, results = c.functions[op.attr if op.code is ops.call else op.attr.name]
+    args, out, several = c.args(op), c.entry(op), len(results) != 1
+
+    def step(env: Env) -> None:
+        for param, arg in zip(params, args):
+            env[param] = env[arg]
+        for inner in steps:
+            inner(env)
+        env[out] = tuple([env[r] for r in results]) if several else env[results[0]]
+
+    return step
+
+
+def _barrier(c: Compiler, op: Op) -> None:
+    """Nothing: the interpreter is one thread, and does everything in order."""
+
+
+def _check(c: Compiler, op: Op) -> Step:
+    condition, *operands = c.args(op)
+    site = op.attr
+    if site not in c.checks:
+        c.checks[site] = c.fault(site)
+    number = c.checks[site]
+
+    def step(env: Env) -> None:
+        if not env[condition]:
+            record_fault(env[FAULT], env[LAUNCH], number, site, [env[s] for s in operands])
+
+    return step
+
+
+def _print(c: Compiler, op: Op) -> Step:
+    operands, site = c.args(op), op.attr
+    if site not in c.prints:
+        raise ValueError(f"{c.kernel.name}: the table of print sites lacks {site}")
+    number = c.prints[site]
+
+    def step(env: Env) -> None:
+        record_print(env[PRINT], env[LAUNCH], number, site, [env[s] for s in operands])
+
+    return step
+
+
+_MAKERS: dict[OpCode, Maker] = {
+    ops.const: _const, ops.result: _result, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
+    ops.arg: _block_entry, ops.shape: _block_entry,
+    ops.address: _block_entry, ops.seed: _block_entry, ops.slot: _block_entry, ops.tape_word: _tape_word,
+    ops.thread_slot: _invocation, ops.builtin: _invocation, ops.claim: _invocation, ops.call: _call, ops.check: _check, ops.print_: _print,
+    ops.load: _load, ops.store: _store, ops.atomic: _atomic, ops.cas: _cas, ops.call_memory: _call,
+    **dict.fromkeys((ops.barrier, ops.workgroup_barrier, ops.subgroup_reduce, ops.subgroup_shuffle), _barrier),
+}  # fmt: skip
+
+
+def maker_of(code: OpCode) -> Maker:
+    """What makes the step of operations with this code."""
+    return _MAKERS.get(code, _evaluation)
