@@ -396,7 +396,8 @@ seen = x.to_numpy().tolist()
     ),
     Difference(
         "a plain Python function, lambda or method, called in a kernel with values known at run time",
-        "Python runs it on expressions, with a warning: branches and loops in it are those of Python, so that an `if` takes one branch for all",
+        "Python runs it on expressions, with a warning: branches and loops in it are those of Python, so that an `if` takes one branch for "
+        "all",
         "inlined like a `func`: branches and loops are those of the kernel",
     ),
     Difference(
