@@ -12,6 +12,7 @@ from spirograd.base import validity
 from spirograd.gradients.plan import DerivativePlan
 from spirograd.lang import context
 from spirograd.lang.frontend import native_calls
+from spirograd.runtime.native import function
 
 pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.archs("cpu")]
 A1 = sg.types.ndarray(sg.f32, 1)
@@ -406,3 +407,27 @@ def test_what_happens_while_a_launch_waits(in_python, monkeypatch):
     assert check(1) == 6
     assert len(in_python) == launched
     assert lock.lock.acquire(blocking=False)
+
+
+@pytest.mark.parametrize("possible", [True, False])
+def test_where_the_code_cannot_be_used(possible, monkeypatch, caplog, in_python):
+    """Where it cannot be linked, or Python runs threads at once, launches go through Python, as before."""
+
+    def refuse(*_):
+        raise sg.SpirogradRuntimeError("no such symbol")
+
+    monkeypatch.setattr(function, "_code", [])
+    monkeypatch.setattr(function, "link", refuse)
+    monkeypatch.setattr(function, "_is_possible", lambda: possible)
+    f = sg.field(sg.i32, 2)
+
+    @sg.kernel
+    def add(n: sg.i32):
+        for i in f:
+            f[i] += n
+
+    with caplog.at_level("WARNING", "spirograd"):
+        for _ in range(40):
+            add(1)
+    assert f[1] == len(in_python) == 40
+    assert [record.message.count("no such symbol") for record in caplog.records] == [1] * possible

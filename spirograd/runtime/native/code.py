@@ -22,7 +22,8 @@ FUNCTION = "sg_native"
 # block, into which the steps put what is packed anew.
 RECORD = ("nbytes", "number", "arguments", "block_bytes", "function", "context", "acquire", "release", "after", "template")
 STEP_BYTES = 32
-MOST_BLOCK_BYTES = 8192
+# All that lies on the stack takes less than a page: for more, Windows needs a function of its C library.
+MOST_BLOCK_BYTES = 2048
 MOST_HELD = 32
 MOST_BUFFERS = 8
 BUFFER_BYTES = 80  # of a Py_buffer, whose layout is the same in all versions of Python

@@ -49,7 +49,8 @@ def packed(kind: int, binding: Any) -> tuple[Any, ...]:
 
 
 class Recording:
-    """Collects the steps of launches of ``kernel``. Flat arguments are taken in order, by `scalar`, `array` or `unchanged`.
+    """Collects the steps of launches of ``kernel``. Flat arguments are taken in order, by `scalar`, `array`, `host_array` or
+    `unchanged`.
 
     ``steps``: addresses of the code's steps. ``block``: the argument block of the launch that others are like, but for what is packed anew.
     ``record``: what records them.
