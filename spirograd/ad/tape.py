@@ -207,7 +207,8 @@ class Tape(context.Recorder, NearNames):
             event.launch, event.launched = launch, True
             if launch.external:
                 self._tensors.after(launch, memory.active_outputs)
-            event.reverse = lambda: made.launch(launch.again(), self.returned if made.returned else None, launch.number)
+            returned = self.returned if made.returned else None
+            event.reverse = lambda: made.launch(launch.again(), returned, launch.number)
         for access in memory.constant_writes:
             self._constant[launch.memory(access)[0]] = (f"what {made.label} writes to the loss {_INACTIVE}", _INACTIVE_HINT)
         return values
