@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Hashable
+from dataclasses import field
 from typing import Any
 
 from spirograd.base.errors import SpirogradRuntimeError
-from spirograd.base.records import dataclass, field
+from spirograd.base.records import dataclass
 from spirograd.lang import context
 
 _REPEAT = 300  # calls after which implementations are timed again, unless the user says
