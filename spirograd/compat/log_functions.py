@@ -21,8 +21,8 @@ _NAMES = {number: name for name, number in _LEVELS.items()}
 
 def _get_logging(name: str) -> Callable[[Any], None]:
     """The function that logs messages of the level ``name``."""
-    found: Callable[[Any], None] = FUNCTIONS[name]
-    return found
+    function: Callable[[Any], None] = FUNCTIONS[name]
+    return function
 
 
 def _function(level: int) -> Callable[[Any], None]:

@@ -24,6 +24,11 @@ class Program:
     def arguments(self) -> tuple[str, ...]:
         return _ARGUMENTS.get(self.name, ())
 
+    @property
+    def draws(self) -> bool:
+        """Whether it draws random numbers, in kernels or not."""
+        return "rand" in self.path.read_text()
+
 
 def examples_folder(python: str) -> Path:
     """The folder of the examples in the environment of ``python``; the program ends if that has no Taichi."""
