@@ -69,3 +69,4 @@ class HostSession:
     def __init__(self, addressable=True):
         self.memory = HostMemory(addressable)
         self.language = LanguageOptions()
+        self.field_memory = self.memory.allocate
