@@ -1,4 +1,4 @@
-"""spirograd: parallel compute kernels in Python, for CPUs, CUDA, AMD GPUs, Vulkan, wgpu (which reaches Metal and DirectX 12).
+"""spirograd: parallel compute kernels in Python, for Vulkan, wgpu (which reaches Metal and DirectX 12), CUDA, AMD GPUs and the CPU.
 
 import spirograd as sg
 

@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -59,6 +60,12 @@ def _package(name: str) -> Callable[[], str | None]:
     return lambda: None if importlib.util.find_spec(name) else f"no Python package {name}"
 
 
+def python_of_quadrants() -> str | None:
+    """The Python of an environment that has quadrants: that of SG_TEST_QUADRANTS, or this one."""
+    here = sys.executable if importlib.util.find_spec("quadrants") else None
+    return os.environ.get("SG_TEST_QUADRANTS") or here
+
+
 def _back_end(name: str) -> Callable[[], str | None]:
     return lambda: loader.available(name)
 
@@ -68,6 +75,7 @@ CHECKS: dict[str, Callable[[], str | None]] = {
     **{name: _program(name) for name in _PROGRAMS},
     **{name: _package(name) for name in _PACKAGES},
     "validation": _validation_layer,
+    "quadrants": lambda: None if python_of_quadrants() else "SG_TEST_QUADRANTS names no Python that has it",
     **{name: _program_of_llvm(name) for name in ("ld.lld", "llvm-mc", "llvm-objdump")},
 }
 

@@ -12,6 +12,7 @@ from spirograd.autodiff.forward import forward
 from spirograd.autodiff.inactive_memory import broken_chain, inactive_reads, inactive_writes
 from spirograd.autodiff.int_casts import int_cast_warnings
 from spirograd.autodiff.memory_states import late_temps, memory_accesses, memory_residuals, old_values, without_states
+from spirograd.autodiff.prepare.serial_products import serial_shared_products
 from spirograd.autodiff.prepare_order import prepared
 from spirograd.autodiff.residuals import Conflict
 from spirograd.autodiff.reverse import Reversed, reverse
@@ -47,6 +48,7 @@ def differentiate(kernel: Kernel, mode: str, shadow: ShadowOf, caps: Capabilitie
             if options.verify:
                 verify(derivative.kernel, "kernel")
             return derivative
+        primal, warnings = serial_shared_products(primal, shadow)
         primal = prepared(primal, ctx)
         made, gradient, residuals, lost = _reversed(primal, shadow, ctx)
         saving, ends = None, shadow
@@ -81,7 +83,7 @@ def differentiate(kernel: Kernel, mode: str, shadow: ShadowOf, caps: Capabilitie
             inactive_writes=inactive_writes(primal, made.found, ends),
             inactive_reads=inactive_reads(primal, made.found, ends),
             broken=broken_chain(primal, made.found, ends),
-            warnings=int_cast_warnings(primal, made.found, shadow),
+            warnings=(*warnings, *int_cast_warnings(primal, made.found, shadow)),
             recomputed=recomputed(gradient),
         )
 

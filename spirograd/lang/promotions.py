@@ -11,5 +11,5 @@ def promotion_table() -> str:
 
     ``a / b`` makes floats of the default type of integers first; of integers, ``a ** b`` and shifts have the type of a.
     """
-    lines = [("", *ALL), *[(a, *[promote(a, b) for b in ALL]) for a in ALL]]
-    return "\n".join(" ".join(f"{t!s:>3}" for t in line).rstrip() for line in lines)
+    lines = [["", *map(str, ALL)], *[[str(a), *[str(promote(a, b)) for b in ALL]] for a in ALL]]
+    return "\n".join(" ".join(f"{name:>3}" for name in line) for line in lines)

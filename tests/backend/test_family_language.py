@@ -308,6 +308,34 @@ def test_dicts() -> None:
     assert run(3) == 30 + 900 + 3000 + 30000
 
 
+def test_lists_are_stored_entry_by_entry() -> None:
+    """The integer is not rounded as the float beside it is."""
+    v, m = sg.Vector.field(2, sg.i32, shape=2), sg.Matrix.field(2, 2, sg.i32, shape=())
+
+    @sg.kernel
+    def run(a: sg.i32, b: sg.f32):
+        v[0] = [a, b]
+        v[1] += (b, a)
+        m[None] = [[a, b], [b, a]]
+
+    run(2**24 + 1, 2.5)
+    assert v.to_numpy().tolist() == [[2**24 + 1, 2], [2, 2**24 + 1]]
+    assert m[None].to_list() == [[2**24 + 1, 2], [2, 2**24 + 1]]
+
+
+def test_annotations_that_this_version_lacks() -> None:
+    @sg.func
+    def f(a: sg.BufferView):
+        return a
+
+    @sg.kernel
+    def run() -> sg.i32:
+        return f(1)
+
+    with pytest.raises(sg.SpirogradUnsupportedError, match="`BufferView` is not supported"):
+        run()
+
+
 def test_annotated_assignments() -> None:
     x = sg.field(sg.f32, shape=2)
 

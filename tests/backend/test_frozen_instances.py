@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import spirograd as sg
-from spirograd.lang.frontend import frozen_instances, native_calls, parameters
+from spirograd.lang.frontend import frozen_instances, parameters
 
-pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.archs("cpu", "vulkan")]
+pytestmark = [pytest.mark.usefixtures("session", "way"), pytest.mark.archs("cpu", "vulkan")]
 A1 = sg.types.ndarray(sg.f32, 1)
 
 
@@ -39,15 +39,6 @@ class Slotted:
 class Open:
     a: A1
     n: sg.i32
-
-
-@pytest.fixture(params=["native", "python"], autouse=True)
-def way(request, monkeypatch):
-    monkeypatch.setattr(native_calls, "_PATIENCE", 1)
-    monkeypatch.setattr(native_calls, "_MOST_PATIENCE", 1)
-    if request.param == "python":
-        monkeypatch.setattr(native_calls.NativeCalls, "is_due", lambda _: False)
-    return request.param
 
 
 @pytest.fixture

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 import re
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -276,74 +274,6 @@ def test_extents_of_the_launch(session) -> None:
     assert decisions(planes) == ["fused"]
 
 
-def test_arrays_may_be_the_same_memory(arch: str) -> None:
-    """Where launches find out at no cost, loops are fused for arrays that do not overlap."""
-    sg.init(arch=arch, offline_cache=False)
-
-    @sg.kernel
-    def shift(a: sg.types.ndarray(sg.f32, 1), b: sg.types.ndarray(sg.f32, 1)):
-        for i in range(8):
-            a[i] = i
-        for i in range(8):
-            b[i] += 1.0
-
-    memory = np.zeros(9, np.float32)
-    shift(memory[:8].copy(), memory[1:].copy())
-    assert decisions(shift) == ["fused, unless `a` and `b` overlap" if arch == "cpu" else "`a` and `b` may overlap"]
-    other = np.full(12, 3, np.float32)
-    shift(memory[:8], other[1:])
-    np.testing.assert_array_equal(memory, [*range(8), 0])
-    np.testing.assert_array_equal(other, [3] + [4] * 8 + [3] * 3)
-    if arch == "cpu":  # elsewhere views are copied one by one
-        for start in range(9):
-            memory = np.zeros(16, np.float32)
-            shift(memory[:8], memory[start:])
-            want = np.zeros(16, np.float32)
-            want[:8] = np.arange(8)
-            want[start : start + 8] += 1
-            np.testing.assert_array_equal(memory, want)
-    same = np.zeros(8, np.float32)
-    shift(same, same)
-    np.testing.assert_array_equal(same, np.arange(8) + 1)
-
-
-@pytest.mark.archs("cpu")  # others do not use arrays of NumPy in place
-@pytest.mark.parametrize("seed", range(8))
-def test_random_chains_over_views_of_one_memory(arch: str, seed: int) -> None:
-    """Each loop works on one of three arrays, which overlap in some launches."""
-    rng = random.Random(seed)
-    n = rng.choice((5, 64, 1000))
-    chain = [(rng.choice("abc"), rng.randint(2, 5), rng.choice(("n", "n", "n - 1"))) for _ in range(rng.randint(3, 6))]
-    forms = ("{0}[i] = {0}[i] * {1} + i", "{0}[i] += {1} * i")
-    loops = "".join(f"    for i in range({end}):\n        {forms[k % 2].format(name, k)}\n" for name, k, end in chain)
-    source = f"@sg.kernel\ndef k(a: A, b: A, c: A):\n{loops}"
-    for fuse in (True, False):
-        sg.init(arch=arch, fuse_tasks=fuse, offline_cache=False)
-        kernel = load(source, {"sg": sg, "n": n, "A": sg.types.ndarray(sg.u32, 1)})
-        for _ in range(12):
-            memory = np.random.default_rng(seed).integers(0, 1000, 4 * n).astype(np.uint32)
-            starts = {name: rng.choice((0, 1, n // 2, n, n + 1, 2 * n, 3 * n)) for name in "abc"}
-            want = memory.copy()
-            for name, k, end in chain:
-                view = want[starts[name] :][: n - (end == "n - 1")]
-                i = np.arange(len(view), dtype=np.uint32)
-                view[:] = view + np.uint32(k) * i if k % 2 else view * np.uint32(k) + i
-            kernel(*[memory[start : start + n] for start in starts.values()])
-            np.testing.assert_array_equal(memory, want, err_msg=f"{source} {starts}")
-        assert "atomic[" not in kernel.ir("offload")
-
-
-def test_more_arrays_than_launches_compare(session) -> None:
-    names = [f"a{k}" for k in range(12)]
-    loops = "".join(f"    for i in range(9):\n        {name}[i] += {k}\n" for k, name in enumerate(names))
-    kernel = load(f"@sg.kernel\ndef k({', '.join(f'{name}: A' for name in names)}):\n{loops}", {"sg": sg, "A": sg.types.ndarray(sg.i32, 1)})
-    arrays = [np.arange(9, dtype=np.int32) * k for k in range(12)]
-    kernel(*arrays)
-    for k, array in enumerate(arrays):
-        np.testing.assert_array_equal(array, np.arange(9) * k + k)
-    assert any("overlap" in text for text in decisions(kernel))
-
-
 def test_loops_that_are_not_neighbours(session) -> None:
     x, y, z = filled(30), filled(30), sg.field(sg.f32, shape=())
 
@@ -455,98 +385,6 @@ def test_random_numbers(arch: str, taped: bool) -> None:
         assert mine.tobytes() == theirs.tobytes()
     assert len(np.unique(fused[1])) > 90 and len(np.unique(fused[2])) > 90
     assert not taped or len(np.unique(fused[0])) > 90
-
-
-@pytest.mark.parametrize("first", ["x[i] + z[i]", "x[i] * 3.7", "sg.sqrt(abs(z[i]))", "1.0 / z[i]", "sg.exp(z[i])"])
-def test_no_arithmetic_across_loops(arch: str, first: str) -> None:
-    """Drivers that take (x + z) - x for z see the sum, rounded, as if it came from memory."""
-    seconds = ("y[i] - x[i]", "y[i] + z[i]", "y[i] * y[i]", "1.0 / y[i]", "y[i] * 0.3", "y[i] + 0.3")
-
-    def results(fuse: bool) -> list[Any]:
-        sg.init(arch=arch, fuse_tasks=fuse, offline_cache=False)
-        fields = {name: sg.field(sg.f32, shape=200) for name in "xyzwu"}
-        values = np.random.default_rng(3).normal(size=(5, 200)).astype(np.float32)
-        found = []
-        for second in seconds:
-            for name, value in zip(fields, values):
-                fields[name].from_numpy(value)
-            loops = (f"y[i] = {first}", f"w[i] = {second}", "y[i] += w[i]", "u[i] = y[i] - w[i]", "sg.atomic_add(u[i], 0.3)")
-            source = "@sg.kernel\ndef k():\n" + "".join(f"    for i in range(200):\n        {loop}\n" for loop in loops)
-            kernel = load(source, {"sg": sg, **fields})
-            kernel()
-            assert tasks(kernel) == (1 if fuse else 5)
-            found += [field.to_numpy() for field in fields.values()]
-        return found
-
-    for mine, theirs in zip(results(True), results(False)):
-        assert mine.tobytes() == theirs.tobytes()
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("1.0 / z[i]", "1.0 / z[i] + 0.3"),
-        ("sg.sqrt(abs(z[i]))", "1.0 / sg.sqrt(abs(z[i]))"),
-        ("sg.exp(z[i])", "sg.exp(z[i]) - x[i]"),
-        ("x[i] / z[i]", "x[i] / z[i] - w[i] * 0.7"),
-        ("sg.sin(x[i]) * z[i]", "sg.sin(x[i]) + sg.cos(x[i])"),
-    ],
-)
-@pytest.mark.parametrize("fast_math", [True, False])
-def test_arithmetic_that_loops_share(arch: str, first: str, second: str, fast_math: bool) -> None:
-    """It is computed once, and used by both as it would be by each alone."""
-
-    def results(fuse: bool) -> list[Any]:
-        sg.init(arch=arch, fuse_tasks=fuse, fast_math=fast_math, offline_cache=False)
-        fields = {name: sg.field(sg.f32, shape=200) for name in "xyzwu"}
-        for name, values in zip(fields, np.random.default_rng(4).normal(size=(5, 200)).astype(np.float32)):
-            fields[name].from_numpy(values)
-        loops = "".join(f"    for i in range(200):\n        {name}[i] = {value}\n" for name, value in (("y", first), ("u", second)))
-        kernel = load(f"@sg.kernel\ndef k():\n{loops}", {"sg": sg, **fields})
-        kernel()
-        assert tasks(kernel) == (1 if fuse else 2)
-        return [fields[name].to_numpy() for name in "yu"]
-
-    for mine, theirs in zip(results(True), results(False)):
-        assert mine.tobytes() == theirs.tobytes()
-
-
-@pytest.mark.parametrize("fuse", [True, False])
-@pytest.mark.parametrize("t", [sg.f16, sg.f32, sg.f64], ids=str)
-@pytest.mark.archs("vulkan", "wgpu")
-def test_functions_of_drivers_for_graphics_cards(arch: str, t: Any, fuse: bool) -> None:
-    """Their results are opaque, and sums are rounded as written, whether the loops are fused or not; loops without neighbours are left."""
-    sg.init(arch=arch, fuse_tasks=fuse, offline_cache=False)
-    device = context.session().device
-    if t is not sg.f32 and not getattr(device.caps, {sg.f16: "float16", sg.f64: "float64"}[t]):
-        pytest.skip(f"the device has no {t}")
-    device.caps = replace(device.caps, cpu_driver=False)
-    x, y, z = (sg.field(t, shape=100) for _ in range(3))
-    values = np.linspace(1.0, 3.0, 100).astype(t.np)
-    x.from_numpy(values)
-
-    @sg.kernel
-    def both():
-        for i in x:
-            y[i] = sg.sqrt(x[i]) + 0.5
-        for i in x:
-            z[i] = 1.0 / y[i] - x[i]
-
-    @sg.kernel
-    def alone():
-        for i in x:
-            y[i] = sg.sqrt(x[i]) + 0.5
-
-    both()
-    assert tasks(both) == (1 if fuse else 2)
-    text = both.ir("offload")
-    alone()
-    assert text.count("opaque(") == (3 if fuse else 2)  # the third one is what is forwarded
-    assert text.count('"exact"') == 3
-    assert "opaque(" not in alone.ir("offload")
-    wide = values.astype(np.float64)
-    want = 1 / (np.sqrt(wide) + 0.5) - wide
-    np.testing.assert_allclose(z.to_numpy().astype(np.float64), want, rtol=0, atol={16: 5e-3, 32: 1e-6, 64: 1e-14}[t.bits])
 
 
 def test_sums_before_and_after_fused_loops(session) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from grad.check import Program, check
+from grad.check import Program, check, check_replay
 from grad.refusals import Refused, line_of, refused
 
 import spirograd as sg
@@ -96,7 +96,7 @@ def atomic_mul(t: Any) -> Program:
     @sg.kernel
     def run():
         for i in x:
-            sg.atomic_mul(y[i // 4], x[i])  # REFUSED
+            sg.atomic_mul(y[i // 4], x[i])
 
     return Program(run, [x, y], tape=True)
 
@@ -125,10 +125,69 @@ def atomic_old_value(t: Any) -> Program:
     return Program(run, [x, y], tape=True)
 
 
-def test_atomic_products_of_several_iterations_are_refused_or_right() -> None:
-    program = atomic_mul(sg.f32)
-    program.run(program.values(0), 0)
-    refused(lambda: program.kernel.grad(*program.args), atomic_mul, "REFUSED", "mul")
+def product_of_sums(t: Any) -> Program:
+    """Products that all iterations share, among other work."""
+    x, y = xy(t)
+
+    @sg.kernel
+    def run():
+        for i in x:
+            for j in range(i):
+                sg.atomic_mul(y[0], sg.sin(x[i] * t(j + 1)) + t(1.5))
+            y[i] += x[i]
+
+    return Program(run, [x, y], tape=True)
+
+
+@pytest.mark.parametrize("case", [atomic_mul, product_of_sums], ids=lambda case: case.__name__)
+def test_atomic_products_of_several_iterations(case: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "spirograd"):
+        check(case, sg.f32)
+        check_replay(case, sg.f32)
+    assert "iterations of a parallel loop share this product in `y`" in caplog.text
+
+
+@pytest.mark.parametrize("zeros", [[], [1], [1, 2]])
+def test_factors_that_are_zero(zeros: list[int]) -> None:
+    x, y = xy(sg.f32)
+
+    @sg.kernel
+    def run():
+        for i in x:
+            sg.atomic_mul(y[0], x[i])
+
+    values = np.linspace(0.5, 1.5, N).astype(np.float32)
+    values[zeros] = 0.0
+    x.from_numpy(values)
+    y.fill(2.0)
+    with sg.ad.Tape() as tape:
+        run()
+    y.grad[0] = 1.0
+    tape.grad()
+    others = [2.0 * np.prod(np.delete(values, k)) for k in range(N)]
+    np.testing.assert_allclose(x.grad.to_numpy(), others, rtol=1e-5)
+    np.testing.assert_allclose(y.grad[0], np.prod(values), rtol=1e-5)
+
+
+def test_products_without_gradient_stay_parallel(caplog: pytest.LogCaptureFixture) -> None:
+    x, y = xy(sg.f32)
+    plain = sg.field(sg.f32, ())
+
+    @sg.kernel
+    def run():
+        for i in x:
+            sg.atomic_mul(plain[None], 2.0)
+            y[i] = x[i] * x[i]
+
+    plain[None] = 1.0
+    x.fill(3.0)
+    run()
+    y.grad.fill(1.0)
+    with caplog.at_level(logging.WARNING, "spirograd"):
+        run.grad()
+    assert plain[None] == 2.0**N
+    assert (x.grad.to_numpy() == 6.0).all()
+    assert not caplog.text
 
 
 @pytest.mark.parametrize("case", [atomic_mul_of_own_elements, atomic_old_value], ids=lambda case: case.__name__)

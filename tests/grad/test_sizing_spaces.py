@@ -158,8 +158,8 @@ def test_as_many_iterations_as_integers_count(t: Any, n: int) -> None:
     run, x, y, count = mostly_idle(t)
     x.from_numpy(starts(4))
     only_the_last(run, x, y, count, 15, 3)
-    begin = time.perf_counter()
+    begin = time.process_time()
     with Peak().watched() as peak:
         only_the_last(run, x, y, count, n - 1, 40)
     assert peak.grown < 100 * MEBI
-    assert time.perf_counter() - begin < 60
+    assert time.process_time() - begin < 60

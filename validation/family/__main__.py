@@ -10,7 +10,7 @@ from pathlib import Path
 
 from validation.family.programs import Program, examples, examples_folder
 from validation.family.running import Compared, compare
-from validation.family.table import markdown, totals
+from validation.family.table import keep, markdown, put_into, totals
 
 
 def _options() -> argparse.Namespace:
@@ -24,7 +24,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--timed-frames", type=int, default=12, help="frames of a timed run (default 12; 0: no timed runs)")
     parser.add_argument("--seconds", type=float, default=60, help="limit of one run (default 60)")
     parser.add_argument("--jobs", type=int, default=1, help="programs at a time; times need 1 (default 1)")
-    parser.add_argument("--out", type=Path, default=Path("out/family"), help="folder of table.md and of what each run printed")
+    parser.add_argument("--out", type=Path, default=Path("out/family"), help="folder of table.md, its rows, and what each run printed")
+    parser.add_argument("--page", type=Path, help="write the table into this page, too, like docs/family.md")
     parser.add_argument("--list", action="store_true", help="print the names of the examples and end")
     return parser.parse_args()
 
@@ -46,9 +47,13 @@ def main() -> int:
 
     with ThreadPoolExecutor(options.jobs) as pool:
         results = list(pool.map(run, programs))
-    text = markdown(results, options)
+    options.out.mkdir(parents=True, exist_ok=True)
+    rows = keep(results, options.out / "rows.json")
+    text = markdown(rows, options)
     (options.out / "table.md").write_text(text)
-    print(f"\n{text}\n{totals(results)}; {options.out}/table.md")
+    if options.page:
+        put_into(options.page, text)
+    print(f"\n{totals(rows)}; {options.out}/table.md")
     return int(any(compared.differing for compared in results))
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from validation.family.programs import Program
 
 TOLERANCE = 1e-3  # of the largest magnitude of a field: programs run in f32 with fast mathematics, and some amplify differences
-_NOISE = 5.0  # a distance of up to so many spreads of Taichi's own is rounding
+_NOISE = 10.0  # a distance of up to so many spreads of Taichi's own is rounding
 _GRACE = 30.0  # seconds beyond the limit of a run, in which it may write its results
 _WARM_UP = 2  # frames that compile kernels
 _ROOT = Path(__file__).parents[2]
@@ -58,12 +58,17 @@ class Compared:
     @property
     def differing(self) -> dict[str, float]:
         """Fields that are further apart than the tolerance, and than rounding explains."""
-        return {name: d for name, d in self._apart.items() if not d <= _NOISE * self.spreads.get(name, 0.0)}
+        return {name: d for name, d in self._apart.items() if name in self.spreads and not d <= _NOISE * self.spreads[name]}
+
+    @property
+    def unjudged(self) -> int:
+        """How many fields are apart in a program whose rounding was not measured, because that run took too long."""
+        return len(self._apart.keys() - self.spreads.keys())
 
     @property
     def rounded(self) -> int:
         """How many fields are apart because rounding is amplified."""
-        return len(self._apart) - len(self.differing)
+        return len(self._apart) - len(self.differing) - self.unjudged
 
     @property
     def _apart(self) -> dict[str, float]:
@@ -77,6 +82,7 @@ class Compared:
         equal = [d for d in self.distances.values() if d <= TOLERANCE]
         words = [f"{len(equal)} equal to {max(equal):.0e}"] if equal else []
         words += [f"{self.rounded} apart by rounding"] if self.rounded else []
+        words += [f"{self.unjudged} apart, rounding not measured in time"] if self.unjudged else []
         worst = max(self.differing.items(), key=lambda item: item[1], default=None)
         return ", ".join(words + ([f"**{len(self.differing)} differ**: {worst[0]} by {worst[1]:.0e}"] if worst else []))
 
@@ -101,7 +107,7 @@ def compare(program: Program, folder: Path, options: argparse.Namespace) -> Comp
     if not (compared.taichi.ran and compared.ours.ran):
         return compared
     compared.distances = _distances(compared.taichi, compared.ours)
-    if compared.differing:
+    if compared.unjudged:
         compared.spreads = _distances(compared.taichi, run("taichi", options.frames, "--nudged"))
     if options.timed_frames and compared.taichi.frames:
         theirs, ours = (run(on, options.timed_frames, "--timed").frame for on in ("taichi", "spirograd"))
@@ -129,7 +135,7 @@ def _run(program: Program, folder: Path, on: str, options: argparse.Namespace, f
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return Outcome("failed", f"no frame in {options.seconds:.0f} s")
+            return Outcome("late")
         return _outcome(Path(scratch) / "out", done.returncode)
 
 

@@ -1,14 +1,58 @@
-"""Uncontended atomic products and exchanges become a load, an operation and a store, which have derivatives."""
+"""Atomic products, and uncontended exchanges, become a load, an operation and a store, which have derivatives.
+
+The derivative of a product by one of its factors is the product of those before it and of those after it. Where the iterations of a
+parallel loop share a product, the loop becomes serial: then the loads give the products of the factors before, and the reverse
+accumulates those of the factors after.
+"""
 
 from __future__ import annotations
 
+from spirograd.autodiff.activity import ShadowOf
 from spirograd.autodiff.prepare.elements import fixes
+from spirograd.base.records import replace
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, rank, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 
 _KINDS = frozenset(("mul", "exchange"))
+
+
+def serial_shared_products(kernel: Kernel, shadow: ShadowOf) -> tuple[Kernel, tuple[str, ...]]:
+    """``kernel`` with those parallel loops serial whose iterations share products that have gradients; a warning for each product."""
+    pass_ = _SerialLoops(shadow)
+    return pass_.kernel(kernel), tuple(pass_.warnings)
+
+
+class _SerialLoops(Rewriter):
+    def __init__(self, shadow: ShadowOf) -> None:
+        super().__init__()
+        self.warnings: dict[str, None] = {}
+        self.handlers = {ops.for_: lambda op: self._for(op, shadow)}
+
+    def _for(self, op: Op, shadow: ShadowOf) -> Op:
+        shared = [inner for inner in op.regions[0].walk() if op.attr.parallel and _is_shared_product(inner, op, shadow)]
+        if not shared:
+            return self.copy(op)
+        for inner in shared:
+            name = inner.attr[1].name
+            text = f"{inner.loc}: iterations of a parallel loop share this product in `{name}`: in differentiated code they run one by one"
+            self.warnings[text] = None
+        made = Op(op.code, op.type, self.args(op), replace(op.attr, parallel=False), (self.region(op.regions[0]),), op.loc, op.primal)
+        return self.b.append(made)
+
+
+def _is_shared_product(op: Op, loop: Op, shadow: ShadowOf) -> bool:
+    if op.code is not ops.atomic or op.attr[0] != "mul":
+        return False
+    ref = op.attr[1]
+    return ref.dtype.is_float and shadow(ref) is not None and not _is_own(op, loop)
+
+
+def _is_own(op: Op, parallel: Op) -> bool:
+    """Whether the element that ``op`` changes belongs to one iteration of a loop."""
+    ref = ref_of(op)
+    return isinstance(ref, (FieldRef, ArrayRef)) and fixes(op.args[: rank(ref) - len(ref.element_shape)], parallel)
 
 
 def serial_products(kernel: Kernel, ctx: PassContext) -> Kernel:
@@ -40,10 +84,4 @@ class _SerialProducts(Rewriter):
         return old
 
     def _own(self, op: Op) -> bool:
-        ref = ref_of(op)
-        if self.parallel is None:
-            return True
-        if not isinstance(ref, (FieldRef, ArrayRef)):
-            return False
-        outer = op.args[: rank(ref) - len(ref.element_shape)]
-        return fixes(outer, self.parallel)
+        return self.parallel is None or _is_own(op, self.parallel)

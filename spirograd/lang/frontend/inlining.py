@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spirograd.base.errors import SpirogradCallError, SpirogradSyntaxError, SpirogradTypeError
+from spirograd.base.later import Later
 from spirograd.base.loc import Loc
 from spirograd.lang import ops, scalar
 from spirograd.lang.annotations import Reference, ref
@@ -150,6 +151,8 @@ def _check_reference(func: Func, name: str, value: Any, target: Lvalue | None) -
 
 def _converted(name: str, value: Any, annotation: Any, func: Func) -> Any:
     """The value of a parameter: cast to its annotation if it has one."""
+    if isinstance(annotation, Later):
+        annotation()  # says that there is no such type
     if is_scalar_type(annotation):
         if isinstance(value, Matrix):  # the type of its entries, as in the Taichi family
             return ops.cast(value, annotation)

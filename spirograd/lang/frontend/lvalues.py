@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -310,6 +311,10 @@ def entries_for(value: Any, shape: tuple[int, ...], what: str) -> list[Any]:
         count = int(np.prod(shape)) if shape else 1
         return [value] * count
     if isinstance(value, (list, tuple)) and shape:
+        rows = [row if isinstance(row, (list, tuple)) else [row] for row in value]
+        entries = [entry for row in rows for entry in row]
+        if len(value) == shape[0] and all(map(scalar.is_scalar, entries)) and {len(row) for row in rows} == {math.prod(shape[1:])}:
+            return entries  # each is converted on its own, and not to a type that all of them have
         value = Matrix(value)
     if isinstance(value, Matrix) and tuple(value.shape) == shape:
         return list(value.entries)

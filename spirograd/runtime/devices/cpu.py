@@ -184,7 +184,7 @@ class CpuDevice:
         executable.run(block if type(block) is bytes else bytes(block), pool.state if pool.ready else pool.enter())
 
     def native_code(self) -> function.Code | None:
-        return function.code(self._cache) if function.is_possible() else None
+        return function.code(self._cache)
 
     def entry(self, executable: Executable) -> tuple[int, int]:
         return executable.library.addresses[abi.DRIVER], self._pool.enter()

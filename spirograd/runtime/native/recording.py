@@ -49,7 +49,8 @@ def packed(kind: int, binding: Any) -> tuple[Any, ...]:
 
 
 class Recording:
-    """Collects the steps of launches of ``kernel``. Flat arguments are taken in order, by `scalar`, `array` or `unchanged`.
+    """Collects the steps of launches of ``kernel``. Flat arguments are taken in order, by `scalar`, `array`, `host_array` or
+    `unchanged`.
 
     ``steps``: addresses of the code's steps. ``block``: the argument block of the launch that others are like, but for what is packed anew.
     ``record``: what records them.
@@ -161,6 +162,8 @@ class Recording:
             self.unchanged()
             return
         told = getattr(value, PACKED)
+        if not told:
+            raise NotPrepared
         self._steps.append(("array", self._named(PACKED), struct.unpack_from("<q", told[0])[0], 0))
         self._keep_extents(value, _FIRST_EXTENT)
         for slot in self._arrays.get(self._flat, ()):

@@ -1,0 +1,419 @@
+"""The steps of prepared launches, as LLVM IR: what `code.py` follows lists of.
+
+They work on the argument block, and on one current object: `argument` and `member` set it, others compare it or store what it holds. Of an
+ndarray they take the words that it tells (see `recording.packed`), of a NumPy array those of its buffer.
+"""
+
+from __future__ import annotations
+
+# PyBUF_WRITABLE | PyBUF_FORMAT | PyBUF_C_CONTIGUOUS; where things are in a Py_buffer, after the address of the elements.
+_BUFFER_FLAGS = 0x3D
+_LENGTH, _DIMENSIONS, _FORMAT, _SHAPE = 16, 36, 40, 48
+
+HELPERS = """
+define internal i1 @is_exactly(ptr %object, ptr %type) nounwind {
+  %found = call ptr @PyObject_Type(ptr %object)
+  call void @Py_DecRef(ptr %found)
+  %same = icmp eq ptr %found, %type
+  ret i1 %same
+}
+; Whether there is no exception.
+define internal i1 @is_fine() nounwind {
+  %error = call ptr @PyErr_Occurred()
+  %fine = icmp eq ptr %error, null
+  ret i1 %fine
+}
+define internal { i64, i1 } @integer(ptr %s, i64 %least, i64 %most) nounwind {
+  %object = call ptr @current(ptr %s)
+  %plain = call i1 @is_exactly(ptr %object, ptr @py_int)
+  br i1 %plain, label %read, label %no
+read:
+  %value = call i64 @PyLong_AsLongLong(ptr %object)
+  %low = icmp sge i64 %value, %least
+  %high = icmp sle i64 %value, %most
+  %inside = and i1 %low, %high
+  br i1 %inside, label %ask, label %no
+ask:
+  %minus = icmp eq i64 %value, -1
+  br i1 %minus, label %doubt, label %yes
+doubt:
+  %fine = call i1 @is_fine()
+  br i1 %fine, label %yes, label %no
+yes:
+  %some = insertvalue { i64, i1 } { i64 poison, i1 true }, i64 %value, 0
+  ret { i64, i1 } %some
+no:
+  ret { i64, i1 } { i64 0, i1 false }
+}
+; A float, or an int as a float.
+define internal { double, i1 } @number(ptr %s) nounwind {
+  %object = call ptr @current(ptr %s)
+  %plain = call i1 @is_exactly(ptr %object, ptr @py_float)
+  br i1 %plain, label %read, label %other
+other:
+  %whole = call i1 @is_exactly(ptr %object, ptr @py_int)
+  br i1 %whole, label %read, label %no
+read:
+  %value = call double @PyFloat_AsDouble(ptr %object)
+  %minus = fcmp oeq double %value, -1.0
+  br i1 %minus, label %doubt, label %yes
+doubt:
+  %fine = call i1 @is_fine()
+  br i1 %fine, label %yes, label %no
+yes:
+  %some = insertvalue { double, i1 } { double poison, i1 true }, double %value, 0
+  ret { double, i1 } %some
+no:
+  ret { double, i1 } { double 0.0, i1 false }
+}
+define internal i1 @set_tick(ptr %dict, ptr %key) nounwind {
+  %tick = call ptr @PyObject_CallNoArgs(ptr @sg_next)
+  %failed = icmp eq ptr %tick, null
+  br i1 %failed, label %no, label %set
+set:
+  %status = call i32 @PyDict_SetItem(ptr %dict, ptr %key, ptr %tick)
+  call void @Py_DecRef(ptr %tick)
+  %good = icmp eq i32 %status, 0
+  ret i1 %good
+no:
+  ret i1 false
+}
+"""
+
+# What each step does, and its operands. Objects are given by address, places in the argument block by offset.
+STEPS = {
+    "argument": (
+        "the current object becomes argument number a",
+        """
+  %at = getelementptr %state, ptr %s, i32 0, i32 0
+  %args = load ptr, ptr %at
+  %item = call ptr @PyTuple_GetItem(ptr %args, i64 %a)
+  call void @Py_IncRef(ptr %item)
+  call void @become(ptr %s, ptr %item)
+  ret i1 true
+""",
+    ),
+    "member": (
+        "it becomes its attribute with the name a",
+        """
+  %name = inttoptr i64 %a to ptr
+  %owner = call ptr @current(ptr %s)
+  %item = call ptr @PyObject_GetAttr(ptr %owner, ptr %name)
+  call void @become(ptr %s, ptr %item)
+  %there = icmp ne ptr %item, null
+  ret i1 %there
+""",
+    ),
+    "same": (
+        "it must be the object a",
+        """
+  %wanted = inttoptr i64 %a to ptr
+  %object = call ptr @current(ptr %s)
+  %same = icmp eq ptr %object, %wanted
+  ret i1 %same
+""",
+    ),
+    "equal": (
+        "it must be of the type b, and equal to the object a",
+        """
+  %wanted = inttoptr i64 %a to ptr
+  %type = inttoptr i64 %b to ptr
+  %object = call ptr @current(ptr %s)
+  %alike = call i1 @is_exactly(ptr %object, ptr %type)
+  br i1 %alike, label %compare, label %no
+compare:
+  %found = call i32 @PyObject_RichCompareBool(ptr %object, ptr %wanted, i32 2)
+  %equal = icmp eq i32 %found, 1
+  ret i1 %equal
+no:
+  ret i1 false
+""",
+    ),
+    "ask": (
+        "the object a, called with it, must give True",
+        """
+  %function = inttoptr i64 %a to ptr
+  %object = call ptr @current(ptr %s)
+  %answer = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %function, ptr %object, ptr null)
+  call void @Py_DecRef(ptr %answer)
+  %good = icmp eq ptr %answer, @py_true
+  ret i1 %good
+""",
+    ),
+    "integer32": (
+        "it must be an int from a to b, which goes to c",
+        """
+  %found = call { i64, i1 } @integer(ptr %s, i64 %a, i64 %b)
+  %value = extractvalue { i64, i1 } %found, 0
+  %good = extractvalue { i64, i1 } %found, 1
+  %narrow = trunc i64 %value to i32
+  %entry = call ptr @entry(ptr %s, i64 %c)
+  store i32 %narrow, ptr %entry
+  ret i1 %good
+""",
+    ),
+    "integer64": (
+        "the same, as 64 bits",
+        """
+  %found = call { i64, i1 } @integer(ptr %s, i64 %a, i64 %b)
+  %value = extractvalue { i64, i1 } %found, 0
+  %good = extractvalue { i64, i1 } %found, 1
+  %entry = call ptr @entry(ptr %s, i64 %c)
+  store i64 %value, ptr %entry
+  ret i1 %good
+""",
+    ),
+    "float32": (
+        "it must be a float or an int, which goes to a",
+        """
+  %found = call { double, i1 } @number(ptr %s)
+  %value = extractvalue { double, i1 } %found, 0
+  %good = extractvalue { double, i1 } %found, 1
+  %narrow = fptrunc double %value to float
+  %entry = call ptr @entry(ptr %s, i64 %a)
+  store float %narrow, ptr %entry
+  ret i1 %good
+""",
+    ),
+    "float64": (
+        "the same, as 64 bits",
+        """
+  %found = call { double, i1 } @number(ptr %s)
+  %value = extractvalue { double, i1 } %found, 0
+  %good = extractvalue { double, i1 } %found, 1
+  %entry = call ptr @entry(ptr %s, i64 %a)
+  store double %value, ptr %entry
+  ret i1 %good
+""",
+    ),
+    "boolean": (
+        "it must be a bool, which goes to a",
+        """
+  %object = call ptr @current(ptr %s)
+  %on = icmp eq ptr %object, @py_true
+  %off = icmp eq ptr %object, @py_false
+  %good = or i1 %on, %off
+  %value = zext i1 %on to i32
+  %entry = call ptr @entry(ptr %s, i64 %a)
+  store i32 %value, ptr %entry
+  ret i1 %good
+""",
+    ),
+    "array": (
+        "it becomes what it has under the name a, whose words (see `recording.packed`) must begin with b",
+        """
+  %name = inttoptr i64 %a to ptr
+  %owner = call ptr @current(ptr %s)
+  %told = call ptr @PyObject_GetAttr(ptr %owner, ptr %name)
+  call void @become(ptr %s, ptr %told)
+  %known = icmp ne ptr %told, null
+  br i1 %known, label %open, label %no
+open:
+  %packed = call ptr @PyTuple_GetItem(ptr %told, i64 0)
+  %some = icmp ne ptr %packed, null
+  br i1 %some, label %read, label %no
+read:
+  %words = call ptr @PyBytes_AsString(ptr %packed)
+  %good = icmp ne ptr %words, null
+  br i1 %good, label %compare, label %no
+compare:
+  %at = getelementptr %state, ptr %s, i32 0, i32 2
+  store ptr %words, ptr %at
+  %kind = load i64, ptr %words
+  %same = icmp eq i64 %kind, %b
+  ret i1 %same
+no:
+  ret i1 false
+""",
+    ),
+    "buffer": (
+        "it must be of the type a, and give a buffer of at most c bytes in one piece, aligned to its elements, and not empty, whose words "
+        "become its words; b: the number of dimensions, the two bytes of the format, and the bytes of an element, of 16 bits each",
+        f"""
+  %type = inttoptr i64 %a to ptr
+  %object = call ptr @current(ptr %s)
+  %known = call i1 @is_exactly(ptr %object, ptr %type)
+  br i1 %known, label %get, label %no
+get:
+  %count.at = getelementptr %state, ptr %s, i32 0, i32 7
+  %count = load i64, ptr %count.at
+  %buffer = getelementptr %state, ptr %s, i32 0, i32 8, i64 %count
+  %status = call i32 @PyObject_GetBuffer(ptr %object, ptr %buffer, i32 {_BUFFER_FLAGS})
+  %got = icmp eq i32 %status, 0
+  br i1 %got, label %look, label %no
+look:
+  %more = add i64 %count, 1
+  store i64 %more, ptr %count.at
+  %words.at = getelementptr %state, ptr %s, i32 0, i32 2
+  store ptr %buffer, ptr %words.at
+  %dimensions.at = getelementptr i8, ptr %buffer, i64 {_DIMENSIONS}
+  %dimensions = load i32, ptr %dimensions.at
+  %dimensions.wide = zext i32 %dimensions to i64
+  %format.at = getelementptr i8, ptr %buffer, i64 {_FORMAT}
+  %format.text = load ptr, ptr %format.at
+  %format = load i16, ptr %format.text, align 1
+  %format.wide = zext i16 %format to i64
+  %format.place = shl i64 %format.wide, 16
+  %kind = or i64 %dimensions.wide, %format.place
+  %wanted = and i64 %b, 4294967295
+  %alike = icmp eq i64 %kind, %wanted
+  %element = lshr i64 %b, 32
+  %mask = sub i64 %element, 1
+  %address = load i64, ptr %buffer
+  %rest = and i64 %address, %mask
+  %aligned = icmp eq i64 %rest, 0
+  %length.at = getelementptr i8, ptr %buffer, i64 {_LENGTH}
+  %length = load i64, ptr %length.at
+  %some = icmp sgt i64 %length, 0
+  %short = icmp sle i64 %length, %c
+  %g1 = and i1 %alike, %aligned
+  %g2 = and i1 %some, %short
+  %good = and i1 %g1, %g2
+  ret i1 %good
+no:
+  ret i1 false
+""",
+    ),
+    "shape": (
+        "its words become the extents of its buffer",
+        f"""
+  %at = call ptr @word(ptr %s, i64 {_SHAPE})
+  %extents = load ptr, ptr %at
+  %words.at = getelementptr %state, ptr %s, i32 0, i32 2
+  store ptr %extents, ptr %words.at
+  ret i1 true
+""",
+    ),
+    "extent": (
+        "the word at byte a of its words must be b",
+        """
+  %at = call ptr @word(ptr %s, i64 %a)
+  %word = load i64, ptr %at
+  %same = icmp eq i64 %word, %b
+  ret i1 %same
+""",
+    ),
+    "word32": (
+        "what its words have at byte a goes to b",
+        """
+  %from = call ptr @word(ptr %s, i64 %a)
+  %word = load i32, ptr %from
+  %entry = call ptr @entry(ptr %s, i64 %b)
+  store i32 %word, ptr %entry
+  ret i1 true
+""",
+    ),
+    "address": (
+        "the same, as 64 bits; it must not be 0",
+        """
+  %from = call ptr @word(ptr %s, i64 %a)
+  %word = load i64, ptr %from
+  %entry = call ptr @entry(ptr %s, i64 %b)
+  store i64 %word, ptr %entry
+  %there = icmp ne i64 %word, 0
+  ret i1 %there
+""",
+    ),
+    "held": (
+        "item a of what an array tells is held until the launch is done",
+        """
+  %told = call ptr @current(ptr %s)
+  %item = call ptr @PyTuple_GetItem(ptr %told, i64 %a)
+  %there = icmp ne ptr %item, null
+  br i1 %there, label %hold, label %no
+hold:
+  call void @hold(ptr %s, ptr %item)
+  ret i1 true
+no:
+  ret i1 false
+""",
+    ),
+    "item": (
+        "item a of the dictionary b must be the object c, or be missing if that is 0",
+        """
+  %key = inttoptr i64 %a to ptr
+  %dict = inttoptr i64 %b to ptr
+  %wanted = inttoptr i64 %c to ptr
+  %item = call ptr @PyDict_GetItem(ptr %dict, ptr %key)
+  %same = icmp eq ptr %item, %wanted
+  ret i1 %same
+""",
+    ),
+    "number": (
+        "it becomes the int that the object a gives, called without arguments; the low 32 bits of that go to b",
+        """
+  %function = inttoptr i64 %a to ptr
+  %number = call ptr @PyObject_CallNoArgs(ptr %function)
+  call void @become(ptr %s, ptr %number)
+  %failed = icmp eq ptr %number, null
+  br i1 %failed, label %no, label %read
+read:
+  %value = call i64 @PyLong_AsLongLong(ptr %number)
+  %narrow = trunc i64 %value to i32
+  %entry = call ptr @entry(ptr %s, i64 %b)
+  store i32 %narrow, ptr %entry
+  %good = call i1 @is_fine()
+  ret i1 %good
+no:
+  ret i1 false
+""",
+    ),
+    "result": (
+        "what the object a gives, called without arguments, is the result of the call",
+        """
+  %function = inttoptr i64 %a to ptr
+  %result = call ptr @PyObject_CallNoArgs(ptr %function)
+  %at = getelementptr %state, ptr %s, i32 0, i32 6
+  store ptr %result, ptr %at
+  %good = icmp ne ptr %result, null
+  ret i1 %good
+""",
+    ),
+    "report": (
+        "unless the 32-bit word at address a is 0, the object b is called with it",
+        """
+  %flag.at = inttoptr i64 %a to ptr
+  %flag = load i32, ptr %flag.at
+  %quiet = icmp eq i32 %flag, 0
+  br i1 %quiet, label %yes, label %call
+yes:
+  ret i1 true
+call:
+  %function = inttoptr i64 %b to ptr
+  %number = call ptr @current(ptr %s)
+  %result = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %function, ptr %number, ptr null)
+  call void @Py_DecRef(ptr %result)
+  %good = icmp ne ptr %result, null
+  ret i1 %good
+""",
+    ),
+    "call": (
+        "the object a is called without arguments",
+        """
+  %function = inttoptr i64 %a to ptr
+  %result = call ptr @PyObject_CallNoArgs(ptr %function)
+  call void @Py_DecRef(ptr %result)
+  %good = icmp ne ptr %result, null
+  ret i1 %good
+""",
+    ),
+    "tick": (
+        "item a of the dictionary b becomes the next number of a write",
+        """
+  %key = inttoptr i64 %a to ptr
+  %dict = inttoptr i64 %b to ptr
+  %good = call i1 @set_tick(ptr %dict, ptr %key)
+  ret i1 %good
+""",
+    ),
+    "tick_held": (
+        "the same of the dictionary that is held as number b",
+        """
+  %key = inttoptr i64 %a to ptr
+  %at = getelementptr %state, ptr %s, i32 0, i32 5, i64 %b
+  %dict = load ptr, ptr %at
+  %good = call i1 @set_tick(ptr %dict, ptr %key)
+  ret i1 %good
+""",
+    ),
+}

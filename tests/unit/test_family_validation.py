@@ -1,0 +1,117 @@
+"""The scripts of `validation/family`, without Taichi: a program with windows on spirograd, distances of fields, the table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from validation.family.programs import Program
+from validation.family.running import Compared, Outcome, _distance
+from validation.family.table import keep, markdown, put_into, totals
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+import time
+import taichi as ti
+from taichi.examples.patterns import start
+
+ti.init(arch=ti.gpu)
+x = ti.Vector.field(2, float, shape=4, needs_grad=True)
+n = ti.field(int, shape=())
+last = ti.ndarray(float, 3)
+
+@ti.kernel
+def step():
+    n[None] += 1
+    for i in x:
+        x[i] += [start + n[None], ti.random() * 0 + 1]
+
+gui = ti.GUI("window", res=(64, 32))
+assert gui.res == (64, 32) and ti.GUI.ESCAPE == "ESCAPE"
+before = time.time()
+while gui.running and not gui.get_event(gui.ESCAPE):
+    step()
+    last.fill(round(60 * (time.time() - before)))
+    gui.set_image(x.to_numpy())
+    gui.circles(x.to_numpy(), radius=1)
+    if gui.button("more") is None or gui.is_pressed("a"):
+        break
+    gui.show()
+"""
+
+
+def test_a_program_with_windows_runs_for_some_frames(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "patterns.py").write_text("start = 10.0")
+    options = ["--on", "spirograd", "--examples", tmp_path, "--frames", "3", "--seconds", "100", "--out", tmp_path / "out"]
+    command = [sys.executable, "-m", "validation.family.worker", *map(str, options), str(tmp_path / "program.py")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    said = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert (said["ended"], said["reason"], len(said["frames"])) == ("frames", "", 3), done.stderr
+    memory = dict(np.load(tmp_path / "out" / "memory.npz"))
+    expected = np.tile(np.float32([36, 3]), (4, 1))
+    assert sorted(memory) == [
+        "000 line 7", "000 line 7.grad", "001 line 8", "002 line 9", "drawn by circles", "drawn by set_image",
+    ]  # fmt: skip
+    for name in ("000 line 7", "drawn by circles", "drawn by set_image"):
+        assert (memory[name] == expected).all()
+    assert not memory["000 line 7.grad"].any()
+    assert memory["001 line 8"] == 3
+    assert memory["002 line 9"].tolist() == [2, 2, 2]  # the clock shows a frame after each
+
+
+def test_an_error_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import taichi as ti\nti.init()\nti.root.pointer(ti.i, 4)")
+    options = ["--on", "spirograd", "--examples", tmp_path, "--frames", "1", "--seconds", "100", "--out", tmp_path / "out"]
+    command = [sys.executable, "-m", "validation.family.worker", *map(str, options), str(tmp_path / "program.py")]
+    subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    said = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert said["ended"] == "failed"
+    assert said["reason"].startswith("SpirogradUnsupportedError: `pointer` nodes are not supported")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "apart"),
+    [
+        ([1.0, 2.0], [1.0, 2.5], 0.2),
+        ([0, 0], [0, 0], 0.0),
+        ([np.nan, 1.0], [np.nan, 1.0], 0.0),
+        ([np.inf], [np.inf], 0.0),
+        ([np.nan], [1.0], np.inf),
+        ([1.0], [1.0, 2.0], np.inf),
+        ([], [], 0.0),
+        ([True], [False], 1.0),
+    ],
+)
+def test_distances(theirs: list, ours: list, apart: float) -> None:
+    assert _distance(np.array(theirs), np.array(ours)) == apart
+
+
+def test_the_table_counts_and_keeps_rows(tmp_path: Path) -> None:
+    ran = Outcome("frames", frames=[1.0])
+    program = Program("a", Path("a.py"))
+    fields = {"near": 1e-6, "noise": 0.5, "far": 0.5}
+    results = [
+        Compared(program, ran, ran, fields, {"noise": 0.3, "far": 0.01}, (0.03, 0.02)),
+        Compared(Program("b", Path("b.py")), ran, Outcome("failed", "Error: no | way / at line 3")),
+        Compared(Program("c", Path("c.py")), Outcome("late"), ran),
+    ]
+    assert results[0].verdict == "1 equal to 1e-06, 1 apart by rounding, **1 differ**: far by 5e-01, 1.50 times as fast"
+    rows = keep(results, tmp_path / "rows.json")
+    assert rows["a"][-1] == "1.50 (30.0 / 20.0 ms)"
+    assert rows["b"][:2] == ["runs", "Error: no \\| way"]
+    assert rows["c"] == ["no frame within the time limit", "", "", ""]
+    assert totals(rows) == "Of 3 examples 2 run on Taichi, and 1 of these on spirograd, 1 with other numbers"
+    rows = keep([Compared(Program("b", Path("b.py")), ran, ran, {"x": 0.0})], tmp_path / "rows.json")
+    assert list(rows) == ["a", "b", "c"] and rows["b"][2] == "1 equal to 0e+00"
+    page = tmp_path / "page.md"
+    page.write_text("# Page\n\n## Results\n\nold")
+    put_into(page, markdown(rows, argparse.Namespace(arch="cpu", frames=3)))
+    assert page.read_text().startswith("# Page\n\n## Results\n\nTaken on ") and "old" not in page.read_text()
+    assert "| b | runs | runs | 1 equal to 0e+00 |  |\n" in page.read_text()
