@@ -46,6 +46,7 @@ def test_types(family: str) -> None:
         util.to_taichi_type("abc")
 
 
+@pytest.mark.needs("torch")
 def test_types_of_torch(family: str) -> None:
     util = module(family, "lang.util")
     assert util.has_pytorch()
