@@ -2,4 +2,5 @@
 
 from spirograd.compat.stand_in import main
 
-main("taichi")
+if __name__ == "__main__":
+    main("taichi")
