@@ -6,6 +6,7 @@ import needs
 import pytest
 from unit.runtime import gpu_modules, standin_gpu
 
+import spirograd as sg
 from spirograd.runtime.loader import open_device
 
 
@@ -105,3 +106,12 @@ def gpu(open_gpu):
 def compiled(gpu):
     """Makes kernels for the device: see `gpu_modules.compiled`."""
     return functools.partial(gpu_modules.compiled, gpu)
+
+
+@pytest.fixture
+def session(standin):
+    """The stand-in, with a session on it."""
+    sg.init(arch=standin.api.arch)
+    yield standin
+    standin.hold(False)
+    sg.reset()

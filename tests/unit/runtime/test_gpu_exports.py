@@ -20,14 +20,6 @@ OTHER = 7  # a stream of another library
 VERSIONS = np.lib.NumpyVersion(np.__version__) >= "2.1.0"  # whether NumPy makes capsules of DLPack 1
 
 
-@pytest.fixture
-def session(standin):
-    sg.init(arch=standin.api.arch)
-    yield standin
-    standin.hold(False)
-    sg.reset()
-
-
 class Tensor(ctypes.Structure):
     """DLTensor of dlpack.h."""
 

@@ -13,14 +13,6 @@ from spirograd.runtime.launcher import Launcher
 OTHER = 7  # a stream of another library
 
 
-@pytest.fixture
-def session(standin):
-    sg.init(arch=standin.api.arch)
-    yield standin
-    standin.hold(False)
-    sg.reset()
-
-
 def counting(by_address: bool = False):
     """A function (array, n, k) that adds k to the first word of an array n times, by a hand-written kernel that the stand-in runs."""
     device = context.session().device

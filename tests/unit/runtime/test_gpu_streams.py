@@ -16,14 +16,6 @@ ONE, TWO = 7, 9  # streams of other libraries
 
 
 @pytest.fixture
-def session(standin):
-    sg.init(arch=standin.api.arch)
-    yield standin
-    standin.hold(False)
-    sg.reset()
-
-
-@pytest.fixture
 def count(session):
     """Adds a number to the first word of an array, by a hand-written kernel that the stand-in runs."""
     device = context.session().device
