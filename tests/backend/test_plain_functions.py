@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from typing import Any
 
 import numpy as np
@@ -57,14 +58,15 @@ CASES = {
     "function": (cube, lambda x: x**3, lambda x: 3 * x**2),
     "branch": (branch, lambda x: np.where(x > 1.2, 2 * x, 3 * x), lambda x: np.where(x > 1.2, 2.0, 3.0)),
     "lambda": (SUM, lambda x: x + 3, lambda x: 1 + 0 * x),
-    "first of a line": (TWO[0], lambda x: x * x, lambda x: 2 * x),
-    "second of a line": (TWO[1], lambda x: 2 * x, lambda x: 2 + 0 * x),
     "closure": (made(2.0), lambda x: 2 * x**3, lambda x: 6 * x**2),
     "method": (Line(4.0).at, lambda x: 4 * x + 3, lambda x: 4 + 0 * x),
     "object": (Line(4.0), lambda x: x - 4, lambda x: 1 + 0 * x),
     "static method": (Line.twice, lambda x: 2 * x, lambda x: 2 + 0 * x),
     "partial": (functools.partial(branch, scale=5.0), lambda x: np.where(x > 1.2, 5 * x, 3 * x), lambda x: np.where(x > 1.2, 5.0, 3.0)),
 }
+if sys.version_info >= (3, 11):  # which tells columns: before, such lambdas are refused
+    CASES["first of a line"] = (TWO[0], lambda x: x * x, lambda x: 2 * x)
+    CASES["second of a line"] = (TWO[1], lambda x: 2 * x, lambda x: 2 + 0 * x)
 
 
 @pytest.mark.parametrize("case", CASES)

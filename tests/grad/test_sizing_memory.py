@@ -224,7 +224,7 @@ def test_launches_leave_nothing_behind(arch: str) -> None:
     x.from_numpy(starts(n))
     y.grad.fill(1.0)
     assert kept(same, 300) < 20_000
-    assert kept(other, 3 * 251) < 30_000  # what the CPU keeps to launch without Python is of a fixed size
+    assert kept(other, 3 * 251) < 60_000  # lists of free objects, and what the CPU keeps to launch without Python, are of a fixed size
     total = {"cpu": 20_000, "vulkan": 1_000, "wgpu": 300}[arch]
     field.fill(3)
     same(10)

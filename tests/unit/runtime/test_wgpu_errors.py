@@ -164,6 +164,7 @@ def test_backend_choice(open_wgpu, monkeypatch):
     )
 
 
+@pytest.mark.needs("wgpu")
 def test_metal_is_refused_elsewhere(monkeypatch):
     if sys.platform == "darwin":
         pytest.skip("this is a Mac")
