@@ -19,14 +19,15 @@ def updates_memory(task: Op) -> bool:
 
 
 def uncontended_body(body: Region, calls: Mapping[str, int]) -> Region | None:
-    """The body of a loop without atomics, for one thread. None if they are not worth it, or do more than to update.
+    """The body of a loop without atomics, for one thread. None if that is not worth it, or one iteration may wait for another.
 
-    What an atomic returns may tell an iteration what another one did: one that waits for that needs several threads. ``calls``: as for
-    `cost_of`.
+    An iteration that waits, in a `while`, for what an atomic returns needs other threads. ``calls``: as for `cost_of`.
     """
     everything = list(body.walk())
     atomics = {op for op in everything if op.code.effect == "atomic"}
-    if any(op.code in (ops.cas, ops.call_memory) for op in everything) or any(a in atomics for op in everything for a in op.args):
+    if any(op.code in (ops.cas, ops.call_memory) for op in everything):
+        return None
+    if any(op.code is ops.while_ for op in everything) and any(a in atomics for op in everything for a in op.args):
         return None
     if cost_of(body, calls, uncontended=True) * _GAIN > cost_of(body, calls):
         return None
@@ -41,6 +42,6 @@ class _WithoutAtomics(Rewriter):
     def _atomic(self, op: Op) -> Op:
         kind, ref = op.attr
         index, value = self.args(op)
-        if kind != "exchange":
-            value = self.b.emit(ops.COMBINE[kind], self.b.load(ref, index), value)
-        return self.b.store(ref, index, value)
+        old = self.b.load(ref, index)
+        self.b.store(ref, index, value if kind == "exchange" else self.b.emit(ops.COMBINE[kind], old, value))
+        return old

@@ -104,16 +104,51 @@ def test_what_an_update_finds_is_current() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        lambda b, at, bins, value: b.atomic("add", bins, b.atomic("add", bins, at, value), value),
+        lambda b, at, bins, value: _after_waiting(b, at, bins, b.atomic("add", bins, at, value)),
         lambda b, at, bins, value: b.emit(ops.cas, at, value, value, attr=bins, type=i32),
         lambda b, at, bins, value: b.atomic("add", bins, at, _long(b, value)),
     ],
-    ids=["returned value", "compare-and-swap", "little of the work"],
+    ids=["a value that may be waited for", "compare-and-swap", "little of the work"],
 )
 def test_only_updates_that_dominate(body: Body) -> None:
-    """An iteration may wait for another one by what an atomic returns, and a large loop gains nothing by its one atomic."""
+    """An iteration may wait for another one by what an atomic returns, in a `while`, and a large loop gains nothing by its one atomic."""
     p = _scatter("add", i32, 100, body)
     assert ".uncontended(" not in p.text and "@sg_pool_update(ptr %pool, ptr @scatter.loop, ptr null" in p.text
+
+
+def _after_waiting(b: Builder, at: Op, bins: BufferRef, old: Op) -> None:
+    """Adds to a bin after a `while` that runs once, whatever ``old`` is."""
+    one = b.const(1, old.type)
+    first = b.emit(ops.add, old, one)
+    (k,) = b.begin(old.type)
+    condition = b.end([b.emit(ops.ne, k, old)])
+    b.begin(old.type)
+    (last,) = b.while_([first], condition, b.end([old]))
+    b.atomic("add", bins, at, b.emit(ops.add, b.emit(ops.sub, last, old), one))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_values_that_are_returned(threads: int) -> None:
+    """Each iteration takes a slot of its bin; what an update returns is what was there."""
+    n, room = 20_000, 1000
+    p = Program("slots")
+    where, count, slots = p.buffer(i32), p.buffer(i32), p.buffer(i32)
+
+    def take(b: Builder, i: Op) -> None:
+        at = b.load(where, i)
+        slot = b.atomic("add", count, at, b.const(1))
+        b.atomic("add", slots, b.emit(ops.add, b.emit(ops.mul, at, b.const(room)), slot), b.emit(ops.add, i, b.const(1)))
+
+    p.range_for(0, n, take)
+    p.compile(CompileOptions())
+    assert ".uncontended(" in p.text
+    bins = np.random.default_rng(3).integers(0, _BINS, n).astype(np.int32)
+    filled, found = np.zeros(_BINS, np.int32), np.zeros(_BINS * room, np.int32)
+    p.run(cpu.open(max_threads=threads), bins, filled, found)
+    assert np.array_equal(filled, np.bincount(bins, minlength=_BINS))
+    for k, taken in enumerate(found.reshape(_BINS, room)):
+        mine = taken[: filled[k]] - 1
+        assert np.array_equal(mine if threads == 1 else np.sort(mine), np.flatnonzero(bins == k)) and not taken[filled[k] :].any()
 
 
 def _long(b: Builder, value: Op) -> Op:
@@ -147,8 +182,7 @@ def test_launches_at_once(threads: int) -> None:
     alone, small = _scatter("add", i64, n), _scatter("add", i64, 100)
 
     def twice(b: Builder, at: Op, bins: BufferRef, value: Op) -> None:
-        old = b.atomic("add", bins, at, value)
-        b.atomic("add", bins, b.emit(ops.mul, old, b.const(0, i64)), value)
+        _after_waiting(b, at, bins, b.atomic("add", bins, at, value))
 
     shared = _scatter("add", i64, n, twice)
     assert ".uncontended(" not in shared.text
