@@ -74,7 +74,7 @@ class Session:
             check_overflow=config.debug,
             warn_of_overflow=config.overflow == "warn",
             locate_nan=config.debug,
-            optimize=config.cfg_optimization and config.advanced_optimization,
+            optimize=config.advanced_optimization,
             opt_level=config.opt_level,
             group_size=config.default_gpu_block_dim,
             verify=config.debug or knobs.flag("SG_VERIFY"),

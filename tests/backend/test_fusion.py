@@ -319,7 +319,7 @@ def test_it_can_be_switched_off(arch: str, monkeypatch: pytest.MonkeyPatch, capf
             kernel()
         assert [tasks(kernel) for kernel in kernels[1:]] == [2, 2]
         by = ["`kernel(fuse=False)`", "`kernel(graph=True)`"]
-        if "optimization" not in "".join(options):
+        if "advanced_optimization" not in options:
             assert [decisions(kernel) for kernel in kernels[1:]] == [[f"{option} keeps the loops of this kernel apart"] for option in by]
         (decision,) = decisions(kernels[0])
         assert tasks(kernels[0]) == (1 if decision == "fused" else 2)
@@ -327,7 +327,8 @@ def test_it_can_be_switched_off(arch: str, monkeypatch: pytest.MonkeyPatch, capf
 
     assert counted() == "fused"
     assert counted(fuse_tasks=False) == "`init(fuse_tasks=False)` switches fusion off"
-    assert counted(cfg_optimization=False) == counted(advanced_optimization=False) == "optimisation is switched off"
+    assert counted(cfg_optimization=False) == "fused"  # in the family, one pass among many
+    assert counted(advanced_optimization=False) == "optimisation is switched off"
     raw = "both access `x`, which one of them writes, and `{}=0` keeps such loops apart"
     for name in ("SG_FUSE_TASKS", "QD_AGGRESSIVE_KERNEL_FUSION", "SG_FUSE_TASKS_RAW", "QD_AGGRESSIVE_KERNEL_FUSION_RAW"):
         with monkeypatch.context() as changed:
