@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import fnmatch
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +18,7 @@ import numpy as np
 from validation.clients.genesis.scenes import SCENES
 
 _ROOT = Path(__file__).parents[3]
+_BELOW = "## Results\n"  # of this heading of a page is the table
 
 
 def _options() -> argparse.Namespace:
@@ -33,8 +36,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tolerance", type=float, default=1e-4, help="largest difference that counts as equal (default 1e-4)")
     parser.add_argument("--seconds", type=float, default=600, help="limit of one run (default 600)")
     parser.add_argument("--out", type=Path, default=Path("out/genesis"), help="folder of table.md and of what each run printed")
+    parser.add_argument("--page", type=Path, help="write the table into this page, too, like docs/how-to/genesis.md")
     parser.add_argument("--list", action="store_true", help="print the names of the scenes and end")
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    return options
 
 
 def _run(scene: str, side: str, options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -63,20 +69,43 @@ def _run(scene: str, side: str, options: argparse.Namespace) -> tuple[dict[str, 
         return json.loads((out / "result.json").read_text()), {name: stored[name] for name in stored.files}
 
 
-def _row(scene: str, options: argparse.Namespace) -> tuple[str, bool]:
-    """A line of the table, and whether all is well."""
+def _row(scene: str, options: argparse.Namespace) -> tuple[list[str], bool]:
+    """The cells of a line of the table, and whether all is well."""
     said, found = _run(scene, "spirograd", options)
     if "failed" in said:
-        return f"| {scene} | {said['failed'][:200].replace('|', '/')} | | | |", False
-    ours = f"{said['build']:.1f} s", f"{said['step'] * 1e3:.2f} ms"
+        return [said["failed"][:200].replace("|", "/"), "", "", ""], False
     if not options.peer:
-        return f"| {scene} | runs | | {ours[0]} | {ours[1]} |", True
+        return ["runs", "", f"{said['build']:.1f} s", _step(said)], True
     peer, expected = _run(scene, "quadrants", options)
     if "failed" in peer:
-        return f"| {scene} | runs; Quadrants: {peer['failed'][:200]} | | {ours[0]} | {ours[1]} |", True
-    apart = max((float(np.abs(found[name] - array).max()) for name, array in expected.items()), default=0.0)
-    build, step = f"{ours[0]}, {peer['build']:.1f} s", f"{ours[1]}, {peer['step'] * 1e3:.2f} ms"
-    return f"| {scene} | runs | {apart:.0e} | {build} | {step} |", apart <= options.tolerance
+        return [f"runs; Quadrants: {peer['failed'][:200].replace('|', '/')}", "", f"{said['build']:.1f} s", _step(said)], True
+    apart = max([_apart(found[name], array) for name, array in expected.items()], default=0.0)
+    return [
+        "runs",
+        f"{apart:.0e}",
+        f"{said['build']:.1f} s, {peer['build']:.1f} s",
+        f"{_step(said)}, {_step(peer)}: {peer['step'] / said['step']:.1f} times as fast",
+    ], apart <= options.tolerance
+
+
+def _apart(found: np.ndarray, expected: np.ndarray) -> float:
+    """The largest difference; infinite if anything is not finite."""
+    difference = np.abs(found - expected)
+    return float(difference.max(initial=0.0)) if np.isfinite(difference).all() else float("inf")
+
+
+def _step(said: dict[str, Any]) -> str:
+    """The median of the times of steps."""
+    return f"{said['step'] * 1e3:.2f} ms"
+
+
+def _table(rows: dict[str, list[str]], options: argparse.Namespace) -> str:
+    head = (
+        f"Rows were taken on the days that they name, on {os.cpu_count()} cores of a {platform.machine()} machine, back end "
+        f"`{options.backend}`, in {options.precision} bits where the scene needs no others.\n\n"
+        "| scene | spirograd | apart | build: spirograd, Quadrants | step: spirograd, Quadrants | taken |\n|---|---|---|---|---|---|\n"
+    )
+    return head + "".join(f"| {' | '.join([name, *cells])} |\n" for name, cells in rows.items())
 
 
 def main() -> int:
@@ -85,14 +114,20 @@ def main() -> int:
     if options.list or not names:
         print("\n".join(names or ["no scene fits; there are:", *SCENES]))
         return 0 if names else 2
-    rows = ["| scene | spirograd | apart | build: spirograd, Quadrants | step: spirograd, Quadrants |", "|---|---|---|---|---|"]
+    kept = options.out / "rows.json"
+    rows: dict[str, list[str]] = json.loads(kept.read_text()) if kept.exists() else {}
     well = True
     for name in names:
-        row, good = _row(name, options)
-        print(row, flush=True)
-        rows.append(row)
+        cells, good = _row(name, options)
+        print(f"| {' | '.join([name, *cells])} |", flush=True)
+        rows[name] = [*cells, f"{datetime.date.today():%d %B %Y}"]
+        kept.write_text(json.dumps(rows, indent=0))
         well = well and good
-    (options.out / "table.md").write_text("\n".join(rows) + "\n")
+    table = _table({name: rows[name] for name in SCENES if name in rows}, options)
+    (options.out / "table.md").write_text(table)
+    if options.page:
+        text = options.page.read_text()
+        options.page.write_text(text[: text.index(_BELOW) + len(_BELOW)] + "\n" + table)
     return 0 if well else 1
 
 
