@@ -12,7 +12,7 @@ import numpy as np
 from spirograd.base import validity
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.runtime import graphs
-from spirograd.runtime.device import Buffer, Device, Fetch, SharesMemory
+from spirograd.runtime.device import Buffer, Device, Readback, SharesMemory
 from spirograd.runtime.generations import tick
 
 _numbers = itertools.count(1)
@@ -82,11 +82,11 @@ class Allocation:
         self.device.synchronize()
         out.cast("B")[:] = view[offset : offset + count]
 
-    def fetch(self, offset: int, nbytes: int) -> Fetch:
-        """Ask for a copy of the bytes as they are after earlier launches, without waiting: see `Device.fetch`."""
-        self._check(offset, nbytes, "fetch")
+    def read_async(self, offset: int, nbytes: int) -> Readback:
+        """Ask for a copy of the bytes as they are after earlier launches, without waiting: see `Device.read_async`."""
+        self._check(offset, nbytes, "read")
         graphs.refuse(_READS)
-        return self.device.fetch(self.buffer, offset, nbytes)
+        return self.device.read_async(self.buffer, offset, nbytes)
 
     def write(self, offset: int, data: memoryview, part: str = "") -> None:
         """Copy ``data`` (contiguous) to ``offset``, in order with launches; it may be reused on return. ``part``: all that changes."""

@@ -25,7 +25,7 @@ from spirograd.base.records import dataclass
 from spirograd.base.tape_layout import NUMBERS, Group, Layout, TapeWords
 from spirograd.base.wording import counted
 from spirograd.runtime.allocations import Allocation, Memory
-from spirograd.runtime.device import Device, Fetch
+from spirograd.runtime.device import Device, Readback
 
 # Invocations that run a task with tapes at the same time: as many as large GPUs hold, so that more would only take memory.
 _SLOTS = 65536
@@ -119,7 +119,7 @@ class TapeHeap:
         self.epoch = 0
         self.telling = knobs.flag("SG_DEBUG_ADSTACK") or knobs.flag("QD_DEBUG_ADSTACK")  # each launch says how it uses the heap
         self._heap: Allocation | None = None
-        self._untold: list[tuple[CompiledKernel, HeapPlan, Fetch | None]] = []
+        self._untold: list[tuple[CompiledKernel, HeapPlan, Readback | None]] = []
         self._refused = self.most + 1  # the least that the device had no memory for, of what would have been good to have
 
     @property
@@ -327,7 +327,7 @@ class TapeHeap:
 
     # --- what launches say -------------------------------------------------------------------------------------------------
 
-    def report(self, kernel: CompiledKernel, plan: HeapPlan, sizes: Fetch | None) -> None:
+    def report(self, kernel: CompiledKernel, plan: HeapPlan, sizes: Readback | None) -> None:
         """Say how a launch uses the heap, if asked for; with ``sizes``, once these have come: ``plan`` is what was offered."""
         if self.telling:
             self._untold.append((kernel, plan, sizes))
