@@ -81,7 +81,7 @@ class DerivativePlan:
         with self._launcher.lock:
             if not self._certain:
                 self._wait_for_sizes()
-            return self._launcher.tapes.used(self.compiled, self.main.last_heap_plan, self.capacities).nbytes
+            return self._launcher.tapes.resolve(self.compiled, self.main.last_heap_plan, self.capacities).nbytes
 
     def launch(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None = None) -> None:
         """Run it. Arguments as of `LaunchPlan.launch`. Waits if iterations have to be counted on the host, else once."""
@@ -180,7 +180,7 @@ class DerivativePlan:
             except TapesTooLarge as error:
                 raise self._located(error) from None
             ways = tuple(["reused" if reused else "known" if size is not None else "counted" for size in self._sizes])
-            return Forecast(heap_plan, entries, ways, heap.nbytes, heap.most)
+            return Forecast(heap_plan, entries, ways, heap.nbytes, heap.byte_limit)
 
     def _located(self, error: TapesTooLarge) -> OutOfDeviceMemory:
         """``error`` with the line of the loop."""
@@ -246,7 +246,7 @@ class DerivativePlan:
             self.capacities = tuple(self._evaluated(scalars, arrays, trees, before))
         heap.sized["counted" if resized else "reused"] += 1
         for plan in (*self.sizing, self.main) if resized else (self.main,):
-            if resized and self._slot_size_unknown and plan.compiled.tapes and (first or not heap.spares(plan.last_heap_plan)):
+            if resized and self._slot_size_unknown and plan.compiled.tapes and (first or not heap.has_headroom(plan.last_heap_plan)):
                 self._stall_for_sizes()
             if plan is self.main and not self._certain and self._readback is None:
                 self._readback = self._start_readback()  # one readback at a time: more would cost time and give little information
@@ -259,7 +259,7 @@ class DerivativePlan:
                     raise
                 self._stall_for_sizes()  # it may be an earlier launch that needed so much
                 plan.launch(scalars, arrays, trees, TapeSizes(self.capacities, resized, self._certain), drawn)
-            if heap.telling and plan.last_heap_plan is not None:
+            if heap.reports and plan.last_heap_plan is not None:
                 heap.report(plan.compiled, plan.last_heap_plan, self._start_readback())
             if plan is not self.main:
                 self._certain, self._outdated = False, True
