@@ -116,6 +116,13 @@ class Allocation:
                 recorder.copied(self, offset, source, source_offset, nbytes)
         self._wrote(part)
 
+    def wrote(self, part: str) -> None:
+        """Note that a launch has written to ``part``, as each launch of a graph that is being recorded will."""
+        self._wrote(part)
+        if (recorder := graphs.active()) is not None:
+            recorder.keep(self)
+            recorder.wrote(self.generations, part)
+
     def _wrote(self, part: str) -> None:
         self.generations[part] = tick()
         if (recorder := graphs.active()) is not None:
