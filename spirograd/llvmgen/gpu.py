@@ -196,8 +196,8 @@ def _store(e: GpuEmitter, op: Op) -> None:
 
 def _for(e: GpuEmitter, op: Op) -> None:
     """Short loops are unrolled: an invocation has nothing else to do while it waits for memory or for the result before."""
-    operations = [inner for inner in op.regions[0].ops if inner.code not in (ops.const, ops.slot)]
-    short = len(operations) <= _UNROLLED_LENGTH and not any(inner.regions for inner in operations)
+    operations = [inner for inner in op.regions[0].walk() if inner.code not in (ops.const, ops.slot)]
+    short = len(operations) <= _UNROLLED_LENGTH and not any(inner.code in (ops.for_, ops.while_) for inner in operations)
     about = e.module.node(f'!{{!"llvm.loop.unroll.count", i32 {_UNROLL}}}') if short else ""
     emit_control.emit_for(e, op, f", !llvm.loop {e.module.node(f'distinct !{{{{self}}, {about}}}')}" if short else "")
 
