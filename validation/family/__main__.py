@@ -59,3 +59,7 @@ def main() -> int:
     write(page, markdown(rows, options))
     print(f"\n{totals(rows)}; {page}")
     return int(any(compared.differing for compared in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
