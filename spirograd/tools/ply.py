@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ class PLYWriter:
     """Collects properties of ``num_vertices`` points and ``num_faces`` faces, and writes them.
 
     ``face_type``: ``"tri"`` or ``"quad"``. Arrays may be fields, and are flattened. Raises SpirogradValueError where an array has another
-    number of elements, for unknown types and names that are taken, and when positions, or the corners of the faces, are missing.
+    number of elements, for names that are taken, and when positions, or the corners of the faces, are missing. A property whose type PLY
+    does not have is left out, with a warning.
     """
 
     def __init__(self, num_vertices: int, num_faces: int = 0, face_type: str = "tri", comment: str = "created by PLYWriter") -> None:
@@ -146,7 +148,8 @@ class PLYWriter:
 
 def _add(channels: list[_Channel], name: str, data_type: str, data: Any, count: int, what: str) -> None:
     if data_type not in _TYPES:
-        raise SpirogradValueError(f"{data_type!r} is no type of PLY; there are {', '.join(_TYPES)}")
+        warnings.warn(f"property `{name}` is left out: {data_type!r} is no type of PLY; there are {', '.join(_TYPES)}", stacklevel=3)
+        return
     if name in (c.name for c in channels):
         raise SpirogradValueError(f"there is a property `{name}` of the {what} already")
     channels.append(_Channel(name, data_type, _values(data, count, what).astype(_TYPES[data_type])))

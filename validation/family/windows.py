@@ -182,7 +182,12 @@ class Ui(metaclass=_Names):
 
 
 def install(taichi: Any, frames: Frames) -> None:
-    """Replace the windows of the module ``taichi``."""
+    """Replace the windows of the module ``taichi``, and the pauses of matplotlib, in which it draws."""
     Silent.frames, Silent.library = frames, taichi
     taichi.GUI = GUI
     taichi.ui = Ui
+    try:
+        from matplotlib import pyplot
+    except ImportError:
+        return
+    pyplot.pause = lambda interval: frames.shown()
