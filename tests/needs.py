@@ -31,8 +31,8 @@ RARE = ("cuda", "amdgpu")
 _FOUND = [name for name in RARE if loader.available(name) is None or name in os.environ.get("SG_TEST_REQUIRE", "")]
 ARCHS = ("interpreter", "cpu", "vulkan", "wgpu", *_FOUND)
 PREFIX = "missing "
-_PROGRAMS = ("spirv-val", "spirv-as", "spirv-dis", "spirv-cross", "chromium", "g++", "cc")
-_PACKAGES = ("tinygrad", "torch", "matplotlib", "rich", "pyright")
+_PROGRAMS = ("spirv-val", "spirv-as", "spirv-dis", "spirv-cross", "chromium", "g++", "cc", "Xvfb")
+_PACKAGES = ("tinygrad", "torch", "matplotlib", "rich", "pyright", "PIL.Image", "imageio_ffmpeg")
 
 
 def _validation_layer() -> str | None:
@@ -119,6 +119,14 @@ class _Missing:
 def package(name: str) -> Any:
     """The Python package ``name``. Where it is missing, a stand-in: a test that uses it is skipped, and the other tests of the file run."""
     return importlib.import_module(name) if missing(name) is None else _Missing(name)
+
+
+def of_type(t: Any) -> None:
+    """Skip the running test where the session's device cannot compute with ``t``."""
+    caps = context.session().device.caps
+    there = {"f16": caps.float16, "f64": caps.float64, "i64": caps.int64, "u64": caps.int64}
+    if not there.get(str(t), True):
+        pytest.skip(f"{PREFIX}{t}: {caps.target_name} on this machine lacks it")
 
 
 def strict_floats() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 import spirograd as sg
 
-# Vulkan and wgpu, which cut nothing, alternate; the interpreter, which cuts nothing either, takes long.
+# Each case runs on one of Vulkan and wgpu, which cut nothing; the interpreter, which cuts nothing either, takes long.
 pytestmark = [pytest.mark.vulkan_or_wgpu, pytest.mark.archs("cpu", "vulkan", "wgpu")]
 MANY = 240
 SIZES = (0, 1, 63, 64, 65, 200)

@@ -249,20 +249,20 @@ def test_tapes_and_generations(way):
             y[None] += v
 
     x.fill(1.5)
-    for trips in (1, 2, 3, 4):
+    for count in (1, 2, 3, 4):
         more(1)
         y[None] = 0.0
         for _ in range(3):
             with sg.ad.Tape(y):
                 chain()
-            assert x.grad.to_numpy() == pytest.approx([2**trips * 1.5 ** (2**trips - 1)] * 3)
+            assert x.grad.to_numpy() == pytest.approx([2**count * 1.5 ** (2**count - 1)] * 3)
             y[None] = 0.0
         for _ in range(3):
             chain()
         x.grad.fill(0.0)
         y.grad[None] = 1.0
         chain.grad()
-        assert x.grad.to_numpy() == pytest.approx([2**trips * 1.5 ** (2**trips - 1)] * 3)
+        assert x.grad.to_numpy() == pytest.approx([2**count * 1.5 ** (2**count - 1)] * 3)
 
 
 def test_references_and_memory():
