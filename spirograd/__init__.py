@@ -76,8 +76,10 @@ from spirograd.lang.forms import (
     static,
     static_assert,
     static_print,
+    volatile_load,
 )  # fmt: skip
 from spirograd.lang.graphs import Graph
+from spirograd.lang.groups import global_thread_idx
 from spirograd.lang.hints import (
     assume_in_range,
     block_local,
@@ -296,6 +298,7 @@ __all__ = [
     "floor",
     "floor_div",
     "func",
+    "global_thread_idx",
     "gpu",
     "grouped",
     "i",
@@ -392,6 +395,7 @@ __all__ = [
     "uint16",
     "uint32",
     "uint64",
+    "volatile_load",
     "vulkan",
     "wgpu",
     "wrap",
@@ -400,7 +404,7 @@ __all__ = [
 ]  # fmt: skip
 
 if not TYPE_CHECKING:
-    __getattr__ = _later.attributes("spirograd", __all__, _later.LATER, modules=("ad",))
+    __getattr__ = _later.attributes("spirograd", __all__, _later.LATER, modules=("ad", "simt"))
 
     def __dir__():
         return sorted({*globals(), *__all__})

@@ -70,3 +70,11 @@ def emit_subgroup_reduce(e: Emitter, op: Op) -> None:
     assert isinstance(t, DType) and t.bits == 32, op
     name = _REDUCTIONS[op.attr][t.kind]
     e.ids[op] = e.f.value(name, e.type(t), e.const(_SUBGROUP, u32), _REDUCE, e.ids[op.args[0]])
+
+
+def emit_subgroup_read(e: Emitter, op: Op) -> None:
+    """Lanes that do not exist may be named: the result is unspecified then."""
+    value, lane = op.args
+    e.m.capability("GroupNonUniformShuffle")
+    source = e.bitcast(e.ids[lane], i32, u32)
+    e.ids[op] = e.f.value("GroupNonUniformShuffle", e.type(op.type), e.const(_SUBGROUP, u32), e.ids[value], source)
