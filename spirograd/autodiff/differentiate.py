@@ -95,7 +95,7 @@ def _refuse_groups(kernel: Kernel) -> None:
     for op in kernel.walk():
         if op.code is ops.for_ and op.attr.grouped:
             message = "a loop that uses groups of threads (`sg.simt`) has no derivative"
-            hint = "write the loop without shared arrays and barriers for the gradient, or give it one of your own with `sg.ad.grad_replaced`"
+            hint = "write the loop without shared arrays and barriers, or give the kernel a gradient with `sg.ad.grad_replaced`"
             raise SpirogradUnsupportedError(message, op.loc, hint)
 
 

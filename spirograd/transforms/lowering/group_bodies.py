@@ -8,9 +8,10 @@ from spirograd.analysis.group_values import GroupValues
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import VOID, DType, Type, Vec, i32, u1
 from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.base.loc import Loc
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import BuiltIn, Op, Region, SharedRef
+from spirograd.ir.nodes import BuiltIn, Op, Region, SharedRef, ref_of
 from spirograd.ir.rewrite import Rewriter
 
 
@@ -179,6 +180,15 @@ class MaskedBody(GroupBody):
         self._barrier()
         self.env[op] = b.load(place, lane_of_group(b, local, lane, self.caps.group_lanes, b.const(self.size)))
         self._barrier()
+
+
+def check_memory(body: Region, most: int, loc: Loc | None) -> None:
+    """SpirogradUnsupportedError if shared arrays take more than ``most`` bytes."""
+    arrays = {ref for op in body.walk() if isinstance(ref := ref_of(op), SharedRef)}
+    taken = sum(ref.length * ref.dtype.size for ref in arrays)
+    if taken > most:
+        message = f"the shared arrays of this loop take {taken:,} bytes; this device has {most:,} for a group"
+        raise SpirogradUnsupportedError(message, loc, "use smaller groups, or arrays of narrower numbers")
 
 
 def lane_of_group(b: Builder, local: Op, lane: Op, lanes: int, count: Op) -> Op:

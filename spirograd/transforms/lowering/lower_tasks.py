@@ -17,7 +17,7 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BuiltIn, Kernel, Op, PrivateCopy, Reduction, Region, SharedRef, TaskAttr
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
-from spirograd.transforms.lowering.group_bodies import MaskedBody, check_divergence
+from spirograd.transforms.lowering.group_bodies import MaskedBody, check_divergence, check_memory
 
 
 def lower_tasks(kernel: Kernel, ctx: PassContext) -> Kernel:
@@ -88,6 +88,7 @@ class _LowerTasks(Rewriter):
         """A grouped task: a workgroup runs every n-th group of iterations, all of its invocations together."""
         b = self.b
         bounds, body, _ = op.regions
+        check_memory(body, self.ctx.caps.shared_memory, op.loc)
         begin, end = self.inline(bounds, ())
         b.at(op)
         share = self._share(begin, end, (), size)
