@@ -404,7 +404,7 @@ __all__ = [
 ]  # fmt: skip
 
 if not TYPE_CHECKING:
-    __getattr__ = _later.attributes("spirograd", __all__, _later.LATER, modules=("ad", "simt"))
+    __getattr__ = _later.attributes("spirograd", __all__, _later.LATER, modules=("ad", "algorithms", "simt"))
 
     def __dir__():
         return sorted({*globals(), *__all__})

@@ -75,7 +75,6 @@ LATER: dict[str, str] = {
     "x86_64": "call it `sg.cpu`",
     "python": "`sg.interpreter` runs kernels in Python",
     "dump_compile_config": "print `sg.cfg`",
-    "algorithms": "sorting, scans and reductions as library calls come in a later version; write the loop in a kernel",
     "aot": "exporting compiled kernels comes in a later version",
     "argpack": "pass a `dataclasses.dataclass` or a struct instead",
     "ArgPack": "pass a `dataclasses.dataclass` or a struct instead",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import spirograd
-from spirograd import ad, api, errors, math, simt, types
+from spirograd import ad, algorithms, api, errors, math, simt, types
 from spirograd.base import later
 from spirograd.compat import facade, internals, log_functions
 from spirograd.lang import forms, hints, ops, primitive_types
@@ -147,6 +147,7 @@ MODULES: dict[str, Names] = {
     "types.annotations": several(types, "template Template"),
     "types.ndarray_type": {"NdarrayType": NdarrayType, "ndarray": types.ndarray, "NDArray": types.NDArray},
     "ad": public(ad),
+    "algorithms": public(algorithms),
     "simt": {},
     **{f"simt.{name}": public(getattr(simt, name)) for name in simt.__all__},
     "experimental": {"real_func": real_func},
@@ -157,7 +158,7 @@ MODULES: dict[str, Names] = {
 
 # Modules that this version does not have -> why: any name can be imported from them, and says so when used.
 EMPTY_MODULES: dict[str, str] = {
-    **several_later("algorithms linalg graph profiler tools ui sparse aot interop"),
+    **several_later("linalg graph profiler tools ui sparse aot interop"),
     "tools.image": later.LATER["tools"],
     "types.quant": later.LATER_TYPES["quant"],
 }

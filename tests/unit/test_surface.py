@@ -36,7 +36,7 @@ ref types.ref global_thread_idx volatile_load
 # Deliberately later; the reasons are in base/later.py.
 _ABSENT = """
 get_addr eig frexp append activate deactivate is_active length BitpackedFields graph linalg
-algorithms profiler aot tools GUI Texture Event clock_counter sparse_matrix_builder make_spd mesh_local ui
+profiler aot tools GUI Texture Event clock_counter sparse_matrix_builder make_spd mesh_local ui
 sparse
 """
 PRESENT, ABSENT = _PRESENT.split(), _ABSENT.split()
