@@ -22,22 +22,22 @@ _TILE = _THREADS * _EACH
 
 
 @func
-def _add(a, b):  # type: ignore[no-untyped-def]
+def _add(a, b):
     return a + b
 
 
 @func
-def _mul(a, b):  # type: ignore[no-untyped-def]
+def _mul(a, b):
     return a * b
 
 
 @func
-def _min(a, b):  # type: ignore[no-untyped-def]
+def _min(a, b):
     return ops.min(a, b)
 
 
 @func
-def _max(a, b):  # type: ignore[no-untyped-def]
+def _max(a, b):
     return ops.max(a, b)
 
 
@@ -200,7 +200,7 @@ def exclusive_scan(x: Array, out: Array | None = None, op: Any = "add", start: A
 
 
 def reduce(x: Array, op: Any = "add") -> Any:
-    """All elements combined by ``op``, as for `inclusive_scan`, as a number. Raises SpirogradValueError for an empty array of a function."""
+    """All elements combined by ``op``, as for `inclusive_scan`: a number. Raises SpirogradValueError for no elements and a function."""
     n, combine = checked(x, "x"), _operation(op)
     if n == 0:
         if not isinstance(op, str):

@@ -22,9 +22,8 @@ def _as_counts(flags: template(), places: template(), n: int):
 def _starts_of_runs(x: template(), places: template(), n: int):
     for k in range(n):
         starts = 1
-        if k > 0:
-            if x[k] == x[k - 1]:
-                starts = 0
+        if k > 0 and x[k] == x[ops.max(k - 1, 0)]:
+            starts = 0
         places[k] = starts
 
 

@@ -18,7 +18,7 @@ from spirograd.lang.context import GroupScope, current_trace, language_options
 from spirograd.lang.scalar import Value, type_error
 
 # Of loops that do not say how large their groups are.
-_DEFAULT_SIZE = 128
+_DEFAULT_SIZE = 256
 
 
 def enter(index: Op, begin: Value, end: Value, size: int) -> GroupScope:
@@ -96,6 +96,12 @@ class SharedArray:
         trace.shared_arrays += 1
         length = math.prod(self.shape) * math.prod(self.element_shape)
         self.ref = SharedRef(f"shared{trace.shared_arrays}", self.dtype, length)
+
+    def __getitem__(self, index: Any) -> Any:
+        raise SpirogradSyntaxError("shared arrays exist in kernels", None, "read them in the loop that declares them")
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self[index]
 
     def __sg_describe__(self) -> str:
         return f"a shared array of shape {self.shape}"

@@ -74,7 +74,7 @@ class _LowerTasks(Rewriter):
                 along = row_blocks(op, size, self.ctx.caps)
             self._range(op, size, coarsening, apart, along)
             coarsening = coarsening if along is None else along.factor
-        attr = TaskAttr("invocations", op.attr.name, size, places=op.attr.places, coarsening=coarsening)
+        attr = TaskAttr("invocations", op.attr.name, size, places=op.attr.places, coarsening=coarsening, grouped=op.attr.grouped)
         return self.b.append(Op(ops.task, VOID, (), attr, (self.b.end(),), op.loc))
 
     def _serial(self, op: Op) -> None:
