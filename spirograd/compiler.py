@@ -33,6 +33,7 @@ from spirograd.ir.nodes import Kernel, Op
 from spirograd.ir.spec import verify
 from spirograd.ir.text import to_text_with_locs
 from spirograd.kernel_key import kernel_key
+from spirograd.transforms.checks.check_barriers import check_barriers
 from spirograd.transforms.checks.check_bounds import check_bounds
 from spirograd.transforms.checks.check_capabilities import check_capabilities
 from spirograd.transforms.checks.check_loops import check_loops
@@ -89,6 +90,7 @@ def compile_kernel(
         run.record("kernel.ir", kernel)
         kernel = run.apply(drop_stop_grad, kernel, "kernel")
         kernel = run.apply(hoist_space_checks, kernel, "kernel")
+        kernel = run.apply(check_barriers, kernel, "kernel")
         kernel = run.apply(exact_extrema, kernel, "kernel")
         kernel = run.apply(inline_some, kernel, "kernel")
         if options.check_overflow:

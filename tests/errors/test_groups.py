@@ -62,6 +62,21 @@ def test_a_barrier_that_only_some_reach():
         sg.sync()
 
 
+def test_a_barrier_that_some_cannot_reach():
+    sg.init(arch=sg.cpu)
+
+    @sg.kernel
+    def work():
+        sg.loop_config(block_dim=32)
+        for i in range(1000):
+            if i < 990:
+                block.sync()
+
+    with pytest.raises(sg.SpirogradSyntaxError, match="threads 0 and 30 go different ways") as info:
+        work()
+    assert "if i < 990" in str(info.value)
+
+
 def test_gradients_are_refused():
     sg.init(arch=sg.cpu)
     x = sg.field(sg.f32, 32, needs_grad=True)
