@@ -64,7 +64,14 @@ class Session:
         budget = int(config.ad_memory_GB * 2**30) if config.ad_memory_GB else None
         self.launcher = Launcher(self.device, self.memory, seed=seed, tape_budget=budget)
         self.language = LanguageOptions(
-            config.default_fp, config.default_ip, config.debug, config.short_circuit_operators, config.unrolling_limit
+            config.default_fp,
+            config.default_ip,
+            config.debug,
+            config.short_circuit_operators,
+            config.unrolling_limit,
+            group_size=config.default_gpu_block_dim,
+            max_group_size=self.device.caps.group_limit,
+            subgroup_size=self.device.caps.group_lanes,
         )
         self.compile_options = CompileOptions(
             fast_math=config.fast_math,
@@ -74,6 +81,7 @@ class Session:
             check_overflow=config.debug,
             warn_of_overflow=config.overflow == "warn",
             locate_nan=config.debug,
+            detect_races=config.detect_races,
             optimize=config.cfg_optimization and config.advanced_optimization,
             opt_level=config.opt_level,
             group_size=config.default_gpu_block_dim,
