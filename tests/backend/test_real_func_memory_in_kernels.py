@@ -9,6 +9,8 @@ from backend.real_functions import functions
 import spirograd as sg
 from spirograd.transforms.simplification import inline_calls
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 
 @pytest.fixture(autouse=True)
 def calls_stay(monkeypatch: pytest.MonkeyPatch) -> None:
