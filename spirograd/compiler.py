@@ -27,8 +27,6 @@ from spirograd.base.records import replace
 from spirograd.base.sizes.nodes import IfLess, Size, walk
 from spirograd.base.targets import TARGETS, Generator
 from spirograd.ir import ops
-from spirograd.ir.interp import compile_for_run
-from spirograd.ir.interp_state import OnOp
 from spirograd.ir.nodes import Kernel, Op
 from spirograd.ir.spec import verify
 from spirograd.ir.text import to_text_with_locs
@@ -70,7 +68,12 @@ _REDUCTION_GROUPS = 1024
 
 
 def compile_kernel(
-    kernel: Kernel, caps: Capabilities, options: CompileOptions, key: str | None = None, on_op: OnOp | None = None, generate: bool = True
+    kernel: Kernel,
+    caps: Capabilities,
+    options: CompileOptions,
+    key: str | None = None,
+    on_op: Callable[[Op, Any], None] | None = None,
+    generate: bool = True,
 ) -> CompiledKernel:
     """Compile ``kernel`` (kernel IR, before `offload`) for a device with ``caps``.
 
@@ -181,8 +184,10 @@ class _Pipeline:
 # --- generators --------------------------------------------------------------------------------------------------------
 
 
-def _interpreted(kernel: Kernel, key: str, run: _Pipeline, on_op: OnOp | None) -> CompiledKernel:
-    """No passes: the interpreter runs kernel IR, as one task."""
+def _interpreted(kernel: Kernel, key: str, run: _Pipeline, on_op: Callable[[Op, Any], None] | None) -> CompiledKernel:
+    """No passes: the interpreter runs kernel IR, as one task. Imported here because other targets do without it."""
+    from spirograd.ir.interp import compile_for_run
+
     artifact = run.describe(kernel, key)
     offsets, _ = temp_offsets(kernel)
     program = compile_for_run(kernel, artifact.args, offsets, artifact.faults, artifact.prints, on_op)

@@ -32,6 +32,7 @@ _LIBRARIES_PER_JIT = 64
 # JITLink maps all sections of an object side by side. RuntimeDyld, the other linker, maps each by itself, and ends the process if two lie
 # more than 2 GiB apart: as happens where large mappings, such as those of CUDA, leave only small holes close by.
 _JIT_LINK = not sys.platform.startswith("win")
+_machines = threading.local()
 _link_lock = threading.Lock()
 _link_numbers = itertools.count()
 
@@ -116,9 +117,13 @@ def host_caps() -> Capabilities:
     )
 
 
-@functools.lru_cache(maxsize=8)
 def _target_machine(cpu: str, features: str, level: int) -> Any:
-    return _target().create_target_machine(cpu, features, opt=level, reloc="pic", codemodel="default", jit=True)
+    """One of the calling thread: LLVM keeps in it what it derives from the attributes of functions."""
+    made = _machines.__dict__
+    key = f"{cpu} {features} {level}"
+    if key not in made:
+        made[key] = _target().create_target_machine(cpu, features, opt=level, reloc="pic", codemodel="default", jit=True)
+    return made[key]
 
 
 def _instructions(text: str) -> int:
@@ -141,9 +146,27 @@ def compile_module(text: str, caps: Capabilities, options: CompileOptions, need:
         if need > 0:
             optimise(module, machine, level, vectorise=level > 1, slp=level > 1 and _instructions(text) < SLP_LIMIT)
         if not options.keep_stages:
-            return MachineCode(machine.emit_object(module))
+            return MachineCode(_object(module, machine))
         # Emitting changes the module, so the text comes from a clone.
-        return MachineCode(machine.emit_object(module.clone()), str(module), machine.emit_assembly(module.clone()))
+        return MachineCode(_object(module.clone(), machine), str(module), machine.emit_assembly(module.clone()))
+
+
+def _unlocked(function: Any) -> Any:
+    """``function`` of llvmlite without its lock, which lets one thread of the process into LLVM at a time. LLVM itself needs none where
+    threads have contexts and target machines of their own."""
+    return getattr(function, "_cfn", function)
+
+
+def _object(module: Any, machine: Any) -> bytes:
+    """Emit the object file of a module."""
+    with ffi.OutputString() as message:
+        buffer = _unlocked(ffi.lib.LLVMPY_TargetMachineEmitToMemory)(machine, module, 1, message)
+        if not buffer:
+            raise SpirogradRuntimeError(f"LLVM cannot compile the generated code: {message}")
+    try:
+        return ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer))
+    finally:
+        ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
 def parse(text: str, machine: Any) -> Any:
@@ -170,7 +193,7 @@ def optimise(module: Any, machine: Any, level: int, vectorise: bool, slp: bool) 
     # that refer to that run.
     builder = llvm.create_pass_builder(machine, tuning)
     passes = builder.getModulePassManager()
-    passes.run(module, builder)
+    _unlocked(ffi.lib.LLVMPY_RunNewModulePassManager)(passes, module, builder)
     _dispose(passes)
 
 

@@ -163,8 +163,9 @@ class CpuDevice:
 
     # --- code ---
 
-    def keep_code(self, cache: CodeCache) -> None:
+    def keep_code(self, cache: CodeCache | None) -> None:
         self._cache = cache
+        cpu_pool.prepare(cache)
 
     def load(self, kernel: CompiledKernel) -> Executable:
         """Link a kernel compiled with target "cpu". Raises SpirogradRuntimeError for another target or a missing symbol."""
