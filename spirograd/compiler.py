@@ -197,17 +197,19 @@ def _interpreted(kernel: Kernel, key: str, run: _Pipeline, on_op: Callable[[Op, 
 
 def _native(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKernel:
     """LLVM, for the CPU. Imported here because llvmlite is large and other targets do without it."""
-    from spirograd.llvmgen.emit import emit_kernel, entry_names, optimisation_need, tape_lanes
-    from spirograd.llvmgen.toolchain import compile_module
+    from spirograd.llvmgen.emit import emit_kernel, emit_modules, entry_names, optimisation_need, tape_lanes
+    from spirograd.llvmgen.toolchain import compile_module, compile_modules
 
-    text = emit_kernel(kernel, artifact.args, run.ctx.caps, run.ctx.options)
-    code = compile_module(text, run.ctx.caps, run.ctx.options, optimisation_need(kernel, run.ctx.caps, run.ctx.options))
-    infos = _by_task(kernel, artifact)
-    named = zip(kernel.body.ops, infos, entry_names(kernel))
     caps, options = run.ctx.caps, run.ctx.options
+    need = optimisation_need(kernel, caps, options)
+    named = zip(kernel.body.ops, _by_task(kernel, artifact), entry_names(kernel))
     tasks = tuple(replace(info, entry=entry, binary=0, lanes=tape_lanes(op, caps, options)) for op, info, entry in named)
-    if run.ctx.options.keep_stages:
-        run.stages |= {"kernel.ll": text, "kernel.opt.ll": code.optimized_ir, "kernel.s": code.assembly}
+    if not options.keep_stages:
+        texts = emit_modules(kernel, artifact.args, caps, options)
+        return replace(artifact, tasks=tasks, binaries=compile_modules(texts, caps, options, need))
+    text = emit_kernel(kernel, artifact.args, caps, options)  # in one file, for readers
+    code = compile_module(text, caps, options, need)
+    run.stages |= {"kernel.ll": text, "kernel.opt.ll": code.optimized_ir, "kernel.s": code.assembly}
     return replace(artifact, tasks=tasks, binaries=(code.binary,))
 
 

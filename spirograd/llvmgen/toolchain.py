@@ -130,9 +130,33 @@ def _instructions(text: str) -> int:
     return text.count("\n  ")
 
 
-def compile_module(text: str, caps: Capabilities, options: CompileOptions, need: int = 3) -> MachineCode:
+def compile_modules(texts: Sequence[str], caps: Capabilities, options: CompileOptions, need: int = 3) -> tuple[bytes, ...]:
+    """The object files of several modules, compiled at the same time. Raises as `compile_module`."""
+    slp = sum(map(_instructions, texts)) < SLP_LIMIT
+    made: list[bytes | Exception] = [b""] * len(texts)
+
+    def work(k: int) -> None:
+        try:
+            made[k] = compile_module(texts[k], caps, options, need, slp).binary
+        except Exception as error:
+            made[k] = error
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(1, len(texts))]
+    for thread in threads:
+        thread.start()
+    work(0)
+    for thread in threads:
+        thread.join()
+    for result in made:
+        if isinstance(result, Exception):
+            raise result
+    return tuple([result for result in made if isinstance(result, bytes)])
+
+
+def compile_module(text: str, caps: Capabilities, options: CompileOptions, need: int = 3, slp: bool = True) -> MachineCode:
     """Optimise and compile a module for the CPU that ``caps`` describes, as far as it ``need``s it and ``options`` let it: 3, or 1 if it is
-    vectors already, or 0 if the emitter left nothing to improve but instructions and registers.
+    vectors already, or 0 if the emitter left nothing to improve but instructions and registers. ``slp``: False if straight-line code is not
+    to be vectorised.
 
     Raises SpirogradRuntimeError with LLVM's message if the text is no valid module: a defect of the emitter.
     """
@@ -144,7 +168,7 @@ def compile_module(text: str, caps: Capabilities, options: CompileOptions, need:
     machine = _target_machine(caps.cpu_name, features, min(allowed, max(need, 1)))
     with closing(parse(text, machine)) as module:
         if need > 0:
-            optimise(module, machine, level, vectorise=level > 1, slp=level > 1 and _instructions(text) < SLP_LIMIT)
+            optimise(module, machine, level, vectorise=level > 1, slp=slp and level > 1 and _instructions(text) < SLP_LIMIT)
         if not options.keep_stages:
             return MachineCode(_object(module, machine))
         # Emitting changes the module, so the text comes from a clone.
@@ -213,12 +237,15 @@ def _jit(group: int) -> Any:
     return llvm.create_lljit_compiler(machine, use_jit_link=_JIT_LINK)
 
 
-def link(code: bytes, exports: Sequence[str], imports: Mapping[str, int]) -> Library:
-    """Load object code; ``imports`` gives addresses of symbols that the process does not have.
+def link(code: bytes | Sequence[bytes], exports: Sequence[str], imports: Mapping[str, int]) -> Library:
+    """Load object code, of which there may be several files; ``imports`` gives addresses of symbols that the process does not have.
 
     Raises SpirogradRuntimeError if a symbol is missing.
     """
-    builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+    builder = llvm.JITLibraryBuilder()
+    for file in [code] if isinstance(code, bytes) else code:
+        builder.add_object_img(file)
+    builder.add_current_process()
     for name, address in imports.items():
         builder.import_symbol(name, address)
     for name in exports:

@@ -173,7 +173,7 @@ class CpuDevice:
         code = cpu_pool.code(self._cache)
         if self._pool is None:
             self._pool = cpu_pool.shared(self.threads)
-        library = link(kernel.binaries[0], (abi.DRIVER,), code.entries)
+        library = link(kernel.binaries, (abi.DRIVER,), code.entries)
         return Executable(kernel.name, code.launch.caller(library.addresses[abi.DRIVER]), library)
 
     def launch(self, executable: Executable, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
