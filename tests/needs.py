@@ -121,6 +121,14 @@ def package(name: str) -> Any:
     return importlib.import_module(name) if missing(name) is None else _Missing(name)
 
 
+def of_type(t: Any) -> None:
+    """Skip the running test where the session's device cannot compute with ``t``."""
+    caps = context.session().device.caps
+    there = {"f16": caps.float16, "f64": caps.float64, "i64": caps.int64, "u64": caps.int64}
+    if not there.get(str(t), True):
+        pytest.skip(f"{PREFIX}{t}: {caps.target_name} on this machine lacks it")
+
+
 def strict_floats() -> None:
     """Skip the running test where the session's device leaves infinities, NaN and the last bits of f32 to its driver: graphics cards
     through wgpu, whose modules cannot ask for anything else."""

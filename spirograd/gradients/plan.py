@@ -95,20 +95,23 @@ class DerivativePlan:
             if drawn is None and self._draws:  # kernels that count see the numbers that the launch will
                 drawn = self.main.last_number = self._launcher.next_number()
             recorder = graphs.active()
-            if recorder is not None:
-                self._launch_recorded(recorder, scalars, arrays, trees, drawn)
-                return
-            state = self._freshness.key(scalars, arrays, trees, drawn)
-            resized = state is None or state != self._found
-            self._found = None  # should anything fail
             try:
-                if self._there is None:
-                    self._launch_known(scalars, arrays, trees, drawn, resized)
+                if recorder is not None:
+                    self._launch_recorded(recorder, scalars, arrays, trees, drawn)
                 else:
-                    self._launch_counted([*scalars, 0], [*arrays, self._there], trees, drawn, resized)
+                    self._launch_now(scalars, arrays, trees, drawn)
             except TapesTooLarge as error:
                 raise self._located(error) from None
-            self._found = state
+
+    def _launch_now(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None) -> None:
+        state = self._freshness.key(scalars, arrays, trees, drawn)
+        resized = state is None or state != self._found
+        self._found = None  # should anything fail
+        if self._there is None:
+            self._launch_known(scalars, arrays, trees, drawn, resized)
+        else:
+            self._launch_counted([*scalars, 0], [*arrays, self._there], trees, drawn, resized)
+        self._found = state
 
     def _launch_recorded(
         self, recorder: GraphRecording, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None
@@ -124,10 +127,10 @@ class DerivativePlan:
                 plan.launch([*scalars, 0], [*arrays, self._there], trees, sizes, drawn)
             recorder.afterwards(self, self._forget_found)
             return
-        state = self._freshness.key(scalars, arrays, trees, drawn)
+        state = self._freshness.key(scalars, arrays, trees)  # none if numbers are drawn: others each time
         with graphs.paused():
             self.capacities = self._find(scalars, arrays, trees, drawn)
-        recorder.holds_while(lambda: state is not None and self._freshness.key(scalars, arrays, trees, drawn) == state)
+        recorder.holds_while(lambda: state is not None and self._freshness.key(scalars, arrays, trees) == state)
         self.main.launch(scalars, arrays, trees, TapeSizes(self._with_room(self.capacities)), drawn)
 
     def _forget_found(self) -> None:

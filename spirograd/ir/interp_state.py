@@ -43,7 +43,7 @@ FAULT, PRINT, LAUNCH, VALUES, FIRST = 0, 1, 2, 3, 4
 
 
 class Compiler:
-    """Turns one kernel into closures. Every operation gets an entry of env; so does the view of every memory reference.
+    """Compiles one kernel to closures. Every operation gets an entry of env; so does the view of every memory reference.
 
     ``maker_of``: what makes the step of an operation, by its code. It returns None for operations that do nothing in a run.
     """

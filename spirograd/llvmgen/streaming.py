@@ -101,7 +101,7 @@ class StreamingEmitter(TaskEmitter):
         """The same, block by block. Without loop-carried values."""
         assert isinstance(index, DType) and not types
         it = type_name(index)
-        block, done = self.new_labels("block", "kcolb")
+        block, done = self.new_labels("block", "block.end")
         some, before = self.value(f"icmp slt {it} {begin}, {end}"), self.label
         self.line(f"br i1 {some}, label %{block}, label %{done}")
         self.start(block)

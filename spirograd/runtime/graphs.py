@@ -32,7 +32,7 @@ Work = Callable[[Any], None]  # has a device do something
 class NumberedLaunch:
     """A launch that is told apart from others by its number: it draws random numbers, prints, or can fail.
 
-    ``launch(number, drawn)`` does it again, see `LaunchPlan.repeat`; ``drawn``: the number by which it drew random numbers."""
+    ``launch(number, drawn)`` does it again; ``drawn``: the number by which it drew random numbers."""
 
     launch: Callable[[int, int], None]
     drawn: int
@@ -159,8 +159,9 @@ class GraphRecording:
         launcher = self._launcher
         with launcher.lock:
             if not all(guard() for guard in self._guards):
-                problem = "what the tapes of gradients in the graph were sized by has changed since it was recorded"
-                raise SpirogradRuntimeError(render(problem, None, "record it anew after bounds of loops have changed"))
+                problem = "what the tapes of gradients in the graph were sized by may have changed since it was recorded"
+                hint = "record it anew after bounds of loops have changed; here the graph itself may not change them, nor draw them"
+                raise SpirogradRuntimeError(render(problem, None, hint))
             drawn: dict[int, int] = {}
             try:
                 for step in self._steps:

@@ -5,7 +5,7 @@ import pytest
 
 import spirograd as sg
 
-# Vulkan and wgpu, which cut nothing, take turns; the interpreter, which cuts nothing either, takes long.
+# Each case runs on one of Vulkan and wgpu, which cut nothing; the interpreter, which cuts nothing either, takes long.
 pytestmark = [pytest.mark.vulkan_or_wgpu, pytest.mark.archs("cpu", "vulkan", "wgpu")]
 MANY = 240
 SIZES = (0, 1, 63, 64, 65, 200)
@@ -185,15 +185,15 @@ def test_large_bodies_are_cut(session) -> None:
 def test_the_gradient(session) -> None:
     """With tapes, which have a row for each thread: iterations come one after the other."""
     x, y = (sg.field(sg.f32, 70, needs_grad=True) for _ in range(2))
-    turns = sg.field(sg.i32, ())
-    turns[None] = 3
+    trips = sg.field(sg.i32, ())
+    trips[None] = 3
 
     @sg.kernel
     def run():
         for i in x:
             a = x[i]
             for k in sg.static(range(20)):
-                for _ in range(turns[None]):
+                for _ in range(trips[None]):
                     a = a * 0.9 + 0.1 * a * a
                     for m in sg.static(range(4)):
                         a = a * 0.5 + 0.3 * sg.sqrt(a * a + 1.0 + m)

@@ -149,21 +149,21 @@ def test_gradients(way, monkeypatch):
     launch = DerivativePlan.launch
     monkeypatch.setattr(DerivativePlan, "launch", lambda *args: in_python.append(1) or launch(*args))
     x, y = sg.field(sg.f32, 4, needs_grad=True), sg.field(sg.f32, 4, needs_grad=True)
-    turns = sg.field(sg.i32, ())
+    trips = sg.field(sg.i32, ())
 
     @sg.kernel
     def chain(k: sg.i32, s: sg.f32):
         for i in x:
             v = x[i]
-            for _ in range(turns[None] + k):
+            for _ in range(trips[None] + k):
                 v = v * v * s
             y[i] = v
 
     x.fill(1.1)
     counts = sg.ad.sizings(reset=True)
     for n, k, s in ((1, 0, 1.0), (1, 0, 1.0), (1, 0, 0.5), (2, 0, 1.0), (2, 0, 1.0), (2, 1, 1.0), (2, 1, 1.0), (3, 0, 1.0), (3, 0, 1.0)):
-        if turns[None] != n:
-            turns[None] = n
+        if trips[None] != n:
+            trips[None] = n
         x.grad.fill(0.0)
         y.grad.fill(1.0)
         chain(k, s)
@@ -206,7 +206,7 @@ def test_gradients_of_arrays(way):
 def test_bounds_that_numpy_writes(way):
     """Memory that was handed out may change unseen: sizes are found anew."""
     x, y = sg.field(sg.f32, 2, needs_grad=True), sg.field(sg.f32, 2, needs_grad=True)
-    turns = sg.ndarray(sg.i32, 1)
+    trips = sg.ndarray(sg.i32, 1)
 
     @sg.kernel
     def chain(n: sg.types.ndarray(sg.i32, 1)):
@@ -217,17 +217,17 @@ def test_bounds_that_numpy_writes(way):
             y[i] = v
 
     x.fill(1.1)
-    turns[0] = 1
+    trips[0] = 1
     view = None
     for n in (1, 1, 1, 1, 2, 40, 3, 3):
         if n == 2:
-            view = turns.to_numpy(copy=False)
+            view = trips.to_numpy(copy=False)
         if view is not None:
             view[0] = n
         x.fill(1.1 if n < 40 else 1.0)
         x.grad.fill(0.0)
         y.grad.fill(1.0)
-        chain.grad(turns)
+        chain.grad(trips)
         assert x.grad.to_numpy() == pytest.approx([2**n * (1.1 if n < 40 else 1.0) ** (2**n - 1)] * 2, rel=1e-4)
 
 
@@ -249,20 +249,20 @@ def test_tapes_and_generations(way):
             y[None] += v
 
     x.fill(1.5)
-    for turns in (1, 2, 3, 4):
+    for count in (1, 2, 3, 4):
         more(1)
         y[None] = 0.0
         for _ in range(3):
             with sg.ad.Tape(y):
                 chain()
-            assert x.grad.to_numpy() == pytest.approx([2**turns * 1.5 ** (2**turns - 1)] * 3)
+            assert x.grad.to_numpy() == pytest.approx([2**count * 1.5 ** (2**count - 1)] * 3)
             y[None] = 0.0
         for _ in range(3):
             chain()
         x.grad.fill(0.0)
         y.grad[None] = 1.0
         chain.grad()
-        assert x.grad.to_numpy() == pytest.approx([2**turns * 1.5 ** (2**turns - 1)] * 3)
+        assert x.grad.to_numpy() == pytest.approx([2**count * 1.5 ** (2**count - 1)] * 3)
 
 
 def test_references_and_memory():

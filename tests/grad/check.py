@@ -140,16 +140,9 @@ def _jacobian(case: Callable[[Any], Program], values: Sequence[np.ndarray], turn
     return _jacobians[key]
 
 
-def needs_type(t: Any) -> None:
-    """Skip the test where the device has no such floats."""
-    caps = context.session().device.caps
-    if (t is sg.f64 and not caps.float64) or (t is sg.f16 and not (caps.float16 and caps.stores(sg.f16))):
-        pytest.skip(f"{needs.PREFIX}{t}: {caps.target_name} on this machine lacks it")
-
-
 def check(case: Callable[[Any], Program], t: Any = sg.f32, turns: int = 2, tolerance: float | None = None) -> None:
     """Compare gradients of ``case(t)`` on the current session, for changing data: by a bare ``.grad()``, and under a tape."""
-    needs_type(t)
+    needs.of_type(t)
     program = case(t)
     tolerance = TOLERANCES[str(t)] if tolerance is None else tolerance
     for turn in range(turns):
@@ -199,7 +192,7 @@ def _report(wrong: np.ndarray, found: np.ndarray, wanted: np.ndarray, values: li
 
 def check_replay(case: Callable[[Any], Program], t: Any = sg.f32) -> None:
     """Compare what ``kernel.grad(replay=True)`` gives, from memory as it was before the kernel."""
-    needs_type(t)
+    needs.of_type(t)
     program = case(t)
     for turn in range(2):
         values = program.values(turn)

@@ -4,9 +4,10 @@ import importlib.util
 import pathlib
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
-from grad.check import Program, check, needs_type, on_all_with_types
+from grad.check import Program, check, on_all_with_types
 
 import spirograd as sg
 from spirograd.autodiff import differentiate
@@ -104,7 +105,7 @@ def test_results_of_many_kinds(arch: str, t: Any, tmp_path: pathlib.Path, around
 
     case.__qualname__ += around + inside  # by which its Jacobian is kept
     sg.init(arch=arch)
-    needs_type(t)
+    needs.of_type(t)
     check(case, t, turns=1, tolerance=5e-3 if t is sg.f32 else None)
 
 

@@ -10,10 +10,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from grad.chains import AMPLIFIED, chains, compare, starts, turn, turned
-from grad.check import needs_type, on_devices_with_types
+from grad.check import on_devices_with_types
 
 import spirograd as sg
 from spirograd.base.tape_layout import TAPE_PADDING
@@ -263,7 +264,7 @@ def overflow(made: Made, memory: Any, write: Callable[[Any, np.ndarray], bool], 
 @on_devices_with_types
 @pytest.mark.parametrize("make", KERNELS, ids=lambda make: make.__name__)
 def test_field_written_past_the_tracking(make: Callable[[Any, Any], Made], t: Any) -> None:
-    needs_type(t)
+    needs.of_type(t)
     memory = sg.field(sg.i32, N)
     overflow(make(memory, t), memory, by_device, make.__name__)
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from grad.chains import AMPLIFIED, chains, compare, turn
-from grad.check import Program, check, needs_type
+from grad.check import Program, check
 
 import spirograd as sg
 
@@ -235,7 +236,7 @@ def test_bounds(case: Any) -> None:
 @pytest.mark.parametrize("t", [sg.f32, sg.f64], ids=str)
 def test_bounds_computed_from_floats(t: Any) -> None:
     """Of memory and of arguments, rounded down, up, and through a square root."""
-    needs_type(t)
+    needs.of_type(t)
     x, y = chains(N, sg.f32)
     extent = sg.field(t, N)
 
@@ -258,7 +259,7 @@ def test_bounds_computed_from_floats(t: Any) -> None:
 
 
 def test_bounds_in_f64_that_f32_cannot_tell() -> None:
-    needs_type(sg.f64)
+    needs.of_type(sg.f64)
     x, y = chains(N)
     extent = sg.field(sg.f64, N)
 

@@ -8,10 +8,11 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from grad.chains import AMPLIFIED, chains, compare, starts, turn, turned
-from grad.check import needs_type, on_devices_with_types
+from grad.check import on_devices_with_types
 from grad.resident import resident
 
 import spirograd as sg
@@ -115,7 +116,7 @@ KERNELS = [(one_loop, 1), (with_integers, 2), (nest, 2), (two_tasks, 2)]
 @pytest.mark.parametrize("make,tapes", KERNELS, ids=[make.__name__ for make, _ in KERNELS])
 def test_bytes_are_those_of_the_slots(make: Callable[[Any], Any], tapes: int, t: Any) -> None:
     """Rows times the sum over all tapes: for a nest the sum of its trip counts, not their product. Fewer where bounds shrink."""
-    needs_type(t)
+    needs.of_type(t)
     run = make(t)
     most = 64 if make is nest else 512
     assert len(slots(run, 1)) == tapes

@@ -8,7 +8,6 @@ import needs
 import numpy as np
 import pytest
 from grad.chains import AMPLIFIED, chains, compare, launch, starts, turn, turned
-from grad.check import needs_type
 
 import spirograd as sg
 
@@ -57,7 +56,7 @@ KINDS = [(sg.f32, sg.i64), (sg.f32, sg.u8), (sg.f64, sg.u64), (sg.f64, sg.i16)]
 @pytest.mark.parametrize("t,integer", KINDS, ids=str)
 def test_tapes_of_words_and_of_double_words(t: Any, integer: Any) -> None:
     """Carried f32, f64, i32, another integer and a bool in one task; loops of odd lengths, so that nothing is aligned by luck."""
-    needs_type(sg.f64)
+    needs.of_type(sg.f64)
     n = 33
     x, y = chains(n, t)
     scale = sg.field(sg.f64, n, needs_grad=True)

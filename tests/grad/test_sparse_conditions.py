@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from grad.chains import AMPLIFIED, turn
-from grad.check import needs_type
 from grad.guarded import Data, N, masks
 
 import spirograd as sg
@@ -207,7 +207,7 @@ GUARDS = [compound, arithmetic, indirect, double, nested, otherwise, after_other
 def test_conditions(guard: Callable[[Data], Guard]) -> None:
     """Some pass, none, all, one; and so on, as launch follows launch."""
     if guard is double:
-        needs_type(sg.f64)
+        needs.of_type(sg.f64)
     data = Data(N, f64=guard is double)
     run, write, off = guard(data)
     rng = np.random.default_rng(3)

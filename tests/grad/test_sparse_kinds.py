@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from grad.chains import AMPLIFIED, chains, starts, turn, turned
@@ -112,8 +113,7 @@ class Kinds:
 @pytest.mark.parametrize("bounded", [False, True], ids=["all", "bounded"])
 @on_devices_with_types
 def test_floats_behind_a_condition(session: Any, t: Any, bounded: bool) -> None:
-    if t is sg.f64 and not session.device.caps.float64:
-        pytest.skip("missing f64: this device computes in f32")
+    needs.of_type(t)
     made = Kinds(t, bounded)
     for k, mask in enumerate(masks(N)):
         made.check(mask, np.arange(N) * (k + 1) % 40, N - 111 * k, MIXED + k)

@@ -161,8 +161,7 @@ def test_strided_tensors(session: Any) -> None:
 
 
 def test_finite_differences_of_torch(session: Any) -> None:
-    if not session.device.caps.float64:
-        pytest.skip("missing f64: not on this device")
+    needs.of_type(sg.f64)
 
     @sg.kernel
     def cubes(x: sg.types.ndarray(), y: sg.types.ndarray()):

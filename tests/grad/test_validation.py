@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
-from grad.check import needs_type
 
 import spirograd as sg
 
@@ -135,7 +135,7 @@ def test_without_debug_mode(session: Any, caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_right_gradients(session: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    needs_type(sg.f64)
+    needs.of_type(sg.f64)
     x, y, loss = memory(sg.f64)
     square, total, again, in_place = kernels(x, y, loss)
     z = sg.ndarray(sg.f64, (), needs_grad=True)
@@ -162,7 +162,7 @@ def test_right_gradients(session: Any, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_wrong_gradients(session: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    needs_type(sg.f64)
+    needs.of_type(sg.f64)
     x, y, loss = memory(sg.f64)
     square, total, *_ = kernels(x, y, loss)
 

@@ -334,8 +334,7 @@ def test_the_report(session: Any) -> None:
 
 def test_half_precision_rows(session: Any) -> None:
     """Rows of three halves are no whole words."""
-    if not session.device.caps.float16:
-        pytest.skip("missing f16: not on this device")
+    needs.of_type(sg.f16)
     x = sg.field(sg.f16, (3, 3), needs_grad=True)
     loss = sg.field(sg.f32, (), needs_grad=True)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op, Region, accesses_of, ref_of
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Region, accesses_of, ref_of
 from spirograd.ir.rewrite import Rewriter
 
 
@@ -51,5 +51,6 @@ class _Stops(Rewriter):
 
 def _memory(ref: object) -> object:
     """What tells memory apart, gradients included."""
-    number = getattr(ref, "arg", None)
-    return (getattr(ref, "tree", None), getattr(ref, "key", None), getattr(ref, "role", None)) if number is None else (number, ref.role)  # type: ignore[attr-defined]
+    if isinstance(ref, FieldRef):
+        return ref.tree, ref.key, ref.role
+    return (ref.arg, ref.role) if isinstance(ref, ArrayRef) else ref

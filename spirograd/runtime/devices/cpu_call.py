@@ -6,13 +6,12 @@ Python object is assumed.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
-from typing import Any
+
+from spirograd.runtime import builtins
 
 ENTRY = "sg_launch"
 _PYTHON_API = ("PyBytes_AsString", "PyLong_AsVoidPtr", "PyEval_SaveThread", "PyEval_RestoreThread", "Py_IncRef")
-_METH_FASTCALL = 0x80
 
 # self: address of the kernel's driver; arguments: the block (bytes), the address of the pool. The GIL is released meanwhile.
 TEXT = f"""declare ptr @PyBytes_AsString(ptr)
@@ -42,29 +41,21 @@ error:
 """
 
 
-class _MethodDef(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p)]
-
-
 class Entry:
     """The compiled entry at ``address``, which all kernels share; functions that `caller` makes refer to it."""
 
     def __init__(self, address: int) -> None:
-        self.method = _MethodDef(b"launch", address, _METH_FASTCALL, None)
+        self.method = builtins.Method(b"launch", address, builtins.METH_FASTCALL)
 
     def caller(self, driver: int) -> Callable[[bytes, int], None]:
         """A built-in function `(block, pool address)` that runs the compiled `void driver(ptr block, ptr pool)`.
 
         It raises TypeError if ``block`` is not bytes. The code behind ``driver``, and this object, must outlive it.
         """
-        new: Any = ctypes.pythonapi.PyCFunction_NewEx
-        new.restype = ctypes.py_object
-        new.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-        function: Callable[[bytes, int], None] = new(ctypes.addressof(self.method), driver, None)
+        function: Callable[[bytes, int], None] = self.method.function(driver)
         return function
 
 
 def imports() -> dict[str, int]:
     """Addresses of what `TEXT` refers to."""
-    functions = {name: ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0 for name in _PYTHON_API}
-    return {**functions, "sg_none": id(None)}
+    return {**builtins.addresses(_PYTHON_API), "sg_none": id(None)}

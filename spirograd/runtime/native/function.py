@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import platform
 import sys
@@ -15,6 +14,7 @@ from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import dataclass
 from spirograd.llvmgen.toolchain import Library, compile_module, host_caps, link
+from spirograd.runtime import builtins
 from spirograd.runtime.device import CodeCache
 from spirograd.runtime.generations import tick
 from spirograd.runtime.native.code import FUNCTION, OBJECTS, PYTHON_API, module
@@ -24,7 +24,6 @@ from spirograd.runtime.native.steps import STEPS
 # A function of the arguments of a call, as a tuple: launches and returns the result, or does nothing and returns NotImplemented.
 Launch = Callable[[tuple[Any, ...]], Any]
 
-_METH_O = 0x8
 _END = bytes(8)  # a record of no bytes
 _lock = threading.Lock()
 _code: list[Code | None] = []
@@ -32,25 +31,18 @@ _code: list[Code | None] = []
 logger = logging.getLogger("spirograd")
 
 
-class _MethodDef(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p)]
-
-
 @dataclass(slots=True, eq=False)
 class Code:
-    """The linked code. ``steps``: addresses, by name. Functions refer to ``method`` without keeping it alive."""
+    """The linked code. ``steps``: addresses, by name."""
 
     steps: dict[str, int]
-    method: _MethodDef
+    method: builtins.Method
     library: Library
 
     def function(self, records: Sequence[Prepared]) -> Launch:
         """The function that launches by these records: by the first one that fits."""
-        new: Any = ctypes.pythonapi.PyCFunction_NewEx
-        new.restype = ctypes.py_object
-        new.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
         owner = (b"".join([prepared.record for prepared in records]) + _END, *[prepared.objects for prepared in records])
-        launch: Launch = new(ctypes.addressof(self.method), owner, None)
+        launch: Launch = self.method.function(owner)
         return launch
 
 
@@ -78,7 +70,7 @@ def _build(cache: CodeCache | None) -> Code | None:
         return compile_module(text, caps, options, need=0).binary
 
     binary = compiled() if cache is None else cache.code("\0".join((text, repr(caps), repr(options))), compiled)
-    functions = {name: ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0 for name in PYTHON_API}
+    functions = builtins.addresses(PYTHON_API)
     objects = {f"py_{name}": id(value) for name, value in OBJECTS.items()}
     others = {"sg_next": id(tick), "sg_validity": validity.ADDRESS}
     try:
@@ -86,5 +78,5 @@ def _build(cache: CodeCache | None) -> Code | None:
     except SpirogradRuntimeError as error:
         logger.warning(f"all launches go through Python, which takes some microseconds more: {error}")
         return None
-    method = _MethodDef(b"launch", library.addresses[FUNCTION], _METH_O, None)
+    method = builtins.Method(b"launch", library.addresses[FUNCTION], builtins.METH_O)
     return Code({name: library.addresses[f"sg_{name}"] for name in STEPS}, method, library)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from grad.check import Program, check, on_back_ends_with_types
@@ -344,8 +345,8 @@ CASES = [
 
 @on_back_ends_with_types(CASES)
 def test_carried(session: Any, case: Any, t: Any) -> None:
-    if case is integer_widths and not session.device.caps.int64:
-        pytest.skip("missing i64: not on this device")
+    if case is integer_widths:
+        needs.of_type(sg.i64)
     check(case, t)
 
 
@@ -356,8 +357,7 @@ def test_half_precision(session: Any, case: Any) -> None:
 
 @pytest.mark.parametrize("t", [sg.f32, sg.f64], ids=str)
 def test_random_numbers_are_replayed(session: Any, t: Any) -> None:
-    if t is sg.f64 and not session.device.caps.float64:
-        pytest.skip("missing f64: not on this device")
+    needs.of_type(t)
     program = random_numbers(t)
     x, y = program.memories
     before = None

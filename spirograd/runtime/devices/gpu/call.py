@@ -16,6 +16,7 @@ from typing import Any, cast
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import dataclass
 from spirograd.llvmgen.toolchain import Library, compile_module, host_caps, link
+from spirograd.runtime import builtins
 from spirograd.runtime.devices.gpu.driver import NOT_READY, Driver
 
 _LAUNCH, _ENTER, _WAIT = "sg_gpu_launch", "sg_gpu_enter", "sg_gpu_wait"
@@ -30,7 +31,6 @@ _PYTHON_API = (
     "PyEval_SaveThread",
     "PyEval_RestoreThread",
 )
-_METH_FASTCALL, _METH_NOARGS, _METH_O = 0x80, 0x4, 0x8
 _compile_lock = threading.Lock()
 
 Launch = Callable[[bytes, "tuple[int | None, ...]"], int]
@@ -240,18 +240,14 @@ error:
 """
 
 
-class _MethodDef(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p)]
-
-
 @dataclass(slots=True, eq=False)
 class CallCode:
     """The compiled functions for ``driver``, as Python calls them; see `launcher`, `enterer` and `waiter`."""
 
     driver: Driver
-    launch: _MethodDef
-    enter: _MethodDef
-    wait: _MethodDef
+    launch: builtins.Method
+    enter: builtins.Method
+    wait: builtins.Method
     library: Library
 
 
@@ -259,16 +255,15 @@ class CallCode:
 def _compiled(driver: Driver) -> CallCode:
     text = _TEXT.replace("LAUNCH_END", str(driver.launch_end)) + driver.switch
     code = compile_module(text, host_caps(), CompileOptions(opt_level=1))
-    imports = {name: ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0 for name in _PYTHON_API}
-    library = link(code.binary, (_LAUNCH, _ENTER, _WAIT), {**imports, **driver.addresses, "sg_none": id(None)})
-    launch = _MethodDef(b"launch", library.addresses[_LAUNCH], _METH_FASTCALL, None)
-    enter = _MethodDef(b"enter", library.addresses[_ENTER], _METH_NOARGS, None)
-    wait = _MethodDef(b"wait", library.addresses[_WAIT], _METH_O, None)
+    library = link(code.binary, (_LAUNCH, _ENTER, _WAIT), {**builtins.addresses(_PYTHON_API), **driver.addresses, "sg_none": id(None)})
+    launch = builtins.Method(b"launch", library.addresses[_LAUNCH], builtins.METH_FASTCALL)
+    enter = builtins.Method(b"enter", library.addresses[_ENTER], builtins.METH_NOARGS)
+    wait = builtins.Method(b"wait", library.addresses[_WAIT], builtins.METH_O)
     return CallCode(driver, launch, enter, wait, library)
 
 
 def compiled(driver: Driver) -> CallCode:
-    """The functions for ``driver``, compiled once: built-in functions refer to the entries, which so must live as long as the process."""
+    """The functions for ``driver``, compiled once: built-in functions refer to their methods, which so must live as long as the process."""
     with _compile_lock:
         return _compiled(driver)
 
@@ -294,24 +289,17 @@ def launcher(code: CallCode, context: int, stream: int, tasks: Sequence[LaunchTa
     for task in tasks:
         words += [task.function, task.group_size, task.most, task.unknown, task.each]
     memory = (ctypes.c_uint64 * len(words))(*words)
-    return _builtin(code.launch, ctypes.addressof(memory)), memory
+    return code.launch.function(ctypes.addressof(memory)), memory
 
 
 def enterer(code: CallCode, context: int) -> Callable[[], int]:
     """A built-in function that makes ``context`` current in the calling thread. It gives what `Driver.leave` takes to undo that, 0 if there
     is nothing to undo, or an error code, negated."""
-    return cast("Callable[[], int]", _builtin(code.enter, context))
+    return cast("Callable[[], int]", code.enter.function(context))
 
 
 def waiter(code: CallCode, query: str, context: int, times: int) -> tuple[Callable[[int], int], Any]:
     """A built-in function `(handle)` that queries a stream or an event with the driver's function ``query`` until it is done, at most
     ``times`` times, and gives the last code; and the memory that must live as long as it."""
     memory = (ctypes.c_uint64 * 3)(code.driver.addresses[query], context, times)
-    return _builtin(code.wait, ctypes.addressof(memory)), memory
-
-
-def _builtin(entry: _MethodDef, address: int) -> Any:
-    new: Any = ctypes.pythonapi.PyCFunction_NewEx
-    new.restype = ctypes.py_object
-    new.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-    return new(ctypes.addressof(entry), address, None)
+    return code.wait.function(ctypes.addressof(memory)), memory
