@@ -238,7 +238,10 @@ def _gpu(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKe
     text = emit_kernel(kernel, artifact.args, DIALECTS[generator], run.ctx.caps, run.ctx.options)
     code = translate(text, run.ctx.caps, run.ctx.options)
     named = zip(kernel.body.ops, _by_task(kernel, artifact), entry_names(kernel))
-    tasks = tuple(replace(info, entry=entry, binary=0, coarsening=op.attr.coarsening) for op, info, entry in named)
+    tasks = tuple(
+        replace(info, entry=entry, binary=0, coarsening=op.attr.coarsening, operations=sum(1 for _ in op.regions[0].walk()))
+        for op, info, entry in named
+    )
     if run.ctx.options.keep_stages:
         run.stages |= {"kernel.ll": text, "kernel.opt.ll": code.optimized_ir}
         run.stages |= {LOADED[generator]: code.binary, ASSEMBLY[generator]: code.assembly}

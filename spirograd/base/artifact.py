@@ -63,7 +63,7 @@ class TaskInfo:
     """One dispatch. ``begin``/``end`` are None where only the device can know them: then it strides over its own bounds.
 
     ``places``: it only places the tapes of the tasks after it, which stay where they are while their sizes do.
-    ``coarsening``: how many iterations an invocation runs at a time.
+    ``coarsening``: how many iterations an invocation runs at a time. ``operations`` (GPUs, by LLVM): of an invocation that does so once.
     ``lanes``: how many iterations a thread runs in lockstep at most, each with a thread slot.
     ``max_groups``: dispatch at most so many workgroups (0: as many as the device takes). ``loops``: whether an iteration has loops inside.
     ``bindings`` (targets without addresses): for each storage buffer of descriptor set 0, the offsets in the argument block of the
@@ -83,6 +83,7 @@ class TaskInfo:
     places: bool = False
     lanes: int = 1
     coarsening: int = 1
+    operations: int = 0
     bindings: tuple[tuple[int, ...], ...] = ()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import weakref
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,18 @@ class Allocation:
             return
         self.device.synchronize()
         out.cast("B")[:] = view[offset : offset + count]
+
+    def unpack(self, form: Struct, offset: int) -> tuple[Any, ...]:
+        """Wait for earlier launches and read the numbers that lie in ``form`` from ``offset`` on."""
+        self._check(offset, form.size, "read")
+        graphs.refuse(_READS)
+        view = self.device.host_view(self.buffer)
+        if view is None:
+            data = bytearray(form.size)
+            self.device.download(self.buffer, offset, memoryview(data))
+            return form.unpack(data)
+        self.device.synchronize()
+        return form.unpack_from(view, offset)
 
     def fetch(self, offset: int, nbytes: int) -> Fetch:
         """Ask for a copy of the bytes as they are after earlier launches, without waiting: see `Device.fetch`."""

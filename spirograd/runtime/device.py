@@ -147,16 +147,33 @@ class KeepsCode(Protocol):
         """Look for them in ``cache``, if there is one, and store them there. Called before the first `Device.load`."""
 
 
+@dataclass(slots=True, eq=False)
+class NativeEntry:
+    """How compiled code launches a kernel, during the present time (see `validity`). ``function``, ``context``: addresses of a function
+    `void (ptr block, ptr context)`, and of its context. ``lock``: held during launches. ``kept``: what must live as long as launches are
+    done. If the 32-bit word at the address ``failed`` is not 0 after a launch, ``report`` is called with the number of the launch."""
+
+    function: int
+    context: int
+    lock: Any = None
+    kept: Any = None
+    failed: int = 0
+    report: Callable[[int], None] | None = None
+
+
 @runtime_checkable
 class CallsNatively(Protocol):
-    """A device whose kernels compiled code can launch: see `runtime.native`."""
+    """A device whose kernels compiled code can launch: see `runtime.native`. ``on_host``: they are done when a launch returns, use memory
+    of the host in place, and find the numbers of iterations themselves."""
+
+    on_host: bool
 
     def native_code(self) -> Any:
         """The code that does (`native.function.Code`); None if there is none for this interpreter."""
 
-    def entry(self, executable: Any) -> tuple[int, int]:
-        """Addresses of a function `void (ptr block, ptr context)` that launches ``executable``, and of the context. They hold for the
-        present time (see `validity`)."""
+    def entry(self, executable: Any, counts: Sequence[int | None]) -> NativeEntry | None:
+        """Launches of ``executable``, for which `Device.launch` gets these ``counts`` unless the device is ``on_host``. None if they are
+        for Python only."""
 
 
 @runtime_checkable

@@ -27,8 +27,12 @@ from spirograd.base.wording import counted
 from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.device import Device, Fetch
 
-# Invocations that run a task with tapes at the same time: as many as large GPUs hold, so that more would only take memory.
+# Invocations that run a task with tapes at the same time. More hide latencies better, up to what large GPUs hold, as long as the tapes fit
+# their caches: an eighth less time on an H200 with four times as many.
 _SLOTS = 65536
+_MOST_SLOTS = 1 << 18
+_CACHED_BYTES = 1 << 25
+_ENTRY_BYTES = 8  # at most
 # Fewer where the driver is a CPU, for its caches; and thread slots enough that an invocation stays below the driver's limit of loop
 # iterations.
 _CPU_SLOTS = 4096
@@ -216,7 +220,8 @@ class TapeHeap:
 
     def _good_slots(self, count: int | None, entries: Sequence[int]) -> int:
         if not self.device.caps.loop_limit:
-            return _SLOTS
+            cached = _CACHED_BYTES // (_ENTRY_BYTES * max(sum(entries), 1))
+            return max(_SLOTS, min(_MOST_SLOTS, 1 << cached.bit_length() - 1 if cached else 0))
         # A nest runs at most the product of its trip counts, some times over.
         work = 4
         for n in entries:

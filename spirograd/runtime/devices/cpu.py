@@ -20,7 +20,7 @@ from spirograd.base.records import dataclass, replace
 from spirograd.base.wording import over_limit
 from spirograd.llvmgen import abi
 from spirograd.llvmgen.toolchain import Library, host_caps, link, version
-from spirograd.runtime.device import Buffer, CodeCache, DeviceInfo
+from spirograd.runtime.device import Buffer, CodeCache, DeviceInfo, NativeEntry
 from spirograd.runtime.devices import cpu_pool
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.fetching import ReadyFetch, check_range
@@ -80,6 +80,8 @@ def available() -> str | None:
 
 class CpuDevice:
     """Implements the Device protocol. Addresses are host pointers, so host arrays need no copies."""
+
+    on_host = True
 
     def __init__(self, threads: int, memory_limit: int | None) -> None:
         caps = host_caps()
@@ -187,8 +189,8 @@ class CpuDevice:
     def native_code(self) -> function.Code | None:
         return function.code(self._cache)
 
-    def entry(self, executable: Executable) -> tuple[int, int]:
-        return executable.library.addresses[abi.DRIVER], self._pool.enter()
+    def entry(self, executable: Executable, counts: Sequence[int | None]) -> NativeEntry:
+        return NativeEntry(executable.library.addresses[abi.DRIVER], self._pool.enter())
 
     def synchronize(self) -> None:
         """Nothing to wait for."""

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Any, ClassVar, NoReturn, Protocol
 
+from spirograd.base import validity
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.runtime.device import Buffer, DeviceInfo, Fetch
@@ -261,6 +262,7 @@ class StreamedDevice(ABC):
         finally:
             self._device = None
             self._trouble = self._trouble or f"this {self.api} device was closed"
+            validity.renew()
             self._turn.release()
 
     @abstractmethod
