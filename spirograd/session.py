@@ -20,6 +20,7 @@ from spirograd.base.artifact import CompiledKernel
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeTypeError, render
 from spirograd.base.options import CompileOptions
+from spirograd.base.python_limits import gc_paused
 from spirograd.base.records import replace
 from spirograd.base.targets import Generator
 from spirograd.config import Config, set_option
@@ -42,6 +43,8 @@ logger = logging.getLogger("spirograd")
 
 # Kernels may read and write so many bytes at once, from the first one of an array on.
 _FOREIGN_ALIGNMENT = 16
+# The key of kernels that no cache keeps.
+_NOT_KEPT = "not kept"
 
 
 class Session:
@@ -88,7 +91,7 @@ class Session:
             verify=config.debug or knobs.flag("SG_VERIFY"),
         )
         self.cache = Cache(config.offline_cache_file_path, config.offline_cache_max_size_of_files) if config.offline_cache else None
-        if self.cache is not None and isinstance(self.device, KeepsCode):
+        if isinstance(self.device, KeepsCode):
             self.device.keep_code(self.cache)
         self._builtins: dict[Hashable, LaunchPlan] = {}
         self.compiled = 0
@@ -121,7 +124,8 @@ class Session:
         telling = knobs.flag("SG_FUSE_TASKS_DIAG") or knobs.flag("QD_AGGRESSIVE_KERNEL_FUSION_DIAG")
         shown = bool(dump or self.cfg.print_ir or telling or listeners)
         if shown or self.cache is None or self.device.caps.target.generator is Generator.INTERPRETER:
-            compiled = _compile_kernel(kernel, self.device.caps, replace(options, keep_stages=shown))
+            named = shown or knobs.get("SG_OVERRIDE")  # files of stages have its key in their names
+            compiled = _compile_kernel(kernel, self.device.caps, replace(options, keep_stages=shown), None if named else _NOT_KEPT)
             for listener in listeners:
                 listener(Compilation(compiled, kernel, self.device.caps, options, self.arch))
             if dump:
@@ -132,7 +136,7 @@ class Session:
                 print(f"kernel {kernel.name}\n{compiled.stages.get('tasks.txt', '')}", file=sys.stderr, end="")
             self.compiled += 1
             return compiled
-        key = kernel_key(kernel, self.device.caps, options)
+        key = kernel_key(kernel, self.device.caps, options, self.cache.code)
         found = self.cache.get(key)
         if found is not None:
             return found
@@ -235,9 +239,10 @@ class Session:
 
 def _compile_kernel(*args: Any, **kwargs: Any) -> CompiledKernel:
     """See `compile_kernel`, which is imported when something must be compiled: what comes out of the offline cache does without it."""
-    from spirograd.compiler import compile_kernel
+    with gc_paused():  # what is imported stays: to look for garbage in it takes a sixth of the time
+        from spirograd.compiler import compile_kernel
 
-    return compile_kernel(*args, **kwargs)
+        return compile_kernel(*args, **kwargs)
 
 
 class Transfers:
