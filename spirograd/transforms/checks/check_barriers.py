@@ -11,7 +11,6 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.transforms.context import PassContext
 
-
 # Threads in all whose conditions are looked at.
 _MOST = 2048
 
