@@ -46,6 +46,11 @@ def has_groups() -> bool:
     return bool(session().device.caps.target.invocations)
 
 
+def reads_subgroups() -> bool:
+    """Whether threads read values of each other without shared memory."""
+    return bool(session().device.caps.subgroup_read)
+
+
 def chunks_of(n: int) -> tuple[int, int]:
     """For a few threads: how many consecutive elements each takes, and how many of them there are then."""
     length = max(_SHORTEST, -(-n // 64))

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from spirograd.algorithms.memory import Array, checked, chunks_of, has_groups, scratch
+from spirograd.algorithms.memory import Array, checked, chunks_of, has_groups, reads_subgroups, scratch
 from spirograd.base.errors import SpirogradValueError
 from spirograd.ir.ops import identity
 from spirograd.lang import forms, ops
 from spirograd.lang.frontend.decorators import kernel
 from spirograd.lang.frontend.function import func
-from spirograd.simt import block
+from spirograd.simt import block, subgroup
 from spirograd.types import template
 
 _THREADS, _EACH = 256, 8
@@ -86,17 +86,41 @@ def _scan_chunks(x: template(), out: template(), totals: template(), n: int, len
 
 @func
 def scan_of_block(value, shared, op: template()):
-    """The inclusive scan over a block of `_THREADS` threads. ``shared``: an array with an element for each."""
+    """The inclusive scan over a block of `_THREADS` threads, which is left in ``shared``, too: an array with an element for each."""
     t = block.thread_idx()
-    shared[t] = value
-    block.sync()
-    for step in forms.static(range(_THREADS.bit_length() - 1)):
-        other = shared[ops.max(t - (1 << step), 0)]
-        if t >= 1 << step:
-            value = op(other, value)
-        block.sync()
+    if forms.static(reads_subgroups()):
+        value = _scan_by_subgroups(value, shared, t, op)
+    else:
         shared[t] = value
         block.sync()
+        for step in forms.static(range(_THREADS.bit_length() - 1)):
+            other = shared[ops.max(t - (1 << step), 0)]
+            if t >= 1 << step:
+                value = op(other, value)
+            block.sync()
+            shared[t] = value
+            block.sync()
+    return value
+
+
+@func
+def _scan_by_subgroups(value, shared, t, op: template()):
+    lanes = forms.static(subgroup.group_size())
+    lane = t % lanes
+    for step in forms.static(range(lanes.bit_length() - 1)):
+        other = subgroup.shuffle(value, ops.max(lane - (1 << step), 0))
+        if lane >= 1 << step:
+            value = op(other, value)
+    shared[t] = value
+    block.sync()
+    if t >= lanes:
+        before = shared[lanes - 1]
+        for number in range(1, t // lanes):
+            before = op(before, shared[number * lanes + lanes - 1])
+        value = op(before, value)
+    block.sync()
+    shared[t] = value
+    block.sync()
     return value
 
 

@@ -91,6 +91,14 @@ class GroupValues:
         divisor = 0 if by.code is not ops.const else by.attr if op.code is not ops.shr else 1 << by.attr
         return divisor > 0 and divisor % self._size == 0
 
+    def numbers_threads(self, op: Op) -> bool:
+        """Whether ``op`` is the number of the thread in its group: the index, from 0, modulo the size of a group."""
+        if not self._from_zero or op.code not in (ops.irem, ops.floormod, ops.and_) or op.args[0] is not self.index:
+            return False
+        by = op.args[1]
+        is_power = not self._size & (self._size - 1)
+        return by.code is ops.const and bool(by.attr == self._size if op.code is not ops.and_ else is_power and by.attr == self._size - 1)
+
     def _control(self, op: Op) -> None:
         conditions = op.args[: _FIXED.get(op.code, 1)]
         if op.code is ops.while_:

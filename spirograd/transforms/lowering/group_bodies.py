@@ -26,6 +26,16 @@ class GroupBody(Rewriter):
         self.b = b
         self.values = values
         self.pending: list[Op] = []
+        self.handlers = dict.fromkeys((ops.irem, ops.floormod, ops.and_), self._remainder)
+
+    def _remainder(self, op: Op) -> Op:
+        """The number of the thread in its group needs no division."""
+        assert isinstance(op.type, DType)
+        return self.b.cast(self.thread_number(), op.type) if self.values.numbers_threads(op) else self.copy(op)
+
+    def thread_number(self) -> Op:
+        """Emit the number of the thread in its group, an i32."""
+        raise NotImplementedError
 
     def flush(self) -> None:
         """Emit what is pending."""
@@ -138,7 +148,7 @@ class MaskedBody(GroupBody):
 
     # --- values of other threads ---------------------------------------------------------------------------------------------
 
-    def _local(self) -> Op:
+    def thread_number(self) -> Op:
         return self.b.emit(ops.builtin, attr=BuiltIn.LOCAL, type=i32)
 
     def _barrier(self) -> None:
@@ -156,7 +166,7 @@ class MaskedBody(GroupBody):
         assert isinstance(t, DType)
         held, mine = (i32, b.cast(self.value(value), i32)) if t is u1 else (t, self.value(value))
         place, zero = self._shared("of_group", held, 1), b.const(0)
-        first = b.emit(ops.eq, self._local(), zero)
+        first = b.emit(ops.eq, self.thread_number(), zero)
         b.begin()
         b.store(place, zero, mine)
         then = b.end()
@@ -175,7 +185,7 @@ class MaskedBody(GroupBody):
         b, t = self.b, op.type
         assert isinstance(t, DType)
         value, lane = self.args(op)
-        place, local = self._shared("exchanged", t, self.size), self._local()
+        place, local = self._shared("exchanged", t, self.size), self.thread_number()
         b.store(place, local, value)
         self._barrier()
         self.env[op] = b.load(place, lane_of_group(b, local, lane, self.caps.group_lanes, b.const(self.size)))

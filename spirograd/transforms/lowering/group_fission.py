@@ -69,7 +69,7 @@ class FissionedBody(GroupBody):
 
     def __init__(self, b: Builder, values: GroupValues, lanes: int, size: int, first: Op, count: Op) -> None:
         super().__init__(b, values)
-        self.handlers = {ops.subgroup_read: self._read, ops.atomic: self._atomic}
+        self.handlers |= {ops.subgroup_read: self._read, ops.atomic: self._atomic}
         self.lanes, self.size, self.first, self.count = lanes, size, first, count
         self.kept: dict[Op, tuple[SharedRef, ...]] = {}  # values of each thread, in memory
         self.arrays = 0
@@ -123,7 +123,7 @@ class FissionedBody(GroupBody):
         if value in self.env:
             return self.env[value]
         if value in self.kept:
-            self.env[value] = self._held(self.kept[value], value.type, self._of_thread())
+            self.env[value] = self._held(self.kept[value], value.type, self.thread_number())
         else:
             assert value.code.effect == "pure", value
             for a in value.args:
@@ -133,7 +133,7 @@ class FissionedBody(GroupBody):
             self.cloning -= 1
         return self.env[value]
 
-    def _of_thread(self) -> Op:
+    def thread_number(self) -> Op:
         assert self.thread is not None
         return self.thread
 
@@ -163,7 +163,7 @@ class FissionedBody(GroupBody):
         return tuple([SharedRef(f"kept{self.arrays - k}", held, self.size) for k in range(n)])
 
     def _keep(self, arrays: Sequence[SharedRef], value: Op) -> None:
-        b, thread = self.b, self._of_thread()
+        b, thread = self.b, self.thread_number()
         if isinstance(value.type, Vec):
             for k, array in enumerate(arrays):
                 b.store(array, thread, b.emit(ops.extract, value, b.const(k)))
@@ -214,7 +214,7 @@ class FissionedBody(GroupBody):
         value, lane = op.args
         if value in self.values.shared:
             return self.value(value)
-        source = lane_of_group(self.b, self._of_thread(), self._fetch(lane), self.lanes, self.count)
+        source = lane_of_group(self.b, self.thread_number(), self._fetch(lane), self.lanes, self.count)
         return self._held(self.kept[value], value.type, source)
 
     def _atomic(self, op: Op) -> Op:
@@ -262,7 +262,7 @@ class FissionedBody(GroupBody):
         masks = (self._new_arrays(u1)[0], self._new_arrays(u1)[0])
         for _ in self._each_thread(masked=False):
             takes = self._fetch(op.args[0])
-            both = b.emit(ops.ne, b.load(outer, self._of_thread()), b.const(0, u8)) if outer is not None else b.const(True, u1)
+            both = b.emit(ops.ne, b.load(outer, self.thread_number()), b.const(0, u8)) if outer is not None else b.const(True, u1)
             self._keep((masks[0],), b.emit(ops.and_, both, takes))
             self._keep((masks[1],), b.emit(ops.and_, both, b.emit(ops.not_, takes)))
         for mask, region in zip(masks, op.regions):
