@@ -143,8 +143,8 @@ class CodeCache(Protocol):
 class KeepsCode(Protocol):
     """A device that compiles functions of its own, which are the same in every process."""
 
-    def keep_code(self, cache: CodeCache) -> None:
-        """Look for them in ``cache``, and store them there. Called before the first `Device.load`, unless there is no cache."""
+    def keep_code(self, cache: CodeCache | None) -> None:
+        """Look for them in ``cache``, if there is one, and store them there. Called before the first `Device.load`."""
 
 
 @dataclass(slots=True, eq=False)

@@ -8,6 +8,8 @@ import spirograd as sg
 from spirograd import compiler
 from spirograd.base.dtypes import DType
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 DTYPES = [sg.f32, sg.f64, sg.i32, sg.i64, sg.u8, sg.i16, sg.u32]
 
 

@@ -7,7 +7,7 @@ from backend.real_functions import called, functions
 
 import spirograd as sg
 
-pytestmark = pytest.mark.usefixtures("calls_stay")
+pytestmark = [pytest.mark.usefixtures("calls_stay"), pytest.mark.vulkan_or_wgpu]
 
 
 @pytest.mark.parametrize("dtype", [sg.f32, sg.f64, sg.i32, sg.i64, sg.u8, sg.i16, sg.f16, sg.u1], ids=str)

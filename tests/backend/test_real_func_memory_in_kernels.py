@@ -8,7 +8,7 @@ from backend.real_functions import called, functions
 
 import spirograd as sg
 
-pytestmark = pytest.mark.usefixtures("calls_stay")
+pytestmark = [pytest.mark.usefixtures("calls_stay"), pytest.mark.vulkan_or_wgpu]
 
 
 def test_values_that_cross_tasks(session) -> None:

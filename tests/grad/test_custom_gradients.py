@@ -10,6 +10,8 @@ import pytest
 
 import spirograd as sg
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 N = 5
 START = np.linspace(0.5, 1.5, N).astype(np.float32)
 

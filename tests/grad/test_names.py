@@ -13,6 +13,8 @@ from spirograd.base.tape_layout import TapeWord
 from spirograd.ir import ops
 from spirograd.ir.nodes import TempKind
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 # What the compiler calls temporaries, tapes, saved-value buffers, tasks, arguments and symbols of its own, with and without a number.
 STEMS = ["tape", "saved", "adjoint", "live_in", "result", "returned", "old", "final", "lost", "place", "row", "sizes", "state", "grad"]
 KINDS = [*TempKind, *TapeWord]
@@ -36,7 +38,6 @@ def block(lines: list[str], depth: int) -> str:
     return "\n".join(" " * depth + line for line in lines)
 
 
-@pytest.mark.vulkan_or_wgpu
 def test_variables(session: Any, tmp_path: Any) -> None:
     """Each name is a variable that a parallel loop accumulates, with a loop that has a tape below a condition beside it."""
     source = f"""
@@ -129,7 +130,6 @@ def k({", ".join(f"{name}: sg.types.ndarray(sg.f32, 1, needs_grad=True)" for nam
         np.testing.assert_allclose(array.grad.to_numpy(), 2 * (n + 1) * np.float32([n, 1, 2]))
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("name", STRINGS)
 def test_fields_and_loops(session: Any, name: str) -> None:
     """Names given as strings: of fields, and of the tasks that loops become. One is read as it was before the kernel."""
@@ -203,7 +203,6 @@ def {name}(x: sg.template()):
     np.testing.assert_allclose(x.to_numpy(), np.sin(0.5) + np.array([1, 1, 0]), rtol=1e-5)
 
 
-@pytest.mark.vulkan_or_wgpu
 def test_operations_as_names(session: Any, tmp_path: Any) -> None:
     """The names of the IR: operations, types, classes of attributes."""
     names = sorted(

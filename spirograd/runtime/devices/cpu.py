@@ -165,8 +165,9 @@ class CpuDevice:
 
     # --- code ---
 
-    def keep_code(self, cache: CodeCache) -> None:
+    def keep_code(self, cache: CodeCache | None) -> None:
         self._cache = cache
+        cpu_pool.prepare(cache)
 
     def load(self, kernel: CompiledKernel) -> Executable:
         """Link a kernel compiled with target "cpu". Raises SpirogradRuntimeError for another target or a missing symbol."""
@@ -174,7 +175,7 @@ class CpuDevice:
         code = cpu_pool.code(self._cache)
         if self._pool is None:
             self._pool = cpu_pool.shared(self.threads)
-        library = link(kernel.binaries[0], (abi.DRIVER,), code.entries)
+        library = link(kernel.binaries, (abi.DRIVER,), code.entries)
         return Executable(kernel.name, code.launch.caller(library.addresses[abi.DRIVER]), library)
 
     def launch(self, executable: Executable, block: bytes | bytearray, counts: Sequence[int | None]) -> None:

@@ -101,6 +101,7 @@ def query(adapter: Any, arch: str) -> Features:
         atomic_cas=False,
         subgroup_size=smallest if same_subgroups else 0,
         subgroup_arithmetic=same_subgroups,
+        subgroup_read=same_subgroups,
         shared_memory=limits["max-compute-workgroup-storage-size"],
         max_group_size=min(limits["max-compute-invocations-per-workgroup"], limits["max-compute-workgroup-size-x"]),
         max_groups=limits["max-compute-workgroups-per-dimension"],
