@@ -56,13 +56,13 @@ def k(x: sg.template(), n: sg.template(), y: sg.template()):
     n = sg.field(sg.i32, shape=())
     x.from_numpy(np.float32([0.3, -1.0, 0.7, 0.9]))
     k = module(tmp_path, source).k
-    for turns in (3, 0, 20):
-        n[None], y[None], y.grad[None] = turns, 0.0, 1.0
+    for trips in (3, 0, 20):
+        n[None], y[None], y.grad[None] = trips, 0.0, 1.0
         x.grad.fill(0.0)
         k(x, n, y)
         k.grad(x, n, y)
         v, slope = x.to_numpy().astype(np.float64), np.ones(4)
-        for _ in range(turns):
+        for _ in range(trips):
             slope *= np.cos(v)
             v = np.sin(v) + 0.5
         weight, taken = sum(range(1, len(NAMES) + 1)), x.to_numpy() > 0
