@@ -73,6 +73,35 @@ def test_scans_and_reductions_of_groups(n, size):
         assert (got[3, g] == 2 * (a[g] > 40).any() + (a[g] > -45).all()).all()
 
 
+@pytest.mark.parametrize(("n", "size"), [(1, 1), (200, 100), (300, 128)])
+def test_any_associative_operation(n, size):
+    """One that does not commute: the last value that is not 0."""
+    x, y = sg.field(sg.i32, n), sg.field(sg.i32, (3, n))
+    a = numbers(n, sg.i32, 0, 3)
+    x.from_numpy(a)
+
+    @sg.func
+    def last(p, q):
+        return sg.select(q != 0, q, p)
+
+    @sg.kernel
+    def scans():
+        sg.loop_config(block_dim=size)
+        for i in range(n):
+            y[0, i] = block.reduce_all(x[i], size, last, sg.i32)
+            y[1, i] = block.inclusive_scan(x[i], size, last, sg.i32)
+            y[2, i] = block.exclusive_scan(x[i], size, last, 0, sg.i32)
+
+    scans()
+    for g in groups(n, size):
+        held = 0
+        for i in range(g.start, g.stop):
+            assert y[2, i] == held
+            held = a[i] or held
+            assert y[1, i] == held
+        assert (y.to_numpy()[0, g] == held).all()
+
+
 def test_tiled_product_of_matrices():
     n, tile = 48, 16
     rng = np.random.default_rng(1)
