@@ -41,7 +41,7 @@ from spirograd.transforms.checks.check_overflow import check_overflow
 from spirograd.transforms.checks.space_limits import hoist_space_checks, take_space_limits
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.lowering.exact_extrema import exact_extrema
-from spirograd.transforms.lowering.group_fission import fission_groups
+from spirograd.transforms.lowering.group_fission import divergence_sites, fission_groups
 from spirograd.transforms.lowering.layout import arg_block, layout
 from spirograd.transforms.lowering.legalize import legalize
 from spirograd.transforms.lowering.lower_atomics import lower_atomics
@@ -115,9 +115,9 @@ def compile_kernel(
         run.record_tasks(kernel)
         artifact = run.describe(kernel, key)
         kernel = run.apply(layout, kernel, "lowering")
+        kernel = run.apply(fission_groups, kernel, "lowering")
         kernel = run.apply(diagnostics, kernel, "lowering")
         kernel = run.apply(expand_math, kernel, "lowering")
-        kernel = run.apply(fission_groups, kernel, "lowering")
         kernel = run.apply(lower_tasks, kernel, "lowering")
         kernel = run.apply(legalize, kernel, "lowering")
         kernel = run.apply(lower_remainder, kernel, "lowering")
@@ -166,7 +166,7 @@ class _Pipeline:
     def describe(self, kernel: Kernel, key: str) -> CompiledKernel:
         """The artifact without binaries, from the last IR of kernel level. Fixes the argument block and the numbers of the sites."""
         faults, prints = collect_sites(kernel)
-        faults = tuple(dict.fromkeys((*faults, *unfinished_sites(kernel, self.ctx.caps))))
+        faults = tuple(dict.fromkeys((*faults, *unfinished_sites(kernel, self.ctx.caps), *divergence_sites(kernel, self.ctx))))
         block = arg_block(kernel, self.ctx)
         self.ctx = replace(self.ctx, block=block, faults=faults, prints=prints)
         offsets, size = temp_offsets(kernel)
