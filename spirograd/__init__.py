@@ -153,7 +153,8 @@ from spirograd.lang.streams import Stream
 from spirograd.lang.struct import Struct
 
 if TYPE_CHECKING:
-    from spirograd import ad  # imported when it is first used
+    from spirograd import ad, tools  # imported when they are first used
+    from spirograd.tools import GUI
 
     # To a type checker, a number of the kernel language is one of Python.
     f16 = f32 = f64 = float16 = float32 = float64 = float
@@ -200,6 +201,7 @@ else:
 __version__ = "0.1.0"
 
 __all__ = [
+    "GUI",
     "AdStackOverflow",
     "Backend",
     "Field",
@@ -383,6 +385,7 @@ __all__ = [
     "tanh",
     "template",
     "tensor",
+    "tools",
     "trunc",
     "types",
     "u1",
@@ -404,7 +407,9 @@ __all__ = [
 ]  # fmt: skip
 
 if not TYPE_CHECKING:
-    __getattr__ = _later.attributes("spirograd", __all__, _later.LATER, modules=("ad", "algorithms", "simt"))
+    __getattr__ = _later.attributes(
+        "spirograd", __all__, _later.LATER, modules=("ad", "algorithms", "simt", "tools"), elsewhere={"GUI": "spirograd.tools"}
+    )
 
     def __dir__():
         return sorted({*globals(), *__all__})

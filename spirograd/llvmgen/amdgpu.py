@@ -99,7 +99,9 @@ def _barrier(e: GpuEmitter) -> None:
     e.line('fence syncscope("workgroup") acquire')
 
 
-def _rsqrt(e: GpuEmitter, value: str) -> str:
+def _rsqrt(e: GpuEmitter, value: str, normal: bool) -> str:
+    if normal:
+        return _call(e, "rsq.f32", f"float {value}", "float")
     small = e.value(f"fcmp olt float {value}, {literal(_SMALL, f32)}")
     scaled = e.value(f"fmul float {value}, {literal(_SCALE, f32)}")
     root = _call(e, "rsq.f32", f"float {e.value(f'select i1 {small}, float {scaled}, float {value}')}", "float")

@@ -54,8 +54,10 @@ def _from_first(e: GpuEmitter, value: str, active: str) -> str:
     return e.value(f"call i32 {target}(i32 {active}, i32 {value}, i32 {first}, i32 {_WARP - 1})")
 
 
-def _rsqrt(e: GpuEmitter, value: str) -> str:
-    return e.value(f"call float {e.module.declare('llvm.nvvm.rsqrt.approx.f', 'float', 'float')}(float {value})")
+def _rsqrt(e: GpuEmitter, value: str, normal: bool) -> str:
+    # The instruction takes subnormal numbers for zero, so without ".ftz" three more scale the argument.
+    name = "llvm.nvvm.rsqrt.approx.ftz.f" if normal else "llvm.nvvm.rsqrt.approx.f"
+    return e.value(f"call float {e.module.declare(name, 'float', 'float')}(float {value})")
 
 
 NVPTX = Dialect(

@@ -36,7 +36,7 @@ ref types.ref global_thread_idx volatile_load
 # Deliberately later; the reasons are in base/later.py.
 _ABSENT = """
 get_addr eig frexp append activate deactivate is_active length BitpackedFields graph linalg
-profiler aot tools GUI Texture Event clock_counter sparse_matrix_builder make_spd mesh_local ui
+profiler aot Texture Event sparse_matrix_builder make_spd mesh_local ui
 sparse
 """
 PRESENT, ABSENT = _PRESENT.split(), _ABSENT.split()
@@ -152,7 +152,7 @@ def test_rescaled_index_and_functions_of_python() -> None:
 
 FAMILY = {"taichi": "Taichi", "quadrants": "Quadrants"}
 IMPORTS = [
-    ("", "f32 kernel field Vector {}SyntaxError {}RuntimeError eig GUI init template x86_64 opengl DeviceCapability"),
+    ("", "f32 kernel field Vector {}SyntaxError {}RuntimeError eig ui GUI init template x86_64 opengl DeviceCapability"),
     ("lang", "impl misc kernel Matrix"),
     ("lang.exception", "{}CompilationError {}TypeError {}NameError {}IndexError {}AssertionError {}RuntimeTypeError"),
     ("lang.impl", "current_cfg get_runtime field static"),
