@@ -154,7 +154,7 @@ def _scan_tiles(x: template(), out: template(), totals: template(), n: int, thre
         t, tile = block.thread_idx(), i // _THREADS
         live = ops.min(_THREADS, threads - tile * _THREADS)
         have = ops.min(_TILE, n - tile * _TILE)
-        for k in range(0, -(-(have - t) // live)):  # neighbours load and store neighbours
+        for k in range(-(-(have - t) // live)):  # neighbours load and store neighbours
             staged[padded(k * live + t)] = x[tile * _TILE + k * live + t]
         block.sync()
         first, last = t * _EACH, ops.min((t + 1) * _EACH, have)
@@ -183,7 +183,7 @@ def _scan_tiles(x: template(), out: template(), totals: template(), n: int, thre
             before = value
             some = True
         block.sync()
-        for k in range(0, -(-(have - t) // live)):
+        for k in range(-(-(have - t) // live)):
             out[tile * _TILE + k * live + t] = staged[padded(k * live + t)]
 
 
