@@ -79,9 +79,8 @@ def compile_kernel(
 ) -> CompiledKernel:
     """Compile ``kernel`` (kernel IR, before `offload`) for a device with ``caps``.
 
-    ``key``: its `kernel_key`, if the caller has it already. ``on_op``: for the interpreter, called after each operation.
-    ``generate``: False for the stages of IR only, without code.
-    Raises SpirogradUnsupportedError for what the device or target cannot do, IRError if the IR is broken (a defect of the compiler).
+    ``key``: its `kernel_key`, if known. ``on_op``: for the interpreter, called after each operation. ``generate``: False for the stages of
+    IR only. Raises SpirogradUnsupportedError for what the device or target cannot do, IRError for broken IR (a defect of the compiler).
     """
     if caps.target_name not in TARGETS:
         raise SpirogradUnsupportedError(f"there is no target {caps.target_name!r}; there are {', '.join(TARGETS)}", kernel.loc)
