@@ -350,6 +350,29 @@ def test_votes_and_warps():
     assert (got[5].reshape(-1, 4) == a.reshape(-1, 4).sum(1, keepdims=True)).all()
 
 
+@pytest.mark.parametrize("flag", [0, 1])
+def test_what_a_subgroup_reads_in_a_branch_is_used_after_it(flag):
+    """Whether or not the branch was taken."""
+    n = 64
+    y = sg.field(sg.i32, n)
+
+    @sg.kernel
+    def work(flag: sg.i32):
+        sg.loop_config(block_dim=n)
+        for i in range(n):
+            c = block.thread_idx() * 2
+            a = 0
+            if flag > 0:
+                block.sync()
+                a = subgroup.broadcast_first(c)
+            block.sync()
+            y[i] = a + c
+
+    work(flag)
+    first = np.arange(n) // subgroup.group_size() * subgroup.group_size()
+    assert (y.to_numpy() == 2 * np.arange(n) + flag * 2 * first).all()
+
+
 @pytest.mark.archs("interpreter", "cpu", "cuda")  # elsewhere subgroups may be too small, or formed through the memory of the group
 def test_the_first_subgroup_finishes():
     n, size, lanes = 1000, 128, subgroup.group_size()

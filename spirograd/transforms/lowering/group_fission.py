@@ -86,6 +86,7 @@ class FissionedBody(GroupBody):
         self.handlers |= {ops.subgroup_read: self._read, ops.atomic: self._atomic}
         self.lanes, self.size, self.first, self.count = lanes, size, first, count
         self.kept: dict[Op, tuple[SharedRef, ...]] = {}  # values of each thread, in memory
+        self.read: dict[Op, tuple[SharedRef, ...]] = {}  # what subgroups read, by the operation
         self.arrays = 0
         self.mask: SharedRef | None = None  # which threads take part; None: all
         self.thread: Op | None = None  # the number of the thread, inside of a loop over threads
@@ -191,14 +192,14 @@ class FissionedBody(GroupBody):
         value = b.load(arrays[0], thread)
         return b.emit(ops.ne, value, b.const(0, u8)) if t is u1 else value
 
-    def _kept(self, value: Op) -> tuple[SharedRef, ...]:
-        """The arrays of a value, which is put there if it is not."""
-        if value not in self.kept:
-            arrays = self._new_arrays(value.type)
-            for _ in self._each_thread():
-                self._keep(arrays, self._fetch(value))
-            self.kept[value] = arrays
-        return self.kept[value]
+    def _arrays(self, value: Op) -> tuple[SharedRef, ...]:
+        """The arrays of a value; of one that has none, arrays that hold it here, but perhaps not on other ways through the body."""
+        if value in self.kept:
+            return self.kept[value]
+        arrays = self._new_arrays(value.type)
+        for _ in self._each_thread():
+            self._keep(arrays, self._fetch(value))
+        return arrays
 
     def _move(self, pairs: Sequence[tuple[tuple[SharedRef, ...], Op]]) -> None:
         """Set arrays to values, all of which are read before any is set."""
@@ -215,7 +216,7 @@ class FissionedBody(GroupBody):
             return
         if op.code is ops.subgroup_read:
             if op.args[0] not in self.values.shared:
-                self._kept(op.args[0])
+                self.read[op] = self._arrays(op.args[0])
             self.pending.append(op)
         elif op.code is ops.if_:
             (self._divergent_if if op in self.values.divergent else self._if)(op)
@@ -229,7 +230,7 @@ class FissionedBody(GroupBody):
         if value in self.values.shared:
             return self.value(value)
         source = lane_of_group(self.b, self.thread_number(), self._fetch(lane), self.lanes, self.count)
-        return self._held(self.kept[value], value.type, source)
+        return self._held(self.read[op], value.type, source)
 
     def _atomic(self, op: Op) -> Op:
         """The threads of a group take turns: shared memory needs no atomics."""
@@ -247,12 +248,12 @@ class FissionedBody(GroupBody):
         if value in self.values.shared:
             return self.value(value)
         if self.checks:
-            b, arrays = self.b, self._kept(value)
+            b, arrays = self.b, self._arrays(value)
             for _ in self._each_thread():
                 mine, zero = self._held(arrays, value.type, self.thread_number()), b.const(0)
                 same = b.emit(ops.eq, mine, self._held(arrays, value.type, zero))
                 b.emit(ops.check, same, attr=_divergence(op), type=VOID)
-        return self._held(self._kept(value), value.type, self.b.const(0))
+        return self._held(self._arrays(value), value.type, self.b.const(0))
 
     def _results(self, op: Op) -> tuple[list[Op], dict[int, tuple[SharedRef, ...]]]:
         """The results of a control operation that are values of the group, and arrays for the others, by number."""
