@@ -31,7 +31,7 @@ _NO_GATHER = ",+prefer-no-gather"
 _LIBRARIES_PER_JIT = 64
 # JITLink maps all sections of an object side by side. RuntimeDyld, the other linker, maps each by itself, and ends the process if two lie
 # more than 2 GiB apart: as happens where large mappings, such as those of CUDA, leave only small holes close by.
-_JIT_LINK = not sys.platform.startswith("win")
+JIT_LINK = not sys.platform.startswith("win")
 _link_lock = threading.Lock()
 _link_numbers = itertools.count()
 
@@ -243,7 +243,7 @@ def _jit(group: int) -> Any:
     if host_caps().vector_library == vector_math.LIBMVEC:
         llvm.load_library_permanently(vector_math.LIBMVEC_FILE)
     machine = _target().create_target_machine(jit=True, reloc="pic", codemodel="default")
-    return llvm.create_lljit_compiler(machine, use_jit_link=_JIT_LINK)
+    return llvm.create_lljit_compiler(machine, use_jit_link=JIT_LINK)
 
 
 def link(code: bytes | Sequence[bytes], exports: Sequence[str], imports: Mapping[str, int]) -> Library:
