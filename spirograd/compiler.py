@@ -31,6 +31,7 @@ from spirograd.ir.nodes import Kernel, Op
 from spirograd.ir.spec import verify
 from spirograd.ir.text import to_text_with_locs
 from spirograd.kernel_key import kernel_key
+from spirograd.transforms.checks.check_barriers import check_barriers
 from spirograd.transforms.checks.check_bounds import check_bounds
 from spirograd.transforms.checks.check_capabilities import check_capabilities
 from spirograd.transforms.checks.check_loops import check_loops
@@ -38,6 +39,7 @@ from spirograd.transforms.checks.check_overflow import check_overflow
 from spirograd.transforms.checks.space_limits import hoist_space_checks, take_space_limits
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.lowering.exact_extrema import exact_extrema
+from spirograd.transforms.lowering.group_fission import fission_groups
 from spirograd.transforms.lowering.layout import arg_block, layout
 from spirograd.transforms.lowering.legalize import legalize
 from spirograd.transforms.lowering.lower_atomics import lower_atomics
@@ -91,6 +93,7 @@ def compile_kernel(
         run.record("kernel.ir", kernel)
         kernel = run.apply(drop_stop_grad, kernel, "kernel")
         kernel = run.apply(hoist_space_checks, kernel, "kernel")
+        kernel = run.apply(check_barriers, kernel, "kernel")
         kernel = run.apply(exact_extrema, kernel, "kernel")
         kernel = run.apply(inline_some, kernel, "kernel")
         if options.check_overflow:
@@ -117,6 +120,7 @@ def compile_kernel(
         kernel = run.apply(layout, kernel, "lowering")
         kernel = run.apply(diagnostics, kernel, "lowering")
         kernel = run.apply(expand_math, kernel, "lowering")
+        kernel = run.apply(fission_groups, kernel, "lowering")
         kernel = run.apply(lower_tasks, kernel, "lowering")
         kernel = run.apply(legalize, kernel, "lowering")
         kernel = run.apply(lower_remainder, kernel, "lowering")
@@ -190,7 +194,8 @@ def _interpreted(kernel: Kernel, key: str, run: _Pipeline, on_op: Callable[[Op, 
 
     artifact = run.describe(kernel, key)
     offsets, _ = temp_offsets(kernel)
-    program = compile_for_run(kernel, artifact.args, offsets, artifact.faults, artifact.prints, on_op)
+    lanes, races = run.ctx.caps.group_lanes, run.ctx.options.detect_races
+    program = compile_for_run(kernel, artifact.args, offsets, artifact.faults, artifact.prints, on_op, lanes, races)
     task = TaskInfo(kernel.name, "serial", kernel.name, 0)
     return replace(artifact, tasks=(task,), faults=program.faults, run=program.run)
 

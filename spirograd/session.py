@@ -9,7 +9,7 @@ import math
 import random
 import sys
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,14 @@ class Session:
         budget = int(config.ad_memory_GB * 2**30) if config.ad_memory_GB else None
         self.launcher = Launcher(self.device, self.memory, seed=seed, tape_budget=budget)
         self.language = LanguageOptions(
-            config.default_fp, config.default_ip, config.debug, config.short_circuit_operators, config.unrolling_limit
+            config.default_fp,
+            config.default_ip,
+            config.debug,
+            config.short_circuit_operators,
+            config.unrolling_limit,
+            group_size=config.default_gpu_block_dim,
+            max_group_size=self.device.caps.group_limit,
+            subgroup_size=self.device.caps.group_lanes,
         )
         self.compile_options = CompileOptions(
             fast_math=config.fast_math,
@@ -77,6 +84,7 @@ class Session:
             check_overflow=config.debug,
             warn_of_overflow=config.overflow == "warn",
             locate_nan=config.debug,
+            detect_races=config.detect_races,
             optimize=config.cfg_optimization and config.advanced_optimization,
             opt_level=config.opt_level,
             group_size=config.default_gpu_block_dim,
@@ -85,6 +93,7 @@ class Session:
         self.cache = Cache(config.offline_cache_file_path, config.offline_cache_max_size_of_files) if config.offline_cache else None
         if isinstance(self.device, KeepsCode):
             self.device.keep_code(self.cache)
+        self._builtins: dict[Hashable, LaunchPlan] = {}
         self.compiled = 0
         self.prepared = 0  # kernels that were compiled, or taken from the offline cache
         self.warned: set[Hashable] = set()  # what the user was warned of while kernels were traced
@@ -177,6 +186,32 @@ class Session:
         """A new array of zeros that only launches see."""
         allocation = self.memory.allocate(max(math.prod(shape) * dtype.size, 1))
         return ArrayBinding(allocation.address, shape, 0, 0, allocation)
+
+    def transfers_by_kernel(self, allocation: Allocation) -> bool:
+        """Whether it is for a kernel to change memory with strides: the host would have to wait, or a graph is being recorded."""
+        if allocation.device is not self.device or allocation.freed:
+            return False
+        return self.device.caps.target.asynchronous or graphs.active() is not None
+
+    def launch_builtin(
+        self,
+        key: Hashable,
+        make: Callable[[], nodes.Kernel],
+        arrays: Sequence[tuple[Allocation, DType]],
+        part: str,
+        numbers: Sequence[int],
+    ) -> None:
+        """Launch a kernel of spirograd's own, which ``make`` makes at the first launch with this ``key``. Its arguments are allocations as
+        arrays of one axis with these types, then ``numbers``; it writes to ``part`` of the first allocation."""
+        plan = self._builtins.get(key)
+        if plan is None:
+            options = replace(self.compile_options, check_bounds=False, check_overflow=False, locate_nan=False)
+            plan = self._builtins[key] = self.launcher.prepare(self._compile(make(), options))
+        bindings = [ArrayBinding(memory.address, (memory.nbytes // t.size,), 0, 0, memory) for memory, t in arrays]
+        bindings[0].allocation = None  # not all of it is written
+        target = arrays[0][0]
+        plan.launch([*(0 for _ in arrays), *numbers], [*bindings, *(None for _ in numbers)], {})  # type: ignore[list-item]
+        target.wrote(part)
 
     def transfers(self, gradients: bool = False) -> Transfers:
         return Transfers(self, gradients)

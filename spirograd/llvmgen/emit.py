@@ -98,8 +98,9 @@ def _emit(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileO
             if op.attr.kind != "range_for":
                 module.functions.append(_serial_task(module, op, name, linkage))
                 continue
-            module.functions.append(_range_task(module, op, name, op.regions[1], linkage))
-            variant = uncontended_body(op.regions[1], calls)
+            # The iterations of a grouped task are groups, whose shared memory lies in the same place.
+            module.functions.append(_range_task(module, op, name, op.regions[1], linkage, independent=not op.attr.grouped))
+            variant = None if op.attr.grouped else uncontended_body(op.regions[1], calls)
             if variant is not None:
                 variants[op] = _uncontended(name)
                 module.functions.append(_range_task(module, op, variants[op], variant, linkage, independent=False))
@@ -158,6 +159,8 @@ def _rereads(body: Region) -> bool:
 @functools.lru_cache(maxsize=8)
 def _loop(task: Op, options: CompileOptions, masks: bool) -> tuple[Rows | None, Region, Uniformity | None]:
     """How a range task runs: by rows if it has rows; its body then; in lockstep if it can. ``masks``: as for `lockstep`."""
+    if task.attr.grouped:
+        return None, task.regions[1], None
     rows = find_rows(*task.regions[:2])
     body = task.regions[1] if rows is None else rows.body
     return rows, body, lockstep(body, options, masks)
@@ -190,7 +193,7 @@ def _range_task(module: ModuleText, op: Op, name: str, body: Region, linkage: st
     if independent:
         rows, body, found = _loop(op, module.options, has_masks(module.caps))
     else:
-        rows, found = find_rows(bounds, body), None
+        rows, found = None if op.attr.grouped else find_rows(bounds, body), None
         body = body if rows is None else rows.body
     outer = () if rows is None else (rows.row, rows.first)
     memory_suffix, about = "", []
@@ -239,6 +242,8 @@ def _emitter(
     """What emits the range task ``op`` as function ``name``."""
     if found is not None:
         return (DivergentEmitter if found.divergent else LaneEmitter)(module, OP_MAP, found, op.attr.reductions)
+    if op.attr.grouped:  # in one function, on whose stack its memory lies
+        return TaskEmitter(module, OP_MAP, name, {}, memory_suffix)
     stages, parts = find_stages(body, bool(memory_suffix)), parts_of_iteration(body)
     streams = () if stages or parts or op.attr.reductions or not memory_suffix else find_streams(op, module.caps)
     if streams:
