@@ -202,14 +202,15 @@ def _interpreted(kernel: Kernel, key: str, run: _Pipeline, on_op: Callable[[Op, 
 def _native(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKernel:
     """LLVM, for the CPU. Imported here because llvmlite is large and other targets do without it."""
     from spirograd.llvmgen.emit import emit_kernel, emit_modules, entry_names, optimisation_need, tape_lanes
-    from spirograd.llvmgen.toolchain import compile_module, compile_modules
+    from spirograd.llvmgen.toolchain import JIT_LINK, compile_module, compile_modules
 
     caps, options = run.ctx.caps, run.ctx.options
     need = optimisation_need(kernel, caps, options)
     named = zip(kernel.body.ops, _by_task(kernel, artifact), entry_names(kernel))
     tasks = tuple(replace(info, entry=entry, binary=0, lanes=tape_lanes(op, caps, options)) for op, info, entry in named)
     if not options.keep_stages:
-        texts = emit_modules(kernel, artifact.args, caps, options)
+        emit = emit_modules if JIT_LINK else (lambda *args: [emit_kernel(*args)])  # the other linker wants all addresses close by
+        texts = emit(kernel, artifact.args, caps, options)
         return replace(artifact, tasks=tasks, binaries=compile_modules(texts, caps, options, need))
     text = emit_kernel(kernel, artifact.args, caps, options)  # in one file, for readers
     code = compile_module(text, caps, options, need)
