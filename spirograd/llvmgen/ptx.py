@@ -12,7 +12,7 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import replace
 from spirograd.llvmgen.gpu import CAPABILITIES, Dialect, GpuEmitter
-from spirograd.llvmgen.toolchain import MachineCode, optimise, parse
+from spirograd.llvmgen.toolchain import MachineCode, by_thread, optimise, parse
 
 _WARP = 32
 _TRIPLE = "nvptx64-nvidia-cuda"
@@ -26,6 +26,13 @@ def _register(name: str, e: GpuEmitter) -> str:
 def _shuffle(e: GpuEmitter, value: str, mask: int) -> str:
     target = e.module.declare("llvm.nvvm.shfl.sync.bfly.i32", "i32", "i32, i32, i32, i32")
     return e.value(f"call i32 {target}(i32 -1, i32 {value}, i32 {mask}, i32 {_WARP - 1})")
+
+
+def _read(e: GpuEmitter, value: str, lane: str) -> str:
+    """All lanes take part, but for those that workgroups of other sizes than multiples of a warp lack."""
+    mask = "-1" if e.group_size % _WARP == 0 else _active(e)
+    target = e.module.declare("llvm.nvvm.shfl.sync.idx.i32", "i32", "i32, i32, i32, i32")
+    return e.value(f"call i32 {target}(i32 {mask}, i32 {value}, i32 {lane}, i32 {_WARP - 1})")
 
 
 def _barrier(e: GpuEmitter) -> None:
@@ -47,8 +54,10 @@ def _from_first(e: GpuEmitter, value: str, active: str) -> str:
     return e.value(f"call i32 {target}(i32 {active}, i32 {value}, i32 {first}, i32 {_WARP - 1})")
 
 
-def _rsqrt(e: GpuEmitter, value: str) -> str:
-    return e.value(f"call float {e.module.declare('llvm.nvvm.rsqrt.approx.f', 'float', 'float')}(float {value})")
+def _rsqrt(e: GpuEmitter, value: str, normal: bool) -> str:
+    # The instruction takes subnormal numbers for zero, so without ".ftz" three more scale the argument.
+    name = "llvm.nvvm.rsqrt.approx.ftz.f" if normal else "llvm.nvvm.rsqrt.approx.f"
+    return e.value(f"call float {e.module.declare(name, 'float', 'float')}(float {value})")
 
 
 NVPTX = Dialect(
@@ -65,12 +74,13 @@ NVPTX = Dialect(
     rank=_rank,
     from_first=_from_first,
     shuffle=_shuffle,
+    read=_read,
     barrier=_barrier,
     rsqrt=_rsqrt,
 )
 
 
-@functools.lru_cache(maxsize=8)
+@by_thread
 def _target_machine(architecture: str) -> Any:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()

@@ -37,6 +37,19 @@ def test_numbers(way, in_python):
     assert len(in_python) == 1 + len(others) + (len(plain) if way == "python" else 0)
 
 
+def test_a_number_too_large_is_fitted(way):
+    """It is when a launch is to be recorded, too."""
+    a = sg.ndarray(sg.f32, shape=1)
+
+    @sg.kernel
+    def put(a: A1, s: sg.f32):
+        a[0] = s
+
+    for value, expected in ((1e300, np.inf), (-1e300, -np.inf), (2.0, 2.0), (1e39, np.inf)):
+        put(a, value)
+        assert a[0] == expected
+
+
 def test_the_same_numbers_as_python(monkeypatch):
     """Floats are rounded and too large ones become infinite as in Python; limits of integers are the same."""
     monkeypatch.setattr(native_calls, "_PATIENCE", 1)
