@@ -51,6 +51,7 @@ class Config:
     print_full_traceback: bool = False
     short_circuit_operators: bool = True
     unrolling_limit: int = 0
+    cfg_optimization: bool = True
     advanced_optimization: bool = True
     opt_level: int = 3
     num_compile_threads: int = 1
@@ -67,8 +68,8 @@ class Config:
 _NO_EFFECT: dict[str, str] = {
     "": """
         ad_stack_experimental_enabled ad_stack_size ad_stack_sparse_threshold_bytes default_ad_stack_size
-        allow_nv_shader_extension auto_mesh_local_default_occupacy cache_loop_invariant_global_vars cfg_optimization constant_folding
-        cpu_block_dim_adaptive cuda_stack_limit default_up demote_dense_struct_fors demote_no_access_mesh_fors detect_read_only dynamic_index
+        allow_nv_shader_extension auto_mesh_local_default_occupacy cache_loop_invariant_global_vars constant_folding cpu_block_dim_adaptive
+        cuda_stack_limit default_up demote_dense_struct_fors demote_no_access_mesh_fors detect_read_only dynamic_index
         experimental_auto_mesh_local experimental_real_function external_optimization_level fast_compile flatten_if force_scalarize_matrix
         half2_vectorization lower_access make_block_local make_cpu_multithreading_loop make_mesh_block_local make_thread_local
         mesh_localize_all_attr_mappings mesh_localize_from_end_mapping mesh_localize_to_end_mapping move_loop_invariant_outside_if

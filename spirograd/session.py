@@ -86,7 +86,7 @@ class Session:
             locate_nan=config.debug,
             detect_races=config.detect_races,
             optimize=config.advanced_optimization,
-            opt_level=config.opt_level,
+            opt_level=config.opt_level if config.cfg_optimization else min(config.opt_level, 1),
             group_size=config.default_gpu_block_dim,
             verify=config.debug or knobs.flag("SG_VERIFY"),
         )

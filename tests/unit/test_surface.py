@@ -11,6 +11,7 @@ import pytest
 import spirograd as sg
 from spirograd.base.later import LATER, LATER_MATH, LATER_TYPES, Later
 from spirograd.compat import tables
+from spirograd.lang import context
 
 # Names of the module, most used first; "SpirogradX" stands for the member's own prefix.
 _PRESENT = """
@@ -216,3 +217,11 @@ def test_tables_name_each_thing_once() -> None:
     assert not set(tables.MODULES) & set(tables.EMPTY_MODULES)
     assert not {name for name in tables.MAIN if isinstance(tables.MAIN[name], Later)}
     assert not set(sg.__all__) & set(LATER)
+
+
+@pytest.mark.parametrize(("options", "expected"), [({}, (True, 3)), ({"cfg_optimization": False}, (True, 1)), ({"opt_level": 0}, (True, 0))])
+def test_one_pass_of_the_family_does_not_stand_for_all_optimisation(options: dict[str, Any], expected: tuple[bool, int]) -> None:
+    sg.init(arch=sg.cpu, **options)
+    compiling = context.session().compile_options
+    assert (compiling.optimize, compiling.opt_level) == expected
+    sg.reset()
