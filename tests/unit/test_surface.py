@@ -219,8 +219,10 @@ def test_tables_name_each_thing_once() -> None:
     assert not set(sg.__all__) & set(LATER)
 
 
-@pytest.mark.parametrize(("options", "expected"), [({}, (True, 3)), ({"cfg_optimization": False}, (True, 1)), ({"opt_level": 0}, (True, 0))])
-def test_one_pass_of_the_family_does_not_stand_for_all_optimisation(options: dict[str, Any], expected: tuple[bool, int]) -> None:
+@pytest.mark.parametrize(
+    ("options", "expected"), [({}, (True, 3)), ({"cfg_optimization": False}, (True, 1)), ({"opt_level": 0}, (True, 0))]
+)
+def test_levels_of_optimisation(options: dict[str, Any], expected: tuple[bool, int]) -> None:
     sg.init(arch=sg.cpu, **options)
     compiling = context.session().compile_options
     assert (compiling.optimize, compiling.opt_level) == expected
