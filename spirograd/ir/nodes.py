@@ -293,7 +293,8 @@ class TaskAttr:
       ``group_size``; ``coarsening`` is the number of iterations that an invocation runs at a time.
 
     ``places``: a serial task that only places the tapes of the tasks after it. ``max_groups``: the task is dispatched as at most so many
-    workgroups (0: any number).
+    workgroups (0: any number). ``shares``: workgroups whose numbers have the same remainder by it run all iterations among them; the body
+    does nothing twice then. At least so many workgroups are dispatched.
     """
 
     kind: str
@@ -304,6 +305,7 @@ class TaskAttr:
     coarsening: int = 1
     copies: tuple[PrivateCopy, ...] = ()
     max_groups: int = 0
+    shares: int = 1
 
 
 @dataclass(frozen=True, slots=True)
