@@ -182,11 +182,11 @@ def _worthwhile(task: Op, caps: Capabilities) -> tuple[dict[FieldRef, PrivateCop
 
 
 def _may_have_copies(body: Region, caps: Capabilities) -> bool:
-    # On llvmpipe, which runs few threads, a histogram takes 1.15 times as long with copies. Where loops end early, a body with loops runs in
-    # an invocation of its own for each iteration.
-    return (
-        ops.atomic in body.codes and not caps.cpu_driver and not (caps.loop_limit and not body.codes.isdisjoint((ops.for_, ops.while_)))
-    )
+    # On llvmpipe, which runs few threads, a histogram takes 1.15 times as long with copies.
+    if caps.cpu_driver or ops.atomic not in body.codes:
+        return False
+    # Where loops end early, a body with loops runs in an invocation of its own for each iteration.
+    return not caps.loop_limit or body.codes.isdisjoint((ops.for_, ops.while_))
 
 
 def _ranged(task: Op, ctx: PassContext) -> tuple[dict[FieldRef, PrivateCopy], int, _Ranges | None]:
@@ -198,9 +198,10 @@ def _ranged(task: Op, ctx: PassContext) -> tuple[dict[FieldRef, PrivateCopy], in
     if count is None or len(bounds.results) > 2 or task.attr.reductions or not _may_have_copies(body, caps):
         return nothing
     candidates = _candidates(body, caps)
-    other = [op for op in body.ops[:-1] if op.regions or op.code.effect not in ("pure", "read", "structure") and op.code is not ops.atomic]
+    others = [op for op in body.ops[:-1] if op.code is not ops.atomic]
+    alone = not any(op.regions or op.code.effect not in ("pure", "read", "structure") for op in others)
     atomics = sum(op.code is ops.atomic for op in body.ops)
-    if other or len(candidates) != 1 or atomics != 1 or len(body.ops) > _RANGED_LENGTH:
+    if not alone or len(candidates) != 1 or atomics != 1 or len(body.ops) > _RANGED_LENGTH:
         return nothing
     ((ref, (kind, held)),) = candidates.items()
     total = math.prod(_Extents(ref).all)
