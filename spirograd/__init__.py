@@ -76,8 +76,10 @@ from spirograd.lang.forms import (
     static,
     static_assert,
     static_print,
+    volatile_load,
 )  # fmt: skip
 from spirograd.lang.graphs import Graph
+from spirograd.lang.groups import global_thread_idx
 from spirograd.lang.hints import (
     assume_in_range,
     block_local,
@@ -151,7 +153,8 @@ from spirograd.lang.streams import Stream
 from spirograd.lang.struct import Struct
 
 if TYPE_CHECKING:
-    from spirograd import ad  # imported when it is first used
+    from spirograd import ad, tools  # imported when they are first used
+    from spirograd.tools import GUI
 
     # To a type checker, a number of the kernel language is one of Python.
     f16 = f32 = f64 = float16 = float32 = float64 = float
@@ -198,6 +201,7 @@ else:
 __version__ = "0.1.0"
 
 __all__ = [
+    "GUI",
     "AdStackOverflow",
     "Backend",
     "Field",
@@ -296,6 +300,7 @@ __all__ = [
     "floor",
     "floor_div",
     "func",
+    "global_thread_idx",
     "gpu",
     "grouped",
     "i",
@@ -380,6 +385,7 @@ __all__ = [
     "tanh",
     "template",
     "tensor",
+    "tools",
     "trunc",
     "types",
     "u1",
@@ -392,6 +398,7 @@ __all__ = [
     "uint16",
     "uint32",
     "uint64",
+    "volatile_load",
     "vulkan",
     "wgpu",
     "wrap",
@@ -400,7 +407,9 @@ __all__ = [
 ]  # fmt: skip
 
 if not TYPE_CHECKING:
-    __getattr__ = _later.attributes("spirograd", __all__, _later.LATER, modules=("ad",))
+    __getattr__ = _later.attributes(
+        "spirograd", __all__, _later.LATER, modules=("ad", "algorithms", "simt", "tools"), elsewhere={"GUI": "spirograd.tools"}
+    )
 
     def __dir__():
         return sorted({*globals(), *__all__})

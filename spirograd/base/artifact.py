@@ -74,7 +74,7 @@ class TaskInfo:
     name: str
     kind: str  # "serial" | "range_for"
     entry: str  # symbol or entry point
-    binary: int  # index into CompiledKernel.binaries
+    binary: int  # index into CompiledKernel.binaries; 0 in native code
     begin: Size | None = 0
     end: Size | None = 1
     group_size: int = 1
@@ -189,8 +189,8 @@ def _with_parts(memory: frozenset[tuple[str, int]], parts: frozenset[tuple[str, 
 class CompiledKernel:
     """A kernel ready to load on one device.
 
-    ``binaries``: SPIR-V modules, or one native object, one per ``TaskInfo.binary`` index. ``returns``: (dtype, byte offset in
-    temps) of each scalar returned. ``stages``: name -> text or bytes of every stage, for dumps and ``kernel.ir()`` ...
+    ``binaries``: SPIR-V modules, one per ``TaskInfo.binary`` index; or the files of one library of native code. ``returns``: (dtype, byte
+    offset in temps) of each scalar returned. ``stages``: name -> text or bytes of every stage, for dumps and ``kernel.ir()`` ...
     ``stage_locs``: for stages of IR, the location of each line. ``run``: the interpreter's callable, ``run(block: bytes, memory)``.
     ``space_limits``: what the launcher checks before each launch.
     """

@@ -89,6 +89,10 @@ def _shuffle(e: GpuEmitter, value: str, mask: int) -> str:
     return _call(e, "ds.bpermute", f"i32 {e.value(f'shl i32 {lane}, 2')}, i32 {value}")
 
 
+def _read(e: GpuEmitter, value: str, lane: str) -> str:
+    return _call(e, "ds.bpermute", f"i32 {e.value(f'shl i32 {lane}, 2')}, i32 {value}")
+
+
 def _barrier(e: GpuEmitter) -> None:
     e.line('fence syncscope("workgroup") release')
     e.line(f"call void {e.module.declare('llvm.amdgcn.s.barrier', 'void', '')}()")
@@ -123,6 +127,7 @@ AMDGPU = Dialect(
     rank=_rank,
     from_first=lambda e, value, active: _call(e, "readfirstlane.i32", f"i32 {value}"),
     shuffle=_shuffle,
+    read=_read,
     barrier=_barrier,
     rsqrt=_rsqrt,
 )

@@ -51,6 +51,7 @@ CAPABILITIES = Capabilities(
     shared_f32_add=True,
     buffer_address=True,
     subgroup_shuffle=True,
+    subgroup_read=True,
     max_group_size=1024,
     max_push_constants=_ARGUMENT_BYTES,
     exact_specials=(16, 32, 64),
@@ -72,8 +73,9 @@ class Dialect:
     the invocation in its workgroup, of its workgroup in the dispatch, of the invocation in its subgroup; ``workgroups``: how many there are
     in the dispatch. ``active``: the mask of the active lanes, an integer with a bit for each lane. ``rank``: how many lanes of a mask lie
     below the invocation's. ``from_first``: a 32-bit integer of the first active lane, given with the mask of the active ones. ``shuffle``:
-    a 32-bit integer of the lane whose number differs in the bits of a mask. ``barrier``, which has no result: waits for the workgroup.
-    ``rsqrt``: of f32, good to two units in the last place; told whether the argument is surely not subnormal.
+    a 32-bit integer of the lane whose number differs in the bits of a mask; ``read``: of a lane given by its number. ``barrier``, which has
+    no result: waits for the workgroup. ``rsqrt``: of f32, good to two units in the last place; told whether the argument is surely not
+    subnormal.
     """
 
     calling_convention: str
@@ -89,6 +91,7 @@ class Dialect:
     rank: Callable[[GpuEmitter, str], str]
     from_first: Callable[[GpuEmitter, str, str], str]
     shuffle: Callable[[GpuEmitter, str, int], str]
+    read: Callable[[GpuEmitter, str, str], str]
     barrier: Callable[[GpuEmitter], None]
     rsqrt: Callable[[GpuEmitter, str, bool], str]
     stack_space: int = 0
@@ -253,7 +256,16 @@ def _aggregated_increment(e: GpuEmitter, counter: str) -> str:
 
 
 def _shuffle(e: GpuEmitter, op: Op) -> None:
-    """By words: narrow values are widened, those of 64 bits are cut in two."""
+    _by_words(e, op, lambda word: e.dialect.shuffle(e, word, op.attr))
+
+
+def _read(e: GpuEmitter, op: Op) -> None:
+    lane: str = e.env[op.args[1]]
+    _by_words(e, op, lambda word: e.dialect.read(e, word, lane))
+
+
+def _by_words(e: GpuEmitter, op: Op, exchange: Callable[[str], str]) -> None:
+    """``exchange`` words of the first operand: narrow values are widened, those of 64 bits are cut in two."""
     value, t = e.env[op.args[0]], op.type
     assert isinstance(t, DType)
     bits, kind = type_name(t), f"i{t.bits}"
@@ -261,15 +273,15 @@ def _shuffle(e: GpuEmitter, op: Op) -> None:
         value = e.value(f"bitcast {bits} {value} to {kind}")
     if kind == "i64":
         pair = e.value(f"bitcast i64 {value} to <2 x i32>")
-        halves = [e.dialect.shuffle(e, e.value(f"extractelement <2 x i32> {pair}, i32 {k}"), op.attr) for k in range(2)]
+        halves = [exchange(e.value(f"extractelement <2 x i32> {pair}, i32 {k}")) for k in range(2)]
         joined = "poison"
         for k, part in enumerate(halves):
             joined = e.value(f"insertelement <2 x i32> {joined}, i32 {part}, i32 {k}")
         value = e.value(f"bitcast <2 x i32> {joined} to i64")
     elif kind == "i32":
-        value = e.dialect.shuffle(e, value, op.attr)
+        value = exchange(value)
     else:
-        wide = e.dialect.shuffle(e, e.value(f"zext {kind} {value} to i32"), op.attr)
+        wide = exchange(e.value(f"zext {kind} {value} to i32"))
         value = e.value(f"trunc i32 {wide} to {kind}")
     e.env[op] = value if bits == kind else e.value(f"bitcast {kind} {value} to {bits}")
 
@@ -295,6 +307,7 @@ _OWN: dict[OpCode, Callable[[GpuEmitter, Op], None]] = {
     ops.rsqrt: _rsqrt,
     ops.workgroup_barrier: _barrier,
     ops.subgroup_shuffle: _shuffle,
+    ops.subgroup_read: _read,
     ops.subgroup_reduce: Unsupported("where values can be shuffled, that is how subgroups reduce"),
 }
 HANDLERS: dict[OpCode, Handler] = {

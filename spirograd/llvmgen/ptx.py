@@ -28,6 +28,13 @@ def _shuffle(e: GpuEmitter, value: str, mask: int) -> str:
     return e.value(f"call i32 {target}(i32 -1, i32 {value}, i32 {mask}, i32 {_WARP - 1})")
 
 
+def _read(e: GpuEmitter, value: str, lane: str) -> str:
+    """All lanes take part, but for those that workgroups of other sizes than multiples of a warp lack."""
+    mask = "-1" if e.group_size % _WARP == 0 else _active(e)
+    target = e.module.declare("llvm.nvvm.shfl.sync.idx.i32", "i32", "i32, i32, i32, i32")
+    return e.value(f"call i32 {target}(i32 {mask}, i32 {value}, i32 {lane}, i32 {_WARP - 1})")
+
+
 def _barrier(e: GpuEmitter) -> None:
     e.line(f"call void {e.module.declare('llvm.nvvm.barrier.cta.sync.aligned.all', 'void', 'i32')}(i32 0)")
 
@@ -67,6 +74,7 @@ NVPTX = Dialect(
     rank=_rank,
     from_first=_from_first,
     shuffle=_shuffle,
+    read=_read,
     barrier=_barrier,
     rsqrt=_rsqrt,
 )

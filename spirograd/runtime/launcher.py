@@ -119,7 +119,7 @@ class Launcher:
         """
         with self.lock:  # no kernel that reports may start between the wait and the reading
             self.device.synchronize()
-            self.tapes.tell()
+            self.tapes.print_reports()
             with graphs.paused():
                 fault = self.diagnostics.drain()
         if fault is not None:
@@ -252,7 +252,7 @@ class LaunchPlan:
         words: tuple[int, ...] = ()
         counts: list[Size | None] = []
         if self._count is not None:
-            if self._places is not None or self._launcher.tapes.telling:
+            if self._places is not None or self._launcher.tapes.reports:
                 raise NotPrepared
             self._heap_plan_for(self._count(scalars, arrays), sizes)
             words = self._words
@@ -401,7 +401,7 @@ class LaunchPlan:
         counts = self._count(scalars, arrays)
         if self._places is None:
             return heap.plan(self.compiled, counts, capacities)
-        return heap.plan_offer(self.compiled, counts, capacities)
+        return heap.plan_on_device(self.compiled, counts, capacities)
 
     @property
     def last_heap_plan(self) -> HeapPlan | None:
@@ -412,12 +412,12 @@ class LaunchPlan:
         """The share of the heap of a launch; that of an earlier one if it was alike."""
         heap = self._launcher.tapes
         alike = (counts, sizes.entries, sizes.certain)
-        found = None if heap.telling else self._heap_plans.get((alike, heap.address, heap.nbytes))
+        found = None if heap.reports else self._heap_plans.get((alike, heap.address, heap.nbytes))
         if found is None:
             if self._places is None:
                 plan = heap.reserve(self.compiled, counts, sizes.entries)
             else:
-                plan = heap.offer(self.compiled, counts, sizes)
+                plan = heap.reserve_on_device(self.compiled, counts, sizes)
             found = plan, plan.words.flat(heap.address)
             if len(self._heap_plans) >= _PLANS_KEPT:
                 self._heap_plans.clear()

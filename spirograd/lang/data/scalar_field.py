@@ -25,14 +25,15 @@ from spirograd.base.wording import counted
 from spirograd.ir.addresses import NUMBERS, cell_offset
 from spirograd.ir.nodes import FieldRef, Layout
 from spirograd.lang import ops, scalar
-from spirograd.lang.data import device_arrays, shadows, transfer
+from spirograd.lang.data import device_arrays, elements, shadows, transfer
 from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.index_space import IndexSpace
 from spirograd.lang.data.layout import Digit, terms_of
 from spirograd.lang.data.shapes import extents_of
-from spirograd.lang.data.transfer import Array, HostView
+from spirograd.lang.data.transfer import Array
 from spirograd.lang.data.tree import Place, SNode, Tree, root
+from spirograd.lang.data.views import HostView, view_of
 from spirograd.lang.scalar import Value
 
 _keys = itertools.count(1)
@@ -215,6 +216,7 @@ class ScalarField(Exported, Field):
         self._ref: FieldRef | None = None
         self._view: HostView | None = None
         self._addresses_found: Layout | None = None
+        self._places_found: tuple[elements.Places | None] | None = None
 
     def _shadow(self, role: str) -> ScalarField:
         return type(self)(self.dtype, role=role, primal=self)
@@ -388,7 +390,7 @@ class ScalarField(Exported, Field):
         """The host's view of the memory."""
         if self._view is None:
             part = part_name(self.key, self.role)
-            self._view = transfer.view_of(self.dtype, self.shape, self.element_shape, self.addresses, part)
+            self._view = view_of(self.dtype, self.shape, self.element_shape, self.addresses, part)
         return self._view
 
     def _addresses(self, key: Any) -> list[int]:
@@ -397,22 +399,37 @@ class ScalarField(Exported, Field):
         base = cell_offset(layout, index, NUMBERS) or 0
         return [base + c for c in layout.components]
 
-    def _read(self, address: int) -> Any:
-        out = np.empty(1, self.dtype.np)
-        self.tree.allocation.read_into(address, transfer.bytes_of(out))
-        return out[0].item()
+    @property
+    def _element_places(self) -> elements.Places | None:
+        """How single elements are found quickly."""
+        if self._places_found is None:
+            self._places_found = (elements.places_of(self.dtype, self.shape, self.addresses),)
+        return self._places_found[0]
 
-    def _write(self, address: int, value: Any) -> None:
-        data = self.dtype.array([value])
-        self.tree.allocation.write(address, transfer.bytes_of(data), self.view.part)
+    def _address(self, key: Any) -> int | None:
+        """Where an element begins whose components lie one after the other; None: see `_addresses`."""
+        places = self._element_places
+        return None if places is None or places.form is None else places.address(key)
+
+    def _read(self, address: int) -> Any:
+        return self.tree.allocation.unpack(elements.form_of(self.dtype, 1), address)[0]
+
+    def _write(self, address: int, *values: Any) -> None:
+        """Write numbers that lie one after the other."""
+        data = elements.packed(elements.form_of(self.dtype, len(values)), self.dtype, values)
+        raw = transfer.bytes_of(self.dtype.array(values)) if data is None else memoryview(data)
+        self.tree.allocation.write(address, raw, self.view.part)
 
     def __getitem__(self, key: Any) -> Any:
-        return self._read(self._addresses(key)[0])
+        address = self._address(key)
+        return self._read(self._addresses(key)[0] if address is None else address)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if not scalar.is_number(value):
             raise SpirogradTypeError(f"an element of field `{self.name}` is a {self.dtype}, not {scalar.describe(value)}")
-        address = self._addresses(key)[0]
+        address = self._address(key)
+        if address is None:
+            address = self._addresses(key)[0]
         shadows.host_write(self, key)
         self._write(address, value)
 

@@ -23,7 +23,7 @@ from spirograd.llvmgen.toolchain import Library, host_caps, link, version
 from spirograd.runtime.device import Buffer, CodeCache, DeviceInfo, NativeEntry
 from spirograd.runtime.devices import cpu_pool
 from spirograd.runtime.devices.artifacts import check_target
-from spirograd.runtime.devices.fetching import ReadyFetch, check_range
+from spirograd.runtime.devices.readback import CompletedReadback, check_range
 from spirograd.runtime.native import function
 
 _ALIGNMENT = 256
@@ -134,9 +134,9 @@ class CpuDevice:
         target = out.cast("B")
         target[:] = self._view(buffer, offset, target.nbytes)
 
-    def fetch(self, buffer: Buffer, offset: int, nbytes: int) -> ReadyFetch:
+    def read_async(self, buffer: Buffer, offset: int, nbytes: int) -> CompletedReadback:
         check_range(buffer, offset, nbytes)
-        return ReadyFetch(bytes(self._view(buffer, offset, nbytes)), self._count_wait)
+        return CompletedReadback(bytes(self._view(buffer, offset, nbytes)), self._count_wait)
 
     def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
         view = self._view(buffer, offset, nbytes)
@@ -165,8 +165,9 @@ class CpuDevice:
 
     # --- code ---
 
-    def keep_code(self, cache: CodeCache) -> None:
+    def keep_code(self, cache: CodeCache | None) -> None:
         self._cache = cache
+        cpu_pool.prepare(cache)
 
     def load(self, kernel: CompiledKernel) -> Executable:
         """Link a kernel compiled with target "cpu". Raises SpirogradRuntimeError for another target or a missing symbol."""
@@ -174,7 +175,7 @@ class CpuDevice:
         code = cpu_pool.code(self._cache)
         if self._pool is None:
             self._pool = cpu_pool.shared(self.threads)
-        library = link(kernel.binaries[0], (abi.DRIVER,), code.entries)
+        library = link(kernel.binaries, (abi.DRIVER,), code.entries)
         return Executable(kernel.name, code.launch.caller(library.addresses[abi.DRIVER]), library)
 
     def launch(self, executable: Executable, block: bytes | bytearray, counts: Sequence[int | None]) -> None:

@@ -22,8 +22,8 @@ from spirograd.runtime.devices.gpu import call, modules
 from spirograd.runtime.devices.gpu.call import Launch
 from spirograd.runtime.devices.gpu.driver import Driver
 from spirograd.runtime.devices.gpu.features import Features
-from spirograd.runtime.devices.gpu.fetching import pinned_cells
 from spirograd.runtime.devices.gpu.memory import Foreign, Memory, Pool
+from spirograd.runtime.devices.gpu.readback import pinned_cells
 from spirograd.runtime.devices.gpu.stream import Stream
 from spirograd.runtime.devices.gpu.transfer import Transfers
 from spirograd.runtime.devices.grid import grid_limits
