@@ -87,10 +87,6 @@ def _cos_tail(z: Any) -> Any:
     return (mp.cos(mp.sqrt(z)) - 1 + z / 2) / z**2
 
 
-def _cos_weight(z: Any) -> Any:
-    return z**2 / mp.cos(mp.sqrt(z))
-
-
 def _exp_weight(r: Any) -> Any:
     return r**2 / mp.exp(r)
 
@@ -112,8 +108,6 @@ FITS = (
     Fit("LOG_F32", "log((1+s)/(1-s)) = 2 s + s z P(z), z = s**2", _log_tail, _identity, 0, LOG_Z, 3, True),
     Fit("LOG1P_F32", "log(1 + f) = f - f**2 / 2 + f**3 P(f), |f| <= 1/3", _log1p_tail, _log1p_weight, -THIRD, THIRD, 8, True),
     Fit("SIN_F32", "sin(r) = r + r z P(z), z = r**2, |r| <= pi/2", _odd(mp.sin), _relative(mp.sin), 0, (mp.pi / 2) ** 2, 4, True),
-    Fit("SIN_QUARTER_F32", "sin(r) = r + r z P(z), |r| <= pi/4", _odd(mp.sin), _relative(mp.sin), 0, SIN_Z, 3, True),
-    Fit("COS_QUARTER_F32", "cos(r) = 1 - z/2 + z**2 P(z), |r| <= pi/4", _cos_tail, _cos_weight, 0, SIN_Z, 3, True),
     Fit("TAN_F32", "tan(r) = r + r z P(z), |r| <= pi/4", _odd(mp.tan), _relative(mp.tan), 0, (mp.pi / 4) ** 2, 6, True),
     Fit("ASIN_F32", "asin(r) = r + r z P(z), |r| <= 1/2", _odd(mp.asin), _relative(mp.asin), 0, QUARTER, 5, True),
     Fit("ATAN_F32", "atan(r) = r + r z P(z), |r| <= 1", _odd(mp.atan), _relative(mp.atan), 0, 1, 8, True),

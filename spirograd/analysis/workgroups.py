@@ -20,7 +20,8 @@ _DEFAULT = 256
 _LONGEST = 96
 # Where accesses are not merged, several are on their way at least: so many iterations of bodies of at most so many operations.
 _STRIDED, _LONGEST_STRIDED = 4, 48
-_MOST = 8
+# Iterations of an invocation at a time.
+MOST_AT_A_TIME = 8
 # Blocks in a row, at the ends of which may be some that are not full: these take their iterations one by one.
 _WIDE = 16
 
@@ -38,13 +39,13 @@ def coarsening_factor(task: Op, size: int, caps: Capabilities) -> int:
     are merged then."""
     bounds, body, *_ = task.regions
     # The first invocations take one each of what fills no block: a workgroup must have enough of them.
-    if size < _MOST or not caps.target.access_bytes or len(bounds.results) > 2 or not _is_short(body):
+    if size < MOST_AT_A_TIME or not caps.target.access_bytes or len(bounds.results) > 2 or not _is_short(body):
         return 1
     accesses = [op for op in body.ops if isinstance(ref_of(op), BufferRef)]
     along = [(op, place) for op in accesses if (place := _offset(op.args[0], body.params[0])) is not None]
     if not along or bounds.results[0].code is not ops.const:
         return 1
-    factor = max(1, min(caps.target.access_bytes // max(op.attr.dtype.size for op, _ in along), _MOST))
+    factor = max(1, min(caps.target.access_bytes // max(op.attr.dtype.size for op, _ in along), MOST_AT_A_TIME))
     # What is stored begins at a multiple of its size then, or is better stored by neighbouring invocations.
     decides = next((place for op, place in along if op.code is ops.store), along[0][1])
     return 1 if (bounds.results[0].attr + decides) % factor else factor
@@ -90,7 +91,7 @@ def row_blocks(task: Op, size: int, caps: Capabilities) -> RowBlocks | None:
     constant extents, all of whose accesses are to one element or to neighbours in the row, at constant distances."""
     bounds, body, *_ = task.regions
     begin, end, *limit = bounds.results
-    if size < _MOST or not caps.target.access_bytes or limit or not _is_short(body):
+    if size < MOST_AT_A_TIME or not caps.target.access_bytes or limit or not _is_short(body):
         return None
     if begin.code is not ops.const or end.code is not ops.const or begin.attr != 0:
         return None
@@ -107,7 +108,7 @@ def row_blocks(task: Op, size: int, caps: Capabilities) -> RowBlocks | None:
     along = [(op, place) for op, place in accesses if place is None or place.columns]
     if not along or any(place is None or place.columns != 1 for _, place in along):
         return None
-    factor = max(1, min(caps.target.access_bytes // max(op.attr.dtype.size for op, _ in along), _MOST))
+    factor = max(1, min(caps.target.access_bytes // max(op.attr.dtype.size for op, _ in along), MOST_AT_A_TIME))
     # What is stored decides where blocks begin.
     decides = next((place for op, place in along if op.code is ops.store), along[0][1])
     if decides is None or decides.unit % factor or factor == 1:
@@ -185,8 +186,13 @@ def _is_short(body: Region, longest: int = _LONGEST) -> bool:
 
 
 def _is_choice(op: Op) -> bool:
-    """Whether ``op`` is an `if` that only computes values, such as those of arguments for which an elementary function has another way."""
-    return op.code is ops.if_ and all(inner.code.effect == "pure" or inner.code is ops.yield_ for r in op.regions for inner in r.ops)
+    """Whether ``op`` is an `if` that only computes values, such as those of arguments for which an elementary function has another way, or
+    that updates shared memory."""
+    return op.code is ops.if_ and all(
+        inner.code.effect == "pure" or inner.code is ops.yield_ or isinstance(ref_of(inner), SharedRef)
+        for region in op.regions
+        for inner in region.ops
+    )
 
 
 def _offset(address: Op, index: Op) -> int | None:

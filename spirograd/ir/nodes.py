@@ -297,7 +297,8 @@ class TaskAttr:
       ``group_size``; ``coarsening`` is the number of iterations that an invocation runs at a time.
 
     ``places``: a serial task that only places the tapes of the tasks after it. ``max_groups``: the task is dispatched as at most so many
-    workgroups (0: any number). ``grouped``: as of `LoopAttr`.
+    workgroups (0: any number). ``grouped``: as of `LoopAttr`. ``shares``: workgroups whose numbers have the same remainder by it run all
+    iterations among them; the body does nothing twice then. At least so many workgroups are dispatched.
     """
 
     kind: str
@@ -309,6 +310,7 @@ class TaskAttr:
     copies: tuple[PrivateCopy, ...] = ()
     max_groups: int = 0
     grouped: bool = False
+    shares: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import spirograd as sg
+from spirograd.transforms.tasks import private_copies
 
 KINDS = {
     "add": (sg.atomic_add, np.add, 0),
@@ -58,6 +59,75 @@ def test_kinds(session, n: int, kind: str, t) -> None:
         update()
         ufunc.at(expected, index, values)
         assert (bins.to_numpy() == expected).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bins", [96, 150, 200])
+def test_ranges(session, monkeypatch, kind: str, bins: int) -> None:
+    """More elements than a copy has: each workgroup has those of a range. Indices out of range change nothing."""
+    device = session.device
+    ranged = []
+    plan = private_copies._ranged
+    monkeypatch.setattr(private_copies, "_ranged", lambda *args: ranged.append(plan(*args)) or ranged[-1])
+    monkeypatch.setattr(private_copies, "_LEAST_GROUPS", 4)
+    monkeypatch.setattr(private_copies, "_RANGED_SIZE", 64)
+    device.caps = replace(device.caps, shared_memory=4 * 33)
+    atomic, ufunc, start = KINDS[kind]
+    n = 100_003 if device.caps.target.invocations else 1021
+    where, what, counts = sg.field(sg.i32, n), sg.field(sg.i32, n), sg.field(sg.i32, bins)
+
+    @sg.kernel(fuse=False)
+    def update():
+        for i in where:
+            atomic(counts[where[i]], what[i])
+
+    expected = np.full(bins, start, np.int32)
+    counts.from_numpy(expected)
+    for seed in range(2):
+        index, values = data(seed, bins, n)
+        inside = np.ones(n, bool)
+        if device.caps.target.invocations:
+            inside[::50] = False
+            index[::100], index[50::100] = -1 - seed, bins + seed
+        where.from_numpy(index)
+        what.from_numpy(values)
+        update()
+        ufunc.at(expected, index[inside], values[inside])
+        assert (counts.to_numpy() == expected).all()
+    if device.caps.target.invocations:
+        assert [ranges and ranges.count for *_, ranges in ranged] == [-(-bins // 32)]
+
+
+@pytest.mark.parametrize("bins", [20, 3000])
+def test_bounds_of_the_launch(session, bins: int) -> None:
+    """How many iterations there are is known when the kernel is launched, if then: small copies."""
+    counts, bound = sg.field(sg.i32, bins), sg.field(sg.i32, ())
+
+    @sg.kernel
+    def of_an_array(a: sg.types.ndarray(sg.i32, 1)):
+        for i in a:
+            counts[a[i]] += 1
+
+    @sg.kernel
+    def of_a_field(a: sg.types.ndarray(sg.i32, 1)):
+        for i in range(bound[None]):
+            counts[a[i]] += 1
+
+    expected = np.zeros(bins, np.int32)
+    for n in (1, 0, 1000, 40_001):
+        index, _ = data(n, bins, n)
+        a = sg.ndarray(sg.i32, max(n, 1))
+        if n:
+            a.from_numpy(index)
+            of_an_array(a)
+            np.add.at(expected, index, 1)
+        bound[None] = n
+        of_a_field(a)
+        np.add.at(expected, index, 1)
+        assert (counts.to_numpy() == expected).all()
+    if session.device.caps.target.invocations:
+        for kernel in (of_an_array, of_a_field):
+            assert ("PrivateCopy" in kernel.ir("offload")) == (bins == 20)
 
 
 @pytest.mark.parametrize("kind", ["min", "max"])

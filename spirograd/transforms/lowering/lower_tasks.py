@@ -121,7 +121,7 @@ class _LowerTasks(Rewriter):
         bounds, body, finish, *flushes = op.regions
         begin, end, *slots = self.inline(bounds, ())
         b.at(op)
-        share = self._share(begin, end, slots, size)
+        share = self._share(begin, end, slots, size, op.attr.shares)
         self._clear(op.attr.copies, size)
         reductions: tuple[Reduction, ...] = op.attr.reductions
         totals: Sequence[Op] = [b.const(ops.identity(r.kind, r.dtype), r.dtype) for r in reductions]
@@ -146,8 +146,8 @@ class _LowerTasks(Rewriter):
         if reductions:
             self._combine(reductions, totals, some, size, finish)
 
-    def _share(self, begin: Op, end: Op, slots: Sequence[Op], size: int) -> _Share:
-        """What this invocation does of the range; no more invocations take part than there are thread slots."""
+    def _share(self, begin: Op, end: Op, slots: Sequence[Op], size: int, shares: int = 1) -> _Share:
+        """What this invocation does of the range; no more invocations take part than there are thread slots. ``shares``: see `TaskAttr`."""
         b, t = self.b, begin.type
         assert isinstance(t, DType)
         wide = unsigned(t)
@@ -155,6 +155,13 @@ class _LowerTasks(Rewriter):
         count = b.emit(ops.select, b.emit(ops.lt, begin, end), b.emit(ops.sub, _bits(b, end), low), b.const(0, wide))
         first = b.cast(_bits(b, b.emit(ops.thread_slot, type=i32)), wide)
         workgroups = b.cast(_bits(b, b.emit(ops.builtin, attr=BuiltIn.WORKGROUPS, type=i32)), wide)
+        if shares > 1:
+            parts, group_size = b.const(shares, wide), b.const(size, wide)
+            workgroup, local = b.emit(ops.idiv, first, group_size), b.emit(ops.irem, first, group_size)
+            part = b.emit(ops.irem, workgroup, parts)
+            first = b.emit(ops.add, b.emit(ops.mul, b.emit(ops.idiv, workgroup, parts), group_size), local)
+            rounded = b.emit(ops.sub, b.emit(ops.add, workgroups, b.const(shares - 1, wide)), part)
+            workgroups = b.emit(ops.idiv, rounded, parts)
         stride = b.emit(ops.mul, workgroups, b.const(size, wide))
         if slots:
             stride = b.emit(ops.min_, b.cast(_bits(b, slots[0]), wide), stride)

@@ -110,7 +110,7 @@ NEGATIVE = [
     ("%s = for[LoopAttr(parallel=True)](%i, %i, %f) : (f32) { (%k: i32, %g: f32)\n yield(%g)\n}", "without results"),
     ("%s = while(%i) : (i32) { (%a: i32)\n yield(%a)\n} { (%b: i32)\n yield(%b)\n}", "its region yields"),
     ("%r = slot[Slot(\"scalar\")]() : i32", "is no operation of kernel IR"),
-    ("%r = thread_slot() : i32", "is no operation of kernel IR"),
+    ("%r = builtin[BuiltIn.LOCAL]() : i32", "is no operation of kernel IR"),
     ("%r = recall(%f, %i) : f32", "different types"),
     ("%r = neg(%i) : i32 {\n yield()\n}", "control operations have regions"),
     ('task[TaskAttr("serial", "a")]() {\n yield()\n}', "stands beside tasks"),

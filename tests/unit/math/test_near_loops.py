@@ -128,3 +128,42 @@ def test_only_loops_that_may_run_again_have_two_versions() -> None:
     assert len(loops_of(loop_kernel(None))) == 2
     assert len(loops_of(loop_kernel(Slot("tapes")))) == 2
     assert len(loops_of(loop_kernel(Slot("array", 1)))) == 1
+
+
+@pytest.mark.usefixtures("fused")
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_sine_beside_a_cosine_has_the_same_bits(steps: int) -> None:
+    """Loops are fused, and values computed again: what is computed beside them must not change them."""
+    values = np.concatenate([np.linspace(-20, 20, 4001), [1e4, 2.5e5, -0.0]]).astype(np.float32)
+    x, sine, cosine, both_sine, both_cosine = (sg.field(sg.f32, len(values)) for _ in range(5))
+
+    @sg.kernel
+    def alone_sine():
+        for i in x:
+            v = x[i]
+            for _ in range(steps):
+                v = sg.sin(v)
+            sine[i] = v
+
+    @sg.kernel
+    def alone_cosine():
+        for i in x:
+            v, w = x[i], 0.0
+            for _ in range(steps):
+                w = sg.cos(v)
+                v = v * 0.5
+            cosine[i] = w
+
+    @sg.kernel
+    def both():
+        for i in x:
+            v, w, other = x[i], x[i], 0.0
+            for _ in range(steps):
+                other = sg.cos(w) + 0.0 * sg.sin(w)
+                v, w = sg.sin(v) + 0.0 * sg.cos(v), w * 0.5
+            both_sine[i], both_cosine[i] = v, other
+
+    x.from_numpy(values)
+    for kernel in (alone_sine, alone_cosine, both):
+        kernel()
+    assert (sine.to_numpy() == both_sine.to_numpy()).all() and (cosine.to_numpy() == both_cosine.to_numpy()).all()
