@@ -76,8 +76,10 @@ from spirograd.lang.forms import (
     static,
     static_assert,
     static_print,
+    volatile_load,
 )  # fmt: skip
 from spirograd.lang.graphs import Graph
+from spirograd.lang.groups import global_thread_idx
 from spirograd.lang.hints import (
     assume_in_range,
     block_local,
@@ -298,6 +300,7 @@ __all__ = [
     "floor",
     "floor_div",
     "func",
+    "global_thread_idx",
     "gpu",
     "grouped",
     "i",
@@ -395,6 +398,7 @@ __all__ = [
     "uint16",
     "uint32",
     "uint64",
+    "volatile_load",
     "vulkan",
     "wgpu",
     "wrap",
@@ -403,7 +407,9 @@ __all__ = [
 ]  # fmt: skip
 
 if not TYPE_CHECKING:
-    __getattr__ = _later.attributes("spirograd", __all__, _later.LATER, modules=("ad", "tools"), elsewhere={"GUI": "spirograd.tools"})
+    __getattr__ = _later.attributes(
+        "spirograd", __all__, _later.LATER, modules=("ad", "algorithms", "simt", "tools"), elsewhere={"GUI": "spirograd.tools"}
+    )
 
     def __dir__():
         return sorted({*globals(), *__all__})

@@ -12,6 +12,7 @@ from spirograd.base import dtypes, knobs, tracebacks
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.later import Later
 from spirograd.base.near_names import NoAttribute
+from spirograd.base.python_limits import gc_paused
 from spirograd.base.wording import did_you_mean
 from spirograd.config import Config, make_config
 from spirograd.lang import context, scalar
@@ -41,7 +42,8 @@ _LEVELS = {
 
 def _gradient(kernel: Any) -> Any:
     """The gradient of a kernel. Imported when one is used: that takes longer than the rest of the package."""
-    from spirograd.gradients.gradient import Gradient
+    with gc_paused():
+        from spirograd.gradients.gradient import Gradient
 
     return Gradient(kernel)
 

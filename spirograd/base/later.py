@@ -45,7 +45,7 @@ class Later:
 
 
 _SPARSE = "all field trees are dense; allocate the largest shape that is needed"
-_SIMT = "kernels address groups of threads in a later version; parallel loops and atomics are what there is now"
+_CLOCK = "kernels read no clock; time launches between two calls of `sg.sync()`"
 _LINALG = "large matrices and their solvers come in a later version; write it with `sg.func`, or use NumPy outside of kernels"
 _GRAPH = "`sg.Graph` records launches and repeats them, `sg.Stream` takes streams of torch; loops in graphs and events come later"
 _UI = "scenes are not drawn; `sg.GUI` draws in two dimensions, and `field.to_numpy()` can be given to matplotlib or another library"
@@ -60,7 +60,7 @@ _TEXTURE = "textures come in a later version; use a field, and interpolate in th
 # name -> reason, of names that lie directly in the module.
 LATER: dict[str, str] = {
     **dict.fromkeys(("activate", "deactivate", "is_active", "append", "length", "sparse"), _SPARSE),
-    **dict.fromkeys(("simt", "global_thread_idx", "clock_counter", "clock_freq_hz", "volatile_load"), _SIMT),
+    **dict.fromkeys(("clock_counter", "clock_freq_hz"), _CLOCK),
     **dict.fromkeys(("eig", "make_spd", "linalg", "sparse_matrix_builder"), _LINALG),
     **dict.fromkeys(("graph", "graph_do_while", "graph_parallel", "graph_parallel_context", "GraphStatus", "checkpoint"), _GRAPH),
     **dict.fromkeys(("Event", "create_stream", "create_event", "stream_parallel"), _GRAPH),
@@ -75,7 +75,6 @@ LATER: dict[str, str] = {
     "x86_64": "call it `sg.cpu`",
     "python": "`sg.interpreter` runs kernels in Python",
     "dump_compile_config": "print `sg.cfg`",
-    "algorithms": "sorting, scans and reductions as library calls come in a later version; write the loop in a kernel",
     "aot": "exporting compiled kernels comes in a later version",
     "argpack": "pass a `dataclasses.dataclass` or a struct instead",
     "ArgPack": "pass a `dataclasses.dataclass` or a struct instead",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import spirograd
-from spirograd import ad, api, errors, math, tools, types
+from spirograd import ad, algorithms, api, errors, math, simt, tools, types
 from spirograd.base import later
 from spirograd.compat import facade, internals, launch_graphs, log_functions
 from spirograd.lang import forms, hints, ops, primitive_types
@@ -147,6 +147,9 @@ MODULES: dict[str, Names] = {
     "types.annotations": several(types, "template Template"),
     "types.ndarray_type": {"NdarrayType": NdarrayType, "ndarray": types.ndarray, "NDArray": types.NDArray},
     "ad": public(ad),
+    "algorithms": public(algorithms),
+    **{f"{path}simt": {} for path in ("", "lang.")},
+    **{f"{path}simt.{name}": public(getattr(simt, name)) for path in ("", "lang.") for name in simt.__all__},
     "tools": public(tools),
     "graph": several(launch_graphs, "Arg ArgKind Graph GraphBuilder"),
     "tools.image": several(tools, "imread imresize imshow imwrite"),
@@ -159,8 +162,7 @@ MODULES: dict[str, Names] = {
 
 # Modules that this version does not have -> why: any name can be imported from them, and says so when used.
 EMPTY_MODULES: dict[str, str] = {
-    **several_later("algorithms linalg simt profiler ui sparse aot interop"),
-    **{f"simt.{name}": later.LATER["simt"] for name in ("block", "subgroup", "warp", "grid")},
+    **several_later("linalg profiler ui sparse aot interop"),
     "types.quant": later.LATER_TYPES["quant"],
 }
 

@@ -17,7 +17,8 @@ from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.scalar_field import BuildElement, contents_of, element_index, matching
 from spirograd.lang.data.shapes import extents_of
-from spirograd.lang.data.transfer import Array, HostView
+from spirograd.lang.data.transfer import Array
+from spirograd.lang.data.views import HostView, dense_view
 
 
 class Ndarray(Exported, HostScope):
@@ -47,7 +48,7 @@ class Ndarray(Exported, HostScope):
         self.element_shape = element_shape
         self.layout = layout
         self._build = build
-        self.view: HostView = transfer.dense_view(self.dtype, self.shape, element_shape)
+        self.view: HostView = dense_view(self.dtype, self.shape, element_shape)
         self._places: elements.Places | None = None
         self._session = context.session()
         self._allocation = self._session.memory.allocate(max(self.nbytes, 1))

@@ -31,8 +31,9 @@ from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.index_space import IndexSpace
 from spirograd.lang.data.layout import Digit, terms_of
 from spirograd.lang.data.shapes import extents_of
-from spirograd.lang.data.transfer import Array, HostView
+from spirograd.lang.data.transfer import Array
 from spirograd.lang.data.tree import Place, SNode, Tree, root
+from spirograd.lang.data.views import HostView, view_of
 from spirograd.lang.scalar import Value
 
 _keys = itertools.count(1)
@@ -389,7 +390,7 @@ class ScalarField(Exported, Field):
         """The host's view of the memory."""
         if self._view is None:
             part = part_name(self.key, self.role)
-            self._view = transfer.view_of(self.dtype, self.shape, self.element_shape, self.addresses, part)
+            self._view = view_of(self.dtype, self.shape, self.element_shape, self.addresses, part)
         return self._view
 
     def _addresses(self, key: Any) -> list[int]:
