@@ -123,6 +123,27 @@ seen = k(1.0)
         ("TypeError", "2.5"),
     ),
     Difference(
+        "the operand of `and` and `or`, and the branch of `a if c else b`, that is not needed, where it has side effects",
+        "both are evaluated at run time: atomics in it take effect, and it draws random numbers",
+        "not evaluated, as in Python; `init(short_circuit_operators=False)` evaluates both operands of `and` and `or`",
+        """
+n = ti.field(ti.i32, shape=())
+@ti.func
+def draw():
+    return ti.atomic_add(n[None], 1)
+@ti.kernel
+def k(x: ti.i32):
+    if x > 5 and draw() >= 0:
+        n[None] += 100
+    if x < 5 or draw() >= 0:
+        n[None] += 10
+    n[None] += 0 if x < 5 else draw()
+k(1)
+seen = n[None]
+""",
+        ("13", "10"),
+    ),
+    Difference(
         "the truth of a vector in Python",
         "true whatever it holds",
         "an error: use `.any()` or `.all()`",

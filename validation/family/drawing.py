@@ -31,3 +31,13 @@ def install(taichi: Any, factor: float) -> None:
         return ti.sqrt(-2.0 * ti.log(1.0 - random())) * ti.cos(2.0 * math.pi * random())
 
     ti.random, ti.randn = random, randn
+
+
+def nudge(module: Any, names: str, factor: float) -> None:
+    """Multiply the random numbers that these functions of ``module`` (`random`, `numpy.random`) return by ``factor``."""
+
+    def nudged(draw: Any) -> Any:
+        return lambda *args, **kwargs: draw(*args, **kwargs) * factor
+
+    for name in names.split():
+        setattr(module, name, nudged(getattr(module, name)))

@@ -24,6 +24,8 @@ import numpy as np
 from validation.family import drawing, windows
 from validation.family.memory import Memory
 
+NUDGE = 1.0 + 2.0**-23  # one unit in the last place
+
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -82,6 +84,9 @@ class Run:
                 setattr(time, name, self._clock(getattr(time, name), unit))
         random.seed(0)
         np.random.seed(0)
+        if self.options.nudged:
+            drawing.nudge(random, "random uniform gauss", NUDGE)
+            drawing.nudge(np.random, "random rand randn uniform normal", NUDGE)
 
     def _clock(self, real: Any, unit: float) -> Any:
         """A clock that shows the program 60 frames in a second, and others the time."""
@@ -119,7 +124,7 @@ class Run:
             first(arch=arch, **given)
             self.started = True
             if not self.options.timed:
-                drawing.install(taichi, 1.0 + self.options.nudged * 2.0**-23)
+                drawing.install(taichi, NUDGE if self.options.nudged else 1.0)
 
         taichi.init = init
 

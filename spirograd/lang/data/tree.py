@@ -187,6 +187,40 @@ class SNode(_Builder):
         path = self.path
         return tuple(math.prod(e for node in path for a, e in zip(node.axes, node.extents) if a == axis) for axis in self.axis_numbers)
 
+    # --- inspection, by the family's names ---
+
+    def _get_children(self) -> list[SNode]:
+        """The nodes right below this one."""
+        return list(self.children)
+
+    def _path_from_root(self) -> list[SNode]:
+        """The nodes from the root to this one."""
+        return self.path
+
+    def _physical_index_position(self) -> dict[int, int]:
+        """Position of an index -> the axis of the tree that it counts along."""
+        return dict(enumerate(self.axis_numbers))
+
+    @property
+    def _dtype(self) -> DType | None:
+        return self.dtype
+
+    @property
+    def _snode_tree_id(self) -> int:
+        return self.tree.id
+
+    @property
+    def _cell_size_bytes(self) -> int:
+        """Bytes of a cell, padding included; of a place those of the scalar. Closes the tree."""
+        self.tree.close()
+        return self.cell_size
+
+    @property
+    def _offset_bytes_in_parent_cell(self) -> int:
+        """Bytes from the beginning of the cell of the node above. Closes the tree."""
+        self.tree.close()
+        return self.offset
+
     @property
     def places(self) -> Iterator[Place]:
         """All places below, in memory order."""
@@ -222,9 +256,19 @@ class SNode(_Builder):
 
 
 class Root(SNode):
-    """The root of one tree."""
+    """The root of one tree. Those of all trees that `root` began are equal to it, and to each other."""
 
     kind = "root"
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if isinstance(other, FieldsBuilder):
+            return self.tree is other.tree or (isinstance(other, GlobalRoot) and self.tree.divisible)
+        return isinstance(other, Root) and self.tree.divisible and other.tree.divisible
+
+    def __hash__(self) -> int:
+        return hash(None if self.tree.divisible else self.tree.id)
 
 
 class Place(SNode):
@@ -291,7 +335,7 @@ class Tree(NearNames):
             self._allocate()
         except OutOfDeviceMemory:
             for nodes in groups[1:]:
-                Tree()._adopt(nodes)
+                Tree(divisible=True)._adopt(nodes)
             self._adopt(groups[0])
 
     def _adopt(self, nodes: Sequence[SNode]) -> None:

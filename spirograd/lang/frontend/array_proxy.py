@@ -19,6 +19,15 @@ INT32_MAX = 2**31 - 1
 LONGEST_AXIS = 2**31 - 1  # extents are i32 in kernels; the number of elements may be larger
 
 
+class ElementShape(tuple[int, ...]):
+    """The extents of an element: ``x.element_shape``, and as the family writes it, ``x.element_shape()``, which is a list."""
+
+    __sg_traceable__ = True
+
+    def __call__(self) -> list[int]:
+        return list(self)
+
+
 class ArrayProxy:
     """An array argument inside a kernel. ``shape`` gives the extents as run-time values (element shape excluded)."""
 
@@ -41,8 +50,8 @@ class ArrayProxy:
         return self.decl.dtype
 
     @property
-    def element_shape(self) -> tuple[int, ...]:
-        return self.decl.element_shape
+    def element_shape(self) -> ElementShape:
+        return ElementShape(self.decl.element_shape)
 
     @property
     def grad(self) -> ArrayProxy:

@@ -1,0 +1,45 @@
+"""Nodes of field trees by the family's names: parents, children, sizes in bytes."""
+
+from __future__ import annotations
+
+import pytest
+
+import spirograd as sg
+
+pytestmark = pytest.mark.usefixtures("session")
+
+
+def test_nodes_say_where_they_are() -> None:
+    x, y, z = sg.field(sg.f32), sg.field(sg.i8), sg.field(sg.f64, shape=())
+    outer = sg.root.dense(sg.ij, (4, 6))
+    inner = outer.dense(sg.i, 2)
+    inner.place(x, y)
+    place = x.snode
+    assert [inner, outer, sg.root] == [x.parent(), x.parent(2), x.parent(3)] == [place.parent(n) for n in (1, 2, 3)]
+    assert x.parent(3) == z.parent() == sg.root and x.parent(3) != inner and sg.FieldsBuilder().dense(sg.i, 3).parent() != sg.root
+    assert {x.parent(3), z.parent()} == {z.parent()}
+    assert inner._get_children() == [x.snode, y.snode] and outer._get_children() == [inner]
+    assert place._path_from_root() == [sg.root, outer, inner, place]
+    assert place._dtype is sg.f32 and inner._dtype is None
+    assert outer._physical_index_position() == {0: 0, 1: 1}
+    assert place._snode_tree_id == outer._snode_tree_id
+    assert [n._cell_size_bytes for n in (outer, inner)] == [16, 8]
+    assert [n._offset_bytes_in_parent_cell for n in (inner, place, y.snode)] == [0, 0, 4]
+    x[7, 5] = 2.0
+    assert x[7, 5] == 2.0
+    with pytest.raises(sg.SpirogradRuntimeError):
+        inner.place(sg.field(sg.f32))
+
+
+def test_the_shape_of_elements_of_arguments_may_be_called() -> None:
+    @sg.kernel
+    def k(x: sg.types.ndarray(), m: sg.types.ndarray(dtype=sg.types.matrix(2, 3, sg.f32), ndim=1)) -> sg.i32:
+        r = 0
+        if sg.static(x.element_shape() == [2]):
+            r = 1
+        if sg.static(m.element_shape() == [2, 3] and m.element_shape == (2, 3)):
+            r += 10
+        return r + m.element_shape[1] * 100
+
+    m = sg.Matrix.ndarray(2, 3, sg.f32, 3)
+    assert (k(sg.Vector.ndarray(2, sg.f32, 3), m), k(sg.ndarray(sg.f32, 3), m)) == (311, 310)
