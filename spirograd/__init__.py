@@ -58,6 +58,7 @@ from spirograd.lang.data.tree import FieldsBuilder, SNode, root
 from spirograd.lang.decompositions import polar_decompose, solve, svd, sym_eig
 from spirograd.lang.dispatching import perf_dispatch
 from spirograd.lang.forms import (
+    activate,
     atomic_add,
     atomic_and,
     atomic_cas,
@@ -68,7 +69,9 @@ from spirograd.lang.forms import (
     atomic_or,
     atomic_sub,
     atomic_xor,
+    deactivate,
     grouped,
+    is_active,
     loop_config,
     ndrange,
     randn,
@@ -236,6 +239,7 @@ __all__ = [
     "VectorTensor",
     "abs",
     "acos",
+    "activate",
     "ad",
     "add",
     "amdgpu",
@@ -280,6 +284,7 @@ __all__ = [
     "cuda",
     "data_oriented",
     "dataclass",
+    "deactivate",
     "deactivate_all_snodes",
     "div",
     "errors",
@@ -316,6 +321,7 @@ __all__ = [
     "int32",
     "int64",
     "interpreter",
+    "is_active",
     "is_extension_enabled",
     "is_extension_supported",
     "is_logging_effective",

@@ -59,7 +59,7 @@ _TEXTURE = "textures come in a later version; use a field, and interpolate in th
 
 # name -> reason, of names that lie directly in the module.
 LATER: dict[str, str] = {
-    **dict.fromkeys(("activate", "deactivate", "is_active", "append", "length", "sparse"), _SPARSE),
+    **dict.fromkeys(("append", "length", "sparse"), _SPARSE),
     **dict.fromkeys(("simt", "global_thread_idx", "clock_counter", "clock_freq_hz", "volatile_load"), _SIMT),
     **dict.fromkeys(("eig", "make_spd", "linalg", "sparse_matrix_builder"), _LINALG),
     **dict.fromkeys(("graph", "graph_do_while", "graph_parallel", "graph_parallel_context", "GraphStatus", "checkpoint"), _GRAPH),

@@ -72,17 +72,15 @@ class MatrixField(ScalarField):
         return ComponentField(self, int(np.ravel_multi_index(at, self.element_shape)))
 
     def __getitem__(self, key: Any) -> Any:
-        addresses = self._addresses(key)
-
         def write(component: int, value: Any) -> None:
             shadows.host_write(self, key, component)
-            self._write(addresses[component], value)
+            self._write(self._addresses(key, activate=True)[component], value)
 
-        return self._build([self._read(a) for a in addresses], self.element_shape, write)
+        return self._build([self._read(a) for a in self._addresses(key)], self.element_shape, write)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         data = np.broadcast_to(self._number(value), self.element_shape).reshape(-1)
-        addresses = self._addresses(key)
+        addresses = self._addresses(key, activate=True)
         shadows.host_write(self, key)
         for a, v in zip(addresses, data):
             self._write(a, v)
