@@ -54,7 +54,7 @@ from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.data.ndarray import MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray, ndarray
 from spirograd.lang.data.scalar_field import Field
 from spirograd.lang.data.tensor import MatrixTensor, VectorTensor, tensor, wrap
-from spirograd.lang.data.tree import FieldsBuilder, SNode, root
+from spirograd.lang.data.tree import FieldsBuilder, SNode, deactivate_all_snodes, root
 from spirograd.lang.decompositions import polar_decompose, solve, svd, sym_eig
 from spirograd.lang.dispatching import perf_dispatch
 from spirograd.lang.forms import (
@@ -79,13 +79,14 @@ from spirograd.lang.forms import (
     static,
     static_assert,
     static_print,
+    volatile_load,
 )  # fmt: skip
 from spirograd.lang.graphs import Graph
+from spirograd.lang.groups import global_thread_idx
 from spirograd.lang.hints import (
     assume_in_range,
     block_local,
     cache_read_only,
-    deactivate_all_snodes,
     extension,
     loop_unique,
     no_activate,
@@ -154,7 +155,8 @@ from spirograd.lang.streams import Stream
 from spirograd.lang.struct import Struct
 
 if TYPE_CHECKING:
-    from spirograd import ad  # imported when it is first used
+    from spirograd import ad, tools  # imported when they are first used
+    from spirograd.tools import GUI
 
     # To a type checker, a number of the kernel language is one of Python.
     f16 = f32 = f64 = float16 = float32 = float64 = float
@@ -201,6 +203,7 @@ else:
 __version__ = "0.1.0"
 
 __all__ = [
+    "GUI",
     "AdStackOverflow",
     "Backend",
     "Field",
@@ -301,6 +304,7 @@ __all__ = [
     "floor",
     "floor_div",
     "func",
+    "global_thread_idx",
     "gpu",
     "grouped",
     "i",
@@ -386,6 +390,7 @@ __all__ = [
     "tanh",
     "template",
     "tensor",
+    "tools",
     "trunc",
     "types",
     "u1",
@@ -398,6 +403,7 @@ __all__ = [
     "uint16",
     "uint32",
     "uint64",
+    "volatile_load",
     "vulkan",
     "wgpu",
     "wrap",
@@ -406,7 +412,9 @@ __all__ = [
 ]  # fmt: skip
 
 if not TYPE_CHECKING:
-    __getattr__ = _later.attributes("spirograd", __all__, _later.LATER, modules=("ad",))
+    __getattr__ = _later.attributes(
+        "spirograd", __all__, _later.LATER, modules=("ad", "algorithms", "simt", "tools"), elsewhere={"GUI": "spirograd.tools"}
+    )
 
     def __dir__():
         return sorted({*globals(), *__all__})

@@ -12,6 +12,7 @@ from spirograd.base import dtypes, knobs, tracebacks
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.later import Later
 from spirograd.base.near_names import NoAttribute
+from spirograd.base.python_limits import gc_paused
 from spirograd.base.wording import did_you_mean
 from spirograd.config import Config, make_config
 from spirograd.lang import context, scalar
@@ -41,7 +42,8 @@ _LEVELS = {
 
 def _gradient(kernel: Any) -> Any:
     """The gradient of a kernel. Imported when one is used: that takes longer than the rest of the package."""
-    from spirograd.gradients.gradient import Gradient
+    with gc_paused():
+        from spirograd.gradients.gradient import Gradient
 
     return Gradient(kernel)
 
@@ -187,7 +189,7 @@ def _has_data64(arch: str) -> bool:
 
 def is_extension_supported(arch: str, ext: extension) -> bool:
     """Whether back end ``arch`` has the ability ``ext``, a member of `extension`. Opens the device to ask it, if no session has it open."""
-    if ext in (extension.assertion, extension.adstack):
+    if ext in (extension.assertion, extension.adstack, extension.sparse):
         return arch in loader.DEVICES
     return ext is extension.data64 and _has_data64(arch)
 

@@ -27,12 +27,11 @@ from spirograd.base.records import replace
 from spirograd.base.sizes.nodes import IfLess, Size, walk
 from spirograd.base.targets import TARGETS, Generator
 from spirograd.ir import ops
-from spirograd.ir.interp import compile_for_run
-from spirograd.ir.interp_state import OnOp
 from spirograd.ir.nodes import Kernel, Op
 from spirograd.ir.spec import verify
 from spirograd.ir.text import to_text_with_locs
 from spirograd.kernel_key import kernel_key
+from spirograd.transforms.checks.check_barriers import check_barriers
 from spirograd.transforms.checks.check_bounds import check_bounds
 from spirograd.transforms.checks.check_capabilities import check_capabilities
 from spirograd.transforms.checks.check_loops import check_loops
@@ -40,6 +39,7 @@ from spirograd.transforms.checks.check_overflow import check_overflow
 from spirograd.transforms.checks.space_limits import hoist_space_checks, take_space_limits
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.lowering.exact_extrema import exact_extrema
+from spirograd.transforms.lowering.group_fission import fission_groups
 from spirograd.transforms.lowering.layout import arg_block, layout
 from spirograd.transforms.lowering.legalize import legalize
 from spirograd.transforms.lowering.lower_atomics import lower_atomics
@@ -70,7 +70,12 @@ _REDUCTION_GROUPS = 1024
 
 
 def compile_kernel(
-    kernel: Kernel, caps: Capabilities, options: CompileOptions, key: str | None = None, on_op: OnOp | None = None, generate: bool = True
+    kernel: Kernel,
+    caps: Capabilities,
+    options: CompileOptions,
+    key: str | None = None,
+    on_op: Callable[[Op, Any], None] | None = None,
+    generate: bool = True,
 ) -> CompiledKernel:
     """Compile ``kernel`` (kernel IR, before `offload`) for a device with ``caps``.
 
@@ -88,6 +93,7 @@ def compile_kernel(
         run.record("kernel.ir", kernel)
         kernel = run.apply(drop_stop_grad, kernel, "kernel")
         kernel = run.apply(hoist_space_checks, kernel, "kernel")
+        kernel = run.apply(check_barriers, kernel, "kernel")
         kernel = run.apply(exact_extrema, kernel, "kernel")
         kernel = run.apply(inline_some, kernel, "kernel")
         if options.check_overflow:
@@ -114,6 +120,7 @@ def compile_kernel(
         kernel = run.apply(layout, kernel, "lowering")
         kernel = run.apply(diagnostics, kernel, "lowering")
         kernel = run.apply(expand_math, kernel, "lowering")
+        kernel = run.apply(fission_groups, kernel, "lowering")
         kernel = run.apply(lower_tasks, kernel, "lowering")
         kernel = run.apply(legalize, kernel, "lowering")
         kernel = run.apply(lower_remainder, kernel, "lowering")
@@ -181,28 +188,33 @@ class _Pipeline:
 # --- generators --------------------------------------------------------------------------------------------------------
 
 
-def _interpreted(kernel: Kernel, key: str, run: _Pipeline, on_op: OnOp | None) -> CompiledKernel:
-    """No passes: the interpreter runs kernel IR, as one task."""
+def _interpreted(kernel: Kernel, key: str, run: _Pipeline, on_op: Callable[[Op, Any], None] | None) -> CompiledKernel:
+    """No passes: the interpreter runs kernel IR, as one task. Imported here because other targets do without it."""
+    from spirograd.ir.interp import compile_for_run
+
     artifact = run.describe(kernel, key)
     offsets, _ = temp_offsets(kernel)
-    program = compile_for_run(kernel, artifact.args, offsets, artifact.faults, artifact.prints, on_op)
+    lanes, races = run.ctx.caps.group_lanes, run.ctx.options.detect_races
+    program = compile_for_run(kernel, artifact.args, offsets, artifact.faults, artifact.prints, on_op, lanes, races)
     task = TaskInfo(kernel.name, "serial", kernel.name, 0)
     return replace(artifact, tasks=(task,), faults=program.faults, run=program.run)
 
 
 def _native(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKernel:
     """LLVM, for the CPU. Imported here because llvmlite is large and other targets do without it."""
-    from spirograd.llvmgen.emit import emit_kernel, entry_names, optimisation_need, tape_lanes
-    from spirograd.llvmgen.toolchain import compile_module
+    from spirograd.llvmgen.emit import emit_kernel, emit_modules, entry_names, optimisation_need, tape_lanes
+    from spirograd.llvmgen.toolchain import compile_module, compile_modules
 
-    text = emit_kernel(kernel, artifact.args, run.ctx.caps, run.ctx.options)
-    code = compile_module(text, run.ctx.caps, run.ctx.options, optimisation_need(kernel, run.ctx.caps, run.ctx.options))
-    infos = _by_task(kernel, artifact)
-    named = zip(kernel.body.ops, infos, entry_names(kernel))
     caps, options = run.ctx.caps, run.ctx.options
+    need = optimisation_need(kernel, caps, options)
+    named = zip(kernel.body.ops, _by_task(kernel, artifact), entry_names(kernel))
     tasks = tuple(replace(info, entry=entry, binary=0, lanes=tape_lanes(op, caps, options)) for op, info, entry in named)
-    if run.ctx.options.keep_stages:
-        run.stages |= {"kernel.ll": text, "kernel.opt.ll": code.optimized_ir, "kernel.s": code.assembly}
+    if not options.keep_stages:
+        texts = emit_modules(kernel, artifact.args, caps, options)
+        return replace(artifact, tasks=tasks, binaries=compile_modules(texts, caps, options, need))
+    text = emit_kernel(kernel, artifact.args, caps, options)  # in one file, for readers
+    code = compile_module(text, caps, options, need)
+    run.stages |= {"kernel.ll": text, "kernel.opt.ll": code.optimized_ir, "kernel.s": code.assembly}
     return replace(artifact, tasks=tasks, binaries=(code.binary,))
 
 
@@ -231,7 +243,10 @@ def _gpu(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKe
     text = emit_kernel(kernel, artifact.args, DIALECTS[generator], run.ctx.caps, run.ctx.options)
     code = translate(text, run.ctx.caps, run.ctx.options)
     named = zip(kernel.body.ops, _by_task(kernel, artifact), entry_names(kernel))
-    tasks = tuple(replace(info, entry=entry, binary=0, coarsening=op.attr.coarsening) for op, info, entry in named)
+    tasks = tuple(
+        replace(info, entry=entry, binary=0, coarsening=op.attr.coarsening, operations=sum(1 for _ in op.regions[0].walk()))
+        for op, info, entry in named
+    )
     if run.ctx.options.keep_stages:
         run.stages |= {"kernel.ll": text, "kernel.opt.ll": code.optimized_ir}
         run.stages |= {LOADED[generator]: code.binary, ASSEMBLY[generator]: code.assembly}

@@ -29,6 +29,7 @@ class Config:
     default_ip: DType = i32
     debug: bool = False
     check_out_of_bound: bool = False
+    detect_races: bool = False
     overflow: str = "error"
     fast_math: bool = True
     fuse_tasks: bool = True

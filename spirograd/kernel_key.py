@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+from collections.abc import Callable
 
 from spirograd.base.caps import Capabilities
 from spirograd.base.options import CompileOptions
@@ -23,15 +24,21 @@ _GENERATORS = {
     Generator.CODE_OBJECT: "llvmgen",
 }
 _PART = 1 << 16
+# Bytes by what they depend on: takes that and what makes them, which it calls unless it has them already.
+Memo = Callable[[str, Callable[[], bytes]], bytes]
+_known: dict[str, str] = {}  # generator -> hash of the source
 
 
-def kernel_key(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> str:
-    """The name of the compiled kernel in a cache: a hash of all that the result depends on, the compiler's own source included."""
+def kernel_key(kernel: Kernel, caps: Capabilities, options: CompileOptions, memo: Memo | None = None) -> str:
+    """The name of the compiled kernel in a cache: a hash of all that the result depends on, the compiler's own source included.
+
+    ``memo``: remembers over processes the hash of the source, by sizes and times of its files.
+    """
     # Source lines are part of the artifact where it reports them.
     reports = options.check_bounds or options.check_overflow or any(code.effect in ("check", "print") for code in kernel.codes)
     with deep_recursion():
         text = to_text(kernel, locs=reports)
-    parts = (text, _settings(caps, options), _fingerprint(_GENERATORS[caps.target.generator]))
+    parts = (text, _settings(caps, options), _fingerprint(_GENERATORS[caps.target.generator], memo))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -41,21 +48,37 @@ def _settings(caps: Capabilities, options: CompileOptions) -> str:
     return "\0".join((repr(caps), repr(replace(options, keep_stages=False, verify=False))))
 
 
-@functools.cache
-def _fingerprint(generator: str) -> str:
-    """A hash of the source of what makes code. Plain calls of the system: this is a good part of a start with a warm cache."""
+def _fingerprint(generator: str, memo: Memo | None) -> str:
+    """A hash of the source of what makes code."""
+    if generator not in _known:
+        files = _files(generator)
+        if memo is None:
+            _known[generator] = _hash(files)
+        else:
+            # Python itself tells by these whether its bytecode of a file is up to date.
+            seen = "\n".join(f"{path} {status.st_size} {status.st_mtime_ns}" for path, status in files)
+            _known[generator] = memo(f"source\0{seen}", lambda: _hash(files).encode()).decode()
+    return _known[generator]
+
+
+def _files(generator: str) -> list[tuple[str, os.stat_result]]:
+    """The files of what makes code. Plain calls of the system: this is a good part of a start with a warm cache."""
     root = os.path.dirname(__file__)
-    files = [os.path.join(root, name) for name in ("compiler.py", "kernel_key.py")]
+    files = [(path, os.stat(path)) for path in (os.path.join(root, name) for name in ("compiler.py", "kernel_key.py"))]
     folders = [os.path.join(root, package) for package in ("base", "ir", "analysis", "transforms", generator)]
     while folders:
         with os.scandir(folders.pop()) as entries:
             for entry in entries:
                 if entry.name.endswith(".py"):
-                    files.append(entry.path)
+                    files.append((entry.path, entry.stat()))
                 elif entry.is_dir():
                     folders.append(entry.path)
+    return sorted(files)
+
+
+def _hash(files: list[tuple[str, os.stat_result]]) -> str:
     digest = hashlib.sha256()
-    for path in sorted(files):
+    for path, _ in files:
         file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         while part := os.read(file, _PART):
             digest.update(part)

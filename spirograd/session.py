@@ -9,7 +9,7 @@ import math
 import random
 import sys
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from spirograd.base.artifact import CompiledKernel
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeTypeError, render
 from spirograd.base.options import CompileOptions
+from spirograd.base.python_limits import gc_paused
 from spirograd.base.records import replace
 from spirograd.base.targets import Generator
 from spirograd.config import Config, set_option
@@ -42,6 +43,8 @@ logger = logging.getLogger("spirograd")
 
 # Kernels may read and write so many bytes at once, from the first one of an array on.
 _FOREIGN_ALIGNMENT = 16
+# The key of kernels that no cache keeps.
+_NOT_KEPT = "not kept"
 
 
 class Session:
@@ -64,7 +67,14 @@ class Session:
         budget = int(config.ad_memory_GB * 2**30) if config.ad_memory_GB else None
         self.launcher = Launcher(self.device, self.memory, seed=seed, tape_budget=budget)
         self.language = LanguageOptions(
-            config.default_fp, config.default_ip, config.debug, config.short_circuit_operators, config.unrolling_limit
+            config.default_fp,
+            config.default_ip,
+            config.debug,
+            config.short_circuit_operators,
+            config.unrolling_limit,
+            group_size=config.default_gpu_block_dim,
+            max_group_size=self.device.caps.group_limit,
+            subgroup_size=self.device.caps.group_lanes,
         )
         self.compile_options = CompileOptions(
             fast_math=config.fast_math,
@@ -74,14 +84,16 @@ class Session:
             check_overflow=config.debug,
             warn_of_overflow=config.overflow == "warn",
             locate_nan=config.debug,
+            detect_races=config.detect_races,
             optimize=config.cfg_optimization and config.advanced_optimization,
             opt_level=config.opt_level,
             group_size=config.default_gpu_block_dim,
             verify=config.debug or knobs.flag("SG_VERIFY"),
         )
         self.cache = Cache(config.offline_cache_file_path, config.offline_cache_max_size_of_files) if config.offline_cache else None
-        if self.cache is not None and isinstance(self.device, KeepsCode):
+        if isinstance(self.device, KeepsCode):
             self.device.keep_code(self.cache)
+        self._builtins: dict[Hashable, LaunchPlan] = {}
         self.compiled = 0
         self.prepared = 0  # kernels that were compiled, or taken from the offline cache
         self.warned: set[Hashable] = set()  # what the user was warned of while kernels were traced
@@ -112,7 +124,8 @@ class Session:
         telling = knobs.flag("SG_FUSE_TASKS_DIAG") or knobs.flag("QD_AGGRESSIVE_KERNEL_FUSION_DIAG")
         shown = bool(dump or self.cfg.print_ir or telling or listeners)
         if shown or self.cache is None or self.device.caps.target.generator is Generator.INTERPRETER:
-            compiled = _compile_kernel(kernel, self.device.caps, replace(options, keep_stages=shown))
+            named = shown or knobs.get("SG_OVERRIDE")  # files of stages have its key in their names
+            compiled = _compile_kernel(kernel, self.device.caps, replace(options, keep_stages=shown), None if named else _NOT_KEPT)
             for listener in listeners:
                 listener(Compilation(compiled, kernel, self.device.caps, options, self.arch))
             if dump:
@@ -123,7 +136,7 @@ class Session:
                 print(f"kernel {kernel.name}\n{compiled.stages.get('tasks.txt', '')}", file=sys.stderr, end="")
             self.compiled += 1
             return compiled
-        key = kernel_key(kernel, self.device.caps, options)
+        key = kernel_key(kernel, self.device.caps, options, self.cache.code)
         found = self.cache.get(key)
         if found is not None:
             return found
@@ -174,6 +187,32 @@ class Session:
         allocation = self.memory.allocate(max(math.prod(shape) * dtype.size, 1))
         return ArrayBinding(allocation.address, shape, 0, 0, allocation)
 
+    def transfers_by_kernel(self, allocation: Allocation) -> bool:
+        """Whether it is for a kernel to change memory with strides: the host would have to wait, or a graph is being recorded."""
+        if allocation.device is not self.device or allocation.freed:
+            return False
+        return self.device.caps.target.asynchronous or graphs.active() is not None
+
+    def launch_builtin(
+        self,
+        key: Hashable,
+        make: Callable[[], nodes.Kernel],
+        arrays: Sequence[tuple[Allocation, DType]],
+        part: str,
+        numbers: Sequence[int],
+    ) -> None:
+        """Launch a kernel of spirograd's own, which ``make`` makes at the first launch with this ``key``. Its arguments are allocations as
+        arrays of one axis with these types, then ``numbers``; it writes to ``part`` of the first allocation."""
+        plan = self._builtins.get(key)
+        if plan is None:
+            options = replace(self.compile_options, check_bounds=False, check_overflow=False, locate_nan=False)
+            plan = self._builtins[key] = self.launcher.prepare(self._compile(make(), options))
+        bindings = [ArrayBinding(memory.address, (memory.nbytes // t.size,), 0, 0, memory) for memory, t in arrays]
+        bindings[0].allocation = None  # not all of it is written
+        target = arrays[0][0]
+        plan.launch([*(0 for _ in arrays), *numbers], [*bindings, *(None for _ in numbers)], {})  # type: ignore[list-item]
+        target.wrote(part)
+
     def transfers(self, gradients: bool = False) -> Transfers:
         return Transfers(self, gradients)
 
@@ -200,9 +239,10 @@ class Session:
 
 def _compile_kernel(*args: Any, **kwargs: Any) -> CompiledKernel:
     """See `compile_kernel`, which is imported when something must be compiled: what comes out of the offline cache does without it."""
-    from spirograd.compiler import compile_kernel
+    with gc_paused():  # what is imported stays: to look for garbage in it takes a sixth of the time
+        from spirograd.compiler import compile_kernel
 
-    return compile_kernel(*args, **kwargs)
+        return compile_kernel(*args, **kwargs)
 
 
 class Transfers:

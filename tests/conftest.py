@@ -80,19 +80,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _alternate(items: list[pytest.Item]) -> None:
-    """Of the cases of tests that are marked `vulkan_or_wgpu`, leave every other one to long runs on Vulkan, and those between on wgpu.
+    """Of the cases of tests that are marked `vulkan_or_wgpu`, leave every other one of a file to long runs on Vulkan, and those between on
+    wgpu.
 
     One generator makes the modules of both, so either back end shows what the cases vary. Where one of the two is missing, the other runs
     all cases; where there is a GPU, whose drivers differ more, both run all."""
     pair = ("vulkan", "wgpu")
-    tests: dict[str, dict[str, dict[str, pytest.Item]]] = {}  # test -> what its case is called without the back end -> back end -> item
+    files: dict[Path, dict[str, dict[str, pytest.Item]]] = {}  # file -> test and case, without the back end -> back end -> item
     for item in items:
         test, _, case = item.nodeid.partition("[")
         if item.get_closest_marker("vulkan_or_wgpu") and not item.get_closest_marker("long"):
             for arch in {*pair} & {*re.split(r"[-\]]", case)}:
-                tests.setdefault(test, {}).setdefault(case.replace(arch, ""), {})[arch] = item
-    if tests and not any(map(needs.missing, pair)) and not {*needs.ARCHS} & {*needs.RARE}:
-        for cases in tests.values():
+                files.setdefault(item.path, {}).setdefault(test + case.replace(arch, ""), {})[arch] = item
+    if files and not any(map(needs.missing, pair)) and not {*needs.ARCHS} & {*needs.RARE}:
+        for cases in files.values():
             for number, case in enumerate(on for on in cases.values() if len(on) == 2):
                 case[pair[number % 2]].add_marker(pytest.mark.long)
 
@@ -127,11 +128,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             needs.need(name)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _younger_garbage() -> None:
+@pytest.fixture(scope="module")
+def younger_garbage() -> None:
     """What is alive before a file is no garbage of its tests: `gc.collect` in them need not look at it (a fifth of a second each time)."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _younger_garbage(request: pytest.FixtureRequest) -> None:
+    if hasattr(request.module, "gc"):
+        request.getfixturevalue("younger_garbage")
 
 
 @pytest.fixture

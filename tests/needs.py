@@ -31,8 +31,8 @@ RARE = ("cuda", "amdgpu")
 _FOUND = [name for name in RARE if loader.available(name) is None or name in os.environ.get("SG_TEST_REQUIRE", "")]
 ARCHS = ("interpreter", "cpu", "vulkan", "wgpu", *_FOUND)
 PREFIX = "missing "
-_PROGRAMS = ("spirv-val", "spirv-as", "spirv-dis", "spirv-cross", "chromium", "g++", "cc")
-_PACKAGES = ("tinygrad", "torch", "matplotlib", "rich", "pyright")
+_PROGRAMS = ("spirv-val", "spirv-as", "spirv-dis", "spirv-cross", "chromium", "g++", "cc", "Xvfb")
+_PACKAGES = ("tinygrad", "torch", "matplotlib", "rich", "pyright", "PIL.Image", "imageio_ffmpeg")
 
 
 def _validation_layer() -> str | None:

@@ -87,6 +87,10 @@ def _cos_tail(z: Any) -> Any:
     return (mp.cos(mp.sqrt(z)) - 1 + z / 2) / z**2
 
 
+def _cos_weight(z: Any) -> Any:
+    return z**2 / mp.cos(mp.sqrt(z))
+
+
 def _exp_weight(r: Any) -> Any:
     return r**2 / mp.exp(r)
 
@@ -108,6 +112,8 @@ FITS = (
     Fit("LOG_F32", "log((1+s)/(1-s)) = 2 s + s z P(z), z = s**2", _log_tail, _identity, 0, LOG_Z, 3, True),
     Fit("LOG1P_F32", "log(1 + f) = f - f**2 / 2 + f**3 P(f), |f| <= 1/3", _log1p_tail, _log1p_weight, -THIRD, THIRD, 8, True),
     Fit("SIN_F32", "sin(r) = r + r z P(z), z = r**2, |r| <= pi/2", _odd(mp.sin), _relative(mp.sin), 0, (mp.pi / 2) ** 2, 4, True),
+    Fit("SIN_QUARTER_F32", "sin(r) = r + r z P(z), |r| <= pi/4", _odd(mp.sin), _relative(mp.sin), 0, SIN_Z, 3, True),
+    Fit("COS_QUARTER_F32", "cos(r) = 1 - z/2 + z**2 P(z), |r| <= pi/4", _cos_tail, _cos_weight, 0, SIN_Z, 3, True),
     Fit("TAN_F32", "tan(r) = r + r z P(z), |r| <= pi/4", _odd(mp.tan), _relative(mp.tan), 0, (mp.pi / 4) ** 2, 6, True),
     Fit("ASIN_F32", "asin(r) = r + r z P(z), |r| <= 1/2", _odd(mp.asin), _relative(mp.asin), 0, QUARTER, 5, True),
     Fit("ATAN_F32", "atan(r) = r + r z P(z), |r| <= 1", _odd(mp.atan), _relative(mp.atan), 0, 1, 8, True),
@@ -123,7 +129,8 @@ FITS = (
 )
 
 
-# A constant as an unevaluated sum: ``name_1`` ... with the given numbers of significant bits, and what remains as a full f64.
+# A constant as an unevaluated sum: ``name_1`` ... with the given numbers of significant bits, and what remains as a full f64. Those with
+# DOWN in their names are rounded down, so that all parts are positive.
 SPLITS: tuple[tuple[str, Any, tuple[int, ...]], ...] = (
     ("LN2_15", mp.log(2), (15,)),
     ("LN2_21", mp.log(2), (21,)),
@@ -135,17 +142,18 @@ SPLITS: tuple[tuple[str, Any, tuple[int, ...]], ...] = (
     ("HALF_PI_24", mp.pi / 2, (24,)),
     ("PI_24", mp.pi, (24,)),
     ("PI_24_24", mp.pi, (24, 24)),
+    ("PI_24_24_DOWN", mp.pi, (24, 24)),
     ("CP_21", 2 / (3 * mp.log(2)), (21,)),
 )
 
 
-def split(value: Any, bits: Sequence[int]) -> list[float]:
-    """Parts of ``value``: each rounded to that many bits, then the rest."""
+def split(value: Any, bits: Sequence[int], down: bool) -> list[float]:
+    """Parts of ``value``: each rounded (``down``: downwards) to that many bits, then the rest."""
     parts: list[float] = []
     rest = value
     for count in bits:
         unit = mp.mpf(2) ** (mp.floor(mp.log(abs(rest), 2)) - count + 1)
-        parts.append(float(mp.nint(rest / unit) * unit))
+        parts.append(float((mp.floor if down else mp.nint)(rest / unit) * unit))
         rest = rest - mp.mpf(parts[-1])
     return [*parts, float(rest)]
 
@@ -222,7 +230,7 @@ def main() -> None:
         print(job.name, len(coefficients), f"2**{float(mp.log(error, 2)):.1f}", flush=True)
     for name, value, bits in SPLITS:
         lines += [f"# {', '.join(map(str, bits))} bits, and the rest", f"{name} = ("]
-        lines += [f"    {part!r}," for part in split(value, bits)] + [")"]
+        lines += [f"    {part!r}," for part in split(value, bits, "DOWN" in name)] + [")"]
     OUTPUT.write_text("\n".join(lines) + "\n")
 
 

@@ -17,44 +17,28 @@ def make(state, group, array):
     return state(*(group(*(array() for _ in range(_MEMBERS))) for _ in range(_GROUPS)))
 
 
-arrays = make(State, Group, lambda: sg.ndarray(sg.f32, 16))
-fields = make(FieldState, FieldGroup, lambda: sg.field(sg.f32, 16))
+def launches(state):
+    """Ten launches of two kernels that take ``state``."""
+    kind = type(state)
+
+    @sg.kernel
+    def move(s: kind):
+        for i in range(16):
+            s.g0.m0[i] += s.g1.m1[i] * 0.5 + s.g2.m2[i]
+
+    @sg.kernel
+    def push(s: kind):
+        for i in range(16):
+            s.g1.m1[i] += s.g3.m40[i] - s.g9.m44[i]
+
+    def step():
+        for _ in range(5):
+            move(state)
+            push(state)
+
+    return step
 
 
-@sg.kernel
-def move(s: State):
-    for i in range(16):
-        s.g0.m0[i] += s.g1.m1[i] * 0.5 + s.g2.m2[i]
-
-
-@sg.kernel
-def push(s: State):
-    for i in range(16):
-        s.g1.m1[i] += s.g3.m40[i] - s.g9.m44[i]
-
-
-@sg.kernel
-def move_fields(s: FieldState):
-    for i in range(16):
-        s.g0.m0[i] += s.g1.m1[i] * 0.5 + s.g2.m2[i]
-
-
-@sg.kernel
-def push_fields(s: FieldState):
-    for i in range(16):
-        s.g1.m1[i] += s.g3.m40[i] - s.g9.m44[i]
-
-
-def step():
-    for _ in range(5):
-        move(arrays)
-        push(arrays)
-
-
-def step_fields():
-    for _ in range(5):
-        move_fields(fields)
-        push_fields(fields)
-
-
+step = launches(make(State, Group, lambda: sg.ndarray(sg.f32, 16)))
+step_fields = launches(make(FieldState, FieldGroup, lambda: sg.field(sg.f32, 16)))
 CASES = {"450 arrays, 10 launches": (step, 20), "450 fields, 10 launches": (step_fields, 20)}

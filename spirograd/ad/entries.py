@@ -9,6 +9,7 @@ from weakref import ref as weakly
 
 import numpy as np
 
+from spirograd.ad import external_arrays
 from spirograd.ad.memories import Collector
 from spirograd.ad.versions import Saved, field_memory
 from spirograd.base.loc import Loc
@@ -16,7 +17,6 @@ from spirograd.base.records import dataclass
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.sizes.nodes import Size
 from spirograd.ir.nodes import ArrayArg, ArrayRef, FieldRef, ref_of
-from spirograd.lang.data import transfer
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.parameters import Packer
 
@@ -173,25 +173,13 @@ class Launch:
         assert access.arg is not None
         if access.arg in self.snapshots:
             return
-        array, binding = self.external[access.arg][0], self.packer.arrays[access.arg]
-        nbytes = array.nbytes if isinstance(array, np.ndarray) else array.numel() * array.element_size()
-        copy = self.session.memory.allocate(max(nbytes, 1))
-        if nbytes and binding.allocation is not None:
-            copy.copy_from(binding.allocation, nbytes)
-        elif nbytes:  # the device works on it in place
-            host = np.ascontiguousarray(array if isinstance(array, np.ndarray) else array.detach().numpy())
-            copy.write(0, transfer.bytes_of(host.reshape(-1)))
-        self.snapshots[access.arg] = copy
-        yield access.name, nbytes
+        array = self.external[access.arg][0]
+        self.snapshots[access.arg] = external_arrays.device_copy(self.session, array, self.packer.arrays[access.arg])
+        yield access.name, external_arrays.nbytes_of(array)
 
     def contents(self, k: int) -> Any:
-        """A copy of an array of the host as the launch left it, before that is copied back. Waits for the launch."""
-        array, binding = self.external[k][0], self.packer.arrays[k]
-        host = array if isinstance(array, np.ndarray) else array.detach().cpu().numpy()
-        found = np.array(host, order="C")
-        if binding.allocation is not None and found.nbytes:
-            binding.allocation.read_into(0, transfer.bytes_of(found.reshape(-1)))
-        return found
+        """A copy of an array of the host as the launch left it. Waits for the launch."""
+        return external_arrays.host_copy(self.external[k][0], self.packer.arrays[k])
 
     def again(self) -> Packer:
         """The arguments of its derivative."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
+from spirograd.ad import external_arrays
 from spirograd.ad.entries import Arguments
 from spirograd.ad.restored import Guard
 from spirograd.ad.tape import Tape
@@ -22,7 +20,7 @@ def replay_gradient(kernel: Any, session: Any, specialization: Any, args: Any, r
     if context.recorder() is not None:
         raise SpirogradRuntimeError("`kernel.grad` cannot replay a kernel inside of a tape, a `FwdMode` or a gradient function")
     external = [array for array, _, _ in Arguments(kernel, specialization, args).external.values()]
-    undo = [_kept(array) for array in external]
+    undo = [external_arrays.undo(array) for array in external]
     guard = Guard()
     tape = _OneLaunch(returned, specialization.last_number, guard)
     try:
@@ -51,13 +49,3 @@ class _OneLaunch(Tape):
             return super().launch(kernel, specialization, packer, args)
         finally:
             self._outer = None
-
-
-def _kept(array: Any) -> Callable[[], None]:
-    """How to put back an array of NumPy or torch."""
-    if isinstance(array, np.ndarray):
-        copied = array.copy()
-        return lambda: np.copyto(array, copied) if array.flags.writeable else None
-    tensor = array.detach()
-    before = tensor.clone()
-    return lambda: tensor.copy_(before)

@@ -22,7 +22,7 @@ from spirograd.base.near_names import NearNames
 from spirograd.gradients.broken_chains import report
 from spirograd.gradients.specialized import INACTIVE_HINT, UNFOLLOWED
 from spirograd.lang import context
-from spirograd.lang.data import shadows
+from spirograd.lang.data import shadows, transfer
 from spirograd.lang.data.scalar_field import ScalarField
 
 logger = logging.getLogger("spirograd")
@@ -364,9 +364,9 @@ class Tape(context.Recorder, NearNames):
         assert clear is not None
 
         def reverse() -> None:
-            total = source.grad.to_numpy() + memory.grad.to_numpy()
+            to, by = source.grad, memory.grad
+            transfer.add(to.tree.allocation, to.view, by.tree.allocation, by.view)
             clear()
-            source.grad.from_numpy(total.astype(source.dtype.np, copy=False))
 
         event.reverse = reverse
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
+from spirograd.ad import external_arrays
 from spirograd.ad.entries import Launch, footprint_of
 from spirograd.ad.versions import Saved, Stored
 from spirograd.base.dtypes import i32
@@ -66,22 +66,11 @@ def _kept(launch: Launch, packer: Any) -> Iterator[None]:
             undo.append(Saved(Stored(access.name, whole), None).swap)
         else:
             assert access.arg is not None
-            undo.append(_kept_external(launch, packer.arrays[access.arg], launch.external[access.arg][0]))
+            array, binding = launch.external[access.arg][0], packer.arrays[access.arg]
+            copy = external_arrays.device_copy(launch.session, array, binding)
+            undo.append(functools.partial(external_arrays.put_back, copy, array, binding))
     try:
         yield
     finally:
         for run in undo:
             run()
-
-
-def _kept_external(launch: Launch, binding: Any, array: Any) -> Callable[[], None]:
-    """How to put back an array of NumPy or torch."""
-    if binding.allocation is None:
-        host = array if isinstance(array, np.ndarray) else array.detach().numpy()
-        before = host.copy()
-        return lambda: np.copyto(host, before)
-    nbytes = array.nbytes if isinstance(array, np.ndarray) else array.numel() * array.element_size()
-    copy = launch.session.memory.allocate(max(nbytes, 1))
-    if nbytes:
-        copy.copy_from(binding.allocation, nbytes)
-    return lambda: binding.allocation.copy_from(copy, nbytes) if nbytes else None

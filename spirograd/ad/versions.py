@@ -19,7 +19,8 @@ from spirograd.lang import context
 from spirograd.lang.data import transfer
 from spirograd.lang.data.field import ComponentField
 from spirograd.lang.data.ndarray import Ndarray
-from spirograd.lang.data.transfer import Array, Block, HostView
+from spirograd.lang.data.transfer import Array
+from spirograd.lang.data.views import Block, HostView, dense_view
 
 
 class Stored:
@@ -134,7 +135,7 @@ def _are_bytes(view: HostView) -> bool:
 def _compact(view: HostView) -> HostView:
     """How the elements of ``view`` lie in a copy of their own: as they do, if they are dense, so that the device copies them as bytes."""
     if not _are_bytes(view):
-        return transfer.dense_view(view.dtype, view.shape, view.element_shape)
+        return dense_view(view.dtype, view.shape, view.element_shape)
     offsets = np.cumsum([0, *(b.span for b in view.blocks)]).tolist()
     return replace(view, blocks=tuple(replace(b, offset=offset) for b, offset in zip(view.blocks, offsets)))
 

@@ -22,9 +22,11 @@ from spirograd.autodiff.segments import segments_for
 from spirograd.autodiff.sizing import sizing
 from spirograd.autodiff.sweep import counter_for
 from spirograd.base.caps import Capabilities
+from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.options import CompileOptions
 from spirograd.base.python_limits import deep_recursion, gc_paused
 from spirograd.base.records import replace
+from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, Kernel, Ref
 from spirograd.ir.spec import verify
 from spirograd.transforms.checks.space_limits import hoist_space_checks
@@ -40,6 +42,7 @@ def differentiate(kernel: Kernel, mode: str, shadow: ShadowOf, caps: Capabilitie
     of outer memory, None if it has none.
     Raises SpirogradUnsupportedError, with the line, for what has no derivative.
     """
+    _refuse_groups(kernel)
     ctx = PassContext(caps, replace(options, optimize=True))
     with gc_paused(), deep_recursion():
         repeated = mode != "reverse"
@@ -89,6 +92,14 @@ def differentiate(kernel: Kernel, mode: str, shadow: ShadowOf, caps: Capabilitie
             warnings=(*warnings, *int_cast_warnings(primal, made.found, shadow)),
             recomputed=recomputed(gradient),
         )
+
+
+def _refuse_groups(kernel: Kernel) -> None:
+    for op in kernel.walk():
+        if op.code is ops.for_ and op.attr.grouped:
+            message = "a loop that uses groups of threads (`sg.simt`) has no derivative"
+            hint = "write the loop without shared arrays and barriers, or give the kernel a gradient with `sg.ad.grad_replaced`"
+            raise SpirogradUnsupportedError(message, op.loc, hint)
 
 
 def _with_buffers(shadow: ShadowOf, buffers: Set[int], of_buffer: Callable[[Ref], Ref | None]) -> ShadowOf:

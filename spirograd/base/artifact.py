@@ -63,7 +63,7 @@ class TaskInfo:
     """One dispatch. ``begin``/``end`` are None where only the device can know them: then it strides over its own bounds.
 
     ``places``: it only places the tapes of the tasks after it, which stay where they are while their sizes do.
-    ``coarsening``: how many iterations an invocation runs at a time.
+    ``coarsening``: how many iterations an invocation runs at a time. ``operations`` (GPUs, by LLVM): of an invocation that does so once.
     ``lanes``: how many iterations a thread runs in lockstep at most, each with a thread slot.
     ``max_groups``: dispatch at most so many workgroups (0: as many as the device takes). ``loops``: whether an iteration has loops inside.
     ``bindings`` (targets without addresses): for each storage buffer of descriptor set 0, the offsets in the argument block of the
@@ -74,7 +74,7 @@ class TaskInfo:
     name: str
     kind: str  # "serial" | "range_for"
     entry: str  # symbol or entry point
-    binary: int  # index into CompiledKernel.binaries
+    binary: int  # index into CompiledKernel.binaries; 0 in native code
     begin: Size | None = 0
     end: Size | None = 1
     group_size: int = 1
@@ -83,13 +83,14 @@ class TaskInfo:
     places: bool = False
     lanes: int = 1
     coarsening: int = 1
+    operations: int = 0
     bindings: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class FaultSite:
-    """A place that can fail: code 'assert' | 'bounds' | 'overflow' | 'tape' | 'loop' | 'nan' | 'space' | 'cells', message template over the operands,
-    where.
+    """A place that can fail: code 'assert' | 'bounds' | 'overflow' | 'tape' | 'loop' | 'nan' | 'space' | 'cells', message template over
+    the operands, where.
 
     The message may use ``{0}``, ``{1}`` ... for operands; ``dtypes`` says how to read each operand word. ``most``: of code 'space', which
     is about the size of an index space, what the product of the operands must not exceed.
@@ -188,8 +189,8 @@ def _with_parts(memory: frozenset[tuple[str, int]], parts: frozenset[tuple[str, 
 class CompiledKernel:
     """A kernel ready to load on one device.
 
-    ``binaries``: SPIR-V modules, or one native object, one per ``TaskInfo.binary`` index. ``returns``: (dtype, byte offset in
-    temps) of each scalar returned. ``stages``: name -> text or bytes of every stage, for dumps and ``kernel.ir()`` ...
+    ``binaries``: SPIR-V modules, one per ``TaskInfo.binary`` index; or the files of one library of native code. ``returns``: (dtype, byte
+    offset in temps) of each scalar returned. ``stages``: name -> text or bytes of every stage, for dumps and ``kernel.ir()`` ...
     ``stage_locs``: for stages of IR, the location of each line. ``run``: the interpreter's callable, ``run(block: bytes, memory)``.
     ``space_limits``: what the launcher checks before each launch.
     """

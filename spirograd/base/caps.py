@@ -6,6 +6,9 @@ from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass
 from spirograd.base.targets import TARGETS, Target
 
+# Where groups are formed by the compiler: as on most GPUs.
+_FORMED_SUBGROUP, _LARGEST_GROUP = 32, 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
@@ -37,6 +40,7 @@ class Capabilities:
     subgroup_size: int = 0
     subgroup_arithmetic: bool = False
     subgroup_shuffle: bool = False
+    subgroup_read: bool = False  # whether an invocation can read a value of any other of its subgroup
     shared_memory: int = 32768
     max_group_size: int = 256
     max_groups: int = 65535
@@ -56,6 +60,16 @@ class Capabilities:
     cpu_features: str = ""
     vector_library: str = ""
     toolchain: str = ""  # what binaries depend on besides their source
+
+    @property
+    def group_lanes(self) -> int:
+        """The size of the subgroups that programs see: the device's, or that of those that code for groups forms by itself."""
+        return self.subgroup_size if self.subgroup_read and self.subgroup_size else _FORMED_SUBGROUP
+
+    @property
+    def group_limit(self) -> int:
+        """The most invocations of a workgroup."""
+        return self.max_group_size if self.target.invocations else _LARGEST_GROUP
 
     @property
     def target(self) -> Target:

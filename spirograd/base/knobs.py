@@ -38,6 +38,8 @@ KNOBS: dict[str, Knob] = {
     "SG_DEBUG_ADSTACK": Knob("", "1: each launch of a gradient says on stderr how it uses the memory of tapes."),
     "QD_DEBUG_ADSTACK": Knob("", "The same, by the name it has in the family."),
     "SG_LOG": Knob("", "Log level: trace, debug, info, warn, error."),
+    "SG_GUI": Knob("", "Where `GUI` writes its frames, instead of showing them: a folder, or a file `.gif` or `.mp4`."),
+    "SG_GUI_FRAMES": Knob("", "After so many frames a `GUI` closes itself."),
     "SG_TRACEBACK": Knob("", "1: show the compiler's own frames in errors."),
 }
 

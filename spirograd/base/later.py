@@ -44,11 +44,11 @@ class Later:
         return f"<{self.__name__}: not in this version>"
 
 
-_SPARSE = "all field trees are dense; allocate the largest shape that is needed"
-_SIMT = "kernels address groups of threads in a later version; parallel loops and atomics are what there is now"
+_SPARSE = "sparse fields have `pointer` and `bitmasked` nodes; for lists use a field for the entries and one for their number"
+_CLOCK = "kernels read no clock; time launches between two calls of `sg.sync()`"
 _LINALG = "large matrices and their solvers come in a later version; write it with `sg.func`, or use NumPy outside of kernels"
 _GRAPH = "`sg.Graph` records launches and repeats them, `sg.Stream` takes streams of torch; loops in graphs and events come later"
-_UI = "spirograd draws nothing; give `field.to_numpy()` to matplotlib or another library"
+_UI = "scenes are not drawn; `sg.GUI` draws in two dimensions, and `field.to_numpy()` can be given to matplotlib or another library"
 _PROFILE = "profiling comes in a later version; time launches between two calls of `sg.sync()`"
 _QUANT = "quantised and bit-packed types come in a later version"
 _MESH = "meshes come in a later version; keep their connections in fields"
@@ -60,11 +60,11 @@ _TEXTURE = "textures come in a later version; use a field, and interpolate in th
 # name -> reason, of names that lie directly in the module.
 LATER: dict[str, str] = {
     **dict.fromkeys(("append", "length", "sparse"), _SPARSE),
-    **dict.fromkeys(("simt", "global_thread_idx", "clock_counter", "clock_freq_hz", "volatile_load"), _SIMT),
+    **dict.fromkeys(("clock_counter", "clock_freq_hz"), _CLOCK),
     **dict.fromkeys(("eig", "make_spd", "linalg", "sparse_matrix_builder"), _LINALG),
     **dict.fromkeys(("graph", "graph_do_while", "graph_parallel", "graph_parallel_context", "GraphStatus", "checkpoint"), _GRAPH),
     **dict.fromkeys(("Event", "create_stream", "create_event", "stream_parallel"), _GRAPH),
-    **dict.fromkeys(("GUI", "ui", "tools"), _UI),
+    **dict.fromkeys(("ui",), _UI),
     **dict.fromkeys(("profiler",), _PROFILE),
     **dict.fromkeys(("BitpackedFields",), _QUANT),
     **dict.fromkeys(("Mesh", "MeshBuilder", "MeshInstance", "MeshRelationType", "mesh_local", "mesh_patch_idx"), _MESH),
@@ -75,7 +75,6 @@ LATER: dict[str, str] = {
     "x86_64": "call it `sg.cpu`",
     "python": "`sg.interpreter` runs kernels in Python",
     "dump_compile_config": "print `sg.cfg`",
-    "algorithms": "sorting, scans and reductions as library calls come in a later version; write the loop in a kernel",
     "aot": "exporting compiled kernels comes in a later version",
     "argpack": "pass a `dataclasses.dataclass` or a struct instead",
     "ArgPack": "pass a `dataclasses.dataclass` or a struct instead",
@@ -94,6 +93,7 @@ LATER_TYPES: dict[str, str] = {
     "BufferViewType": LATER["BufferView"],
     **dict.fromkeys(("annotations", "buffer_view_type", "compound_types", "enums", "ndarray_type", "texture_type", "utils"), _COMPAT),
 }
+LATER_TOOLS: dict[str, str] = dict.fromkeys(("diagnose", "np2ply", "vtk", "write_vtk"), "`PLYWriter` writes points and faces")
 LATER_MATH: dict[str, str] = {"fns": "its functions are in `sg.math` itself"}
 
 
@@ -104,15 +104,21 @@ def later(name: str, table: dict[str, str] = LATER, prefix: str = "") -> Later |
 
 
 def attributes(
-    module: str, known: Iterable[str], table: Mapping[str, str] | None = None, modules: Container[str] = ()
+    module: str,
+    known: Iterable[str],
+    table: Mapping[str, str] | None = None,
+    modules: Container[str] = (),
+    elsewhere: Mapping[str, str] | None = None,
 ) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a module: stand-ins for the names of ``table``; ``modules`` below it, which are imported when they are first
-    used; for others AttributeError that names the near ones."""
+    """The ``__getattr__`` of a module: stand-ins for the names of ``table``; ``modules`` below it, and names that are ``elsewhere``, in the
+    module given, which are imported when they are first used; for others AttributeError that names the near ones."""
     prefix = module.partition(".")[2]
 
     def __getattr__(name: str) -> Any:
         if name in modules:
             return importlib.import_module(f"{module}.{name}")
+        if elsewhere is not None and name in elsewhere:
+            return getattr(importlib.import_module(elsewhere[name]), name)
         if table is not None and name in table:
             return Later(f"{prefix}.{name}" if prefix else name, table[name])
         message = f"module {module!r} has no attribute {name!r}"

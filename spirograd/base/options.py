@@ -8,9 +8,10 @@ from spirograd.base.records import dataclass
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
     """``group_size``: default workgroup size on GPUs (0: the generator's choice). ``verify``: check the IR after each pass.
-    ``warn_of_overflow``: the checks of overflow print and go on. ``locate_nan``: check gradients step by step for NaN. ``unfused_by``: the
-    setting by which all parallel loops stay dispatches of their own; ``disjoint_by``: that by which loops do of which one writes what the
-    other touches; "": none, and loops are fused where that changes no result."""
+    ``warn_of_overflow``: the checks of overflow print and go on. ``locate_nan``: check gradients step by step for NaN. ``detect_races``:
+    find those of the threads of a group, in shared memory; the interpreter can. ``unfused_by``: the setting by which all parallel loops
+    stay dispatches of their own; ``disjoint_by``: that by which loops do of which one writes what the other touches; "": none, and loops
+    are fused where that changes no result."""
 
     fast_math: bool = True
     check_bounds: bool = False
@@ -22,5 +23,6 @@ class CompileOptions:
     verify: bool = False
     keep_stages: bool = False
     locate_nan: bool = False
+    detect_races: bool = False
     unfused_by: str = ""
     disjoint_by: str = ""

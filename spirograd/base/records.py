@@ -10,7 +10,7 @@ import spirograd                             68, 126      91, 164
 import, `init`, compile and run one kernel   229, 298     266, 361
 ===========================================  ===========  ===========
 
-Here `__init__` is compiled when the class is first instantiated, and the other methods are made of functions that all classes share.
+Here `__init__` is compiled when a class has some instances, and the other methods are made of functions that all classes share.
 `fields` and `replace` are here, too; those of `dataclasses` also work, but the first one is slow.
 
 Supported: ``frozen``, ``slots``, ``eq``, ``repr``, `dataclasses.field`, ``__post_init__``, ``ClassVar``, inheritance. Annotations must be
@@ -24,6 +24,9 @@ import operator
 from dataclasses import MISSING, Field, FrozenInstanceError, field, make_dataclass
 from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any
+
+# Instances of a class before its constructor is compiled, which takes as long as interpreting it thirty times. Many classes have few.
+_UNCOMPILED = 4
 
 if TYPE_CHECKING:  # type checkers know those of the standard library
     from dataclasses import dataclass as dataclass
@@ -104,12 +107,42 @@ def _with_slots(cls: Any, own: dict[str, Field[Any]]) -> Any:
 
 
 def _first_init(cls: Any, frozen: bool) -> Any:
+    left = _UNCOMPILED
+
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        """Compile the constructor of the class, and call it."""
-        cls.__init__ = compiled = _compile_init(cls, frozen)
-        compiled(self, *args, **kwargs)
+        """Construct the first instances by interpretation; then compile the constructor of the class, and call it."""
+        nonlocal left
+        left -= 1
+        if left < 0 or not _constructed(cls, object.__setattr__ if frozen else setattr, self, args, kwargs):
+            cls.__init__ = compiled = _compile_init(cls, frozen)
+            compiled(self, *args, **kwargs)
 
     return __init__
+
+
+def _constructed(cls: Any, assign: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Do what the constructor does; False if the arguments are none for it, which it then says itself."""
+    positional = cls.__match_args__
+    given = {**dict(zip(positional, args)), **kwargs}
+    if len(given) < len(args) + len(kwargs):
+        return False
+    values = {}
+    for name, entry in cls.__sg_fields__.items():
+        if entry.init and name in given:
+            values[name] = given.pop(name)
+        elif entry.default is not MISSING:
+            values[name] = entry.default
+        elif entry.default_factory is not MISSING:
+            values[name] = entry.default_factory()
+        elif entry.init:
+            return False
+    if given:
+        return False
+    for name, value in values.items():
+        assign(instance, name, value)
+    if hasattr(cls, "__post_init__"):
+        instance.__post_init__()
+    return True
 
 
 def _compile_init(cls: Any, frozen: bool) -> Any:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import spirograd
-from spirograd import ad, api, errors, math, types
+from spirograd import ad, algorithms, api, errors, math, simt, tools, types
 from spirograd.base import later
-from spirograd.compat import facade, internals, log_functions
+from spirograd.compat import facade, internals, launch_graphs, log_functions
 from spirograd.lang import forms, hints, ops, primitive_types
 from spirograd.lang.annotations import MatrixType, NdarrayType
 from spirograd.lang.data.axes import axes
@@ -70,8 +70,8 @@ LOG_LEVELS: Names = {name.upper(): name for name in ("trace", "debug", "info", "
 AXES: Names = {name: value for name, value in public(spirograd).items() if set(name) <= set("ijkl")}
 HINTS: Names = several(
     hints,
-    "assume_in_range block_local cache_read_only deactivate_all_snodes extension loop_unique no_activate pure rescale_index stop_grad",
-)
+    "assume_in_range block_local cache_read_only extension loop_unique no_activate pure rescale_index stop_grad",
+) | several(spirograd, "deactivate_all_snodes")
 
 MAIN: Names = {
     **{name: value for name, value in public(spirograd).items() if not name.startswith("Spirograd")},
@@ -101,7 +101,7 @@ _IMPL: Names = {
     **several(facade, "current_cfg get_runtime inside_kernel get_max_shared_memory_bytes reset"),
     "Py{}": facade.Runtime,
     **several(spirograd, "field ndarray root static static_assert static_print grouped one zero axes"),
-    **several(hints, "deactivate_all_snodes stop_grad"),
+    **several(spirograd, "deactivate_all_snodes stop_grad"),
     **{c.__name__: c for c in (Field, FieldsBuilder, Matrix, MatrixField, ScalarField, SNode, Struct, StructField)},
     **EXCEPTIONS,
 }
@@ -147,6 +147,13 @@ MODULES: dict[str, Names] = {
     "types.annotations": several(types, "template Template"),
     "types.ndarray_type": {"NdarrayType": NdarrayType, "ndarray": types.ndarray, "NDArray": types.NDArray},
     "ad": public(ad),
+    "algorithms": public(algorithms),
+    **{f"{path}simt": {} for path in ("", "lang.")},
+    **{f"{path}simt.{name}": public(getattr(simt, name)) for path in ("", "lang.") for name in simt.__all__},
+    "tools": public(tools),
+    "graph": several(launch_graphs, "Arg ArgKind Graph GraphBuilder"),
+    "tools.image": several(tools, "imread imresize imshow imwrite"),
+    "tools.video": several(tools, "VideoManager"),
     "experimental": {"real_func": real_func},
     "_lib": {},
     "_lib.core": {"DeviceCapability": facade.DeviceCapability, **internals.CORE},
@@ -155,9 +162,7 @@ MODULES: dict[str, Names] = {
 
 # Modules that this version does not have -> why: any name can be imported from them, and says so when used.
 EMPTY_MODULES: dict[str, str] = {
-    **several_later("algorithms linalg simt graph profiler tools ui sparse aot interop"),
-    **{f"simt.{name}": later.LATER["simt"] for name in ("block", "subgroup", "warp", "grid")},
-    "tools.image": later.LATER["tools"],
+    **several_later("linalg profiler ui sparse aot interop"),
     "types.quant": later.LATER_TYPES["quant"],
 }
 
@@ -165,6 +170,8 @@ EMPTY_MODULES: dict[str, str] = {
 Fallback = Callable[[str], Any]
 FALLBACKS: dict[str, Fallback] = {
     "": later.later,
+    "graph": lambda name: later.later(name, {name: later.LATER["graph"]}, "graph."),
+    "tools": lambda name: later.later(name, later.LATER_TOOLS, "tools."),
     "types": lambda name: later.later(name, later.LATER_TYPES, "types."),
     "lang": later.later,
     "lang.impl": later.later,

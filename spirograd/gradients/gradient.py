@@ -46,8 +46,10 @@ class Gradient(Staged, NearNames):
         overwrites.
         """
         launch = self._native.launch
-        if launch is not None and returned is None and not (replay or kwargs) and launch(args) is None:
-            return
+        if launch is not None and returned is None and not replay:
+            args, kwargs = self.kernel.ordered(args, kwargs) if kwargs else (args, kwargs)
+            if not kwargs and launch(args) is None:
+                return
         if context.current_trace() is not None:
             raise SpirogradSyntaxError("a gradient cannot be launched from a kernel", None, "launch it from Python")
         session, specialization, bound = self.kernel.specialized(args, kwargs)

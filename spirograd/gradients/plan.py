@@ -17,7 +17,7 @@ from spirograd.base.sizes.nodes import Element
 from spirograd.base.validity import NotPrepared, Record
 from spirograd.runtime import graphs
 from spirograd.runtime.allocations import Allocation
-from spirograd.runtime.device import CallsNatively, Fetch
+from spirograd.runtime.device import CallsNatively, Readback
 from spirograd.runtime.freshness import Freshness
 from spirograd.runtime.graphs import GraphRecording
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
@@ -61,27 +61,27 @@ class DerivativePlan:
         self._loops = {record.tape.name: record.loop for record in derivative.records}
         self._freshness = Freshness([plan.compiled for plan in sizing], [size for size in self._sizes if size is not None])
         self._found: tuple[Any, ...] | None = None  # the state of what sizes depend on when they were found
-        self._there: ArrayBinding | None = None  # where kernels leave sizes for each other
+        self._size_array: ArrayBinding | None = None  # where kernels leave sizes for each other
         if any(task.places for task in main.compiled.tasks):
-            self._there = self._place_for_sizes()
+            self._size_array = self._new_size_array()
         # Whether it is for the device to say how much memory a thread slot takes, not only how many there are.
         free = {tape.slots for tape in main.compiled.tapes if not tape.claimed}
-        self._blind = any(size is None and k not in free for k, size in enumerate(self._sizes))
+        self._slot_size_unknown = any(size is None and k not in free for k, size in enumerate(self._sizes))
         self._draws = any(slot.kind == "seed" for slot in main.compiled.args.slots)
         self._epoch = 0
         self._certain = True  # whether ``capacities`` are those that are on the device now
-        self._fetched: Fetch | None = None  # a pending readback of sizes
+        self._readback: Readback | None = None  # a pending readback of sizes
         self._outdated = False  # whether a launch has counted again since the readback was recorded
 
     @property
     def tape_bytes(self) -> int:
         """The memory that the tapes of the last launch took, in bytes. Waits for it where only the device knows."""
-        if self._there is None or self.main.last_heap_plan is None:
+        if self._size_array is None or self.main.last_heap_plan is None:
             return self.main.tape_bytes
         with self._launcher.lock:
             if not self._certain:
-                self._ask()
-            return self._launcher.tapes.used(self.compiled, self.main.last_heap_plan, self.capacities).nbytes
+                self._wait_for_sizes()
+            return self._launcher.tapes.resolve(self.compiled, self.main.last_heap_plan, self.capacities).nbytes
 
     def launch(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None = None) -> None:
         """Run it. Arguments as of `LaunchPlan.launch`. Waits if iterations have to be counted on the host, else once."""
@@ -107,10 +107,10 @@ class DerivativePlan:
         state = self._freshness.key(scalars, arrays, trees, drawn)
         resized = state is None or state != self._found
         self._found = None  # should anything fail
-        if self._there is None:
+        if self._size_array is None:
             self._launch_known(scalars, arrays, trees, drawn, resized)
         else:
-            self._launch_counted([*scalars, 0], [*arrays, self._there], trees, drawn, resized)
+            self._launch_counted([*scalars, 0], [*arrays, self._size_array], trees, drawn, resized)
         self._found = state
 
     def _launch_recorded(
@@ -118,13 +118,13 @@ class DerivativePlan:
     ) -> None:
         """Run it such that it can be repeated: the device counts each time, where it can; else sizes must be what they are now."""
         self._found = None
-        if self._there is not None:
+        if self._size_array is not None:
             with graphs.paused():
-                self.capacities = self._counted_aside(scalars, arrays, trees, drawn)
-            self._certain, self._fetched = False, None
+                self.capacities = self._count_on_device(scalars, arrays, trees, drawn)
+            self._certain, self._readback = False, None
             sizes = TapeSizes(self.capacities)
             for plan in (*self.sizing, self.main):
-                plan.launch([*scalars, 0], [*arrays, self._there], trees, sizes, drawn)
+                plan.launch([*scalars, 0], [*arrays, self._size_array], trees, sizes, drawn)
             recorder.afterwards(self, self._forget_found)
             return
         state = self._freshness.key(scalars, arrays, trees)  # none if numbers are drawn: others each time
@@ -142,7 +142,7 @@ class DerivativePlan:
         """As `LaunchPlan.prepared`, after a launch: for others whose tapes have the sizes of that one."""
         if not self._sizes or not self.compiled.tapes:
             return self.main.prepared(native, scalars, arrays, trees, record)
-        if self._there is not None:
+        if self._size_array is not None:
             raise NotPrepared
 
         def steps(into: Recording) -> None:
@@ -173,9 +173,9 @@ class DerivativePlan:
             heap = self._launcher.tapes
             state = self._freshness.key(scalars, arrays, trees, drawn)
             reused = state is not None and state == self._found and self._epoch == heap.epoch
-            if self._there is not None:
-                entries = self._read(self._there) if reused else self._counted_aside(scalars, arrays, trees, drawn)
-                scalars, arrays = [*scalars, 0], [*arrays, self._there]
+            if self._size_array is not None:
+                entries = self._read(self._size_array) if reused else self._count_on_device(scalars, arrays, trees, drawn)
+                scalars, arrays = [*scalars, 0], [*arrays, self._size_array]
             else:
                 entries = self._with_room(self.capacities if reused else self._find(scalars, arrays, trees, drawn))
             try:
@@ -183,7 +183,7 @@ class DerivativePlan:
             except TapesTooLarge as error:
                 raise self._located(error) from None
             ways = tuple(["reused" if reused else "known" if size is not None else "counted" for size in self._sizes])
-            return Forecast(heap_plan, entries, ways, heap.nbytes, heap.most)
+            return Forecast(heap_plan, entries, ways, heap.nbytes, heap.byte_limit)
 
     def _located(self, error: TapesTooLarge) -> OutOfDeviceMemory:
         """``error`` with the line of the loop."""
@@ -194,7 +194,7 @@ class DerivativePlan:
         self._epoch = self._launcher.tapes.epoch
         self._found = None
         self.capacities = ()
-        self._certain, self._fetched = False, None
+        self._certain, self._readback = False, None
 
     # --- sizes that the host finds -----------------------------------------------------------------------------------------
 
@@ -243,42 +243,42 @@ class DerivativePlan:
     ) -> None:
         """The device counts, if ``resized``, and places the tapes."""
         heap, first = self._launcher.tapes, not self.capacities
-        self._listen()
+        self._poll_sizes()
         if resized:
             before = self.capacities or [UNKNOWN] * len(self._sizes)
             self.capacities = tuple(self._evaluated(scalars, arrays, trees, before))
         heap.sized["counted" if resized else "reused"] += 1
         for plan in (*self.sizing, self.main) if resized else (self.main,):
-            if resized and self._blind and plan.compiled.tapes and (first or not heap.spares(plan.last_heap_plan)):
-                self._learn()
-            if plan is self.main and not self._certain and self._fetched is None:
-                self._fetched = self._fetch()  # one readback at a time: more would cost time and give little information
+            if resized and self._slot_size_unknown and plan.compiled.tapes and (first or not heap.has_headroom(plan.last_heap_plan)):
+                self._stall_for_sizes()
+            if plan is self.main and not self._certain and self._readback is None:
+                self._readback = self._start_readback()  # one readback at a time: more would cost time and give little information
                 self._outdated = False
-            sizes = TapeSizes(self.capacities, resized, self._certain or not self._blind)
+            sizes = TapeSizes(self.capacities, resized, self._certain or not self._slot_size_unknown)
             try:
                 plan.launch(scalars, arrays, trees, sizes, drawn)
             except TapesTooLarge:
                 if sizes.certain:
                     raise
-                self._learn()  # it may be an earlier launch that needed so much
+                self._stall_for_sizes()  # it may be an earlier launch that needed so much
                 plan.launch(scalars, arrays, trees, TapeSizes(self.capacities, resized, self._certain), drawn)
-            if heap.telling and plan.last_heap_plan is not None:
-                heap.report(plan.compiled, plan.last_heap_plan, self._fetch())
+            if heap.reports and plan.last_heap_plan is not None:
+                heap.report(plan.compiled, plan.last_heap_plan, self._start_readback())
             if plan is not self.main:
                 self._certain, self._outdated = False, True
 
-    def _counted_aside(
+    def _count_on_device(
         self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None
     ) -> tuple[int, ...]:
-        """Have the device count, for the host only: what launches go by stays as it is."""
-        there = self._place_for_sizes()
+        """Count on the device, for the host: the sizes that launches use are not written."""
+        there = self._new_size_array()
         entries: tuple[int, ...] = ()
         for plan in self.sizing:
             plan.launch([*scalars, 0], [*arrays, there], trees, TapeSizes(entries), drawn)
             entries = self._read(there)
         return entries
 
-    def _place_for_sizes(self) -> ArrayBinding:
+    def _new_size_array(self) -> ArrayBinding:
         allocation = self._launcher.memory.allocate(4 * len(self._sizes))
         return ArrayBinding(allocation.address, (len(self._sizes),), 0, 0, allocation)
 
@@ -288,28 +288,28 @@ class DerivativePlan:
         there.read_into(0, raw.data.cast("B"))
         return tuple(raw.tolist())
 
-    def _fetch(self) -> Fetch:
-        assert self._there is not None
-        assert self._there.allocation is not None
-        return self._there.allocation.fetch(0, 4 * len(self._sizes))
+    def _start_readback(self) -> Readback:
+        assert self._size_array is not None
+        assert self._size_array.allocation is not None
+        return self._size_array.allocation.read_async(0, 4 * len(self._sizes))
 
-    def _learn(self) -> None:
+    def _stall_for_sizes(self) -> None:
         """Wait for the sizes, before a launch."""
         self._launcher.tapes.sized["waited"] += 1
-        self._ask()
+        self._wait_for_sizes()
 
-    def _ask(self) -> None:
+    def _wait_for_sizes(self) -> None:
         """Wait for the sizes that the device counted last."""
-        self._fetched, self._outdated = None, False
-        self._hear(self._fetch().wait())
+        self._readback, self._outdated = None, False
+        self._store_sizes(self._start_readback().wait())
 
-    def _listen(self) -> None:
-        """Take what has come from the device by now."""
-        raw = None if self._fetched is None else self._fetched.take()
+    def _poll_sizes(self) -> None:
+        """Store the sizes of the pending readback if they have arrived."""
+        raw = None if self._readback is None else self._readback.take()
         if raw is not None:
-            self._fetched = None
-            self._hear(raw)
+            self._readback = None
+            self._store_sizes(raw)
 
-    def _hear(self, raw: bytes) -> None:
+    def _store_sizes(self, raw: bytes) -> None:
         self.capacities = tuple(np.frombuffer(raw, np.int32).tolist())
         self._certain = not self._outdated

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from math import prod
 from typing import Any
 
@@ -12,16 +12,18 @@ from spirograd.base.loc import Loc
 from spirograd.ir.nodes import ArrayArg, ScalarArg
 
 
-def refuse_shared(label: str, args: Sequence[ScalarArg | ArrayArg], arrays: Sequence[Any], written: Mapping[int, Loc | None]) -> None:
-    """Raise SpirogradRuntimeError if an array argument that the kernel writes shares memory with another one.
+def refuse_shared(
+    label: str, args: Sequence[ScalarArg | ArrayArg], arrays: Sequence[Any], written: Mapping[int, Loc | None], accessed: Set[int]
+) -> None:
+    """Raise SpirogradRuntimeError if an array argument that the kernel writes shares memory with another one that it accesses.
 
-    ``arrays``: bindings by argument, ``written``: where the kernel writes to which argument.
+    ``arrays``: bindings by argument, ``written``: where the kernel writes to which argument, ``accessed``: which it reads or writes.
     """
     if not written:
         return
     spans = []
     for k, (arg, binding) in enumerate(zip(args, arrays)):
-        if isinstance(arg, ArrayArg) and binding is not None:
+        if k in accessed and isinstance(arg, ArrayArg) and binding is not None:
             nbytes = storage(arg.dtype).size * prod(binding.shape) * prod(arg.element_shape)
             spans.append((k, binding.address, binding.address + nbytes))
     for k, loc in written.items():

@@ -74,6 +74,8 @@ class SpecializedDerivative:
         self._replays: bool | None = None  # see `needs_replay`
         written = self.derivative.writes if mode == "reverse" else ()
         self._written = {w.ref.arg: w.loc for w in written if isinstance(w.ref, ArrayRef)}
+        refs = [ref_of(op) for op in self.primal.kernel.walk()] if self._written else []
+        self._accessed = frozenset([ref.arg for ref in refs if isinstance(ref, ArrayRef)])
         self.native = NativeCalls(session, most=1)  # so that sizes are those of the last launch by Python
         self.footprint: Any = None  # what a tape knows of it
         self._access_check: Any = None
@@ -186,7 +188,7 @@ class SpecializedDerivative:
         """Run it on packed arguments (`Kernel.pack` with gradients). ``returned``: the adjoint of what the kernel returns. ``number``: of
         the launch whose random numbers it draws again."""
         if self._written:
-            refuse_shared(self.label, self.primal.kernel.args, packer.arrays, self._written)
+            refuse_shared(self.label, self.primal.kernel.args, packer.arrays, self._written, self._accessed)
         if returned is not None or self.returned:
             self._put_returned(packer, returned)
         plan = self._plan or self.plan
@@ -227,7 +229,7 @@ class SpecializedDerivative:
     def launch_saving(self, packer: Packer, drawn: int | None = None) -> tuple[Any, int | None, list[Any]]:
         """Launch the primal such that it saves what no memory keeps: what the launch returns, its number, and its saved-value buffers.
         ``drawn``: it draws the random numbers of the launch of this number."""
-        refuse_shared(self.label, self.primal.kernel.args, packer.arrays, self._written)
+        refuse_shared(self.label, self.primal.kernel.args, packer.arrays, self._written, self._accessed)
         saving = self.derivative.saving
         assert saving is not None
         session = self._session

@@ -41,15 +41,18 @@ def compile_for_run(
     faults: Sequence[FaultSite] = (),
     prints: Sequence[PrintSite] = (),
     on_op: OnOp | None = None,
+    lanes: int = 1,
+    detects_races: bool = False,
 ) -> Program:
     """Prepare ``kernel``, of any level, for running with argument blocks of the layout ``block``.
 
     ``temps``: byte offset of each temporary (analysis.temps); ``faults``, ``prints``: the numbered sites (analysis.sites). The block should
     have a ``fault`` entry: without one a fault raises SpirogradAssertionError at once. Raises ValueError if the block lacks another entry
-    that the kernel needs. ``on_op(op, values)`` is called after each operation but constants and arguments.
+    that the kernel needs. ``on_op(op, values)`` is called after each operation but constants and arguments, and those
+    at which threads of a group wait for each other. ``lanes``: the size of subgroups. ``detects_races``: of shared memory.
     """
     c = Compiler(kernel, block, temps, maker_of)
-    c.faults, c.on_op = list(faults), on_op
+    c.faults, c.on_op, c.lanes, c.detects_races = list(faults), on_op, lanes, detects_races
     c.checks = {site: k for k, site in enumerate(faults)}
     c.prints = {site: k for k, site in enumerate(prints)}
     for function in kernel.functions:

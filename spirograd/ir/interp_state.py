@@ -12,7 +12,7 @@ from spirograd.base.dtypes import DType, i64, storage
 from spirograd.ir import ops
 from spirograd.ir.interp_memory import Memory, array_extents, numbering, resolve
 from spirograd.ir.interp_reports import record_fault
-from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, Region, TapeRef, TempRef
+from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, Region, SharedRef, TapeRef, TempRef
 from spirograd.ir.ops import OpCode
 
 Env = list[Any]
@@ -62,6 +62,9 @@ class Compiler:
         self.checks: dict[FaultSite, int] = {}  # the number of each site that a check reports
         self.prints: dict[PrintSite, int] = {}
         self.on_op: OnOp | None = None
+        self.lanes = 1  # of a subgroup
+        self.detects_races = False
+        self.races: Any = None  # `interp_groups.Races`, of the grouped loop being compiled
         self.functions: dict[str, tuple[list[int], list[Step], list[int]]] = {}
 
     def new(self, value: Any = None) -> int:
@@ -113,6 +116,10 @@ class Compiler:
         if ref not in self.views:
             view, extents = self.new(), self.new()
             self.views[ref] = (view, extents)
+            if isinstance(ref, SharedRef):
+                self.template[view] = np.zeros(ref.length, ref.dtype.np)
+                self.template[extents] = (ref.length,)
+                return self.views[ref]
             self.prologue.append(self.opener(ref, view, extents))
         return self.views[ref]
 
@@ -167,6 +174,8 @@ class Compiler:
         site = FaultSite("bounds", f"index ({text}) is out of range of {ref.name} of shape ({sizes})", (i64,) * (2 * len(indices)), op.loc)
         fault = self.fault(site)
 
+        races = self.races if isinstance(ref, SharedRef) else None
+
         def out_of_range(env: Env) -> int:
             record_fault(env[FAULT], env[LAUNCH], fault, site, [np.int64(x) for x in (*[env[s] for s in indices], *env[extents])])
             return -1
@@ -176,7 +185,11 @@ class Compiler:
 
             def locate_flat(env: Env) -> int:
                 i = int(env[only])
-                return i if 0 <= i < env[extents][0] and i < len(env[view]) else out_of_range(env)
+                if not (0 <= i < env[extents][0] and i < len(env[view])):
+                    return out_of_range(env)
+                if races is not None:
+                    races.see(op, i, env)
+                return i
 
             return locate_flat
 

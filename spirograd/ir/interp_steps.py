@@ -10,6 +10,7 @@ import numpy as np
 
 from spirograd.base.dtypes import DType, storage, u1
 from spirograd.ir import ops
+from spirograd.ir.interp_groups import grouped_loop
 from spirograd.ir.interp_memory import Memory
 from spirograd.ir.interp_reports import bits, record_fault, record_print
 from spirograd.ir.interp_state import FAULT, LAUNCH, PRINT, Compiler, Env, Maker, Step
@@ -95,6 +96,8 @@ def _if(c: Compiler, op: Op) -> Step:
 
 
 def _for(c: Compiler, op: Op) -> Step:
+    if op.attr.grouped:
+        return grouped_loop(c, op)
     out, begin, end, *initial = [c.entry(op), *c.args(op)]
     (index, *carried), steps, results = c.region(op.regions[0])
     t = op.args[0].type

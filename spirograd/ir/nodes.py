@@ -213,7 +213,7 @@ class BufferRef:
 
 @dataclass(frozen=True, slots=True)
 class SharedRef:
-    """Device IR: memory that the invocations of a workgroup share while they run, ``length`` elements. Undefined until written."""
+    """Memory that the invocations of a workgroup share while they run, ``length`` elements. Undefined until written."""
 
     name: str
     dtype: DType
@@ -251,12 +251,16 @@ class BuiltIn(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LoopAttr:
-    """Attributes of ``for``. A parallel loop carries nothing, and its iterations may run in any order; it becomes a task."""
+    """Attributes of ``for``. A parallel loop carries nothing, and its iterations may run in any order; it becomes a task.
+
+    ``grouped``: workgroups of ``group_size`` consecutive iterations, counted from the first, have barriers, shared memory or subgroups.
+    """
 
     parallel: bool = False
     name: str = ""
     group_size: int = 0  # 0: the device's default
     apart: str = ""  # the option by which it stays a task of its own; "" if it need not
+    grouped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +297,7 @@ class TaskAttr:
       ``group_size``; ``coarsening`` is the number of iterations that an invocation runs at a time.
 
     ``places``: a serial task that only places the tapes of the tasks after it. ``max_groups``: the task is dispatched as at most so many
-    workgroups (0: any number).
+    workgroups (0: any number). ``grouped``: as of `LoopAttr`.
     """
 
     kind: str
@@ -304,6 +308,7 @@ class TaskAttr:
     coarsening: int = 1
     copies: tuple[PrivateCopy, ...] = ()
     max_groups: int = 0
+    grouped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -384,7 +384,6 @@ barrier = _op(
     0,
     "barrier",
     "All accesses to memory of this invocation that stand before it come before all that stand after it, for the whole device.",
-    level="device",
 )
 
 # --- workgroups ----------------------------------------------------------------------------------------------------------
@@ -394,8 +393,7 @@ workgroup_barrier = _op(
     "workgroup_barrier",
     0,
     "barrier",
-    "Waits for all invocations of the workgroup; what they have written to its shared memory is seen afterwards.",
-    level="device",
+    "Waits for all invocations of the workgroup; what they have written to memory is seen afterwards.",
 )
 subgroup_reduce = _op(
     "subgroup_reduce",
@@ -410,6 +408,12 @@ subgroup_shuffle = _op(
     "barrier",
     "attr a mask: the operand of that invocation of the subgroup whose number differs from this one's in the bits of the mask.",
     level="device",
+)
+subgroup_read = _op(
+    "subgroup_read",
+    2,
+    "barrier",
+    "args (value, i32): the value of the invocation of the subgroup with that number; of one that does not run: unspecified.",
 )
 
 # --- diagnostics ---------------------------------------------------------------------------------------------------------

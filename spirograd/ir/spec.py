@@ -33,28 +33,20 @@ from spirograd.ir.nodes import (
     TempRef,
     callee_of,
     rank,
-)
+)  # fmt: skip
 from spirograd.ir.ops import OpCode
 
 # In the order of the pipeline. "lowering": memory and arguments are those of the device, operations not yet all.
 LEVELS = ("kernel", "lowering", "device")
 _ROLES = ("primal", "grad", "dual", "grad_dual")
-# "nsw": an address that never wraps; "wrap": wraps on purpose; "reassoc": a reduction, the order is free; "exact": rounded as written,
-# never fused.
+# "nsw": an address that never wraps; "wrap": wraps on purpose; "reassoc": a reduction, in any order; "exact": rounded as written.
 _FLAGS: dict[OpCode, tuple[str, ...]] = {
-    ops.add: ("nsw", "wrap", "reassoc", "exact"),
-    ops.sub: ("nsw", "wrap", "reassoc", "exact"),
-    ops.mul: ("nsw", "wrap", "reassoc", "exact"),
-    ops.div: ("exact",),
-    ops.fma: ("exact",),
-    ops.min_: ("reassoc", "exact"),
-    ops.max_: ("reassoc", "exact"),
-    ops.and_: ("reassoc",),
-    ops.or_: ("reassoc",),
-    ops.xor: ("reassoc",),
+    **dict.fromkeys((ops.add, ops.sub, ops.mul), ("nsw", "wrap", "reassoc", "exact")),
+    **dict.fromkeys((ops.div, ops.fma), ("exact",)),
+    **dict.fromkeys((ops.min_, ops.max_), ("reassoc", "exact")),
+    **dict.fromkeys((ops.and_, ops.or_, ops.xor), ("reassoc",)),
 }
 
-# The effects of functions.
 _IN_FUNCTIONS = frozenset(("pure", "control", "structure", "read", "write", "atomic", "call"))
 
 
@@ -175,8 +167,8 @@ def _letter(t: DType) -> str:
 def _flags(v: _Verifier, op: Op) -> None:
     if op.attr is None:
         return
-    v.need(op.attr in _FLAGS.get(op.code, ()), op, "has an attribute that it does not take")
     t = op.type
+    v.need(op.attr in _FLAGS.get(op.code, ()), op, "has an attribute that it does not take")
     v.need(isinstance(t, DType) and (t.is_int or op.attr not in ("nsw", "wrap")), op, f'"{op.attr}" is for integers')
     v.need(isinstance(t, DType) and (t.is_float or op.attr != "exact"), op, '"exact" is for floats')
 
@@ -330,8 +322,8 @@ def _for(v: _Verifier, op: Op) -> None:
     v.shape_of(op, op.regions[0], (begin.type, *carried), carried)
     if op.attr.parallel:
         inside = any(outer.code is ops.task for outer in v.path)
-        v.need(v.level == "kernel" and not inside, op, "a parallel loop stands in a kernel before offload")
-        v.need(not carried, op, "a parallel loop carries nothing")
+        v.need(v.level == "kernel" and not (inside or carried), op, "a parallel loop stands in a kernel before offload, without results")
+    v.need(not op.attr.grouped or (op.attr.parallel and op.attr.group_size > 0), op, "a grouped loop is parallel, in groups of some size")
 
 
 def _while(v: _Verifier, op: Op) -> None:
@@ -404,21 +396,18 @@ def _address(v: _Verifier, op: Op) -> None:
     v.need(op.type is u64, op, "an address is u64")
 
 
-def _thread_slot(v: _Verifier, op: Op) -> None:
-    v.need(op.type is i32 and op.attr is None, op, "is i32, without attribute")
-
-
 def _builtin(v: _Verifier, op: Op) -> None:
     v.need(op.type is i32 and isinstance(op.attr, BuiltIn), op, "is i32, its attribute a BuiltIn")
 
 
 def _tape_word(v: _Verifier, op: Op) -> None:
-    v.need(isinstance(op.attr, tuple) and len(op.attr) == 2 and op.attr[0] in set(TapeWord), op, "takes (kind of slot, number)")
-    v.need(op.type is i32, op, "is i32")
+    known = isinstance(op.attr, tuple) and len(op.attr) == 2 and op.attr[0] in set(TapeWord)
+    v.need(known and op.type is i32, op, "is i32, and takes (kind of slot, number)")
 
 
-def _seed(v: _Verifier, op: Op) -> None:
-    v.need(op.type is u32 and op.attr is None, op, "is u32, without attribute")
+def _launch_word(v: _Verifier, op: Op) -> None:
+    t = u32 if op.code is ops.seed else i32
+    v.need(op.type is t and op.attr is None, op, f"is {t}, without attribute")
 
 
 def _slot(v: _Verifier, op: Op) -> None:
@@ -519,17 +508,26 @@ def _claim(v: _Verifier, op: Op) -> None:
 def _barrier(v: _Verifier, op: Op) -> None:
     v.need(op.type is VOID, op, "is void")
     _plain(v, op)
+    _in_group(v, op)
 
 
 # --- workgroups ----------------------------------------------------------------------------------------------------------
 
 
+def _in_group(v: _Verifier, op: Op) -> None:
+    grouped = (outer.attr.grouped for outer in v.path if outer.code in (ops.for_, ops.task))
+    v.need(op.code is ops.barrier or v.level != "kernel" or any(grouped), op, "stands in a grouped loop or task")
+
+
 def _subgroup(v: _Verifier, op: Op) -> None:
-    """One operand, and a result of its type."""
+    """A first operand, and a result of its type."""
     t = op.type
     if not isinstance(t, DType) or op.args[0].type is not t:
         v.fail(op, "the result has the type of the operand")
-    if op.code is ops.subgroup_shuffle:
+    if op.code is ops.subgroup_read:
+        _in_group(v, op)
+        v.need(op.args[1].type is i32 and t is not u1, op, "reads numbers, of the invocation with an i32")
+    elif op.code is ops.subgroup_shuffle:
         v.need(isinstance(op.attr, int) and op.attr > 0, op, "its attribute is a mask")
         v.need(t is not u1, op, "shuffles numbers")
     else:
@@ -558,10 +556,11 @@ _SPECIAL: dict[OpCode, Rule] = {
     ops.const: _const, ops.result: _result, ops.yield_: _yield, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
     ops.call: _call, ops.select: _select, ops.cast: _cast, ops.bitcast: _bitcast, ops.vec: _vec, ops.extract: _extract, ops.insert: _insert,
     ops.arg: _arg, ops.shape: _shape, ops.address: _address,
-    ops.seed: _seed, ops.tape_word: _tape_word, ops.thread_slot: _thread_slot, ops.builtin: _builtin,
+    ops.seed: _launch_word, ops.tape_word: _tape_word, ops.thread_slot: _launch_word, ops.builtin: _builtin,
     ops.slot: _slot, ops.load: _load, ops.store: _store, ops.call_memory: _call_memory,
     ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.check: _check, ops.print_: _print,
     ops.workgroup_barrier: _barrier, ops.subgroup_reduce: _subgroup, ops.subgroup_shuffle: _subgroup,
+    ops.subgroup_read: _subgroup,
 }  # fmt: skip
 _BY_RULE: dict[str, Rule] = {"same": _same, "compare": _compare}
 

@@ -23,6 +23,20 @@ class LanguageOptions:
     short_circuit: bool = True
     unrolling_limit: int = 0
     unfused_by: str = ""  # the option of the kernel by which its loops stay apart
+    group_size: int = 0  # of loops without `block_dim`; 0: the default
+    max_group_size: int = 1024
+    subgroup_size: int = 32
+
+
+@dataclass(slots=True)
+class GroupScope:
+    """The parallel loop being traced: the number of the iteration, counted from 0 (an operation), of how many (another), and the size of
+    its groups of threads. ``used``: whether it has anything that concerns a group."""
+
+    number: Any
+    count: Any
+    size: int
+    used: bool = False
 
 
 class _Scope(threading.local):
@@ -35,6 +49,8 @@ class Trace:
     def __init__(self, builder: Builder, options: LanguageOptions) -> None:
         self.b = builder
         self.options = options
+        self.group: GroupScope | None = None  # of the parallel loop being traced
+        self.shared_arrays = 0
         self.stops = False  # whether it has markers of `stop_grad` of memory
         self.warnings: dict[Hashable, str] = {}  # for the user, once the kernel is traced to its end; by what they are about
 

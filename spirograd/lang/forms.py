@@ -130,6 +130,11 @@ def atomic_cas(x: Any, expected: Any, desired: Any) -> Any:
     _only_in_kernels("atomic_cas")
 
 
+def volatile_load(target: Any) -> Any:
+    """An element of a field or array as it is in memory now, for loops that wait until another thread has written it."""
+    _only_in_kernels("volatile_load")
+
+
 ATOMICS: dict[Any, str] = {
     atomic_add: "add",
     atomic_sub: "sub",

@@ -89,13 +89,19 @@ def _shuffle(e: GpuEmitter, value: str, mask: int) -> str:
     return _call(e, "ds.bpermute", f"i32 {e.value(f'shl i32 {lane}, 2')}, i32 {value}")
 
 
+def _read(e: GpuEmitter, value: str, lane: str) -> str:
+    return _call(e, "ds.bpermute", f"i32 {e.value(f'shl i32 {lane}, 2')}, i32 {value}")
+
+
 def _barrier(e: GpuEmitter) -> None:
     e.line('fence syncscope("workgroup") release')
     e.line(f"call void {e.module.declare('llvm.amdgcn.s.barrier', 'void', '')}()")
     e.line('fence syncscope("workgroup") acquire')
 
 
-def _rsqrt(e: GpuEmitter, value: str) -> str:
+def _rsqrt(e: GpuEmitter, value: str, normal: bool) -> str:
+    if normal:
+        return _call(e, "rsq.f32", f"float {value}", "float")
     small = e.value(f"fcmp olt float {value}, {literal(_SMALL, f32)}")
     scaled = e.value(f"fmul float {value}, {literal(_SCALE, f32)}")
     root = _call(e, "rsq.f32", f"float {e.value(f'select i1 {small}, float {scaled}, float {value}')}", "float")
@@ -121,6 +127,7 @@ AMDGPU = Dialect(
     rank=_rank,
     from_first=lambda e, value, active: _call(e, "readfirstlane.i32", f"i32 {value}"),
     shuffle=_shuffle,
+    read=_read,
     barrier=_barrier,
     rsqrt=_rsqrt,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from spirograd.base import dtypes as dt
 from spirograd.base.artifact import ArgBlock
@@ -32,6 +32,8 @@ from spirograd.llvmgen.strides import prefers_scalar_iterations
 from spirograd.llvmgen.uncontended import uncontended_body, updates_memory
 from spirograd.llvmgen.uniform import Uniformity, is_tape, lockstep
 
+# Operations from which on a module of its own is worth a thread, and the most modules of a kernel.
+_MODULE, _MODULES = 100, 4
 _NOT_VECTORISED = '!{!"llvm.loop.vectorize.enable", i1 false}'
 
 
@@ -61,29 +63,66 @@ def emit_kernel(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: Co
 
     Raises TypeError for an operation that device IR does not have, ValueError for a slot that is not in ``block``.
     """
+    (text,) = _emit(kernel, block, caps, options, [range(len(kernel.body.ops) - 1)])
+    return text
+
+
+def emit_modules(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions) -> list[str]:
+    """As `emit_kernel`, with the tasks of large kernels in several modules, which can be compiled at the same time."""
+    return _emit(kernel, block, caps, options, _groups(kernel))
+
+
+def _groups(kernel: Kernel) -> list[Sequence[int]]:
+    """Numbers of tasks by module: of about the same size, each of which is worth a thread."""
+    sizes = [sum([1 for region in op.regions for _ in region.walk()]) for op in kernel.body.ops[:-1]]
+    count = max(min(sum(sizes) // _MODULE, _MODULES, len(sizes)), 1)
+    groups: list[list[int]] = [[] for _ in range(count)]
+    for number in sorted(range(len(sizes)), key=lambda k: -sizes[k]):
+        min(groups, key=lambda group: sum([sizes[k] for k in group])).append(number)
+    return [sorted(group) for group in groups]
+
+
+def _emit(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions, groups: Sequence[Sequence[int]]) -> list[str]:
+    """A module for each of ``groups`` of tasks; the first one has the driver, too."""
     _check_slots(kernel, block)
+    calls = costs_of_calls(kernel)
+    tasks, names = kernel.body.ops[:-1], entry_names(kernel)
+    linkage = "internal " if len(groups) == 1 else ""
+    variants: dict[Op, str] = {}
+    modules = []
+    for group in groups:
+        module = _module(kernel, caps, options)
+        modules.append(module)
+        for op, name in [(tasks[k], names[k]) for k in group]:
+            assert op.code is ops.task and isinstance(op.attr, TaskAttr), op
+            if op.attr.kind != "range_for":
+                module.functions.append(_serial_task(module, op, name, linkage))
+                continue
+            # The iterations of a grouped task are groups, whose shared memory lies in the same place.
+            module.functions.append(_range_task(module, op, name, op.regions[1], linkage, independent=not op.attr.grouped))
+            variant = None if op.attr.grouped else uncontended_body(op.regions[1], calls)
+            if variant is not None:
+                variants[op] = _uncontended(name)
+                module.functions.append(_range_task(module, op, variants[op], variant, linkage, independent=False))
+    first = modules[0]
+    for group in groups[1:]:
+        for op, name in [(tasks[k], names[k]) for k in group]:
+            for entry in (name, *([variants[op]] if op in variants else [])):
+                first.declare(entry, "void", "ptr" if op.attr.kind != "range_for" else "ptr, i64, i64, i32, i32")
+    first.functions.append(_driver(first, tasks, names, variants, calls))
+    for module in modules:
+        _add_half(module)
+    return [f"; kernel {kernel.name}\n{module.text()}" for module in modules]
+
+
+def _module(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> ModuleText:
+    """The text of a module without tasks yet."""
     module = ModuleText(caps, options)
     Callees(module, lambda: FunctionEmitter(module, OP_MAP), kernel)
     module.plain = frozenset(f.name for f in kernel.functions if has_vector_forms(f))
-    calls = costs_of_calls(kernel)
     module.declare(abi.POOL_RUN, "void", "ptr, ptr, ptr, i64, i64, i64, i64, i64", " nounwind")
     module.declare(abi.POOL_UPDATE, "void", "ptr, ptr, ptr, ptr, i64, i64, i64, i64, i64, i64", " nounwind")
-    tasks = kernel.body.ops[:-1]
-    names = entry_names(kernel)
-    variants: dict[Op, str] = {}
-    for op, name in zip(tasks, names):
-        assert op.code is ops.task and isinstance(op.attr, TaskAttr), op
-        if op.attr.kind != "range_for":
-            module.functions.append(_serial_task(module, op, name))
-            continue
-        module.functions.append(_range_task(module, op, name, op.regions[1]))
-        variant = uncontended_body(op.regions[1], calls)
-        if variant is not None:
-            variants[op] = _uncontended(name)
-            module.functions.append(_range_task(module, op, variants[op], variant, independent=False))
-    module.functions.append(_driver(module, tasks, names, variants, calls))
-    _add_half(module)
-    return f"; kernel {kernel.name}\n{module.text()}"
+    return module
 
 
 def tape_lanes(task: Op, caps: Capabilities, options: CompileOptions) -> int:
@@ -120,6 +159,8 @@ def _rereads(body: Region) -> bool:
 @functools.lru_cache(maxsize=8)
 def _loop(task: Op, options: CompileOptions, masks: bool) -> tuple[Rows | None, Region, Uniformity | None]:
     """How a range task runs: by rows if it has rows; its body then; in lockstep if it can. ``masks``: as for `lockstep`."""
+    if task.attr.grouped:
+        return None, task.regions[1], None
     rows = find_rows(*task.regions[:2])
     body = task.regions[1] if rows is None else rows.body
     return rows, body, lockstep(body, options, masks)
@@ -138,21 +179,21 @@ def _function(name: str, linkage: str, params: str, emitter: FunctionEmitter) ->
     return f"define {linkage}void @{name}({params}) nounwind {{\n{emitter.body_text()}\n  ret void\n}}\n"
 
 
-def _serial_task(module: ModuleText, op: Op, name: str) -> str:
+def _serial_task(module: ModuleText, op: Op, name: str, linkage: str) -> str:
     emitter = PartsEmitter(module, OP_MAP, name, parts_of_serial(op.regions[0]))
     emitter.last_uses.scan(op.regions[0])
     emitter.region(op.regions[0])
-    return _function(name, "internal ", BLOCK_PARAMETER, emitter)
+    return _function(name, linkage, BLOCK_PARAMETER, emitter)
 
 
-def _range_task(module: ModuleText, op: Op, name: str, body: Region, independent: bool = True) -> str:
+def _range_task(module: ModuleText, op: Op, name: str, body: Region, linkage: str, independent: bool = True) -> str:
     """The loop over [begin, end) of one chunk, then `finish` on what it accumulated. ``body``: that of ``op``, or the same without atomics,
     whose iterations are not ``independent``."""
     bounds, _, finish = op.regions
     if independent:
         rows, body, found = _loop(op, module.options, has_masks(module.caps))
     else:
-        rows, found = find_rows(bounds, body), None
+        rows, found = None if op.attr.grouped else find_rows(bounds, body), None
         body = body if rows is None else rows.body
     outer = () if rows is None else (rows.row, rows.first)
     memory_suffix, about = "", []
@@ -192,7 +233,7 @@ def _range_task(module: ModuleText, op: Op, name: str, body: Region, independent
         emitter.memory_suffix = ""
         emitter.bind(finish.params, values)
         emitter.region(finish)
-    return _function(name, "internal ", f"{BLOCK_PARAMETER}, i64 %begin, i64 %end, i32 %slot, i32 %lanes", emitter)
+    return _function(name, linkage, f"{BLOCK_PARAMETER}, i64 %begin, i64 %end, i32 %slot, i32 %lanes", emitter)
 
 
 def _emitter(
@@ -201,6 +242,8 @@ def _emitter(
     """What emits the range task ``op`` as function ``name``."""
     if found is not None:
         return (DivergentEmitter if found.divergent else LaneEmitter)(module, OP_MAP, found, op.attr.reductions)
+    if op.attr.grouped:  # in one function, on whose stack its memory lies
+        return TaskEmitter(module, OP_MAP, name, {}, memory_suffix)
     stages, parts = find_stages(body, bool(memory_suffix)), parts_of_iteration(body)
     streams = () if stages or parts or op.attr.reductions or not memory_suffix else find_streams(op, module.caps)
     if streams:

@@ -13,13 +13,14 @@ from spirograd.base.artifact import Slot
 from spirograd.base.dtypes import DType, Type
 from spirograd.base.loc import Loc
 from spirograd.ir.last_uses import LastUses
-from spirograd.ir.nodes import BufferRef, Op, Region
+from spirograd.ir.nodes import BufferRef, Op, Region, SharedRef
 from spirograd.ir.ops import OpCode
 from spirograd.llvmgen import half
 from spirograd.llvmgen.module import ModuleText, is_array, literal, symbol, type_name
 
 # Appends the instructions of an operation, and sets what its result is.
 Handler = Callable[["FunctionEmitter", Op], None]
+_STACK_ALIGNMENT = 64
 _OVERLOADS = {dt.f16: "f16", dt.f32: "f32", dt.f64: "f64"}
 
 
@@ -62,6 +63,7 @@ class FunctionEmitter:
         # Elsewhere every 64-bit CPU has fused multiply-add; old x86 would call a slow function of libm.
         self.has_fma = "+fma" in module.caps.cpu_features or not half.is_x86(module.caps)
         self.entries: list[BlockEntry] | None = None
+        self._stack: dict[SharedRef, str] = {}
         self._slots: dict[tuple[int, str], str] = {}
         self._count = 0
         self._contract = "contract " if module.options.fast_math else ""
@@ -198,7 +200,17 @@ class FunctionEmitter:
 
     def address(self, ref: Any, index: Op) -> str:
         """A pointer to an element, as an operand with its type."""
+        if isinstance(ref, SharedRef):
+            return f"ptr {self._on_stack(ref, index)}"
         return f"{self.buffer_pointer} {self.pointer(ref, index)}"
+
+    def _on_stack(self, ref: SharedRef, index: Op) -> str:
+        """A pointer to an element of the memory of a group, which one thread runs."""
+        array, t = self._stack.get(ref), type_name(ref.dtype)
+        if array is None:
+            array = self._stack[ref] = self.name()
+            self.entry.append(self.module.stack(array, f"[{ref.length} x {t}]", _STACK_ALIGNMENT))
+        return self.value(f"getelementptr inbounds {t}, ptr {array}, {type_name(index.type)} {self.env[index]}")
 
     def pointer(self, ref: Any, index: Op) -> str:
         """The same without its type; on several lanes, one for each."""
@@ -216,10 +228,10 @@ class FunctionEmitter:
         """Where an element of a tape lies, from its number in the thread slots of a thread; different where a thread has several."""
         return index, t
 
-    def access_suffix(self, ref: BufferRef) -> str:
+    def access_suffix(self, ref: Any) -> str:
         """Metadata for plain accesses to ``ref``: iterations of a parallel loop access disjoint memory, except in tapes, where those of one
         worker share a thread slot."""
-        return "" if ref.slot.kind == "tapes" else self.memory_suffix
+        return "" if isinstance(ref, SharedRef) or ref.slot.kind == "tapes" else self.memory_suffix
 
 
 class Phis:

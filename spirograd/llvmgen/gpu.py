@@ -23,11 +23,15 @@ from spirograd.llvmgen.function import FunctionEmitter, Handler
 from spirograd.llvmgen.instructions import Math, Unsupported
 from spirograd.llvmgen.module import ModuleText, type_name
 from spirograd.llvmgen.op_map import OP_MAP
+from spirograd.llvmgen.ranges import SMALLEST_NORMAL_F32, is_at_least
 
 # Of the addresses of buffers, in bytes: devices allocate so, and refuse memory from outside that begins elsewhere.
 BUFFER_ALIGNMENT = 16
-# The body of a loop of at most so many operations is repeated. n-body, 65,536 bodies on an H200: 6.1 ms twice, 2.9 ms eight times.
+# The body of a loop of at most so many operations is repeated. n-body, 65,536 bodies on an H200: 6.1 ms twice, 4.4 ms eight times, 3.0 ms
+# 16 times, since the invocation waits for the first loads of a repetition.
 _UNROLLED_LENGTH, _UNROLL = 48, 8
+# Short bodies of loops that run so often, as is known here, are repeated that many times. Others would spend their time in the remainder.
+_LONG_TRIP_COUNT, _SHORT_LENGTH, _MOST_UNROLL = 1024, 32, 32
 _GLOBAL, _SHARED = "ptr addrspace(1)", "ptr addrspace(3)"
 # Of the 4,096 bytes of arguments that every driver takes, some are left for what it adds.
 _ARGUMENT_BYTES = 4032
@@ -47,6 +51,7 @@ CAPABILITIES = Capabilities(
     shared_f32_add=True,
     buffer_address=True,
     subgroup_shuffle=True,
+    subgroup_read=True,
     max_group_size=1024,
     max_push_constants=_ARGUMENT_BYTES,
     exact_specials=(16, 32, 64),
@@ -68,8 +73,9 @@ class Dialect:
     the invocation in its workgroup, of its workgroup in the dispatch, of the invocation in its subgroup; ``workgroups``: how many there are
     in the dispatch. ``active``: the mask of the active lanes, an integer with a bit for each lane. ``rank``: how many lanes of a mask lie
     below the invocation's. ``from_first``: a 32-bit integer of the first active lane, given with the mask of the active ones. ``shuffle``:
-    a 32-bit integer of the lane whose number differs in the bits of a mask. ``barrier``, which has no result: waits for the workgroup.
-    ``rsqrt``: of f32, good to two units in the last place.
+    a 32-bit integer of the lane whose number differs in the bits of a mask; ``read``: of a lane given by its number. ``barrier``, which has
+    no result: waits for the workgroup. ``rsqrt``: of f32, good to two units in the last place; told whether the argument is surely not
+    subnormal.
     """
 
     calling_convention: str
@@ -85,8 +91,9 @@ class Dialect:
     rank: Callable[[GpuEmitter, str], str]
     from_first: Callable[[GpuEmitter, str, str], str]
     shuffle: Callable[[GpuEmitter, str, int], str]
+    read: Callable[[GpuEmitter, str, str], str]
     barrier: Callable[[GpuEmitter], None]
-    rsqrt: Callable[[GpuEmitter, str], str]
+    rsqrt: Callable[[GpuEmitter, str, bool], str]
     stack_space: int = 0
     atomic_metadata: str = ""
     module_flags: tuple[str, ...] = ()
@@ -196,10 +203,20 @@ def _store(e: GpuEmitter, op: Op) -> None:
 
 def _for(e: GpuEmitter, op: Op) -> None:
     """Short loops are unrolled: an invocation has nothing else to do while it waits for memory or for the result before."""
-    operations = [inner for inner in op.regions[0].ops if inner.code not in (ops.const, ops.slot)]
-    short = len(operations) <= _UNROLLED_LENGTH and not any(inner.regions for inner in operations)
-    about = e.module.node(f'!{{!"llvm.loop.unroll.count", i32 {_UNROLL}}}') if short else ""
-    emit_control.emit_for(e, op, f", !llvm.loop {e.module.node(f'distinct !{{{{self}}, {about}}}')}" if short else "")
+    count = _unroll_count(op)
+    about = e.module.node(f'!{{!"llvm.loop.unroll.count", i32 {count}}}') if count else ""
+    emit_control.emit_for(e, op, f", !llvm.loop {e.module.node(f'distinct !{{{{self}}, {about}}}')}" if count else "")
+
+
+def _unroll_count(loop: Op) -> int:
+    """How many times the body of a loop is to be repeated; 0: as LLVM likes."""
+    operations = [inner for inner in loop.regions[0].walk() if inner.code not in (ops.const, ops.slot)]
+    if len(operations) > _UNROLLED_LENGTH or any(inner.code in (ops.for_, ops.while_) for inner in operations):
+        return 0
+    first, end = loop.args[:2]
+    constant = first.code is ops.const and end.code is ops.const
+    long = constant and end.attr - first.attr >= _LONG_TRIP_COUNT and len(operations) <= _SHORT_LENGTH
+    return _MOST_UNROLL if long else _UNROLL
 
 
 def _claim(e: GpuEmitter, op: Op) -> None:
@@ -239,7 +256,16 @@ def _aggregated_increment(e: GpuEmitter, counter: str) -> str:
 
 
 def _shuffle(e: GpuEmitter, op: Op) -> None:
-    """By words: narrow values are widened, those of 64 bits are cut in two."""
+    _by_words(e, op, lambda word: e.dialect.shuffle(e, word, op.attr))
+
+
+def _read(e: GpuEmitter, op: Op) -> None:
+    lane: str = e.env[op.args[1]]
+    _by_words(e, op, lambda word: e.dialect.read(e, word, lane))
+
+
+def _by_words(e: GpuEmitter, op: Op, exchange: Callable[[str], str]) -> None:
+    """``exchange`` words of the first operand: narrow values are widened, those of 64 bits are cut in two."""
     value, t = e.env[op.args[0]], op.type
     assert isinstance(t, DType)
     bits, kind = type_name(t), f"i{t.bits}"
@@ -247,22 +273,22 @@ def _shuffle(e: GpuEmitter, op: Op) -> None:
         value = e.value(f"bitcast {bits} {value} to {kind}")
     if kind == "i64":
         pair = e.value(f"bitcast i64 {value} to <2 x i32>")
-        halves = [e.dialect.shuffle(e, e.value(f"extractelement <2 x i32> {pair}, i32 {k}"), op.attr) for k in range(2)]
+        halves = [exchange(e.value(f"extractelement <2 x i32> {pair}, i32 {k}")) for k in range(2)]
         joined = "poison"
         for k, part in enumerate(halves):
             joined = e.value(f"insertelement <2 x i32> {joined}, i32 {part}, i32 {k}")
         value = e.value(f"bitcast <2 x i32> {joined} to i64")
     elif kind == "i32":
-        value = e.dialect.shuffle(e, value, op.attr)
+        value = exchange(value)
     else:
-        wide = e.dialect.shuffle(e, e.value(f"zext {kind} {value} to i32"), op.attr)
+        wide = exchange(e.value(f"zext {kind} {value} to i32"))
         value = e.value(f"trunc i32 {wide} to {kind}")
     e.env[op] = value if bits == kind else e.value(f"bitcast {kind} {value} to {bits}")
 
 
 def _rsqrt(e: GpuEmitter, op: Op) -> None:
     if op.type is f32 and e.module.options.fast_math:
-        e.env[op] = e.dialect.rsqrt(e, e.env[op.args[0]])
+        e.env[op] = e.dialect.rsqrt(e, e.env[op.args[0]], is_at_least(op.args[0], SMALLEST_NORMAL_F32))
     else:
         emit_scalar.emit_rsqrt(e, op)
 
@@ -281,6 +307,7 @@ _OWN: dict[OpCode, Callable[[GpuEmitter, Op], None]] = {
     ops.rsqrt: _rsqrt,
     ops.workgroup_barrier: _barrier,
     ops.subgroup_shuffle: _shuffle,
+    ops.subgroup_read: _read,
     ops.subgroup_reduce: Unsupported("where values can be shuffled, that is how subgroups reduce"),
 }
 HANDLERS: dict[OpCode, Handler] = {

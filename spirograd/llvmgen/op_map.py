@@ -106,6 +106,7 @@ OP_MAP: dict[OpCode, Handler] = {
     # workgroups
     ops.workgroup_barrier: _GPU,
     ops.subgroup_reduce: _GPU,
+    ops.subgroup_read: _GPU,
     ops.subgroup_shuffle: _GPU,
     # diagnostics
     ops.check: _KERNEL_LEVEL,

@@ -28,6 +28,13 @@ def _shuffle(e: GpuEmitter, value: str, mask: int) -> str:
     return e.value(f"call i32 {target}(i32 -1, i32 {value}, i32 {mask}, i32 {_WARP - 1})")
 
 
+def _read(e: GpuEmitter, value: str, lane: str) -> str:
+    """All lanes take part, but for those that workgroups of other sizes than multiples of a warp lack."""
+    mask = "-1" if e.group_size % _WARP == 0 else _active(e)
+    target = e.module.declare("llvm.nvvm.shfl.sync.idx.i32", "i32", "i32, i32, i32, i32")
+    return e.value(f"call i32 {target}(i32 {mask}, i32 {value}, i32 {lane}, i32 {_WARP - 1})")
+
+
 def _barrier(e: GpuEmitter) -> None:
     e.line(f"call void {e.module.declare('llvm.nvvm.barrier.cta.sync.aligned.all', 'void', 'i32')}(i32 0)")
 
@@ -47,8 +54,10 @@ def _from_first(e: GpuEmitter, value: str, active: str) -> str:
     return e.value(f"call i32 {target}(i32 {active}, i32 {value}, i32 {first}, i32 {_WARP - 1})")
 
 
-def _rsqrt(e: GpuEmitter, value: str) -> str:
-    return e.value(f"call float {e.module.declare('llvm.nvvm.rsqrt.approx.f', 'float', 'float')}(float {value})")
+def _rsqrt(e: GpuEmitter, value: str, normal: bool) -> str:
+    # The instruction takes subnormal numbers for zero, so without ".ftz" three more scale the argument.
+    name = "llvm.nvvm.rsqrt.approx.ftz.f" if normal else "llvm.nvvm.rsqrt.approx.f"
+    return e.value(f"call float {e.module.declare(name, 'float', 'float')}(float {value})")
 
 
 NVPTX = Dialect(
@@ -65,6 +74,7 @@ NVPTX = Dialect(
     rank=_rank,
     from_first=_from_first,
     shuffle=_shuffle,
+    read=_read,
     barrier=_barrier,
     rsqrt=_rsqrt,
 )

@@ -32,6 +32,7 @@ _LIBRARIES_PER_JIT = 64
 # JITLink maps all sections of an object side by side. RuntimeDyld, the other linker, maps each by itself, and ends the process if two lie
 # more than 2 GiB apart: as happens where large mappings, such as those of CUDA, leave only small holes close by.
 _JIT_LINK = not sys.platform.startswith("win")
+_machines = threading.local()
 _link_lock = threading.Lock()
 _link_numbers = itertools.count()
 
@@ -116,18 +117,46 @@ def host_caps() -> Capabilities:
     )
 
 
-@functools.lru_cache(maxsize=8)
 def _target_machine(cpu: str, features: str, level: int) -> Any:
-    return _target().create_target_machine(cpu, features, opt=level, reloc="pic", codemodel="default", jit=True)
+    """One of the calling thread: LLVM keeps in it what it derives from the attributes of functions."""
+    made = _machines.__dict__
+    key = f"{cpu} {features} {level}"
+    if key not in made:
+        made[key] = _target().create_target_machine(cpu, features, opt=level, reloc="pic", codemodel="default", jit=True)
+    return made[key]
 
 
 def _instructions(text: str) -> int:
     return text.count("\n  ")
 
 
-def compile_module(text: str, caps: Capabilities, options: CompileOptions, need: int = 3) -> MachineCode:
+def compile_modules(texts: Sequence[str], caps: Capabilities, options: CompileOptions, need: int = 3) -> tuple[bytes, ...]:
+    """The object files of several modules, compiled at the same time. Raises as `compile_module`."""
+    slp = sum(map(_instructions, texts)) < SLP_LIMIT
+    made: list[bytes | Exception] = [b""] * len(texts)
+
+    def work(k: int) -> None:
+        try:
+            made[k] = compile_module(texts[k], caps, options, need, slp).binary
+        except Exception as error:
+            made[k] = error
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(1, len(texts))]
+    for thread in threads:
+        thread.start()
+    work(0)
+    for thread in threads:
+        thread.join()
+    for result in made:
+        if isinstance(result, Exception):
+            raise result
+    return tuple([result for result in made if isinstance(result, bytes)])
+
+
+def compile_module(text: str, caps: Capabilities, options: CompileOptions, need: int = 3, slp: bool = True) -> MachineCode:
     """Optimise and compile a module for the CPU that ``caps`` describes, as far as it ``need``s it and ``options`` let it: 3, or 1 if it is
-    vectors already, or 0 if the emitter left nothing to improve but instructions and registers.
+    vectors already, or 0 if the emitter left nothing to improve but instructions and registers. ``slp``: False if straight-line code is not
+    to be vectorised.
 
     Raises SpirogradRuntimeError with LLVM's message if the text is no valid module: a defect of the emitter.
     """
@@ -139,11 +168,29 @@ def compile_module(text: str, caps: Capabilities, options: CompileOptions, need:
     machine = _target_machine(caps.cpu_name, features, min(allowed, max(need, 1)))
     with closing(parse(text, machine)) as module:
         if need > 0:
-            optimise(module, machine, level, vectorise=level > 1, slp=level > 1 and _instructions(text) < SLP_LIMIT)
+            optimise(module, machine, level, vectorise=level > 1, slp=slp and level > 1 and _instructions(text) < SLP_LIMIT)
         if not options.keep_stages:
-            return MachineCode(machine.emit_object(module))
+            return MachineCode(_object(module, machine))
         # Emitting changes the module, so the text comes from a clone.
-        return MachineCode(machine.emit_object(module.clone()), str(module), machine.emit_assembly(module.clone()))
+        return MachineCode(_object(module.clone(), machine), str(module), machine.emit_assembly(module.clone()))
+
+
+def _unlocked(function: Any) -> Any:
+    """``function`` of llvmlite without its lock, which lets one thread of the process into LLVM at a time. LLVM itself needs none where
+    threads have contexts and target machines of their own."""
+    return getattr(function, "_cfn", function)
+
+
+def _object(module: Any, machine: Any) -> bytes:
+    """Emit the object file of a module."""
+    with ffi.OutputString() as message:
+        buffer = _unlocked(ffi.lib.LLVMPY_TargetMachineEmitToMemory)(machine, module, 1, message)
+        if not buffer:
+            raise SpirogradRuntimeError(f"LLVM cannot compile the generated code: {message}")
+    try:
+        return ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer))
+    finally:
+        ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
 def parse(text: str, machine: Any) -> Any:
@@ -170,7 +217,7 @@ def optimise(module: Any, machine: Any, level: int, vectorise: bool, slp: bool) 
     # that refer to that run.
     builder = llvm.create_pass_builder(machine, tuning)
     passes = builder.getModulePassManager()
-    passes.run(module, builder)
+    _unlocked(ffi.lib.LLVMPY_RunNewModulePassManager)(passes, module, builder)
     _dispose(passes)
 
 
@@ -190,12 +237,15 @@ def _jit(group: int) -> Any:
     return llvm.create_lljit_compiler(machine, use_jit_link=_JIT_LINK)
 
 
-def link(code: bytes, exports: Sequence[str], imports: Mapping[str, int]) -> Library:
-    """Load object code; ``imports`` gives addresses of symbols that the process does not have.
+def link(code: bytes | Sequence[bytes], exports: Sequence[str], imports: Mapping[str, int]) -> Library:
+    """Load object code, of which there may be several files; ``imports`` gives addresses of symbols that the process does not have.
 
     Raises SpirogradRuntimeError if a symbol is missing.
     """
-    builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+    builder = llvm.JITLibraryBuilder()
+    for file in [code] if isinstance(code, bytes) else code:
+        builder.add_object_img(file)
+    builder.add_current_process()
     for name, address in imports.items():
         builder.import_symbol(name, address)
     for name in exports:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import weakref
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from spirograd.base import validity
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.runtime import graphs
-from spirograd.runtime.device import Buffer, Device, Fetch, SharesMemory
+from spirograd.runtime.device import Buffer, Device, Readback, SharesMemory
 from spirograd.runtime.generations import tick
 
 _numbers = itertools.count(1)
@@ -82,11 +83,23 @@ class Allocation:
         self.device.synchronize()
         out.cast("B")[:] = view[offset : offset + count]
 
-    def fetch(self, offset: int, nbytes: int) -> Fetch:
-        """Ask for a copy of the bytes as they are after earlier launches, without waiting: see `Device.fetch`."""
-        self._check(offset, nbytes, "fetch")
+    def unpack(self, form: Struct, offset: int) -> tuple[Any, ...]:
+        """Wait for earlier launches and read the numbers that lie in ``form`` from ``offset`` on."""
+        self._check(offset, form.size, "read")
         graphs.refuse(_READS)
-        return self.device.fetch(self.buffer, offset, nbytes)
+        view = self.device.host_view(self.buffer)
+        if view is None:
+            data = bytearray(form.size)
+            self.device.download(self.buffer, offset, memoryview(data))
+            return form.unpack(data)
+        self.device.synchronize()
+        return form.unpack_from(view, offset)
+
+    def read_async(self, offset: int, nbytes: int) -> Readback:
+        """Ask for a copy of the bytes as they are after earlier launches, without waiting: see `Device.read_async`."""
+        self._check(offset, nbytes, "read")
+        graphs.refuse(_READS)
+        return self.device.read_async(self.buffer, offset, nbytes)
 
     def write(self, offset: int, data: memoryview, part: str = "") -> None:
         """Copy ``data`` (contiguous) to ``offset``, in order with launches; it may be reused on return. ``part``: all that changes."""
@@ -115,6 +128,13 @@ class Allocation:
             if (recorder := graphs.active()) is not None:
                 recorder.copied(self, offset, source, source_offset, nbytes)
         self._wrote(part)
+
+    def wrote(self, part: str) -> None:
+        """Note that a launch has written to ``part``, as each launch of a graph that is being recorded will."""
+        self._wrote(part)
+        if (recorder := graphs.active()) is not None:
+            recorder.keep(self)
+            recorder.wrote(self.generations, part)
 
     def _wrote(self, part: str) -> None:
         self.generations[part] = tick()

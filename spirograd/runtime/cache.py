@@ -29,7 +29,7 @@ from spirograd.base.sizes.nodes import NODES
 _MAGIC = b"SGK1"
 _HEADER = struct.Struct("<4s32sQ")
 _SUFFIX = ".sgk"
-_CODE_SUFFIX = ".sgc"  # of machine code that belongs to no kernel
+_CODE_SUFFIX = ".sgc"  # of what belongs to no kernel
 # Leftover temporary files of processes that died are removed once they are this old (seconds).
 _STALE_SECONDS = 3600.0
 # After a clean-up this part of the limit is in use, so that not every store has to clean up again.
@@ -120,7 +120,7 @@ class Cache:
         return True
 
     def code(self, source: str, make: Callable[[], bytes]) -> bytes:
-        """The machine code that ``make`` makes of ``source``, which names all that it depends on; from the disk if it is there."""
+        """The bytes, as of machine code, that ``make`` makes of ``source``, which names all that they depend on; from the disk if there."""
         file = self._file(source, _CODE_SUFFIX)
         with contextlib.suppress(OSError):
             code = _unsealed(file.read_bytes())

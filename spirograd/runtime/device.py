@@ -9,8 +9,8 @@ from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
 from spirograd.base.records import dataclass
 
-# Bytes of one `Device.fetch`, which is for a few numbers that the host needs later, not for data.
-FETCH_LIMIT = 1 << 16
+# Bytes of one `Device.read_async`, which is for a few numbers that the host needs later, not for data.
+READBACK_LIMIT = 1 << 16
 
 
 @dataclass(slots=True, eq=False)
@@ -32,11 +32,11 @@ class DeviceInfo:
     detail: tuple[tuple[str, str], ...] = ()
 
 
-class Fetch(Protocol):
-    """Bytes of device memory that were asked for, as they were after all work recorded before: see `Device.fetch`.
+class Readback(Protocol):
+    """An asynchronous readback: bytes of device memory, as they were after all work recorded before: see `Device.read_async`.
 
-    Calls may come from any thread. Whoever drops a fetch need not take it. Both methods raise SpirogradRuntimeError if the device was
-    lost, or closed before the bytes were taken.
+    Calls may come from any thread. A readback may be dropped without being taken. Both methods raise SpirogradRuntimeError if the device
+    was lost, or closed before the bytes were taken.
     """
 
     def take(self) -> bytes | None:
@@ -46,7 +46,7 @@ class Fetch(Protocol):
         """
 
     def wait(self) -> bytes:
-        """Submit what is recorded up to the fetch, wait for it, and give the bytes; counts as a wait, even if they were there."""
+        """Submit what is recorded up to the readback, wait for it, and give the bytes; counts as a wait, even if they were there."""
 
 
 class Device(Protocol):
@@ -55,7 +55,7 @@ class Device(Protocol):
     `download` waits for earlier launches, `launch` and `fill` may return before they are done.
 
     ``waits`` counts how often the host has waited for results since the device was opened: each `synchronize`, `download` and
-    `Fetch.wait`, whether it blocked or not (and, on wgpu, writes and copies that begin or end within a word, which must read first).
+    `Readback.wait`, whether it blocked or not (and, on wgpu, writes and copies that begin or end within a word, which must read first).
     What else may block is not counted: room for commands or memory that earlier work still uses.
     """
 
@@ -76,10 +76,10 @@ class Device(Protocol):
     def download(self, buffer: Buffer, offset: int, out: memoryview) -> None:
         """Wait for earlier work, then copy ``len(out)`` bytes from ``offset`` into ``out``."""
 
-    def fetch(self, buffer: Buffer, offset: int, nbytes: int) -> Fetch:
-        """Ask for a copy of ``nbytes`` (at most FETCH_LIMIT) from ``offset`` on, both multiples of 4, in order with launches.
+    def read_async(self, buffer: Buffer, offset: int, nbytes: int) -> Readback:
+        """Ask for a copy of ``nbytes`` (at most READBACK_LIMIT) from ``offset`` on, both multiples of 4, in order with launches.
 
-        Does not wait, and submits nothing by itself. Raises ValueError for a range that cannot be fetched.
+        Does not wait, and submits nothing by itself. Raises ValueError for a range that cannot be read like this.
         """
 
     def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
@@ -143,20 +143,37 @@ class CodeCache(Protocol):
 class KeepsCode(Protocol):
     """A device that compiles functions of its own, which are the same in every process."""
 
-    def keep_code(self, cache: CodeCache) -> None:
-        """Look for them in ``cache``, and store them there. Called before the first `Device.load`, unless there is no cache."""
+    def keep_code(self, cache: CodeCache | None) -> None:
+        """Look for them in ``cache``, if there is one, and store them there. Called before the first `Device.load`."""
+
+
+@dataclass(slots=True, eq=False)
+class NativeEntry:
+    """How compiled code launches a kernel, during the present time (see `validity`). ``function``, ``context``: addresses of a function
+    `void (ptr block, ptr context)`, and of its context. ``lock``: held during launches. ``kept``: what must live as long as launches are
+    done. If the 32-bit word at the address ``failed`` is not 0 after a launch, ``report`` is called with the number of the launch."""
+
+    function: int
+    context: int
+    lock: Any = None
+    kept: Any = None
+    failed: int = 0
+    report: Callable[[int], None] | None = None
 
 
 @runtime_checkable
 class CallsNatively(Protocol):
-    """A device whose kernels compiled code can launch: see `runtime.native`."""
+    """A device whose kernels compiled code can launch: see `runtime.native`. ``on_host``: they are done when a launch returns, use memory
+    of the host in place, and find the numbers of iterations themselves."""
+
+    on_host: bool
 
     def native_code(self) -> Any:
         """The code that does (`native.function.Code`); None if there is none for this interpreter."""
 
-    def entry(self, executable: Any) -> tuple[int, int]:
-        """Addresses of a function `void (ptr block, ptr context)` that launches ``executable``, and of the context. They hold for the
-        present time (see `validity`)."""
+    def entry(self, executable: Any, counts: Sequence[int | None]) -> NativeEntry | None:
+        """Launches of ``executable``, for which `Device.launch` gets these ``counts`` unless the device is ``on_host``. None if they are
+        for Python only."""
 
 
 @runtime_checkable

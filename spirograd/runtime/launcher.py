@@ -119,7 +119,7 @@ class Launcher:
         """
         with self.lock:  # no kernel that reports may start between the wait and the reading
             self.device.synchronize()
-            self.tapes.tell()
+            self.tapes.print_reports()
             with graphs.paused():
                 fault = self.diagnostics.drain()
         if fault is not None:
@@ -252,13 +252,23 @@ class LaunchPlan:
         words: tuple[int, ...] = ()
         counts: list[Size | None] = []
         if self._count is not None:
-            if self._places is not None or self._launcher.tapes.telling:
+            if self._places is not None or self._launcher.tapes.reports:
                 raise NotPrepared
             self._heap_plan_for(self._count(scalars, arrays), sizes)
             words = self._words
             counts = [size for task in self.compiled.tasks for size in (task.begin, task.end)]
-        block, _ = self._pack(scalars, arrays, trees, 0, 0, words)
-        recording = Recording(self.compiled, code.steps, block, record)
+        try:
+            block, packed_counts = self._pack(scalars, arrays, trees, 0, 0, words)
+        except (struct.error, OverflowError) as error:  # a number that was fitted to its type, or a tree that is gone
+            raise NotPrepared from error
+        if not native.on_host:
+            if self._reports or self._count is not None:
+                raise NotPrepared
+            counts = [size for task in self.compiled.tasks for size in (task.begin, task.end)]
+        entry = native.entry(self._executable, packed_counts)
+        if entry is None:
+            raise NotPrepared
+        recording = Recording(self.compiled, code.steps, block, record, native.on_host)
         recording.keep_sizes([*counts, *(size for limit in self.compiled.space_limits for size in limit.sizes)])
         record.steps(recording)
         recording.numbered(self._next)
@@ -272,9 +282,11 @@ class LaunchPlan:
             recording.returned(self._returned(record.result))
         for address in self._launcher.diagnostics.addresses() if self._diagnosed else ():
             recording.reported(address, self._report)
+        if entry.report is not None:
+            recording.reported(entry.failed, entry.report)
         shared = self._reports or self._count is not None
         lock = self._launcher.lock if shared else self._exclusive if self._temps is not None else None
-        return recording.finish(native.entry(self._executable), (self,), lock)
+        return recording.finish((entry.function, entry.context), (self, entry.kept), entry.lock or lock)
 
     def _returned(self, result: Callable[[tuple[Any, ...]], Any]) -> Callable[[], Any]:
         """A function that makes the result from what a launch has just returned, on a device whose memory the host sees."""
@@ -389,7 +401,7 @@ class LaunchPlan:
         counts = self._count(scalars, arrays)
         if self._places is None:
             return heap.plan(self.compiled, counts, capacities)
-        return heap.plan_offer(self.compiled, counts, capacities)
+        return heap.plan_on_device(self.compiled, counts, capacities)
 
     @property
     def last_heap_plan(self) -> HeapPlan | None:
@@ -400,12 +412,12 @@ class LaunchPlan:
         """The share of the heap of a launch; that of an earlier one if it was alike."""
         heap = self._launcher.tapes
         alike = (counts, sizes.entries, sizes.certain)
-        found = None if heap.telling else self._heap_plans.get((alike, heap.address, heap.nbytes))
+        found = None if heap.reports else self._heap_plans.get((alike, heap.address, heap.nbytes))
         if found is None:
             if self._places is None:
                 plan = heap.reserve(self.compiled, counts, sizes.entries)
             else:
-                plan = heap.offer(self.compiled, counts, sizes)
+                plan = heap.reserve_on_device(self.compiled, counts, sizes)
             found = plan, plan.words.flat(heap.address)
             if len(self._heap_plans) >= _PLANS_KEPT:
                 self._heap_plans.clear()

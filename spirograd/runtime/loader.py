@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from spirograd.base import knobs
 from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.python_limits import gc_paused
 from spirograd.runtime.device import Device
 
 DEVICES = {
@@ -60,6 +61,7 @@ def _import(arch: str) -> ModuleType:
     if name is None:
         raise SpirogradRuntimeError(f"there is no device called {arch!r}; known are {', '.join(sorted(DEVICES))}")
     try:
-        return importlib.import_module(name)
+        with gc_paused():
+            return importlib.import_module(name)
     except Exception as error:  # a native library that does not load may raise anything
         raise SpirogradRuntimeError(f"the device {arch!r} cannot be used here: {type(error).__name__}: {error}") from error

@@ -25,29 +25,31 @@ from spirograd.base.records import dataclass
 from spirograd.base.tape_layout import NUMBERS, Group, Layout, TapeWords
 from spirograd.base.wording import counted
 from spirograd.runtime.allocations import Allocation, Memory
-from spirograd.runtime.device import Device, Fetch
+from spirograd.runtime.device import Device, Readback
 
-# Invocations that run a task with tapes at the same time: as many as large GPUs hold, so that more would only take memory.
+# Thread slots of a task at most. More hide latencies better, up to the invocations that a large GPU holds at a time, as long as the tapes
+# fit its caches: an eighth less time on an H200 with four times as many.
 _SLOTS = 65536
-# Fewer where the driver is a CPU, for its caches; and thread slots enough that an invocation stays below the driver's limit of loop
-# iterations.
+_MAX_SLOTS = 1 << 18
+_CACHED_BYTES = 1 << 25
+_MAX_ENTRY_BYTES = 8
+# Thread slots where the driver is a CPU: fewer, for its caches, unless an invocation would pass the driver's limit of loop iterations.
 _CPU_SLOTS = 4096
-# The same limit if the host does not know the trip counts.
-_CPU_MOST_SLOTS = 1 << 18
-# If memory is short, a task has fewer thread slots, down to these (and those of whole workgroups), then refused.
-_LEAST_SLOTS = 64
-# Words of the heap, so that sums of two numbers of words are indices of 31 bits.
-_MOST_WORDS = 2**30 - 4096
-# How many times larger than a thread slot the heap must be for launches whose sizes the host learns later: bounds may grow that much at
-# once.
-_SLOTS_TO_SPARE = 16
-_LEAST_HEAP = 1 << 20
-# The heap for such launches: after bounds have grown by far, the first of them still has thread slots enough to be fast.
-_LEAST_OFFER = 1 << 26
+# The same if the host does not know the trip counts.
+_CPU_MAX_SLOTS = 1 << 18
+# If memory is short, the thread slots of a task are halved, down to this number (and to whole workgroups); then the launch is refused.
+_MIN_SLOTS = 64
+# Words of the heap at most: sums of two numbers of words must be indices of 31 bits.
+_MAX_WORDS = 2**30 - 4096
+# The preferred heap, in thread slots, of launches whose sizes the host learns later: bounds may grow by this factor at once.
+_HEADROOM = 16
+_MIN_HEAP = 1 << 20  # bytes
+# The preferred heap of such launches, in bytes: after bounds have grown by far, the next launch still has thread slots enough to be fast.
+_PREFERRED_HEAP = 1 << 26
 # A size that the host does not know.
 UNKNOWN = -1
-# Where that is the memory of the host, not more than this only to have it.
-_CPU_MOST_SPARE = 1 << 28
+# The preferred heap at most where it is memory of the host, in bytes.
+_CPU_PREFERRED_LIMIT = 1 << 28
 
 
 class TapesTooLarge(OutOfDeviceMemory):
@@ -107,20 +109,21 @@ class HeapPlan:
 class TapeHeap:
     """Grows to what the largest launch needs. Launches that share it must run one after the other, as they do on one queue.
 
-    ``budget``: bytes that it may have, as far as that is up to the user. ``sized``: how many launches found their sizes in which way.
-    ``epoch`` changes when a launch has turned out to be sized wrongly: what was found before is not to be used again.
+    ``budget``: the user's limit in bytes; ``byte_limit``: that, and what the device and indices of 31 bits allow. ``sized`` counts launches
+    by how they found their sizes. ``epoch`` changes when a launch has failed because its sizes were outdated: sizes found before then are
+    not used again.
     """
 
     def __init__(self, device: Device, memory: Memory, budget: int | None = None) -> None:
         self.device = device
         self.memory = memory
-        self.most = min(device.caps.max_allocation, 4 * _MOST_WORDS, budget or 1 << 62)
+        self.byte_limit = min(device.caps.max_allocation, 4 * _MAX_WORDS, budget or 1 << 62)
         self.sized: Counter[str] = Counter()
         self.epoch = 0
-        self.telling = knobs.flag("SG_DEBUG_ADSTACK") or knobs.flag("QD_DEBUG_ADSTACK")  # each launch says how it uses the heap
+        self.reports = knobs.flag("SG_DEBUG_ADSTACK") or knobs.flag("QD_DEBUG_ADSTACK")  # print how each launch uses the heap
         self._heap: Allocation | None = None
-        self._untold: list[tuple[CompiledKernel, HeapPlan, Fetch | None]] = []
-        self._refused = self.most + 1  # the least that the device had no memory for, of what would have been good to have
+        self._pending_reports: list[tuple[CompiledKernel, HeapPlan, Readback | None]] = []
+        self._refused = self.byte_limit + 1  # bytes; the smallest preferred heap for which there was no memory
 
     @property
     def nbytes(self) -> int:
@@ -130,7 +133,7 @@ class TapeHeap:
     @property
     def words(self) -> int:
         """The words of the heap that tapes may use."""
-        return min(self.nbytes // 4, _MOST_WORDS)
+        return min(self.nbytes // 4, _MAX_WORDS)
 
     @property
     def address(self) -> int:
@@ -145,48 +148,53 @@ class TapeHeap:
     # --- sizes that the host knows -----------------------------------------------------------------------------------------
 
     def reserve(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int]) -> HeapPlan:
-        """Give each tape of a launch its place. ``counts``: iterations of each task, None where only the device knows; ``capacities``:
-        entries of tapes, by number.
+        """Lay out the tapes of a launch, and allocate the heap for them. ``counts``: iterations of each task, None where only the device
+        knows; ``capacities``: entries of tapes, by number.
 
         Raises TapesTooLarge if not even few thread slots fit.
         """
-        plan = self._backed(lambda most: self.plan(kernel, counts, capacities, most=most))
+        plan = self._allocate_for(lambda byte_limit: self.plan(kernel, counts, capacities, byte_limit=byte_limit))
         self.report(kernel, plan, None)
         return plan
 
     def plan(
-        self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int], limit: int = 0, most: int | None = None
+        self,
+        kernel: CompiledKernel,
+        counts: Sequence[int | None],
+        capacities: Sequence[int],
+        slot_limit: int = 0,
+        byte_limit: int | None = None,
     ) -> HeapPlan:
-        """As `reserve`, without touching the heap. ``limit``: thread slots of a task at most; 0: as many as are good.
-        ``most``: bytes, if there are fewer than the heap may have."""
-        most = self.most if most is None else most
+        """As `reserve`, without touching the heap. ``slot_limit``: thread slots of a task at most, 0 for the preferred number;
+        ``byte_limit``: bytes at most, None for the limit of the heap."""
+        byte_limit = self.byte_limit if byte_limit is None else byte_limit
         entries = _entries(capacities)
         while True:
-            plan = self._placed(kernel, counts, entries, limit)
-            if plan.nbytes <= most:
+            plan = self._place(kernel, counts, entries, slot_limit)
+            if plan.nbytes <= byte_limit:
                 return plan
             slots = max([share.slots for share in plan.shares if share.task is not None], default=0)
-            limit = min(limit or slots, slots)  # there may be more thread slots than that: workgroups are whole
-            if limit <= (1 if kernel.target.slots_by_thread else _LEAST_SLOTS):
-                raise _too_large(kernel, plan, entries, most)
-            limit //= 2  # fewer invocations at a time, each with more iterations
+            slot_limit = min(slot_limit or slots, slots)  # there may be more thread slots than that: workgroups are whole
+            if slot_limit <= (1 if kernel.target.slots_by_thread else _MIN_SLOTS):
+                raise _too_large(kernel, plan, entries, byte_limit)
+            slot_limit //= 2  # fewer invocations at a time, each with more iterations
 
-    def _placed(self, kernel: CompiledKernel, counts: Sequence[int | None], entries: Sequence[int], limit: int) -> HeapPlan:
-        """Places with at most ``limit`` thread slots of a task."""
+    def _place(self, kernel: CompiledKernel, counts: Sequence[int | None], entries: Sequence[int], slot_limit: int) -> HeapPlan:
+        """Lay out the tapes with at most ``slot_limit`` thread slots of a task."""
         if kernel.target.slots_by_thread:
-            return self._placed_apart(kernel, counts, entries, limit)
+            return self._place_by_thread(kernel, counts, entries, slot_limit)
         limited, slots = list(counts), []
         for k, task in enumerate(kernel.tasks):
             own = {tape.capacity for tape in kernel.tapes if tape.task == task.name}
-            most = 0
+            number = 0
             if own:
-                most, limited[k] = self._slots(task, counts[k], [entries[n] for n in own], limit)
-            slots.append(most)
+                number, limited[k] = self._slots(task, counts[k], [entries[n] for n in own], slot_limit)
+            slots.append(number)
         words, shares, nbytes = _lay_out(kernel, slots, entries, None)
         return HeapPlan(words, tuple(limited), shares, nbytes)
 
-    def _placed_apart(self, kernel: CompiledKernel, counts: Sequence[int | None], entries: Sequence[int], limit: int) -> HeapPlan:
-        """As `_placed`, for the CPU: where tapes begin in a thread slot, how long thread slots are, and how many."""
+    def _place_by_thread(self, kernel: CompiledKernel, counts: Sequence[int | None], entries: Sequence[int], slot_limit: int) -> HeapPlan:
+        """As `_place`, for the CPU: where tapes begin in a thread slot, how long thread slots are, and how many."""
         bases, pitches, slots = [0] * len(kernel.tapes), [0] * len(kernel.tapes), [1] * len(kernel.tasks)
         layout = Layout(NUMBERS, None, entries.__getitem__, entries.__getitem__)
         shares, end = [], 0
@@ -197,9 +205,9 @@ class TapeHeap:
             group, number = layout.group(own, even=True), 1
             if task is not None:
                 threads: int = self.device.threads  # type: ignore[attr-defined]
-                most, count, size = threads * task.lanes, counts[k], group.counted
+                running, count, size = threads * task.lanes, counts[k], group.counted
                 count = count if size is None else entries[size]
-                number = slots[k] = max(min(most, limit or most, most if count is None else count), 1)
+                number = slots[k] = max(min(running, slot_limit or running, running if count is None else count), 1)
             shares.append(_share(group, number, number))
             for n, base in layout.bases(group, 1, end if task is None else 0):
                 bases[n], pitches[n] = base, group.words // (kernel.tapes[n].dtype.size // 4)
@@ -208,15 +216,16 @@ class TapeHeap:
         words = TapeWords(tuple(bases), tuple(pitches), tuple(entries[: kernel.capacities]), (), tuple(slots))
         return HeapPlan(words, tuple(counts), tuple(shares), 4 * end)
 
-    def _slots(self, task: TaskInfo, count: int | None, entries: Sequence[int], limit: int) -> tuple[int, int | None]:
+    def _slots(self, task: TaskInfo, count: int | None, entries: Sequence[int], slot_limit: int) -> tuple[int, int | None]:
         """How many thread slots a task needs, and how many invocations to launch at most."""
-        most = limit or self._good_slots(count, entries)
-        asked = most if count is None else min(count, most)
-        return _slots_of(asked, count, task), asked
+        slots = slot_limit or self._preferred_slots(count, entries)
+        invocations = slots if count is None else min(count, slots)
+        return _slots_of(invocations, count, task), invocations
 
-    def _good_slots(self, count: int | None, entries: Sequence[int]) -> int:
+    def _preferred_slots(self, count: int | None, entries: Sequence[int]) -> int:
         if not self.device.caps.loop_limit:
-            return _SLOTS
+            cached = _CACHED_BYTES // (_MAX_ENTRY_BYTES * max(sum(entries), 1))
+            return max(_SLOTS, min(_MAX_SLOTS, 1 << cached.bit_length() - 1 if cached else 0))
         # A nest runs at most the product of its trip counts, some times over.
         work = 4
         for n in entries:
@@ -225,60 +234,63 @@ class TapeHeap:
 
     # --- sizes that only the device knows ----------------------------------------------------------------------------------
 
-    def offer(self, kernel: CompiledKernel, counts: Sequence[int | None], sizes: TapeSizes) -> HeapPlan:
-        """Room for a launch that places its tapes itself.
+    def reserve_on_device(self, kernel: CompiledKernel, counts: Sequence[int | None], sizes: TapeSizes) -> HeapPlan:
+        """Allocate the heap for a launch that lays out its tapes itself.
 
-        Raises TapesTooLarge if the device cannot have so much that few thread slots of such capacities fit.
+        Raises TapesTooLarge if the device has too little memory for the least number of thread slots of such capacities.
         """
         capacities = sizes.entries
-        asked, limit = self._asked(kernel, counts, sizes)
-        bound = self.most
-        to_spare: Callable[[HeapPlan], int] = self._to_spare
+        invocations, slot_limit = self._invocations(kernel, counts, sizes)
+        byte_limit = self.byte_limit
+        preferred: Callable[[HeapPlan], int] = self._preferred
         if UNKNOWN in capacities:
             # The number of thread slots is not known yet, and may be small: allocate a moderate heap, and grow it once the number is known.
             if not self.device.caps.loop_limit:
-                bound = max(_LEAST_OFFER, self.plan(kernel, asked, capacities, _LEAST_SLOTS).nbytes)
-            to_spare = self._unknown_to_spare
-        plan = self._backed(lambda most: self.plan(kernel, asked, capacities, limit, min(most, bound)), to_spare)
-        words = TapeWords(heap_words=(self.words,), slots=_slots_asked(kernel, counts, asked))
-        return HeapPlan(words, asked, plan.shares, plan.nbytes)
+                byte_limit = max(_PREFERRED_HEAP, self.plan(kernel, invocations, capacities, _MIN_SLOTS).nbytes)
+            preferred = self._preferred_unknown
+        plan = self._allocate_for(
+            lambda available: self.plan(kernel, invocations, capacities, slot_limit, min(available, byte_limit)), preferred
+        )
+        words = TapeWords(heap_words=(self.words,), slots=_slots_of_tasks(kernel, counts, invocations))
+        return HeapPlan(words, invocations, plan.shares, plan.nbytes)
 
-    def plan_offer(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int]) -> HeapPlan:
-        """How a launch with these capacities would use an `offer`, without touching the heap."""
-        asked, limit = self._asked(kernel, counts, TapeSizes(tuple(capacities)))
-        plan = self.plan(kernel, asked, capacities, limit)
-        heap_words = min(self._grown(plan.nbytes, self._to_spare(plan)) // 4, _MOST_WORDS)
-        words = TapeWords(heap_words=(heap_words,), slots=_slots_asked(kernel, counts, asked))
-        return self.used(kernel, HeapPlan(words, asked, (), 0), capacities)
+    def plan_on_device(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int]) -> HeapPlan:
+        """How a launch with these capacities would lay out its tapes after `reserve_on_device`, without touching the heap."""
+        invocations, slot_limit = self._invocations(kernel, counts, TapeSizes(tuple(capacities)))
+        plan = self.plan(kernel, invocations, capacities, slot_limit)
+        heap_words = min(self._size_for(plan.nbytes, self._preferred(plan)) // 4, _MAX_WORDS)
+        words = TapeWords(heap_words=(heap_words,), slots=_slots_of_tasks(kernel, counts, invocations))
+        return self.resolve(kernel, HeapPlan(words, invocations, (), 0), capacities)
 
-    def used(self, kernel: CompiledKernel, offered: HeapPlan, capacities: Sequence[int]) -> HeapPlan:
-        """``offered``, once the sizes are known: what the device did with it."""
-        (heap_words,) = offered.words.heap_words
-        words, shares, nbytes = _lay_out(kernel, offered.words.slots, _entries(capacities), heap_words)
-        return HeapPlan(words, offered.counts, shares, nbytes)
+    def resolve(self, kernel: CompiledKernel, reserved: HeapPlan, capacities: Sequence[int]) -> HeapPlan:
+        """The layout that the device computed in the heap of ``reserved``, once the host knows the capacities."""
+        (heap_words,) = reserved.words.heap_words
+        words, shares, nbytes = _lay_out(kernel, reserved.words.slots, _entries(capacities), heap_words)
+        return HeapPlan(words, reserved.counts, shares, nbytes)
 
-    def _asked(self, kernel: CompiledKernel, counts: Sequence[int | None], sizes: TapeSizes) -> tuple[tuple[int | None, ...], int]:
-        """How many invocations of each task to ask for, and how many thread slots a task may have."""
-        most = _CPU_MOST_SLOTS if self.device.caps.loop_limit else _SLOTS
-        asked = list(counts)
+    def _invocations(self, kernel: CompiledKernel, counts: Sequence[int | None], sizes: TapeSizes) -> tuple[tuple[int | None, ...], int]:
+        """How many invocations of each task to launch at most, and how many thread slots a task may have."""
+        slot_limit = _CPU_MAX_SLOTS if self.device.caps.loop_limit else _SLOTS
+        invocations = list(counts)
         for k, task in enumerate(kernel.tasks):
             own = {tape.capacity for tape in kernel.tapes if tape.task == task.name}
             if own:
-                slots = min(most, self._good_slots(counts[k], [max(sizes.entries[n], 1) for n in own])) if sizes.certain else most
-                asked[k] = slots if asked[k] is None else min(asked[k] or 0, slots)
-        return tuple(asked), most
+                preferred = self._preferred_slots(counts[k], [max(sizes.entries[n], 1) for n in own])
+                slots = min(slot_limit, preferred) if sizes.certain else slot_limit
+                invocations[k] = slots if invocations[k] is None else min(invocations[k] or 0, slots)
+        return tuple(invocations), slot_limit
 
-    def spares(self, plan: HeapPlan | None) -> bool:
-        """Whether bounds may grow well beyond those of ``plan``, an earlier launch, before not even a thread slot fits."""
-        return plan is not None and self.nbytes >= _SLOTS_TO_SPARE * self._slot_bytes(plan)
+    def has_headroom(self, plan: HeapPlan | None) -> bool:
+        """Whether thread slots still fit the heap if bounds grow well beyond those of ``plan``, an earlier launch."""
+        return plan is not None and self.nbytes >= _HEADROOM * self._slot_bytes(plan)
 
-    def _to_spare(self, plan: HeapPlan) -> int:
-        """The bytes that it is good to have for a launch like ``plan``."""
-        most = min(self.most // 2, _CPU_MOST_SPARE if self.device.caps.loop_limit else self.most)
-        return min(max(_SLOTS_TO_SPARE * self._slot_bytes(plan), _LEAST_OFFER), most)
+    def _preferred(self, plan: HeapPlan) -> int:
+        """The preferred heap for launches like ``plan``, in bytes."""
+        limit = min(self.byte_limit // 2, _CPU_PREFERRED_LIMIT if self.device.caps.loop_limit else self.byte_limit)
+        return min(max(_HEADROOM * self._slot_bytes(plan), _PREFERRED_HEAP), limit)
 
-    def _unknown_to_spare(self, _: HeapPlan) -> int:
-        return min(_LEAST_OFFER, self.most // 2)
+    def _preferred_unknown(self, _: HeapPlan) -> int:
+        return min(_PREFERRED_HEAP, self.byte_limit // 2)
 
     def _slot_bytes(self, plan: HeapPlan) -> int:
         """Of one thread slot of each share; of as many as there are where the driver limits the iterations of an invocation."""
@@ -288,61 +300,63 @@ class TapeHeap:
 
     # --- the heap ----------------------------------------------------------------------------------------------------------
 
-    def _backed(self, make: Callable[[int], HeapPlan], to_spare: Callable[[HeapPlan], int] | None = None) -> HeapPlan:
-        """A plan that there is memory for. ``make`` makes one that takes so many bytes at most, ``to_spare`` says how many bytes it is good
-        to have for it. Where fields and arrays have left less memory than the heap may have, the plan has fewer thread slots."""
-        most = self.most
+    def _allocate_for(self, make: Callable[[int], HeapPlan], preferred: Callable[[HeapPlan], int] | None = None) -> HeapPlan:
+        """A plan whose heap is allocated. ``make`` makes one that takes no more bytes than its argument; ``preferred``: the preferred heap
+        for a plan, in bytes. Where fields and arrays have left less memory than the heap may have, the plan has fewer thread slots."""
+        available = self.byte_limit
         while True:
-            plan = make(most)
+            plan = make(available)
             try:
-                self._grow(plan.nbytes, 0 if to_spare is None else to_spare(plan))
+                self._grow(plan.nbytes, 0 if preferred is None else preferred(plan))
             except OutOfDeviceMemory:
-                most = plan.nbytes // 2
+                available = plan.nbytes // 2
             else:
                 return plan
 
-    def _grow(self, nbytes: int, good: int) -> None:
-        """Have ``nbytes``, and ``good`` bytes unless there was no memory for as many before."""
-        wanted, before = self._grown(nbytes, good), self.nbytes
+    def _grow(self, nbytes: int, preferred: int) -> None:
+        """Allocate ``nbytes`` at least, and ``preferred`` bytes unless there was no memory for as many before."""
+        wanted, before = self._size_for(nbytes, preferred), self.nbytes
         if wanted == before:
             return
         validity.renew()  # launches that were prepared name its address
         self._heap = None
-        for size in sorted({wanted, self._needed(nbytes, good), max(before, nbytes)}, reverse=True):
+        for size in sorted({wanted, self._needed(nbytes, preferred), max(before, nbytes)}, reverse=True):
             try:
                 self._heap = self.memory.allocate(size, zeroed=False)
                 return
             except OutOfDeviceMemory:
-                if nbytes < size <= good:
+                if nbytes < size <= preferred:
                     self._refused = size
         self._heap = self.memory.allocate(nbytes, zeroed=False)
 
-    def _grown(self, nbytes: int, good: int) -> int:
-        """How large the heap is to be for that."""
-        needed = self._needed(nbytes, good)
-        return self.nbytes if 0 < needed <= self.nbytes else max(needed, min(2 * self.nbytes, self.most), min(_LEAST_HEAP, self.most))
+    def _size_for(self, nbytes: int, preferred: int) -> int:
+        """How large the heap becomes if ``nbytes`` are needed."""
+        needed = self._needed(nbytes, preferred)
+        if 0 < needed <= self.nbytes:
+            return self.nbytes
+        return max(needed, min(2 * self.nbytes, self.byte_limit), min(_MIN_HEAP, self.byte_limit))
 
-    def _needed(self, nbytes: int, good: int) -> int:
-        return max(nbytes, good if good < self._refused else 0)
+    def _needed(self, nbytes: int, preferred: int) -> int:
+        return max(nbytes, preferred if preferred < self._refused else 0)
 
-    # --- what launches say -------------------------------------------------------------------------------------------------
+    # --- reports (SG_DEBUG_ADSTACK) -------------------------------------------------------------------------------------------------
 
-    def report(self, kernel: CompiledKernel, plan: HeapPlan, sizes: Fetch | None) -> None:
-        """Say how a launch uses the heap, if asked for; with ``sizes``, once these have come: ``plan`` is what was offered."""
-        if self.telling:
-            self._untold.append((kernel, plan, sizes))
-            self.tell()
+    def report(self, kernel: CompiledKernel, plan: HeapPlan, sizes: Readback | None) -> None:
+        """Print how a launch uses the heap, if reports are on; with ``sizes``, when these have arrived: ``plan`` is what was reserved."""
+        if self.reports:
+            self._pending_reports.append((kernel, plan, sizes))
+            self.print_reports()
 
-    def tell(self) -> None:
-        """Say of earlier launches, in their order, what is known by now."""
-        while self._untold:
-            kernel, plan, sizes = self._untold[0]
+    def print_reports(self) -> None:
+        """Print the reports of earlier launches, in their order, up to the first whose sizes have not arrived."""
+        while self._pending_reports:
+            kernel, plan, sizes = self._pending_reports[0]
             raw = None if sizes is None else sizes.take()
             if sizes is not None and raw is None:
                 return
-            del self._untold[0]
+            del self._pending_reports[0]
             if raw is not None:
-                plan = self.used(kernel, plan, np.frombuffer(raw, np.int32).tolist())
+                plan = self.resolve(kernel, plan, np.frombuffer(raw, np.int32).tolist())
             self._print(kernel, plan, "host" if sizes is None else "device")
 
     def _print(self, kernel: CompiledKernel, plan: HeapPlan, source: str) -> None:
@@ -357,13 +371,13 @@ class TapeHeap:
                     )
 
 
-def _too_large(kernel: CompiledKernel, plan: HeapPlan, entries: Sequence[int], most: int) -> TapesTooLarge:
+def _too_large(kernel: CompiledKernel, plan: HeapPlan, entries: Sequence[int], byte_limit: int) -> TapesTooLarge:
     slots = {(share.task, share.guard): share.slots for share in plan.shares}
     each = [(4 * tape.words * entries[tape.capacity] * slots[tape.task, tape.guard], tape) for tape in kernel.tapes]
     nbytes, tape = max(each, key=itemgetter(0))
     held = f"{counted(entries[tape.capacity], 'entry', 'entries')} of {counted(4 * tape.words, 'byte')}"
     return TapesTooLarge(
-        f"the tapes of {kernel.name} need {plan.nbytes:,} bytes or more, and may have {most:,}: {nbytes:,} alone for one of this "
+        f"the tapes of {kernel.name} need {plan.nbytes:,} bytes or more, and may have {byte_limit:,}: {nbytes:,} alone for one of this "
         f"loop, with {held} in each of {counted(slots[tape.task, tape.guard], 'thread slot')}",
         tape.name,
     )
@@ -382,12 +396,12 @@ def _tapes_of_tasks(kernel: CompiledKernel) -> list[tuple[int, TaskInfo | None, 
 
 
 def _lay_out(
-    kernel: CompiledKernel, asked: Sequence[int], entries: Sequence[int], heap_words: int | None
+    kernel: CompiledKernel, invocations: Sequence[int], entries: Sequence[int], heap_words: int | None
 ) -> tuple[TapeWords, tuple[Share, ...], int]:
-    """Rows for ``asked`` invocations of each task: the words of a launch that the host places, the shares, the bytes in all. In
+    """Thread slots for ``invocations`` of each task: the words of a launch that the host places, the shares, the bytes in all. In
     ``heap_words`` words they are divided as the task of `transforms.tasks.place_tapes` does; None: they take as much as they need."""
     layout = Layout(NUMBERS, None, entries.__getitem__, entries.__getitem__)
-    bases, pitches, limits = [0] * len(kernel.tapes), [0] * len(kernel.tapes), list(asked)
+    bases, pitches, limits = [0] * len(kernel.tapes), [0] * len(kernel.tapes), list(invocations)
     shares, first, end = [], 0, 0
     for k, task, own in _tapes_of_tasks(kernel):
         if not own:
@@ -403,10 +417,10 @@ def _lay_out(
         groups, begin = layout.groups(own), first
         if heap_words is None:
             # A task without iterations has no thread slots.
-            numbers, even = layout.wanted(groups, asked[k], least=0)
+            numbers, even = layout.wanted(groups, invocations[k], least=0)
             apart: Sequence[int] = [layout.padded(n) for n in even]
         else:
-            slots = layout.slots(groups, asked[k], heap_words - first)
+            slots = layout.slots(groups, invocations[k], heap_words - first)
             limits[k] = slots.limit if layout.fits(layout.slot_words(groups), heap_words - first) else 0
             numbers = list(slots.needed) if slots.enough else [slots.fewer] * len(groups)
             apart = slots.pitches
@@ -424,15 +438,15 @@ def _share(group: Group[int], slots: int, pitch: int) -> Share:
     return Share(group.tapes[0][1].task, slots, group.floats, group.words - group.floats, pitch, group.guard)
 
 
-def _slots_of(asked: int, count: int | None, task: TaskInfo) -> int:
-    """The thread slots of ``asked`` invocations: workgroups are whole, but invocations without any of the ``count`` iterations need no
+def _slots_of(invocations: int, count: int | None, task: TaskInfo) -> int:
+    """The thread slots of so many invocations: workgroups are whole, but invocations without any of the ``count`` iterations need no
     thread slot."""
-    slots = _whole_groups(asked, task)
+    slots = _whole_groups(invocations, task)
     return slots if count is None else min(slots, max(count, 1))
 
 
-def _slots_asked(kernel: CompiledKernel, counts: Sequence[int | None], asked: Sequence[int | None]) -> tuple[int, ...]:
-    return tuple([0 if n is None else _slots_of(n, count, task) for n, count, task in zip(asked, counts, kernel.tasks)])
+def _slots_of_tasks(kernel: CompiledKernel, counts: Sequence[int | None], invocations: Sequence[int | None]) -> tuple[int, ...]:
+    return tuple([0 if n is None else _slots_of(n, count, task) for n, count, task in zip(invocations, counts, kernel.tasks)])
 
 
 def _whole_groups(count: int, task: TaskInfo) -> int:

@@ -88,6 +88,7 @@ def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, opt
     regions = (*task.regions, *[f.body for f in called(kernel.functions, task.regions)])
     e.memory = AddressedMemory(e, block, regions) if caps.buffer_address else BoundMemory(e, block, regions)
     e.callee = _Callees(e, kernel).id
+    e.grouped = attr.grouped
     e.run(task.regions[0])
     module.entry_point(function.id, ENTRY_POINT, attr.group_size)
     # Without this a driver may take infinities, NaN and -0.0 for whatever is convenient: x / 0.0 was 0 on lavapipe.

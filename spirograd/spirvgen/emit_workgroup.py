@@ -11,6 +11,7 @@ _WORKGROUP = enumerant("Scope", "Workgroup")
 _SUBGROUP = enumerant("Scope", "Subgroup")
 _REDUCE = enumerant("GroupOperation", "Reduce")
 _SHARED_SEMANTICS = enumerant("MemorySemantics", "AcquireRelease") | enumerant("MemorySemantics", "WorkgroupMemory")
+_BUFFERS = enumerant("MemorySemantics", "UniformMemory")
 _SCALARS = {
     BuiltIn.LOCAL: "LocalInvocationIndex",
     BuiltIn.LANE: "SubgroupLocalInvocationId",
@@ -62,7 +63,7 @@ def shared_element(e: Emitter, ref: SharedRef, index: Op) -> int:
 
 def emit_workgroup_barrier(e: Emitter, op: Op) -> None:
     scope = e.const(_WORKGROUP, u32)
-    e.f.do("ControlBarrier", scope, scope, e.const(_SHARED_SEMANTICS, u32))
+    e.f.do("ControlBarrier", scope, scope, e.const(_SHARED_SEMANTICS | (_BUFFERS if e.grouped else 0), u32))
 
 
 def emit_subgroup_reduce(e: Emitter, op: Op) -> None:
@@ -70,3 +71,11 @@ def emit_subgroup_reduce(e: Emitter, op: Op) -> None:
     assert isinstance(t, DType) and t.bits == 32, op
     name = _REDUCTIONS[op.attr][t.kind]
     e.ids[op] = e.f.value(name, e.type(t), e.const(_SUBGROUP, u32), _REDUCE, e.ids[op.args[0]])
+
+
+def emit_subgroup_read(e: Emitter, op: Op) -> None:
+    """Lanes that do not exist may be named: the result is unspecified then."""
+    value, lane = op.args
+    e.m.capability("GroupNonUniformShuffle")
+    source = e.bitcast(e.ids[lane], i32, u32)
+    e.ids[op] = e.f.value("GroupNonUniformShuffle", e.type(op.type), e.const(_SUBGROUP, u32), e.ids[value], source)

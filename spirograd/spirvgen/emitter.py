@@ -54,6 +54,7 @@ class Emitter:
         self.stack_slots: StackSlots
         self.shared: dict[SharedRef, int] = {}  # the variables of shared memory
         self.claims: dict[BufferRef, int] = {}  # counter -> the variable that keeps what this invocation has claimed
+        self.grouped = False  # whether threads of a group also wait for what others write to buffers
         self.exact = not options.fast_math
         self.callee: Callable[[str], int] = _no_function  # name of a function of the kernel -> its id
 

@@ -1,9 +1,10 @@
-"""Calls of kernels in both ways: by compiled code, and by Python."""
+"""Calls of kernels in both ways: by compiled code, and by Python. Calls of real functions that are never inlined."""
 
 import pytest
 
 from spirograd.lang.frontend import kernel as kernels
 from spirograd.lang.frontend import native_calls
+from spirograd.transforms.simplification import inline_calls
 
 
 @pytest.fixture(params=["native", "python"])
@@ -23,3 +24,10 @@ def in_python(monkeypatch):
     call = kernels.Kernel._call
     monkeypatch.setattr(kernels.Kernel, "_call", lambda kernel, *args: calls.append(kernel.function.__name__) or call(kernel, *args))
     return calls
+
+
+@pytest.fixture
+def calls_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions that access memory are called, however few and small they are."""
+    monkeypatch.setattr(inline_calls, "_FEW", 0)
+    monkeypatch.setattr(inline_calls, "_SMALL", 0)

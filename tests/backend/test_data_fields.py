@@ -412,16 +412,16 @@ def test_host_and_kernel_take_turns(arch: str) -> None:
         for i in v:
             v[i] = v[i] * 3
 
-    for turn in range(3):
-        x.fill(turn + 0.5)
+    for launch in range(3):
+        x.fill(launch + 0.5)
         x[1, 2] = 9
-        v.fill([turn, 2**40])
+        v.fill([launch, 2**40])
         v[1].x = -1
         double()
-        want = np.full((2, 3), 2 * turn + 1.0)
+        want = np.full((2, 3), 2 * launch + 1.0)
         want[1, 2] = 18
         np.testing.assert_array_equal(x.to_numpy(), want)
-        assert v[0].to_list() == [3 * turn, 3 * 2**40] and v[1][0] == -3 and x[1, 2] == 18
+        assert v[0].to_list() == [3 * launch, 3 * 2**40] and v[1][0] == -3 and x[1, 2] == 18
         copy.copy_from(x)
         np.testing.assert_array_equal(copy.to_numpy(), want)
 

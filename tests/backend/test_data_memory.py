@@ -42,9 +42,9 @@ def test_a_field_without_memory_harms_no_other(arch: str, first: str) -> None:
 
     if first == "large":
         refused()
-    for turn in range(1, 4):
+    for launch in range(1, 4):
         count()
-        assert (small.to_numpy() == turn * np.arange(5)).all()
+        assert (small.to_numpy() == launch * np.arange(5)).all()
         refused()
         active.from_numpy(np.arange(4, dtype=np.float32))
         of_parts.fill(0)

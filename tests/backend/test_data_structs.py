@@ -6,7 +6,7 @@ from backend.batch import check
 
 import spirograd as sg
 
-pytestmark = pytest.mark.usefixtures("session")
+pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.vulkan_or_wgpu]
 
 vec3 = sg.types.vector(3, sg.f32)
 mat2 = sg.types.matrix(2, 2, sg.f32)

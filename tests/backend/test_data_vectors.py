@@ -8,7 +8,7 @@ from backend.batch import check
 import spirograd as sg
 from spirograd.base.dtypes import DType
 
-pytestmark = pytest.mark.usefixtures("session")
+pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.vulkan_or_wgpu]
 
 A = np.array([1.5, -2.25, 3.0])
 B = np.array([0.5, 4.0, -1.25])

@@ -5,7 +5,7 @@ import pytest
 
 import spirograd as sg
 
-pytestmark = pytest.mark.usefixtures("session")
+pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.vulkan_or_wgpu]
 
 
 def test_carried_through_control_flow(arch: str) -> None:

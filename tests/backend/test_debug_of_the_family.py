@@ -10,6 +10,8 @@ import pytest
 import spirograd as sg
 import spirograd.compat.taichi as ti
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 NARROW = {"i8": (100, 100), "u8": (200, 200), "i16": (30000, 3000), "u16": (65000, 1000)}
 
 

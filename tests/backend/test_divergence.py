@@ -193,10 +193,10 @@ def test_break_and_continue() -> None:
     """In nests, with flags that are carried, and stores in between."""
 
     @sg.kernel
-    def run(x: ints, out: ints, last: ints, turns: sg.i32):
+    def run(x: ints, out: ints, last: ints, trips: sg.i32):
         for i in range(x.shape[0]):
             v = x[i]
-            for k in range(turns):
+            for k in range(trips):
                 if v > 900:
                     break
                 if (v + k) % 3 == 0:

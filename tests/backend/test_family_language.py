@@ -10,7 +10,7 @@ import pytest
 
 import spirograd as sg
 
-pytestmark = pytest.mark.usefixtures("session")
+pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.vulkan_or_wgpu]
 VEC2 = sg.types.vector(2, sg.f32)
 PAIR = sg.types.struct(a=sg.i32, b=sg.f32)
 

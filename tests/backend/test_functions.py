@@ -12,7 +12,7 @@ import spirograd as sg
 from spirograd.base import dtypes
 from spirograd.base.dtypes import DType
 
-pytestmark = pytest.mark.usefixtures("session")
+pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.vulkan_or_wgpu]
 INTS = sg.types.ndarray(sg.i32, 1)
 
 

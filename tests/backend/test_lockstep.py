@@ -8,17 +8,17 @@ import pytest
 import spirograd as sg
 from spirograd.base.dtypes import DType
 
-pytestmark = pytest.mark.usefixtures("session")
+pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.vulkan_or_wgpu]
 SIZES = [1, 15, 16, 37, 200]
-TURNS = 20
+TRIPS = 20
 FAR = 2**28
 vec = sg.types.ndarray(sg.f32, 1)
 ints = sg.types.ndarray(sg.i32, 1)
 
 
-def chained(v: np.ndarray, turns: int = TURNS) -> np.ndarray:
+def chained(v: np.ndarray, trips: int = TRIPS) -> np.ndarray:
     v = v.astype(np.float64)
-    for _ in range(turns):
+    for _ in range(trips):
         v = np.sin(v) * 0.8 + 0.1
     return v
 
@@ -29,28 +29,28 @@ def numbers(n: int) -> np.ndarray:
 
 def test_chain() -> None:
     @sg.kernel
-    def run(x: vec, y: vec, turns: sg.i32):
+    def run(x: vec, y: vec, trips: sg.i32):
         for i in range(x.shape[0]):
             v = x[i]
-            for _ in range(turns):
+            for _ in range(trips):
                 v = sg.sin(v) * 0.8 + 0.1
             y[i] = v
 
-    for n, turns in product(SIZES, (0, 1, TURNS)):
+    for n, trips in product(SIZES, (0, 1, TRIPS)):
         x, y = numbers(n), np.zeros(n, np.float32)
-        run(x, y, turns)
-        np.testing.assert_allclose(y, chained(x, turns), rtol=2e-5, atol=2e-6, err_msg=f"{n} iterations")
+        run(x, y, trips)
+        np.testing.assert_allclose(y, chained(x, trips), rtol=2e-5, atol=2e-6, err_msg=f"{n} iterations")
 
 
 def test_branches() -> None:
     """One that all iterations take alike, with effects; one that differs; choices of integers, and a loop in a branch."""
 
     @sg.kernel
-    def run(x: vec, y: vec, k: ints, turns: sg.i32, deep: sg.i32):
+    def run(x: vec, y: vec, k: ints, trips: sg.i32, deep: sg.i32):
         for i in range(x.shape[0]):
             v = x[i]
             c = i
-            for t in range(turns):
+            for t in range(trips):
                 if v > 0.5:
                     v = v * 0.5 - 0.25
                     c += 1
@@ -68,7 +68,7 @@ def test_branches() -> None:
     for n in SIZES:
         x, y, k = numbers(n), np.zeros(n, np.float32), np.zeros(n, np.int32)
         want, c, middle = x.astype(np.float32), np.arange(n), np.zeros(n)
-        for t in range(TURNS):
+        for t in range(TRIPS):
             high = want > np.float32(0.5)
             c = np.where(high, c + 1, c * 3 % 1000)
             want = np.where(high, want * np.float32(0.5) - np.float32(0.25), want + np.float32(0.3))
@@ -76,7 +76,7 @@ def test_branches() -> None:
                 middle = want.copy()
                 for _ in range(3):
                     want = want * want - np.float32(0.1)
-        run(x, y, k, TURNS, 3)
+        run(x, y, k, TRIPS, 3)
         np.testing.assert_allclose(y, middle, rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(x, want, rtol=1e-5, atol=1e-5)
         np.testing.assert_array_equal(k, c)
@@ -89,7 +89,7 @@ def test_memory() -> None:
     def run(x: vec, where: ints, out: vec, places: ints, total: ints):
         for i in range(where.shape[0]):
             v = x[where[i]] + x[2 * i] + x[i + 3]
-            for t in range(TURNS):
+            for t in range(TRIPS):
                 v = v * 0.5 + x[t] + x[i + t]
             out[2 * i + 1] = v
             places[sg.atomic_add(total[0], 1)] = i
@@ -97,12 +97,12 @@ def test_memory() -> None:
 
     for n in SIZES:
         rng = np.random.default_rng(n)
-        x = rng.uniform(-1, 1, 2 * n + TURNS + 3).astype(np.float32)
+        x = rng.uniform(-1, 1, 2 * n + TRIPS + 3).astype(np.float32)
         where = rng.permutation(n).astype(np.int32)
         out, places, total = np.zeros(2 * n, np.float32), np.full(n, -1, np.int32), np.zeros(2, np.int32)
         i = np.arange(n)
         want = x[where] + x[2 * i] + x[i + 3].astype(np.float64)
-        for t in range(TURNS):
+        for t in range(TRIPS):
             want = want * 0.5 + x[t] + x[i + t]
         run(x, where, out, places, total)
         np.testing.assert_allclose(out[1::2], want, rtol=1e-5, atol=1e-5)
@@ -117,7 +117,7 @@ def test_sums_of_all(t: DType) -> None:
     def run(x: sg.types.ndarray(t, 1), total: sg.types.ndarray(t, 1)):
         for i in range(x.shape[0]):
             v = x[i]
-            for k in range(TURNS):
+            for k in range(TRIPS):
                 v = v * 3 - sg.cast(k, t)
                 v = v - sg.cast(sg.floor(sg.cast(v, sg.f32) / 7), t) * 7
             sg.atomic_add(total[0], v)
@@ -127,7 +127,7 @@ def test_sums_of_all(t: DType) -> None:
     for n in SIZES:
         x = (np.arange(n) * 5 % 7).astype(t.np)
         want = x.astype(np.int64)
-        for k in range(TURNS):
+        for k in range(TRIPS):
             want = (want * 3 - k) % 7
         total = np.array([2, -9, 9], t.np)
         run(x, total)
@@ -142,7 +142,7 @@ def test_index_spaces(shape: tuple[int, ...]) -> None:
     def run():
         for i in sg.grouped(x):
             v = x[i]
-            for _ in range(TURNS):
+            for _ in range(TRIPS):
                 v = sg.sin(v) * 0.8 + 0.1
             y[i] = v
 
@@ -157,10 +157,10 @@ def test_operations(t: DType) -> None:
     """One function after the other, each many times over."""
 
     @sg.kernel
-    def run(x: sg.types.ndarray(t, 2), turns: sg.i32):
+    def run(x: sg.types.ndarray(t, 2), trips: sg.i32):
         for i in range(x.shape[1]):
             a, b, c, d, e, f = x[0, i], x[1, i], x[2, i], x[3, i], x[4, i], x[5, i]
-            for _ in range(turns):
+            for _ in range(trips):
                 a = sg.exp(-a * a)
                 b = sg.log(sg.abs(b) + 1.5) - 0.5
                 c = sg.sqrt(c * c + 0.1) - 0.7
@@ -185,10 +185,10 @@ def test_gradient(n: int) -> None:
     scale = sg.field(sg.f32, (), needs_grad=True)
 
     @sg.kernel
-    def run(turns: sg.i32):
+    def run(trips: sg.i32):
         for i in x:
             v = x[i]
-            for _ in range(turns):
+            for _ in range(trips):
                 w = v
                 for _ in range(3):
                     w = sg.sin(w) * scale[None]
@@ -198,11 +198,11 @@ def test_gradient(n: int) -> None:
     start = numbers(n)
     x.from_numpy(start)
     scale[None] = 0.9
-    run(TURNS // 2)
+    run(TRIPS // 2)
     y.grad.fill(1.0)
-    run.grad(TURNS // 2)
+    run.grad(TRIPS // 2)
     v, dv, ds = start.astype(np.float64), np.ones(n), np.zeros(n)
-    for _ in range(TURNS // 2):
+    for _ in range(TRIPS // 2):
         w, dw, es = v, dv, ds
         for _ in range(3):
             w, dw, es = np.sin(w) * 0.9, np.cos(w) * dw * 0.9, np.cos(w) * es * 0.9 + np.sin(w)
@@ -219,7 +219,7 @@ def test_lanes_without_an_iteration() -> None:
     def run(x: ints, by: ints, where: ints, far: vec, y: vec, count: sg.i32):
         for i in range(count):
             v = x[i] * 1.0
-            for _ in range(TURNS):
+            for _ in range(TRIPS):
                 v = v * 0.5 + 1.0
             y[i] = v + 1000 // by[i] + far[where[i] - FAR]
 
@@ -228,7 +228,7 @@ def test_lanes_without_an_iteration() -> None:
         x[:n], by[:n], where[:n] = np.arange(n), np.arange(n) % 7 + 1, np.arange(n) + FAR
         y[n:] = 5
         want = x[:n].astype(np.float64)
-        for _ in range(TURNS):
+        for _ in range(TRIPS):
             want = want * 0.5 + 1
         run(x, by, where, numbers(n), y, n)
         np.testing.assert_allclose(y[:n], want + 1000 // by[:n] + numbers(n), rtol=1e-5)
@@ -237,43 +237,43 @@ def test_lanes_without_an_iteration() -> None:
 
 @pytest.mark.parametrize("t", [sg.i32, sg.u32, sg.f32, sg.f64], ids=str)
 def test_sums_of_each_turn(t: DType) -> None:
-    """All iterations add to one element in each turn; and all of them add one and the same number. So much else to do that one thread
+    """All iterations add to one element in each iteration; and all of them add one and the same number. So much else to do that one thread
     does not do it all without atomics."""
 
     @sg.kernel
     def run(x: sg.types.ndarray(t, 1), total: sg.types.ndarray(t, 1)):
         for i in range(x.shape[0]):
             v = x[i]
-            for k in range(TURNS):
+            for k in range(TRIPS):
                 v = v * 3 + sg.cast(k, t)
                 v = v - sg.cast(sg.floor(sg.cast(v, sg.f32) / 7), t) * 7
                 w = sg.cast(v, sg.f32)
                 for _ in sg.static(range(8)):
                     w = sg.sin(w)
                 total[k] += v + sg.cast(sg.floor(w * w), t)
-                total[TURNS] += 1
+                total[TRIPS] += 1
 
     for n in SIZES:
         v = (np.arange(n) * 5 % 7).astype(t.np)
-        total = np.zeros(TURNS + 1, t.np)
+        total = np.zeros(TRIPS + 1, t.np)
         total[0] = 3
         run(v, total)
         want = []
         v = v.astype(np.int64)
-        for k in range(TURNS):
+        for k in range(TRIPS):
             v = (v * 3 + k) % 7
             want.append(v.sum() + 3 * (k == 0))
-        np.testing.assert_array_equal(total, [*want, n * TURNS])
+        np.testing.assert_array_equal(total, [*want, n * TRIPS])
 
 
 def test_sums_of_products() -> None:
     """Each product that is used once may round together with the sum; signs and order stay."""
 
     @sg.kernel
-    def run(x: vec, y: vec, turns: sg.i32):
+    def run(x: vec, y: vec, trips: sg.i32):
         for i in range(x.shape[0]):
             a, b = x[i], 0.5 * x[i]
-            for _ in range(turns):
+            for _ in range(trips):
                 p = a * b
                 a, b = a * 0.7 - b * 0.2, 0.3 - a * 0.6
                 a, b = p * 0.5 + a * 0.9, p - b * b * 0.4
@@ -281,11 +281,11 @@ def test_sums_of_products() -> None:
 
     x, y = numbers(50) / 4, np.zeros(50, np.float32)
     a, b = x.astype(np.float64), 0.5 * x.astype(np.float64)
-    for _ in range(TURNS):
+    for _ in range(TRIPS):
         p = a * b
         a, b = a * 0.7 - b * 0.2, 0.3 - a * 0.6
         a, b = p * 0.5 + a * 0.9, p - b * b * 0.4
-    run(x, y, TURNS)
+    run(x, y, TRIPS)
     np.testing.assert_allclose(y, a - b, rtol=1e-4, atol=1e-5)
 
 
@@ -345,7 +345,7 @@ def test_sums_across_rows() -> None:
 
 
 def test_functions_with_loops() -> None:
-    """Real functions that are called in each turn, by some iterations only: one with a loop, one without, one with two results."""
+    """Real functions that are called in each iteration, by some iterations only: one with a loop, one without, one with two results."""
 
     @sg.real_func
     def halved(a: sg.f32, b: sg.f32) -> sg.f32:
@@ -365,9 +365,9 @@ def test_functions_with_loops() -> None:
     def run(x: vec, y: vec):
         for i in range(x.shape[0]):
             v, w = x[i], 0.0
-            for _ in range(TURNS):
+            for _ in range(TRIPS):
                 v = halved(v * 3.0, 0.25) if v > 0.5 else bent(v) + 0.5
-            for k in range(TURNS):
+            for k in range(TRIPS):
                 if v > 0.5 or k % 3 == 0:
                     w += both(v + 0.125 * k)[k % 2]
             x[i], y[i] = v, w
@@ -377,7 +377,7 @@ def test_functions_with_loops() -> None:
         want, sums = x.astype(np.float64), np.zeros(n)
         for i in range(n):
             v = want[i]
-            for _ in range(TURNS):
+            for _ in range(TRIPS):
                 if v > 0.5:
                     v *= 3
                     while v > 1:
@@ -385,7 +385,7 @@ def test_functions_with_loops() -> None:
                     v += 0.25
                 else:
                     v = v * v * 0.25 - v + 0.5
-            for k in range(TURNS):
+            for k in range(TRIPS):
                 if v > 0.5 or k % 3 == 0:
                     sums[i] += (v + 0.125 * k) * 0.5 if k % 2 == 0 else v + 0.125 * k + 0.25
             want[i] = v
@@ -407,7 +407,7 @@ def test_functions_that_end_for_some() -> None:
     def run(x: vec):
         for i in range(x.shape[0]):
             v = x[i]
-            for _ in range(TURNS):
+            for _ in range(TRIPS):
                 if v > 0.0:
                     v = doubled(v) * 0.25 - 0.0625
                 else:
@@ -417,7 +417,7 @@ def test_functions_that_end_for_some() -> None:
     for n in SIZES:
         x = (np.arange(n) % 16 / 8 - 1).astype(np.float32)
         want = x.copy()
-        for _ in range(TURNS):
+        for _ in range(TRIPS):
             grown = np.where(want > 0, want, 1)
             while (grown < 1).any():
                 grown = np.where(grown < 1, grown * 2, grown)

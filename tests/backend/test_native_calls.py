@@ -37,6 +37,19 @@ def test_numbers(way, in_python):
     assert len(in_python) == 1 + len(others) + (len(plain) if way == "python" else 0)
 
 
+def test_a_number_too_large_is_fitted(way):
+    """It is when a launch is to be recorded, too."""
+    a = sg.ndarray(sg.f32, shape=1)
+
+    @sg.kernel
+    def put(a: A1, s: sg.f32):
+        a[0] = s
+
+    for value, expected in ((1e300, np.inf), (-1e300, -np.inf), (2.0, 2.0), (1e39, np.inf)):
+        put(a, value)
+        assert a[0] == expected
+
+
 def test_the_same_numbers_as_python(monkeypatch):
     """Floats are rounded and too large ones become infinite as in Python; limits of integers are the same."""
     monkeypatch.setattr(native_calls, "_PATIENCE", 1)
@@ -334,3 +347,65 @@ def test_an_attribute_that_fails(way):
     program.failure = None
     program.step(a)
     assert a.to_numpy().tolist() == [8.0] * 2
+
+
+def test_arguments_by_name(way, in_python):
+    @sg.kernel
+    def add(a: A1, k: sg.i32, s: sg.f32 = 0.5, on: sg.template() = True):
+        for i in a:
+            if sg.static(on):
+                a[i] += k * s
+
+    a = sg.ndarray(sg.f32, shape=3)
+    calls = [
+        (lambda: add(a, k=2, s=1.5, on=True), 3.0),
+        (lambda: add(a, 2, s=-1.0, on=True), -2.0),
+        (lambda: add(on=True, s=0.25, k=4, a=a), 1.0),
+        (lambda: add(a, k=3), 1.5),
+        (lambda: add(a, on=True, k=1), 0.5),
+    ]
+    expected = 0.0
+    for call, more in calls * 3:
+        call()
+        expected += more
+        assert a.to_numpy().tolist() == [expected] * 3
+    assert len(in_python) == (1 if way == "native" else 3 * len(calls))
+    add(a, k=2, on=False)
+    assert a.to_numpy().tolist() == [expected] * 3
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "message"),
+    [
+        ((1,), {"k": 1}, "multiple values for argument 'k'"),
+        ((), {"s": 1.0}, "argument `k` is missing"),
+        ((1,), {"z": 1.0}, "there is no argument `z`"),
+        ((1, 2.0, 3), {}, "it takes 3 arguments, got 4"),
+        ((1.5,), {"s": 1.0}, "argument `k` takes an integer"),
+    ],
+)
+def test_arguments_by_name_that_do_not_fit(way, args, kwargs, message):
+    @sg.kernel
+    def add(a: A1, k: sg.i32, s: sg.f32 = 0.5):
+        for i in a:
+            a[i] += k * s
+
+    a = sg.ndarray(sg.f32, shape=3)
+    for _ in range(3):
+        add(a, k=1, s=1.0)
+        with pytest.raises(TypeError, match=message):
+            add(a, *args, **kwargs)
+    assert a.to_numpy().tolist() == [3.0] * 3
+
+
+def test_gradients_with_arguments_by_name(way):
+    @sg.kernel
+    def scale(x: A1, y: A1, k: sg.f32):
+        for i in x:
+            y[i] += k * x[i]
+
+    x, y = (sg.ndarray(sg.f32, shape=3, needs_grad=True) for _ in range(2))
+    for n in range(1, 6):
+        y.grad.fill(1.0)
+        scale.grad(x, k=2.0, y=y)
+        assert x.grad.to_numpy().tolist() == [2.0 * n] * 3

@@ -8,6 +8,8 @@ import spirograd as sg
 from spirograd import compiler
 from spirograd.base.dtypes import DType
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 DTYPES = [sg.f32, sg.f64, sg.i32, sg.i64, sg.u8, sg.i16, sg.u32]
 
 
@@ -59,7 +61,7 @@ def test_vectors_matrices_structs_and_tuples(session) -> None:
     ray = sg.types.struct(origin=sg.types.vector(3, sg.f32), hits=sg.i32)
 
     @sg.real_func
-    def turned(m: sg.types.matrix(3, 3, sg.f32), v: sg.types.vector(3, sg.f32)) -> sg.types.vector(3, sg.f32):
+    def rotated(m: sg.types.matrix(3, 3, sg.f32), v: sg.types.vector(3, sg.f32)) -> sg.types.vector(3, sg.f32):
         return m @ v
 
     @sg.real_func
@@ -79,7 +81,7 @@ def test_vectors_matrices_structs_and_tuples(session) -> None:
         for i in x:
             m = sg.Matrix([[0.0, 1.0, 0.0], [2.0, 0.0, 0.0], [0.0, 0.0, 3.0]])
             r = ray(x[i], i)
-            s = moved(moved(r, 1.0), turned(m, x[i]))
+            s = moved(moved(r, 1.0), rotated(m, x[i]))
             total, (hits, origin) = parts(s)
             out[i] = origin
             count[i] = total + hits + r.hits
@@ -90,7 +92,7 @@ def test_vectors_matrices_structs_and_tuples(session) -> None:
     want = a + 1 + a @ np.array([[0, 1, 0], [2, 0, 0], [0, 0, 3]], np.float32).T
     np.testing.assert_allclose(out.to_numpy(), want, rtol=1e-6)
     np.testing.assert_allclose(count.to_numpy(), want.sum(1) + 2 * np.arange(9) + 2, rtol=1e-6)
-    assert [name.split(".")[0] for name in functions(run)] == ["moved", "turned", "moved", "parts"]
+    assert [name.split(".")[0] for name in functions(run)] == ["moved", "rotated", "moved", "parts"]
 
 
 def test_early_returns_loops_and_nested_calls_in_divergent_branches(session) -> None:

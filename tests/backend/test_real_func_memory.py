@@ -3,22 +3,11 @@
 
 import numpy as np
 import pytest
-from backend.real_functions import functions
+from backend.real_functions import called, functions
 
 import spirograd as sg
-from spirograd.transforms.simplification import inline_calls
 
-
-@pytest.fixture(autouse=True)
-def calls_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However few and small they are."""
-    monkeypatch.setattr(inline_calls, "_FEW", 0)
-    monkeypatch.setattr(inline_calls, "_SMALL", 0)
-
-
-def called(kernel) -> bool:
-    """Whether a call of a function that accesses memory is in what the code generator gets. Not on the interpreter, which inlines them."""
-    return "device.ir" not in kernel.stages() or "call_memory[" in kernel.ir("device")
+pytestmark = [pytest.mark.usefixtures("calls_stay"), pytest.mark.vulkan_or_wgpu]
 
 
 @pytest.mark.parametrize("dtype", [sg.f32, sg.f64, sg.i32, sg.i64, sg.u8, sg.i16, sg.f16, sg.u1], ids=str)

@@ -230,10 +230,13 @@ def test_cells_are_used_again(session: Any, nested: bool) -> None:
 def test_deactivate_all(session: Any) -> None:
     x = make("pointer in pointer")
     write = scatter(x)
-    for _ in range(2):
+    for at_once in (False, True):
         write(np.array([[0, 0], [9, 9]], np.int32), np.ones(2, np.float32))
         assert x.to_numpy().sum() == 2
-        x.parent(4).deactivate_all()
+        if at_once:
+            sg.deactivate_all_snodes()
+        else:
+            x.parent(4).deactivate_all()
         assert not x.to_numpy().any() and not visits(x).any()
 
 

@@ -11,7 +11,7 @@ from cases import by_day
 
 import spirograd as sg
 
-pytestmark = pytest.mark.usefixtures("session")
+pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.vulkan_or_wgpu]
 
 SHAPES = [(2, 2), (2, 40), (3, 16), (5, 17), (7, 129), (40, 2), (3, 8), (130, 400)]
 LARGE = 4096  # more of these, the interpreter, which treats all elements alike, has in long runs

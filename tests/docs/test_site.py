@@ -18,7 +18,8 @@ from tools import diagrams
 DOCS = ROOT / "docs"
 SITE_PAGES = [page for page in PAGES if DOCS in page.parents]
 FOLDERS = ("benchmarks", "ci", "examples", "spirograd", "tests", "tools", "validation")
-MODULES = ("spirograd", "spirograd.ad", "spirograd.errors", "spirograd.math", "spirograd.types")
+SIMT = tuple(f"spirograd.simt.{name}" for name in ("block", "subgroup", "warp", "grid"))
+MODULES = ("spirograd", "spirograd.ad", "spirograd.errors", "spirograd.math", "spirograd.types", *SIMT, "spirograd.algorithms")
 _PATH = re.compile(r"(?:[\w-]+/)*[\w-]+\.pyi?|(?:[\w-]+/)+[\w-]*")
 _MENTIONED = re.compile(r"`((?:sg|spirograd)\.[\w.]+)`")
 _DIRECTIVE = re.compile(r"^::: (spirograd[\w.]*)\n(?: +options:\n +members: \[([\w, ]*)\]\n)?", re.MULTILINE)

@@ -565,4 +565,29 @@ seen = k()
 """,
         ("SyntaxError", "12"),
     ),
+    Difference(
+        "groups of threads (`simt`) on the CPU",
+        "refused",
+        "[as on GPUs](../simt.md), with subgroups of 32 threads",
+    ),
+    Difference(
+        "threads of a group behind the end of the loop, and barriers",
+        "undefined",
+        "they do not exist: barriers wait for the others, reductions and scans combine the values of the others",
+    ),
+    Difference(
+        "`simt.block.reduce_add` and `simt.subgroup.reduce_add`, and those of `min`, `max` and others",
+        "the result is in thread 0",
+        "the result is in all threads",
+    ),
+    Difference(
+        "a value that `simt.subgroup.shuffle_down`, `shuffle_up` or `shuffle_xor` reads of a thread that does not exist",
+        "undefined",
+        "the thread's own",
+    ),
+    Difference(
+        "`algorithms.parallel_sort`, `algorithms.PrefixSumExecutor`",
+        "an odd-even merge sort, which is not stable; prefix sums of i32 on CUDA and Vulkan",
+        "a stable radix sort; every type and back end",
+    ),
 )

@@ -1,6 +1,6 @@
-"""Chains ``v = v + 0.75 + sin(v) / 4``, as many turns as a bound says: the gradient needs every value on the way and neither vanishes nor
-grows however many turns there are (a diffeomorphism of the circle). So each slot of a tape that holds anything else shows. The reference is
-NumPy in f64; results are amplified by 200.
+"""Chains ``v = v + 0.75 + sin(v) / 4``, as many iterations as a bound says: the gradient needs every value on the way and neither
+vanishes nor grows however many iterations there are (a diffeomorphism of the circle). So each slot of a tape that holds anything else
+shows. The reference is NumPy in f64; results are amplified by 200.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ AMPLIFIED = 200.0
 
 
 @sg.func
-def turn(v):
-    """One turn, in the type of ``v``: the constants are exact in any."""
+def advance(v):
+    """One iteration, in the type of ``v``: the constants are exact in any."""
     return v + 0.75 + 0.25 * sg.sin(v)
 
 
-def turned(x: Any, turns: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The value after so many turns from each ``x``, and its derivative by ``x``."""
-    v, turns = np.broadcast_arrays(np.asarray(x, np.float64), np.asarray(turns))
-    values, slopes = _turned(v.tobytes(), turns.astype(np.int64).tobytes())
+def advanced(x: Any, trips: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The value after so many iterations from each ``x``, and its derivative by ``x``."""
+    v, trips = np.broadcast_arrays(np.asarray(x, np.float64), np.asarray(trips))
+    values, slopes = _advanced(v.tobytes(), trips.astype(np.int64).tobytes())
     return values.reshape(v.shape).copy(), slopes.reshape(v.shape).copy()
 
 
 @functools.lru_cache(256)  # the tests of all back ends compare with the same chains
-def _turned(starts: bytes, turns: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """The longest chains first, so that those still turning are a part at the front."""
-    v, counts = np.frombuffer(starts, np.float64), np.frombuffer(turns, np.int64)
+def _advanced(starts: bytes, trips: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """The longest chains first, so that those still iterating are a part at the front."""
+    v, counts = np.frombuffer(starts, np.float64), np.frombuffer(trips, np.int64)
     order = np.argsort(-counts, kind="stable")
     v, slope = v[order], np.ones(v.size)
     lengths = counts[order]
     for step in range(int(lengths.max(initial=0))):
-        on = np.searchsorted(-lengths, -step)  # how many have more turns than these
+        on = np.searchsorted(-lengths, -step)  # how many have more iterations than these
         part = v[:on]
         slope[:on] *= 1 + 0.25 * np.cos(part)
         v[:on] = part + 0.75 + 0.25 * np.sin(part)
@@ -66,17 +66,17 @@ def launch(kernel: Any, args: Sequence[Any], x: Any, y: Any) -> np.ndarray:
     return seeds
 
 
-def compare(kernel: Any, args: Sequence[Any], x: Any, y: Any, turns: Any, what: str = "") -> None:
-    """Run a kernel ``y[i] = 200 * turns[i] turns of x[i]`` and its gradient, and check both. ``what`` stands in the message."""
+def compare(kernel: Any, args: Sequence[Any], x: Any, y: Any, trips: Any, what: str = "") -> None:
+    """Run a kernel ``y[i] = 200 * trips[i] iterations of x[i]`` and its gradient, and check both. ``what`` stands in the message."""
     seeds = launch(kernel, args, x, y)
     sg.sync()
-    v, slope = turned(starts(x.shape[0], seeds.dtype), turns)
+    v, slope = advanced(starts(x.shape[0], seeds.dtype), trips)
     np.testing.assert_allclose(y.to_numpy(), AMPLIFIED * v, rtol=3e-3, atol=1e-3, err_msg=what)
     np.testing.assert_allclose(x.grad.to_numpy(), AMPLIFIED * slope * seeds, rtol=3e-3, atol=1e-3, err_msg=what)
 
 
 def counted_chains(n: int, t: Any = sg.f32) -> tuple[Any, Any, Any, Any]:
-    """A kernel that makes as many turns for each element as a field says; its input, its output, and that field."""
+    """A kernel that makes as many iterations for each element as a field says; its input, its output, and that field."""
     x, y = chains(n, t)
     count = sg.field(sg.i32, n)
 
@@ -85,7 +85,7 @@ def counted_chains(n: int, t: Any = sg.f32) -> tuple[Any, Any, Any, Any]:
         for i in x:
             v = x[i]
             for _ in range(count[i]):
-                v = turn(v)
+                v = advance(v)
             y[i] = v
 
     return run, x, y, count

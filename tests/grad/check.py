@@ -32,7 +32,7 @@ _UNTYPED = [("interpreter", sg.f32), ("wgpu", sg.f64)]
 _ALL = by_day([*_TYPED, *_UNTYPED], lambda arch, t: (arch, t) in _TYPED and (arch, t) != ("vulkan", sg.f32))
 on_all_with_types = pytest.mark.parametrize("arch,t", _ALL, indirect=["arch"], ids=str)
 on_devices_with_types = pytest.mark.parametrize("arch,t", [p for p in _ALL if p.values[0] != "interpreter"], indirect=["arch"], ids=str)
-# Of the types on a back end with two, a case has one by day: neighbours among cases have different ones. Vulkan and wgpu take turns at f32.
+# Of the types on a back end with two, a case has one by day: neighbours among cases have different ones. Vulkan and wgpu alternate at f32.
 _TURNS = ({("cpu", sg.f32), ("vulkan", sg.f64), ("wgpu", sg.f32)}, {("cpu", sg.f64), ("vulkan", sg.f32)})
 
 
@@ -64,15 +64,15 @@ class Program:
     kernel: Any
     memories: Sequence[Any]
     args: Sequence[Any] = ()
-    prepare: Callable[[int], None] = lambda turn: None
+    prepare: Callable[[int], None] = lambda trial: None
     low: float = 0.4
     high: float = 1.3
     data: dict[int, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = field(default_factory=dict)
     tape: bool = False  # only under a tape: the kernel overwrites what its gradient needs
 
-    def values(self, turn: int) -> list[np.ndarray]:
+    def values(self, trial: int) -> list[np.ndarray]:
         """The data of a round: numbers that f32 has for programs of f64, too, so that one Jacobian serves both."""
-        rng = np.random.default_rng(1000 + turn)
+        rng = np.random.default_rng(1000 + trial)
         found = []
         for k, memory in enumerate(self.memories):
             old = memory.to_numpy()
@@ -80,9 +80,9 @@ class Program:
             found.append(np.asarray(new, dtype=np.float32).astype(old.dtype))
         return found
 
-    def run(self, values: Sequence[np.ndarray], turn: int) -> np.ndarray:
+    def run(self, values: Sequence[np.ndarray], trial: int) -> np.ndarray:
         """The state after the kernel, flat."""
-        self.prepare(turn)
+        self.prepare(trial)
         put(self.memories, values)
         self.kernel(*self.args)
         return flat(m.to_numpy() for m in self.memories)
@@ -117,7 +117,7 @@ def interpreter() -> Iterator[None]:
         root.reset()
 
 
-def jacobian(case: Callable[[Any], Program], values: Sequence[np.ndarray], turn: int) -> np.ndarray:
+def jacobian(case: Callable[[Any], Program], values: Sequence[np.ndarray], trial: int) -> np.ndarray:
     """d f(s) / d s of the case in f64; rows are f."""
     with interpreter():
         program = case(sg.f64)
@@ -128,35 +128,35 @@ def jacobian(case: Callable[[Any], Program], values: Sequence[np.ndarray], turn:
             for sign in (1, -1):
                 moved = start.copy()
                 moved[k] += sign * STEP
-                ends.append(program.run(parts(moved, values), turn))
+                ends.append(program.run(parts(moved, values), trial))
             columns.append((ends[0] - ends[1]) / (2 * STEP))
         return np.stack(columns, axis=1)
 
 
-def _jacobian(case: Callable[[Any], Program], values: Sequence[np.ndarray], turn: int) -> np.ndarray:
-    key = (case.__module__, case.__qualname__, turn, flat(values).tobytes())
+def _jacobian(case: Callable[[Any], Program], values: Sequence[np.ndarray], trial: int) -> np.ndarray:
+    key = (case.__module__, case.__qualname__, trial, flat(values).tobytes())
     if key not in _jacobians:
-        _jacobians[key] = jacobian(case, values, turn)
+        _jacobians[key] = jacobian(case, values, trial)
     return _jacobians[key]
 
 
-def check(case: Callable[[Any], Program], t: Any = sg.f32, turns: int = 2, tolerance: float | None = None) -> None:
+def check(case: Callable[[Any], Program], t: Any = sg.f32, trials: int = 2, tolerance: float | None = None) -> None:
     """Compare gradients of ``case(t)`` on the current session, for changing data: by a bare ``.grad()``, and under a tape."""
     needs.of_type(t)
     program = case(t)
     tolerance = TOLERANCES[str(t)] if tolerance is None else tolerance
-    for turn in range(turns):
-        values = program.values(turn)
-        j = _jacobian(case, values, turn)
-        for taped in [True] if program.tape else [False, True] if turn == 0 else [turn % 2 == 1]:
-            _compare(program, values, j, turn, taped, tolerance)
+    for trial in range(trials):
+        values = program.values(trial)
+        j = _jacobian(case, values, trial)
+        for taped in [True] if program.tape else [False, True] if trial == 0 else [trial % 2 == 1]:
+            _compare(program, values, j, trial, taped, tolerance)
 
 
-def _compare(program: Program, values: list[np.ndarray], j: np.ndarray, turn: int, taped: bool, tolerance: float) -> None:
-    rng = np.random.default_rng(77 + turn)
+def _compare(program: Program, values: list[np.ndarray], j: np.ndarray, trial: int, taped: bool, tolerance: float) -> None:
+    rng = np.random.default_rng(77 + trial)
     seeds = [rng.standard_normal(v.shape).astype(v.dtype) for v in values]
     gradients = [m.grad for m in program.memories]
-    program.prepare(turn)
+    program.prepare(trial)
     put(program.memories, values)
     if taped:
         with sg.ad.Tape(clear_gradients=False) as tape:
@@ -175,7 +175,7 @@ def _compare(program: Program, values: list[np.ndarray], j: np.ndarray, turn: in
         found = flat(x.to_numpy() for x in gradients)
         allowed = tolerance * (1 + call) * (magnitude + 0.01 * magnitude.max()) + 1e-9
         wrong = ~(np.abs(found - g) <= allowed)
-        how = f"turn {turn}, {'under a tape' if taped else 'bare'}, call {call}"
+        how = f"trial {trial}, {'under a tape' if taped else 'bare'}, call {call}"
         assert not wrong.any(), f"{how}: {_report(wrong, found, g, values)}"
     np.testing.assert_array_equal(flat(m.to_numpy() for m in program.memories), after, "the gradient changed primal memory")
 
@@ -194,15 +194,15 @@ def check_replay(case: Callable[[Any], Program], t: Any = sg.f32) -> None:
     """Compare what ``kernel.grad(replay=True)`` gives, from memory as it was before the kernel."""
     needs.of_type(t)
     program = case(t)
-    for turn in range(2):
-        values = program.values(turn)
-        rng = np.random.default_rng(5 + turn)
+    for trial in range(2):
+        values = program.values(trial)
+        rng = np.random.default_rng(5 + trial)
         seeds = [rng.standard_normal(v.shape).astype(v.dtype) for v in values]
-        program.prepare(turn)
+        program.prepare(trial)
         put(program.memories, values)
         put([m.grad for m in program.memories], seeds)
         program.kernel.grad(*program.args, replay=True)
-        j = _jacobian(case, values, turn)
+        j = _jacobian(case, values, trial)
         wanted, magnitude = j.T @ flat(seeds), np.abs(j).T @ np.abs(flat(seeds))
         found = flat(m.grad.to_numpy() for m in program.memories)
         allowed = TOLERANCES[str(t)] * (magnitude + 0.01 * magnitude.max()) + 1e-9

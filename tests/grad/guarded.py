@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from grad.chains import AMPLIFIED, chains, starts, turned
+from grad.chains import AMPLIFIED, advanced, chains, starts
 
 import spirograd as sg
 from spirograd.lang import context
@@ -15,32 +15,32 @@ FEW = 4096  # drivers that run on a CPU run so many at a time
 
 
 class Data:
-    """Starts, results, the turns of each chain, and what conditions are made of."""
+    """Starts, results, the iterations of each chain, and what conditions are made of."""
 
     def __init__(self, n: int, f64: bool = False) -> None:
         self.n = n
         self.x, self.y = chains(n)
-        self.turns = sg.field(sg.i32, n)
+        self.trips = sg.field(sg.i32, n)
         self.a, self.b, self.at = sg.field(sg.f32, n), sg.field(sg.i32, n), sg.field(sg.i32, n)
         self.d = sg.field(sg.f64 if f64 else sg.f32, n)
 
-    def write(self, turns: np.ndarray) -> np.ndarray:
-        """Set the starts, the turns and the gradients of results; gives the latter."""
+    def write(self, trips: np.ndarray) -> np.ndarray:
+        """Set the starts, the iterations and the gradients of results; gives the latter."""
         seeds = np.random.default_rng(7).uniform(0.5, 2.0, self.n).astype(np.float32)
         self.x.from_numpy(starts(self.n))
-        self.turns.from_numpy(turns.astype(np.int32))
+        self.trips.from_numpy(trips.astype(np.int32))
         self.x.grad.fill(0.0)
         self.y.fill(0.0)
         self.y.grad.from_numpy(seeds)
         return seeds
 
-    def check(self, run: Any, on: np.ndarray, turns: np.ndarray, off: float = 0.0) -> None:
+    def check(self, run: Any, on: np.ndarray, trips: np.ndarray, off: float = 0.0) -> None:
         """``run`` gives 200 times the end of the chain where ``on``, elsewhere ``off`` times its start."""
-        seeds = self.write(turns)
+        seeds = self.write(trips)
         run()
         run.grad()
         sg.sync()
-        ends, slopes = turned(starts(self.n), turns)
+        ends, slopes = advanced(starts(self.n), trips)
         wanted = np.where(on, AMPLIFIED * ends, off * starts(self.n))
         np.testing.assert_allclose(self.y.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
         wanted = np.where(on, AMPLIFIED * slopes, off) * seeds

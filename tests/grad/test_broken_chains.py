@@ -12,6 +12,8 @@ import spirograd as sg
 import spirograd.compat.quadrants as qd
 import spirograd.compat.taichi as ti
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 N = 4
 
 

@@ -10,6 +10,8 @@ import pytest
 
 import spirograd as sg
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 N = 5
 START = np.linspace(0.5, 1.5, N).astype(np.float32)
 
@@ -284,7 +286,7 @@ def test_checkpoints(session: Any) -> None:
             x[0, i] = starts[s, i]
 
     @sg.kernel
-    def turn():
+    def wrap_around():
         for i in range(N):
             x[0, i] = x[steps, i]
 
@@ -313,7 +315,7 @@ def test_checkpoints(session: Any) -> None:
     with sg.ad.Tape(loss) as tape:
         for s in range(segments):
             segment(s)
-            turn()
+            wrap_around()
         add()
     reference = torch.tensor(START, dtype=torch.float64, requires_grad=True)
     y = reference

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from grad.chains import chains, counted_chains, turn
+from grad.chains import advance, chains, counted_chains
 
 import spirograd as sg
 from spirograd.lang import context
@@ -27,7 +27,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, ...]]:
 
 
 def two_kinds() -> Any:
-    """Two f32 and one i64 for each turn: the integer is as it was in each of them, so nothing of it is left out."""
+    """Two f32 and one i64 for each iteration: the integer is as it was in each of them, so nothing of it is left out."""
     x, y = chains(N)
 
     @sg.kernel
@@ -37,9 +37,9 @@ def two_kinds() -> Any:
             for _ in range(k):
                 m = (m * 7 + 1) % 1009
                 if m % 2 == 0:
-                    v = turn(v) * sg.sin(u)
+                    v = advance(v) * sg.sin(u)
                 else:
-                    u = turn(u) * sg.sin(v)
+                    u = advance(u) * sg.sin(v)
             y[i] = v + u
 
     return run
@@ -122,7 +122,7 @@ def test_serial_tasks_go_by_the_name_of_the_kernel(arch: str, monkeypatch: pytes
         v = x[0]
         sg.loop_config(serialize=True)
         for _ in range(k):
-            v = turn(v)
+            v = advance(v)
         y[0] = v
 
     run.grad(48)

@@ -106,7 +106,7 @@ def test_results_of_many_kinds(arch: str, t: Any, tmp_path: pathlib.Path, around
     case.__qualname__ += around + inside  # by which its Jacobian is kept
     sg.init(arch=arch)
     needs.of_type(t)
-    check(case, t, turns=1, tolerance=5e-3 if t is sg.f32 else None)
+    check(case, t, trials=1, tolerance=5e-3 if t is sg.f32 else None)
 
 
 @pytest.mark.usefixtures("session")

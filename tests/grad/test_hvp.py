@@ -9,7 +9,7 @@ import pytest
 import spirograd as sg
 
 torch = needs.package("torch")
-pytestmark = pytest.mark.usefixtures("session")
+pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.vulkan_or_wgpu]
 N = 7
 
 

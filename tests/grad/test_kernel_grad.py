@@ -11,6 +11,8 @@ import pytest
 
 import spirograd as sg
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 torch = needs.package("torch")
 
 N = 6
@@ -239,7 +241,7 @@ def test_explained(session: Any) -> None:
 @pytest.mark.archs("cpu", "interpreter")
 def test_room_explained(session: Any) -> None:
     x = sg.field(sg.f32, N, needs_grad=True, name="x")
-    turns = sg.field(sg.i32, N, name="turns")
+    trips = sg.field(sg.i32, N, name="trips")
     most = sg.field(sg.i32, (), name="most")
     y = sg.ndarray(sg.f32, 3, needs_grad=True)
 
@@ -251,7 +253,7 @@ def test_room_explained(session: Any) -> None:
                 p = p * sg.sin(p + x[i])
             for _ in range(y.shape[0] - 1):
                 p = p * sg.sin(p + x[i])
-            for _ in range(turns[i]):
+            for _ in range(trips[i]):
                 p = p * sg.sin(p + x[i])
             for _ in range(most[None]):
                 p = p * sg.sin(p + x[i])
@@ -269,7 +271,7 @@ def test_room_explained(session: Any) -> None:
         "iterations are counted before the launch",
     ]
     assert rooms[0].endswith("known from the arguments") and rooms[1].endswith(" - 1, known from the arguments")
-    assert f"[0, {N}) of turns[i], " in rooms[2]
+    assert f"[0, {N}) of trips[i], " in rooms[2]
 
 
 def test_stages(session: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
-from grad.chains import chains, counted_chains, launch, turn
+from grad.chains import advance, chains, counted_chains, launch
 
 import spirograd as sg
 from spirograd.lang import context
@@ -29,7 +29,7 @@ def of_argument() -> tuple[Any, Any, Any]:
             for _ in range(k * 2):
                 m = (m * 7 + 1) % 1009
                 if m % 2 == 0:
-                    v = turn(v)
+                    v = advance(v)
             y[i] = v
 
     return run, x, y
@@ -113,25 +113,25 @@ def test_serial_tasks_methods_and_results() -> None:
 
     @sg.data_oriented
     class Chain:
-        def __init__(self, turns: int) -> None:
-            self.turns = turns
+        def __init__(self, trips: int) -> None:
+            self.trips = trips
             self.x = sg.field(sg.f32, (), needs_grad=True)
 
         @sg.kernel
         def run(self) -> sg.f32:
             v = self.x[None]
-            for _ in range(self.turns):
-                v = turn(v)
+            for _ in range(self.trips):
+                v = advance(v)
             return v
 
-    for turns in (24, 80):
-        chain = Chain(turns)
+    for trips in (24, 80):
+        chain = Chain(trips)
         plan = chain.run.grad.memory_plan()
         (task,) = plan.tasks
         assert task.task is None
         assert task.slots == 1
         assert "serial tasks: 1 thread slot" in str(plan)
-        assert [tape.entries * tape.every for tape in task.tapes] == [turns]
+        assert [tape.entries * tape.every for tape in task.tapes] == [trips]
         chain.run()
         chain.run.grad(returned=1.0)
         assert chain.run.grad.tape_bytes == plan.nbytes
@@ -173,10 +173,10 @@ def test_values_that_only_a_tape_notes() -> None:
         for i in x:
             v = x[i]
             for _ in range(count[i]):
-                v = turn(v)
+                v = advance(v)
             count[i] += 1
             for _ in range(count[i]):
-                v = turn(v)
+                v = advance(v)
             y[i] = v
         for i in x:
             count[i] = count[i] * 2 + i
@@ -196,7 +196,7 @@ def test_bounds_in_arrays_of_others(kind: str) -> None:
         for i in x:
             v = x[i]
             for _ in range(counts[i % 4]):
-                v = turn(v)
+                v = advance(v)
             y[i] = v
 
     data = np.array([3, 64, 0, 8], np.int32)

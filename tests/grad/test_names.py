@@ -13,6 +13,8 @@ from spirograd.base.tape_layout import TapeWord
 from spirograd.ir import ops
 from spirograd.ir.nodes import TempKind
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 # What the compiler calls temporaries, tapes, saved-value buffers, tasks, arguments and symbols of its own, with and without a number.
 STEMS = ["tape", "saved", "adjoint", "live_in", "result", "returned", "old", "final", "lost", "place", "row", "sizes", "state", "grad"]
 KINDS = [*TempKind, *TapeWord]
@@ -36,7 +38,6 @@ def block(lines: list[str], depth: int) -> str:
     return "\n".join(" " * depth + line for line in lines)
 
 
-@pytest.mark.vulkan_or_wgpu
 def test_variables(session: Any, tmp_path: Any) -> None:
     """Each name is a variable that a parallel loop accumulates, with a loop that has a tape below a condition beside it."""
     source = f"""
@@ -55,13 +56,13 @@ def k(x: sg.template(), n: sg.template(), y: sg.template()):
     n = sg.field(sg.i32, shape=())
     x.from_numpy(np.float32([0.3, -1.0, 0.7, 0.9]))
     k = module(tmp_path, source).k
-    for turns in (3, 0, 20):
-        n[None], y[None], y.grad[None] = turns, 0.0, 1.0
+    for trips in (3, 0, 20):
+        n[None], y[None], y.grad[None] = trips, 0.0, 1.0
         x.grad.fill(0.0)
         k(x, n, y)
         k.grad(x, n, y)
         v, slope = x.to_numpy().astype(np.float64), np.ones(4)
-        for _ in range(turns):
+        for _ in range(trips):
             slope *= np.cos(v)
             v = np.sin(v) + 0.5
         weight, taken = sum(range(1, len(NAMES) + 1)), x.to_numpy() > 0
@@ -129,7 +130,6 @@ def k({", ".join(f"{name}: sg.types.ndarray(sg.f32, 1, needs_grad=True)" for nam
         np.testing.assert_allclose(array.grad.to_numpy(), 2 * (n + 1) * np.float32([n, 1, 2]))
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("name", STRINGS)
 def test_fields_and_loops(session: Any, name: str) -> None:
     """Names given as strings: of fields, and of the tasks that loops become. One is read as it was before the kernel."""
@@ -203,7 +203,6 @@ def {name}(x: sg.template()):
     np.testing.assert_allclose(x.to_numpy(), np.sin(0.5) + np.array([1, 1, 0]), rtol=1e-5)
 
 
-@pytest.mark.vulkan_or_wgpu
 def test_operations_as_names(session: Any, tmp_path: Any) -> None:
     """The names of the IR: operations, types, classes of attributes."""
     names = sorted(

@@ -7,6 +7,8 @@ import pytest
 
 import spirograd as sg
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 
 def test_line_and_index(arch: str) -> None:
     sg.init(arch=arch, debug=True, offline_cache=False)

@@ -15,7 +15,7 @@ from grad.refusals import Refused, line_of, refused
 
 import spirograd as sg
 
-pytestmark = pytest.mark.usefixtures("session")
+pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.vulkan_or_wgpu]
 N = 7
 
 

@@ -1,4 +1,4 @@
-"""Tapes that turn out too small: bounds are written past all tracking, so that a launch goes by what an earlier one found.
+"""Tapes that prove too small: bounds are written past all tracking, so that a launch goes by what an earlier one found.
 
 The launch writes nothing outside of its tapes, the next sync says which loop it was, and the launch after that is right.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
-from grad.chains import AMPLIFIED, chains, compare, starts, turn, turned
+from grad.chains import AMPLIFIED, advance, advanced, chains, compare, starts
 from grad.check import on_devices_with_types
 
 import spirograd as sg
@@ -86,7 +86,7 @@ def line_of(marker: str) -> int:
         return next(n for n, line in enumerate(file, 1) if line.rstrip().endswith(f"# {marker}"))
 
 
-# --- kernels: from bounds in memory to turns of a chain ---------------------------------------------------------------------
+# --- kernels: from bounds in memory to iterations of a chain ---------------------------------------------------------------------
 
 
 def counted(b: Any, t: Any) -> Made:
@@ -97,9 +97,9 @@ def counted(b: Any, t: Any) -> Made:
         for i in x:
             v = x[i]
             for _ in range(b[i]):  # counted
-                v = turn(v)
+                v = advance(v)
             for _ in range(40):
-                v = turn(v)
+                v = advance(v)
             y[i] = AMPLIFIED * v
 
     return run, x, y, lambda k: k + 40
@@ -113,7 +113,7 @@ def until(b: Any, t: Any) -> Made:
         for i in x:
             v, k = x[i], 0
             while k * k < b[i] * b[i]:  # until
-                v = turn(v)
+                v = advance(v)
                 k += 1
             y[i] = AMPLIFIED * v
 
@@ -129,7 +129,7 @@ def nest_inner(b: Any, t: Any) -> Made:
             v = x[i]
             for _ in range(3):
                 for _ in range(b[i]):  # nest_inner
-                    v = turn(v)
+                    v = advance(v)
             y[i] = AMPLIFIED * v
 
     return run, x, y, lambda k: 3 * k
@@ -144,14 +144,14 @@ def nest_outer(b: Any, t: Any) -> Made:
             v = x[i]
             for _ in range(b[i]):  # nest_outer
                 for _ in range(3):
-                    v = turn(v)
+                    v = advance(v)
             y[i] = AMPLIFIED * v
 
     return run, x, y, lambda k: 3 * k
 
 
 def with_integers(b: Any, t: Any) -> Made:
-    """Half of the turns do nothing, by an integer that has to be noted."""
+    """Half of the iterations do nothing, by an integer that has to be noted."""
     x, y = chains(N, t)
 
     @sg.kernel
@@ -161,17 +161,17 @@ def with_integers(b: Any, t: Any) -> Made:
             for _ in range(b[i]):  # with_integers
                 m = (m * 7 + 1) % 1009
                 if m % 2 == 0:
-                    v = turn(v)
+                    v = advance(v)
             y[i] = AMPLIFIED * v
 
-    def turns(k: np.ndarray) -> np.ndarray:
+    def trips(k: np.ndarray) -> np.ndarray:
         found, m = [0], 1
         for _ in range(int(k.max())):
             m = (m * 7 + 1) % 1009
             found.append(found[-1] + (m % 2 == 0))
         return np.array(found)[k]
 
-    return run, x, y, turns
+    return run, x, y, trips
 
 
 def serial(b: Any, t: Any) -> Made:
@@ -183,7 +183,7 @@ def serial(b: Any, t: Any) -> Made:
         for i in range(N):
             v = x[i]
             for _ in range(b[i]):  # serial
-                v = turn(v)
+                v = advance(v)
             y[i] = AMPLIFIED * v
 
     return run, x, y, lambda k: k
@@ -198,7 +198,7 @@ def one_bound(b: Any, t: Any) -> Made:
         for i in x:
             v = x[i]
             for _ in range(b[4]):  # one_bound
-                v = turn(v)
+                v = advance(v)
             y[i] = AMPLIFIED * v
 
     return run, x, y, lambda k: np.full(N, k[4])
@@ -214,7 +214,7 @@ def carried_bound(b: Any, t: Any) -> Made:
             v, k = x[i], b[i]
             for _ in range(3):
                 for _ in range(k):  # carried_bound
-                    v = turn(v)
+                    v = advance(v)
                 k = (k + 1) // 2
             y[i] = AMPLIFIED * v
 
@@ -229,10 +229,10 @@ def small(k: int) -> np.ndarray:
 
 
 def overflow(made: Made, memory: Any, write: Callable[[Any, np.ndarray], bool], marker: str, args: tuple[Any, ...] = ()) -> None:
-    run, x, y, turns = made
+    run, x, y, trips = made
     few, many = small(20), small(700)
     memory.from_numpy(few)
-    compare(run, args, x, y, turns(few))
+    compare(run, args, x, y, trips(few))
     (task,) = run.grad.memory_plan(*args).tasks
     assert (task.task is None) == (marker == "serial")
     # Devices that place tapes put some distance between the entries of few thread slots, too.
@@ -248,7 +248,7 @@ def overflow(made: Made, memory: Any, write: Callable[[Any, np.ndarray], bool], 
     assert "in run" in message
     demand, capacity = map(int, re.findall(r"(?<=this loop makes )\d+|(?<=tapes have room for )\d+", message))
     # Of several loops, and of iterations that run at the same time, any may tell.
-    assert demand in {*many, *turns(many), 350, 175, 88} - {0, 1}, "a loop makes so many iterations"
+    assert demand in {*many, *trips(many), 350, 175, 88} - {0, 1}, "a loop makes so many iterations"
     # Entries stand for segments of 8 iterations where these are small, and for less where they are large.
     assert 20 <= capacity < demand
     assert capacity <= -(-(20 + 20 // 4 + 16) // 8) * 8
@@ -257,7 +257,7 @@ def overflow(made: Made, memory: Any, write: Callable[[Any, np.ndarray], bool], 
         if bounds is not many:
             memory.from_numpy(bounds)
             poisoned()
-        compare(run, args, x, y, turns(memory.to_numpy()), "after the error")
+        compare(run, args, x, y, trips(memory.to_numpy()), "after the error")
 
 
 @pytest.mark.vulkan_or_wgpu
@@ -273,9 +273,9 @@ def test_field_written_past_the_tracking(make: Callable[[Any, Any], Made], t: An
 def test_numbers_are_those_of_the_program(few: int, many: int) -> None:
     """Iterations, whatever an entry of a tape stands for."""
     memory = sg.field(sg.i32, N)
-    run, x, y, turns = counted(memory, sg.f32)
+    run, x, y, trips = counted(memory, sg.f32)
     memory.fill(few)
-    compare(run, (), x, y, turns(np.full(N, few)))
+    compare(run, (), x, y, trips(np.full(N, few)))
     by_device(memory, np.full(N, many))
     message = failing(run, ())
     (every,) = {tape.every for tape in run.grad.memory_plan().tapes}
@@ -297,7 +297,7 @@ def test_array_written_past_the_tracking(write: Callable[[Any, np.ndarray], bool
         for i in x:
             v = x[i]
             for _ in range(b[i]):  # array
-                v = turn(v)
+                v = advance(v)
             y[i] = AMPLIFIED * v
 
     memory = sg.ndarray(sg.i32, N)
@@ -307,7 +307,7 @@ def test_array_written_past_the_tracking(write: Callable[[Any, np.ndarray], bool
 def test_the_error_comes_once_and_others_run_on(arch: str) -> None:
     """On the CPU right at the launch, else at the next sync; what was launched between has run, and nothing is left over."""
     memory = sg.field(sg.i32, N)
-    run, x, y, turns = counted(memory, sg.f32)
+    run, x, y, trips = counted(memory, sg.f32)
     other, u, w, _ = counted(memory, sg.f32)
     plain = sg.field(sg.i32, N)
 
@@ -318,8 +318,8 @@ def test_the_error_comes_once_and_others_run_on(arch: str) -> None:
 
     for k in (3, 8):
         memory.from_numpy(small(k))
-        compare(run, (), x, y, turns(small(k)))
-        compare(other, (), u, w, turns(small(k)))
+        compare(run, (), x, y, trips(small(k)))
+        compare(other, (), u, w, trips(small(k)))
         by_device(memory, small(500))
         if arch == "cpu":
             with pytest.raises(sg.AdStackOverflow):
@@ -334,8 +334,8 @@ def test_the_error_comes_once_and_others_run_on(arch: str) -> None:
                 sg.sync()
         assert plain[4] == k + 4
         sg.sync()
-        compare(other, (), u, w, turns(small(500)), "found anew as well")
-        compare(run, (), x, y, turns(small(500)))
+        compare(other, (), u, w, trips(small(500)), "found anew as well")
+        compare(run, (), x, y, trips(small(500)))
 
 
 def test_under_a_tape() -> None:
@@ -348,7 +348,7 @@ def test_under_a_tape() -> None:
         for i in x:
             v = x[i]
             for _ in range(memory[i]):
-                v = turn(v)
+                v = advance(v)
             loss[None] += v
 
     def record() -> None:
@@ -365,15 +365,15 @@ def test_under_a_tape() -> None:
     for bounds in (small(600), small(2)):
         memory.from_numpy(bounds)
         record()
-        np.testing.assert_allclose(x.grad.to_numpy(), turned(starts(N), bounds)[1], rtol=3e-3)
+        np.testing.assert_allclose(x.grad.to_numpy(), advanced(starts(N), bounds)[1], rtol=3e-3)
 
 
 def test_an_address_that_was_asked_for_is_never_stale() -> None:
     """`Allocation.host_address` says that other code may write there from then on."""
     memory = sg.field(sg.i32, N)
-    run, x, y, turns = counted(memory, sg.f32)
+    run, x, y, trips = counted(memory, sg.f32)
     memory.fill(1)
-    compare(run, (), x, y, turns(np.ones(N, int)))
+    compare(run, (), x, y, trips(np.ones(N, int)))
     allocation, offset = place_of(memory)
     address = allocation.host_address
     if address is None:
@@ -382,7 +382,7 @@ def test_an_address_that_was_asked_for_is_never_stale() -> None:
         sg.sync()
         data = small(k)
         ctypes.memmove(address + offset, data.ctypes.data, data.nbytes)
-        compare(run, (), x, y, turns(small(k)))
+        compare(run, (), x, y, trips(small(k)))
 
 
 @pytest.mark.archs("vulkan", "wgpu")  # which place tapes themselves
@@ -405,7 +405,7 @@ def test_no_slot_has_room(arch: str, kind: str) -> None:
         for i in x:
             v = x[i]
             for _ in range(bound[None]):  # many thread slots
-                v = turn(v)
+                v = advance(v)
             y[i] = v
 
     @sg.kernel
@@ -413,7 +413,7 @@ def test_no_slot_has_room(arch: str, kind: str) -> None:
         v = x[0]
         sg.loop_config(serialize=True)
         for _ in range(bound[None]):  # one thread slot
-            v = turn(v)
+            v = advance(v)
         y[0] = v
 
     run = {"parallel": parallel, "serial": serial}[kind]
@@ -430,8 +430,8 @@ def test_no_slot_has_room(arch: str, kind: str) -> None:
 
     def right(k: int) -> None:
         gradient(k)
-        # After 20,000 turns the values are about 15,000: of their sines f32 knows three digits, and GPUs fewer.
-        np.testing.assert_allclose(x.grad.to_numpy(), turned(values, k)[1], rtol=0.1)
+        # After 20,000 iterations the values are about 15,000: of their sines f32 knows three digits, and GPUs fewer.
+        np.testing.assert_allclose(x.grad.to_numpy(), advanced(values, k)[1], rtol=0.1)
 
     right(3)
     room = context.session().launcher.tapes.nbytes

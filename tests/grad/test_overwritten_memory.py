@@ -151,7 +151,7 @@ def bounds_that_the_kernel_overwrites(t: Any) -> Program:
             n[i] = 1
             y[i] = v
 
-    return Program(run, [x, y], prepare=lambda turn: n.from_numpy(np.arange(N, dtype=np.int32)), tape=True)
+    return Program(run, [x, y], prepare=lambda trial: n.from_numpy(np.arange(N, dtype=np.int32)), tape=True)
 
 
 def branch_on_what_is_overwritten(t: Any) -> Program:
@@ -165,7 +165,7 @@ def branch_on_what_is_overwritten(t: Any) -> Program:
                 y[i] += x[i] * x[i]
             flag[i] = 1 - flag[i]
 
-    return Program(run, [x, y], prepare=lambda turn: flag.from_numpy(np.arange(N, dtype=np.int32) % 2), tape=True)
+    return Program(run, [x, y], prepare=lambda trial: flag.from_numpy(np.arange(N, dtype=np.int32) % 2), tape=True)
 
 
 OVERWRITING = [

@@ -11,6 +11,8 @@ import pytest
 import spirograd as sg
 import spirograd.compat.quadrants as qd
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 N = 5
 X = np.linspace(0.4, 1.2, N).astype(np.float32)
 

@@ -48,3 +48,30 @@ def test_an_array_that_is_written_too_is_refused(session: object) -> None:
     with pytest.raises(sg.SpirogradRuntimeError, match="share memory"), sg.ad.Tape(loss):
         squares(x, x)
     np.testing.assert_allclose(x.grad.to_numpy(), [0, 0, 0])
+
+
+@sg.kernel
+def squares_of_two(x: Array, unused: Array, y: Array):
+    for i in x:
+        y[i] = x[i] * x[i]
+
+
+@pytest.mark.parametrize("of", ["input", "output"])
+def test_an_array_that_is_passed_again_and_not_accessed(session: object, of: str) -> None:
+    x, y = _array([1, 2, 3]), _array([0, 0, 0])
+    unused = x if of == "input" else y
+    squares_of_two(x, unused, y)
+    y.grad.from_numpy(np.ones(3, np.float32))
+    squares_of_two.grad(x, unused, y)
+    np.testing.assert_allclose(x.grad.to_numpy(), [2, 4, 6])
+    loss = sg.field(sg.f32, (), needs_grad=True)
+    with sg.ad.Tape(loss):
+        squares_of_two(x, unused, y)
+        _sum_of(y, loss)
+    np.testing.assert_allclose(x.grad.to_numpy(), [2, 4, 6])
+
+
+@sg.kernel
+def _sum_of(y: Array, loss: sg.template()):
+    for i in y:
+        loss[None] += y[i]

@@ -12,7 +12,7 @@ import spirograd as sg
 from spirograd.base.errors import SpirogradCompilationError, SpirogradUnsupportedError
 
 N = 7
-pytestmark = pytest.mark.usefixtures("session")
+pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.vulkan_or_wgpu]
 
 
 def fields(t: Any) -> tuple[Any, Any, Any, Any]:

@@ -1,6 +1,6 @@
 """Tapes of loops whose bounds are hard to know: read through other reads, ragged to depth four, carried, of floats, below conditions.
 
-Gradients against Jacobians by finite differences (`check.py`), or chains whose turns are counted here with NumPy (`chains.py`).
+Gradients against Jacobians by finite differences (`check.py`), or chains whose iterations are counted here with NumPy (`chains.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
-from grad.chains import AMPLIFIED, chains, compare, turn
+from grad.chains import AMPLIFIED, advance, chains, compare
 from grad.check import Program, check
 
 import spirograd as sg
@@ -187,7 +187,7 @@ def while_of_floats(t: Any) -> Program:
                 v = v + v * t(0.37) + t(0.21)
             y[i] = w
 
-    # Where no step of a finite difference changes the number of turns.
+    # Where no step of a finite difference changes the number of iterations.
     return Program(run, [x, y], data={0: lambda rng, shape: rng.choice([0.41, 0.63, 0.88, 1.27], shape)})
 
 
@@ -245,11 +245,11 @@ def test_bounds_computed_from_floats(t: Any) -> None:
         for i in x:
             v = x[i]
             for _ in range(sg.cast(sg.floor(extent[i]), sg.i32)):
-                v = turn(v)
+                v = advance(v)
             for _ in range(sg.cast(sg.ceil(sg.sqrt(extent[i] * most)), sg.i32)):
-                v = turn(v)
+                v = advance(v)
             for _ in range(sg.cast(most * t(0.5), sg.i32)):
-                v = turn(v)
+                v = advance(v)
             y[i] = AMPLIFIED * v
 
     for most, extents in ((9.0, [0.1, 3.7, 12.2, 0.0, 40.9, 2.5]), (2.0, [200.3, 0.0, 1.3, 7.1, 0.6, 3.3]), (0.5, [0.3] * N)):
@@ -268,7 +268,7 @@ def test_bounds_in_f64_that_f32_cannot_tell() -> None:
         for i in x:
             v = x[i]
             for _ in range(sg.cast((extent[i] - 16777216.0) * 8.0, sg.i32)):
-                v = turn(v)
+                v = advance(v)
             y[i] = AMPLIFIED * v
 
     counts = np.array([1, 0, 100, 3, 2, 64])
@@ -288,7 +288,7 @@ def test_garbage_below_a_condition() -> None:
             v = x[i]
             if switch[i] > least and switch[i] % 2 == 0:
                 for _ in range(count[i]):
-                    v = turn(v)
+                    v = advance(v)
             y[i] = AMPLIFIED * v
 
     switches = np.random.default_rng(2).integers(0, 10, n).astype(np.int32)
@@ -314,7 +314,7 @@ def test_indices_below_a_condition_that_are_out_of_range(arch: str, debug: bool)
             v = x[i]
             if where[i] >= 0 and where[i] < 4:
                 for _ in range(count[where[i]]):
-                    v = turn(v)
+                    v = advance(v)
             y[i] = AMPLIFIED * v
 
     for at in range(3):
@@ -336,7 +336,7 @@ def test_garbage_below_a_loop_that_is_short() -> None:
             v = x[i]
             for j in range(outer[i]):
                 for _ in range(inner[j]):
-                    v = turn(v)
+                    v = advance(v)
             y[i] = AMPLIFIED * v
         for i in range(n, N):
             y[i] = AMPLIFIED * x[i]
@@ -347,8 +347,8 @@ def test_garbage_below_a_loop_that_is_short() -> None:
     total = np.concatenate([[0], np.cumsum(counts[:5])])
     for n, outers in ((6, (5, 0, 1, 3, 2, 4)), (2, (5, 3, 99, 16, GARBAGE, 9)), (0, (7,) * N), (5, (0, 0, 0, 0, 0, GARBAGE))):
         outer.from_numpy(ints(*outers))
-        turns = [total[k] if i < n else 0 for i, k in enumerate(outers)]
-        compare(run, (n,), x, y, turns)
+        trips = [total[k] if i < n else 0 for i, k in enumerate(outers)]
+        compare(run, (n,), x, y, trips)
 
 
 def test_negative_steps_and_empty_ranges_of_memory() -> None:
@@ -360,11 +360,11 @@ def test_negative_steps_and_empty_ranges_of_memory() -> None:
         for i in x:
             v = x[i]
             for _ in range(high[i], low[i], -3):
-                v = turn(v)
+                v = advance(v)
             for _ in range(low[i], high[i], 2):
-                v = turn(v)
+                v = advance(v)
             for _ in range(sg.min(low[i], 2), sg.max(high[i], 4)):
-                v = turn(v)
+                v = advance(v)
             y[i] = AMPLIFIED * v
 
     for at in range(3):
@@ -372,10 +372,10 @@ def test_negative_steps_and_empty_ranges_of_memory() -> None:
         lows = np.roll(lows, at + 1)
         low.from_numpy(lows)
         high.from_numpy(highs)
-        turns = [
+        trips = [
             len(range(h, a, -3)) + len(range(a, h, 2)) + len(range(min(a, 2), max(h, 4))) for a, h in zip(lows.tolist(), highs.tolist())
         ]
-        compare(run, (), x, y, turns)
+        compare(run, (), x, y, trips)
 
 
 @pytest.mark.vulkan_or_wgpu
@@ -389,7 +389,7 @@ def test_bounds_of_other_integers(t: Any) -> None:
         for i in x:
             v = x[i]
             for _ in range(sg.cast(count[i], sg.i32)):
-                v = turn(v)
+                v = advance(v)
             y[i] = AMPLIFIED * v
 
     counts = np.array([0, 200, 3, 1, 7, 120])
@@ -401,9 +401,9 @@ def test_bounds_of_other_integers(t: Any) -> None:
 
 
 def test_arguments_of_loops_that_are_not_reached() -> None:
-    """A flag that is off guards a number of turns for which no device has memory."""
+    """A flag that is off guards a number of iterations for which no device has memory."""
     x, y = chains(7)
-    flag, turns = sg.field(sg.i32, ()), sg.field(sg.i32, ())
+    flag, trips = sg.field(sg.i32, ()), sg.field(sg.i32, ())
 
     @sg.kernel
     def by_arguments(on: sg.i32, m: sg.i32):
@@ -411,7 +411,7 @@ def test_arguments_of_loops_that_are_not_reached() -> None:
             v = x[i]
             if on > 0:
                 for _ in range(m):
-                    v = turn(v)
+                    v = advance(v)
             y[i] = AMPLIFIED * v
 
     @sg.kernel
@@ -419,12 +419,12 @@ def test_arguments_of_loops_that_are_not_reached() -> None:
         for i in x:
             v = x[i]
             if flag[None] > 0:
-                for _ in range(turns[None]):
-                    v = turn(v)
+                for _ in range(trips[None]):
+                    v = advance(v)
             y[i] = AMPLIFIED * v
 
     for on, m in ((0, 2**30), (1, 5), (0, 2**31 - 1), (1, 0)):
-        flag[None], turns[None] = on, m
+        flag[None], trips[None] = on, m
         compare(by_arguments, (on, m), x, y, on * min(m, 9))
         compare(by_fields, (), x, y, on * min(m, 9))
 
@@ -438,7 +438,7 @@ def test_bounds_that_lie_far_apart_the_other_way_round() -> None:
         for i in x:
             v = x[i]
             for _ in range(a, b):
-                v = turn(v)
+                v = advance(v)
             y[i] = AMPLIFIED * v
 
     for a, b, count in ((2**31 - 1, -(2**31), 0), (5, 9, 4), (2**31 - 2, -3, 0), (2**31 - 3, 2**31 - 1, 2)):

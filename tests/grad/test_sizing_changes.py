@@ -12,7 +12,7 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
-from grad.chains import AMPLIFIED, chains, compare, launch, starts, turn, turned
+from grad.chains import AMPLIFIED, advance, advanced, chains, compare, launch, starts
 
 import spirograd as sg
 
@@ -41,9 +41,9 @@ def of_field(b: Any) -> tuple[Any, tuple[Any, ...], Any, Any]:
         for i in x:
             v = x[i]
             for _ in range(b[0]):
-                v = turn(v)
+                v = advance(v)
             for _ in range(b[i]):
-                v = turn(v)
+                v = advance(v)
             y[i] = AMPLIFIED * v
 
     return run, (), x, y
@@ -57,9 +57,9 @@ def of_array() -> tuple[Any, Any, Any]:
         for i in x:
             v = x[i]
             for _ in range(b[0]):
-                v = turn(v)
+                v = advance(v)
             for _ in range(b[i]):
-                v = turn(v)
+                v = advance(v)
             y[i] = AMPLIFIED * v
 
     return run, x, y
@@ -151,7 +151,7 @@ def test_arguments_that_recur() -> None:
         for i in x:
             v = x[i]
             for _ in range(k):
-                v = turn(v)
+                v = advance(v)
             y[i] = AMPLIFIED * v
 
     for k in (*range(70), 3, 40, 300, 3, 40, *range(8)):
@@ -273,9 +273,9 @@ def test_scalars() -> None:
         for i in x:
             v = x[i]
             for _ in range(a):
-                v = turn(v)
+                v = advance(v)
             for _ in range(b * i):
-                v = turn(v)
+                v = advance(v)
             y[i] = AMPLIFIED * v
 
     for k in SEQUENCE:
@@ -292,9 +292,9 @@ def test_shapes() -> None:
         for i in x:
             v = x[i]
             for _ in range(a.shape[0]):
-                v = turn(v)
+                v = advance(v)
             for _ in range(a.shape[1] - i):
-                v = turn(v)
+                v = advance(v)
             y[i] = AMPLIFIED * v
 
     for k in SEQUENCE[:4] + SEQUENCE[5:]:
@@ -345,7 +345,7 @@ def test_gradients_as_bounds() -> None:
         for i in x:
             v = x[i]
             for _ in range(sg.cast(bound[i] + 0.5, sg.i32)):
-                v = turn(v)
+                v = advance(v)
             y[i] = AMPLIFIED * v
 
     out.grad.fill(1.0)
@@ -370,7 +370,7 @@ def test_bounds_that_a_tape_restores() -> None:
         for i in x:
             v = x[i]
             for _ in range(b[i]):
-                v = turn(v)
+                v = advance(v)
             loss[None] += v
 
     @sg.kernel
@@ -384,7 +384,7 @@ def test_bounds_that_a_tape_restores() -> None:
     with sg.ad.Tape(loss):
         for step in range(4):
             run()
-            wanted += turned(starts(N), now)[1]
+            wanted += advanced(starts(N), now)[1]
             if step % 2:
                 now = bounds(40 - step)
                 b.from_numpy(now)
@@ -392,7 +392,7 @@ def test_bounds_that_a_tape_restores() -> None:
                 more()
                 now = now * 3 + 1
         run()
-        wanted += turned(starts(N), now)[1]
+        wanted += advanced(starts(N), now)[1]
     np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3)
     assert (b.to_numpy() == now).all()
 
@@ -408,7 +408,7 @@ def test_an_inner_range_that_is_empty_at_first() -> None:
             v = x[i]
             for j in range(outer[None]):
                 for _ in range(inner[j]):
-                    v = turn(v)
+                    v = advance(v)
             y[i] = AMPLIFIED * v
 
     counts = np.arange(8, dtype=np.int32)
@@ -442,7 +442,7 @@ def test_launches_that_nobody_waits_for() -> None:
         for i in x:
             v = x[i]
             for _ in range(b[i]):
-                v = turn(v)
+                v = advance(v)
             y[i] += AMPLIFIED * v
 
     x.from_numpy(starts(N))
@@ -452,7 +452,7 @@ def test_launches_that_nobody_waits_for() -> None:
     for k in steps:
         write(k)
         run.grad()
-        wanted += AMPLIFIED * turned(starts(N), k * np.arange(1, N + 1) % 61)[1]
+        wanted += AMPLIFIED * advanced(starts(N), k * np.arange(1, N + 1) % 61)[1]
     np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3)
 
 
@@ -474,7 +474,7 @@ def test_two_threads() -> None:
             x.grad.fill(0.0)
             y.grad.fill(1.0)
             run.grad()
-            found, wanted = x.grad.to_numpy(), AMPLIFIED * turned(starts(N), trips(b))[1]
+            found, wanted = x.grad.to_numpy(), AMPLIFIED * advanced(starts(N), trips(b))[1]
             if not np.allclose(found, wanted, rtol=3e-3):
                 wrong.append((k, found, wanted))
 
@@ -518,7 +518,7 @@ def test_bounds_that_grow_by_far(n: int, counts: tuple[int, ...]) -> None:
             for _ in range(b[i]):
                 k = (k * 7 + 1) % 1009
                 if k % 2 == 0:
-                    v = turn(v)
+                    v = advance(v)
             y[i] += AMPLIFIED * v
 
     x.fill(0.5)
@@ -527,11 +527,11 @@ def test_bounds_that_grow_by_far(n: int, counts: tuple[int, ...]) -> None:
     for count in counts:
         write(count)
         run.grad()
-        turns, k = np.zeros(5, np.int32), np.arange(5)
+        active, k = np.zeros(5, np.int32), np.arange(5)
         for _ in range(count):
             k = (k * 7 + 1) % 1009
-            turns += k % 2 == 0
-        wanted += AMPLIFIED * turned(0.5, turns)[1]
+            active += k % 2 == 0
+        wanted += AMPLIFIED * advanced(0.5, active)[1]
     sg.sync()
     np.testing.assert_allclose(x.grad.to_numpy(), wanted[np.arange(n) % 5], rtol=1e-2)
 
@@ -550,6 +550,6 @@ def test_arguments_that_are_changed_after_the_launch(kind: str) -> None:
             memory.fill(3)
         else:
             memory[:] = 3
-        v, slope = turned(starts(N), trips(b))
+        v, slope = advanced(starts(N), trips(b))
         np.testing.assert_allclose(y.to_numpy(), AMPLIFIED * v, rtol=3e-3)
         np.testing.assert_allclose(x.grad.to_numpy(), AMPLIFIED * slope * seeds, rtol=3e-3)

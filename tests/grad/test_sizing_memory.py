@@ -11,7 +11,7 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
-from grad.chains import AMPLIFIED, chains, compare, starts, turn, turned
+from grad.chains import AMPLIFIED, advance, advanced, chains, compare, starts
 from grad.check import on_devices_with_types
 from grad.resident import resident
 
@@ -51,7 +51,7 @@ def one_loop(t: Any) -> Any:
         for i in x:
             v = x[i]
             for _ in range(k):
-                v = turn(v)
+                v = advance(v)
             y[i] = v
 
     return run
@@ -67,7 +67,7 @@ def with_integers(t: Any) -> Any:
             for _ in range(k):
                 m = (m * 7 + 1) % 1009
                 if m % 2 == 0:
-                    v = turn(v)
+                    v = advance(v)
             y[i] = v
 
     return run
@@ -82,7 +82,7 @@ def nest(t: Any) -> Any:
             v = x[i]
             for _ in range(k):
                 for _ in range(k):
-                    v = turn(v)
+                    v = advance(v)
             y[i] = v
 
     return run
@@ -98,12 +98,12 @@ def two_tasks(t: Any) -> Any:
         for i in x:
             v = x[i]
             for _ in range(k):
-                v = turn(v)
+                v = advance(v)
             y[i] = v
         for i in u:
             v = u[i]
             for _ in range(k):
-                v = turn(v)
+                v = advance(v)
             w[i] = v
 
     return run
@@ -137,7 +137,7 @@ def test_bytes_are_those_of_the_slots(make: Callable[[Any], Any], tapes: int, t:
 
 @pytest.mark.archs("cpu", "vulkan", "wgpu")  # the interpreter has no heap
 def test_bytes_of_bounds_in_memory() -> None:
-    """Of the longest loop, wherever it is; with some room where turns are counted. Less as soon as that is shorter."""
+    """Of the longest loop, wherever it is; with some room where iterations are counted. Less as soon as that is shorter."""
     x, y = chains(N)
     count = sg.field(sg.i32, N)
 
@@ -146,7 +146,7 @@ def test_bytes_of_bounds_in_memory() -> None:
         for i in x:
             v = x[i]
             for _ in range(count[i]):
-                v = turn(v)
+                v = advance(v)
             y[i] = AMPLIFIED * v
 
     least, limit = invocations(N)
@@ -170,7 +170,7 @@ def test_rows_are_limited_however_many_iterations_there_are() -> None:
         for i in x:
             v = x[i]
             for _ in range(k):
-                v = turn(v)
+                v = advance(v)
             y[i] = AMPLIFIED * v
 
     compare(run, (16,), x, y, 16)
@@ -191,9 +191,9 @@ def test_launches_leave_nothing_behind(arch: str) -> None:
         for i in x:
             v = x[i]
             for _ in range(field[i] + k):
-                v = turn(v)
+                v = advance(v)
             for _ in range(b[i]):
-                v = turn(v)
+                v = advance(v)
             y[i] += AMPLIFIED * v
 
     def same(number: int) -> int:
@@ -232,6 +232,6 @@ def test_launches_leave_nothing_behind(arch: str) -> None:
     x.grad.fill(0.0)
     gc.collect()
     before = resident()
-    turns = same(total)
+    trips = same(total)
     assert resident() - before < 8 * 2**20
-    np.testing.assert_allclose(x.grad.to_numpy(), total * AMPLIFIED * turned(starts(n), turns)[1], rtol=1e-2)
+    np.testing.assert_allclose(x.grad.to_numpy(), total * AMPLIFIED * advanced(starts(n), trips)[1], rtol=1e-2)

@@ -7,7 +7,7 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
-from grad.chains import AMPLIFIED, chains, compare, launch, starts, turn, turned
+from grad.chains import AMPLIFIED, advance, advanced, chains, compare, launch, starts
 
 import spirograd as sg
 
@@ -26,27 +26,27 @@ def test_an_integer_tape_beside_a_float_tape_under_a_bound_of_an_array() -> None
             v, k = x[i], 1 + i
             for _ in range(many[i]):
                 if k % 2 == 0:
-                    v = turn(v)
+                    v = advance(v)
                 k = (k * 7 + 3) % 1013
             for _ in range(few[i]):
                 k = (k * k + 1) % 1009
                 if k % 3 == 0:
-                    v = turn(v)
+                    v = advance(v)
             y[i] = AMPLIFIED * v
 
     for at, longest in enumerate((1, 20, 50, 512, 0, 3)):
         rng = np.random.default_rng(at)
         many, few = (rng.integers(0, m + 1, n).astype(np.int32) for m in (longest, longest // 8 + at))
-        turns = np.zeros(n, np.int32)
+        trips = np.zeros(n, np.int32)
         for i in range(n):
             k = 1 + i
             for _ in range(many[i]):
-                turns[i] += k % 2 == 0
+                trips[i] += k % 2 == 0
                 k = (k * 7 + 3) % 1013
             for _ in range(few[i]):
                 k = (k * k + 1) % 1009
-                turns[i] += k % 3 == 0
-        compare(run, (many, few), x, y, turns)
+                trips[i] += k % 3 == 0
+        compare(run, (many, few), x, y, trips)
 
 
 KINDS = [(sg.f32, sg.i64), (sg.f32, sg.u8), (sg.f64, sg.u64), (sg.f64, sg.i16)]
@@ -68,33 +68,33 @@ def test_tapes_of_words_and_of_double_words(t: Any, integer: Any) -> None:
             v, w, k, big, odd = x[i], scale[i], i, sg.cast(i % 5, integer), False
             for _ in range(count[i]):
                 if odd:
-                    v = turn(v)
+                    v = advance(v)
                 else:
-                    w = turn(w)
+                    w = advance(w)
                 k = (k * 5 + 1) % 97
                 big = sg.cast((big * sg.cast(3, integer) + sg.cast(k, integer)) % sg.cast(113, integer), integer)
                 odd = (sg.cast(big, sg.i32) + k) % 3 != 0
             for _ in range(k % 4):
-                w = turn(w)
+                w = advance(w)
             y[i] = sg.cast(AMPLIFIED * v, t) + sg.cast(AMPLIFIED * w, t)
 
     for at, longest in enumerate((7, 1, 0, 61, 3)):
         counts = np.random.default_rng(at).integers(0, longest + 1, n).astype(np.int32)
         count.from_numpy(counts)
-        turns = np.zeros((2, n), np.int32)
+        trips = np.zeros((2, n), np.int32)
         for i in range(n):
             k, big, odd = i, i % 5, False
             for _ in range(counts[i]):
-                turns[0 if odd else 1, i] += 1
+                trips[0 if odd else 1, i] += 1
                 k = (k * 5 + 1) % 97
                 big = (big * 3 % kind_size(integer) + k) % kind_size(integer) % 113
                 odd = (big + k) % 3 != 0
-            turns[1, i] += k % 4
+            trips[1, i] += k % 4
         begin = starts(n, np.float64)[::-1].copy()
         scale.from_numpy(begin)
         scale.grad.fill(0.0)
         seeds = launch(run, (), x, y)
-        (v, by_x), (w, by_scale) = turned(starts(n, seeds.dtype), turns[0]), turned(begin, turns[1])
+        (v, by_x), (w, by_scale) = advanced(starts(n, seeds.dtype), trips[0]), advanced(begin, trips[1])
         np.testing.assert_allclose(y.to_numpy(), AMPLIFIED * (v + w), rtol=1e-3, atol=1e-3)
         np.testing.assert_allclose(x.grad.to_numpy(), AMPLIFIED * by_x * seeds, rtol=1e-3, atol=1e-3)
         np.testing.assert_allclose(scale.grad.to_numpy(), AMPLIFIED * by_scale * seeds, rtol=1e-6 if t is sg.f64 else 1e-3)
@@ -118,20 +118,20 @@ def test_several_tasks_with_and_without_tapes() -> None:
         for i in x:
             v = x[i]
             for _ in range(count[i]):
-                v = turn(v)
+                v = advance(v)
             y[i] = AMPLIFIED * v
         sg.loop_config(serialize=True)
         for j in range(1):
             v = s[j]
             for _ in range(serial):
-                v = turn(v)
+                v = advance(v)
             total[j] = AMPLIFIED * v
         for i in x:
             y[i] += 3.0 * x[i]
         for i in u:
             v = u[i]
             for _ in range(few * i):
-                v = turn(v)
+                v = advance(v)
             w[i] = AMPLIFIED * v
 
     for longest, few, serial in ((5, 3, 100), (0, 0, 0), (0, 9, 0), (200, 0, 1), (1, 1, 700)):
@@ -144,8 +144,8 @@ def test_several_tasks_with_and_without_tapes() -> None:
             end.grad.fill(1.0)
         run(few, serial)
         run.grad(few, serial)
-        for start, end, turns, linear in parts:
-            v, slope = turned(starts(start.shape[0]), turns)
+        for start, end, trips, linear in parts:
+            v, slope = advanced(starts(start.shape[0]), trips)
             np.testing.assert_allclose(end.to_numpy(), AMPLIFIED * v + linear * starts(start.shape[0]), rtol=3e-3, atol=1e-3)
             np.testing.assert_allclose(start.grad.to_numpy(), AMPLIFIED * slope + linear, rtol=3e-3)
 
@@ -162,20 +162,20 @@ def test_loops_side_by_side_and_one_in_another() -> None:
             v = x[i]
             for j in range(counts[0, i]):
                 for _ in range(counts[1, (i + j) % n]):
-                    v = turn(v)
-                v = turn(v)
+                    v = advance(v)
+                v = advance(v)
                 for _ in range(counts[2, (i * j) % n]):
-                    v = turn(v)
+                    v = advance(v)
             for _ in range(counts[3, i]):
-                v = turn(v)
+                v = advance(v)
             y[i] = AMPLIFIED * v
 
     for at in range(4):
         c = np.random.default_rng(at).integers(0, 4, (4, n)).astype(np.int32)
         c[at, 5 * at] = 50
         counts.from_numpy(c)
-        turns = [c[3, i] + sum(c[1, (i + j) % n] + 1 + c[2, i * j % n] for j in range(c[0, i])) for i in range(n)]
-        compare(run, (), x, y, turns)
+        trips = [c[3, i] + sum(c[1, (i + j) % n] + 1 + c[2, i * j % n] for j in range(c[0, i])) for i in range(n)]
+        compare(run, (), x, y, trips)
 
 
 @pytest.mark.archs("cpu", "vulkan", "wgpu")  # minutes on the interpreter
@@ -193,7 +193,7 @@ def test_workgroups_that_do_not_divide_the_iterations(block: int) -> None:
             v, k = x[i], i % 7
             for _ in range(count[i]):
                 if k % 2 == 1:
-                    v = turn(v)
+                    v = advance(v)
                 k = (k * 3 + 1) % 7
             y[i] = AMPLIFIED * v
 
@@ -201,11 +201,11 @@ def test_workgroups_that_do_not_divide_the_iterations(block: int) -> None:
         counts = np.arange(n) % (longest + 1)
         counts[-1] = longest + 30
         count.from_numpy(counts.astype(np.int32))
-        turns, k = np.zeros(n, np.int32), np.arange(n) % 7
+        trips, k = np.zeros(n, np.int32), np.arange(n) % 7
         for j in range(longest + 30):
-            turns += (j < counts) & (k % 2 == 1)
+            trips += (j < counts) & (k % 2 == 1)
             k = (k * 3 + 1) % 7
-        compare(run, (), x, y, turns)
+        compare(run, (), x, y, trips)
 
 
 @pytest.mark.vulkan_or_wgpu
@@ -222,13 +222,13 @@ def test_two_arrays_of_other_lengths_in_one_loop(few: int, many: int) -> None:
             v = x[i]
             if i < a.shape[0]:
                 for _ in range(a[i]):
-                    v = turn(v)
+                    v = advance(v)
             if i < b.shape[0]:
                 for _ in range(b[i]):
-                    v = turn(v)
+                    v = advance(v)
             if i < sg.min(a.shape[0], b.shape[0]):
                 for _ in range(sg.min(a[i], b[i])):
-                    v = turn(v)
+                    v = advance(v)
             y[i] = AMPLIFIED * v
 
     memory = torch.full((4096,), 2**31 - 1, dtype=torch.int32)
@@ -254,9 +254,9 @@ def test_two_fields_of_other_lengths_in_one_loop() -> None:
             v = x[i]
             if i < few:
                 for _ in range(a[i]):
-                    v = turn(v)
+                    v = advance(v)
             for _ in range(b[i] if i >= few else a[i] + b[i]):
-                v = turn(v)
+                v = advance(v)
             y[i] = AMPLIFIED * v
 
     guard.fill(2**31 - 1)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from grad.chains import AMPLIFIED, chains, compare, starts, turn, turned
+from grad.chains import AMPLIFIED, advance, advanced, chains, compare, starts
 from grad.resident import Peak
 
 import spirograd as sg
@@ -24,7 +24,7 @@ MEBI = 2**20
 
 
 def mostly_idle(t: Any) -> tuple[Any, Any, Any, Any]:
-    """A task of ``last + 1`` iterations in the type ``t``: the last one's chain has count[1] turns, those of all others count[0]."""
+    """A task of ``last + 1`` iterations in the type ``t``: the last one's chain has count[1] iterations, those of all others count[0]."""
     x, y = chains(4)
     count = sg.field(sg.i32, 4)
 
@@ -35,21 +35,21 @@ def mostly_idle(t: Any) -> tuple[Any, Any, Any, Any]:
             if count[k] > 0:
                 v = x[k]
                 for _ in range(count[k]):
-                    v = turn(v)
+                    v = advance(v)
                 y[k] = AMPLIFIED * v
 
     return run, x, y, count
 
 
-def only_the_last(run: Any, x: Any, y: Any, count: Any, last: int, turns: int) -> None:
+def only_the_last(run: Any, x: Any, y: Any, count: Any, last: int, trips: int) -> None:
     """The gradient where the last iteration alone has a chain."""
-    count.from_numpy(np.array([0, turns, 2**31 - 1, 2**31 - 1], np.int32))
+    count.from_numpy(np.array([0, trips, 2**31 - 1, 2**31 - 1], np.int32))
     x.grad.fill(0.0)
     y.grad.fill(1.0)
     run.grad(last)
-    wanted = AMPLIFIED * turned(starts(4)[1], turns)[1] if turns else 0
+    wanted = AMPLIFIED * advanced(starts(4)[1], trips)[1] if trips else 0
     np.testing.assert_allclose(x.grad.to_numpy(), [0, wanted, 0, 0], rtol=3e-3)
-    assert y.grad[1] == (0.0 if turns else 1.0)
+    assert y.grad[1] == (0.0 if trips else 1.0)
 
 
 LARGE = [("cpu", SIZES[0]), ("cpu", SIZES[1]), ("vulkan", SMALL), ("wgpu", SIZES[0])]
@@ -86,7 +86,7 @@ def test_a_bound_that_follows_from_the_index() -> None:
             if at >= 0:
                 v = x[at]
                 for _ in range(i // 40_000 + 3):
-                    v = turn(v)
+                    v = advance(v)
                 y[at] = AMPLIFIED * v
 
     middle = n // 3
@@ -107,14 +107,14 @@ def test_a_while_in_the_last_iteration(session: Any, n: int) -> None:
             if i == last:
                 v, k = x[0], i
                 while k > 1:
-                    v = turn(v)
+                    v = advance(v)
                     k = k // 2 if k % 2 == 0 else (k * 5 + 1) // 7
                 y[0] = AMPLIFIED * v
 
-    turns, k = 0, n - 1
+    trips, k = 0, n - 1
     while k > 1:
-        turns, k = turns + 1, k // 2 if k % 2 == 0 else (k * 5 + 1) // 7
-    compare(run, (n - 1,), x, y, turns)
+        trips, k = trips + 1, k // 2 if k % 2 == 0 else (k * 5 + 1) // 7
+    compare(run, (n - 1,), x, y, trips)
 
 
 # Hours on the interpreter; wgpu has had its large space.
@@ -135,7 +135,7 @@ def test_two_dimensions(session: Any, rows: int, columns: int) -> None:
             if i == rows - 1 and j == columns - 1:
                 v = x[0]
                 for _ in range(count[i // corner]):
-                    v = turn(v)
+                    v = advance(v)
                 y[0] = AMPLIFIED * v
 
     count.from_numpy(np.array([2**31 - 1, 90], np.int32))

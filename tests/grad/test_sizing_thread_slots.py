@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from grad.chains import AMPLIFIED, chains, compare, starts, turn, turned
+from grad.chains import AMPLIFIED, advance, advanced, chains, compare, starts
 
 import spirograd as sg
 from spirograd.lang import context
 
 THREADS = 24  # more than most counts below need, on any machine
-TURNS = 150  # so many that several threads take part
+TRIPS = 150  # so many that several threads take part
 
 
 def lockstep(n: int, t: Any) -> Any:
-    """Loops that make the same turns in all iterations."""
+    """Loops that make the same number of iterations for all elements."""
     x, y = chains(n, t)
 
     @sg.kernel
@@ -24,7 +24,7 @@ def lockstep(n: int, t: Any) -> Any:
         for i in x:
             v = x[i]
             for _ in range(k):
-                v = turn(v)
+                v = advance(v)
             y[i] = AMPLIFIED * v
 
     return run, x, y, np.ones(n)
@@ -42,7 +42,7 @@ def apart(n: int, t: Any) -> Any:
         for i in x:
             v = x[i]
             for _ in range(scale[i] * k):
-                v = turn(v)
+                v = advance(v)
             y[i] = AMPLIFIED * v
 
     return run, x, y, parts
@@ -67,12 +67,12 @@ def test_as_many_as_iterations(arch: str, make: Any, t: Any) -> None:
     for n in (1, 7, 17, 400, 3000):
         start()
         run, x, y, parts = make(n, t)
-        for turns in (3, TURNS):
-            compare(run, (turns,), x, y, turns * parts, f"{n} iterations")
-            slots = slots_of(run, turns)
+        for trips in (3, TRIPS):
+            compare(run, (trips,), x, y, trips * parts, f"{n} iterations")
+            slots = slots_of(run, trips)
             assert slots == min(n, slots)
             assert slots >= min(n, THREADS)
-            assert run.grad.tape_bytes <= slots * (turns * max(parts) * 8 + 8)
+            assert run.grad.tape_bytes <= slots * (trips * max(parts) * 8 + 8)
 
 
 @pytest.mark.archs("cpu")
@@ -80,11 +80,11 @@ def test_as_many_as_iterations(arch: str, make: Any, t: Any) -> None:
 @pytest.mark.parametrize("make", [lockstep, apart], ids=lambda make: make.__name__)
 def test_fewer_before_a_launch_is_refused(arch: str, make: Any, slots: int) -> None:
     """Down to one, with the same gradients."""
-    heap = start(ad_memory_GB=slots * 4 * 2 * TURNS / 2**30)
+    heap = start(ad_memory_GB=slots * 4 * 2 * TRIPS / 2**30)
     run, x, y, parts = make(130, sg.f32)
-    compare(run, (TURNS,), x, y, TURNS * parts)
-    assert 1 <= slots_of(run, TURNS) <= 2 * slots
-    assert run.grad.tape_bytes <= heap.nbytes <= heap.most
+    compare(run, (TRIPS,), x, y, TRIPS * parts)
+    assert 1 <= slots_of(run, TRIPS) <= 2 * slots
+    assert run.grad.tape_bytes <= heap.nbytes <= heap.byte_limit
 
 
 @pytest.mark.archs("cpu")
@@ -110,8 +110,8 @@ def plan_lanes() -> int:
 @pytest.mark.parametrize("slots", [0, 3, 20])
 def test_lanes_to_spare_read_nothing_of_others(arch: str, slots: int) -> None:
     """Integers from tapes are indices: of lanes without an iteration these must not be what happens to lie behind the thread slot."""
-    n, turns, size = 37, 90, 64
-    heap = start(ad_memory_GB=slots * 8 * turns / 2**30)
+    n, trips, size = 37, 90, 64
+    heap = start(ad_memory_GB=slots * 8 * trips / 2**30)
     x, y = chains(n)
     table = sg.field(sg.f32, size, needs_grad=True)
     total = sg.field(sg.f32, (), needs_grad=True)
@@ -129,18 +129,18 @@ def test_lanes_to_spare_read_nothing_of_others(arch: str, slots: int) -> None:
     values = np.linspace(0.0, 0.1, size).astype(np.float32)
     table.from_numpy(values)
     x.from_numpy(starts(n))
-    run(turns)
-    run.grad(turns)  # the heap is there
+    run(trips)
+    run.grad(trips)  # the heap is there
     before = heap._heap
     before.fill(0, before.nbytes // 4 * 4, 0x7FFFFFF0)
     for memory in (x, table):
         memory.grad.fill(0.0)
     y.grad.fill(0.5)
     total.grad[None] = 1.5
-    run.grad(turns)
+    run.grad(trips)
     v, slope, m = starts(n).astype(np.float64), np.ones(n), np.arange(n)
     path = []
-    for _ in range(turns):
+    for _ in range(trips):
         m = (m * 7 + 3) % size
         path.append((m, v))
         v, slope = 0.9 * v + np.sin(v) * values[m], slope * (0.9 + np.cos(v) * values[m])
@@ -150,8 +150,8 @@ def test_lanes_to_spare_read_nothing_of_others(arch: str, slots: int) -> None:
         np.add.at(wanted, m, adjoint * np.sin(v))
         adjoint = adjoint * (0.9 + np.cos(v) * values[m])
     np.testing.assert_allclose(table.grad.to_numpy(), wanted, rtol=1e-3, atol=1e-4)
-    assert slots_of(run, turns) <= (slots or n)
-    assert slots_of(run, turns) == n or slots, "the iterations do not run in lockstep: this tests nothing"
+    assert slots_of(run, trips) <= (slots or n)
+    assert slots_of(run, trips) == n or slots, "the iterations do not run in lockstep: this tests nothing"
 
 
 # --- loops of which only memory tells how many iterations they have ----------------------------------------------------------
@@ -161,12 +161,12 @@ DEVICES = ("vulkan", "wgpu")
 
 
 class Open:
-    """``y[i]`` is so many turns of ``x[i]`` for i below a number in memory."""
+    """``y[i]`` is so many iterations of ``x[i]`` for i below a number in memory."""
 
     def __init__(self, kind: str, inner: str) -> None:
         self.x, self.y = x, y = chains(SPACE)
         self.bounds = bounds = sg.field(sg.i32, 2)
-        self.turns = turns = sg.field(sg.i32, ())
+        self.trips = trips = sg.field(sg.i32, ())
         self.array = sg.ndarray(sg.i32, 3)
         self.kind, self.inner = kind, inner
 
@@ -175,15 +175,15 @@ class Open:
             for i in range(bounds[1]):
                 v = x[i]
                 for _ in range(k):
-                    v = turn(v)
+                    v = advance(v)
                 y[i] = AMPLIFIED * v
 
         @sg.kernel
         def field_memory(k: sg.i32):
             for i in range(bounds[1]):
                 v = x[i]
-                for _ in range(turns[None]):
-                    v = turn(v)
+                for _ in range(trips[None]):
+                    v = advance(v)
                 y[i] = AMPLIFIED * v
 
         @sg.kernel
@@ -191,15 +191,15 @@ class Open:
             for i in range(b[0], b[2]):
                 v = x[i]
                 for _ in range(k):
-                    v = turn(v)
+                    v = advance(v)
                 y[i] = AMPLIFIED * v
 
         @sg.kernel
         def array_memory(k: sg.i32, b: sg.types.ndarray(sg.i32, 1)):
             for i in range(b[0], b[2]):
                 v = x[i]
-                for _ in range(turns[None] + b[1]):
-                    v = turn(v)
+                for _ in range(trips[None] + b[1]):
+                    v = advance(v)
                 y[i] = AMPLIFIED * v
 
         @sg.kernel
@@ -210,7 +210,7 @@ class Open:
             for i in range(bounds[0], bounds[0] + n):
                 v = x[i]
                 for _ in range(k):
-                    v = turn(v)
+                    v = advance(v)
                 y[i] = AMPLIFIED * v
 
         @sg.kernel
@@ -220,8 +220,8 @@ class Open:
                 n += 1
             for i in range(bounds[0], bounds[0] + n):
                 v = x[i]
-                for _ in range(turns[None]):
-                    v = turn(v)
+                for _ in range(trips[None]):
+                    v = advance(v)
                 y[i] = AMPLIFIED * v
 
         self.run = locals()[f"{kind}_{inner}"]
@@ -236,7 +236,7 @@ class Open:
             self.bounds.from_numpy(np.array([begin, end if self.kind == "field" else (end - begin) ** 2], np.int32))
             args = (k,)
         self.begin = 0 if self.kind == "field" else begin
-        self.turns[None] = k
+        self.trips[None] = k
         self.x.from_numpy(starts(SPACE))
         self.x.grad.fill(0.0)
         self.y.grad.fill(0.5)
@@ -244,7 +244,7 @@ class Open:
         return args
 
     def check(self, k: int) -> None:
-        slopes = AMPLIFIED * 0.5 * turned(starts(SPACE), k)[1]
+        slopes = AMPLIFIED * 0.5 * advanced(starts(SPACE), k)[1]
         inside = (np.arange(SPACE) >= self.begin) & (np.arange(SPACE) < self.end)
         np.testing.assert_allclose(self.x.grad.to_numpy(), np.where(inside, slopes, 0.0), rtol=3e-3, atol=1e-3)
 
@@ -295,7 +295,7 @@ def test_small_tapes_are_not_counted(arch: str) -> None:
         for i in range(n[None]):
             v = x[i]
             for _ in range(3):
-                v = turn(v)
+                v = advance(v)
             y[i] = AMPLIFIED * v
 
     n[None] = SPACE

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from grad.chains import chains, starts, turn, turned
+from grad.chains import advance, advanced, chains, starts
 
 import spirograd as sg
 from spirograd.ad import Sizings, sizings
@@ -22,7 +22,7 @@ RATE = 0.01
 
 
 class Training:
-    """``y[i]`` is count[i] turns of x[i]; each step adds to x a part of its gradient. All fields lie in one tree."""
+    """``y[i]`` is count[i] iterations of x[i]; each step adds to x a part of its gradient. All fields lie in one tree."""
 
     def __init__(self) -> None:
         self.count = sg.field(sg.i32, N)
@@ -34,7 +34,7 @@ class Training:
             for i in x:
                 v = x[i]
                 for _ in range(count[i]):
-                    v = turn(v)
+                    v = advance(v)
                 y[i] = v
 
         @sg.kernel
@@ -63,7 +63,7 @@ class Training:
         self.forward()
         self.forward.grad()
         self.update()
-        self.wanted += RATE * turned(self.wanted, counts)[1]
+        self.wanted += RATE * advanced(self.wanted, counts)[1]
 
     def check(self) -> None:
         np.testing.assert_allclose(self.x.to_numpy(), self.wanted, rtol=1e-4, atol=1e-4)
@@ -136,7 +136,7 @@ def test_arguments_are_known() -> None:
         for i in x:
             v = x[i]
             for _ in range(k + a.shape[0]):
-                v = turn(v)
+                v = advance(v)
             y[i] = v
 
     waits = context.session().device.waits

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from grad.chains import AMPLIFIED, chains, starts, turn, turned
+from grad.chains import AMPLIFIED, advance, advanced, chains, starts
 from grad.guarded import Data, N, check_slots, counts, masks
 
 import spirograd as sg
@@ -24,7 +24,7 @@ import spirograd as sg
 def test_more_iterations_than_can_run_at_once(session: Any, n: int, block: int) -> None:
     """All of them are looked at; who meets several that pass keeps the thread slot that it has."""
     data = Data(n)
-    x, y, turns, b = data.x, data.y, data.turns, data.b
+    x, y, trips, b = data.x, data.y, data.trips, data.b
 
     @sg.kernel
     def run():
@@ -32,8 +32,8 @@ def test_more_iterations_than_can_run_at_once(session: Any, n: int, block: int) 
         for i in x:
             if b[i] > 0:
                 v = x[i]
-                for _ in range(turns[i]):
-                    v = turn(v)
+                for _ in range(trips[i]):
+                    v = advance(v)
                 y[i] = AMPLIFIED * v
 
     for on in masks(n)[:4]:
@@ -52,11 +52,11 @@ def test_bounds_that_the_host_knows() -> None:
             if on[i] > 0.5:
                 v = x[i]
                 for _ in range(11):
-                    v = turn(v)
+                    v = advance(v)
                 for _ in range(long.shape[0]):
-                    v = turn(v)
+                    v = advance(v)
                 for _ in range(k):
-                    v = turn(v)
+                    v = advance(v)
                 y[i] = AMPLIFIED * v
 
     rng = np.random.default_rng(1)
@@ -70,7 +70,7 @@ def test_bounds_that_the_host_knows() -> None:
             x.grad.fill(0.0)
             y.grad.fill(1.0)
             run.grad(x, y, switch, long, k)
-            wanted = np.where(on, AMPLIFIED * turned(starts(n), 11 + shape + k)[1], 0)
+            wanted = np.where(on, AMPLIFIED * advanced(starts(n), 11 + shape + k)[1], 0)
             np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
         check_slots(run, on, x, y, switch, long, k)
 
@@ -87,7 +87,7 @@ def test_small_tapes_are_not_counted() -> None:
             if on[i] > 0:
                 v = x[i]
                 for _ in range(12):
-                    v = turn(v)
+                    v = advance(v)
                 y[i] = AMPLIFIED * v
 
     x.from_numpy(starts(N))
@@ -95,7 +95,7 @@ def test_small_tapes_are_not_counted() -> None:
     sg.ad.sizings(reset=True)
     y.grad.fill(1.0)
     run.grad()
-    wanted = np.where(np.arange(N) % 2, AMPLIFIED * turned(starts(N), 12)[1], 0)
+    wanted = np.where(np.arange(N) % 2, AMPLIFIED * advanced(starts(N), 12)[1], 0)
     np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
     assert sg.ad.sizings().counted == 0
 
@@ -107,21 +107,21 @@ def test_small_tapes_are_not_counted() -> None:
 def test_tapes_of_floats_and_of_integers() -> None:
     """Two loops behind one condition, the second in a branch of its own; an integer that decides which way the float goes."""
     data = Data(N)
-    x, y, turns, b = data.x, data.y, data.turns, data.b
+    x, y, trips, b = data.x, data.y, data.trips, data.b
 
     @sg.kernel
     def run():
         for i in x:
             if b[i] > 0:
                 v, k = x[i], 1 + i
-                for _ in range(turns[i]):
+                for _ in range(trips[i]):
                     if k % 2 == 0:
-                        v = turn(v)
+                        v = advance(v)
                     k = (k * 7 + 3) % 1013
                 if b[i] > 1:
                     for _ in range(b[i]):
                         if k % 3 != 0:
-                            v = turn(v)
+                            v = advance(v)
                         k = (k * k + 1) % 1009
                 y[i] = AMPLIFIED * v
 
@@ -140,7 +140,7 @@ def test_tapes_of_floats_and_of_integers() -> None:
                 k = (k * k + 1) % 1009
         seeds = data.write(given)
         run.grad()
-        wanted = np.where(on, AMPLIFIED * turned(starts(N), made)[1], 0) * seeds
+        wanted = np.where(on, AMPLIFIED * advanced(starts(N), made)[1], 0) * seeds
         np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
         check_slots(run, on)
 
@@ -150,39 +150,39 @@ def test_sparse_and_dense_tasks_in_one_kernel() -> None:
     """Two that are sparse under conditions of their own, two that are dense, and a serial loop with tapes."""
     n, fewer = N, 101
     x, y = chains(4 * n + 1)
-    a, b, turns = sg.field(sg.i32, n), sg.field(sg.i32, n), sg.field(sg.i32, 3)
+    a, b, trips = sg.field(sg.i32, n), sg.field(sg.i32, n), sg.field(sg.i32, 3)
 
     @sg.kernel
     def run():
         for i in range(n):
             if a[i] > 0:
                 v = x[i]
-                for _ in range(turns[0]):
-                    v = turn(v)
+                for _ in range(trips[0]):
+                    v = advance(v)
                 y[i] = AMPLIFIED * v
         for i in range(fewer):
             v = x[n + i]
-            for _ in range(turns[1] + i % 3):
-                v = turn(v)
+            for _ in range(trips[1] + i % 3):
+                v = advance(v)
             y[n + i] = AMPLIFIED * v
         w = x[4 * n]
         sg.loop_config(serialize=True)
-        for _ in range(turns[2]):
-            w = turn(w)
+        for _ in range(trips[2]):
+            w = advance(w)
         y[4 * n] = AMPLIFIED * w
         for i in range(n):
             if b[i] > 0:
                 v = x[2 * n + i]
-                for _ in range(turns[2]):
-                    v = turn(v)
+                for _ in range(trips[2]):
+                    v = advance(v)
                 y[2 * n + i] = AMPLIFIED * v
         for i in range(n):
             v = x[3 * n + i]
-            for _ in range(turns[0] + i % 2):
-                v = turn(v)
+            for _ in range(trips[0] + i % 2):
+                v = advance(v)
             if a[i] > 0:  # only this one of its tapes
-                for _ in range(turns[1]):
-                    v = turn(v)
+                for _ in range(trips[1]):
+                    v = advance(v)
             y[3 * n + i] = AMPLIFIED * v
 
     i = np.arange(n)
@@ -191,14 +191,14 @@ def test_sparse_and_dense_tasks_in_one_kernel() -> None:
         first, second = rng.random(n) < part, rng.random(n) < part / 2
         a.from_numpy(first.astype(np.int32))
         b.from_numpy(second.astype(np.int32))
-        turns.from_numpy(np.array([p, q, r], np.int32))
+        trips.from_numpy(np.array([p, q, r], np.int32))
         many = np.concatenate([np.full(n, p), q + i % 3, np.full(n, r), p + i % 2 + q * first, [r]])
         on = np.concatenate([first, i < fewer, second, np.ones(n + 1, bool)])
         x.from_numpy(starts(4 * n + 1))
         x.grad.fill(0.0)
         y.grad.fill(1.0)
         run.grad()
-        wanted = np.where(on, AMPLIFIED * turned(starts(4 * n + 1), many)[1], 0)
+        wanted = np.where(on, AMPLIFIED * advanced(starts(4 * n + 1), many)[1], 0)
         np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
         if counts():
             slots = [task.slots for task in run.grad.memory_plan().tasks if task.task is not None]
@@ -210,18 +210,18 @@ def test_sparse_and_dense_tasks_in_one_kernel() -> None:
 def test_two_conditions_in_one_task() -> None:
     """Each guards tapes of its own, and an iteration may pass both."""
     data = Data(N)
-    x, y, turns, b, at = data.x, data.y, data.turns, data.b, data.at
+    x, y, trips, b, at = data.x, data.y, data.trips, data.b, data.at
 
     @sg.kernel
     def run():
         for i in x:
             v = x[i]
             if b[i] > 0:
-                for _ in range(turns[i]):
-                    v = turn(v)
+                for _ in range(trips[i]):
+                    v = advance(v)
             if at[i] > 0:
-                for _ in range(turns[i] + 2):
-                    v = turn(v)
+                for _ in range(trips[i] + 2):
+                    v = advance(v)
             y[i] = AMPLIFIED * v
 
     for on in masks(N):
@@ -231,7 +231,7 @@ def test_two_conditions_in_one_task() -> None:
             at.from_numpy(more.astype(np.int32))
             seeds = data.write(given)
             run.grad()
-            wanted = AMPLIFIED * turned(starts(N), on * given + more * (given + 2))[1] * seeds
+            wanted = AMPLIFIED * advanced(starts(N), on * given + more * (given + 2))[1] * seeds
             np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
             if counts():
                 assert sorted(guarded_slots(run)) == sorted(max(int(n.sum()), 1) for n in (on, more))
@@ -247,23 +247,23 @@ def guarded_slots(run: Any) -> list[int]:
 def test_conditions_in_each_other() -> None:
     """A loop behind a condition, and two more behind the branches of another one in there; elsewhere integers in all iterations."""
     data = Data(N)
-    x, y, turns, b, at = data.x, data.y, data.turns, data.b, data.at
+    x, y, trips, b, at = data.x, data.y, data.trips, data.b, data.at
 
     @sg.kernel
     def run():
         for i in x:
             v = x[i]
             if b[i] > 0:
-                for _ in range(turns[i]):
-                    v = turn(v)
+                for _ in range(trips[i]):
+                    v = advance(v)
                 if at[i] > 0:
-                    for _ in range(turns[i] + 1):
-                        v = turn(v)
+                    for _ in range(trips[i] + 1):
+                        v = advance(v)
                 else:
                     k = i
-                    for _ in range(turns[i] + 3):
+                    for _ in range(trips[i] + 3):
                         if k % 2 == 0:
-                            v = turn(v)
+                            v = advance(v)
                         k = (k * 7 + 3) % 1013
             y[i] = AMPLIFIED * v
 
@@ -279,7 +279,7 @@ def test_conditions_in_each_other() -> None:
                 k = (k * 7 + 3) % 1013
         seeds = data.write(given)
         run.grad()
-        wanted = AMPLIFIED * turned(starts(N), on * (given + np.where(inner, given + 1, even)))[1] * seeds
+        wanted = AMPLIFIED * advanced(starts(N), on * (given + np.where(inner, given + 1, even)))[1] * seeds
         np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
         if counts():
             passing = [on, on & inner, on & ~inner]
@@ -291,7 +291,7 @@ def test_a_loop_around_the_condition() -> None:
     """A thread slot lasts for a whole iteration of the task, so that the loop is what claims it; if there is nothing around that, all
     do."""
     data = Data(N)
-    x, y, turns, a, b = data.x, data.y, data.turns, data.a, data.b
+    x, y, trips, a, b = data.x, data.y, data.trips, data.a, data.b
 
     @sg.kernel
     def guarded():
@@ -300,8 +300,8 @@ def test_a_loop_around_the_condition() -> None:
                 v = x[i]
                 for k in range(3):
                     if (b[i] >> k) & 1 == 1:
-                        for _ in range(turns[i]):
-                            v = turn(v)
+                        for _ in range(trips[i]):
+                            v = advance(v)
                 y[i] = AMPLIFIED * v
 
     @sg.kernel
@@ -310,8 +310,8 @@ def test_a_loop_around_the_condition() -> None:
             for k in range(3):
                 if (b[i] >> k) & 1 == 1:
                     v = x[i]
-                    for _ in range(turns[i]):
-                        v = turn(v)
+                    for _ in range(trips[i]):
+                        v = advance(v)
                     y[i] += AMPLIFIED * v
 
     rng = np.random.default_rng(2)
@@ -322,12 +322,12 @@ def test_a_loop_around_the_condition() -> None:
         b.from_numpy(bits.astype(np.int32))
         seeds = data.write(given)
         guarded.grad()
-        wanted = np.where(on, AMPLIFIED * turned(starts(N), many * given)[1], 0) * seeds
+        wanted = np.where(on, AMPLIFIED * advanced(starts(N), many * given)[1], 0) * seeds
         np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
         check_slots(guarded, on)
         data.write(given)
         open.grad()
-        wanted = AMPLIFIED * turned(starts(N), given)[1] * many * seeds
+        wanted = AMPLIFIED * advanced(starts(N), given)[1] * many * seeds
         np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
         if counts():
             assert open.grad.memory_plan().slots >= N
@@ -337,17 +337,17 @@ def test_a_loop_around_the_condition() -> None:
 def test_a_length_that_depends_on_a_carried_value() -> None:
     """A kernel that counts has tapes itself, behind the same condition, and claims thread slots as well."""
     data = Data(N)
-    x, y, turns, b = data.x, data.y, data.turns, data.b
+    x, y, trips, b = data.x, data.y, data.trips, data.b
 
     @sg.kernel
     def run():
         for i in x:
             if b[i] > 0:
                 v, k = x[i], i
-                for _ in range(turns[i]):
+                for _ in range(trips[i]):
                     k = (k * 5 + 3) % 7
                     for _ in range(k):
-                        v = turn(v)
+                        v = advance(v)
                 y[i] = AMPLIFIED * v
 
     rng = np.random.default_rng(4)
@@ -362,7 +362,7 @@ def test_a_length_that_depends_on_a_carried_value() -> None:
                 many[i] += k
         seeds = data.write(given)
         run.grad()
-        wanted = np.where(on, AMPLIFIED * turned(starts(N), many)[1], 0) * seeds
+        wanted = np.where(on, AMPLIFIED * advanced(starts(N), many)[1], 0) * seeds
         np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
         check_slots(run, on)
 
@@ -377,15 +377,15 @@ def test_a_heap_without_room_for_all_claims(arch: str, part: float) -> None:
     n, k = 4_000, 512
     sg.init(arch=arch, ad_memory_GB=2**19 / 2**30)
     data = Data(n)
-    x, y, turns, b = data.x, data.y, data.turns, data.b
+    x, y, trips, b = data.x, data.y, data.trips, data.b
 
     @sg.kernel
     def run():
         for i in x:
             if b[i] > 0:
                 v = x[i]
-                for _ in range(turns[i]):
-                    v = turn(v)
+                for _ in range(trips[i]):
+                    v = advance(v)
                 y[i] = AMPLIFIED * v
 
     on = np.random.default_rng(1).random(n) < part
@@ -396,7 +396,7 @@ def test_a_heap_without_room_for_all_claims(arch: str, part: float) -> None:
         y.grad.from_numpy(seeds)
         run.grad()
         sg.sync()
-        wanted = np.where(on, AMPLIFIED * turned(starts(n), k)[1], 0) * seeds
+        wanted = np.where(on, AMPLIFIED * advanced(starts(n), k)[1], 0) * seeds
         np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
     plan = run.grad.memory_plan()
     assert plan.nbytes <= plan.budget == 2**19
@@ -410,18 +410,18 @@ def test_a_heap_without_room_for_all_claims_of_two_conditions(arch: str, part: f
     n, k = 4_000, 256
     sg.init(arch=arch, ad_memory_GB=2**19 / 2**30)
     data = Data(n)
-    x, y, turns, b, at = data.x, data.y, data.turns, data.b, data.at
+    x, y, trips, b, at = data.x, data.y, data.trips, data.b, data.at
 
     @sg.kernel
     def run():
         for i in x:
             v = x[i]
             if b[i] > 0:
-                for _ in range(turns[i]):
-                    v = turn(v)
+                for _ in range(trips[i]):
+                    v = advance(v)
             if at[i] > 0:
-                for _ in range(turns[i]):
-                    v = turn(v)
+                for _ in range(trips[i]):
+                    v = advance(v)
             y[i] = AMPLIFIED * v
 
     rng = np.random.default_rng(1)
@@ -432,7 +432,7 @@ def test_a_heap_without_room_for_all_claims_of_two_conditions(arch: str, part: f
         seeds = data.write(np.full(n, k))
         run.grad()
         sg.sync()
-        wanted = AMPLIFIED * turned(starts(n), k * (on.astype(int) + more))[1] * seeds
+        wanted = AMPLIFIED * advanced(starts(n), k * (on.astype(int) + more))[1] * seeds
         np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
     plan = run.grad.memory_plan()
     assert plan.nbytes <= plan.budget == 2**19
@@ -442,28 +442,28 @@ def test_a_heap_without_room_for_all_claims_of_two_conditions(arch: str, part: f
 def test_more_pass_than_were_counted(session: Any) -> None:
     """Written past all tracking: the next sync tells, and the launch after that is right."""
     data = Data(N)
-    x, y, turns, b = data.x, data.y, data.turns, sg.ndarray(sg.i32, N)
+    x, y, trips, b = data.x, data.y, data.trips, sg.ndarray(sg.i32, N)
 
     @sg.kernel
     def run(b: sg.types.ndarray(sg.i32, 1)):
         for i in x:
             if b[i] > 0:  # switch
                 v = x[i]
-                for _ in range(turns[i]):
-                    v = turn(v)
+                for _ in range(trips[i]):
+                    v = advance(v)
                 y[i] = AMPLIFIED * v
 
     def gradient(on: np.ndarray) -> None:
         seeds = data.write(np.full(N, 25))
         run.grad(b)
         sg.sync()
-        wanted = np.where(on, AMPLIFIED * turned(starts(N), 25)[1], 0) * seeds
+        wanted = np.where(on, AMPLIFIED * advanced(starts(N), 25)[1], 0) * seeds
         np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
 
     for few in (1, 6):
         on = np.arange(N) < few
         b.from_numpy(on.astype(np.int32))
-        turns.from_numpy(np.full(N, 25, np.int32))
+        trips.from_numpy(np.full(N, 25, np.int32))
         gradient(on)
         values = np.ones(N, np.int32)
         b.allocation.device.upload(b.allocation.buffer, 0, memoryview(values).cast("B"))
@@ -479,15 +479,15 @@ def test_more_pass_than_were_counted(session: Any) -> None:
 def test_more_pass_than_at_the_last_launch() -> None:
     """The host hears of that later; the launch has the memory of the one before, and does with it."""
     data = Data(N)
-    x, y, turns, b = data.x, data.y, data.turns, data.b
+    x, y, trips, b = data.x, data.y, data.trips, data.b
 
     @sg.kernel
     def run():
         for i in x:
             if b[i] > 0:
                 v = x[i]
-                for _ in range(turns[i]):
-                    v = turn(v)
+                for _ in range(trips[i]):
+                    v = advance(v)
                 y[i] = AMPLIFIED * v
 
     for part in (0.02, 1.0, 0.0, 1.0):
@@ -502,15 +502,15 @@ def test_bytes_follow_what_passes(arch: str, monkeypatch: pytest.MonkeyPatch, ca
     sg.init(arch=arch)
     n = 4_000
     data = Data(n)
-    x, y, turns, b = data.x, data.y, data.turns, data.b
+    x, y, trips, b = data.x, data.y, data.trips, data.b
 
     @sg.kernel
     def run():
         for i in x:
             if b[i] > 0:
                 v = x[i]
-                for _ in range(turns[i]):
-                    v = turn(v)
+                for _ in range(trips[i]):
+                    v = advance(v)
                 y[i] = AMPLIFIED * v
 
     taken = []
@@ -533,18 +533,18 @@ def test_random_numbers_decide(session: Any) -> None:
     """The kernel that counts draws the numbers that the gradient draws, whether or not the kernel itself has run before."""
     n = 3_000
     data = Data(n)
-    x, y, turns = data.x, data.y, data.turns
+    x, y, trips = data.x, data.y, data.trips
 
     @sg.kernel
     def run():
         for i in x:
             if sg.random() < 0.5:
                 v = x[i]
-                for _ in range(turns[i]):
-                    v = turn(v)
+                for _ in range(trips[i]):
+                    v = advance(v)
                 y[i] = AMPLIFIED * v
 
-    wanted = AMPLIFIED * turned(starts(n), 12)[1]
+    wanted = AMPLIFIED * advanced(starts(n), 12)[1]
     passed = set()
     for at in range(30):
         seeds = data.write(np.full(n, 12))

@@ -8,7 +8,7 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
-from grad.chains import AMPLIFIED, turn
+from grad.chains import AMPLIFIED, advance
 from grad.guarded import Data, N, masks
 
 import spirograd as sg
@@ -21,15 +21,15 @@ Guard = tuple[Any, Callable[[np.ndarray, np.random.Generator], None], float]
 
 
 def compound(data: Data) -> Guard:
-    x, y, turns, a, b = data.x, data.y, data.turns, data.a, data.b
+    x, y, trips, a, b = data.x, data.y, data.trips, data.a, data.b
 
     @sg.kernel
     def run():
         for i in x:
             if (a[i] > 0.25 and b[i] % 3 == 1) or a[i] < -0.5:
                 v = x[i]
-                for _ in range(turns[i]):
-                    v = turn(v)
+                for _ in range(trips[i]):
+                    v = advance(v)
                 y[i] = AMPLIFIED * v
 
     def write(on: np.ndarray, rng: np.random.Generator) -> None:
@@ -41,15 +41,15 @@ def compound(data: Data) -> Guard:
 
 
 def arithmetic(data: Data) -> Guard:
-    x, y, turns, a, b = data.x, data.y, data.turns, data.a, data.b
+    x, y, trips, a, b = data.x, data.y, data.trips, data.a, data.b
 
     @sg.kernel
     def run():
         for i in x:
             if 3.0 * a[i] - b[i] * b[i] + sg.sqrt(a[i]) > 0.5:
                 v = x[i]
-                for _ in range(turns[i]):
-                    v = turn(v)
+                for _ in range(trips[i]):
+                    v = advance(v)
                 y[i] = AMPLIFIED * v
 
     def write(on: np.ndarray, rng: np.random.Generator) -> None:
@@ -60,15 +60,15 @@ def arithmetic(data: Data) -> Guard:
 
 
 def indirect(data: Data) -> Guard:
-    x, y, turns, b, at = data.x, data.y, data.turns, data.b, data.at
+    x, y, trips, b, at = data.x, data.y, data.trips, data.b, data.at
 
     @sg.kernel
     def run():
         for i in x:
             if b[at[at[i]]] > 5:
                 v = x[i]
-                for _ in range(turns[i]):
-                    v = turn(v)
+                for _ in range(trips[i]):
+                    v = advance(v)
                 y[i] = AMPLIFIED * v
 
     def write(on: np.ndarray, rng: np.random.Generator) -> None:
@@ -83,7 +83,7 @@ def indirect(data: Data) -> Guard:
 
 def double(data: Data) -> Guard:
     """Numbers that are the same in f32."""
-    x, y, turns, d = data.x, data.y, data.turns, data.d
+    x, y, trips, d = data.x, data.y, data.trips, data.d
     limit = sg.field(sg.f64, ())
     limit[None] = THIRD
 
@@ -92,8 +92,8 @@ def double(data: Data) -> Guard:
         for i in x:
             if d[i] > limit[None]:
                 v = x[i]
-                for _ in range(turns[i]):
-                    v = turn(v)
+                for _ in range(trips[i]):
+                    v = advance(v)
                 y[i] = AMPLIFIED * v
 
     def write(on: np.ndarray, rng: np.random.Generator) -> None:
@@ -103,7 +103,7 @@ def double(data: Data) -> Guard:
 
 
 def nested(data: Data) -> Guard:
-    x, y, turns, a, b = data.x, data.y, data.turns, data.a, data.b
+    x, y, trips, a, b = data.x, data.y, data.trips, data.a, data.b
 
     @sg.kernel
     def run():
@@ -113,8 +113,8 @@ def nested(data: Data) -> Guard:
                 if b[i] > 0:
                     if i >= 0:
                         v = x[i]
-                        for _ in range(turns[i]):
-                            v = turn(v)
+                        for _ in range(trips[i]):
+                            v = advance(v)
                         y[i] = AMPLIFIED * v
                 else:
                     y[i] = 3.0 * x[i]
@@ -131,7 +131,7 @@ def nested(data: Data) -> Guard:
 
 def otherwise(data: Data) -> Guard:
     """In the last branch of a chain."""
-    x, y, turns, b = data.x, data.y, data.turns, data.b
+    x, y, trips, b = data.x, data.y, data.trips, data.b
 
     @sg.kernel
     def run():
@@ -142,8 +142,8 @@ def otherwise(data: Data) -> Guard:
                 y[i] = x[i] + 2.0 * x[i]
             else:
                 v = x[i]
-                for _ in range(turns[i]):
-                    v = turn(v)
+                for _ in range(trips[i]):
+                    v = advance(v)
                 y[i] = AMPLIFIED * v
 
     def write(on: np.ndarray, rng: np.random.Generator) -> None:
@@ -154,7 +154,7 @@ def otherwise(data: Data) -> Guard:
 
 def after_other_work(data: Data) -> Guard:
     """The condition comes from a loop, which has no tape; and there is more after it."""
-    x, y, turns, b = data.x, data.y, data.turns, data.b
+    x, y, trips, b = data.x, data.y, data.trips, data.b
 
     @sg.kernel
     def run():
@@ -165,8 +165,8 @@ def after_other_work(data: Data) -> Guard:
             v = 3.0 * x[i]
             if total >= 2:
                 v = x[i]
-                for _ in range(turns[i]):
-                    v = turn(v)
+                for _ in range(trips[i]):
+                    v = advance(v)
                 v = 0.5 * v * AMPLIFIED
                 v *= 2.0
             y[i] += v
@@ -179,7 +179,7 @@ def after_other_work(data: Data) -> Guard:
 
 def skipped(data: Data) -> Guard:
     """`continue`, in a loop over ranges that does not begin with 0."""
-    x, y, turns, b, n = data.x, data.y, data.turns, data.b, data.n
+    x, y, trips, b, n = data.x, data.y, data.trips, data.b, data.n
 
     @sg.kernel
     def run():
@@ -188,8 +188,8 @@ def skipped(data: Data) -> Guard:
             if b[i] < 1:
                 continue
             v = x[i]
-            for _ in range(turns[i]):
-                v = turn(v)
+            for _ in range(trips[i]):
+                v = advance(v)
             y[i] = AMPLIFIED * v
 
     def write(on: np.ndarray, rng: np.random.Generator) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
-from grad.chains import AMPLIFIED, chains, starts, turn, turned
+from grad.chains import AMPLIFIED, advance, advanced, chains, starts
 from grad.check import on_devices_with_types
 from grad.guarded import counts, masks
 
@@ -30,11 +30,11 @@ def factors(n: int, steps: int) -> np.ndarray:
 
 
 class Kinds:
-    """``y[i]`` is `factors` times ``x[i]``, and where ``on`` so many turns of it, too."""
+    """``y[i]`` is `factors` times ``x[i]``, and where ``on`` so many iterations of it, too."""
 
     def __init__(self, t: Any, bounded: bool) -> None:
         self.x, self.y = x, y = chains(N, t)
-        self.on, self.turns, self.last = on, turns, last = sg.field(sg.i32, N), sg.field(sg.i32, N), sg.field(sg.i32, ())
+        self.on, self.trips, self.last = on, trips, last = sg.field(sg.i32, N), sg.field(sg.i32, N), sg.field(sg.i32, ())
         self.bounded = bounded
         integer = sg.i64 if t is sg.f64 else sg.i32
 
@@ -49,10 +49,10 @@ class Kinds:
         @sg.func
         def chain(i):
             v, m = x[i], 1
-            for _ in range(turns[i]):
+            for _ in range(trips[i]):
                 m = (m * 3 + 1) % 101
                 if m >= 0:
-                    v = turn(v)
+                    v = advance(v)
             return AMPLIFIED * v
 
         @sg.kernel
@@ -73,9 +73,9 @@ class Kinds:
 
         self.run = up_to_a_bound if bounded else all_of_them
 
-    def check(self, mask: np.ndarray, turns: np.ndarray, end: int, steps: int) -> None:
+    def check(self, mask: np.ndarray, trips: np.ndarray, end: int, steps: int) -> None:
         self.on.from_numpy(mask.astype(np.int32))
-        self.turns.from_numpy(turns.astype(np.int32))
+        self.trips.from_numpy(trips.astype(np.int32))
         self.last[None] = end
         values = starts(N, self.x.to_numpy().dtype)
         self.x.from_numpy(values)
@@ -85,7 +85,7 @@ class Kinds:
         self.run(steps)
         self.run.grad(steps)
         inside = np.arange(N) < (end if self.bounded else N)
-        ends, slopes = turned(values, turns)
+        ends, slopes = advanced(values, trips)
         mixed = factors(N, steps)
         wanted = np.where(inside, np.where(mask, AMPLIFIED * ends, 0.0) + mixed * values, 0.0)
         np.testing.assert_allclose(self.y.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
@@ -126,13 +126,13 @@ def test_with_little_memory(arch: str, budget: int) -> None:
     made = Kinds(sg.f32, False)
     mask = np.arange(N) % 2 == 0
     values = starts(N)
-    for turns in (5, 70, 5):
+    for trips in (5, 70, 5):
         made.on.from_numpy(mask.astype(np.int32))
-        made.turns.fill(turns)
+        made.trips.fill(trips)
         made.x.from_numpy(values)
         made.x.grad.fill(0.0)
         made.y.grad.fill(1.0)
         made.run.grad(MIXED)
-        wanted = np.where(mask, AMPLIFIED * turned(values, turns)[1], 0.0) + factors(N, MIXED)
+        wanted = np.where(mask, AMPLIFIED * advanced(values, trips)[1], 0.0) + factors(N, MIXED)
         np.testing.assert_allclose(made.x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
         assert made.run.grad.tape_bytes <= budget

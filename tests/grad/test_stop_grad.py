@@ -9,6 +9,8 @@ import pytest
 
 import spirograd as sg
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 N = 4
 X = np.arange(1.0, N + 1, dtype=np.float32)
 

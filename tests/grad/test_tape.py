@@ -11,6 +11,8 @@ import pytest
 
 import spirograd as sg
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 torch = needs.package("torch")
 
 N = 6

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from grad.chains import AMPLIFIED, chains, compare, launch, turn
+from grad.chains import AMPLIFIED, advance, chains, compare, launch
 
 import spirograd as sg
 from spirograd.lang import context
 
 N = 3000
-TURNS = 200
+TRIPS = 200
 DEVICES = ("vulkan", "wgpu")
 
 
@@ -25,7 +25,7 @@ def known() -> Any:
         for i in x:
             v = x[i]
             for _ in range(k):  # known
-                v = turn(v)
+                v = advance(v)
             y[i] = AMPLIFIED * v
 
     return run, x, y
@@ -39,7 +39,7 @@ def from_memory(count: Any) -> Any:
         for i in x:
             v = x[i]
             for _ in range(count[i]):  # from memory
-                v = turn(v)
+                v = advance(v)
             y[i] = AMPLIFIED * v
 
     return run, x, y
@@ -54,7 +54,7 @@ def start(arch: str, nbytes: int) -> Any:
     """A session with so much memory for tapes; its heap."""
     sg.init(arch=arch, ad_memory_GB=nbytes / 2**30)
     heap = context.session().launcher.tapes
-    assert heap.most == nbytes
+    assert heap.byte_limit == nbytes
     return heap
 
 
@@ -69,12 +69,12 @@ def test_fewer_slots(arch: str, kind: str) -> None:
         heap = start(arch, nbytes)
         if kind == "known":
             run, x, y = known()
-            args: tuple[Any, ...] = (TURNS,)
-            compare(run, args, x, y, TURNS)
+            args: tuple[Any, ...] = (TRIPS,)
+            compare(run, args, x, y, TRIPS)
         else:
             count = sg.field(sg.i32, N)
-            counts = np.arange(N) * 7 % (TURNS + 1)
-            counts[17] = TURNS
+            counts = np.arange(N) * 7 % (TRIPS + 1)
+            counts[17] = TRIPS
             count.from_numpy(counts.astype(np.int32))
             run, x, y = from_memory(count)
             args = ()
@@ -138,7 +138,7 @@ def test_device_with_little_memory(arch: str) -> None:
     sg.init(arch=arch, device_memory_GB=1 / 64)
     count = sg.field(sg.i32, N)
     run, x, y = from_memory(count)
-    for most in (3, TURNS, 0, TURNS):
+    for most in (3, TRIPS, 0, TRIPS):
         counts = np.arange(N) * 7 % (most + 1)
         count.from_numpy(counts.astype(np.int32))
         compare(run, (), x, y, counts, str(most))
@@ -163,10 +163,10 @@ def test_memory_that_others_have_taken(arch: str, kind: str) -> None:
     heap = start(arch, 1 << 24)
     heap.memory = Scarce(heap.memory, 1 << 19)
     count = sg.field(sg.i32, N)
-    count.fill(TURNS)
+    count.fill(TRIPS)
     run, x, y = known() if kind == "known" else from_memory(count)
     for _ in range(3):
-        compare(run, (TURNS,) if kind == "known" else (), x, y, TURNS)
+        compare(run, (TRIPS,) if kind == "known" else (), x, y, TRIPS)
     assert 0 < run.grad.tape_bytes <= heap.nbytes <= 1 << 19
 
 
@@ -191,10 +191,10 @@ def test_the_heap_needs_no_zeros(arch: str, kind: str) -> None:
     heap = start(arch, 1 << 24)
     heap.memory = Dirty(heap.memory)
     count = sg.field(sg.i32, N)
-    count.fill(TURNS)
+    count.fill(TRIPS)
     run, x, y = known() if kind == "known" else from_memory(count)
     for _ in range(3):
-        compare(run, (TURNS,) if kind == "known" else (), x, y, TURNS)
+        compare(run, (TRIPS,) if kind == "known" else (), x, y, TRIPS)
     assert heap.memory.dirty
 
 
@@ -204,16 +204,16 @@ def test_smaller_heap_in_the_same_place(arch: str) -> None:
     heap = start(arch, 1 << 26)
     heap.memory = Scarce(heap.memory, 1 << 25)
     (first, x, y), (second, *_), (third, u, v) = known(), known(), known()
-    turns = 60_000 if arch == "cpu" else 3000  # more than a reference can follow in f32
+    trips = 60_000 if arch == "cpu" else 3000  # more than a reference can follow in f32
     # Entries stand for 8 iterations on GPUs, for 2 where a CPU does their work.
     many = 10_000_000 if arch == "cpu" else 100_000 if context.session().device.caps.loop_limit else 400_000
-    launch(first, (turns,), x, y)
+    launch(first, (trips,), x, y)
     wanted = x.grad.to_numpy()
     with pytest.raises(sg.OutOfDeviceMemory, match="the tapes of run_grad need"):
         second.grad(many)
     compare(third, (3,), u, v, 3)
     assert heap.nbytes < first.grad.tape_bytes
-    launch(first, (turns,), x, y)
+    launch(first, (trips,), x, y)
     np.testing.assert_array_equal(x.grad.to_numpy(), wanted)
     assert heap.nbytes >= first.grad.tape_bytes > 1 << 20
 
@@ -223,8 +223,8 @@ def test_no_budget_of_ones_own(arch: str) -> None:
     """Then the limit is the device's."""
     sg.init(arch=arch)
     device, heap = context.session().device, context.session().launcher.tapes
-    assert heap.most <= device.caps.max_allocation
-    assert heap.most >= min(device.caps.max_allocation, 1 << 31)
+    assert heap.byte_limit <= device.caps.max_allocation
+    assert heap.byte_limit >= min(device.caps.max_allocation, 1 << 31)
 
 
 @pytest.mark.parametrize("name", ["ad_memory_GB", "device_memory_GB"])
@@ -238,6 +238,6 @@ def test_budget_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SG_AD_MEMORY_GB", "0.25")
     sg.init(arch=sg.interpreter, ad_memory_GB=2)
     try:
-        assert context.session().launcher.tapes.most <= 1 << 28
+        assert context.session().launcher.tapes.byte_limit <= 1 << 28
     finally:
         sg.reset()

@@ -119,8 +119,8 @@ def test_floats_and_integers_on_tapes_do_not_meet() -> None:
                 v = v * 1.5 + x[(k + j) % n] * v
             y[i] = v * 200.0
 
-    for turn in range(3):
-        rng = np.random.default_rng(turn)
+    for trial in range(3):
+        rng = np.random.default_rng(trial)
         values = rng.uniform(0.05, 0.12, n).astype(np.float32)
         bounds = rng.integers(0, 9, n).astype(np.int32)
         x.from_numpy(values)
@@ -191,9 +191,9 @@ def bounds_of_two_arrays(t: Any) -> Program:
                 v = sg.sin(v) + x[j] * v
             y[i] += v
 
-    def prepare(turn: int) -> None:
-        few.from_numpy(np.array([3, 0, 1, 2 + turn], np.int32))
-        many.from_numpy(np.array([0, 1, 5, 2, 0, 8, 3, 1, 7 - turn], np.int32))
+    def prepare(trial: int) -> None:
+        few.from_numpy(np.array([3, 0, 1, 2 + trial], np.int32))
+        many.from_numpy(np.array([0, 1, 5, 2, 0, 8, 3, 1, 7 - trial], np.int32))
 
     return Program(run, [x, y], [few, many], prepare)
 

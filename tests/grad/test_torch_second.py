@@ -13,7 +13,7 @@ import spirograd as sg
 
 torch = needs.package("torch")
 
-pytestmark = pytest.mark.usefixtures("session")
+pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.vulkan_or_wgpu]
 
 N = 5
 ARRAY = sg.types.ndarray()

@@ -14,6 +14,8 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import i32, i64
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 LARGE = 2**31 + 10
 
 

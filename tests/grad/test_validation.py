@@ -11,6 +11,8 @@ import pytest
 
 import spirograd as sg
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 N = 5
 X = np.linspace(0.5, 2.5, N)
 

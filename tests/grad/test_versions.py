@@ -12,6 +12,8 @@ import pytest
 import spirograd as sg
 from spirograd.ad.versions import Wanted
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 torch = needs.package("torch")
 
 N, STEPS = 6, 4

@@ -10,7 +10,10 @@ import pytest
 
 from spirograd.base.later import Later
 
-MODULES = ("spirograd", "spirograd.ad", "spirograd.errors", "spirograd.math", "spirograd.types")
+MODULES = (
+    *("spirograd", "spirograd.ad", "spirograd.algorithms", "spirograd.errors", "spirograd.math", "spirograd.types"),
+    *("spirograd.simt.block", "spirograd.simt.subgroup", "spirograd.simt.warp", "spirograd.simt.grid"),
+)
 
 
 def public(module: str) -> list[tuple[str, Any]]:

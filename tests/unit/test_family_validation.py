@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from validation.family.programs import Program
-from validation.family.running import Compared, Outcome, _distance
-from validation.family.table import keep, markdown, put_into, totals
+from validation.family.running import Compared, Outcome, Times, _distance, _times
+from validation.family.table import markdown, read, renew, runs_on_both, totals, write
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -67,13 +67,13 @@ def test_a_program_with_windows_runs_for_some_frames(tmp_path: Path) -> None:
 
 
 def test_an_error_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text("import taichi as ti\nti.init()\nti.root.pointer(ti.i, 4)")
+    (tmp_path / "program.py").write_text("import taichi as ti\nti.init()\nti.root.dynamic(ti.i, 4)")
     options = ["--on", "spirograd", "--examples", tmp_path, "--frames", "1", "--seconds", "100", "--out", tmp_path / "out"]
     command = [sys.executable, "-m", "validation.family.worker", *map(str, options), str(tmp_path / "program.py")]
     subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
     said = json.loads((tmp_path / "out" / "result.json").read_text())
     assert said["ended"] == "failed"
-    assert said["reason"].startswith("SpirogradUnsupportedError: `pointer` nodes are not supported")
+    assert said["reason"].startswith("SpirogradUnsupportedError: `dynamic` nodes are not supported")
 
 
 @pytest.mark.parametrize(
@@ -93,25 +93,44 @@ def test_distances(theirs: list, ours: list, apart: float) -> None:
     assert _distance(np.array(theirs), np.array(ours)) == apart
 
 
+def test_distances_may_be_relative_to_magnitudes_of_another_run() -> None:
+    assert _distance(np.array([1e-12]), np.array([2e-12]), np.array([1e-3, np.inf], np.float32)) == pytest.approx(1e-9)
+
+
 def test_the_table_counts_and_keeps_rows(tmp_path: Path) -> None:
     ran = Outcome("frames", frames=[1.0])
     program = Program("a", Path("a.py"))
-    fields = {"near": 1e-6, "noise": 0.5, "far": 0.5}
+    fields = {"near": 1e-6, "noise": 0.5, "far": 0.5, "chaotic": 1.0}
+    spreads, times = {"noise": 0.3, "far": 0.01, "chaotic": 0.01}, (Times(0.03, 0.04), Times(0.02, 0.01))
     results = [
-        Compared(program, ran, ran, fields, {"noise": 0.3, "far": 0.01}, (0.03, 0.02)),
+        Compared(program, ran, ran, fields, spreads, {"far": 0.1, "chaotic": 1e-9}, times),
         Compared(Program("b", Path("b.py")), ran, Outcome("failed", "Error: no | way / at line 3")),
         Compared(Program("c", Path("c.py")), Outcome("late"), ran),
     ]
-    assert results[0].verdict == "1 equal to 1e-06, 1 apart by rounding, **1 differ**: far by 5e-01, 1.50 times as fast"
-    rows = keep(results, tmp_path / "rows.json")
-    assert rows["a"][-1] == "1.50 (30.0 / 20.0 ms)"
+    found = "1 equal to 1e-06, 1 apart by rounding, 1 apart by rounding (in double precision equal to 1e-09), **1 differ**: far by 5e-01"
+    assert results[0].verdict == f"{found}, 1.50 (30 / 20 ms; processor 4.00)"
+    rows = renew({}, results)
+    assert rows["a"][-1] == "1.50 (30 / 20 ms; processor 4.00)"
     assert rows["b"][:2] == ["runs", "Error: no \\| way"]
     assert rows["c"] == ["no frame within the time limit", "", "", ""]
-    assert totals(rows) == "Of 3 examples 2 run on Taichi, and 1 of these on spirograd, 1 with other numbers"
-    rows = keep([Compared(Program("b", Path("b.py")), ran, ran, {"x": 0.0})], tmp_path / "rows.json")
-    assert list(rows) == ["a", "b", "c"] and rows["b"][2] == "1 equal to 0e+00"
+    counted = "Of 3 examples 2 run on Taichi, and 1 of these on spirograd, 1 with other numbers"
+    speeds = ". A frame takes 1.50 times as long on Taichi (median of 1); 1 reach 1.5 times, 0 are slower"
+    assert totals(rows) == counted + speeds
     page = tmp_path / "page.md"
     page.write_text("# Page\n\n## Results\n\nold")
-    put_into(page, markdown(rows, argparse.Namespace(arch="cpu", frames=3)))
+    write(page, markdown(rows, argparse.Namespace(arch="cpu", frames=3, rounds=2)))
     assert page.read_text().startswith("# Page\n\n## Results\n\nTaken on ") and "old" not in page.read_text()
-    assert "| b | runs | runs | 1 equal to 0e+00 |  |\n" in page.read_text()
+    assert read(page) == rows
+    rows = renew(rows, [Compared(Program("b", Path("b.py")), ran, ran, {"x": 0.0})])
+    assert list(rows) == ["a", "b", "c"] and rows["b"][2] == "1 equal to 0e+00"
+    rows = renew(rows, [Compared(program, ran, ran, times=times[::-1])], times_only=True)
+    assert rows["a"][2] == found and rows["a"][3].startswith("0.67 (20 / 30 ms")
+    assert runs_on_both(rows, "a") and not runs_on_both(rows, "c") and not runs_on_both(rows, "d")
+    write(tmp_path / "new.md", markdown(rows, argparse.Namespace(arch="cpu", frames=3, rounds=2)))
+    assert read(tmp_path / "new.md") == rows
+
+
+def test_each_frame_counts_with_its_shortest_time() -> None:
+    first, second = Outcome("frames", "", [9, 9, 3, 5], [9, 2, 5]), Outcome("frames", "", [9, 9, 4, 1], [9, 4, 3])
+    assert _times([first, second]) == Times(2, 2.5)
+    assert _times([Outcome("late", "", [9, 9], [9])]) is None

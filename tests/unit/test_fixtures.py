@@ -101,15 +101,25 @@ def test_long_tests_run_on_demand(pytester, monkeypatch, options, ran):
     result.stdout.fnmatch_lines([ran])
 
 
-ALTERNATING = "import pytest\n\n@pytest.mark.vulkan_or_wgpu\n@pytest.mark.parametrize('k', range(4))\ndef test_it(arch, k): pass\n"
+ALTERNATING = """import pytest
+
+pytestmark = pytest.mark.vulkan_or_wgpu
+
+@pytest.mark.parametrize('k', range(3))
+def test_cases(arch, k): pass
+
+def test_one(arch): pass
+
+def test_two(arch): pass
+"""
 
 
 @pytest.mark.parametrize(
     ("missing", "options", "wanted"),
     [
-        ("None", (), {"interpreter": "0123", "vulkan": "13", "wgpu": "02"}),
-        ("None", ("--long",), {"interpreter": "", "vulkan": "02", "wgpu": "13"}),
-        ("'no package'", (), {"interpreter": "0123", "vulkan": "0123", "wgpu": "0123"}),
+        ("None", (), {"interpreter": "012 one two", "vulkan": "1 one", "wgpu": "02 two"}),
+        ("None", ("--long",), {"interpreter": "", "vulkan": "02 two", "wgpu": "1 one"}),
+        ("'no package'", (), dict.fromkeys(["interpreter", "vulkan", "wgpu"], "012 one two")),
     ],
     ids=["by day", "at night", "without wgpu"],
 )
@@ -119,4 +129,9 @@ def test_cases_alternate_between_vulkan_and_wgpu(pytester, missing, options, wan
     pytester.makeconftest(CONFTEST.read_text() + checks)
     pytester.makepyfile(ALTERNATING)
     said = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--collect-only", *options).stdout.str()
-    assert {arch: "".join(re.findall(rf"test_it\[{arch}-(\d)\]", said)) for arch in wanted} == wanted
+
+    def found(arch: str) -> str:
+        cases = "".join(re.findall(rf"test_cases\[{arch}-(\d)\]", said))
+        return " ".join(filter(None, [cases, *re.findall(rf"test_(one|two)\[{arch}\]", said)]))
+
+    assert {arch: found(arch) for arch in wanted} == wanted

@@ -46,6 +46,13 @@ OPTIONS = [
 ]
 
 
+@pytest.fixture(params=[0, records._UNCOMPILED], ids=["compiled", "interpreted"])
+def constructor(request, monkeypatch):
+    """How instances are constructed."""
+    monkeypatch.setattr(records, "_UNCOMPILED", request.param)
+
+
+@pytest.mark.usefixtures("constructor")
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_as_in_the_standard_library(options):
     base, derived, nothing = _classes(records.dataclass, **options)

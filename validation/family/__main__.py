@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from validation.family.programs import Program, examples, examples_folder
-from validation.family.running import Compared, compare
-from validation.family.table import keep, markdown, put_into, totals
+from validation.family.running import Compared, compare, with_times
+from validation.family.table import markdown, read, renew, runs_on_both, totals, write
 
 
 def _options() -> argparse.Namespace:
@@ -22,10 +22,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--arch", default="cpu", help="back end of spirograd (default cpu); Taichi runs on the CPU")
     parser.add_argument("--frames", type=int, default=3, help="compare after this many frames (default 3)")
     parser.add_argument("--timed-frames", type=int, default=12, help="frames of a timed run (default 12; 0: no timed runs)")
+    parser.add_argument("--rounds", type=int, default=2, help="timed runs of each; the shortest time of each frame counts (default 2)")
+    parser.add_argument("--times", action="store_true", help="only take times, of the examples that run on both in the table so far")
     parser.add_argument("--seconds", type=float, default=60, help="limit of one run (default 60)")
     parser.add_argument("--jobs", type=int, default=1, help="programs at a time; times need 1 (default 1)")
-    parser.add_argument("--out", type=Path, default=Path("out/family"), help="folder of table.md, its rows, and what each run printed")
-    parser.add_argument("--page", type=Path, help="write the table into this page, too, like docs/family.md")
+    parser.add_argument("--out", type=Path, default=Path("out/family"), help="folder of table.md and of what each run printed")
+    parser.add_argument("--page", type=Path, help="the page with the table, instead of OUT/table.md: docs/family.md")
     parser.add_argument("--list", action="store_true", help="print the names of the examples and end")
     return parser.parse_args()
 
@@ -40,20 +42,22 @@ def main() -> int:
         print("\n".join(p.name for p in programs))
         return 0
 
+    page = options.page or options.out / "table.md"
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.times:
+        programs = [p for p in programs if runs_on_both(read(page), p.name)]
+    measure = with_times if options.times else compare
+
     def run(program: Program) -> Compared:
-        compared = compare(program, folder, options)
-        print(f"{program.name}: {compared.verdict}", flush=True)
+        compared = measure(program, folder, options)
+        print(f"{program.name}: {compared.speed or 'no times' if options.times else compared.verdict}", flush=True)
         return compared
 
     with ThreadPoolExecutor(options.jobs) as pool:
         results = list(pool.map(run, programs))
-    options.out.mkdir(parents=True, exist_ok=True)
-    rows = keep(results, options.out / "rows.json")
-    text = markdown(rows, options)
-    (options.out / "table.md").write_text(text)
-    if options.page:
-        put_into(options.page, text)
-    print(f"\n{totals(rows)}; {options.out}/table.md")
+    rows = renew(read(page), results, times_only=options.times)
+    write(page, markdown(rows, options))
+    print(f"\n{totals(rows)}; {page}")
     return int(any(compared.differing for compared in results))
 
 

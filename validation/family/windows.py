@@ -44,6 +44,7 @@ class Silent(metaclass=_Names):
     """Any method may be called, with anything; it returns nothing. What is drawn is told to ``Frames.drawn``."""
 
     frames: Frames  # set by `install`
+    library: Any  # set by `install`: the module `taichi`
     resolution = (512, 512)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -62,6 +63,23 @@ class Silent(metaclass=_Names):
                 self.frames.drawn(name, given)
 
         return method
+
+
+class Camera(Silent):
+    """`taichi.ui.Camera`: it stands where the program puts it. The vectors are Taichi's, as programs compute with them."""
+
+    def __init__(self) -> None:
+        vector = self.library.Vector
+        self.curr_position, self.curr_lookat, self.curr_up = vector([0.0, 0.0, 0.0]), vector([0.0, 0.0, 1.0]), vector([0.0, 1.0, 0.0])
+
+    def position(self, x: float, y: float, z: float) -> None:
+        self.curr_position = self.library.Vector([x, y, z])
+
+    def lookat(self, x: float, y: float, z: float) -> None:
+        self.curr_lookat = self.library.Vector([x, y, z])
+
+    def up(self, x: float, y: float, z: float) -> None:
+        self.curr_up = self.library.Vector([x, y, z])
 
 
 class Panel(Silent):
@@ -155,16 +173,21 @@ class Ui(metaclass=_Names):
 
     Window = Window
     Scene = Silent
-    Camera = Silent
+    Camera = Camera
     Gui = Panel
 
     @staticmethod
-    def make_camera() -> Silent:
-        return Silent()
+    def make_camera() -> Camera:
+        return Camera()
 
 
 def install(taichi: Any, frames: Frames) -> None:
-    """Replace the windows of the module ``taichi``."""
-    Silent.frames = frames
+    """Replace the windows of the module ``taichi``, and the pauses of matplotlib, in which it draws."""
+    Silent.frames, Silent.library = frames, taichi
     taichi.GUI = GUI
     taichi.ui = Ui
+    try:
+        from matplotlib import pyplot
+    except ImportError:
+        return
+    pyplot.pause = lambda interval: frames.shown()

@@ -35,6 +35,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, required=True, help="stop after this time, whatever was reached")
     parser.add_argument("--timed", action="store_true", help="all threads and the library's own random numbers; memory is not written")
     parser.add_argument("--nudged", action="store_true", help="without fast mathematics, and random numbers larger by one part in 2**23")
+    parser.add_argument("--double", action="store_true", help="`float` is f64")
     parser.add_argument("--out", type=Path, required=True, help="folder for result.json and memory.npz")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the program")
     return parser.parse_args()
@@ -113,6 +114,8 @@ class Run:
                 given["opt_level"] = 1  # one iteration after the other: iterations in lockstep draw random numbers in another order
             if self.options.nudged:
                 given["fast_math"] = False
+            if self.options.double:
+                given["default_fp"] = taichi.f64
             first(arch=arch, **given)
             self.started = True
             if not self.options.timed:

@@ -15,8 +15,8 @@ from spirograd.base.errors import OutOfDeviceMemory
 from spirograd.llvmgen import amdgpu
 from spirograd.runtime.device import Buffer, DeviceInfo
 from spirograd.runtime.devices.artifacts import check_target
-from spirograd.runtime.devices.fetching import ReadyFetch, check_range
 from spirograd.runtime.devices.grid import grid_limits
+from spirograd.runtime.devices.readback import CompletedReadback, check_range
 from validation.rdna3 import launch
 from validation.rdna3.memory import Memory, OutOfMemory
 
@@ -74,10 +74,10 @@ class Emulator:
             self.waits += 1
             np.frombuffer(out, np.uint8)[:] = self.memory.slice(buffer.address + offset, len(out.cast("B")))
 
-    def fetch(self, buffer: Buffer, offset: int, nbytes: int) -> ReadyFetch:
+    def read_async(self, buffer: Buffer, offset: int, nbytes: int) -> CompletedReadback:
         check_range(buffer, offset, nbytes)
         with self._lock:
-            return ReadyFetch(self.memory.slice(buffer.address + offset, nbytes).tobytes(), self.synchronize)
+            return CompletedReadback(self.memory.slice(buffer.address + offset, nbytes).tobytes(), self.synchronize)
 
     def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
         if nbytes:

@@ -12,7 +12,7 @@ import numpy as np
 
 from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass
-from spirograd.lang.data.transfer import Block, HostView
+from spirograd.lang.data.views import Block, HostView
 
 _HOST_TYPE = 1  # kDLCPU
 

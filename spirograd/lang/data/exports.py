@@ -11,7 +11,7 @@ from typing import Any
 
 from spirograd.lang.data import dlpack, transfer
 from spirograd.lang.data.device_arrays import current_torch_stream
-from spirograd.lang.data.transfer import HostView
+from spirograd.lang.data.views import HostView
 
 _HOST = (1, 0)  # kDLCPU
 _NO_ORDER = -1  # as a stream: the consumer puts the work in order itself

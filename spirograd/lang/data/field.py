@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from spirograd.base.errors import SpirogradCallError, SpirogradRuntimeError, Spi
 from spirograd.base.near_names import NoAttribute
 from spirograd.ir.nodes import Layout
 from spirograd.lang import scalar
-from spirograd.lang.data import shadows, tree
+from spirograd.lang.data import elements, shadows, tree
 from spirograd.lang.data.enums import Layout as Arrangement
 from spirograd.lang.data.index_space import IndexSpace
 from spirograd.lang.data.scalar_field import UNPLACED, BuildElement, Field, ScalarField, element_index, shape_tuple
@@ -72,18 +72,33 @@ class MatrixField(ScalarField):
         return ComponentField(self, int(np.ravel_multi_index(at, self.element_shape)))
 
     def __getitem__(self, key: Any) -> Any:
+        first, size = self._address(key), self.dtype.np.itemsize
+        addresses = self._addresses(key) if first is None else range(first, first + size * self.components, size)
+
         def write(component: int, value: Any) -> None:
             shadows.host_write(self, key, component)
-            self._write(self._addresses(key, activate=True)[component], value)
+            found = addresses if self.sparse_path is None else self._addresses(key, activate=True)
+            self._write(found[component], value)
 
-        return self._build([self._read(a) for a in self._addresses(key)], self.element_shape, write)
+        if first is None:
+            return self._build([self._read(a) for a in addresses], self.element_shape, write)
+        return self._build(self.tree.allocation.unpack(elements.form_of(self.dtype, self.components), first), self.element_shape, write)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        data = np.broadcast_to(self._number(value), self.element_shape).reshape(-1)
-        addresses = self._addresses(key, activate=True)
+        address = self._address(key)
+        addresses = self._addresses(key, activate=True) if address is None else ()
+        data = self._entries_of(value)
         shadows.host_write(self, key)
-        for a, v in zip(addresses, data):
-            self._write(a, v)
+        if address is not None:
+            self._write(address, *data)
+        else:
+            for a, v in zip(addresses, data):
+                self._write(a, v)
+
+    def _entries_of(self, value: Any) -> Sequence[Any]:
+        """What an element is set to, number by number."""
+        short = elements.entries_of(value, self.element_shape)
+        return np.broadcast_to(self._number(value), self.element_shape).reshape(-1).tolist() if short is None else short
 
     def _number(self, value: Any) -> Any:
         if scalar.is_number(value):

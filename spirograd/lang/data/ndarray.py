@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,13 @@ from spirograd.base import validity
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError
 from spirograd.lang import context, ops, scalar
-from spirograd.lang.data import device_arrays, shadows, transfer
+from spirograd.lang.data import device_arrays, elements, shadows, transfer
 from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.scalar_field import BuildElement, contents_of, element_index, matching
 from spirograd.lang.data.shapes import extents_of
-from spirograd.lang.data.transfer import Array, HostView
+from spirograd.lang.data.transfer import Array
+from spirograd.lang.data.views import HostView, dense_view
 
 
 class Ndarray(Exported, HostScope):
@@ -46,7 +48,8 @@ class Ndarray(Exported, HostScope):
         self.element_shape = element_shape
         self.layout = layout
         self._build = build
-        self.view: HostView = transfer.dense_view(self.dtype, self.shape, element_shape)
+        self.view: HostView = dense_view(self.dtype, self.shape, element_shape)
+        self._places: elements.Places | None = None
         self._session = context.session()
         self._allocation = self._session.memory.allocate(max(self.nbytes, 1))
         if (needs_grad or needs_dual) and not self.dtype.is_float:
@@ -158,36 +161,47 @@ class Ndarray(Exported, HostScope):
         return math.prod(self.element_shape) * self.dtype.size
 
     def _address(self, key: Any) -> int:
+        if self._places is None:
+            self._places = elements.places_in_rows(self.dtype, self.shape, math.prod(self.element_shape))
+        address = self._places.address(key)
+        if address is not None:
+            return address
         index = element_index(key, self.shape, (), "an ndarray")
         return int(np.ravel_multi_index(index, self.shape) if self.shape else 0) * self._element_bytes
 
-    def _write_scalars(self, address: int, value: Any) -> None:
-        data = np.ascontiguousarray(self.dtype.array(value)).reshape(-1)
-        self.allocation.write(address, transfer.bytes_of(data))
+    def _write_scalars(self, address: int, values: Any) -> None:
+        data = elements.packed(elements.form_of(self.dtype, len(values)), self.dtype, values)
+        self.allocation.write(address, transfer.bytes_of(self.dtype.array(values)) if data is None else memoryview(data))
 
     def __getitem__(self, key: Any) -> Any:
         address = self._address(key)
-        out = np.empty(max(math.prod(self.element_shape), 1), self.dtype.np)
-        self.allocation.read_into(address, transfer.bytes_of(out))
+        found = self.allocation.unpack(elements.form_of(self.dtype, math.prod(self.element_shape)), address)
         if self._build is None or not self.element_shape:
-            return out[0].item()
+            return found[0]
         size = self.dtype.size
 
         def write(component: int, value: Any) -> None:
             shadows.host_write(self, key, component)
-            self._write_scalars(address + component * size, value)
+            self._write_scalars(address + component * size, (value,))
 
-        return self._build(out.tolist(), self.element_shape, write)
+        return self._build(found, self.element_shape, write)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         address = self._address(key)
-        data = np.broadcast_to(self._element(value), self.element_shape)
+        data = self._entries_of(value)
         shadows.host_write(self, key)
         self._write_scalars(address, data)
 
+    def _entries_of(self, value: Any) -> Sequence[Any]:
+        """What an element is set to, number by number."""
+        if not self.element_shape and scalar.is_number(value):
+            return (value,)
+        short = elements.entries_of(value, self.element_shape)
+        return np.broadcast_to(self._element(value), self.element_shape).reshape(-1).tolist() if short is None else short
+
     def clear_element(self, key: Any, component: int | None) -> None:
         """Set an element, or one component of it, to zero."""
-        part = np.zeros(self.element_shape if component is None else ())
+        part = (0,) * (math.prod(self.element_shape) if component is None else 1)
         self._write_scalars(self._address(key) + (component or 0) * self.dtype.size, part)
 
     def _element(self, value: Any) -> Any:

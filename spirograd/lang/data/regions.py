@@ -15,11 +15,11 @@ to cells for which there is no memory, and is never read.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field as attribute
 from typing import Any
 
-from spirograd.base.dtypes import i32, u32
+from spirograd.base.dtypes import DType, i32, u32
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.records import dataclass
 
@@ -30,6 +30,8 @@ _DEFAULT_BYTES = 1 << 30  # for the cells of a region, if there may be so many
 _LEAST_CELLS = 1024
 _CELL_AXIS = 0  # of a region; the axes of the user follow
 _WORD_AXIS = 10_000
+
+Make = Callable[[DType, str], Any]  # a hidden field, by its type and name
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,8 +82,8 @@ class Digits:
 class Level:
     """A sparse node on the way to a field.
 
-    ``table``: of `pointer` nodes, whose cells are in ``region``. ``mask``: of `bitmasked` nodes. ``digits``: of the entry in the table, or of
-    the mask, which the cell around the node has. ``number``: of the cell, row by row: the digits with their extents; of `pointer` nodes
+    ``table``: of `pointer` nodes, whose cells are in ``region``. ``mask``: of `bitmasked` nodes. ``digits``: of the entry in the table, or
+    of the mask, which the cell around the node has. ``number``: of the cell, row by row: the digits with their extents; of `pointer` nodes
     among all cells of the node, of `bitmasked` nodes among those in the cell around it. ``cell``: the digits of the cell in the region
     around it.
     """
@@ -129,39 +131,38 @@ def is_sparse(node: Any) -> bool:
 def make_regions(tree: Any) -> Regions:
     """The storage of a tree that is complete: see the head of this file."""
     regions = Regions()
+    make: Make = next(tree.root.places).field.hidden_field
     first = Region(type(tree)())
     first.cells = first.tree.root
     regions.all.append(first)
-    _copy(tree.root, first.cells, first, regions)
+    _copy(tree.root, first.cells, regions, make)
     for region in regions.all:
         region.groups = tuple(_groups(region.cells))
         region.tree.close()
     return regions
 
 
-def _copy(node: Any, into: Any, region: Region, regions: Regions) -> None:
-    """Have the region, below its node ``into``, the cells of what is below the user's ``node``."""
-    from spirograd.lang.data.scalar_field import ScalarField
-
+def _copy(node: Any, into: Any, regions: Regions, make: Make) -> None:
+    """Have a region, below its node ``into``, the cells of what is below the user's ``node``."""
     for child in node.nodes:
         if child.kind == "place":
             child.stored = into.add_place(child.field, child.component, child.dtype)
             continue
         axes = [axis + 1 for axis in child.axes]
         if child.kind == "pointer":
-            child.table = ScalarField(i32, f"{child.kind}{child.number}.table")
+            child.table = make(i32, f"{child.kind}{child.number}.table")
             child.table.sparse_node = child
             into.dense(axes, child.extents).place(child.table)
-            below = _region_of(child)
+            below = _region_of(child, make)
             regions.all.append(below)
             child.cells_in = below
-            _copy(child, below.cells, below, regions)
+            _copy(child, below.cells, regions, make)
             continue
         if child.kind == "bitmasked":
-            child.mask = ScalarField(u32, f"{child.kind}{child.number}.mask")
+            child.mask = make(u32, f"{child.kind}{child.number}.mask")
             into.dense(_WORD_AXIS, -(-math.prod(child.extents) // WORD)).place(child.mask)
         child.stored_node = into.dense(axes, child.extents)
-        _copy(child, child.stored_node, region, regions)
+        _copy(child, child.stored_node, regions, make)
 
 
 def _groups(node: Any) -> Iterator[Group]:
@@ -174,9 +175,7 @@ def _groups(node: Any) -> Iterator[Group]:
         yield from _groups(child)
 
 
-def _region_of(node: Any) -> Region:
-    from spirograd.lang.data.scalar_field import ScalarField
-
+def _region_of(node: Any, make: Make) -> Region:
     possible = math.prod(node.shape)
     if possible >= 2**31:
         raise SpirogradUnsupportedError(
@@ -187,7 +186,7 @@ def _region_of(node: Any) -> Region:
     wanted = node.cells or max(_DEFAULT_BYTES // max(_bytes_below(node), 1), _LEAST_CELLS)
     region = Region(type(node.tree)(), node, FIRST + min(possible, wanted))
     for name in ("used", "free_count", "freed_count", "home", "free", "freed"):
-        hidden = ScalarField(i32, f"{node.kind}{node.number}.{name}")
+        hidden = make(i32, f"{node.kind}{node.number}.{name}")
         setattr(region, name, hidden)
         root = region.tree.root
         (root if name.endswith(("used", "count")) else root.dense(_CELL_AXIS, region.capacity)).place(hidden)
@@ -220,7 +219,7 @@ def path_to(node: Any, field_axes: Sequence[int]) -> Path:
             levels.append(Level(at, digits, numbered, digits, table=at.table, region=at.cells_in))
             start, region = depth + 1, at.cells_in
         elif at.kind == "bitmasked":
-            own = {axis: extent for axis, extent in zip(at.axes, at.extents)}
+            own = dict(zip(at.axes, at.extents))
             numbered = tuple([(part, own[field_axes[part[0]]]) for part in _digits(nodes, depth, depth, field_axes).parts])
             around, cell = (_digits(nodes, start, stop, field_axes) for stop in (depth - 1, depth))
             levels.append(Level(at, around, numbered, cell, mask=at.mask))

@@ -25,15 +25,16 @@ from spirograd.base.wording import counted
 from spirograd.ir.addresses import NUMBERS, cell_offset
 from spirograd.ir.nodes import FieldRef, Layout
 from spirograd.lang import ops, scalar
-from spirograd.lang.data import device_arrays, shadows, sparse_contents, transfer
+from spirograd.lang.data import device_arrays, elements, shadows, sparse_contents, transfer
 from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.index_space import IndexSpace
 from spirograd.lang.data.layout import Digit, terms_of
 from spirograd.lang.data.regions import Path, path_to
 from spirograd.lang.data.shapes import extents_of
-from spirograd.lang.data.transfer import Array, HostView
+from spirograd.lang.data.transfer import Array
 from spirograd.lang.data.tree import Place, SNode, Tree, root
+from spirograd.lang.data.views import HostView, view_of
 from spirograd.lang.scalar import Value
 
 _keys = itertools.count(1)
@@ -220,6 +221,12 @@ class ScalarField(Exported, Field):
         self._view: HostView | None = None
         self._addresses_found: Layout | None = None
         self._sparse_path: tuple[Path | None] | None = None
+        self._places_found: tuple[elements.Places | None] | None = None
+
+    @staticmethod
+    def hidden_field(dtype: DType, name: str) -> ScalarField:
+        """A field that is no user's: a table of a sparse tree."""
+        return ScalarField(dtype, name)
 
     def _shadow(self, role: str) -> ScalarField:
         return type(self)(self.dtype, role=role, primal=self)
@@ -370,7 +377,8 @@ class ScalarField(Exported, Field):
             return found
         if self._ref is None:
             self.take_name()
-            self._ref = FieldRef(self.name, self.tree.id, self.key, self.dtype, self.storage_shape, self.element_shape, self.addresses, self.role)
+            shape = self.storage_shape
+            self._ref = FieldRef(self.name, self.tree.id, self.key, self.dtype, shape, self.element_shape, self.addresses, self.role)
         return self._ref
 
     # --- gradients ---
@@ -415,7 +423,7 @@ class ScalarField(Exported, Field):
         """The host's view of the memory, of a field below sparse nodes of that of the region."""
         if self._view is None:
             part = part_name(self.key, self.role)
-            self._view = transfer.view_of(self.dtype, self.storage_shape, self.element_shape, self.addresses, part)
+            self._view = view_of(self.dtype, self.storage_shape, self.element_shape, self.addresses, part)
         return self._view
 
     def _addresses(self, key: Any, activate: bool = False) -> list[int]:
@@ -426,22 +434,38 @@ class ScalarField(Exported, Field):
         base = cell_offset(layout, index, NUMBERS) or 0
         return [base + c for c in layout.components]
 
-    def _read(self, address: int) -> Any:
-        out = np.empty(1, self.dtype.np)
-        self.tree.allocation.read_into(address, transfer.bytes_of(out))
-        return out[0].item()
+    @property
+    def _element_places(self) -> elements.Places | None:
+        """How single elements are found quickly."""
+        if self._places_found is None:
+            found = elements.places_of(self.dtype, self.shape, self.addresses) if self.sparse_path is None else None
+            self._places_found = (found,)
+        return self._places_found[0]
 
-    def _write(self, address: int, value: Any) -> None:
-        data = self.dtype.array([value])
-        self.tree.allocation.write(address, transfer.bytes_of(data), self.view.part)
+    def _address(self, key: Any) -> int | None:
+        """Where an element begins whose components lie one after the other; None: see `_addresses`."""
+        places = self._element_places
+        return None if places is None or places.form is None else places.address(key)
+
+    def _read(self, address: int) -> Any:
+        return self.tree.allocation.unpack(elements.form_of(self.dtype, 1), address)[0]
+
+    def _write(self, address: int, *values: Any) -> None:
+        """Write numbers that lie one after the other."""
+        data = elements.packed(elements.form_of(self.dtype, len(values)), self.dtype, values)
+        raw = transfer.bytes_of(self.dtype.array(values)) if data is None else memoryview(data)
+        self.tree.allocation.write(address, raw, self.view.part)
 
     def __getitem__(self, key: Any) -> Any:
-        return self._read(self._addresses(key)[0])
+        address = self._address(key)
+        return self._read(self._addresses(key)[0] if address is None else address)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if not scalar.is_number(value):
             raise SpirogradTypeError(f"an element of field `{self.name}` is a {self.dtype}, not {scalar.describe(value)}")
-        address = self._addresses(key, activate=True)[0]
+        address = self._address(key)
+        if address is None:
+            address = self._addresses(key, activate=True)[0]
         shadows.host_write(self, key)
         self._write(address, value)
 
@@ -512,7 +536,10 @@ class ScalarField(Exported, Field):
 
     def from_torch(self, tensor: Any) -> None:
         """Set the contents from a torch tensor on any device."""
-        if self.sparse_path is not None or not device_arrays.copy_from_torch(self.tree.allocation, self.view, tensor, lambda: shadows.host_write(self)):
+        moved = self.sparse_path is None and device_arrays.copy_from_torch(
+            self.tree.allocation, self.view, tensor, lambda: shadows.host_write(self)
+        )
+        if not moved:
             self.from_numpy(transfer.from_torch(tensor))
 
 

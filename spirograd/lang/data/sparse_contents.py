@@ -11,6 +11,7 @@ from spirograd.base.errors import OutOfDeviceMemory
 from spirograd.lang.data import transfer
 from spirograd.lang.data.regions import FIRST, NULL, WORD, Digits, Level, Path, Region
 from spirograd.lang.data.transfer import Array
+from spirograd.lang.data.views import HostView, view_of
 
 
 def _digits(digits: Digits, index: Sequence[Any]) -> list[Any]:
@@ -78,17 +79,17 @@ def _are_active(path: Path, index: Sequence[Array]) -> Any:
             active = active & (cell[0] > NULL)
         else:
             number = _number(level, index)
-            word = level.mask.to_numpy()[(*at, number // WORD)]
+            word = level.mask.to_numpy()[tuple([*at, number // WORD])]
             active = active & ((word >> (number % WORD).astype(np.uint32)) & 1 > 0)
     return active
 
 
-def _used_part(field: Any, path: Path) -> transfer.HostView:
+def _used_part(field: Any, path: Path) -> HostView:
     """The view of the cells that were ever given a number."""
     shape = field.storage_shape
     if path.region.node is not None:
         shape = (FIRST + min(path.region.used[None], path.region.capacity - FIRST), *shape[1:])
-    return transfer.view_of(field.dtype, shape, field.element_shape, field.addresses, field.view.part)
+    return view_of(field.dtype, shape, field.element_shape, field.addresses, field.view.part)
 
 
 def _mesh(shape: tuple[int, ...]) -> list[Array]:

@@ -3,102 +3,21 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from spirograd.base.dtypes import DType
-from spirograd.base.records import dataclass
-from spirograd.ir.nodes import Layout
+from spirograd.lang.data import strided
+from spirograd.lang.data.views import Block, HostView, is_dense, is_row_major, same_bytes
 
 Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Elements at regular strides: ``dims`` and ``strides`` (bytes) from byte ``offset`` on. ``part``: which component, None for all."""
-
-    offset: int
-    dims: tuple[int, ...]
-    strides: tuple[int, ...]
-    span: int
-    part: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class HostView:
-    """How a field or array of ``shape`` + ``element_shape`` lies in an allocation. ``part``: which of the allocation's parts it is."""
-
-    dtype: DType
-    shape: tuple[int, ...]
-    element_shape: tuple[int, ...]
-    blocks: tuple[Block, ...]
-    part: str = ""
-
-    @property
-    def full_shape(self) -> tuple[int, ...]:
-        return self.shape + self.element_shape
-
-    @property
-    def count(self) -> int:
-        return math.prod(self.full_shape)
-
-
-def _block(offset: int, dims: Sequence[int], strides: Sequence[int], size: int, part: int | None) -> Block:
-    span = sum((d - 1) * s for d, s in zip(dims, strides)) + size
-    return Block(offset, tuple(dims), tuple(strides), span, part)
-
-
-def view_of(dtype: DType, shape: tuple[int, ...], element_shape: tuple[int, ...], layout: Layout, part: str = "") -> HostView:
-    """The host's view of memory laid out by ``layout``."""
-    dims: list[int] = []
-    strides: list[int] = []
-    for axis, extent in enumerate(shape):
-        left = extent
-        for term in sorted((t for t in layout.terms if t.axis == axis), key=lambda t: -t.div):
-            dims.append(left // term.div)
-            strides.append(term.stride)
-            left = term.div
-    size = dtype.size
-    parts = layout.components
-    steps = {b - a for a, b in itertools.pairwise(parts)}
-    step = steps.pop() if len(steps) == 1 else 0
-    one = _block(0, dims, strides, size, None)
-    if len(parts) == 1:
-        blocks = [_block(parts[0], dims, strides, size, None)]
-    elif not steps and 0 < step <= max(one.span, size * len(parts)):
-        blocks = [_block(parts[0], [*dims, len(parts)], [*strides, step], size, None)]
-    else:
-        blocks = [_block(p, dims, strides, size, k) for k, p in enumerate(parts)]
-    return HostView(dtype, shape, element_shape, tuple(blocks), part)
-
-
-def dense_view(dtype: DType, shape: tuple[int, ...], element_shape: tuple[int, ...] = ()) -> HostView:
-    """The view of a dense row-major array."""
-    count = math.prod(shape + element_shape)
-    return HostView(dtype, shape, element_shape, (Block(0, (count,), (dtype.size,), count * dtype.size),))
-
-
-def _is_dense(block: Block, size: int) -> bool:
-    """Whether the block fills its span, so that a write need not preserve anything between."""
-    return block.span == math.prod(block.dims) * size
 
 
 def bytes_of(array: Array) -> memoryview:
     """The bytes of a contiguous array."""
     return memoryview(array.view(np.uint8).data)
-
-
-def _is_row_major(block: Block, size: int) -> bool:
-    """Whether the memory of the block is a contiguous row-major array."""
-    for extent, stride in zip(reversed(block.dims), reversed(block.strides)):
-        if stride != size:
-            return False
-        size *= extent
-    return True
 
 
 def read(allocation: Any, view: HostView) -> Array:
@@ -136,11 +55,11 @@ def write(allocation: Any, view: HostView, data: Array) -> None:
 
 def _write_block(allocation: Any, block: Block, view: HostView, data: Array) -> None:
     dtype = view.dtype
-    if _is_row_major(block, dtype.size) and data.flags.c_contiguous:
+    if is_row_major(block, dtype.size) and data.flags.c_contiguous:
         allocation.write(block.offset, bytes_of(data.reshape(-1)), view.part)
         return
     buffer = np.empty(block.span, np.uint8)
-    if not _is_dense(block, dtype.size):
+    if not is_dense(block, dtype.size):
         allocation.read_into(block.offset, bytes_of(buffer))
     target: Array = np.ndarray(block.dims, dtype.np, buffer, 0, block.strides)
     target[...] = data.reshape(block.dims)
@@ -159,11 +78,13 @@ def fill(allocation: Any, view: HostView, value: Any) -> None:
         for block in view.blocks:
             allocation.fill(block.offset, block.span, word, view.part)
         return
-    write(allocation, view, np.broadcast_to(view.dtype.array(value), view.element_shape))
+    element = np.broadcast_to(view.dtype.array(value), view.element_shape)
+    if not strided.fill(allocation, view, element):
+        write(allocation, view, element)
 
 
 def _fillable(block: Block, size: int) -> bool:
-    return _is_dense(block, size) and block.offset % 4 == 0 and block.span % 4 == 0
+    return is_dense(block, size) and block.offset % 4 == 0 and block.span % 4 == 0
 
 
 @functools.lru_cache(256)
@@ -178,21 +99,21 @@ def _repeated_word(element: Array) -> int | None:
     return int(pattern[0]) if bool((pattern == pattern[0]).all()) else None
 
 
-def same_bytes(a: HostView, b: HostView) -> bool:
-    """Whether contents can be copied as bytes from one to the other, block by block."""
-    if a.dtype is not b.dtype or len(a.blocks) != len(b.blocks):
-        return False
-    return all(x.dims == y.dims and x.strides == y.strides and _is_dense(x, a.dtype.size) for x, y in zip(a.blocks, b.blocks))
-
-
 def copy(target: Any, target_view: HostView, source: Any, source_view: HostView) -> None:
-    """Copy the contents, on the device if the bytes agree."""
+    """Copy the contents, converted as in kernels."""
     if same_bytes(target_view, source_view):
         for t, s in zip(target_view.blocks, source_view.blocks):
             if target is not source or t.offset != s.offset:
                 target.copy_from(source, t.span, t.offset, s.offset, target_view.part)
         return
-    write(target, target_view, read(source, source_view))
+    if target_view.count and not strided.copy(target, target_view, source, source_view):
+        write(target, target_view, read(source, source_view))
+
+
+def add(target: Any, target_view: HostView, source: Any, source_view: HostView) -> None:
+    """Add the contents of one to those of the other: floats, in the wider type, in memory that does not overlap."""
+    if target_view.count and not strided.add(target, target_view, source, source_view):
+        write(target, target_view, read(target, target_view) + read(source, source_view))
 
 
 def known_equal(a: Any, a_view: HostView, b: Any, b_view: HostView) -> bool:
@@ -247,7 +168,7 @@ def shared(allocation: Any, view: HostView) -> Array | None:
 
 def share(allocation: Any, view: HostView) -> None:
     """Note that the memory of a view in one block is handed out. Where other parts lie in between, so are they."""
-    allocation.share(view.part if _is_dense(view.blocks[0], view.dtype.size) else "")
+    allocation.share(view.part if is_dense(view.blocks[0], view.dtype.size) else "")
 
 
 def strides_of(view: HostView) -> tuple[int, ...] | None:

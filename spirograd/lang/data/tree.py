@@ -32,6 +32,7 @@ from spirograd.lang.data.shapes import extents_of
 
 _tree_ids = itertools.count(1)
 _NAMED = 4  # fields in a message
+_sparse_trees: weakref.WeakSet[Tree] = weakref.WeakSet()
 
 
 def _sparse(kind: str) -> NoReturn:
@@ -309,9 +310,10 @@ class Tree(NearNames):
             return
         for place in self.root.places:
             place.field.check_shadows()
-        if is_sparse(self.root):
+        if is_sparse(self.root) and next(self.root.places, None) is not None:
             self.regions = make_regions(self)
             self.nbytes = sum([region.tree.nbytes for region in self.regions.all])
+            _sparse_trees.add(self)
         else:
             self.nbytes = assign_offsets(self.root, is_root=True)[0]
         self.closed = True
@@ -322,7 +324,8 @@ class Tree(NearNames):
         if self.regions is None:
             return
         if len(node.path) > 2 or len(self.root.nodes) > 1:
-            raise SpirogradUnsupportedError(f"`deactivate_all` of {node} is not supported", None, "call it of a tree with one node at the root")
+            hint = "call it of a tree with one node below the root, or `deactivate` in a kernel"
+            raise SpirogradUnsupportedError(f"`deactivate_all` of {node} is not supported", None, hint)
         self.regions.clear()
 
     def settle(self) -> None:
@@ -491,6 +494,13 @@ class GlobalRoot(FieldsBuilder):
 
 
 root = GlobalRoot()
+
+
+def deactivate_all_snodes() -> None:
+    """Deactivate all cells of all sparse nodes of the running session."""
+    for tree in list(_sparse_trees):
+        if tree.regions is not None and all(region.tree.has_memory() for region in tree.regions.all):
+            tree.regions.clear()
 
 
 def trees_of(fields: Iterable[Any], user: Any) -> dict[int, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 from spirograd.base.errors import SpirogradCompilationError, SpirogradIndexError
 from spirograd.base.wording import did_you_mean
 from spirograd.lang.data.field import Field, ScalarField, StructField
-from spirograd.lang.frontend.elements import element_of
 from spirograd.lang.frontend.lvalues import Lvalue, Part, StructElement, has_elements
+from spirograd.lang.frontend.memory_elements import element_of
 from spirograd.lang.frontend.runtime_values import is_runtime
 from spirograd.lang.frontend.tracer import Handler, Tracer
 from spirograd.lang.frontend.type_errors import no_attribute

@@ -41,7 +41,7 @@ def active_cells(t: Tracer, space: Any) -> tuple[Value, Decode, IsActive] | None
 
 
 class _Cells:
-    """A loop over the cells of ``node``. ``pointer``: the innermost of the `pointer` nodes above; ``masks``: the `bitmasked` ones below it."""
+    """A loop over the cells of ``node``. ``pointer``: the innermost `pointer` node above; ``masks``: the `bitmasked` ones below that."""
 
     def __init__(self, t: Tracer, node: SNode, path: Path, pointer: Level | None, masks: Sequence[Level], origin: Sequence[int]) -> None:
         self.t = t

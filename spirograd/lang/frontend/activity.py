@@ -32,7 +32,9 @@ def is_active(t: Tracer, node: ast.Call) -> Value:
     active: Any = True
     for k, level in enumerate(path.levels):
         if level.table is not None:
-            active = active & (cell_of(t, path.levels[: k + 1], index, False) > NULL)
+            cell = cell_of(t, path.levels[: k + 1], index, False)
+            assert cell is not None
+            active = active & (cell > NULL)
         else:
             active = active & is_set(t, level, _entry(t, path.levels[:k], level, index), index)
     return scalar.cast(active, u1)
@@ -147,7 +149,8 @@ def _cell(t: Tracer, node: ast.Call, name: str) -> tuple[Path, list[Value], SNod
     values, kwargs = arguments(t, node)
     t.at(node)
     if kwargs or len(values) != 2:
-        raise type_error(f"`{name}` takes a node and an index, got {len(values) + len(kwargs)} arguments", f"as in `sg.{name}(node, [i, j])`")
+        given = len(values) + len(kwargs)
+        raise type_error(f"`{name}` takes a node and an index, got {given} arguments", f"as in `sg.{name}(node, [i, j])`")
     what = values[0].snode.above if isinstance(values[0], Field) else values[0]
     if not isinstance(what, SNode):
         raise type_error(f"`{name}` takes a node of a field tree, not {describe(values[0])}", "`x.parent()` is the node that holds `x`")

@@ -18,6 +18,7 @@ from spirograd.ir import nodes
 from spirograd.lang import context
 from spirograd.lang.context import LanguageOptions
 from spirograd.lang.frontend import source
+from spirograd.lang.frontend.argument_order import Order, argument_order, unordered
 from spirograd.lang.frontend.fingerprints import is_dead
 from spirograd.lang.frontend.function import bound_arguments, resolved_signature
 from spirograd.lang.frontend.kernel_tracing import TracedKernel, trace_kernel
@@ -40,10 +41,12 @@ logger = logging.getLogger("spirograd")
 
 class _InSession(NamedTuple):
     """What a call of a kernel looks up, as one object that is read at once. ``positional``: how many arguments a call has that gives them
-    in order; -1 if some are given by name only. ``keys``: which arguments it is compiled for, and what tells their values apart."""
+    in order; -1 if some are given by name only. ``order``: puts the arguments of a call in order. ``keys``: which arguments it is compiled
+    for, and what tells their values apart."""
 
     session: Any
     positional: int
+    order: Order
     keys: list[tuple[int, Callable[[Any], Any]]]
     specializations: dict[Any, list[Specialization]]
 
@@ -70,7 +73,7 @@ class Kernel(Staged, NearNames):
         self._parameters: list[Parameter] = []
         self._signature: inspect.Signature | None = None
         # These two with the session that they are for: another thread may begin one between two reads.
-        self._in_session = _InSession(None, 0, [], {})
+        self._in_session = _InSession(None, 0, unordered, [], {})
         self._quick: tuple[Any, QuickCall | None] = (None, None)
         self._native = NativeCalls(None)
         self._last: Specialization | None = None
@@ -87,11 +90,17 @@ class Kernel(Staged, NearNames):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         launch = self._native.launch
-        if launch is not None and not kwargs:
-            result = launch(args)
+        if launch is not None:
+            if kwargs:
+                args, kwargs = self.ordered(args, kwargs)
+            result = NotImplemented if kwargs else launch(args)
             if result is not NotImplemented:
                 return result
         return self._call(args, kwargs)
+
+    def ordered(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """All arguments of a call by position, if they fit, otherwise as they are."""
+        return self._in_session.order(args, kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call in Python."""
@@ -119,6 +128,8 @@ class Kernel(Staged, NearNames):
         if session is not now.session:
             now = self._start(session)
         if kwargs or len(args) != now.positional:
+            args, kwargs = now.order(args, kwargs)
+        if kwargs or len(args) != now.positional:
             args = self._bind(args, kwargs)
         key = tuple([key_of(args[k]) for k, key_of in now.keys])
         for specialization in now.specializations.get(key, ()):
@@ -141,7 +152,9 @@ class Kernel(Staged, NearNames):
             self._quick = (session, None if by_name else quick_call(self._parameters, self._specializations))
             self._native = NativeCalls(None if by_name else session)
             self._last = None
-            now = self._in_session = _InSession(session, -1 if by_name else len(self._parameters), keys, self._specializations)
+            now = self._in_session = _InSession(
+                session, -1 if by_name else len(self._parameters), argument_order(signature), keys, self._specializations
+            )
             return now
 
     def _parameter(self, p: inspect.Parameter, position: int, options: LanguageOptions) -> Parameter:
@@ -205,7 +218,7 @@ class Kernel(Staged, NearNames):
     # --- compiling -------------------------------------------------------------------------------------------------------
 
     def _specialize(self, now: _InSession, key: Any, args: Sequence[Any]) -> Specialization:
-        session, _, _, specializations = now
+        session, _, _, _, specializations = now
         with self._lock, frames_hidden():
             for specialization in specializations.get(key, ()):
                 if specialization.holds(args):

@@ -12,18 +12,19 @@ import numpy as np
 
 from spirograd.base.dtypes import i32
 from spirograd.ir import ops as ir
-from spirograd.ir.nodes import ArrayRef, FieldRef, Op, TempRef
-from spirograd.lang import ops, scalar
+from spirograd.ir.nodes import ArrayRef, FieldRef, Op, SharedRef, TempRef
+from spirograd.lang import groups, ops, scalar
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.frontend import lossy_conversions
 from spirograd.lang.frontend.array_proxy import ArrayProxy
 from spirograd.lang.frontend.indices import component_index
+from spirograd.lang.groups import SharedArray
 from spirograd.lang.indexing import axis_positions, shape_name, swizzle_of
 from spirograd.lang.matrix import Matrix, make
 from spirograd.lang.scalar import Value, describe, type_error
 from spirograd.lang.struct import Struct
 
-MemoryRef = FieldRef | ArrayRef | TempRef
+MemoryRef = FieldRef | ArrayRef | TempRef | SharedRef
 
 
 class Lvalue:
@@ -57,6 +58,7 @@ class Lvalue:
 
 
 def element_shape(ref: MemoryRef) -> tuple[int, ...]:
+    assert not isinstance(ref, SharedRef), "a SharedElement knows its shape"
     return ref.shape if isinstance(ref, TempRef) else ref.element_shape
 
 
@@ -168,6 +170,28 @@ class Element(Lvalue):
             raise type_error(f"{self.owner} holds u1, which has no atomic operations", "use a field of i32")
         operands = (scalar.cast(expected, dtype).op, scalar.cast(desired, dtype).op)
         return Value(b.emit(ir.cas, *self.indices, *self.components, *operands, attr=self.ref, type=dtype))
+
+
+class SharedElement(Element):
+    """An element of a shared array. Its memory has one index: the number of a scalar."""
+
+    def __init__(self, array: SharedArray, indices: Sequence[Op], components: tuple[Op, ...] = ()) -> None:
+        super().__init__(array.ref, indices, components)
+        self.array = array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.element_shape[len(self.components) :]
+
+    def _each(self) -> list[tuple[Op, ...]]:
+        extents = (*self.array.shape, *self.array.element_shape)
+        return [(groups.flattened(at, extents),) for at in super()._each()]
+
+    def _with(self, components: tuple[Op, ...]) -> Element:
+        return SharedElement(self.array, self.indices, components)
+
+    def compare_and_swap(self, expected: Any, desired: Any) -> Value:
+        raise type_error(f"shared arrays have no `atomic_cas`, as {self.owner}", "use a field or an ndarray")
 
 
 class Selection(Lvalue):
@@ -291,7 +315,7 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
 
 def has_elements(base: Any) -> bool:
     """Whether ``base`` is a field or an array of the kernel."""
-    return isinstance(base, (ArrayProxy, ScalarField, MatrixField, StructField))
+    return isinstance(base, (ArrayProxy, ScalarField, MatrixField, StructField, SharedArray))
 
 
 def entries_for(value: Any, shape: tuple[int, ...], what: str) -> list[Any]:

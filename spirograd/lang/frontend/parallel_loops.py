@@ -9,7 +9,7 @@ from typing import Any
 from spirograd.base.dtypes import u32
 from spirograd.ir import ops as ir
 from spirograd.ir.nodes import LoopAttr
-from spirograd.lang import randoms, scalar
+from spirograd.lang import groups, randoms, scalar
 from spirograd.lang.frontend.call_effects import changed_arguments, changed_names, is_atomic, static_callee
 from spirograd.lang.frontend.control import block_where
 from spirograd.lang.frontend.loop_dependences import ORDERED, PRIVATE, SHARED, sharing
@@ -34,14 +34,17 @@ def parallel_loop(t: Tracer, node: ast.For, begin: Value, end: Value, bind: Bind
         seed = Value(b.emit(ir.seed, type=u32))
         t.random_key = (randoms.stream_key(seed, t.parallel_loops), scalar.cast(Value(index), u32))
         t.frame.variables[RNG] = scalar.constant(0, u32)
+    t.trace.group = scope = groups.enter(index, begin, end, int(options.get("block_dim") or 0))
     runs = bind(Value(index))
     t.frame.variables[CONTINUE] = scalar.constant(False)
     block_where(t, runs, node.body)
     region = b.end()
+    t.trace.group = None
     end_scope(t, before, LOOP_LOCAL)
     t.frame.out_of_scope |= {name: INDEX for name in names_in(node.target) if name not in before}
     t.random_key = random_key
-    attr = LoopAttr(True, str(options.get("name") or ""), int(options.get("block_dim") or 0), t.trace.options.unfused_by)
+    size = scope.size if scope.used else int(options.get("block_dim") or 0)
+    attr = LoopAttr(True, str(options.get("name") or ""), size, t.trace.options.unfused_by, scope.used)
     b.loc = loc
     b.emit(ir.for_, begin.op, end.op, attr=attr, type=(), regions=(region,))
 

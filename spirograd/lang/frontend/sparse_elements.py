@@ -35,7 +35,7 @@ def _number(region: template()) -> i32:  # type: ignore[valid-type]
     else:
         atomic_add(region.free_count[None], 1)
         made = FIRST + atomic_add(region.used[None], 1)
-    return made
+    return made  # type: ignore[no-any-return]
 
 
 @real_func
@@ -91,7 +91,8 @@ class SparseElement(Element):
             return value
         # The null cell is zero. But so that no adjoint is added there, the value does not depend on it.
         active = cell > NULL
-        chosen = [scalar.select(active, v, scalar.constant(0.0, v.dtype)) for v in (value.entries if isinstance(value, Matrix) else [value])]
+        entries = value.entries if isinstance(value, Matrix) else [value]
+        chosen = [scalar.select(active, v, scalar.constant(0.0, v.dtype)) for v in entries]
         return make(chosen, value.shape) if isinstance(value, Matrix) else chosen[0]
 
     def store(self, value: Any) -> None:
@@ -124,7 +125,7 @@ def check_index(field: Any, given: Sequence[Op], index: Sequence[Value]) -> None
     shown = ", ".join([f"{{{k}}}" for k in range(len(given))])
     ranges = " x ".join([f"[{o}, {o + n})" for o, n in zip(field.origin or (0,) * len(given), field.shape)])
     message = f"index ({shown}) out of range of field `{field.name}`: {ranges}"
-    site = FaultSite("bounds", message, tuple([i.type for i in given][:FAULT_MAX_OPERANDS]), trace.b.loc)
+    site = FaultSite("bounds", message, tuple([v.dtype for v in index][:FAULT_MAX_OPERANDS]), trace.b.loc)
     trace.b.emit(ir.check, scalar.cast(inside, u1).op, *given[:FAULT_MAX_OPERANDS], attr=site, type=VOID)
 
 

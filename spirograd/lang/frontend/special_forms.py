@@ -89,6 +89,14 @@ def _atomic_cas(t: Tracer, node: ast.Call) -> Any:
     return lvalue.compare_and_swap(expected, desired)
 
 
+def _volatile_load(t: Tracer, node: ast.Call) -> Any:
+    """An atomic that changes nothing, which no pass moves or merges with another access."""
+    lvalue, _ = _operands(t, node, "volatile_load", 1)
+    if not isinstance(lvalue, Element) or lvalue.shape:
+        raise type_error("`volatile_load` needs a scalar element of a field or array", "as in `sg.volatile_load(x[i])`")
+    return lvalue.atomic("add", 0) if lvalue.ref.dtype.is_int else lvalue.compare_and_swap(0, 0)
+
+
 # --- the rest ----------------------------------------------------------------------------------------------------------------
 
 
@@ -141,6 +149,7 @@ FORMS: dict[Any, Handler] = {
     forms.activate: activity.activate,
     forms.deactivate: activity.deactivate,
     forms.is_active: activity.is_active,
+    forms.volatile_load: _volatile_load,
     forms.random: functools.partial(_random, randoms.uniform),
     forms.randn: functools.partial(_random, randoms.normal),
     builtins.print: _print,

@@ -13,15 +13,15 @@ def listing(names: Sequence[str]) -> str:
     return ", ".join(f"{i}: {name}" for i, name in enumerate(names))
 
 
-def named_device(names: Sequence[str], what: str, asked: str = "") -> int | None:
-    """The index in ``names`` of the device that SG_DEVICE names, or else ``asked``, the option of `init`, by its number or a part of its
-    name; None if neither is set.
+def named_device(names: Sequence[str], what: str, requested: str = "") -> int | None:
+    """The index in ``names`` of the device that SG_DEVICE names, or else ``requested``, the option of `init`, by its number or a part of
+    its name; None if neither is set.
 
     Raises SpirogradRuntimeError, saying how many and what there are, if there is no such device. ``what``: a device of this API, for
     messages.
     """
     knob = knobs.get("SG_DEVICE").strip()
-    wanted = knob or asked.strip()
+    wanted = knob or requested.strip()
     if not wanted:
         return None
     if wanted.isdigit() and int(wanted) < len(names):

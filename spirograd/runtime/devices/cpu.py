@@ -20,10 +20,10 @@ from spirograd.base.records import dataclass, replace
 from spirograd.base.wording import over_limit
 from spirograd.llvmgen import abi
 from spirograd.llvmgen.toolchain import Library, host_caps, link, version
-from spirograd.runtime.device import Buffer, CodeCache, DeviceInfo
+from spirograd.runtime.device import Buffer, CodeCache, DeviceInfo, NativeEntry
 from spirograd.runtime.devices import cpu_pool
 from spirograd.runtime.devices.artifacts import check_target
-from spirograd.runtime.devices.fetching import ReadyFetch, check_range
+from spirograd.runtime.devices.readback import CompletedReadback, check_range
 from spirograd.runtime.native import function
 
 _ALIGNMENT = 256
@@ -81,6 +81,8 @@ def available() -> str | None:
 class CpuDevice:
     """Implements the Device protocol. Addresses are host pointers, so host arrays need no copies."""
 
+    on_host = True
+
     def __init__(self, threads: int, memory_limit: int | None) -> None:
         caps = host_caps()
         self.caps: Capabilities = caps if memory_limit is None else replace(caps, max_allocation=min(caps.max_allocation, memory_limit))
@@ -132,9 +134,9 @@ class CpuDevice:
         target = out.cast("B")
         target[:] = self._view(buffer, offset, target.nbytes)
 
-    def fetch(self, buffer: Buffer, offset: int, nbytes: int) -> ReadyFetch:
+    def read_async(self, buffer: Buffer, offset: int, nbytes: int) -> CompletedReadback:
         check_range(buffer, offset, nbytes)
-        return ReadyFetch(bytes(self._view(buffer, offset, nbytes)), self._count_wait)
+        return CompletedReadback(bytes(self._view(buffer, offset, nbytes)), self._count_wait)
 
     def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
         view = self._view(buffer, offset, nbytes)
@@ -163,8 +165,9 @@ class CpuDevice:
 
     # --- code ---
 
-    def keep_code(self, cache: CodeCache) -> None:
+    def keep_code(self, cache: CodeCache | None) -> None:
         self._cache = cache
+        cpu_pool.prepare(cache)
 
     def load(self, kernel: CompiledKernel) -> Executable:
         """Link a kernel compiled with target "cpu". Raises SpirogradRuntimeError for another target or a missing symbol."""
@@ -172,7 +175,7 @@ class CpuDevice:
         code = cpu_pool.code(self._cache)
         if self._pool is None:
             self._pool = cpu_pool.shared(self.threads)
-        library = link(kernel.binaries[0], (abi.DRIVER,), code.entries)
+        library = link(kernel.binaries, (abi.DRIVER,), code.entries)
         return Executable(kernel.name, code.launch.caller(library.addresses[abi.DRIVER]), library)
 
     def launch(self, executable: Executable, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
@@ -186,8 +189,8 @@ class CpuDevice:
     def native_code(self) -> function.Code | None:
         return function.code(self._cache)
 
-    def entry(self, executable: Executable) -> tuple[int, int]:
-        return executable.library.addresses[abi.DRIVER], self._pool.enter()
+    def entry(self, executable: Executable, counts: Sequence[int | None]) -> NativeEntry:
+        return NativeEntry(executable.library.addresses[abi.DRIVER], self._pool.enter())
 
     def synchronize(self) -> None:
         """Nothing to wait for."""

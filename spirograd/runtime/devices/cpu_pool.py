@@ -1,12 +1,13 @@
 """Worker threads of the CPU device: Python threads that stay inside one call of compiled code, with the GIL released.
 
 The code of the pool and of the entry of launches is compiled once for each machine, if there is an offline cache, and linked once for each
-process, when the first kernel is loaded.
+process: from when the device is opened on, beside what else the process does.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import os
@@ -17,6 +18,7 @@ import weakref
 from typing import Any
 
 from spirograd.base import validity
+from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import dataclass
 from spirograd.llvmgen import abi
@@ -30,6 +32,7 @@ _WORKER_SPINS = 2000
 _JOIN_SECONDS = 1.0
 _code_lock = threading.Lock()
 _code: list[PoolCode] = []
+_preparing: list[threading.Thread] = []
 
 
 @dataclass(slots=True, eq=False)
@@ -77,6 +80,28 @@ def code(cache: CodeCache | None = None) -> PoolCode:
             _install_hooks()
             _code.append(build(sleeping(platform.system(), platform.machine()), cache))
         return _code[0]
+
+
+def prepare(cache: CodeCache | None) -> None:
+    """Begin to compile or load the pool's code, on another core while the process imports the compiler. That of `code` waits for it."""
+    if _code or usable_threads() == 1:
+        return
+    _install_hooks()
+    # Not a daemon: Python would let LLVM be unloaded below it at its end.
+    thread = threading.Thread(target=_prepare, args=(cache,), name="spirograd-prepare")
+    thread.start()
+    _preparing.append(thread)
+
+
+def _prepare(cache: CodeCache | None) -> None:
+    with contextlib.suppress(SpirogradRuntimeError):  # the first launch raises it
+        code(cache)
+
+
+def _end_preparing() -> None:
+    """Wait for threads that prepare, so that no child is forked while one of them is in LLVM and holds its lock."""
+    while _preparing:
+        _preparing.pop().join()
 
 
 class WorkerPool:
@@ -159,7 +184,7 @@ def _close_all() -> None:
 def _install_hooks() -> None:
     atexit.register(_close_all)
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_forget_all)
+        os.register_at_fork(before=_end_preparing, after_in_child=_forget_all)
 
 
 @functools.cache

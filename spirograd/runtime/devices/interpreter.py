@@ -19,7 +19,7 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.base.wording import over_limit
 from spirograd.runtime.device import Buffer, Device, DeviceInfo
-from spirograd.runtime.devices.fetching import ReadyFetch, check_range
+from spirograd.runtime.devices.readback import CompletedReadback, check_range
 
 _ALIGNMENT = 256
 _FIRST_ADDRESS = 1 << 32
@@ -104,10 +104,10 @@ class InterpreterDevice:
             self.waits += 1
             target[:] = self._range(buffer, offset, len(target))
 
-    def fetch(self, buffer: Buffer, offset: int, nbytes: int) -> ReadyFetch:
+    def read_async(self, buffer: Buffer, offset: int, nbytes: int) -> CompletedReadback:
         check_range(buffer, offset, nbytes)
         with self._lock:
-            return ReadyFetch(self._range(buffer, offset, nbytes).tobytes(), self.synchronize)
+            return CompletedReadback(self._range(buffer, offset, nbytes).tobytes(), self.synchronize)
 
     def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
         with self._lock:

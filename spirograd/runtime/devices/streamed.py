@@ -9,20 +9,21 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Any, ClassVar, NoReturn, Protocol
 
+from spirograd.base import validity
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
-from spirograd.runtime.device import Buffer, DeviceInfo, Fetch
+from spirograd.runtime.device import Buffer, DeviceInfo, Readback
 from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.deletion import DeletionQueue
-from spirograd.runtime.devices.fetching import ReadyFetch, check_range
 from spirograd.runtime.devices.open_devices import OpenDevices
+from spirograd.runtime.devices.readback import CompletedReadback, check_range
 
 
 class DeviceLost(SpirogradRuntimeError):
     """The driver refuses to work because the device is gone."""
 
 
-class Readback(Protocol):
+class StagedReadback(Protocol):
     """A recorded copy to staging memory, which is used again when the readback is dropped. Both methods are called in the device's turn."""
 
     def poll(self) -> bytes | None:
@@ -39,7 +40,7 @@ class Transfers(Protocol):
 
     def download(self, memory: Any, offset: int, out: memoryview) -> None: ...
 
-    def fetch(self, memory: Any, offset: int, nbytes: int) -> Readback | bytes:
+    def read_async(self, memory: Any, offset: int, nbytes: int) -> StagedReadback | bytes:
         """Record a readback; or give the bytes, where the host can read them without a wait."""
 
     def fill(self, memory: Any, offset: int, nbytes: int, word: int) -> None: ...
@@ -83,18 +84,18 @@ class Turn:
         interrupts.deliver()
 
 
-class ReadbackFetch:
-    """A `Fetch`: a readback until the bytes are there, then the bytes."""
+class PendingReadback:
+    """A `Readback`: a readback until the bytes are there, then the bytes."""
 
     __slots__ = ("_data", "_device", "_readback")
 
-    def __init__(self, device: StreamedDevice, readback: Readback) -> None:
+    def __init__(self, device: StreamedDevice, readback: StagedReadback) -> None:
         self._device = device
-        self._readback: Readback | None = readback
+        self._readback: StagedReadback | None = readback
         self._data = b""
 
     def take(self) -> bytes | None:
-        """See `Fetch.take`. While another thread is inside of the device, which may take long, the answer is None too."""
+        """See `Readback.take`. While another thread is inside of the device, which may take long, the answer is None too."""
         if self._readback is not None:
             turn = self._device._turn
             if not turn.lock.acquire(blocking=False):
@@ -106,7 +107,7 @@ class ReadbackFetch:
         return self._data if self._readback is None else None
 
     def wait(self) -> bytes:
-        """See `Fetch.wait`."""
+        """See `Readback.wait`."""
         device = self._device
         device._count_wait()
         if self._readback is not None:
@@ -181,11 +182,11 @@ class StreamedDevice(ABC):
             self._transfers.download(buffer.handle, offset, out)
             self._check()
 
-    def fetch(self, buffer: Buffer, offset: int, nbytes: int) -> Fetch:
+    def read_async(self, buffer: Buffer, offset: int, nbytes: int) -> Readback:
         check_range(buffer, offset, nbytes)
         with self._turn:
-            found = self._transfers.fetch(buffer.handle, offset, nbytes)
-        return ReadyFetch(found, self._count_wait) if isinstance(found, bytes) else ReadbackFetch(self, found)
+            found = self._transfers.read_async(buffer.handle, offset, nbytes)
+        return CompletedReadback(found, self._count_wait) if isinstance(found, bytes) else PendingReadback(self, found)
 
     def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
         if nbytes:
@@ -261,6 +262,7 @@ class StreamedDevice(ABC):
         finally:
             self._device = None
             self._trouble = self._trouble or f"this {self.api} device was closed"
+            validity.renew()
             self._turn.release()
 
     @abstractmethod

@@ -53,13 +53,16 @@ class Recording:
     `unchanged`.
 
     ``steps``: addresses of the code's steps. ``block``: the argument block of the launch that others are like, but for what is packed anew.
-    ``record``: what records them.
+    ``record``: what records them. ``host_arrays``: whether kernels use memory of the host in place.
     """
 
-    def __init__(self, kernel: CompiledKernel, steps: Mapping[str, int], block: bytes, record: Record) -> None:
+    def __init__(
+        self, kernel: CompiledKernel, steps: Mapping[str, int], block: bytes, record: Record, host_arrays: bool = True
+    ) -> None:
         self.fixed: set[int] = set()  # flat arguments that are `unchanged`
         self.mortal: list[Any] = []  # objects that a record does not keep alive: it must not be used when one of them is gone
         self._record = record
+        self._host_arrays = host_arrays
         self._same_arrays = False
         self._scalars_kept: set[int] = set()
         self._extents_kept: set[tuple[int, int]] = set()
@@ -186,7 +189,8 @@ class Recording:
         slots = self._arrays.get(self._flat, ())
         roles = {slot.role for slot in slots if slot.kind == "array"}
         self._buffers += 1
-        if self._same_arrays or roles - {"primal"} or len(format) != 2 or nbytes & (nbytes - 1) or self._buffers > MOST_BUFFERS:
+        in_place = self._host_arrays and not self._same_arrays and not roles - {"primal"}
+        if not in_place or len(format) != 2 or nbytes & (nbytes - 1) or self._buffers > MOST_BUFFERS:
             raise NotPrepared
         kind = value.ndim | format[0] << 16 | nbytes << 32
         self._steps.append(("buffer", self._named(np.ndarray), kind, _MOST_ELEMENTS * nbytes))

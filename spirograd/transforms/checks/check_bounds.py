@@ -1,4 +1,4 @@
-"""Check the indices of every access to a field or an array."""
+"""Check the indices of every access to a field, an array or a shared array."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from spirograd.base.artifact import FAULT_MAX_OPERANDS, FaultSite
 from spirograd.base.dtypes import VOID, DType, Vec, i32
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, ref_of
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, SharedRef, rank, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 
@@ -41,12 +41,11 @@ class _CheckBounds(Rewriter):
 
     def _access(self, op: Op) -> Op | None:
         ref = ref_of(op)
-        if not isinstance(ref, (FieldRef, ArrayRef)):
+        if not isinstance(ref, (FieldRef, ArrayRef, SharedRef)):
             return self.copy(op)
-        args = self.args(op)
-        rank = _outer_rank(ref) + len(ref.element_shape)
-        indices = args[:rank]
-        origin = (*(ref.layout.origin if isinstance(ref, FieldRef) else ()), *[0] * rank)[:rank]
+        args, axes = self.args(op), rank(ref)
+        indices = args[:axes]
+        origin = (*(ref.layout.origin if isinstance(ref, FieldRef) else ()), *[0] * axes)[:axes]
         extents = self._extents(ref)
         inside = self._inside(indices, origin, extents)
         if inside is None:
@@ -62,7 +61,9 @@ class _CheckBounds(Rewriter):
         results = b.if_(inside, then, orelse)
         return results[0] if results else None
 
-    def _extents(self, ref: FieldRef | ArrayRef) -> list[int | Op]:
+    def _extents(self, ref: FieldRef | ArrayRef | SharedRef) -> list[int | Op]:
+        if isinstance(ref, SharedRef):
+            return [ref.length]
         if isinstance(ref, FieldRef):
             return [*ref.shape, *ref.element_shape]
         outer = [self.b.emit(ops.shape, attr=(ref.arg, axis), type=i32) for axis in range(ref.ndim)]
@@ -85,16 +86,14 @@ class _CheckBounds(Rewriter):
         return [*indices, *[e for e in extents if not isinstance(e, int)]][:FAULT_MAX_OPERANDS]
 
 
-def _outer_rank(ref: FieldRef | ArrayRef) -> int:
-    return len(ref.shape) if isinstance(ref, FieldRef) else ref.ndim
-
-
 def _dtype(op: Op) -> DType:
     assert isinstance(op.type, DType)
     return op.type
 
 
-def _site(op: Op, ref: FieldRef | ArrayRef, indices: Sequence[Op], origin: Sequence[int], extents: Sequence[int | Op]) -> FaultSite:
+def _site(
+    op: Op, ref: FieldRef | ArrayRef | SharedRef, indices: Sequence[Op], origin: Sequence[int], extents: Sequence[int | Op]
+) -> FaultSite:
     """The message: the value of every index, and the range of each."""
     shown = ", ".join([f"{{{k}}}" if k < FAULT_MAX_OPERANDS else "?" for k in range(len(indices))])
     ranges, operand = [], len(indices)
@@ -104,8 +103,8 @@ def _site(op: Op, ref: FieldRef | ArrayRef, indices: Sequence[Op], origin: Seque
         else:
             ranges.append(f"[0, {{{operand}}})" if operand < FAULT_MAX_OPERANDS else "[0, ?)")
             operand += 1
-    role = "" if ref.role == "primal" else f".{ref.role}"
-    what = "field" if isinstance(ref, FieldRef) else "array"
+    role = "" if isinstance(ref, SharedRef) or ref.role == "primal" else f".{ref.role}"
+    what = "field" if isinstance(ref, FieldRef) else "array" if isinstance(ref, ArrayRef) else "shared array"
     message = f"index ({shown}) out of range of {what} `{ref.name}{role}`: {' x '.join(ranges)}"
     dtypes = [_dtype(i) for i in indices] + [i32 for e in extents if not isinstance(e, int)]
     return FaultSite("bounds", message, tuple(dtypes[:FAULT_MAX_OPERANDS]), op.loc)

@@ -208,10 +208,14 @@ class _Layout(Rewriter):
     # --- memory ------------------------------------------------------------------------------------------------------------
 
     def _load(self, op: Op) -> Op:
+        if isinstance(op.attr, SharedRef):
+            return self.copy(op)
         ref, index = self._place(op, self.args(op))
         return self._unpack(self.b.load(ref, index), op)
 
     def _store(self, op: Op) -> Op:
+        if isinstance(op.attr, SharedRef):
+            return self.copy(op)
         *indices, value = self.args(op)
         ref, index = self._place(op, indices)
         return self.b.store(ref, index, self._pack(value))

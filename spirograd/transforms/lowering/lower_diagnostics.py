@@ -93,7 +93,7 @@ class _Diagnostics(Rewriter):
         values = self.args(op)
         record = 2 + 2 * len(values)
         cursor_at = b.const(PRINT_CURSOR)
-        room = b.emit(ops.lt, b.load(ref, cursor_at), b.const(_CURSOR_LIMIT, u32))
+        has_space = b.emit(ops.lt, b.load(ref, cursor_at), b.const(_CURSOR_LIMIT, u32))
         b.begin()
         at = b.atomic("add", ref, cursor_at, b.const(record, u32))
         end = b.emit(ops.add, at, b.const(record, u32))
@@ -109,7 +109,7 @@ class _Diagnostics(Rewriter):
         b.if_(fits, written, b.end())
         claimed = b.end()
         b.begin()
-        b.if_(room, claimed, b.end())
+        b.if_(has_space, claimed, b.end())
 
     def _launch(self) -> Op:
         return self.b.emit(ops.slot, attr=self.slots["launch"], type=u32)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from spirograd.analysis.group_values import GroupValues
 from spirograd.analysis.workgroups import RowBlocks, coarsening_factor, group_size, row_blocks, strided_factor
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import VOID, DType, i32, unsigned
@@ -16,6 +17,7 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BuiltIn, Kernel, Op, PrivateCopy, Reduction, Region, SharedRef, TaskAttr
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
+from spirograd.transforms.lowering.group_bodies import MaskedBody, check_divergence, check_memory
 
 
 def lower_tasks(kernel: Kernel, ctx: PassContext) -> Kernel:
@@ -62,6 +64,8 @@ class _LowerTasks(Rewriter):
         coarsening = 1
         if op.attr.kind == "serial":
             self._serial(op)
+        elif op.attr.grouped:
+            self._groups(op, size)
         else:
             coarsening, apart, along = coarsening_factor(op, size, self.ctx.caps), 1, None
             if coarsening == 1:
@@ -70,7 +74,7 @@ class _LowerTasks(Rewriter):
                 along = row_blocks(op, size, self.ctx.caps)
             self._range(op, size, coarsening, apart, along)
             coarsening = coarsening if along is None else along.factor
-        attr = TaskAttr("invocations", op.attr.name, size, places=op.attr.places, coarsening=coarsening)
+        attr = TaskAttr("invocations", op.attr.name, size, places=op.attr.places, coarsening=coarsening, grouped=op.attr.grouped)
         return self.b.append(Op(ops.task, VOID, (), attr, (self.b.end(),), op.loc))
 
     def _serial(self, op: Op) -> None:
@@ -79,6 +83,37 @@ class _LowerTasks(Rewriter):
         b.begin()
         self.inline(op.regions[0], ())
         _when(b, first, b.end())
+
+    def _groups(self, op: Op, size: int) -> None:
+        """A grouped task: a workgroup runs every n-th group of iterations, all of its invocations together."""
+        b = self.b
+        bounds, body, _ = op.regions
+        check_memory(body, self.ctx.caps.shared_memory, op.loc)
+        begin, end = self.inline(bounds, ())
+        b.at(op)
+        share = self._share(begin, end, (), size)
+        lengths = [value.attr for value in bounds.results if value.code is ops.const]
+        full = len(lengths) == 2 and (lengths[1] - lengths[0]) % size == 0
+        native = self.ctx.caps.subgroup_read
+        from_zero = bounds.results[0].code is ops.const and bounds.results[0].attr == 0
+        values = GroupValues(body, size, from_zero, native)
+        if not native:
+            check_divergence(values, branches=False)
+
+        def group(k: Op, _: Sequence[Op]) -> Sequence[Op]:
+            active = None if full else b.emit(ops.lt, k, share.count)
+            masked = MaskedBody(b, values, self.ctx.caps, size, active)
+            masked.env[body.params[0]] = share.index(b, k)
+            masked.statements(body)
+            b.at(op)
+            b.emit(ops.workgroup_barrier, type=VOID)  # before the next group uses the same memory
+            return []
+
+        one = b.const(1, share.wide)
+        groups = b.emit(ops.add, b.emit(ops.idiv, b.emit(ops.sub, share.count, one), b.const(size, share.wide)), one)
+        some = b.emit(ops.lt, b.const(0, share.wide), share.count)
+        padded = b.emit(ops.select, some, b.emit(ops.mul, groups, b.const(size, share.wide)), b.const(0, share.wide))
+        self._strided(share.first, share.stride, padded, [], group)
 
     def _range(self, op: Op, size: int, coarsening: int, apart: int, along: RowBlocks | None) -> None:
         """Bounds (in every invocation), the loop, then reductions. ``apart``: the distance between the iterations of a block."""

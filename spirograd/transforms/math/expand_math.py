@@ -16,7 +16,7 @@ code generators and drivers take grows faster than the size of a function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from spirograd.base.dtypes import DType, Type, f16, f32, f64, u1
 from spirograd.ir import ops
@@ -96,6 +96,8 @@ class _Expander(Rewriter):
         self.calls = False  # whether the task being rewritten calls functions
         self.functions: dict[tuple[OpCode, DType], Function] = {}
         self.handlers = {**dict.fromkeys(_F32, self.expand), ops.task: self.task}
+        self.partners: dict[Op, Op] = {}  # see `_partners`
+        self.ready: dict[Op, Value] = {}  # results of partners, found along with those of the operations that have them
         # While a loop is emitted for near arguments only: whether an argument was far away up to here.
         self.far: Op | None = None
         if tables.get(f32) is _F32_FUSED:
@@ -105,6 +107,10 @@ class _Expander(Rewriter):
         regions, values = op.regions, dict[Op, int]()
         count = self._count(regions, True)
         one_by_one = 2 * max([self._chain(region, values) for region in regions]) > count
+        if self.tables.get(f32) is _F32_FUSED:
+            for region in regions:
+                for nested in (region, *[inner for within in region.walk() for inner in within.regions]):
+                    self.partners |= _partners(nested)
         self.calls = count > (_INLINED_ONE_BY_ONE if one_by_one else _INLINED) or self._count(regions, False) > _INLINED_OUTSIDE_LOOPS
         return self.copy(op)
 
@@ -140,9 +146,23 @@ class _Expander(Rewriter):
         args = self.args(op)
         if op.code is ops.pow_ and self.fast_math and constant(op.args[1]) == 0.5:
             return self.b.emit(ops.sqrt, args[0])  # exact for squares, which programs rely on: int(n ** 0.5)
+        if op in self.ready:
+            return self.ready.pop(op).op
+        if op in self.partners and not self.calls:
+            return self._paired(op, Value(self.b, args[0])).op
         if op.type is not f16:
             return self._function(op.code, args)
         return self.b.cast(self._function(op.code, tuple(self.b.cast(a, f32) for a in args)), f16)
+
+    def _paired(self, op: Op, x: Value) -> Value:
+        """A sine or a cosine, and its partner."""
+        if self.far is None:
+            sine, cosine = math_f32.sincos_fused(x)
+        else:
+            self.far = (Value(self.b, self.far) | ~math_f32.is_near(x)).op
+            sine, cosine = math_f32.sincos_near(x)
+        own, self.ready[self.partners[op]] = (sine, cosine) if op.code is ops.sin else (cosine, sine)
+        return own
 
     def _function(self, code: OpCode, args: Sequence[Op]) -> Op:
         expansion = self._of_type(code, args[0].type)
@@ -212,6 +232,28 @@ class _Expander(Rewriter):
             return kernel
         new = super().kernel(kernel)
         return new.with_body(new.body, (*self.functions.values(), *new.functions))
+
+
+def _partners(region: Region) -> dict[Op, Op]:
+    """By a sine or cosine in ``region`` itself, the first of the other kind after it with the same argument, which may be in a branch."""
+    found: dict[tuple[Op, OpCode], Op] = {}
+    pairs: dict[Op, Op] = {}
+    for op in _outside_loops(region):
+        if op.code in (ops.sin, ops.cos) and op.type is f32:
+            leader = found.get((op.args[0], ops.cos if op.code is ops.sin else ops.sin))
+            if leader is None:
+                found.setdefault((op.args[0], op.code), op)
+            elif leader not in pairs and any(leader is direct for direct in region.ops):
+                pairs[leader] = op
+    return pairs
+
+
+def _outside_loops(region: Region) -> Iterator[Op]:
+    """The operations in ``region`` and its branches, in order."""
+    for op in region.ops:
+        yield op
+        for inner in op.regions if op.code is ops.if_ else ():
+            yield from _outside_loops(inner)
 
 
 def _has_near(region: Region) -> bool:

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from spirograd.base.dtypes import f32, f64, i32
+from spirograd.base.dtypes import f32, f64, i32, u32
 from spirograd.transforms.math import coefficients as fits
 from spirograd.transforms.math.values import Value, branch
 
@@ -107,11 +107,17 @@ def log(x: Value) -> Value:
 
 def log_fused(x: Value) -> Value:
     """`log` without a division, which takes a GPU as long as six of these products. ``fma`` rounds once."""
-    k, m = _split_log(x, TWO_THIRDS_BITS)
-    f = m - 1.0
-    n = k.cast(f32)
+    tiny = x < 2.0**-126
+    x = tiny.select(x * 2.0**25, x)
+    bits = x.bits()
+    exponent = (bits - TWO_THIRDS_BITS) & -(1 << EXPONENT)
+    f = (bits - exponent).as_float(f32) - 1.0
+    n = exponent.cast(f32).fma(2.0**-EXPONENT, tiny.select(-25.0, x.const(0.0)))
     tail = f.horner(fits.LOG1P_F32).fma(f, -0.5)
-    return _log_of_all(x, n.fma(LN2_HIGH, n.fma(LN2_LOW, (f * f).fma(tail, f))))
+    value = n.fma(math.log(2), (f * f).fma(tail, f))
+    # Neither infinity nor NaN, nor negative. Infinity stays, the others become NaN.
+    value = (x.bits(u32) < EXPONENT_FIELD).select(value, x.fma(math.inf, math.inf))
+    return x.eq(0.0).select(-math.inf, value)
 
 
 def _log_of_all(x: Value, value: Value) -> Value:
@@ -172,21 +178,21 @@ def is_near(x: Value) -> Value:
     return x.abs() < _NEAR
 
 
-def _reduced_near(x: Value, multiple: float, half: bool) -> tuple[Value, Value]:
+def _reduced_near(x: Value, multiple: float, half: bool = False, parts: Sequence[float] = fits.PI_24_24_DOWN) -> tuple[Value, Value]:
     """(r, n as i32): x = (n + ``half`` / 2) pi / ``multiple`` + r, |r| at most half of that step, nearly. x must be near, and ``fma`` round
-    once."""
+    once. ``parts``: pi as a sum; where all are positive, r of -0 is -0."""
     turns = multiple / math.pi
     shifted = x.fma(turns, -0.5).exact() + MAGIC if half else x.exact().fma(turns, MAGIC)
     n = shifted - MAGIC
     r, n = x, n + 0.5 if half else n
-    for part in fits.PI_24_24:
+    for part in parts:
         r = n.fma(-part / multiple, r)
     return r, shifted.bits()
 
 
-def _reduced(x: Value, multiple: float, half: bool) -> tuple[Value, Value]:
+def _reduced(x: Value, multiple: float, half: bool = False, parts: Sequence[float] = fits.PI_24_24_DOWN) -> tuple[Value, Value]:
     """The same for all x. What is far away is reduced once more in f64, which is slow on many GPUs: by those invocations that have to."""
-    r, n = _reduced_near(x, multiple, half)
+    r, n = _reduced_near(x, multiple, half, parts)
 
     def far() -> tuple[Value, Value]:
         wide = x.cast(f64)
@@ -209,27 +215,49 @@ def _signed_sine(r: Value, flip: Value) -> Value:
     return (value.bits() ^ (flip << 31)).as_float(f32)
 
 
-_Reduction = Callable[[Value, float, bool], tuple[Value, Value]]
+def _odd_fused(r: Value, z: Value, coefficients: Sequence[float]) -> Value:
+    """r + r z P(z), z = r**2. The sum with zero makes the product positive at zero, so that -0 stays -0. ``fma`` rounds once."""
+    return r.fma(z.fma(z.horner(coefficients), 0.0), r)
+
+
+def _signed_sine_fused(r: Value, flip: Value) -> Value:
+    """As `_signed_sine`. Adding to the highest bit changes that alone."""
+    return (_odd_fused(r, r * r, fits.SIN_F32).bits() + (flip << 31)).as_float(f32)
+
+
+_Reduction = Callable[..., tuple[Value, Value]]
 
 
 def sin_fused(x: Value, reduce: _Reduction = _reduced) -> Value:
     """`sin` without f64, but for large |x|."""
-    return x.eq(0.0).select(x, _signed_sine(*reduce(x, 1, False)))
+    return _signed_sine_fused(*reduce(x, 1))
 
 
 def cos_fused(x: Value, reduce: _Reduction = _reduced) -> Value:
-    """`cos` without f64, but for large |x|."""
-    r, n = reduce(x, 1, True)
-    return _signed_sine(r, ~n)
+    """`cos` without f64, but for large |x|: (-1)**n sin((n + 1/2) pi - x)."""
+    r, n = reduce(x, 1, half=True)
+    return _signed_sine_fused(-r, n)
+
+
+def sincos_fused(x: Value, reduce: _Reduction = _reduced) -> tuple[Value, Value]:
+    """sin(x) and cos(x) by one reduction, which takes half as many operations again as one of them."""
+    r, n = reduce(x, 2)
+    z = r * r
+    sine, cosine = _odd_fused(r, z, fits.SIN_QUARTER_F32), z.horner((1.0, -0.5, *fits.COS_QUARTER_F32))
+    odd = (n & 1).ne(0)
+    values = (odd.select(cosine, sine), n), (odd.select(sine, cosine), n + 1)
+    first, second = [(value.bits() ^ ((quadrant << 30) & SIGN)).as_float(f32) for value, quadrant in values]
+    return first, second
 
 
 def tan_fused(x: Value, reduce: _Reduction = _reduced) -> Value:
     """`tan` without f64, but for large |x|."""
-    return x.eq(0.0).select(x, _tangent_of_reduced(*reduce(x, 2, False)))
+    return x.eq(0.0).select(x, _tangent_of_reduced(*reduce(x, 2, parts=fits.PI_24_24)))
 
 
 # The same without branches, right where `is_near` holds.
 sin_near, cos_near, tan_near = (functools.partial(function, reduce=_reduced_near) for function in (sin_fused, cos_fused, tan_fused))
+sincos_near = functools.partial(sincos_fused, reduce=_reduced_near)
 
 
 def _asin_parts(x: Value) -> tuple[Value, Value, Value]:

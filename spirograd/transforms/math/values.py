@@ -121,9 +121,9 @@ class Value:
     def cast(self, t: DType) -> Value:
         return Value(self.b, self.b.cast(self.op, t))
 
-    def bits(self) -> Value:
-        """The bit pattern of a float as a signed integer."""
-        return Value(self.b, self.b.emit(ops.bitcast, self.op, type=i64 if self.type is f64 else i32))
+    def bits(self, t: DType | None = None) -> Value:
+        """The bit pattern of a float as an integer, which is signed unless it is to be of the type ``t``."""
+        return Value(self.b, self.b.emit(ops.bitcast, self.op, type=t or (i64 if self.type is f64 else i32)))
 
     def as_float(self, t: DType) -> Value:
         """The float ``t`` with this bit pattern."""

@@ -191,7 +191,7 @@ class _Offload(Rewriter):
         finish = self.b.end()
         attr: LoopAttr = loop.attr
         self.b.loc = loop.loc
-        self._task(TaskAttr("range_for", self._name(attr.name), attr.group_size), (bounds, new_body, finish))
+        self._task(TaskAttr("range_for", self._name(attr.name), attr.group_size, grouped=attr.grouped), (bounds, new_body, finish))
 
     def _name(self, wanted: str) -> str:
         """A name for the next task, different from those before."""

@@ -116,8 +116,8 @@ class _Place:
         slot_words = layout.slot_words(groups)
         fits = layout.fits(slot_words, left)
         self._check(fits, slot_words, left, tapes)
-        asked = b.emit(ops.tape_word, attr=(TapeWord.SLOTS, number), type=i32)
-        slots = layout.slots(groups, asked, left)
+        requested = b.emit(ops.tape_word, attr=(TapeWord.SLOTS, number), type=i32)
+        slots = layout.slots(groups, requested, left)
         b.store(word(TapeWord.SLOTS, number), self._choose(fits, slots.limit, b.const(0)))
         for group, pitch in zip(groups, slots.pitches):
             if group.guard is not None:

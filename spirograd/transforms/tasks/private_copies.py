@@ -83,7 +83,7 @@ class _PrivateCopies(Rewriter):
 
     def _task(self, op: Op) -> Op:
         groups = 0
-        if op.attr.kind == "range_for":
+        if op.attr.kind == "range_for" and not op.attr.grouped:
             self.copies, groups = _worthwhile(op, self.caps)
         if not self.copies:
             return self.b.append(op)

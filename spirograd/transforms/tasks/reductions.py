@@ -52,7 +52,7 @@ class _Reductions(Rewriter):
         self.handlers[ops.task] = self._task
 
     def _task(self, op: Op) -> Op:
-        if op.attr.kind != "range_for":
+        if op.attr.kind != "range_for" or op.attr.grouped:
             return self.b.append(op)
         targets = _find(op.regions[1], self.wide_sums)
         if not targets:

@@ -72,7 +72,7 @@ def of_field(t: Any) -> Program:
                 v = sg.cos(v) * x[(i + j) % N]
             y[i] = v
 
-    return Program(run, [x, y], prepare=lambda turn: n.fill(3 + 2 * turn))
+    return Program(run, [x, y], prepare=lambda trial: n.fill(3 + 2 * trial))
 
 
 def of_array(t: Any) -> Program:
@@ -87,7 +87,7 @@ def of_array(t: Any) -> Program:
                 v = sg.sin(v) * t(1.7) + t(0.1)
             y[i] = v
 
-    return Program(run, [x, y], [bounds], lambda turn: bounds.from_numpy(np.roll(COUNTS, turn)))
+    return Program(run, [x, y], [bounds], lambda trial: bounds.from_numpy(np.roll(COUNTS, trial)))
 
 
 def computed(t: Any) -> Program:
@@ -102,7 +102,7 @@ def computed(t: Any) -> Program:
                 v = sg.exp(-v) + v * v * t(0.3)
             y[i] = v
 
-    return Program(run, [x, y], prepare=lambda turn: n.fill(17 + 20 * turn))
+    return Program(run, [x, y], prepare=lambda trial: n.fill(17 + 20 * trial))
 
 
 def of_values(t: Any) -> Program:
@@ -151,7 +151,7 @@ def ragged_nest(t: Any) -> Program:
                 v = v * t(0.5) + w
             y[i] = v
 
-    return Program(run, [x, y], prepare=lambda turn: count.from_numpy(np.roll(COUNTS, 2 * turn)))
+    return Program(run, [x, y], prepare=lambda trial: count.from_numpy(np.roll(COUNTS, 2 * trial)))
 
 
 def depth_four(t: Any) -> Program:
@@ -193,7 +193,7 @@ def empty_and_single(t: Any) -> Program:
                 w = v
             y[i] = v + w
 
-    return Program(run, [x, y], prepare=lambda turn: n.from_numpy(np.array([[0, 1], [1, 0], [0, 0], [2, 3]][turn], np.int32)))
+    return Program(run, [x, y], prepare=lambda trial: n.from_numpy(np.array([[0, 1], [1, 0], [0, 0], [2, 3]][trial], np.int32)))
 
 
 def downwards(t: Any) -> Program:
@@ -255,7 +255,7 @@ def parallel_bound_of_field(t: Any) -> Program:
                 v = v * v + x[j]
             y[i] = v
 
-    return Program(run, [x, y], prepare=lambda turn: n.fill([4, 0, 6][turn]))
+    return Program(run, [x, y], prepare=lambda trial: n.fill([4, 0, 6][trial]))
 
 
 def bound_is_carried(t: Any) -> Program:
@@ -310,12 +310,12 @@ CASES = [
     bound_is_carried,
     index_of_struct_for_as_bound,
 ]
-TURNS = {"empty_and_single": 4, "parallel_bound_of_field": 3}
+TRIALS = {"empty_and_single": 4, "parallel_bound_of_field": 3}
 
 
 @on_back_ends_with_types(CASES)
 def test_bounds(session: Any, case: Any, t: Any) -> None:
-    check(case, t, TURNS.get(case.__name__, 2))
+    check(case, t, TRIALS.get(case.__name__, 2))
 
 
 def test_an_index_that_leaves_its_range_after_the_last_iteration(arch: str) -> None:

@@ -96,7 +96,7 @@ def integers_as_indices(t: Any) -> Program:
                 v = sg.sin(v) * x[at] + v * t(0.3)
             y[at] += v
 
-    return Program(run, [x, y], prepare=lambda turn: table.from_numpy(np.random.default_rng(turn).integers(0, N, N).astype(np.int32)))
+    return Program(run, [x, y], prepare=lambda trial: table.from_numpy(np.random.default_rng(trial).integers(0, N, N).astype(np.int32)))
 
 
 def integers_from_floats(t: Any) -> Program:
@@ -235,7 +235,7 @@ def random_numbers(t: Any) -> Program:
             seen[i] = p
 
     program = Program(run, [x, y])
-    program.prepare = lambda turn: seen.fill(0)
+    program.prepare = lambda trial: seen.fill(0)
     program.seen = seen  # type: ignore[attr-defined]
     return program
 

@@ -222,7 +222,7 @@ def scattered(t: Any) -> Program:
             y[to[(i + j) % N]] += x[to[i]] * x[j] - x[i]
             y[i] -= x[j] * x[j]
 
-    return Program(run, [x, y], prepare=lambda turn: to.from_numpy(np.random.default_rng(turn).integers(0, N, N).astype(np.int32)))
+    return Program(run, [x, y], prepare=lambda trial: to.from_numpy(np.random.default_rng(trial).integers(0, N, N).astype(np.int32)))
 
 
 def several_kinds_of_updates(t: Any) -> Program:

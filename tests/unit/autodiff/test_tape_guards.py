@@ -356,7 +356,7 @@ def test_slots_of_both_kinds_lie_apart(heap_words, dtype):
             given = Given({"tape_heap_words": heap_words, "tape_slots": asked}).kernel(kernel)
             outcome = run(given, [np.zeros(1, np.int32), np.zeros(1, np.float32), 0, np.array(sizes, np.int32)], {})
             slots, claims, *placed = (int(v) for v in outcome.returns)
-            used = heap.used(made, HeapPlan(TapeWords(heap_words=(heap_words,), slots=(0, asked)), (None, None), (), 0), sizes)
+            used = heap.resolve(made, HeapPlan(TapeWords(heap_words=(heap_words,), slots=(0, asked)), (None, None), (), 0), sizes)
             if outcome.fault is not None:
                 assert slots == claims == 0
                 assert sum(2 * tape.words * max(sizes[tape.capacity], 1) for tape in tapes) > heap_words

@@ -112,7 +112,7 @@ def placed_by_the_host(kernel: Kernel, heap_words: int, asked: list[int], sizes:
     infos = tuple([TaskInfo(op.attr.name, op.attr.kind, "", 0, places=op.attr.places) for op in kernel.body.ops[:-1]])
     made = CompiledKernel("k", "vulkan", "", ArgBlock((), "", 0), infos, tapes=tuple(tapes_of(kernel).values()))
     heap = TapeHeap(SimpleNamespace(caps=Capabilities("vulkan")), SimpleNamespace())
-    return heap.used(made, HeapPlan(TapeWords(heap_words=(heap_words,), slots=tuple(asked)), (), (), 0), sizes)
+    return heap.resolve(made, HeapPlan(TapeWords(heap_words=(heap_words,), slots=tuple(asked)), (), (), 0), sizes)
 
 
 def check_words(kernel: Kernel, found: dict[tuple[TapeWord, int], int], plan: HeapPlan, failed: bool) -> None:

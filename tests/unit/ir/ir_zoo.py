@@ -146,7 +146,8 @@ function "stored" { (%i: i32)
     %mine = load[x](%first) : f32
     %ours = subgroup_reduce["add"](%mine) : f32
     %other = subgroup_shuffle[1](%ours) : f32
-    store[shared](%lane, %other)
+    %read = subgroup_read(%other, %lane) : f32
+    store[shared](%lane, %read)
     workgroup_barrier()
     %theirs = load[shared](%first) : f32
     store[x](%groups, %theirs)

@@ -107,7 +107,7 @@ NEGATIVE = [
     ("for[LoopAttr()](%i, %i) : () { (%k: i64)\n yield()\n}", "its region takes"),
     ("for(%i, %i) : () { (%k: i32)\n yield()\n}", "LoopAttr"),
     ("%s = for[LoopAttr()](%i, %i, %f) : (f32) { (%k: i32, %g: f32)\n yield(%k)\n}", "its region yields"),
-    ("%s = for[LoopAttr(parallel=True)](%i, %i, %f) : (f32) { (%k: i32, %g: f32)\n yield(%g)\n}", "carries nothing"),
+    ("%s = for[LoopAttr(parallel=True)](%i, %i, %f) : (f32) { (%k: i32, %g: f32)\n yield(%g)\n}", "without results"),
     ("%s = while(%i) : (i32) { (%a: i32)\n yield(%a)\n} { (%b: i32)\n yield(%b)\n}", "its region yields"),
     ("%r = slot[Slot(\"scalar\")]() : i32", "is no operation of kernel IR"),
     ("%r = thread_slot() : i32", "is no operation of kernel IR"),

@@ -70,3 +70,6 @@ class HostSession:
         self.memory = HostMemory(addressable)
         self.language = LanguageOptions()
         self.field_memory = self.memory.allocate
+
+    def transfers_by_kernel(self, allocation):
+        return False

@@ -9,9 +9,14 @@ import numpy as np
 import pytest
 from unit.math.math_evaluator import MATH, expanded, make_kernel, run
 
-from spirograd.base.dtypes import DType, f16, f32, f64
+from spirograd.base.artifact import Slot
+from spirograd.base.dtypes import DType, f16, f32, f64, i32
 from spirograd.ir import ops
+from spirograd.ir.builder import Builder
+from spirograd.ir.nodes import BufferRef, Kernel
 from spirograd.ir.ops import BY_NAME
+from spirograd.transforms.math import f32 as math_f32
+from spirograd.transforms.math.values import Value
 
 LONG = np.longdouble
 N = 20_000
@@ -112,6 +117,26 @@ def test_error_bound_without_f64(name: str) -> None:
         assert errors[worst] <= BOUND_F32[name], (errors[worst], x[worst])
     x, expected = (np.array(values, np.float32) for values in zip(*UNARY[name]))
     assert same_bits(run(kernel, x, fuse=True), expected).all()
+
+
+@needs_long_double
+@pytest.mark.parametrize("name", ["sin", "cos"])
+@pytest.mark.parametrize("reduced", ["near", "all"])
+def test_error_bound_of_pairs(name: str, reduced: str) -> None:
+    """A sine and a cosine of one argument."""
+    b = Builder()
+    b.begin()
+    x = Value(b, b.load(BufferRef("in0", Slot("array", 0), f32), b.const(0, i32)))
+    pair = math_f32.sincos_near(x) if reduced == "near" else math_f32.sincos_fused(x)
+    b.store(BufferRef("out", Slot("array", 1, offset=8), f32), b.const(0, i32), pair[name == "cos"].op)
+    kernel = Kernel("pair", (), b.end())
+    turns = (np.arange(-30_000, 30_000) * (math.pi / 4)).astype(np.float32)
+    for (x_,) in (*operands(f32, name), (turns,), (np.nextafter(turns, np.float32(np.inf)),)):
+        values = x_[np.abs(x_) < 1e5] if reduced == "near" else x_
+        errors = ulps(run(kernel, values, fuse=True), REFERENCE[name](values.astype(LONG)), f32)
+        assert errors.max() <= BOUND_F32[name], (errors.max(), values[np.argmax(errors)])
+    specials, expected = (np.array(values, np.float32) for values in zip(*UNARY[name]))
+    assert same_bits(run(kernel, specials, fuse=True), expected).all()
 
 
 @needs_long_double

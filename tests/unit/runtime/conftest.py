@@ -59,7 +59,7 @@ def wgpu(request, open_wgpu):
 
 
 @pytest.fixture(params=standin_gpu.APIS, ids=lambda api: api.arch)
-def standin(request, tmp_path_factory, monkeypatch):
+def standin(request, tmp_path_factory, monkeypatch, younger_garbage):
     """A stand-in for the driver of a GPU in place of the driver, fresh. After the test nothing may be left in it."""
     needs.need("cc")
     api = request.param

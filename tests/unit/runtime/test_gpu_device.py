@@ -1,4 +1,4 @@
-"""Devices of CUDA and HIP on stand-ins for their drivers: memory, order, launches, argument bytes, fetches, errors. No GPU is needed."""
+"""Devices of CUDA and HIP on stand-ins for their drivers: memory, order, launches, argument bytes, readbacks, errors. No GPU is needed."""
 
 import contextlib
 import ctypes
@@ -258,32 +258,32 @@ def test_dropped_kernels_are_unloaded_when_nothing_runs(gpu, standin, compiled):
     assert standin.live("modules") == 0
 
 
-def test_fetches(gpu, standin, compiled):
+def test_readbacks(gpu, standin, compiled):
     memory = Memory(gpu)
     plan = Launcher(gpu, memory).prepare(compiled("count"))
     a = memory.allocate(64)
     gpu.synchronize()
     standin.hold()
-    waits, fetches = gpu.waits, []
+    waits, readbacks = gpu.waits, []
     for i in range(50):
         plan.launch([None, 1, 1], [None] * 3, {0: a})
-        fetches.append(a.fetch(0, 4))
-    assert all(fetch.take() is None for fetch in fetches) and gpu.waits == waits
+        readbacks.append(a.read_async(0, 4))
+    assert all(readback.take() is None for readback in readbacks) and gpu.waits == waits
     standin.hold(False)
-    assert [struct.unpack("<I", fetch.wait())[0] for fetch in fetches] == list(range(1, 51))
+    assert [struct.unpack("<I", readback.wait())[0] for readback in readbacks] == list(range(1, 51))
     assert gpu.waits == waits + 50
-    assert fetches[0].take() == struct.pack("<I", 1), "the bytes are kept"
+    assert readbacks[0].take() == struct.pack("<I", 1), "the bytes are kept"
     blocks = len(gpu._cells.blocks)
     for _ in range(200):  # dropped ones give their cells back
-        a.fetch(0, 4)
+        a.read_async(0, 4)
     assert len(gpu._cells.blocks) == blocks
-    later = a.fetch(0, 4)
+    later = a.read_async(0, 4)
     for _ in itertools.takewhile(lambda _: later.take() is None, range(1000)):
         pass
     assert later.take() == struct.pack("<I", 50)
     for offset, nbytes in ((2, 4), (0, 6), (0, 0), (64, 4), (-4, 4)):
         with pytest.raises(ValueError):
-            gpu.fetch(a.buffer, offset, nbytes)
+            gpu.read_async(a.buffer, offset, nbytes)
 
 
 def test_waits_are_counted(gpu):
@@ -344,7 +344,7 @@ def test_a_kernel_that_fails_is_told_clearly(gpu, standin, compiled):
     memory = Memory(gpu)
     launcher = Launcher(gpu, memory)
     a = memory.allocate(4)
-    fetch = a.fetch(0, 4)
+    readback = a.read_async(0, 4)
     launcher.prepare(compiled("trap")).launch([None, 1, 1], [None] * 3, {0: a})
     error = standin.api.errors["LAUNCH_FAILED"]
     with pytest.raises(SpirogradRuntimeError, match=rf"was lost.*start a new process.*{error}.*outside of its arrays"):
@@ -355,9 +355,9 @@ def test_a_kernel_that_fails_is_told_clearly(gpu, standin, compiled):
         lambda: read(a),
         lambda: memory.allocate(4),
         lambda: a.write(0, memoryview(b"1234")),
-        lambda: a.fetch(0, 4),
-        fetch.take,
-        fetch.wait,
+        lambda: a.read_async(0, 4),
+        readback.take,
+        readback.wait,
         lambda: launcher.prepare(compiled("count")),
     ):
         with pytest.raises(SpirogradRuntimeError, match="device was lost"):
@@ -430,7 +430,7 @@ def test_machine_code(gpu, compiled):
 
 
 def test_threads(gpu, standin, compiled):
-    """Launches, copies and fetches of several threads, none of which has the context current."""
+    """Launches, copies and readbacks of several threads, none of which has the context current."""
     memory = Memory(gpu)
     plan = Launcher(gpu, memory).prepare(compiled("count"))
     total = memory.allocate(4)
@@ -442,7 +442,7 @@ def test_threads(gpu, standin, compiled):
                 plan.launch([None, 1, 1], [None] * 3, {0: total})
                 a = memory.allocate(4 * seed)
                 a.write(0, memoryview(struct.pack("<I", i)))
-                assert struct.unpack("<I", a.fetch(0, 4).wait())[0] == i
+                assert struct.unpack("<I", a.read_async(0, 4).wait())[0] == i
             assert standin.depth == (standin.api is CUDA)
         except Exception as error:
             errors.append(error)
@@ -459,10 +459,10 @@ def test_threads(gpu, standin, compiled):
 def test_a_busy_device_is_polled_without_waiting(gpu, standin):
     memory = Memory(gpu)
     a = memory.allocate(4)
-    fetch = a.fetch(0, 4)
+    readback = a.read_async(0, 4)
     taken = []
     with gpu._turn.lock:
-        thread = threading.Thread(target=lambda: taken.append(fetch.take()))
+        thread = threading.Thread(target=lambda: taken.append(readback.take()))
         thread.start()
         thread.join(10)
     assert taken == [None]
@@ -473,7 +473,7 @@ def test_close(open_gpu, standin):
     memory = Memory(gpu)
     a = memory.allocate(4)
     executable = gpu.load(gpu_modules.compiled(gpu, "count"))
-    taken, open_ = a.fetch(0, 4), a.fetch(0, 4)
+    taken, open_ = a.read_async(0, 4), a.read_async(0, 4)
     taken.wait()
     gpu.close()
     gpu.close()
@@ -505,7 +505,7 @@ device = open_device("ARCH")
 a = Memory(device).allocate(4)
 if os.fork() == 0:
     problems = []
-    for use in (device.synchronize, lambda: a.fetch(0, 4), lambda: open_device("ARCH")):
+    for use in (device.synchronize, lambda: a.read_async(0, 4), lambda: open_device("ARCH")):
         try:
             use()
         except Exception as error:
@@ -563,7 +563,7 @@ def test_long_waits(open_gpu, standin, monkeypatch):
     plan = Launcher(gpu, Memory(gpu)).prepare(gpu_modules.compiled(gpu, "count"))
     for _ in range(20):
         plan.launch([None, 1, 1], [None] * 3, {0: a})
-    assert a.fetch(0, 4).wait() == struct.pack("<I", 20)
+    assert a.read_async(0, 4).wait() == struct.pack("<I", 20)
     assert read(a)[0] == 20
     plan.launch([None, 1, 1], [None] * 3, {0: a})
     gpu.synchronize()

@@ -59,13 +59,13 @@ def test_the_order_of_streams(session, count, held):
             a.fill(10)
         count(a, 100)
     count(a, 1000)
-    fetch = a.allocation.fetch(0, 4)
+    readback = a.allocation.read_async(0, 4)
     first = order.index(own if held == "own" else held)
     poke()
     word = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_int32 * 1).from_address(a.allocation.address - (1 << 62)))
-    assert int(word[0]) == [0, 5, 6][first] and fetch.take() is None
+    assert int(word[0]) == [0, 5, 6][first] and readback.take() is None
     session.hold(False, stream=own if held == "own" else held)
-    assert struct.unpack("<i", fetch.wait())[0] == 1110
+    assert struct.unpack("<i", readback.wait())[0] == 1110
     assert a.to_numpy().tolist() == [1110]
 
 
@@ -180,7 +180,7 @@ def test_random_work_on_random_streams(session, count, seed):
             arrays[k].from_numpy(data)
             model[k][:] = data
         elif what == 3:
-            awaited.append((arrays[k].allocation.fetch(0, 16), model[k].tobytes()))
+            awaited.append((arrays[k].allocation.read_async(0, 16), model[k].tobytes()))
         elif what == 4:
             arrays[k] = sg.ndarray(sg.i32, shape=4)
             model[k] = np.zeros(4, np.int32)
@@ -197,6 +197,6 @@ def test_random_work_on_random_streams(session, count, seed):
                 work()
     for stream in (own, ONE, TWO):
         session.hold(False, stream=stream)
-    assert all(fetch.wait() == expected for fetch, expected in awaited)
+    assert all(readback.wait() == expected for readback, expected in awaited)
     for array, expected in zip(arrays, model):
         np.testing.assert_array_equal(array.to_numpy(), expected)

@@ -42,7 +42,7 @@ class _Transfers:
         self.run()
         out[:] = memory[offset : offset + len(out)]
 
-    def fetch(self, memory: bytearray, offset: int, nbytes: int) -> _Readback | bytes:
+    def read_async(self, memory: bytearray, offset: int, nbytes: int) -> _Readback | bytes:
         if not self.commands:
             return bytes(memory[offset : offset + nbytes])
         readback = _Readback(self)
@@ -145,26 +145,26 @@ def test_copies_that_overlap() -> None:
     assert device.work.done == before, "nothing to do is nothing recorded"
 
 
-def test_fetches() -> None:
+def test_readbacks() -> None:
     device = _Device()
     a = device.allocate(64)
-    assert device.fetch(a, 0, 4).take() == bytes(4), "an idle device has the bytes"
+    assert device.read_async(a, 0, 4).take() == bytes(4), "an idle device has the bytes"
     device.fill(a, 0, 4, 7)
-    fetches = [device.fetch(a, 0, 4) for _ in range(3)]
-    assert [fetch.take() for fetch in fetches] == [None] * 3 and device.work.staging == 3
-    del fetches[2]
+    readbacks = [device.read_async(a, 0, 4) for _ in range(3)]
+    assert [readback.take() for readback in readbacks] == [None] * 3 and device.work.staging == 3
+    del readbacks[2]
     waits = device.waits
-    data = fetches[0].wait()
-    assert int.from_bytes(data, "little") == 7 and fetches[0].take() is data
-    assert fetches[1].take() == data and device.waits == waits + 1
+    data = readbacks[0].wait()
+    assert int.from_bytes(data, "little") == 7 and readbacks[0].take() is data
+    assert readbacks[1].take() == data and device.waits == waits + 1
     assert device.work.staging == 0, "whoever has the bytes needs no staging memory"
 
 
-def test_a_fetch_in_another_threads_turn() -> None:
+def test_a_readback_in_another_threads_turn() -> None:
     device = _Device()
     a = device.allocate(64)
     device.fill(a, 0, 4, 7)
-    fetch = device.fetch(a, 0, 4)
+    readback = device.read_async(a, 0, 4)
     device.synchronize()
     inside, done = threading.Event(), threading.Event()
 
@@ -176,19 +176,19 @@ def test_a_fetch_in_another_threads_turn() -> None:
     thread = threading.Thread(target=hold)
     thread.start()
     inside.wait(20)
-    assert fetch.take() is None
+    assert readback.take() is None
     done.set()
     thread.join()
-    assert fetch.take() == bytes([7, 0, 0, 0])
+    assert readback.take() == bytes([7, 0, 0, 0])
 
 
 def test_a_lost_device_is_told_from_then_on() -> None:
     device = _Device()
     a = device.allocate(64)
     device.fill(a, 0, 4, 7)
-    fetch = device.fetch(a, 0, 4)
+    readback = device.read_async(a, 0, 4)
     device.work.lost = True
-    calls = (device.synchronize, fetch.wait, fetch.take, lambda: device.allocate(4), lambda: device.fill(a, 0, 4, 1))
+    calls = (device.synchronize, readback.wait, readback.take, lambda: device.allocate(4), lambda: device.fill(a, 0, 4, 1))
     for call in calls:
         with pytest.raises(SpirogradRuntimeError, match=r"the Toy device was lost .*call init again.*the driver's words"):
             call()
@@ -210,11 +210,11 @@ def test_close() -> None:
     device = _Device()
     a = device.allocate(64)
     device.fill(a, 0, 4, 7)
-    fetch = device.fetch(a, 0, 4)
+    readback = device.read_async(a, 0, 4)
     device.close()
     device.close()
     assert device.work.done == 2, "it waits for the work under way"
-    for call in (device.synchronize, fetch.take, fetch.wait, lambda: device.allocate(4)):
+    for call in (device.synchronize, readback.take, readback.wait, lambda: device.allocate(4)):
         with pytest.raises(SpirogradRuntimeError, match="this Toy device was closed"):
             call()
     device.free(a)

@@ -11,7 +11,9 @@ from typing import Any
 class Scene:
     """``add(gs, scene)`` gives the entities; ``look(entities)`` the arrays to compare, by name; ``before_step(entities, k)`` moves things.
 
-    ``options``: of `gs.Scene`, made when Genesis is there. ``steps``: after which results are compared.
+    ``options``: of `gs.Scene`, made when Genesis is there. ``steps``: after which results are compared. ``precision``: if the scene needs
+    one. ``differentiate(gs, scene, entities)``: runs the scene from its start and gives gradients, which are compared instead; it is what
+    is timed.
     """
 
     add: Callable[[Any, Any], list[Any]]
@@ -20,6 +22,8 @@ class Scene:
     before_step: Callable[[list[Any], int], None] = field(default=lambda entities, k: None)
     environments: int = 0
     steps: int = 20
+    precision: str = ""
+    differentiate: Callable[[Any, Any, list[Any]], dict[str, Any]] | None = None
 
 
 def _bodies(entities: list[Any]) -> dict[str, Any]:
@@ -33,6 +37,10 @@ def _bodies(entities: list[Any]) -> dict[str, Any]:
 
 def _particles(entities: list[Any]) -> dict[str, Any]:
     return {f"particles {k}": entity.get_particles_pos() for k, entity in enumerate(entities)}
+
+
+def _vertices(entities: list[Any]) -> dict[str, Any]:
+    return {f"vertices {k}": entity.get_state().pos for k, entity in enumerate(entities)}
 
 
 def _box(gs: Any, scene: Any) -> list[Any]:
@@ -69,25 +77,83 @@ def _terrain(gs: Any, scene: Any) -> list[Any]:
     return [scene.add_entity(gs.morphs.Sphere(radius=0.1, pos=(2.0, 2.0, 1.0)))]
 
 
-def _of_matter(material: Callable[[Any], Any], size: float, height: float) -> Callable[[Any, Any], list[Any]]:
-    """A box of particles above the ground."""
+def _of_matter(material: Callable[[Any], Any], size: float, height: float, ground: bool = True) -> Callable[[Any, Any], list[Any]]:
+    """A box of this material above the ground, which is a body of the scene or (``ground`` is False) the solver's own."""
 
     def add(gs: Any, scene: Any) -> list[Any]:
-        scene.add_entity(gs.morphs.Plane())
+        if ground:
+            scene.add_entity(gs.morphs.Plane())
         return [scene.add_entity(material=material(gs), morph=gs.morphs.Box(pos=(0.0, 0.0, height), size=(size, size, size)))]
 
     return add
 
 
-def _bounded(name: str, **options: Any) -> Callable[[Any], dict[str, Any]]:
-    """Options of a scene with the particles of one solver, inside a box."""
+def _elastic(gs: Any) -> Any:
+    return gs.materials.FEM.Elastic(E=1e5, nu=0.4, rho=1000.0, model="linear_corotated")
+
+
+def _bounded(name: str, substeps: int, requires_grad: bool = False, **options: Any) -> Callable[[Any], dict[str, Any]]:
+    """Options of a scene with the particles of one solver, inside a box. So many ``substeps`` keep the motion stable."""
 
     def make(gs: Any) -> dict[str, Any]:
         corners = {"lower_bound": (-0.5, -0.5, 0.0), "upper_bound": (0.5, 0.5, 1.0)}
-        return {f"{name.lower()}_options": getattr(gs.options, f"{name}Options")(**corners, **options)}
+        return {
+            "sim_options": gs.options.SimOptions(dt=4e-3, substeps=substeps, requires_grad=requires_grad),
+            f"{name.lower()}_options": getattr(gs.options, f"{name}Options")(**corners, **options),
+        }
 
     return make
 
+
+def _implicit(gs: Any) -> dict[str, Any]:
+    return {
+        "sim_options": gs.options.SimOptions(dt=1e-2, substeps=1),
+        "fem_options": gs.options.FEMOptions(use_implicit_solver=True),
+        "coupler_options": gs.options.SAPCouplerOptions(),
+    }
+
+
+def _differentiable(gs: Any) -> dict[str, Any]:
+    return {"sim_options": gs.options.SimOptions(dt=1e-2, requires_grad=True)}
+
+
+def _by_velocity(steps: int) -> Callable[[Any, Any, list[Any]], dict[str, Any]]:
+    """How the squared distance of a body of particles from a point depends on the velocity that it starts with."""
+
+    def differentiate(gs: Any, scene: Any, entities: list[Any]) -> dict[str, Any]:
+        import torch
+
+        scene.reset()
+        velocity = torch.tensor([0.3, 0.0, -1.0], dtype=gs.tc_float, requires_grad=True)
+        entities[0].set_velocity(velocity)
+        for _ in range(steps):
+            scene.step()
+        end = entities[0].get_state().pos
+        ((end - torch.tensor([0.2, 0.1, 0.2])) ** 2).mean().backward()
+        return {"end": end.detach(), "gradient by velocity": velocity.grad}
+
+    return differentiate
+
+
+def _by_joints(steps: int) -> Callable[[Any, Any, list[Any]], dict[str, Any]]:
+    """The same of a rigid body."""
+
+    def differentiate(gs: Any, scene: Any, entities: list[Any]) -> dict[str, Any]:
+        import torch
+
+        scene.reset()
+        velocity = torch.tensor([0.3, 0.0, -1.0, 0.1, 0.2, 0.3], dtype=gs.tc_float, requires_grad=True)
+        entities[0].set_dofs_velocity(velocity)
+        for _ in range(steps):
+            scene.step()
+        end = entities[0].get_state().pos
+        ((end - torch.tensor([0.2, 0.1, 0.2])) ** 2).sum().backward()
+        return {"end": end.detach(), "gradient by velocity": velocity.grad}
+
+    return differentiate
+
+
+_MPM = _of_matter(lambda gs: gs.materials.MPM.Elastic(), 0.2, 0.3)
 
 SCENES: dict[str, Scene] = {
     "box": Scene(_box, _bodies),
@@ -97,7 +163,10 @@ SCENES: dict[str, Scene] = {
     "quadruped": Scene(_file("URDF", "urdf/go2/urdf/go2.urdf", pos=(0, 0, 0.4)), _bodies, steps=10),
     "mesh": Scene(_file("Mesh", "meshes/duck/duck.obj", scale=0.1, pos=(0, 0, 0.2)), _bodies),
     "terrain": Scene(_terrain, _bodies),
-    "MPM": Scene(_of_matter(lambda gs: gs.materials.MPM.Elastic(), 0.2, 0.3), _particles, _bounded("MPM", grid_density=32)),
-    "SPH": Scene(_of_matter(lambda gs: gs.materials.SPH.Liquid(), 0.2, 0.3), _particles, _bounded("SPH", particle_size=0.02)),
-    "PBD": Scene(_of_matter(lambda gs: gs.materials.PBD.Liquid(), 0.2, 0.3), _particles, _bounded("PBD", particle_size=0.02)),
+    "MPM": Scene(_MPM, _particles, _bounded("MPM", 10, grid_density=32)),
+    "SPH": Scene(_of_matter(lambda gs: gs.materials.SPH.Liquid(), 0.2, 0.3), _particles, _bounded("SPH", 4, particle_size=0.02)),
+    "PBD": Scene(_of_matter(lambda gs: gs.materials.PBD.Liquid(), 0.2, 0.3), _particles, _bounded("PBD", 4, particle_size=0.02)),
+    "FEM, implicit, SAP coupler": Scene(_of_matter(_elastic, 0.2, 0.15, ground=False), _vertices, _implicit, precision="64"),
+    "gradient of MPM": Scene(_MPM, _particles, _bounded("MPM", 10, True, grid_density=32), differentiate=_by_velocity(5)),
+    "gradient of a rigid body": Scene(_box, _bodies, _differentiable, differentiate=_by_joints(5)),
 }

@@ -19,7 +19,7 @@ from spirograd.llvmgen.toolchain import Library, compile_module, host_caps, link
 from spirograd.runtime import builtins
 from spirograd.runtime.devices.gpu.driver import NOT_READY, Driver
 
-_LAUNCH, _ENTER, _WAIT = "sg_gpu_launch", "sg_gpu_enter", "sg_gpu_wait"
+_LAUNCH, _PREPARED, _ENTER, _WAIT = "sg_gpu_launch", "sg_gpu_prepared", "sg_gpu_enter", "sg_gpu_wait"
 _PYTHON_API = (
     "PyBytes_AsString",
     "PyBytes_Size",
@@ -38,6 +38,9 @@ Launch = Callable[[bytes, "tuple[int | None, ...]"], int]
 # What a launch reads, in 64-bit words: context, where the handle of the stream is, number of tasks; then for each task its function, its
 # grid (see `grid_limits`), and the iterations that a group takes at a time.
 _HEADER, _TASK = 3, 5
+# What a prepared launch has, in 64-bit words: the address of the words above, the size of the block, and the error code of the last launch
+# that failed; then the numbers of groups, of 32 bits each.
+_PREPARED_HEADER, FAILED = 3, 2
 # The two entries of `extra` of a launch, before `Driver.launch_end`: the argument block and its size.
 _BUFFER_POINTER, _BUFFER_SIZE = 1, 2
 
@@ -65,20 +68,7 @@ define ptr @{_LAUNCH}(ptr %self, ptr %args, i64 %count) nounwind {{
   %bad = icmp eq ptr %block, null
   br i1 %bad, label %raise, label %begin
 begin:
-  %size = alloca i64
   %nbytes = call i64 @PyBytes_Size(ptr %block.object)
-  %least = call i64 @llvm.smax.i64(i64 %nbytes, i64 1)
-  store i64 %least, ptr %size
-  %extra = alloca [5 x ptr]
-  store ptr inttoptr (i64 {_BUFFER_POINTER} to ptr), ptr %extra
-  %extra.1 = getelementptr ptr, ptr %extra, i64 1
-  store ptr %block, ptr %extra.1
-  %extra.2 = getelementptr ptr, ptr %extra, i64 2
-  store ptr inttoptr (i64 {_BUFFER_SIZE} to ptr), ptr %extra.2
-  %extra.3 = getelementptr ptr, ptr %extra, i64 3
-  store ptr %size, ptr %extra.3
-  %extra.4 = getelementptr ptr, ptr %extra, i64 4
-  store ptr inttoptr (i64 LAUNCH_END to ptr), ptr %extra.4
   %words = call ptr @PyLong_AsVoidPtr(ptr %self)
   %tasks.at = getelementptr i64, ptr %words, i64 2
   %tasks = load i64, ptr %tasks.at
@@ -136,6 +126,47 @@ sized:
 
 go:
   %thread = call ptr @PyEval_SaveThread()
+  %result = call i32 @sg_launch_all(ptr %words, ptr %groups, ptr %block, i64 %nbytes)
+  call void @PyEval_RestoreThread(ptr %thread)
+  %wide = sext i32 %result to i64
+  %object = call ptr @PyLong_FromLong(i64 %wide)
+  ret ptr %object
+raise:
+  ret ptr null
+}}
+
+define void @{_PREPARED}(ptr %block, ptr %prepared) nounwind {{
+  %words = load ptr, ptr %prepared
+  %size.at = getelementptr i64, ptr %prepared, i64 1
+  %failed.at = getelementptr i64, ptr %prepared, i64 {FAILED}
+  %groups = getelementptr i64, ptr %prepared, i64 {_PREPARED_HEADER}
+  %size = load i64, ptr %size.at
+  %code = call i32 @sg_launch_all(ptr %words, ptr %groups, ptr %block, i64 %size)
+  %failed = icmp ne i32 %code, 0
+  br i1 %failed, label %note, label %done
+note:
+  store i32 %code, ptr %failed.at
+  br label %done
+done:
+  ret void
+}}
+
+define internal i32 @sg_launch_all(ptr %words, ptr %groups, ptr %block, i64 %nbytes) nounwind {{
+  %size = alloca i64
+  %least = call i64 @llvm.smax.i64(i64 %nbytes, i64 1)
+  store i64 %least, ptr %size
+  %extra = alloca [5 x ptr]
+  store ptr inttoptr (i64 {_BUFFER_POINTER} to ptr), ptr %extra
+  %extra.1 = getelementptr ptr, ptr %extra, i64 1
+  store ptr %block, ptr %extra.1
+  %extra.2 = getelementptr ptr, ptr %extra, i64 2
+  store ptr inttoptr (i64 {_BUFFER_SIZE} to ptr), ptr %extra.2
+  %extra.3 = getelementptr ptr, ptr %extra, i64 3
+  store ptr %size, ptr %extra.3
+  %extra.4 = getelementptr ptr, ptr %extra, i64 4
+  store ptr inttoptr (i64 LAUNCH_END to ptr), ptr %extra.4
+  %tasks.at = getelementptr i64, ptr %words, i64 2
+  %tasks = load i64, ptr %tasks.at
   %context = load ptr, ptr %words
   %entered = call i32 @sg_enter(ptr %context)
   %refused = icmp slt i32 %entered, 0
@@ -173,16 +204,11 @@ leave:
   call void @sg_leave(i32 %entered)
   br label %done
 done:
-  %outcome = phi i32 [%entered, %go], [%launched, %leave]
+  %outcome = phi i32 [%entered, %0], [%launched, %leave]
   %negative = icmp slt i32 %outcome, 0
   %negated = sub i32 0, %outcome
   %result = select i1 %negative, i32 %negated, i32 %outcome
-  call void @PyEval_RestoreThread(ptr %thread)
-  %wide = sext i32 %result to i64
-  %object = call ptr @PyLong_FromLong(i64 %wide)
-  ret ptr %object
-raise:
-  ret ptr null
+  ret i32 %result
 }}
 
 define ptr @{_ENTER}(ptr %self, ptr %none) nounwind {{
@@ -242,12 +268,14 @@ error:
 
 @dataclass(slots=True, eq=False)
 class CallCode:
-    """The compiled functions for ``driver``, as Python calls them; see `launcher`, `enterer` and `waiter`."""
+    """The compiled functions for ``driver``, as Python calls them (see `launcher`, `enterer` and `waiter`), and the address of the one for
+    `prepared` launches."""
 
     driver: Driver
     launch: builtins.Method
     enter: builtins.Method
     wait: builtins.Method
+    prepared: int
     library: Library
 
 
@@ -255,11 +283,12 @@ class CallCode:
 def _compiled(driver: Driver) -> CallCode:
     text = _TEXT.replace("LAUNCH_END", str(driver.launch_end)) + driver.switch
     code = compile_module(text, host_caps(), CompileOptions(opt_level=1))
-    library = link(code.binary, (_LAUNCH, _ENTER, _WAIT), {**builtins.addresses(_PYTHON_API), **driver.addresses, "sg_none": id(None)})
+    imports = {**builtins.addresses(_PYTHON_API), **driver.addresses, "sg_none": id(None)}
+    library = link(code.binary, (_LAUNCH, _PREPARED, _ENTER, _WAIT), imports)
     launch = builtins.Method(b"launch", library.addresses[_LAUNCH], builtins.METH_FASTCALL)
     enter = builtins.Method(b"enter", library.addresses[_ENTER], builtins.METH_NOARGS)
     wait = builtins.Method(b"wait", library.addresses[_WAIT], builtins.METH_O)
-    return CallCode(driver, launch, enter, wait, library)
+    return CallCode(driver, launch, enter, wait, library.addresses[_PREPARED], library)
 
 
 def compiled(driver: Driver) -> CallCode:
@@ -278,6 +307,10 @@ class LaunchTask:
     most: int
     unknown: int
 
+    def groups(self, count: int | None) -> int:
+        """How many workgroups run ``count`` iterations (None: only the device knows), as the compiled code of `launcher` finds it."""
+        return self.unknown if count is None else min(-(-max(count, 0) // self.each), self.most)
+
 
 def launcher(code: CallCode, context: int, stream: int, tasks: Sequence[LaunchTask]) -> tuple[Launch, Any]:
     """A built-in function `(block, counts)` that launches all tasks on the stream whose handle lies at the address ``stream``.
@@ -290,6 +323,17 @@ def launcher(code: CallCode, context: int, stream: int, tasks: Sequence[LaunchTa
         words += [task.function, task.group_size, task.most, task.unknown, task.each]
     memory = (ctypes.c_uint64 * len(words))(*words)
     return code.launch.function(ctypes.addressof(memory)), memory
+
+
+def prepared(code: CallCode, words: ctypes.Array[ctypes.c_uint64], nbytes: int, groups: Sequence[int]) -> tuple[Any, int]:
+    """What the function at `CallCode.prepared` gets as its context, for launches of blocks of ``nbytes`` with so many ``groups`` for each
+    task, and the address where it leaves an error code. ``words``: the memory that came with `launcher`; both must live that long."""
+
+    class Prepared(ctypes.Structure):
+        _fields_ = [("words", ctypes.c_uint64 * _PREPARED_HEADER), ("groups", ctypes.c_uint32 * max(len(groups), 1))]
+
+    memory = Prepared((ctypes.addressof(words), nbytes, 0), tuple(groups))
+    return memory, ctypes.addressof(memory) + 8 * FAILED
 
 
 def enterer(code: CallCode, context: int) -> Callable[[], int]:

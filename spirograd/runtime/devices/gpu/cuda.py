@@ -102,7 +102,7 @@ define internal i32 @sg_enter(ptr %given) nounwind {{
   %context = inttoptr i64 %even to ptr
   %current = alloca ptr
   store ptr null, ptr %current
-  %asked = call i32 @context_get(ptr %current)
+  %status = call i32 @context_get(ptr %current)
   %now = load ptr, ptr %current
   %there = icmp eq ptr %now, %context
   br i1 %there, label %done, label %other

@@ -83,7 +83,7 @@ define internal i32 @sg_enter(ptr %context) nounwind {
   %wanted = trunc i64 %bits to i32
   %current = alloca i32
   store i32 0, ptr %current
-  %asked = call i32 @device_current(ptr %current)
+  %status = call i32 @device_current(ptr %current)
   %now = load i32, ptr %current
   %there = icmp eq i32 %now, %wanted
   br i1 %there, label %done, label %other

@@ -8,27 +8,27 @@ from spirograd.runtime.devices.gpu.device import GpuDevice
 from spirograd.runtime.devices.gpu.driver import Driver
 
 
-def choose(driver: Driver, asked: str = "") -> int:
-    """The number of the device to use: what SG_DEVICE or ``asked`` names (number, or part of the name), else the first that can be used.
+def choose(driver: Driver, requested: str = "") -> int:
+    """The number of the device to use: what SG_DEVICE or ``requested`` names (number, or part of the name), else the first usable one.
 
     Raises SpirogradRuntimeError, listing what there is, if nothing fits.
     """
     names = [driver.name(ordinal) for ordinal in range(driver.count())]
     if not names:
         raise SpirogradRuntimeError(f"the {driver.api} driver is installed, but finds no device")
-    wanted = named_device(names, f"{driver.api} device", asked)
+    wanted = named_device(names, f"{driver.api} device", requested)
     if wanted is not None:
         return wanted
     return next((i for i in range(len(names)) if not driver.unusable(i)), 0)
 
 
-def open_gpu(kind: type[Driver], device_memory_bytes: int | None, asked: str) -> GpuDevice:
-    """Open the device that SG_DEVICE or ``asked`` names, or the first one that can be used.
+def open_gpu(kind: type[Driver], device_memory_bytes: int | None, requested: str) -> GpuDevice:
+    """Open the device that SG_DEVICE or ``requested`` names, or the first one that can be used.
 
     Raises SpirogradRuntimeError if there is no driver, or no device that fits.
     """
     driver = kind.take()
-    ordinal = choose(driver, asked)
+    ordinal = choose(driver, requested)
     reason = driver.unusable(ordinal)
     if reason:
         raise SpirogradRuntimeError(reason)

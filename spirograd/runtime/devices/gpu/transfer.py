@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.records import dataclass
-from spirograd.runtime.devices.gpu.fetching import CellReadback
 from spirograd.runtime.devices.gpu.memory import Memory, pinned
+from spirograd.runtime.devices.gpu.readback import CellReadback
 from spirograd.runtime.devices.gpu.stream import Stream
 from spirograd.runtime.devices.staging import Cells
 
@@ -123,7 +123,7 @@ class Transfers:
         self._left.append(chunk)
         return chunk.emptied
 
-    def fetch(self, memory: Memory, offset: int, nbytes: int) -> CellReadback:
+    def read_async(self, memory: Memory, offset: int, nbytes: int) -> CellReadback:
         readback = CellReadback(self._stream, self._cells.take(nbytes), nbytes)
         self._to_host(readback.address, memory.address + offset, nbytes)
         readback.record()

@@ -46,19 +46,19 @@ class VulkanDevice(StreamedDevice):
 
     Options: ``validation`` (the validation layer's messages become SpirogradRuntimeErrors at the next call), ``cap`` (bytes of
     device memory to use at most), ``mappable`` (None: memory is mapped where host and device share it; False: never, so that
-    everything goes through staging), ``cache_folder`` (of the pipeline cache; None: none), ``asked``
+    everything goes through staging), ``cache_folder`` (of the pipeline cache; None: none), ``requested``
     (which device, as for `choose`).
     """
 
     api = "Vulkan"
     open_devices = OpenDevices()
 
-    def __init__(self, validation: bool, cap: int | None, mappable: bool | None, cache_folder: Path | None, asked: str = "") -> None:
+    def __init__(self, validation: bool, cap: int | None, mappable: bool | None, cache_folder: Path | None, requested: str = "") -> None:
         super().__init__()
         self._instance = take_instance(validation)
         self._messages = self._instance.messages
         try:
-            self._features = query(choose(self._instance, asked))
+            self._features = query(choose(self._instance, requested))
             self._device, family = create_device(self._features)
             self._fn = device_functions(self._device)
             self.info = self._features.info

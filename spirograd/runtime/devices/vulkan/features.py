@@ -65,7 +65,7 @@ _LOOP_LIMIT = {vk.VK_DRIVER_ID_MESA_LLVMPIPE: LLVMPIPE_LOOP_LIMIT}
 _NESTING_LIMIT = {vk.VK_DRIVER_ID_MESA_LLVMPIPE: LLVMPIPE_NESTING_LIMIT}
 _INDEPENDENCE_NONE = 2  # VK_SHADER_FLOAT_CONTROLS_INDEPENDENCE_NONE
 _COMPUTE_STAGE = 0x20
-_SUBGROUP_ARITHMETIC = 0x4
+_SUBGROUP_ARITHMETIC, _SUBGROUP_SHUFFLE = 0x4, 0x10
 _KIND_NAMES = {
     vk.VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU: "discrete",
     vk.VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU: "integrated",
@@ -119,6 +119,7 @@ def query(physical: Any) -> Features:
         **flags,  # type: ignore[arg-type]
         subgroup_size=v11.subgroupSize if has_subgroups else 0,
         subgroup_arithmetic=has_subgroups and bool(v11.subgroupSupportedOperations & _SUBGROUP_ARITHMETIC),
+        subgroup_read=has_subgroups and bool(v11.subgroupSupportedOperations & _SUBGROUP_SHUFFLE),
         shared_memory=limits.maxComputeSharedMemorySize,
         max_group_size=min(limits.maxComputeWorkGroupInvocations, limits.maxComputeWorkGroupSize[0]),
         max_groups=limits.maxComputeWorkGroupCount[0],

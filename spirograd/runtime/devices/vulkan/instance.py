@@ -164,8 +164,8 @@ def basic_properties(physical: Any) -> Any:
     return properties
 
 
-def choose(instance: Instance, asked: str = "") -> Any:
-    """The physical device to use: what SG_DEVICE or ``asked`` names (number, or part of the name), else the most capable kind.
+def choose(instance: Instance, requested: str = "") -> Any:
+    """The physical device to use: what SG_DEVICE or ``requested`` names (number, or part of the name), else the most capable kind.
 
     Raises SpirogradRuntimeError, listing what there is, if nothing fits.
     """
@@ -173,7 +173,7 @@ def choose(instance: Instance, asked: str = "") -> Any:
     if not devices:
         raise SpirogradRuntimeError("Vulkan is installed, but no driver offers a device; `spirograd doctor` tells how to get one")
     names = [text(basic_properties(d).deviceName) for d in devices]
-    number = named_device(names, "Vulkan device", asked)
+    number = named_device(names, "Vulkan device", requested)
     if number is not None:
         return devices[number]
     usable = [d for d in devices if basic_properties(d).apiVersion >= API_1_2]

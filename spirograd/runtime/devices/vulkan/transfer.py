@@ -9,7 +9,7 @@ from typing import Any
 from spirograd.runtime.devices.staging import Cells
 from spirograd.runtime.devices.vulkan.allocator import Block, Range
 from spirograd.runtime.devices.vulkan.api import ffi
-from spirograd.runtime.devices.vulkan.fetching import CellReadback
+from spirograd.runtime.devices.vulkan.readback import CellReadback
 from spirograd.runtime.devices.vulkan.stream import SLOTS, STAGING_BYTES, Slot, Stream
 
 # vkCmdUpdateBuffer carries up to 64 KiB inside the command buffer, in order with launches and without a wait.
@@ -63,7 +63,7 @@ class Transfers:
         while pending:
             _collect(stream, *pending.popleft())
 
-    def fetch(self, memory: Range, offset: int, nbytes: int) -> CellReadback | bytes:
+    def read_async(self, memory: Range, offset: int, nbytes: int) -> CellReadback | bytes:
         if memory.view is not None and self._stream.idle:
             return bytes(memory.view[offset : offset + nbytes])
         readback = CellReadback(self._stream, self._cells.take(nbytes), nbytes)

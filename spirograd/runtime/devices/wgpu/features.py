@@ -59,17 +59,17 @@ def backend_name(arch: str) -> str:
 def adapters(backend: str) -> list[Any]:
     """The adapters of a backend, in the order of the numbers of SG_DEVICE. Raises SpirogradRuntimeError if wgpu runs on another one."""
     check_version()
-    asked, shown = BACKENDS[backend]
-    started = start_instance(asked)
-    if started not in ("", asked):
+    requested, shown = BACKENDS[backend]
+    started = start_instance(requested)
+    if started not in ("", requested):
         now = next(name for name, (native, _) in BACKENDS.items() if native == started)
         raise SpirogradRuntimeError(f"wgpu runs on {now} in this process already; set SG_WGPU_BACKEND={backend} when the process starts")
     with telling("look for adapters through wgpu"):
         return [a for a in wgpu.gpu.enumerate_adapters_sync() if a.info["backend_type"] == shown]
 
 
-def choose(arch: str, asked: str = "") -> Any:
-    """The adapter to use: what SG_DEVICE or ``asked`` names (number, or part of the name), else the most capable kind.
+def choose(arch: str, requested: str = "") -> Any:
+    """The adapter to use: what SG_DEVICE or ``requested`` names (number, or part of the name), else the most capable kind.
 
     Raises SpirogradRuntimeError, listing what there is, if nothing fits.
     """
@@ -77,7 +77,7 @@ def choose(arch: str, asked: str = "") -> Any:
     found = adapters(backend)
     if not found:
         raise SpirogradRuntimeError(f"wgpu is installed, but finds no adapter for its backend {backend}; install a driver for it")
-    number = named_device([adapter_name(a) for a in found], "adapter of wgpu", asked)
+    number = named_device([adapter_name(a) for a in found], "adapter of wgpu", requested)
     if number is not None:
         return found[number]
     return min(found, key=lambda a: _PREFERENCE.get(a.info["adapter_type"], 2))
@@ -101,6 +101,7 @@ def query(adapter: Any, arch: str) -> Features:
         atomic_cas=False,
         subgroup_size=smallest if same_subgroups else 0,
         subgroup_arithmetic=same_subgroups,
+        subgroup_read=same_subgroups,
         shared_memory=limits["max-compute-workgroup-storage-size"],
         max_group_size=min(limits["max-compute-invocations-per-workgroup"], limits["max-compute-workgroup-size-x"]),
         max_groups=limits["max-compute-workgroups-per-dimension"],

@@ -7,7 +7,7 @@ from typing import Any
 
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.runtime.devices.wgpu.api import ffi, handle, lib, poll, read_staging, telling, wgpu
-from spirograd.runtime.devices.wgpu.fetching import StagingBuffer, StagingBuffers
+from spirograd.runtime.devices.wgpu.readback import StagingBuffer, StagingBuffers
 
 # Dispatches that are recorded before they are submitted: enough to hide the cost of a submission, few enough to keep the device busy.
 BATCH = 256
@@ -140,13 +140,13 @@ class Stream:
                 read_staging(self._device, staging, piece)
                 self._staging = staging
 
-    def fetch(self, buffer: Any, offset: int, nbytes: int) -> StagedReadback:
+    def read_async(self, buffer: Any, offset: int, nbytes: int) -> BufferReadback:
         """Record a copy to where the host finds it when it is done."""
         with telling("read device memory through wgpu"):
             encoder = handle(self.commands())  # first: it may submit, and then the buffer is another
             staging_buffer, at = self.staging.allocate(nbytes)
             lib.wgpuCommandEncoderCopyBufferToBuffer(encoder, handle(buffer), offset, handle(staging_buffer.buffer), at, nbytes)
-            return StagedReadback(self, staging_buffer, at, nbytes)
+            return BufferReadback(self, staging_buffer, at, nbytes)
 
     def poll(self) -> None:
         """Take what has come, without waiting."""
@@ -199,8 +199,8 @@ class Stream:
         return self._pattern[1]
 
 
-class StagedReadback:
-    """A `Readback` of ``nbytes`` from ``at`` of a staging buffer."""
+class BufferReadback:
+    """A `StagedReadback` of ``nbytes`` from ``at`` of a staging buffer."""
 
     __slots__ = ("_at", "_nbytes", "_staging", "_stream")
 

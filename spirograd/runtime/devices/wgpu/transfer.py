@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spirograd.runtime.devices.wgpu.address_space import Place
-from spirograd.runtime.devices.wgpu.stream import StagedReadback, Stream
+from spirograd.runtime.devices.wgpu.stream import BufferReadback, Stream
 
 
 class Transfers:
@@ -42,8 +42,8 @@ class Transfers:
         self._stream.read(memory.buffer, at, whole)
         out[:] = whole[offset - first : end - first]
 
-    def fetch(self, memory: Place, offset: int, nbytes: int) -> StagedReadback:
-        return self._stream.fetch(memory.buffer, memory.at(offset, nbytes), nbytes)
+    def read_async(self, memory: Place, offset: int, nbytes: int) -> BufferReadback:
+        return self._stream.read_async(memory.buffer, memory.at(offset, nbytes), nbytes)
 
     def fill(self, memory: Place, offset: int, nbytes: int, word: int) -> None:
         at = memory.at(offset, nbytes)

@@ -7,9 +7,10 @@ from typing import Any
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.frontend.array_proxy import ArrayProxy
 from spirograd.lang.frontend.indices import index_values
-from spirograd.lang.frontend.lvalues import Element, Lvalue, StructElement
+from spirograd.lang.frontend.lvalues import Element, Lvalue, SharedElement, StructElement
 from spirograd.lang.frontend.sparse_elements import SparseElement
 from spirograd.lang.frontend.tracer import Tracer
+from spirograd.lang.groups import SharedArray
 
 
 def element_of(t: Tracer, base: Any, key: Any) -> Lvalue | None:
@@ -19,6 +20,8 @@ def element_of(t: Tracer, base: Any, key: Any) -> Lvalue | None:
     if isinstance(base, StructField):
         members = {name: element_of(t, member, key) for name, member in base.members.items()}
         return StructElement({name: element for name, element in members.items() if element is not None}, base.make_value)
+    if isinstance(base, SharedArray):
+        return SharedElement(base, index_values(key, len(base.shape), base.ref.name, base.shape))
     if isinstance(base, (ScalarField, MatrixField)):
         ref = base.refs()
         t.fields[ref] = base

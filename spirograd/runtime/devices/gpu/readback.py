@@ -25,7 +25,7 @@ def pinned_cells(stream: Stream) -> Cells:
 
 
 class CellReadback:
-    """A `Readback` into a cell, which it gives back at its end. The bytes are there when the event of the cell is done."""
+    """A `StagedReadback` into a cell, which it gives back at its end. The bytes are there when the event of the cell is done."""
 
     __slots__ = ("_cell", "_nbytes", "_stream")
 

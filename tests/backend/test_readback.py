@@ -1,4 +1,4 @@
-"""Bytes of device memory without waiting (`Device.fetch`), and how often the host waited (`Device.waits`), on every back end."""
+"""Bytes of device memory without waiting (`Device.read_async`), and how often the host waited (`Device.waits`), on every back end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import spirograd as sg
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.runtime import loader
 from spirograd.runtime.allocations import Allocation, Memory
-from spirograd.runtime.device import FETCH_LIMIT, Device, Fetch
+from spirograd.runtime.device import READBACK_LIMIT, Device, Readback
 
 LATER = ("vulkan", "wgpu", "cuda", "amdgpu")  # back ends that do not do their work at once
 BATCHING = ("vulkan", "wgpu")  # of these, the ones that submit it later
@@ -42,17 +42,17 @@ def number(data: bytes | None) -> int:
     return int(struct.unpack("<I", data)[0])
 
 
-def soon(fetch: Fetch, work: Callable[[], Any]) -> bytes:
-    """What ``fetch`` gives while ``work`` goes on; fails after SECONDS."""
+def soon(readback: Readback, work: Callable[[], Any]) -> bytes:
+    """What ``readback`` gives while ``work`` goes on; fails after SECONDS."""
     end = time.monotonic() + SECONDS
-    while (data := fetch.take()) is None:
+    while (data := readback.take()) is None:
         assert time.monotonic() < end, "the bytes never came"
         work()
     return data
 
 
 def staging(device: Any) -> int:
-    """How many pieces of staging memory the device has made for fetches."""
+    """How many pieces of staging memory the device has made for readbacks."""
     if device.info.arch in ("vulkan", "cuda", "amdgpu"):
         return len(device._cells.blocks)
     return int(device._stream.staging.buffers) if device.info.arch == "wgpu" else 0
@@ -61,7 +61,7 @@ def staging(device: Any) -> int:
 # --- values and their order ---
 
 
-def test_values_are_as_of_the_fetch(session: Any) -> None:
+def test_values_are_as_of_the_readback(session: Any) -> None:
     x = sg.ndarray(sg.i32, 8)
 
     @sg.kernel
@@ -69,62 +69,62 @@ def test_values_are_as_of_the_fetch(session: Any) -> None:
         for i in range(8):
             x[i] += v * (i + 1)
 
-    fetches, want, total = [], [], 0
+    readbacks, want, total = [], [], 0
     for v in range(1, 200):
         add(x, v)
         total += v
-        fetches.append(x.allocation.fetch(4, 8))
+        readbacks.append(x.allocation.read_async(4, 8))
         want.append((2 * total, 3 * total))
     before = session.device.waits
     x.fill(-1)
-    for fetch, pair in zip(fetches, want):
-        assert struct.unpack("<ii", fetch.wait()) == pair
-    assert session.device.waits == before + len(fetches)
+    for readback, pair in zip(readbacks, want):
+        assert struct.unpack("<ii", readback.wait()) == pair
+    assert session.device.waits == before + len(readbacks)
     assert (x.to_numpy() == -1).all()
 
 
 def test_order_with_writes_fills_and_copies(device: Device) -> None:
     memory = Memory(device)
     a, b = memory.allocate(64), memory.allocate(64)
-    fetches: list[tuple[Fetch, int]] = []
+    readbacks: list[tuple[Readback, int]] = []
     for i in range(100):
         a.write(8, memoryview(struct.pack("<I", 3 * i)))
-        fetches.append((a.fetch(8, 4), 3 * i))
+        readbacks.append((a.read_async(8, 4), 3 * i))
         a.fill(8, 4, 3 * i + 1)
-        fetches.append((a.fetch(8, 4), 3 * i + 1))
+        readbacks.append((a.read_async(8, 4), 3 * i + 1))
         b.fill(0, 64, 3 * i + 2)
         a.copy_from(b, 16)
-        fetches.append((a.fetch(8, 4), 3 * i + 2))
+        readbacks.append((a.read_async(8, 4), 3 * i + 2))
     a.write(0, memoryview(bytes(64)))
     device.synchronize()
-    assert [number(fetch.take()) for fetch, _ in fetches] == [value for _, value in fetches]
+    assert [number(readback.take()) for readback, _ in readbacks] == [value for _, value in readbacks]
 
 
 def test_offsets_and_sizes(device: Device) -> None:
     memory = Memory(device)
-    data = np.random.default_rng(1).integers(0, 256, 3 * FETCH_LIMIT, dtype=np.uint8)
+    data = np.random.default_rng(1).integers(0, 256, 3 * READBACK_LIMIT, dtype=np.uint8)
     a = memory.allocate(data.nbytes)
     a.write(0, memoryview(data))
     rng = random.Random(2)
-    ranges = [(0, 4), (4, 4), (12, 64), (100, 68), (FETCH_LIMIT, FETCH_LIMIT), (data.nbytes - 4, 4)]
+    ranges = [(0, 4), (4, 4), (12, 64), (100, 68), (READBACK_LIMIT, READBACK_LIMIT), (data.nbytes - 4, 4)]
     for _ in range(200):
         nbytes = 4 * rng.randint(1, 2000)
         ranges.append((4 * rng.randint(0, (data.nbytes - nbytes) // 4), nbytes))
-    fetches = [a.fetch(offset, nbytes) for offset, nbytes in ranges]
+    readbacks = [a.read_async(offset, nbytes) for offset, nbytes in ranges]
     a.fill(0, data.nbytes, 0)
-    for fetch, (offset, nbytes) in zip(fetches, ranges):
-        assert fetch.wait() == fetch.take() == data[offset : offset + nbytes].tobytes()
+    for readback, (offset, nbytes) in zip(readbacks, ranges):
+        assert readback.wait() == readback.take() == data[offset : offset + nbytes].tobytes()
 
 
 def test_the_memory_may_go_before_the_bytes_come(device: Device) -> None:
     memory = Memory(device)
-    fetches = []
+    readbacks = []
     for i in range(200):
         a = memory.allocate(4096)
         a.fill(0, 4096, i)
-        fetches.append(a.fetch(4092, 4))
+        readbacks.append(a.read_async(4092, 4))
         del a  # the next allocation may be the same memory, and is zeroed
-    assert [number(fetch.wait()) for fetch in fetches] == list(range(200))
+    assert [number(readback.wait()) for readback in readbacks] == list(range(200))
 
 
 @pytest.mark.archs("vulkan")
@@ -132,37 +132,39 @@ def test_memory_that_the_host_cannot_see(arch: str) -> None:
     device = loader.open_device(arch, mappable=False)
     a = Memory(device).allocate(64)
     assert device.host_view(a.buffer) is None
-    fetches = []
+    readbacks = []
     for i in range(300):
         a.fill(0, 8, i)
-        fetches.append(a.fetch(4, 4))
+        readbacks.append(a.read_async(4, 4))
         if i % 100 == 50:
             device.synchronize()
-    assert [number(fetch.wait()) for fetch in fetches] == list(range(300))
-    del fetches
+    assert [number(readback.wait()) for readback in readbacks] == list(range(300))
+    del readbacks
     device.close()
 
 
-@pytest.mark.parametrize(("offset", "nbytes", "message"), [(2, 4, "whole"), (0, 6, "whole"), (0, 0, "4 to"), (0, FETCH_LIMIT + 4, "4 to")])
-def test_what_cannot_be_fetched(device: Device, offset: int, nbytes: int, message: str) -> None:
-    a = Memory(device).allocate(2 * FETCH_LIMIT)
+@pytest.mark.parametrize(
+    ("offset", "nbytes", "message"), [(2, 4, "whole"), (0, 6, "whole"), (0, 0, "4 to"), (0, READBACK_LIMIT + 4, "4 to")]
+)
+def test_what_cannot_be_read_back(device: Device, offset: int, nbytes: int, message: str) -> None:
+    a = Memory(device).allocate(2 * READBACK_LIMIT)
     with pytest.raises(ValueError, match=message):
-        device.fetch(a.buffer, offset, nbytes)
+        device.read_async(a.buffer, offset, nbytes)
     with pytest.raises(ValueError, match=message):
-        a.fetch(offset, nbytes)
+        a.read_async(offset, nbytes)
 
 
-def test_a_fetch_past_the_end(device: Device) -> None:
+def test_a_readback_past_the_end(device: Device) -> None:
     a = Memory(device).allocate(40)
     for offset, nbytes in ((-4, 4), (40, 4), (0, 44), (4, 40)):
         with pytest.raises(ValueError, match="past the end"):
-            a.fetch(offset, nbytes)
+            a.read_async(offset, nbytes)
     for offset, nbytes in ((-4, 4), (48, 4), (4, 48)):  # what the device has is rounded up
         with pytest.raises(ValueError, match="outside"):
-            device.fetch(a.buffer, offset, nbytes)
+            device.read_async(a.buffer, offset, nbytes)
     a.free()
     with pytest.raises(SpirogradRuntimeError, match="freed"):
-        a.fetch(0, 4)
+        a.read_async(0, 4)
 
 
 # --- not waiting ---
@@ -170,27 +172,27 @@ def test_a_fetch_past_the_end(device: Device) -> None:
 
 def test_none_until_the_work_is_done_then_always_the_bytes(device: Device, words: Allocation) -> None:
     words.fill(0, 4, 7)
-    fetch = words.fetch(0, 4)
+    readback = words.read_async(0, 4)
     if device.info.arch in BATCHING:
-        assert fetch.take() is None and fetch.take() is None, "nothing was submitted yet"
+        assert readback.take() is None and readback.take() is None, "nothing was submitted yet"
     device.synchronize()
-    data = fetch.take()
+    data = readback.take()
     assert number(data) == 7
     words.fill(0, 4, 8)
     device.synchronize()
-    assert fetch.take() is data and fetch.wait() is data
+    assert readback.take() is data and readback.wait() is data
 
 
 def test_later_work_brings_the_bytes_without_a_wait(device: Device, words: Allocation) -> None:
     words.fill(0, 4, 7)
-    fetch = words.fetch(0, 4)
-    assert number(soon(fetch, lambda: words.fill(4, 4, 1))) == 7
-    # In a steady loop the host is a bounded number of fetches behind, and never waits.
-    pending: list[tuple[Fetch, int]] = []
+    readback = words.read_async(0, 4)
+    assert number(soon(readback, lambda: words.fill(4, 4, 1))) == 7
+    # In a steady loop the host is a bounded number of readbacks behind, and never waits.
+    pending: list[tuple[Readback, int]] = []
     behind = 0
     for i in range(3000):
         words.fill(0, 4, i)
-        pending.append((words.fetch(0, 4), i))
+        pending.append((words.read_async(0, 4), i))
         while pending and (data := pending[0][0].take()) is not None:
             assert number(data) == pending.pop(0)[1]
         behind = max(behind, len(pending))
@@ -225,13 +227,13 @@ def test_taking_does_not_wait_for_long_work(session: Any) -> None:
     waits = device.waits
     words = Memory(device).allocate(64)
     long(out, n, m)
-    fetch = out.allocation.fetch(4, 4)
+    readback = out.allocation.read_async(4, 4)
     for i in range(300):  # more than one batch: it is submitted
         words.fill(0, 4, i)
     slowest, asked, end = 0.0, 0, time.monotonic() + 100 * seconds
     while time.monotonic() < end:
         start = time.perf_counter()
-        data = fetch.take()
+        data = readback.take()
         slowest = max(slowest, time.perf_counter() - start)
         if data is not None:
             break
@@ -248,7 +250,7 @@ def test_take_while_another_thread_waits(device: Device, words: Allocation) -> N
     """The device's lock is held for as long as a thread waits; whoever takes meanwhile goes on."""
     lock = device._turn.lock if device.info.arch in LATER else threading.Lock()  # type: ignore[attr-defined]
     words.fill(0, 4, 5)
-    fetch = words.fetch(0, 4)
+    readback = words.read_async(0, 4)
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -260,62 +262,62 @@ def test_take_while_another_thread_waits(device: Device, words: Allocation) -> N
     thread.start()
     assert held.wait(SECONDS)
     start = time.perf_counter()
-    data = fetch.take()
+    data = readback.take()
     took = time.perf_counter() - start
     done.set()
     thread.join()
     assert took < SECONDS / 4
     assert data is None if device.info.arch in LATER else number(data) == 5
-    assert number(fetch.wait()) == 5
+    assert number(readback.wait()) == 5
 
 
 # --- how many, how long ---
 
 
 def test_many_outstanding(device: Device, words: Allocation) -> None:
-    fetches = []
+    readbacks = []
     for i in range(5000):
         words.fill(0, 4, i)
-        fetches.append(words.fetch(0, 4))
-    assert number(fetches[-1].wait()) == 4999
-    assert [number(fetch.take()) for fetch in reversed(fetches)] == list(range(4999, -1, -1))
+        readbacks.append(words.read_async(0, 4))
+    assert number(readbacks[-1].wait()) == 4999
+    assert [number(readback.take()) for readback in reversed(readbacks)] == list(range(4999, -1, -1))
 
 
-def test_dropped_fetches_disturb_nobody(device: Device, words: Allocation) -> None:
+def test_dropped_readbacks_have_no_effect(device: Device, words: Allocation) -> None:
     rng = random.Random(3)
-    kept: list[tuple[Fetch, int]] = []
+    kept: list[tuple[Readback, int]] = []
     for i in range(4000):
         words.fill(0, 4, i)
-        fetch = words.fetch(0, 4)
+        readback = words.read_async(0, 4)
         if rng.random() < 0.3:
-            kept.append((fetch, i))
+            kept.append((readback, i))
         if rng.random() < 0.1 and kept:
             kept.pop(rng.randrange(len(kept)))
         if rng.random() < 0.1 and kept:
             old, value = kept.pop(rng.randrange(len(kept)))
             data = old.take()
             assert data is None or number(data) == value
-    assert [number(fetch.wait()) for fetch, _ in kept] == [value for _, value in kept]
+    assert [number(readback.wait()) for readback, _ in kept] == [value for _, value in kept]
 
 
 @pytest.mark.parametrize("use", ["take", "drop", "wait"])
 def test_nothing_grows(device: Device, words: Allocation, use: str) -> None:
     def some(times: int) -> None:
-        pending: list[Fetch] = []
+        pending: list[Readback] = []
         for i in range(times):
             words.fill(0, 4, i)
-            fetch = words.fetch(0, 4)
+            readback = words.read_async(0, 4)
             if use == "wait":
-                assert number(fetch.wait()) == i
+                assert number(readback.wait()) == i
             elif use == "take":
-                pending.append(fetch)
+                pending.append(readback)
                 if len(pending) > 100 and pending[0].take() is not None:
                     pending.pop(0)
                 if len(pending) > 1000:
                     pending.pop(0).wait()
 
     count = 4_000 if use != "wait" else 1000
-    many = [words.fetch(0, 4) for _ in range(1002)]  # as many as may be pending on a device that is slow to answer
+    many = [words.read_async(0, 4) for _ in range(1002)]  # as many as may be pending on a device that is slow to answer
     del many
     some(count // 5)
     device.synchronize()
@@ -331,33 +333,33 @@ def test_nothing_grows(device: Device, words: Allocation, use: str) -> None:
 # --- life ---
 
 
-def test_close_with_pending_fetches(arch: str) -> None:
+def test_close_with_pending_readbacks(arch: str) -> None:
     device = loader.open_device(arch)
     words = Memory(device).allocate(64)
     words.fill(0, 4, 1)
-    taken = words.fetch(0, 4)
+    taken = words.read_async(0, 4)
     data = taken.wait()
     words.fill(0, 4, 2)
-    submitted = words.fetch(0, 4)
+    submitted = words.read_async(0, 4)
     for i in range(300):
         words.fill(4, 4, i)
     words.fill(0, 4, 3)
-    recorded = words.fetch(0, 4)
-    words.fetch(0, 4)
+    recorded = words.read_async(0, 4)
+    words.read_async(0, 4)
     device.close()
     assert taken.take() is data and taken.wait() is data
-    for fetch, value in ((submitted, 2), (recorded, 3)):
+    for readback, value in ((submitted, 2), (recorded, 3)):
         if arch in LATER:
-            for method in (fetch.take, fetch.wait):
+            for method in (readback.take, readback.wait):
                 with pytest.raises(SpirogradRuntimeError, match="closed"):
                     method()
         else:
-            assert number(fetch.take()) == value
+            assert number(readback.take()) == value
     del submitted, recorded, taken
     gc.collect()
     if arch in LATER:
         with pytest.raises(SpirogradRuntimeError, match="closed"):
-            device.fetch(words.buffer, 0, 4)
+            device.read_async(words.buffer, 0, 4)
 
 
 def test_waits_are_counted(device: Device, words: Allocation) -> None:
@@ -365,13 +367,13 @@ def test_waits_are_counted(device: Device, words: Allocation) -> None:
     words.write(0, memoryview(bytes(64)))
     words.fill(0, 4, 1)
     Memory(device).allocate(100).copy_from(words, 64)
-    fetch = words.fetch(0, 4)
-    fetch.take()
+    readback = words.read_async(0, 4)
+    readback.take()
     device.host_view(words.buffer)
     assert device.waits == 0
     data = memoryview(bytearray(8))
     for step, wait in enumerate(
-        (device.synchronize, device.synchronize, fetch.wait, fetch.wait, lambda: device.download(words.buffer, 0, data)), 1
+        (device.synchronize, device.synchronize, readback.wait, readback.wait, lambda: device.download(words.buffer, 0, data)), 1
     ):
         wait()
         assert device.waits == step
@@ -380,7 +382,7 @@ def test_waits_are_counted(device: Device, words: Allocation) -> None:
     for i in range(20_000 if device.info.arch in LATER else 100):  # beyond what may be under way: the host is held back
         words.fill(0, 4, i)
     assert device.waits == 6
-    soon(fetch, lambda: None)
+    soon(readback, lambda: None)
     assert device.waits == 6
 
 
@@ -413,26 +415,26 @@ def test_waits_of_kernels(session: Any) -> None:
 
 
 def test_threads(device: Device) -> None:
-    """Each thread fetches from its own memory while others launch, take and wait; two of them take the same fetches."""
+    """Each thread reads from its own memory while others launch, take and wait; two of them take the same readbacks."""
     memory = Memory(device)
     errors: list[BaseException] = []
-    shared: list[tuple[Fetch, int]] = []
+    shared: list[tuple[Readback, int]] = []
     waited = [0]
 
     def work(seed: int) -> None:
         try:
             rng = random.Random(seed)
             mine = memory.allocate(64)
-            pending: list[tuple[Fetch, int]] = []
+            pending: list[tuple[Readback, int]] = []
             for i in range(600):
                 value = 1000 * seed + i
                 mine.fill(0, 4, value)
-                fetch = mine.fetch(0, 4)
-                pending.append((fetch, value))
+                readback = mine.read_async(0, 4)
+                pending.append((readback, value))
                 if i % 3 == 0:
-                    shared.append((fetch, value))
+                    shared.append((readback, value))
                 if rng.random() < 0.02:
-                    assert number(fetch.wait()) == value
+                    assert number(readback.wait()) == value
                     waited[0] += 1
                 for old, wanted in rng.sample(shared, min(3, len(shared))):
                     data = old.take()
@@ -450,5 +452,5 @@ def test_threads(device: Device) -> None:
     for thread in threads:
         thread.join(120)
     assert not errors, errors
-    assert [number(fetch.wait()) for fetch, _ in shared] == [value for _, value in shared]
+    assert [number(readback.wait()) for readback, _ in shared] == [value for _, value in shared]
     assert device.waits == waited[0] + len(shared)

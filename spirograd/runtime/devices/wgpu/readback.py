@@ -6,7 +6,7 @@ from collections import deque
 from typing import Any
 
 from spirograd.base.errors import SpirogradRuntimeError
-from spirograd.runtime.device import FETCH_LIMIT
+from spirograd.runtime.device import READBACK_LIMIT
 from spirograd.runtime.devices.wgpu.api import Mapping, wgpu
 
 _ALIGNMENT = 8  # what wgpu maps begins at multiples of it
@@ -43,7 +43,7 @@ class StagingBuffers:
     def allocate(self, nbytes: int) -> tuple[StagingBuffer, int]:
         """Where ``nbytes`` go in the submission that is being recorded: the staging buffer and the offset in it."""
         staging_buffer = self._recorded[-1] if self._recorded else None
-        if staging_buffer is None or staging_buffer.used + nbytes > FETCH_LIMIT:
+        if staging_buffer is None or staging_buffer.used + nbytes > READBACK_LIMIT:
             staging_buffer = StagingBuffer(self._spare.pop() if self._spare else self._create())
             self._recorded.append(staging_buffer)
         offset = staging_buffer.used
@@ -52,7 +52,7 @@ class StagingBuffers:
 
     def _create(self) -> Any:
         self.buffers += 1
-        return self._device.create_buffer(size=FETCH_LIMIT, usage=_USAGE)
+        return self._device.create_buffer(size=READBACK_LIMIT, usage=_USAGE)
 
     def take_recorded(self) -> list[StagingBuffer]:
         """Return and forget the buffers of the commands recorded so far, which are about to be submitted."""

@@ -1,0 +1,58 @@
+"""Copies of arrays of NumPy and torch. A launch works on such an array in place, or on a copy in device memory, which goes back to the
+array after the launch: ``binding`` says which (its ``allocation``, None in place)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from spirograd.lang.data import transfer
+
+
+def device_copy(session: Any, array: Any, binding: Any) -> Any:
+    """An allocation with the contents that a launch with this binding works on, as they are now."""
+    nbytes = nbytes_of(array)
+    copy = session.memory.allocate(max(nbytes, 1))
+    if nbytes and binding.allocation is not None:
+        copy.copy_from(binding.allocation, nbytes)
+    elif nbytes:
+        copy.write(0, transfer.bytes_of(np.ascontiguousarray(_on_host(array)).reshape(-1)))
+    return copy
+
+
+def put_back(copy: Any, array: Any, binding: Any) -> None:
+    """Set what a launch with this binding works on to the contents of a `device_copy`."""
+    nbytes = nbytes_of(array)
+    if nbytes and binding.allocation is not None:
+        binding.allocation.copy_from(copy, nbytes)
+    elif nbytes:
+        copy.read_into(0, transfer.bytes_of(_on_host(array).reshape(-1)))  # contiguous: else the launch worked on a copy
+
+
+def host_copy(array: Any, binding: Any) -> transfer.Array:
+    """What a launch with this binding left, before that is copied back to the array. Waits for the launch."""
+    found = np.array(_on_host(array), order="C")
+    if binding.allocation is not None and found.nbytes:
+        binding.allocation.read_into(0, transfer.bytes_of(found.reshape(-1)))
+    return found
+
+
+def undo(array: Any) -> Callable[[], None]:
+    """A function that sets the array itself to what it holds now."""
+    if isinstance(array, np.ndarray):
+        contents = array.copy()
+        return lambda: np.copyto(array, contents) if array.flags.writeable else None
+    tensor = array.detach()
+    before = tensor.clone()
+    return lambda: tensor.copy_(before)
+
+
+def nbytes_of(array: Any) -> int:
+    """The bytes of its elements."""
+    return int(array.nbytes if isinstance(array, np.ndarray) else array.numel() * array.element_size())
+
+
+def _on_host(array: Any) -> transfer.Array:
+    return array if isinstance(array, np.ndarray) else array.detach().cpu().numpy()

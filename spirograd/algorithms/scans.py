@@ -1,0 +1,258 @@
+"""Inclusive and exclusive scans of any associative operation, and reductions.
+
+Elements are divided into chunks (tiles of a workgroup on GPUs, long stretches on CPUs): each is reduced, the results are scanned, and each
+chunk is scanned from there (G. Blelloch: Prefix Sums and Their Applications, 1990).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spirograd.algorithms.memory import Array, checked, chunks_of, has_groups, reads_subgroups, scratch
+from spirograd.base.errors import SpirogradValueError
+from spirograd.ir.ops import identity
+from spirograd.lang import forms, ops
+from spirograd.lang.frontend.decorators import kernel
+from spirograd.lang.frontend.function import func
+from spirograd.simt import block, subgroup
+from spirograd.types import template
+
+_THREADS, _EACH = 256, 8
+_TILE = _THREADS * _EACH
+
+
+@func
+def _add(a, b):
+    return a + b
+
+
+@func
+def _mul(a, b):
+    return a * b
+
+
+@func
+def _min(a, b):
+    return ops.min(a, b)
+
+
+@func
+def _max(a, b):
+    return ops.max(a, b)
+
+
+_NAMED = {"add": _add, "mul": _mul, "min": _min, "max": _max}
+
+# mypy: disable-error-code="no-untyped-def, valid-type"
+
+
+@kernel
+def _reduce_chunks(x: template(), totals: template(), n: int, length: int, count: int, op: template()):
+    for c in range(count):
+        total = x[c * length]
+        for k in range(c * length + 1, ops.min((c + 1) * length, n)):
+            total = op(total, x[k])
+        totals[c] = total
+
+
+@kernel
+def _scan_few(x: template(), n: int, op: template()):
+    forms.loop_config(serialize=True)
+    for k in range(1, n):
+        x[k] = op(x[k - 1], x[k])
+
+
+@kernel
+def _scan_chunks(x: template(), out: template(), totals: template(), n: int, length: int, count: int, op: template(), start: template()):
+    for c in range(count):
+        k = c * length
+        total = x[k]
+        if c > 0:
+            total = op(totals[c - 1], total)
+        if forms.static(start is None):
+            out[k] = total
+        else:
+            out[k] = ops.cast(start, out.dtype)
+            if c > 0:
+                out[k] = totals[c - 1]
+        for j in range(k + 1, ops.min(k + length, n)):
+            before = total
+            total = op(total, x[j])
+            if forms.static(start is None):
+                out[j] = total
+            else:
+                out[j] = before
+
+
+@func
+def scan_of_block(value, shared, op: template()):
+    """The inclusive scan over a block of `_THREADS` threads, which is left in ``shared``, too: an array with an element for each."""
+    t = block.thread_idx()
+    if forms.static(reads_subgroups()):
+        value = _scan_by_subgroups(value, shared, t, op)
+    else:
+        shared[t] = value
+        block.sync()
+        for step in forms.static(range(_THREADS.bit_length() - 1)):
+            other = shared[ops.max(t - (1 << step), 0)]
+            if t >= 1 << step:
+                value = op(other, value)
+            block.sync()
+            shared[t] = value
+            block.sync()
+    return value
+
+
+@func
+def _scan_by_subgroups(value, shared, t, op: template()):
+    lanes = forms.static(subgroup.group_size())
+    lane = t % lanes
+    for step in forms.static(range(lanes.bit_length() - 1)):
+        other = subgroup.shuffle(value, ops.max(lane - (1 << step), 0))
+        if lane >= 1 << step:
+            value = op(other, value)
+    shared[t] = value
+    block.sync()
+    if t >= lanes:
+        before = shared[lanes - 1]
+        for number in range(1, t // lanes):
+            before = op(before, shared[number * lanes + lanes - 1])
+        value = op(before, value)
+    block.sync()
+    shared[t] = value
+    block.sync()
+    return value
+
+
+@kernel
+def _reduce_tiles(x: template(), totals: template(), n: int, threads: int, op: template()):
+    forms.loop_config(block_dim=_THREADS)
+    for i in range(threads):
+        shared = block.SharedArray(_THREADS, x.dtype)
+        first = i * _EACH
+        total = x[first]
+        for k in range(first + 1, ops.min(first + _EACH, n)):
+            total = op(total, x[k])
+        total = scan_of_block(total, shared, op)
+        if block.thread_idx() == _THREADS - 1 or i == threads - 1:
+            totals[i // _THREADS] = total
+
+
+@kernel
+def _scan_tiles(x: template(), out: template(), totals: template(), n: int, threads: int, op: template(), start: template()):
+    forms.loop_config(block_dim=_THREADS)
+    for i in range(threads):
+        shared = block.SharedArray(_THREADS, x.dtype)
+        t, tile, first = block.thread_idx(), i // _THREADS, i * _EACH
+        total = x[first]
+        for k in range(first + 1, ops.min(first + _EACH, n)):
+            total = op(total, x[k])
+        scan_of_block(total, shared, op)
+        before = total  # of what comes before the elements of this thread
+        some = tile > 0 or t > 0
+        if t > 0:
+            before = shared[t - 1]
+            if tile > 0:
+                before = op(totals[tile - 1], before)
+        elif tile > 0:
+            before = totals[tile - 1]
+        for k in range(first, ops.min(first + _EACH, n)):
+            value = x[k]
+            if some:
+                value = op(before, value)
+            if forms.static(start is None):
+                out[k] = value
+            else:
+                out[k] = before
+                if not some:
+                    out[k] = ops.cast(start, out.dtype)
+            before = value
+            some = True
+
+
+def _scan(x: Array, out: Array, n: int, op: Any, start: Any, level: int = 0) -> None:
+    if n == 0:
+        return
+    if not has_groups():
+        length, count = chunks_of(n)
+        totals = scratch(f"totals{level}", x.dtype, count)
+        _reduce_chunks(x, totals, n, length, count, op)
+        _scan_few(totals, count, op)
+        _scan_chunks(x, out, totals, n, length, count, op, start)
+        return
+    threads, tiles = -(-n // _EACH), -(-n // _TILE)
+    totals = scratch(f"totals{level}", x.dtype, tiles)
+    if tiles > 1:
+        _reduce_tiles(x, totals, n, threads, op)
+        _scan(totals, totals, tiles, op, None, level + 1)
+    _scan_tiles(x, out, totals, n, threads, op, start)
+
+
+def _operation(op: Any) -> Any:
+    if isinstance(op, str):
+        if op not in _NAMED:
+            raise SpirogradValueError(f"there is no operation {op!r}: it is one of {', '.join(_NAMED)}, or an associative `@sg.func`")
+        return _NAMED[op]
+    return op
+
+
+def inclusive_scan(x: Array, out: Array | None = None, op: Any = "add") -> None:
+    """Set ``out[i]`` to ``x[0]`` to ``x[i]`` combined by ``op``: "add", "mul", "min", "max", or an associative `sg.func` of two values.
+
+    ``out`` may be ``x``, and is if it is None. Raises SpirogradTypeError and SpirogradValueError for arrays that do not fit.
+    """
+    n = checked(x, "x")
+    target = x if out is None else out
+    checked(target, "out", n, x.dtype)
+    _scan(x, target, n, _operation(op), None)
+
+
+def exclusive_scan(x: Array, out: Array | None = None, op: Any = "add", start: Any = None) -> None:
+    """Set ``out[i]`` to ``x[0]`` to ``x[i - 1]`` combined by ``op``, and ``out[0]`` to ``start``: what ``op`` does not change others by.
+
+    ``start`` is known for the operations with names. Otherwise as `inclusive_scan`.
+    """
+    n = checked(x, "x")
+    target = x if out is None else out
+    checked(target, "out", n, x.dtype)
+    if start is None:
+        if not isinstance(op, str):
+            raise SpirogradValueError("an exclusive scan by a function needs `start`, the value of `out[0]`")
+        _operation(op)
+        start = identity(op, x.dtype)
+    _scan(x, target, n, _operation(op), start)
+
+
+def reduce(x: Array, op: Any = "add") -> Any:
+    """All elements combined by ``op``, as for `inclusive_scan`: a number. Raises SpirogradValueError for no elements and a function."""
+    n, combine = checked(x, "x"), _operation(op)
+    if n == 0:
+        if not isinstance(op, str):
+            raise SpirogradValueError("an array without elements cannot be reduced by a function")
+        return identity(op, x.dtype)
+    level = 0
+    while n > 1:
+        if has_groups():
+            count = -(-n // _TILE)
+            totals = scratch(f"totals{level}", x.dtype, count)
+            _reduce_tiles(x, totals, n, -(-n // _EACH), combine)
+        else:
+            length, count = chunks_of(n)
+            if count == 1:
+                length = n
+            totals = scratch(f"totals{level}", x.dtype, count)
+            _reduce_chunks(x, totals, n, length, count, combine)
+        x, n, level = totals, count, level + 1
+    return x[0]
+
+
+class PrefixSumExecutor:
+    """Inclusive prefix sums in place, of arrays of ``length`` elements: the helper of the family, here for every type and back end."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def run(self, input_arr: Array) -> None:
+        """Replace each element by the sum of itself and those before it."""
+        n = checked(input_arr, "input_arr", self.length)
+        _scan(input_arr, input_arr, min(n, self.length), _add, None)

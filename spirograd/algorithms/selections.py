@@ -1,0 +1,123 @@
+"""What is selected from an array: by flags, the runs of equal elements, how often each number occurs."""
+
+# mypy: disable-error-code="no-untyped-def, valid-type"
+from __future__ import annotations
+
+from spirograd.algorithms.memory import Array, checked, scratch
+from spirograd.algorithms.scans import _add, _scan
+from spirograd.base.dtypes import i32
+from spirograd.base.errors import SpirogradTypeError
+from spirograd.lang import forms, ops
+from spirograd.lang.frontend.decorators import kernel
+from spirograd.types import template
+
+
+@kernel
+def _as_counts(flags: template(), places: template(), n: int):
+    for k in range(n):
+        places[k] = ops.select(flags[k] != 0, 1, 0)
+
+
+@kernel
+def _starts_of_runs(x: template(), places: template(), n: int):
+    for k in range(n):
+        starts = 1
+        if k > 0 and x[k] == x[ops.max(k - 1, 0)]:
+            starts = 0
+        places[k] = starts
+
+
+@kernel
+def _take(x: template(), places: template(), out: template(), n: int):
+    """``places``: the inclusive scan of which elements are taken."""
+    for k in range(n):
+        before = 0
+        if k > 0:
+            before = places[k - 1]
+        if places[k] > before:
+            out[before] = x[k]
+
+
+@kernel
+def _note_starts(places: template(), starts: template(), n: int):
+    for k in range(n):
+        before = 0
+        if k > 0:
+            before = places[k - 1]
+        if places[k] > before:
+            starts[before] = k
+
+
+@kernel
+def _lengths(starts: template(), counts: template(), n: int, runs: int):
+    for k in range(runs):
+        end = n
+        if k + 1 < runs:
+            end = starts[k + 1]
+        counts[k] = end - starts[k]
+
+
+@kernel
+def _histogram(x: template(), counts: template(), n: int, bins: int):
+    for k in range(bins):
+        counts[k] = 0
+    for k in range(n):
+        at = ops.cast(x[k], i32)
+        if at >= 0 and at < bins:
+            forms.atomic_add(counts[at], 1)
+
+
+def _scanned(places: Array, n: int) -> int:
+    _scan(places, places, n, _add, None)
+    return int(places[n - 1])
+
+
+def select(arr: Array, flags: Array, out: Array) -> int:
+    """Put the elements of ``arr`` whose entry of ``flags`` is nonzero into ``out``, in their order; returns how many there are.
+
+    ``out`` must have room for all elements. Raises SpirogradTypeError and SpirogradValueError for arrays that do not fit.
+    """
+    n = checked(arr, "arr")
+    checked(flags, "flags", n)
+    checked(out, "out", n, arr.dtype)
+    if n == 0:
+        return 0
+    places = scratch("places", i32, n)
+    _as_counts(flags, places, n)
+    count = _scanned(places, n)
+    _take(arr, places, out, n)
+    return count
+
+
+def unique(x: Array, out: Array) -> int:
+    """Put the first element of each run of equal neighbours of ``x`` into ``out``; returns how many there are. Sort ``x`` before to have
+    each number once."""
+    n = checked(x, "x")
+    checked(out, "out", n, x.dtype)
+    if n == 0:
+        return 0
+    places = scratch("places", i32, n)
+    _starts_of_runs(x, places, n)
+    count = _scanned(places, n)
+    _take(x, places, out, n)
+    return count
+
+
+def run_length_encode(x: Array, out: Array, counts: Array) -> int:
+    """As `unique`; sets ``counts`` (of i32) to the lengths of the runs."""
+    n = checked(x, "x")
+    checked(counts, "counts", n, i32)
+    runs = unique(x, out)
+    if runs:
+        starts = scratch("starts", i32, runs)
+        _note_starts(scratch("places", i32, n), starts, n)
+        _lengths(starts, counts, n, runs)
+    return runs
+
+
+def histogram(x: Array, counts: Array) -> None:
+    """Set ``counts[b]`` (of i32) to how many elements of ``x``, which are integers, are ``b``; others are not counted."""
+    n, bins = checked(x, "x"), checked(counts, "counts", None, i32)
+    if x.dtype.is_float:
+        raise SpirogradTypeError(f"a histogram counts integers, not {x.dtype}: compute the numbers of the bins first")
+    _histogram(x, counts, n, bins)

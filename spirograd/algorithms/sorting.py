@@ -1,0 +1,200 @@
+"""Stable sorting by radix: keys, keys with values, and indices.
+
+Keys are sorted by one digit after the other, the lowest first. Each chunk counts its digits, a scan over all counts (digit by digit, chunk
+by chunk) says where each chunk puts its keys of each digit, and the chunk puts them there in order (N. Satish, M. Harris, M. Garland:
+Designing Efficient Sorting Algorithms for Manycore GPUs, 2009). Floats are sorted by their bits: -0.0 before 0.0, NaN at the ends.
+"""
+
+# mypy: disable-error-code="no-untyped-def, valid-type"
+from __future__ import annotations
+
+from spirograd.algorithms.memory import Array, checked, chunks_of, copy, has_groups, scratch
+from spirograd.algorithms.scans import _add, _scan, scan_of_block
+from spirograd.base.dtypes import DType, f16, i32, u1, u32, u64
+from spirograd.base.errors import SpirogradTypeError
+from spirograd.lang import forms, ops
+from spirograd.lang.frontend.decorators import kernel
+from spirograd.lang.frontend.function import func
+from spirograd.simt import block
+from spirograd.types import template
+
+_THREADS, _EACH, _BITS = 256, 8, 4
+_TILE, _DIGITS = _THREADS * _EACH, 1 << _BITS
+_CPU_BITS = 8
+_CPU_DIGITS = 1 << _CPU_BITS
+
+
+def _word(dtype: DType) -> DType:
+    return u64 if dtype.bits == 64 else u32
+
+
+@func
+def digit_of(key, shift: int, digits: template()):
+    """The digit of a key: its bits in an order that sorts as the key does."""
+    word = forms.static(_word(key.dtype))
+    code = ops.cast(0, word)
+    if forms.static(key.dtype.is_float):
+        code = ops.bit_cast(key, word)
+        top = ops.cast(1, word) << (key.dtype.bits - 1)
+        if (code & top) != 0:
+            code = ~code
+        else:
+            code = code | top
+    else:
+        code = ops.cast(key, word)
+        if forms.static(key.dtype.is_signed):
+            code = code ^ (ops.cast(1, word) << (word.bits - 1))
+    return ops.cast((code >> ops.cast(shift, word)) & ops.cast(digits - 1, word), i32)
+
+
+# --- a few threads -----------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def _count_chunks(keys: template(), counts: template(), n: int, length: int, chunks: int, shift: int):
+    for c in range(chunks):
+        for d in range(_CPU_DIGITS):
+            counts[d * chunks + c] = 0
+        for k in range(c * length, ops.min((c + 1) * length, n)):
+            at = digit_of(keys[k], shift, _CPU_DIGITS) * chunks + c
+            counts[at] = counts[at] + 1
+
+
+@kernel
+def _place_chunks(
+    keys: template(), out: template(), values: template(), values_out: template(), counts: template(), n: int, length: int, chunks: int,
+    shift: int, valued: template(),
+):  # fmt: skip
+    for c in range(chunks):
+        for k in range(c * length, ops.min((c + 1) * length, n)):
+            place = digit_of(keys[k], shift, _CPU_DIGITS) * chunks + c
+            at = counts[place]
+            counts[place] = at + 1
+            out[at] = keys[k]
+            if forms.static(valued):
+                values_out[at] = values[k]
+
+
+# --- groups of threads -------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def _count_tiles(keys: template(), counts: template(), n: int, tiles: int, shift: int):
+    forms.loop_config(block_dim=_THREADS)
+    for i in range(tiles * _THREADS):
+        bins = block.SharedArray(_DIGITS, i32)
+        t, tile = block.thread_idx(), i // _THREADS
+        if t < _DIGITS:
+            bins[t] = 0
+        block.sync()
+        for e in range(_EACH):
+            k = tile * _TILE + e * _THREADS + t
+            if k < n:
+                forms.atomic_add(bins[digit_of(keys[k], shift, _DIGITS)], 1)
+        block.sync()
+        if t < _DIGITS:
+            counts[t * tiles + tile] = bins[t]
+
+
+@kernel
+def _place_tiles(
+    keys: template(), out: template(), values: template(), values_out: template(), counts: template(), n: int, tiles: int, shift: int,
+    valued: template(),
+):  # fmt: skip
+    forms.loop_config(block_dim=_THREADS)
+    for i in range(tiles * _THREADS):
+        # How many keys of digit d thread t has, at d * _THREADS + t; then where it puts them in the sorted tile.
+        mine = block.SharedArray(_DIGITS * _THREADS, i32)
+        sums = block.SharedArray(_THREADS, i32)
+        t, tile = block.thread_idx(), i // _THREADS
+        for d in range(_DIGITS):
+            mine[d * _THREADS + t] = 0
+        first = i * _EACH
+        for k in range(first, ops.min(first + _EACH, n)):
+            at = digit_of(keys[k], shift, _DIGITS) * _THREADS + t
+            mine[at] = mine[at] + 1
+        block.sync()
+        total = 0
+        for d in range(_DIGITS):
+            total += mine[t * _DIGITS + d]
+        before = scan_of_block(total, sums, _add) - total
+        for d in range(_DIGITS):
+            count = mine[t * _DIGITS + d]
+            mine[t * _DIGITS + d] = before
+            before += count
+        block.sync()
+        starts = block.SharedArray(_DIGITS, i32)
+        if t < _DIGITS:
+            starts[t] = counts[t * tiles + tile] - mine[t * _THREADS]
+        block.sync()
+        for k in range(first, ops.min(first + _EACH, n)):
+            d = digit_of(keys[k], shift, _DIGITS)
+            place = mine[d * _THREADS + t]
+            mine[d * _THREADS + t] = place + 1
+            at = starts[d] + place
+            out[at] = keys[k]
+            if forms.static(valued):
+                values_out[at] = values[k]
+
+
+# --- for users ---------------------------------------------------------------------------------------------------------------
+
+
+def _sort(keys: Array, values: Array | None, n: int) -> None:
+    dtype, groups = keys.dtype, has_groups()
+    if dtype is u1 or dtype is f16:
+        raise SpirogradTypeError(f"keys of {dtype} cannot be sorted: use f32, or integers")
+    source, spare = keys, scratch("keys", dtype, n)
+    own, other = (keys, spare) if values is None else (values, scratch("values", values.dtype, n))
+    length, chunks = (_TILE, -(-n // _TILE)) if groups else chunks_of(n)
+    counts = scratch("counts", i32, chunks * (_DIGITS if groups else _CPU_DIGITS))
+    width = _word(dtype).bits if dtype.is_signed and not dtype.is_float else dtype.bits
+    passes = range(0, width, _BITS if groups else _CPU_BITS)
+    for shift in passes:
+        if groups:
+            _count_tiles(source, counts, n, chunks, shift)
+            _from_counts(counts, chunks * _DIGITS)
+            _place_tiles(source, spare, own, other, counts, n, chunks, shift, values is not None)
+        else:
+            _count_chunks(source, counts, n, length, chunks, shift)
+            _from_counts(counts, chunks * _CPU_DIGITS)
+            _place_chunks(source, spare, own, other, counts, n, length, chunks, shift, values is not None)
+        source, spare = spare, source
+        own, other = other, own
+    if source is not keys:
+        copy(source, keys, n)
+        if values is not None:
+            copy(own, values, n)
+
+
+def _from_counts(counts: Array, n: int) -> None:
+    _scan(counts, counts, n, _add, 0)
+
+
+def parallel_sort(keys: Array, values: Array | None = None) -> None:
+    """Sort ``keys`` in place, ascending, and ``values`` in the same order; equal keys keep their order.
+
+    One-dimensional fields or ndarrays; keys are integers, f32 or f64. Raises SpirogradTypeError and SpirogradValueError for others.
+    """
+    n = checked(keys, "keys")
+    if values is not None:
+        checked(values, "values", n)
+    if n > 1:
+        _sort(keys, values, n)
+
+
+@kernel
+def _number(x: template(), n: int):
+    for k in range(n):
+        x[k] = k
+
+
+def argsort(keys: Array, out: Array) -> None:
+    """Set ``out`` (of i32) to the indices that sort ``keys``, which stay as they are; equal keys keep their order."""
+    n = checked(keys, "keys")
+    checked(out, "out", n, i32)
+    if n:
+        copied = scratch("argsort", keys.dtype, n)
+        copy(keys, copied, n)
+        _number(out, n)
+        _sort(copied, out, n)

@@ -1,0 +1,290 @@
+"""Grouped loops in the interpreter: the invocations of a workgroup in lockstep.
+
+Each invocation is a generator with values of its own. It runs until it waits at a barrier, or at a read of another invocation of its
+subgroup. When all of a subgroup wait or have ended, those that wait at the same read exchange their values; when all of the workgroup
+wait, they have to do so at the same barrier, and go on together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Union
+
+import numpy as np
+
+from spirograd.base.artifact import FaultSite
+from spirograd.base.dtypes import DType, i32
+from spirograd.base.records import dataclass
+from spirograd.ir import ops
+from spirograd.ir.interp_reports import record_fault
+from spirograd.ir.interp_state import FAULT, LAUNCH, Compiler, Env, Step
+from spirograd.ir.nodes import Op, Region, SharedRef, ref_of
+
+# What an invocation waits at: the operation, and the value and the number of the lane of a read.
+Wait = tuple[Op, Any, int]
+Run = Iterator[Wait]
+# A step that may wait, or one that does not.
+_GroupStep = tuple[Union[Step, None], Union[Callable[[Env], Run], None]]
+WAITING = frozenset((ops.workgroup_barrier, ops.subgroup_read))
+
+
+def waits(op: Op) -> bool:
+    """Whether an invocation may wait in ``op``."""
+    return op.code in WAITING or any(not WAITING.isdisjoint(region.codes) for region in op.regions)
+
+
+def grouped_loop(c: Compiler, op: Op) -> Step:
+    """The step of a grouped loop."""
+    begin, end = c.args(op)
+    races = c.races = Races(c, op.regions[0]) if c.detects_races else None
+    (index,), body, _ = _region(c, op.regions[0])
+    t = op.args[0].type
+    assert isinstance(t, DType)
+    convert, size = t.np.type, op.attr.group_size
+    barriers = [inner for inner in op.regions[0].walk() if inner.code is ops.workgroup_barrier]
+    sites = {barrier: c.fault(_divergence(barrier)) for barrier in barriers}
+
+    def step(env: Env) -> None:
+        low, high = int(env[begin]), int(env[end])
+        for first in range(low, high, size):
+            group = _Group(sites, c.lanes)
+            for number, i in enumerate(range(first, min(first + size, high))):
+                own = list(env)
+                own[index] = convert(i)
+                group.add(own, _run(body, own))
+                if races is not None:
+                    races.invocation_of[id(own)] = number
+            if races is not None:
+                races.forget()
+            group.run(env, races)
+            if races is not None:
+                races.invocation_of.clear()
+
+    return step
+
+
+def _divergence(op: Op) -> FaultSite:
+    message = "this barrier was reached by {0} threads of a group of {1}: all have to reach it together, or none"
+    return FaultSite("barrier", message, (i32, i32), op.loc)
+
+
+# --- steps -------------------------------------------------------------------------------------------------------------------
+
+
+def _region(c: Compiler, region: Region) -> tuple[list[int], list[_GroupStep], list[int]]:
+    params = [c.entry(p) for p in region.params]
+    steps: list[_GroupStep] = []
+    for op in region.ops[:-1]:
+        if waits(op):
+            steps.append((None, _MAKERS[op.code](c, op)))
+        else:
+            plain = c.step(op)
+            if plain is not None:
+                steps.append((plain, None))
+    return params, steps, [c.entry(r) for r in region.results]
+
+
+def _run(steps: Sequence[_GroupStep], env: Env) -> Run:
+    for plain, waiting in steps:
+        if plain is not None:
+            plain(env)
+        else:
+            assert waiting is not None
+            yield from waiting(env)
+
+
+def _if(c: Compiler, op: Op) -> Callable[[Env], Run]:
+    out, condition = c.entry(op), c.entry(op.args[0])
+    branches = [_region(c, region) for region in op.regions]
+
+    def run(env: Env) -> Run:
+        _, steps, results = branches[0 if env[condition] else 1]
+        yield from _run(steps, env)
+        env[out] = tuple([env[r] for r in results])
+
+    return run
+
+
+def _for(c: Compiler, op: Op) -> Callable[[Env], Run]:
+    out, begin, end, *initial = [c.entry(op), *c.args(op)]
+    (index, *carried), steps, results = _region(c, op.regions[0])
+    t = op.args[0].type
+    assert isinstance(t, DType)
+    convert = t.np.type
+
+    def run(env: Env) -> Run:
+        values = [env[s] for s in initial]
+        for i in range(int(env[begin]), int(env[end])):
+            env[index] = convert(i)
+            for s, value in zip(carried, values):
+                env[s] = value
+            yield from _run(steps, env)
+            values = [env[s] for s in results]
+        env[out] = tuple(values)
+
+    return run
+
+
+def _while(c: Compiler, op: Op) -> Callable[[Env], Run]:
+    out, initial = c.entry(op), c.args(op)
+    tested, condition, (verdict,) = _region(c, op.regions[0])
+    carried, steps, results = _region(c, op.regions[1])
+
+    def run(env: Env) -> Run:
+        values = [env[s] for s in initial]
+        while True:
+            for s, value in zip(tested, values):
+                env[s] = value
+            yield from _run(condition, env)
+            if not env[verdict]:
+                break
+            for s, value in zip(carried, values):
+                env[s] = value
+            yield from _run(steps, env)
+            values = [env[s] for s in results]
+        env[out] = tuple(values)
+
+    return run
+
+
+def _barrier(c: Compiler, op: Op) -> Callable[[Env], Run]:
+    def run(env: Env) -> Run:
+        yield (op, None, 0)
+
+    return run
+
+
+def _read(c: Compiler, op: Op) -> Callable[[Env], Run]:
+    out, (value, lane) = c.entry(op), c.args(op)
+
+    def run(env: Env) -> Run:
+        got = yield (op, env[value], int(env[lane]))
+        env[out] = got
+
+    return run
+
+
+_MAKERS: dict[ops.OpCode, Callable[[Compiler, Op], Callable[[Env], Run]]] = {
+    ops.if_: _if,
+    ops.for_: _for,
+    ops.while_: _while,
+    ops.workgroup_barrier: _barrier,
+    ops.subgroup_read: _read,
+}
+
+
+# --- lockstep ----------------------------------------------------------------------------------------------------------------
+
+
+class _Group:
+    """The invocations of one workgroup."""
+
+    def __init__(self, sites: dict[Op, int], lanes: int) -> None:
+        self.sites = sites
+        self.lanes = lanes
+        self.runs: list[Any] = []
+        self.envs: list[Env] = []
+        self.waiting: list[Wait | None] = []
+
+    def add(self, env: Env, run: Run) -> None:
+        self.envs.append(env)
+        self.runs.append(run)
+        self.waiting.append(None)
+
+    def run(self, outer: Env, races: Races | None) -> None:
+        """All invocations to their ends; a barrier that only some reach is a fault, and ends the group."""
+        count = len(self.runs)
+        for k in range(count):
+            self._resume(k, None)
+        while True:
+            for first in range(0, count, self.lanes):
+                self._exchange(range(first, min(first + self.lanes, count)))
+            held = [wait for wait in self.waiting if wait is not None]
+            if not held:
+                return
+            op = held[0][0]
+            same = sum(wait[0] is op for wait in held)
+            if same < count:
+                record_fault(outer[FAULT], outer[LAUNCH], self.sites[op], _divergence(op), [np.int32(same), np.int32(count)])
+                return
+            if races is not None:
+                races.forget()
+            for k in range(count):
+                self._resume(k, None)
+
+    def _resume(self, k: int, value: Any) -> None:
+        try:
+            self.waiting[k] = self.runs[k].send(value)
+        except StopIteration:
+            self.waiting[k] = None
+
+    def _exchange(self, lanes: range) -> None:
+        """Let a subgroup read, until none of it waits at a read."""
+        while True:
+            reads = [(k, wait) for k in lanes if (wait := self.waiting[k]) is not None and wait[0].code is ops.subgroup_read]
+            if not reads:
+                return
+            op = reads[0][1][0]
+            together = {k - lanes.start: wait for k, wait in reads if wait[0] is op}
+            for lane, wait in together.items():
+                source = together.get(wait[2], wait)
+                self._resume(lane + lanes.start, source[1])
+
+
+# --- races -------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Element:
+    """Who accessed an element of shared memory since the last barrier: invocations, each with the access."""
+
+    writer: tuple[int, Op] | None = None
+    reader: tuple[int, Op] | None = None
+    updater: tuple[int, Op] | None = None
+
+
+class Races:
+    """Finds accesses of two invocations to one element of shared memory without a barrier in between, one of which writes."""
+
+    def __init__(self, c: Compiler, body: Region) -> None:
+        self.invocation_of: dict[int, int] = {}  # by the identity of their values
+        self.elements: dict[tuple[SharedRef, int], _Element] = {}
+        accesses = [op for op in body.walk() if isinstance(ref_of(op), SharedRef)]
+        pairs = [(a, b) for a in accesses for b in accesses if ref_of(a) == ref_of(b) and {a.code.effect, b.code.effect} != {"read"}]
+        self.sites = {(a, b): _race(a, b) for a, b in pairs}
+        self.numbers = {pair: c.fault(site) for pair, site in self.sites.items()}
+
+    def forget(self) -> None:
+        """There was a barrier."""
+        self.elements.clear()
+
+    def see(self, op: Op, element: int, env: Env) -> None:
+        """An invocation accesses an element."""
+        ref = ref_of(op)
+        assert isinstance(ref, SharedRef)
+        me = self.invocation_of[id(env)]
+        held = self.elements.setdefault((ref, element), _Element())
+        rivals = {"write": (held.writer, held.reader, held.updater), "atomic": (held.writer, held.reader)}
+        for other in rivals.get(op.code.effect, (held.writer, held.updater)):
+            if other is not None and other[0] != me:
+                self._report(other, me, op, element, env)
+        if op.code.effect == "write":
+            held.writer = (me, op)
+        elif op.code.effect == "atomic":
+            held.updater = (me, op)
+        elif held.reader is None or held.reader[0] == me:
+            held.reader = (me, op)
+
+    def _report(self, other: tuple[int, Op], me: int, op: Op, element: int, env: Env) -> None:
+        pair = other[1], op
+        operands = [np.int32(me), np.int32(element), np.int32(other[0])]
+        record_fault(env[FAULT], env[LAUNCH], self.numbers[pair], self.sites[pair], operands)
+
+
+def _race(before: Op, op: Op) -> FaultSite:
+    verbs = {"write": "writes", "read": "reads", "atomic": "updates"}
+    message = (
+        f"race: thread {{0}} of a group {verbs[op.code.effect]} element {{1}} of a shared array, which thread {{2}} "
+        f"{verbs[before.code.effect]} ({before.loc}) without a barrier in between"
+    )
+    return FaultSite("race", message, (i32, i32, i32), op.loc)

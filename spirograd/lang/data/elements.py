@@ -1,0 +1,104 @@
+"""Single elements of fields in Python scope, without NumPy: where they lie, and their bytes.
+
+Each function is a short way for what programs give most often, plain integers and floats that fit; it returns None for anything else, which
+the general way then converts or refuses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from struct import Struct
+from struct import error as StructError
+from typing import Any
+
+from spirograd.base.dtypes import DType
+from spirograd.base.records import dataclass
+from spirograd.ir.nodes import Layout
+
+_EXACT = 1 << 53  # integers up to this magnitude are exact in f64, from which they are rounded once
+_CHARACTERS = {
+    "b1": "?",
+    "i1": "b",
+    "u1": "B",
+    "i2": "h",
+    "u2": "H",
+    "i4": "i",
+    "u4": "I",
+    "i8": "q",
+    "u8": "Q",
+    "f2": "e",
+    "f4": "f",
+    "f8": "d",
+}
+
+
+@cache
+def form_of(dtype: DType, count: int) -> Struct:
+    """``count`` numbers of a type that lie one after the other."""
+    return Struct(f"={count}{_CHARACTERS[dtype.np.str[1:]]}")
+
+
+def packed(form: Struct, dtype: DType, values: Sequence[Any]) -> bytes | None:
+    """The bytes of Python's numbers that ``dtype`` holds."""
+    for value in values:
+        kind = type(value)
+        if not (dtype.is_float if kind is float else kind is int and (dtype.is_int or -_EXACT <= value <= _EXACT)):
+            return None
+    try:
+        return form.pack(*values)
+    except (StructError, OverflowError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the elements of a field lie that is indexed from 0 and has one address term for each axis of more than one element.
+
+    ``axes``: extent and stride of each; ``components``: byte offsets within a cell.
+    ``form``: all components, if they lie one after the other.
+    """
+
+    axes: tuple[tuple[int, int], ...]
+    components: tuple[int, ...]
+    form: Struct | None
+
+    def address(self, key: Any) -> int | None:
+        """The first byte of an element."""
+        parts = key if type(key) is tuple else () if key is None else (key,)
+        if len(parts) != len(self.axes):
+            return None
+        at = self.components[0]
+        for k, (extent, stride) in zip(parts, self.axes):
+            if type(k) is not int or not 0 <= k < extent:
+                return None
+            at += k * stride
+        return at
+
+
+def places_of(dtype: DType, shape: tuple[int, ...], layout: Layout) -> Places | None:
+    """The places of a field, if they are of this kind."""
+    strides = {term.axis: term.stride for term in layout.terms if term.div == 1 and not term.mod}
+    if len(strides) != len(layout.terms) or any(layout.origin):
+        return None
+    first = layout.components[0]
+    in_row = all(at == first + k * dtype.np.itemsize for k, at in enumerate(layout.components))
+    axes = tuple((extent, strides.get(axis, 0)) for axis, extent in enumerate(shape))
+    return Places(axes, tuple(layout.components), form_of(dtype, len(layout.components)) if in_row else None)
+
+
+def places_in_rows(dtype: DType, shape: tuple[int, ...], components: int) -> Places:
+    """The places of the elements of an array, row by row."""
+    form = form_of(dtype, components)
+    strides = [math.prod(shape[k + 1 :]) * form.size for k in range(len(shape))]
+    return Places(tuple(zip(shape, strides)), (0,), form)
+
+
+def entries_of(value: Any, element_shape: tuple[int, ...]) -> Sequence[Any] | None:
+    """The numbers of a vector, a matrix, or a list of plain numbers, of this shape."""
+    if getattr(value, "shape", None) == element_shape and hasattr(value, "entries"):
+        return tuple(value.entries)
+    if type(value) is list and element_shape == (len(value),) and all(type(v) in (int, float) for v in value):
+        return value
+    return None

@@ -1,0 +1,116 @@
+"""Groups of threads while a kernel is traced: the place of an invocation in its group, and arrays that a group shares.
+
+The iterations of a parallel loop, numbered from 0, form groups of ``block_dim`` consecutive ones, the last of which may be smaller.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from spirograd.base.dtypes import DType, i32, i64, u1
+from spirograd.base.errors import SpirogradSyntaxError
+from spirograd.ir import ops as ir
+from spirograd.ir.nodes import Op, SharedRef
+from spirograd.lang import ops, scalar
+from spirograd.lang.context import GroupScope, current_trace, language_options
+from spirograd.lang.scalar import Value, type_error
+
+# Of loops that do not say how large their groups are.
+_DEFAULT_SIZE = 256
+
+
+def enter(index: Op, begin: Value, end: Value, size: int) -> GroupScope:
+    """The scope of a parallel loop whose body is about to be traced, in groups of ``size`` (0: the default)."""
+    options = language_options()
+    if size < 0:
+        raise type_error(f"`block_dim` is the number of threads of a group, not {size}")
+    size = size or options.group_size or min(_DEFAULT_SIZE, options.max_group_size)
+    return GroupScope((index, begin.op), (begin.op, end.op), size)
+
+
+def current(what: str) -> GroupScope:
+    """The group of the loop being traced, which ``what`` uses. Raises SpirogradSyntaxError outside of parallel loops."""
+    trace = current_trace()
+    if trace is None or trace.group is None:
+        loc = None if trace is None else trace.b.loc
+        raise SpirogradSyntaxError(
+            f"`{what}` works in the body of a parallel loop", loc, "call it in an outermost `for` of a kernel, or a function called there"
+        )
+    scope = trace.group
+    if not scope.used and scope.size > trace.options.max_group_size:
+        most = trace.options.max_group_size
+        raise type_error(f"groups of {scope.size} threads are too large: this device takes at most {most}", "set a smaller `block_dim`")
+    scope.used = True
+    return scope
+
+
+def number_of_iteration(scope: GroupScope) -> Value:
+    """The number of the iteration being traced, counted from 0."""
+    index, begin = scope.number
+    return Value(index) if begin.code is ir.const and begin.attr == 0 else scalar.emit(ir.sub, Value(index), Value(begin))
+
+
+def thread_number(scope: GroupScope) -> Value:
+    """The number of the invocation in its group, an i32."""
+    number = number_of_iteration(scope)
+    return scalar.cast(scalar.emit(ir.irem, number, scalar.constant(scope.size, number.dtype)), i32)
+
+
+def threads(scope: GroupScope) -> Value:
+    """How many invocations the group has, an i32: fewer than its size at the end of the loop."""
+    begin, end = scope.count
+    if begin.code is ir.const and end.code is ir.const and (end.attr - begin.attr) % scope.size == 0:
+        return scalar.constant(scope.size, i32)
+    number = number_of_iteration(scope)
+    t = number.dtype
+    first = scalar.emit(ir.sub, number, scalar.emit(ir.irem, number, scalar.constant(scope.size, t)))
+    left = scalar.emit(ir.sub, scalar.emit(ir.sub, Value(end), Value(begin)), first)
+    return scalar.cast(scalar.emit(ir.min_, left, scalar.constant(scope.size, t)), i32)
+
+
+def global_thread_idx() -> Value:
+    """The number of this thread among all of the loop, from 0."""
+    number = number_of_iteration(current("global_thread_idx"))
+    return scalar.cast(number, i64 if number.dtype.bits == 64 else i32)
+
+
+class SharedArray:
+    """An array that the threads of a group share, in the body of a parallel loop, as in ``SharedArray((64,), sg.f32)``. Elements may be
+    vectors or matrices. Its contents are undefined until they are written. Raises SpirogradSyntaxError elsewhere."""
+
+    __sg_traceable__ = True
+
+    def __init__(self, shape: Any, dtype: Any) -> None:
+        current("SharedArray")
+        trace = scalar.trace_of()
+        extents = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+        self.shape = tuple([scalar.known(n) for n in extents])
+        if not self.shape or not all(isinstance(n, int) and n > 0 for n in self.shape):
+            raise type_error("the extents of a shared array are positive numbers that are known while compiling", "as in `(64,)`")
+        self.element_shape: tuple[int, ...] = tuple(getattr(dtype, "shape", ()))
+        self.dtype: DType = ops.as_dtype(getattr(dtype, "dtype", dtype))
+        if self.dtype is u1:
+            raise type_error("shared arrays hold numbers, no u1", "use `sg.i32`")
+        trace.shared_arrays += 1
+        length = math.prod(self.shape) * math.prod(self.element_shape)
+        self.ref = SharedRef(f"shared{trace.shared_arrays}", self.dtype, length)
+
+    def __getitem__(self, index: Any) -> Any:
+        raise SpirogradSyntaxError("shared arrays exist in kernels", None, "read them in the loop that declares them")
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self[index]
+
+    def __sg_describe__(self) -> str:
+        return f"a shared array of shape {self.shape}"
+
+
+def flattened(indices: Sequence[Op], extents: Sequence[int]) -> Op:
+    """The number of an element in row-major order."""
+    b = scalar.builder()
+    total = b.cast(indices[0], i32)
+    for index, extent in zip(indices[1:], extents[1:]):
+        total = b.emit(ir.add, b.emit(ir.mul, total, b.const(extent), attr="nsw"), b.cast(index, i32), attr="nsw")
+    return total

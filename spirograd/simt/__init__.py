@@ -1,0 +1,9 @@
+"""Groups of threads: barriers and shared memory of blocks, values of other lanes of a subgroup. For use in parallel loops of kernels.
+
+A parallel loop runs in blocks of `loop_config(block_dim=)` consecutive iterations. Threads behind the last iteration do not exist: barriers
+wait for those that there are.
+"""
+
+from spirograd.simt import block, grid, subgroup, warp
+
+__all__ = ["block", "grid", "subgroup", "warp"]

@@ -1,0 +1,155 @@
+"""Blocks: the threads that share an array and wait for each other.
+
+`sync` and what is built on it (`reduce_add`, `sync_any_nonzero` and others) must be reached by all threads of a block, or by none: a
+condition around it has to be the same for all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from spirograd.base.dtypes import VOID, i32
+from spirograd.ir import ops as ir
+from spirograd.lang import groups, ops, scalar
+from spirograd.lang.groups import SharedArray, global_thread_idx
+from spirograd.lang.scalar import Value, as_value
+from spirograd.simt import grid
+from spirograd.simt.combining import Combine, identity, named
+
+
+def sync() -> None:
+    """Wait for all threads of the block; what they wrote to shared and global memory is seen afterwards."""
+    groups.current("block.sync")
+    scalar.builder().emit(ir.workgroup_barrier, type=VOID)
+
+
+def mem_fence() -> None:
+    """Order the accesses to memory of this thread for the others of its block, without waiting for them."""
+    grid.mem_fence()
+
+
+mem_sync = mem_fence
+
+
+def thread_idx() -> Value:
+    """The number of this thread in its block, an i32."""
+    return groups.thread_number(groups.current("block.thread_idx"))
+
+
+# --- what is built on them ---------------------------------------------------------------------------------------------------
+
+
+def _load(array: SharedArray, index: Value) -> Value:
+    return Value(scalar.builder().load(array.ref, index.op))
+
+
+def _store(array: SharedArray, index: Value, value: Value) -> None:
+    scalar.builder().store(array.ref, index.op, value.op)
+
+
+def _spread(value: Any, dtype: Any, combine: Combine) -> tuple[Value, Value, Value]:
+    """The inclusive scan of ``value`` over the block, that of the thread before, and the number of the thread: log2(n) steps in shared
+    memory (Hillis and Steele, 1986)."""
+    scope = groups.current("a scan of the block")
+    mine = scalar.cast(value, ops.as_dtype(dtype)) if dtype is not None else as_value(value)
+    array = SharedArray(scope.size, mine.dtype)
+    me = groups.thread_number(scope)
+    zero = scalar.constant(0, i32)
+    _store(array, me, mine)
+    sync()
+    for step in range(math.ceil(math.log2(scope.size))):
+        offset = scalar.constant(1 << step, i32)
+        source = ops.max(me - offset, zero)
+        before = _load(array, source)
+        mine = ops.select(me >= offset, combine(before, mine), mine)
+        sync()
+        _store(array, me, mine)
+        sync()
+    before = _load(array, ops.max(me - 1, zero))
+    sync()
+    return mine, before, me
+
+
+def _total(value: Any, dtype: Any, combine: Combine) -> Value:
+    """All values of the block combined, in every thread: a tree in shared memory."""
+    scope = groups.current("a reduction of the block")
+    mine = scalar.cast(value, ops.as_dtype(dtype)) if dtype is not None else as_value(value)
+    array = SharedArray(scope.size, mine.dtype)
+    me, live = groups.thread_number(scope), groups.threads(scope)
+    _store(array, me, mine)
+    sync()
+    half = 1 << max(math.ceil(math.log2(scope.size)) - 1, 0)
+    while half and scope.size > 1:
+        offset = scalar.constant(half, i32)
+        partner = me + offset
+        takes = ops.logical_and(me < offset, partner < live)
+        other = _load(array, ops.select(takes, partner, me))
+        mine = ops.select(takes, combine(mine, other), mine)
+        sync()
+        _store(array, me, mine)
+        sync()
+        half //= 2
+    total = _load(array, scalar.constant(0, i32))
+    sync()
+    return total
+
+
+def _predicate(predicate: Any) -> Value:
+    return scalar.cast(as_value(predicate) != 0, i32)
+
+
+def sync_all_nonzero(predicate: Any) -> Value:
+    """Wait for the block: 1 if ``predicate`` is nonzero in all of its threads, else 0."""
+    return _total(_predicate(predicate), i32, named("and"))
+
+
+def sync_any_nonzero(predicate: Any) -> Value:
+    """Wait for the block: 1 if ``predicate`` is nonzero in any of its threads, else 0."""
+    return _total(_predicate(predicate), i32, named("or"))
+
+
+def sync_count_nonzero(predicate: Any) -> Value:
+    """Wait for the block: in how many of its threads ``predicate`` is nonzero."""
+    return _total(_predicate(predicate), i32, named("add"))
+
+
+def _reduction(kind: str) -> Callable[..., Value]:
+    def reduce(value: Any, block_dim: Any = None, dtype: Any = None) -> Value:
+        return _total(value, dtype, named(kind))
+
+    reduce.__doc__ = f"All values of the block combined by `{kind}`, in every thread. ``block_dim`` is known from the loop."
+    reduce.__name__ = f"reduce_{kind}"
+    return reduce
+
+
+def _inclusive(kind: str) -> Callable[..., Value]:
+    def scan(value: Any, block_dim: Any = None, dtype: Any = None) -> Value:
+        return _spread(value, dtype, named(kind))[0]
+
+    scan.__doc__ = f"The values of this thread of the block, and of those before it, combined by `{kind}`."
+    scan.__name__ = f"inclusive_{kind}"
+    return scan
+
+
+def _exclusive(kind: str) -> Callable[..., Value]:
+    def scan(value: Any, block_dim: Any = None, dtype: Any = None) -> Value:
+        mine, before, me = _spread(value, dtype, named(kind))
+        return as_value(ops.select(me > 0, before, identity(kind, mine.dtype)))
+
+    scan.__doc__ = f"The values of the threads of the block before this one combined by `{kind}`; of the first one what changes nothing."
+    scan.__name__ = f"exclusive_{kind}"
+    return scan
+
+
+reduce_add, reduce_min, reduce_max = _reduction("add"), _reduction("min"), _reduction("max")
+reduce_all_add, reduce_all_min, reduce_all_max = reduce_add, reduce_min, reduce_max
+inclusive_add, inclusive_min, inclusive_max = _inclusive("add"), _inclusive("min"), _inclusive("max")
+exclusive_add, exclusive_min, exclusive_max = _exclusive("add"), _exclusive("min"), _exclusive("max")
+
+__all__ = [
+    "SharedArray", "exclusive_add", "exclusive_max", "exclusive_min", "global_thread_idx", "inclusive_add", "inclusive_max",
+    "inclusive_min", "mem_fence", "mem_sync", "reduce_add", "reduce_all_add", "reduce_all_max", "reduce_all_min", "reduce_max",
+    "reduce_min", "sync", "sync_all_nonzero", "sync_any_nonzero", "sync_count_nonzero", "thread_idx",
+]  # fmt: skip

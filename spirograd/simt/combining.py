@@ -1,0 +1,29 @@
+"""How values of threads are combined: the operations of reductions and scans, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spirograd.base.dtypes import DType
+from spirograd.ir import ops as ir
+from spirograd.lang import scalar
+from spirograd.lang.scalar import Value, type_error
+
+Combine = Callable[[Value, Value], Value]
+
+
+def named(kind: str) -> Combine:
+    """The operation ``kind``: "add", "mul", "min", "max", "and", "or", "xor"."""
+    code = ir.COMBINE[kind]
+
+    def combine(a: Value, b: Value) -> Value:
+        if kind in ("and", "or", "xor") and a.dtype.is_float:
+            raise type_error(f"`{kind}` combines integers, not {a.dtype}", "use `sg.bit_cast`")
+        return scalar.emit(code, a, b)
+
+    return combine
+
+
+def identity(kind: str, dtype: DType) -> Value:
+    """The value of ``dtype`` that changes nothing where it is combined."""
+    return scalar.constant(ir.identity(kind, dtype), dtype)

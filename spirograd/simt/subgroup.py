@@ -1,0 +1,256 @@
+"""Subgroups: consecutive threads of a block that read values of each other.
+
+A subgroup has `group_size()` threads, a number that is known while compiling; the last one of a block may have fewer. As in the family,
+all threads of a subgroup have to reach an operation together. Reductions and scans combine the values of those threads that exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from spirograd.base.dtypes import DType, i32, u1, u32, u64
+from spirograd.ir import ops as ir
+from spirograd.lang import groups, ops, scalar
+from spirograd.lang.context import language_options
+from spirograd.lang.scalar import Value, as_value, type_error
+from spirograd.simt import grid
+from spirograd.simt.combining import identity, named
+
+
+def group_size() -> int:
+    """How many threads a subgroup has: a Python number, in kernels and outside."""
+    return language_options().subgroup_size
+
+
+def log2_group_size() -> int:
+    """The logarithm of `group_size`."""
+    return group_size().bit_length() - 1
+
+
+def invocation_id() -> Value:
+    """The number of this thread in its subgroup, an i32."""
+    number = groups.thread_number(groups.current("subgroup.invocation_id"))
+    return scalar.emit(ir.irem, number, scalar.constant(group_size(), i32))
+
+
+def _live() -> Value:
+    """How many threads this subgroup has."""
+    scope = groups.current("a subgroup")
+    threads, number, size = groups.threads(scope), groups.thread_number(scope), group_size()
+    if threads.op.code is ir.const and threads.op.attr % size == 0:
+        return scalar.constant(size, i32)
+    first = number - scalar.emit(ir.irem, number, scalar.constant(size, i32))
+    return as_value(ops.min(threads - first, scalar.constant(size, i32)))
+
+
+def elect() -> Value:
+    """1 in the first thread of each subgroup, 0 in the others."""
+    return scalar.cast(invocation_id() == 0, i32)
+
+
+def sync() -> None:
+    """Wait for the threads of the subgroup. They read values of each other in step as it is: this orders their accesses to memory."""
+    grid.mem_fence()
+
+
+barrier = sync
+mem_fence = sync
+memory_barrier = sync
+
+
+# --- values of other lanes ---------------------------------------------------------------------------------------------------
+
+
+def shuffle(value: Any, index: Any) -> Value:
+    """The ``value`` of the thread of the subgroup with number ``index``."""
+    groups.current("subgroup.shuffle")
+    operand, lane = as_value(value), scalar.cast(index, i32)
+    if operand.dtype is u1:
+        return scalar.cast(shuffle(scalar.cast(operand, i32), lane), u1)
+    return scalar.emit(ir.subgroup_read, operand, lane, t=operand.dtype)
+
+
+def broadcast(value: Any, index: Any) -> Value:
+    """The ``value`` of the thread with number ``index``, which is the same in all threads."""
+    return shuffle(value, index)
+
+
+def broadcast_first(value: Any) -> Value:
+    """The ``value`` of the first thread."""
+    return shuffle(value, 0)
+
+
+def _within(value: Any, lane: Value, inside: Value) -> Value:
+    """The value of ``lane`` where that is ``inside``, else the thread's own."""
+    own = as_value(value)
+    return as_value(ops.select(inside, shuffle(own, ops.select(inside, lane, invocation_id())), own))
+
+
+def shuffle_up(value: Any, offset: Any) -> Value:
+    """The ``value`` of the thread whose number is ``offset`` less; the own one where there is none."""
+    lane = invocation_id() - scalar.cast(offset, i32)
+    return _within(value, lane, lane >= 0)
+
+
+def shuffle_down(value: Any, offset: Any) -> Value:
+    """The ``value`` of the thread whose number is ``offset`` more; the own one where there is none."""
+    lane = invocation_id() + scalar.cast(offset, i32)
+    return _within(value, lane, lane < _live())
+
+
+def shuffle_xor(value: Any, mask: Any) -> Value:
+    """The ``value`` of the thread whose number differs in the bits of ``mask``; the own one where there is none."""
+    lane = scalar.emit(ir.xor, invocation_id(), scalar.cast(mask, i32))
+    return _within(value, lane, lane < _live())
+
+
+# --- reductions and scans ----------------------------------------------------------------------------------------------------
+
+
+def _steps(log2_size: Any) -> int:
+    steps = scalar.known(log2_size)
+    if not isinstance(steps, int) or not 0 <= steps <= log2_group_size():
+        raise type_error(f"`log2_size` is a number from 0 to {log2_group_size()} that is known while compiling, not {steps}")
+    return steps
+
+
+def _total(kind: str, value: Any, steps: int) -> Value:
+    """The values of 2 ** ``steps`` threads combined, in each of them. Their partners change roles from step to step (a butterfly)."""
+    combine, mine, lane, live = named(kind), as_value(value), invocation_id(), _live()
+    if live.op.code is ir.const:
+        for step in range(steps):
+            partner = scalar.emit(ir.xor, lane, scalar.constant(1 << step, i32))
+            mine = combine(mine, shuffle(mine, partner))
+        return mine
+    # Some threads may be missing: combine downwards, and read the result of the first.
+    within = scalar.emit(ir.and_, lane, scalar.constant((1 << steps) - 1, i32))
+    for step in reversed(range(steps)):
+        partner = lane + (1 << step)
+        takes = ops.logical_and(within < (1 << step), partner < live)
+        mine = ops.select(takes, combine(mine, shuffle(mine, ops.select(takes, partner, lane))), mine)
+    return shuffle(mine, lane - within)
+
+
+def _scan(kind: str, value: Any, steps: int) -> Value:
+    combine, mine, lane = named(kind), as_value(value), invocation_id()
+    within = scalar.emit(ir.and_, lane, scalar.constant((1 << steps) - 1, i32))
+    for step in range(steps):
+        takes = within >= (1 << step)
+        other = shuffle(mine, ops.select(takes, lane - (1 << step), lane))
+        mine = ops.select(takes, combine(other, mine), mine)
+    return mine
+
+
+def _shifted(kind: str, value: Any, steps: int) -> Value:
+    inclusive, lane = _scan(kind, value, steps), invocation_id()
+    first = scalar.emit(ir.and_, lane, scalar.constant((1 << steps) - 1, i32)) == 0
+    before = shuffle(inclusive, ops.select(first, lane, lane - 1))
+    return as_value(ops.select(first, identity(kind, inclusive.dtype), before))
+
+
+_FORMS: dict[str, tuple[Callable[[str, Any, int], Value], str]] = {
+    "reduce": (_total, "The values of all threads combined by `{}`, in each of them."),
+    "reduce_all": (_total, "The values of all threads combined by `{}`, in each of them."),
+    "inclusive": (_scan, "The values of this thread and of those before it combined by `{}`."),
+    "exclusive": (_shifted, "The values of the threads before this one combined by `{}`; in the first thread what changes nothing."),
+}
+
+
+def _function(form: str, kind: str, tiled: bool) -> Callable[..., Value]:
+    apply, doc = _FORMS[form]
+
+    def over_subgroup(value: Any) -> Value:
+        return apply(kind, value, log2_group_size())
+
+    def over_tile(value: Any, log2_size: Any) -> Value:
+        return apply(kind, value, _steps(log2_size))
+
+    function: Callable[..., Value] = over_tile if tiled else over_subgroup
+    function.__name__ = f"{form}_{kind}{'_tiled' if tiled else ''}"
+    function.__doc__ = doc.format(kind) + (" In tiles of 2 ** ``log2_size`` threads." if tiled else "")
+    return function
+
+
+_NAMES = {f"{form}_{kind}{'_tiled' * tiled}": (form, kind, tiled) for form in _FORMS for kind in ir.COMBINE for tiled in (False, True)}
+globals().update({name: _function(*parts) for name, parts in _NAMES.items()})
+
+
+# --- votes -------------------------------------------------------------------------------------------------------------------
+
+
+def _vote(kind: str, predicate: Any, steps: int) -> Value:
+    return _total(kind, scalar.cast(as_value(predicate) != 0, i32), steps)
+
+
+def all_true(predicate: Any) -> Value:
+    """1 if ``predicate`` is nonzero in all threads, else 0."""
+    return _vote("and", predicate, log2_group_size())
+
+
+def any_true(predicate: Any) -> Value:
+    """1 if ``predicate`` is nonzero in any thread, else 0."""
+    return _vote("or", predicate, log2_group_size())
+
+
+def all_equal(value: Any) -> Value:
+    """1 if all threads have the same ``value``, else 0."""
+    return all_true(as_value(value) == shuffle(value, 0))
+
+
+def all_true_tiled(predicate: Any, log2_size: Any) -> Value:
+    """`all_true` in tiles of 2 ** ``log2_size`` threads."""
+    return _vote("and", predicate, _steps(log2_size))
+
+
+def any_true_tiled(predicate: Any, log2_size: Any) -> Value:
+    """`any_true` in tiles of 2 ** ``log2_size`` threads."""
+    return _vote("or", predicate, _steps(log2_size))
+
+
+def _ballot(predicate: Any, dtype: DType, count: int) -> Value:
+    lane = invocation_id()
+    holds = ops.logical_and(as_value(predicate) != 0, lane < count)
+    bit = scalar.emit(ir.shl, scalar.constant(1, dtype), scalar.cast(lane, dtype))
+    return _total("or", ops.select(holds, bit, scalar.constant(0, dtype)), log2_group_size())
+
+
+def ballot(predicate: Any) -> Value:
+    """A u64 with a bit for each thread: set where ``predicate`` is nonzero."""
+    if group_size() <= 32:
+        return scalar.cast(_ballot(predicate, u32, group_size()), u64)
+    return _ballot(predicate, u64, group_size())
+
+
+ballot_full_subgroup = ballot
+
+
+def ballot_first_n(predicate: Any, n: Any) -> Value:
+    """A u32 with a bit for each of the first ``n`` threads (at most 32): set where ``predicate`` is nonzero."""
+    count = scalar.known(n)
+    if not isinstance(count, int) or not 1 <= count <= 32:
+        raise type_error(f"`n` is a number from 1 to 32 that is known while compiling, not {count}")
+    return _ballot(predicate, u32, min(count, group_size()))
+
+
+def _mask(compare: Callable[[Value, Value], Any]) -> Callable[[Any], Value]:
+    def lanes(lane_id: Any) -> Value:
+        bit = scalar.emit(ir.shl, scalar.constant(1, u32), scalar.cast(lane_id, u32))
+        return compare(bit, bit - 1)  # type: ignore[no-any-return]
+
+    lanes.__doc__ = "A u32 with a bit for each of the first 32 lanes that compares so with ``lane_id``."
+    return lanes
+
+
+lanemask_eq = _mask(lambda bit, below: bit)
+lanemask_lt = _mask(lambda bit, below: below)
+lanemask_le = _mask(lambda bit, below: below | bit)
+lanemask_gt = _mask(lambda bit, below: ~(below | bit))
+lanemask_ge = _mask(lambda bit, below: ~below)
+
+__all__ = [
+    "all_equal", "all_true", "all_true_tiled", "any_true", "any_true_tiled", "ballot", "ballot_first_n", "ballot_full_subgroup", "barrier",
+    "broadcast", "broadcast_first", "elect", "group_size", "invocation_id", "lanemask_eq", "lanemask_ge", "lanemask_gt", "lanemask_le",
+    "lanemask_lt", "log2_group_size", "mem_fence", "memory_barrier", "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sync",
+    *_NAMES,
+]  # fmt: skip

@@ -1,0 +1,19 @@
+"""`imshow`: one picture in a window."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spirograd.tools.pictures import as_array
+from spirograd.tools.window import GUI
+
+
+def imshow(img: Any, title: str = "imshow") -> None:
+    """Show a picture (see `imwrite`) in a window until it is closed. Without a display it is one frame of `GUI`."""
+    array = as_array(img)
+    with GUI(title, res=array.shape[:2]) as gui:
+        while gui.running:
+            gui.set_image(array)
+            gui.show()
+            if not gui.visible:
+                return

@@ -1,0 +1,293 @@
+"""`GUI`: what programs of the family draw with."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spirograd.base import knobs
+from spirograd.base.errors import SpirogradRuntimeError, SpirogradValueError
+from spirograd.base.near_names import NearNames
+from spirograd.tools import events
+from spirograd.tools.canvas import Canvas
+from spirograd.tools.display import Display, open_display
+from spirograd.tools.events import KEYS, EventQueue, EventType
+from spirograd.tools.pictures import as_array, imwrite
+from spirograd.tools.videos import write_video
+
+_HEAD = 0.3  # of an arrow's length is its head
+_VIDEOS = (".gif", ".mp4")
+
+
+class WidgetValue:
+    """The number that a slider or a label shows: ``value``."""
+
+    def __init__(self, value: float) -> None:
+        self._value = value
+        self._watching: Callable[[float], Any] = lambda _: None
+
+    @property
+    def value(self) -> float:
+        return self._value
+
+    @value.setter
+    def value(self, value: float) -> None:
+        if value != self._value:
+            self._value = value
+            self._watching(value)
+
+    def watch(self, changed: Callable[[float], Any]) -> None:
+        self._watching = changed
+
+
+class GUI(NearNames):
+    """A canvas of ``res`` pixels, with positions in [0, 1] x [0, 1] from the lower left corner and colours 0xRRGGBB.
+
+    Shown in a window where there is a display and ``show_gui`` is true. Without one, drawing and `show` work, and no events come. The
+    environment variable ``SG_GUI`` has frames written instead: to a folder, or to a file ``.gif`` or ``.mp4``, which is complete when the
+    window is closed or the program ends; after ``SG_GUI_FRAMES`` frames the window closes itself.
+    """
+
+    Event = events.Event
+    MOTION, PRESS, RELEASE = EventType.Move, EventType.Press, EventType.Release
+    SHIFT, ALT, CTRL, ESCAPE, RETURN, TAB, BACKSPACE, SPACE, UP, DOWN, LEFT, RIGHT, CAPSLOCK, LMB, MMB, RMB, EXIT, WHEEL, MOVE = (
+        KEYS.values()
+    )
+
+    def __init__(
+        self,
+        name: str = "spirograd",
+        res: int | tuple[int, int] = 512,
+        background_color: int = 0,
+        show_gui: bool = True,
+        fullscreen: bool = False,
+        fast_gui: bool = False,
+    ) -> None:
+        self.name = name
+        self.res: tuple[int, int] = (res, res) if isinstance(res, int) else (int(res[0]), int(res[1]))
+        if min(self.res) < 1:
+            raise SpirogradValueError(f"a window has positive extents, got {res}")
+        self.background_color = background_color
+        self.fps_limit: float | None = 60.0
+        self.frame = 0
+        self.event: events.Event | None = None
+        self._canvas = Canvas(*self.res)
+        self._canvas.clear(background_color)
+        self._events = EventQueue()
+        self._closing = False
+        self._last = time.perf_counter()
+        self._sink = _Sink(Path(knobs.get("SG_GUI"))) if knobs.get("SG_GUI") else None
+        self._display: Display | None = None
+        if show_gui and self._sink is None:
+            self._display = open_display(name, self.res, fullscreen, self._events)
+            if self._display is None:
+                warnings.warn(
+                    "there is no display: frames are not shown; SG_GUI=frames.gif writes them to a file", RuntimeWarning, stacklevel=2
+                )
+
+    def __enter__(self) -> GUI:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def visible(self) -> bool:
+        """Whether there is a window on a screen."""
+        return self._display is not None
+
+    @property
+    def running(self) -> bool:
+        """Whether the window is open. Programs may set it to False."""
+        return not (self._closing or (self._display is not None and self._display.closed) or self._enough())
+
+    @running.setter
+    def running(self, value: bool) -> None:
+        self._closing = not value
+
+    def close(self) -> None:
+        """Close the window, and complete the video that ``SG_GUI`` names."""
+        self._closing = True
+        if self._display is not None:
+            self._display.close()
+            self._display = None
+        if self._sink is not None:
+            self._sink.close()
+
+    def show(self, file: str | None = None) -> None:
+        """End a frame: show it, write it to ``file`` (a picture, see `tools.imwrite`) if one is given, and begin the next one, cleared."""
+        if file is not None:
+            imwrite(self._canvas.pixels, file)
+        if self._sink is not None and not self._closing:
+            self._sink.add(self._canvas.pixels)
+        if self._display is not None:
+            rows = self._canvas.pixels.swapaxes(0, 1)[::-1]
+            self._display.show(np.ascontiguousarray(rows * 255, np.uint8))
+            self._wait()
+        self.frame += 1
+        if self._enough() and self._sink is not None:
+            self._sink.close()
+        self.clear()
+
+    def clear(self, color: int | None = None) -> None:
+        """Fill the canvas with ``color``, by default the background."""
+        self._canvas.clear(self.background_color if color is None else color)
+
+    def set_image(self, img: Any) -> None:
+        """Show a field or array with one element for each pixel: floats in [0, 1] or unsigned integers; grey, or with a last axis of
+        colours."""
+        self._canvas.set_image(img)
+
+    def get_image(self) -> npt.NDArray[np.float32]:
+        """The canvas: (width, height, 4), floats in [0, 1]."""
+        return np.concatenate([self._canvas.pixels, np.ones((*self.res, 1), np.float32)], 2)
+
+    def circle(self, pos: Any, color: int = 0xFFFFFF, radius: float = 1) -> None:
+        """A disc; ``radius`` in pixels."""
+        self._canvas.circles(pos, radius, color)
+
+    def circles(self, pos: Any, radius: Any = 1, color: Any = 0xFFFFFF, palette: Any = None, palette_indices: Any = None) -> None:
+        """Discs at the positions of a field or array (n, 2); ``radius``, ``color``: one, or n. With a ``palette`` of colours,
+        ``palette_indices`` says which one each disc has."""
+        if palette is not None:
+            if palette_indices is None:
+                raise SpirogradValueError("`palette` needs `palette_indices`: the number of the colour of each disc")
+            color = as_array(palette)[as_array(palette_indices).reshape(-1)]
+        self._canvas.circles(pos, radius, color)
+
+    def line(self, begin: Any, end: Any, radius: float = 1, color: int = 0xFFFFFF) -> None:
+        """A line."""
+        self._canvas.lines(begin, end, radius, color)
+
+    def lines(self, begin: Any, end: Any, radius: float = 1, color: Any = 0xFFFFFF) -> None:
+        """Lines between the positions of two fields or arrays (n, 2)."""
+        self._canvas.lines(begin, end, radius, color)
+
+    def triangle(self, a: Any, b: Any, c: Any, color: int = 0xFFFFFF) -> None:
+        """A filled triangle."""
+        self._canvas.triangles(a, b, c, color)
+
+    def triangles(self, a: Any, b: Any, c: Any, color: Any = 0xFFFFFF) -> None:
+        """Filled triangles; each corner is a field or array (n, 2)."""
+        self._canvas.triangles(a, b, c, color)
+
+    def rect(self, topleft: Any, bottomright: Any, radius: float = 1, color: int = 0xFFFFFF) -> None:
+        """The sides of a rectangle."""
+        (x0, y0), (x1, y1) = as_array(topleft), as_array(bottomright)
+        corners = np.array([[x0, y0], [x1, y0], [x1, y1], [x0, y1]])
+        self._canvas.lines(corners, np.roll(corners, -1, 0), radius, color)
+
+    def arrow(self, orig: Any, direction: Any, radius: float = 1, color: int = 0xFFFFFF) -> None:
+        """An arrow from ``orig`` to ``orig + direction``."""
+        self.arrows(as_array(orig)[None], as_array(direction)[None], radius, color)
+
+    def arrows(self, orig: Any, direction: Any, radius: float = 1, color: Any = 0xFFFFFF) -> None:
+        """Arrows at the positions of a field or array (n, 2)."""
+        begin, along = (as_array(x).astype(np.float32).reshape(-1, 2) for x in (orig, direction))
+        tip = begin + along
+        self._canvas.lines(begin, tip, radius, color)
+        pixels = along * np.array(self.res)
+        for side in (1, -1):
+            back = -_HEAD * (pixels + side * np.stack([-pixels[:, 1], pixels[:, 0]], 1) / 2) / np.array(self.res)
+            self._canvas.lines(tip, tip + back, radius, color)
+
+    def text(self, content: str, pos: Any, font_size: float = 15, color: int = 0xFFFFFF) -> None:
+        """Text below and to the right of ``pos``. Needs Pillow."""
+        self._canvas.text(content, pos, font_size, color)
+
+    def slider(self, text: str, minimum: float, maximum: float, step: float = 1) -> WidgetValue:
+        """A slider; its ``value`` is the number that the user has set, ``minimum`` at first."""
+        value = WidgetValue(minimum)
+        if self._display is not None:
+            self._display.add_slider(text, value, minimum, maximum, step)
+        return value
+
+    def label(self, text: str) -> WidgetValue:
+        """A label that shows its ``value``."""
+        value = WidgetValue(0.0)
+        if self._display is not None:
+            self._display.add_label(text, value)
+        return value
+
+    def button(self, text: str, event_name: str | None = None) -> str:
+        """A button; the key of its events is returned."""
+        key = event_name or f"WidgetButton_{text}"
+        if self._display is not None:
+            self._display.add_button(text, key)
+        return key
+
+    def get_events(self, *filters: Any) -> Iterator[events.Event]:
+        """Take the events that fit one of the filters, or all: a type (`PRESS`, `RELEASE`, `MOTION`), a key, or a pair of both."""
+        if self._display is not None:
+            self._display.poll()
+        return self._events.take(filters)
+
+    def get_event(self, *filters: Any) -> bool:
+        """Take the next event that fits into ``event``; False if there is none."""
+        found = next(self.get_events(*filters), None)
+        if found is not None:
+            self.event = found
+        return found is not None
+
+    def get_key_event(self) -> events.Event:
+        """Wait for a key. Raises SpirogradRuntimeError without a window."""
+        while self.visible:
+            if self.get_event(self.PRESS):
+                assert self.event is not None
+                return self.event
+            time.sleep(0.01)
+        raise SpirogradRuntimeError("there is no window, so no key can be pressed")
+
+    def has_key_event(self) -> bool:
+        """Whether `get_event` would find something."""
+        if self._display is not None:
+            self._display.poll()
+        return self._events.any()
+
+    def is_pressed(self, *keys: str) -> bool:
+        """Whether one of ``keys`` is held."""
+        return self._events.held(keys)
+
+    def get_cursor_pos(self) -> tuple[float, float]:
+        """The position of the mouse."""
+        return self._events.cursor
+
+    def _enough(self) -> bool:
+        limit = knobs.get("SG_GUI_FRAMES")
+        return bool(limit) and self.frame >= int(limit)
+
+    def _wait(self) -> None:
+        """Keep to `fps_limit`."""
+        if self.fps_limit:
+            time.sleep(max(0.0, self._last + 1 / self.fps_limit - time.perf_counter()))
+        self._last = time.perf_counter()
+
+
+class _Sink:
+    """Where ``SG_GUI`` has frames written: a folder of PNG files, or a video made of them."""
+
+    def __init__(self, path: Path) -> None:
+        self._video = path if path.suffix in _VIDEOS else None
+        self._scratch = tempfile.TemporaryDirectory(prefix="spirograd-frames") if self._video else None
+        self._folder = Path(self._scratch.name) if self._scratch else path
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._frames: list[Path] = []
+
+    def add(self, pixels: npt.NDArray[np.float32]) -> None:
+        self._frames.append(self._folder / f"{len(self._frames):06d}.png")
+        imwrite(pixels, self._frames[-1])
+
+    def close(self) -> None:
+        if self._scratch is not None:
+            if self._frames and self._video is not None:
+                write_video(self._frames, self._video, framerate=24)
+            self._scratch.cleanup()
+            self._scratch = None

@@ -1,0 +1,79 @@
+"""Barriers in control flow that threads of a group leave one by one, as far as that is known while compiling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from spirograd.base.dtypes import DType
+from spirograd.base.errors import SpirogradSyntaxError
+from spirograd.ir import ops
+from spirograd.ir.nodes import Kernel, Op, Region
+from spirograd.transforms.context import PassContext
+
+# Threads in all whose conditions are looked at.
+_MOST = 2048
+
+
+def check_barriers(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """``kernel`` as it is. Raises SpirogradSyntaxError for a barrier in a branch or a `for` whose condition or bounds follow from the index
+    and constants alone, and differ between the threads of a group."""
+    for op in kernel.body.ops:
+        if op.code is ops.for_ and op.attr.grouped and ops.workgroup_barrier in op.regions[0].codes:
+            begin, end = op.args
+            groups = list(_groups(begin, end, op.attr.group_size))
+            _check(op.regions[0], op.regions[0].params[0], groups)
+    return kernel
+
+
+def _groups(begin: Op, end: Op, size: int) -> Iterator[range]:
+    """The indices of all groups, or, where there are many, of the first and of the last; as far as they are known."""
+    if begin.code is not ops.const:
+        return
+    first, last = begin.attr, end.attr if end.code is ops.const else begin.attr + size
+    starts = range(first, last, size)
+    for start in starts if last - first <= _MOST else (starts[0], starts[-1]):
+        yield range(start, min(start + size, last))
+
+
+def _check(region: Region, index: Op, groups: Sequence[range]) -> None:
+    for op in region.ops:
+        if not any(ops.workgroup_barrier in inner.codes for inner in op.regions):
+            continue
+        for condition in op.args[: 2 if op.code is ops.for_ else 1 if op.code is ops.if_ else 0]:
+            for group in groups:
+                values = _values(condition, index, group)
+                if values is not None and any(value != values[0] for value in values):
+                    other = next(k for k, value in enumerate(values) if value != values[0])
+                    raise SpirogradSyntaxError(
+                        f"a barrier in here is not reached by all threads of a group together: threads 0 and {other} go different ways",
+                        op.loc,
+                        "put `block.sync()` where all threads of a group get to, and the work of some of them in an `if` without it",
+                    )
+        for inner in op.regions:
+            _check(inner, index, groups)
+
+
+def _values(value: Op, index: Op, group: range) -> list[Any] | None:
+    """``value`` in each thread of a group; None if it depends on more than the index and constants."""
+    known: dict[Op, list[Any]] = {}
+    pending = [value]
+    while pending:
+        op = pending[-1]
+        if op in known:
+            pending.pop()
+            continue
+        if op is not index and (op.code.effect != "pure" or (op.code.evaluate is None and op.code is not ops.const)):
+            return None
+        t = op.type
+        assert isinstance(t, DType) or op.code.evaluate is not None
+        if op is index or op.code is ops.const:
+            assert isinstance(t, DType)
+            known[op] = [t.np.type(k) for k in group] if op is index else [t.np.type(op.attr)] * len(group)
+            continue
+        missing = [a for a in op.args if a not in known]
+        if missing:
+            pending += missing
+            continue
+        known[op] = [ops.evaluate(op.code, t, args) for args in zip(*[known[a] for a in op.args])]
+    return known[value]

@@ -1,0 +1,228 @@
+"""The bodies of grouped tasks, in pieces between the places where the threads of a group meet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spirograd.analysis.group_values import GroupValues
+from spirograd.base.caps import Capabilities
+from spirograd.base.dtypes import VOID, DType, Type, Vec, i32, u1
+from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.base.loc import Loc
+from spirograd.ir import ops
+from spirograd.ir.builder import Builder
+from spirograd.ir.nodes import BuiltIn, Op, Region, SharedRef, ref_of
+from spirograd.ir.rewrite import Rewriter
+
+
+class GroupBody(Rewriter):
+    """Walks the operations at group level. ``pending``: those that each thread runs on its own since the last place where they met.
+
+    A subclass says how a piece runs (`flush`), and what happens where threads meet (`meet`).
+    """
+
+    def __init__(self, b: Builder, values: GroupValues) -> None:
+        super().__init__()
+        self.b = b
+        self.values = values
+        self.pending: list[Op] = []
+        self.handlers = dict.fromkeys((ops.irem, ops.floormod, ops.and_), self._remainder)
+
+    def _remainder(self, op: Op) -> Op:
+        """The number of the thread in its group needs no division."""
+        assert isinstance(op.type, DType)
+        return self.b.cast(self.thread_number(), op.type) if self.values.numbers_threads(op) else self.copy(op)
+
+    def thread_number(self) -> Op:
+        """Emit the number of the thread in its group, an i32."""
+        raise NotImplementedError
+
+    def flush(self) -> None:
+        """Emit what is pending."""
+        raise NotImplementedError
+
+    def meet(self, op: Op) -> None:
+        """Emit an operation at group level, after a flush."""
+        raise NotImplementedError
+
+    def statements(self, region: Region) -> None:
+        """Emit the operations of a region at group level."""
+        for op in region.ops[:-1]:
+            self.b.at(op)
+            if op.code is ops.result and (op in self.env or op.args[0].regions):
+                continue  # stood for with its operation
+            if op in self.values.shared:
+                if op.code.effect != "pure":
+                    self.flush()  # it reads memory
+                self.visit(op)
+                for result in self.values.results.get(op, ()):
+                    self.visit(result)
+            elif self.values.at_group_level(op):
+                self.flush()
+                self.b.at(op)
+                self.meet(op)
+            else:
+                self.pending += [op, *(self.values.results.get(op, ()) if op.regions else ())]
+        self.flush()
+
+    def left(self, done: Sequence[Op]) -> list[Op]:
+        """The values of ``done`` that are used elsewhere."""
+        inside = set(done)
+        users = self.values.users
+        return [op for op in done if isinstance(op.type, (DType, Vec)) and not inside.issuperset(users.get(op, ()))]
+
+
+class MaskedBody(GroupBody):
+    """The body of a GPU's invocation, in a group some of whose invocations may have no iteration (``active``: whether this one has; None:
+    all have). Those take part where threads meet, and do nothing else. Conditions of the group that are not known to be the same in all
+    threads are those of the first, which makes sure that all go the same way."""
+
+    def __init__(self, b: Builder, values: GroupValues, caps: Capabilities, size: int, active: Op | None) -> None:
+        super().__init__(b, values)
+        self.caps, self.size, self.active = caps, size, active
+        self.memory: dict[object, SharedRef] = {}
+
+    def flush(self) -> None:
+        done, self.pending = self.pending, []
+        if self.active is None or all(op.code.effect == "pure" for op in done):
+            for op in done:
+                self.visit(op)
+            return
+        out = self.left(done)
+        b = self.b
+        b.begin()
+        for op in done:
+            self.visit(op)
+        then = b.end([self.value(op) for op in out])
+        b.begin()
+        orelse = b.end([_zero(b, op.type) for op in out])
+        self.env.update(zip(out, b.if_(self.active, then, orelse)))
+
+    def meet(self, op: Op) -> None:
+        if op.code is ops.workgroup_barrier:
+            self.visit(op)
+        elif op.code is ops.subgroup_read:
+            self._read(op)
+        elif op.code is ops.if_:
+            self._if(op)
+        elif op.code is ops.for_:
+            self._for(op)
+        else:
+            self._while(op)
+
+    def _stood_for(self, op: Op, values: Sequence[Op]) -> None:
+        for result in self.values.results.get(op, ()):
+            self.env[result] = values[result.attr]
+
+    def _branch(self, region: Region) -> Region:
+        self.b.begin()
+        self.statements(region)
+        return self.b.end([self.value(v) for v in region.results])
+
+    def _if(self, op: Op) -> None:
+        condition = self._of_group(op.args[0], op)
+        then, orelse = [self._branch(region) for region in op.regions]
+        self._stood_for(op, self.b.if_(condition, then, orelse))
+
+    def _entered(self, region: Region) -> None:
+        params = self.b.begin(*[p.type for p in region.params], names=[p.attr for p in region.params])
+        self.env.update(zip(region.params, params))
+        self.statements(region)
+
+    def _for(self, op: Op) -> None:
+        begin, end = [self._of_group(v, op) for v in op.args[:2]]
+        initial = [self.value(v) for v in op.args[2:]]
+        (region,) = op.regions
+        self._entered(region)
+        body = self.b.end([self.value(v) for v in region.results])
+        self._stood_for(op, self.b.for_(begin, end, initial, body, op.attr))
+
+    def _while(self, op: Op) -> None:
+        initial = [self.value(v) for v in op.args]
+        condition, body = op.regions
+        self._entered(condition)
+        tested = self.b.end([self._of_group(condition.results[0], op)])
+        self._entered(body)
+        repeated = self.b.end([self.value(v) for v in body.results])
+        self._stood_for(op, self.b.while_(initial, tested, repeated))
+
+    # --- values of other threads ---------------------------------------------------------------------------------------------
+
+    def thread_number(self) -> Op:
+        return self.b.emit(ops.builtin, attr=BuiltIn.LOCAL, type=i32)
+
+    def _barrier(self) -> None:
+        self.b.emit(ops.workgroup_barrier, type=VOID)
+
+    def _shared(self, use: str, t: DType, length: int) -> SharedRef:
+        return self.memory.setdefault((use, t), SharedRef(f"{use}_{t.name}", t, length))
+
+    def _of_group(self, value: Op, op: Op) -> Op:
+        """``value`` in the first thread of the group, which has an iteration."""
+        if value in self.values.shared:
+            return self.value(value)
+        b = self.b
+        t = value.type
+        assert isinstance(t, DType)
+        held, mine = (i32, b.cast(self.value(value), i32)) if t is u1 else (t, self.value(value))
+        place, zero = self._shared("of_group", held, 1), b.const(0)
+        first = b.emit(ops.eq, self.thread_number(), zero)
+        b.begin()
+        b.store(place, zero, mine)
+        then = b.end()
+        b.begin()
+        b.if_(first, then, b.end())
+        self._barrier()
+        found = b.load(place, zero)
+        self._barrier()
+        return b.emit(ops.ne, found, zero) if t is u1 else found
+
+    def _read(self, op: Op) -> None:
+        """By the instruction of the device, or through shared memory."""
+        if self.caps.subgroup_read:
+            self.visit(op)
+            return
+        b, t = self.b, op.type
+        assert isinstance(t, DType)
+        value, lane = self.args(op)
+        place, local = self._shared("exchanged", t, self.size), self.thread_number()
+        b.store(place, local, value)
+        self._barrier()
+        self.env[op] = b.load(place, lane_of_group(b, local, lane, self.caps.group_lanes, b.const(self.size)))
+        self._barrier()
+
+
+def check_memory(body: Region, most: int, loc: Loc | None) -> None:
+    """SpirogradUnsupportedError if shared arrays take more than ``most`` bytes."""
+    arrays = {ref for op in body.walk() if isinstance(ref := ref_of(op), SharedRef)}
+    taken = sum(ref.length * ref.dtype.size for ref in arrays)
+    if taken > most:
+        message = f"the shared arrays of this loop take {taken:,} bytes; this device has {most:,} for a group"
+        raise SpirogradUnsupportedError(message, loc, "use smaller groups, or arrays of narrower numbers")
+
+
+def lane_of_group(b: Builder, local: Op, lane: Op, lanes: int, count: Op) -> Op:
+    """The number in the group of ``lane`` of the subgroup of thread ``local``, below ``count`` in any case."""
+    first = b.emit(ops.and_, local, b.const(-lanes))
+    inside = b.emit(ops.and_, lane, b.const(lanes - 1))
+    return b.emit(ops.min_, b.emit(ops.add, first, inside), b.emit(ops.sub, count, b.const(1)))
+
+
+def check_divergence(values: GroupValues, branches: bool = True) -> None:
+    """SpirogradUnsupportedError for a subgroup operation in a loop that threads may leave one by one, or in a branch that only some take
+    (unless ``branches``): where the compiler forms the subgroups."""
+    for op in sorted(values.divergent, key=lambda op: op.loc.line if op.loc else 0):
+        if not (branches and op.code is ops.if_):
+            what = "a branch" if op.code is ops.if_ else "a loop"
+            raise SpirogradUnsupportedError(
+                f"this target has no subgroup operations in {what} whose condition differs between the threads of a group",
+                op.loc,
+                "compute the condition from values that are the same in the whole group, or move the operation out",
+            )
+
+
+def _zero(b: Builder, t: Type) -> Op:
+    if isinstance(t, Vec):
+        return b.emit(ops.vec, *[b.const(0, t.elem)] * t.n)
+    assert isinstance(t, DType)
+    return b.const(0, t)

@@ -1,0 +1,319 @@
+"""Grouped tasks on CPUs: an iteration of the task is a group, whose threads are the iterations of loops between the places where they meet.
+
+A value that is used beyond such a place is kept in an array with an element for each thread, unless it is cheap to compute again. Loops and
+branches in which all threads meet are run once for the group; of a condition that is not known to be the same in all threads the first
+thread's counts. In branches in which only subgroups meet, a mask says which threads take part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from spirograd.analysis.group_values import GroupValues
+from spirograd.base.caps import Capabilities
+from spirograd.base.dtypes import VOID, DType, Type, Vec, i32, u1, u8
+from spirograd.base.records import replace
+from spirograd.ir import ops
+from spirograd.ir.builder import Builder
+from spirograd.ir.nodes import Kernel, Op, Region, SharedRef
+from spirograd.ir.rewrite import Rewriter
+from spirograd.transforms.context import PassContext
+from spirograd.transforms.lowering.group_bodies import GroupBody, check_divergence, check_memory, lane_of_group
+
+# Bytes of the stack of a thread that the shared arrays of a group may take.
+_STACK = 1 << 20
+# Operations that are worth as much as a load and a store of a value.
+_CHEAP = 6
+
+
+def fission_groups(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """Make grouped tasks tasks over groups, on targets without invocations."""
+    return kernel if ctx.caps.target.invocations else _FissionGroups(ctx.caps).kernel(kernel)
+
+
+class _FissionGroups(Rewriter):
+    def __init__(self, caps: Capabilities) -> None:
+        super().__init__()
+        self.caps = caps
+        self.handlers = {ops.task: self._task}
+
+    def _task(self, op: Op) -> Op:
+        if not op.attr.grouped:
+            return self.b.append(op)
+        b, size = self.b, op.attr.group_size
+        bounds, body, finish = op.regions
+        check_memory(body, _STACK, op.loc)
+        b.begin()
+        begin, end = self.inline(bounds, (), clone=True)
+        t = begin.type
+        assert isinstance(t, DType)
+        one, last = b.const(1, t), b.emit(ops.sub, end, begin)
+        whole = b.emit(ops.add, b.emit(ops.idiv, b.emit(ops.sub, last, one), b.const(size, t)), one)
+        groups = b.emit(ops.select, b.emit(ops.lt, begin, end), whole, b.const(0, t))
+        new_bounds = b.end([b.const(0, t), groups])
+        (number,) = b.begin(t)
+        self.env = {}
+        begin, end = self.inline(bounds, (), clone=True)
+        from_zero = bounds.results[0].code is ops.const and bounds.results[0].attr == 0
+        values = GroupValues(body, size, from_zero, native=False)
+        check_divergence(values)
+        first = b.emit(ops.add, begin, b.emit(ops.mul, number, b.const(size, t), attr="nsw"))
+        count = b.cast(b.emit(ops.min_, b.const(size, t), b.emit(ops.sub, end, first)), i32)
+        FissionedBody(b, values, self.caps.group_lanes, size, first, count).statements(body)
+        new_body = Region((number,), b.end().ops)
+        return b.append(Op(ops.task, VOID, (), op.attr, (new_bounds, new_body, finish), op.loc))
+
+
+class FissionedBody(GroupBody):
+    """The body of a group. ``first``: the index of its first thread; ``count``: how many threads it has."""
+
+    def __init__(self, b: Builder, values: GroupValues, lanes: int, size: int, first: Op, count: Op) -> None:
+        super().__init__(b, values)
+        self.handlers |= {ops.subgroup_read: self._read, ops.atomic: self._atomic}
+        self.lanes, self.size, self.first, self.count = lanes, size, first, count
+        self.kept: dict[Op, tuple[SharedRef, ...]] = {}  # values of each thread, in memory
+        self.arrays = 0
+        self.mask: SharedRef | None = None  # which threads take part; None: all
+        self.thread: Op | None = None  # the number of the thread, inside of a loop over threads
+
+    # --- loops over threads --------------------------------------------------------------------------------------------------
+
+    def _each_thread(self, masked: bool = True) -> Iterator[None]:
+        """Emits a loop over the threads that take part; what is emitted meanwhile is its body."""
+        b, outer = self.b, self.env
+        zero = b.const(0)
+        (self.thread,) = b.begin(i32)
+        mask = self.mask if masked else None
+        if mask is not None:
+            takes = b.emit(ops.ne, b.load(mask, self.thread), b.const(0, u8))
+            b.begin()
+        index = self.values.index
+        assert isinstance(index.type, DType)
+        self.env = {**outer, index: b.emit(ops.add, self.first, b.cast(self.thread, index.type), attr="nsw")}
+        yield
+        if mask is not None:
+            then = b.end()
+            b.begin()
+            b.if_(takes, then, b.end())
+        b.for_(zero, self.count, (), b.end())
+        self.env, self.thread = outer, None
+
+    def flush(self) -> None:
+        done, self.pending = self.pending, []
+        if not done:
+            return
+        out = [op for op in self.left(done) if not self._is_cheap(op)]
+        for op in out:
+            self.kept.setdefault(op, self._new_arrays(op.type))
+        if all(op.code.effect == "pure" for op in done) and not out:
+            return
+        for _ in self._each_thread():
+            for op in done:
+                self._fetch_operands(op)
+                self.visit(op)
+                if op in self.kept:
+                    self._keep(self.kept[op], self.value(op))
+
+    def _fetch_operands(self, op: Op) -> None:
+        for value in (*op.args, *[v for region in op.regions for v in region.live_ins]):
+            self._fetch(value)
+
+    def _fetch(self, value: Op) -> Op:
+        """A value of the thread whose loop is being emitted."""
+        if value in self.env:
+            return self.env[value]
+        if value in self.kept:
+            self.env[value] = self._held(self.kept[value], value.type, self.thread_number())
+        else:
+            assert value.code.effect == "pure", value
+            for a in value.args:
+                self._fetch(a)
+            self.cloning += 1
+            self.visit(value)
+            self.cloning -= 1
+        return self.env[value]
+
+    def thread_number(self) -> Op:
+        assert self.thread is not None
+        return self.thread
+
+    def _is_cheap(self, value: Op, budget: int = _CHEAP) -> bool:
+        """Whether a value is better computed again, from the index and values of the group."""
+        return self._cost(value) <= budget
+
+    def _cost(self, value: Op) -> int:
+        if value is self.values.index or value in self.values.shared:
+            return 0
+        if value.code.effect != "pure" or value.regions or value.code in (ops.result, ops.call, ops.param) or value in self.kept:
+            return _CHEAP + 1
+        total = 1
+        for a in value.args:
+            total += self._cost(a)
+            if total > _CHEAP:
+                break
+        return total
+
+    # --- values of threads in memory -----------------------------------------------------------------------------------------
+
+    def _new_arrays(self, t: Type) -> tuple[SharedRef, ...]:
+        elem, n = (t.elem, t.n) if isinstance(t, Vec) else (t, 1)
+        assert isinstance(elem, DType)
+        self.arrays += n
+        held = u8 if elem is u1 else elem
+        return tuple([SharedRef(f"kept{self.arrays - k}", held, self.size) for k in range(n)])
+
+    def _keep(self, arrays: Sequence[SharedRef], value: Op) -> None:
+        b, thread = self.b, self.thread_number()
+        if isinstance(value.type, Vec):
+            for k, array in enumerate(arrays):
+                b.store(array, thread, b.emit(ops.extract, value, b.const(k)))
+        else:
+            b.store(arrays[0], thread, b.cast(value, u8) if value.type is u1 else value)
+
+    def _held(self, arrays: Sequence[SharedRef], t: Type, thread: Op) -> Op:
+        b = self.b
+        if isinstance(t, Vec):
+            return b.emit(ops.vec, *[b.load(array, thread) for array in arrays])
+        value = b.load(arrays[0], thread)
+        return b.emit(ops.ne, value, b.const(0, u8)) if t is u1 else value
+
+    def _kept(self, value: Op) -> tuple[SharedRef, ...]:
+        """The arrays of a value, which is put there if it is not."""
+        if value not in self.kept:
+            arrays = self._new_arrays(value.type)
+            for _ in self._each_thread():
+                self._keep(arrays, self._fetch(value))
+            self.kept[value] = arrays
+        return self.kept[value]
+
+    def _move(self, pairs: Sequence[tuple[tuple[SharedRef, ...], Op]]) -> None:
+        """Set arrays to values, all of which are read before any is set."""
+        if pairs:
+            for _ in self._each_thread():
+                values = [self._fetch(value) for _, value in pairs]
+                for (arrays, _), value in zip(pairs, values):
+                    self._keep(arrays, value)
+
+    # --- where threads meet --------------------------------------------------------------------------------------------------
+
+    def meet(self, op: Op) -> None:
+        if op.code is ops.workgroup_barrier:
+            return
+        if op.code is ops.subgroup_read:
+            if op.args[0] not in self.values.shared:
+                self._kept(op.args[0])
+            self.pending.append(op)
+        elif op.code is ops.if_:
+            (self._divergent_if if op in self.values.divergent else self._if)(op)
+        elif op.code is ops.for_:
+            self._for(op)
+        else:
+            self._while(op)
+
+    def _read(self, op: Op) -> Op:
+        value, lane = op.args
+        if value in self.values.shared:
+            return self.value(value)
+        source = lane_of_group(self.b, self.thread_number(), self._fetch(lane), self.lanes, self.count)
+        return self._held(self.kept[value], value.type, source)
+
+    def _atomic(self, op: Op) -> Op:
+        """The threads of a group take turns: shared memory needs no atomics."""
+        kind, ref = op.attr
+        if not isinstance(ref, SharedRef):
+            return self.copy(op)
+        index, value = self.args(op)
+        old = self.b.load(ref, index)
+        new = value if kind == "exchange" else self.b.emit(ops.COMBINE[kind], old, value)
+        self.b.store(ref, index, new)
+        return old
+
+    def _of_group(self, value: Op) -> Op:
+        """``value`` in the first thread."""
+        if value in self.values.shared:
+            return self.value(value)
+        return self._held(self._kept(value), value.type, self.b.const(0))
+
+    def _results(self, op: Op) -> tuple[list[Op], dict[int, tuple[SharedRef, ...]]]:
+        """The results of a control operation that are values of the group, and arrays for the others, by number."""
+        results = self.values.results.get(op, [])
+        own = {r.attr: self._new_arrays(r.type) for r in results if r not in self.values.shared}
+        self.kept.update({r: own[r.attr] for r in results if r.attr in own})
+        return [r for r in results if r in self.values.shared], own
+
+    def _branch(self, region: Region, own: dict[int, tuple[SharedRef, ...]]) -> None:
+        self.statements(region)
+        self._move([(arrays, region.results[k]) for k, arrays in own.items()])
+
+    def _if(self, op: Op) -> None:
+        b, condition = self.b, self._of_group(op.args[0])
+        common, own = self._results(op)
+        regions = []
+        for region in op.regions:
+            b.begin()
+            self._branch(region, own)
+            regions.append(b.end([self.value(region.results[r.attr]) for r in common]))
+        self.env.update(zip(common, b.if_(condition, *regions)))
+
+    def _divergent_if(self, op: Op) -> None:
+        """Both branches, each with a mask."""
+        _, own = self._results(op)
+        b, outer = self.b, self.mask
+        masks = (self._new_arrays(u1)[0], self._new_arrays(u1)[0])
+        for _ in self._each_thread(masked=False):
+            takes = self._fetch(op.args[0])
+            both = b.emit(ops.ne, b.load(outer, self.thread_number()), b.const(0, u8)) if outer is not None else b.const(True, u1)
+            self._keep((masks[0],), b.emit(ops.and_, both, takes))
+            self._keep((masks[1],), b.emit(ops.and_, both, b.emit(ops.not_, takes)))
+        for mask, region in zip(masks, op.regions):
+            self.mask = mask
+            self._branch(region, own)
+        self.mask = outer
+
+    def _carried(self, op: Op, fixed: int) -> tuple[list[int], dict[int, tuple[SharedRef, ...]]]:
+        """The loop-carried values of the group, by number, and arrays for the others; both have their initial values."""
+        initial = op.args[fixed:]
+        count = len(initial)
+        params = [region.params[len(region.params) - count :] for region in op.regions]
+        common = [k for k in range(count) if params[0][k] in self.values.shared]
+        own = {k: self._new_arrays(value.type) for k, value in enumerate(initial) if k not in common}
+        self._move([(arrays, initial[k]) for k, arrays in own.items()])
+        for names in params:
+            self.kept.update({names[k]: arrays for k, arrays in own.items()})
+        for r in self.values.results.get(op, ()):
+            if r.attr in own:
+                self.kept[r] = own[r.attr]
+        return common, own
+
+    def _enter(self, region: Region, common: Sequence[int], count: int) -> None:
+        """Open a region whose parameters are those that are values of the group."""
+        fixed = len(region.params) - count
+        kept = [*region.params[:fixed], *[region.params[fixed + k] for k in common]]
+        self.env.update(zip(kept, self.b.begin(*[p.type for p in kept], names=[p.attr for p in kept])))
+
+    def _finished(self, op: Op, common: Sequence[int], values: Sequence[Op]) -> None:
+        for r in self.values.results.get(op, ()):
+            if r.attr in common:
+                self.env[r] = values[common.index(r.attr)]
+
+    def _for(self, op: Op) -> None:
+        begin, end = [self._of_group(v) for v in op.args[:2]]
+        common, own = self._carried(op, 2)
+        (region,) = op.regions
+        initial = [self.value(op.args[2 + k]) for k in common]
+        self._enter(region, common, len(op.args) - 2)
+        self._branch(region, own)
+        body = self.b.end([self.value(region.results[k]) for k in common])
+        self._finished(op, common, self.b.for_(begin, end, initial, body, replace(op.attr)))
+
+    def _while(self, op: Op) -> None:
+        common, own = self._carried(op, 0)
+        initial = [self.value(op.args[k]) for k in common]
+        condition, body = op.regions
+        self._enter(condition, common, len(op.args))
+        self.statements(condition)
+        tested = self.b.end([self._of_group(condition.results[0])])
+        self._enter(body, common, len(op.args))
+        self._branch(body, own)
+        repeated = self.b.end([self.value(body.results[k]) for k in common])
+        self._finished(op, common, self.b.while_(initial, tested, repeated))

@@ -1,0 +1,140 @@
+"""Library kernels over fields and ndarrays: scans, reductions, sorting, selections; against NumPy."""
+
+import numpy as np
+import pytest
+
+import spirograd as sg
+from spirograd import algorithms
+
+pytestmark = pytest.mark.usefixtures("session")
+
+SIZES = [0, 1, 2, 255, 2049, pytest.param(70_001, marks=pytest.mark.long)]
+
+
+def made(values, dtype, kind=sg.ndarray):
+    x = kind(dtype, max(len(values), 1)) if len(values) == 0 else kind(dtype, len(values))
+    if len(values):
+        x.from_numpy(values)
+    return x
+
+
+def numbers(n, dtype, low=-1000, high=1000):
+    rng = np.random.default_rng(n)
+    if dtype.is_float:
+        return rng.normal(size=n).astype(dtype.np)
+    return rng.integers(max(low, dtype.min), min(high, dtype.max), n).astype(dtype.np)
+
+
+@pytest.mark.parametrize("kind", [sg.field, sg.ndarray])
+@pytest.mark.parametrize("n", [1, 2, 255, 2049, 5000])
+def test_prefix_sums(n, kind):
+    a = numbers(n, sg.i32)
+    x = made(a, sg.i32, kind)
+    executor = algorithms.PrefixSumExecutor(n)
+    executor.run(x)
+    assert (x.to_numpy() == np.cumsum(a)).all()
+    executor.run(x)
+    assert (x.to_numpy() == np.cumsum(np.cumsum(a))).all()
+
+
+@pytest.mark.parametrize("n", [1, 300, 2049])
+@pytest.mark.parametrize(("op", "accumulate"), [("add", np.add), ("max", np.maximum), ("min", np.minimum)])
+def test_scans(n, op, accumulate):
+    a = numbers(n, sg.i32)
+    x, out = made(a, sg.i32), sg.ndarray(sg.i32, n)
+    algorithms.inclusive_scan(x, out, op)
+    wanted = accumulate.accumulate(a)
+    assert (out.to_numpy() == wanted).all()
+    assert (x.to_numpy() == a).all()
+    algorithms.exclusive_scan(x, out, op)
+    assert (out.to_numpy()[1:] == wanted[:-1]).all()
+    assert out.to_numpy()[0] == {"add": 0, "max": -(2**31), "min": 2**31 - 1}[op]
+    assert algorithms.reduce(x, op) == accumulate.reduce(a)
+
+
+def test_scan_by_a_function():
+    @sg.func
+    def last_nonzero(a, b):
+        return sg.select(b != 0, b, a)
+
+    a = numbers(3000, sg.i32) * (np.arange(3000) % 7 == 0)
+    x = made(a.astype(np.int32), sg.i32)
+    algorithms.inclusive_scan(x, op=last_nonzero)
+    wanted = a.copy()
+    for k in range(1, len(a)):
+        wanted[k] = wanted[k] or wanted[k - 1]
+    assert (x.to_numpy() == wanted).all()
+
+
+def test_sums_of_floats():
+    a = numbers(5000, sg.f32)
+    x = made(a, sg.f32)
+    algorithms.inclusive_scan(x)
+    assert np.allclose(x.to_numpy(), np.cumsum(a.astype(np.float64)), atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [sg.i32, sg.u32, sg.f32])
+@pytest.mark.parametrize("n", [1, 2, 255, 2049, 6000])
+def test_sort(n, dtype):
+    a = numbers(n, dtype)
+    x = made(a, dtype)
+    algorithms.parallel_sort(x)
+    assert (x.to_numpy() == np.sort(a)).all()
+    algorithms.parallel_sort(x)
+    assert (x.to_numpy() == np.sort(a)).all()
+
+
+@pytest.mark.parametrize("dtype", [sg.i64, sg.f64])
+@pytest.mark.archs("interpreter", "cpu", "vulkan", "cuda")  # wgpu on some devices has no 64-bit types
+def test_sort_of_wide_keys(dtype):
+    a = numbers(3000, dtype, -(2**40), 2**40)
+    x = made(a, dtype)
+    algorithms.parallel_sort(x)
+    assert (x.to_numpy() == np.sort(a)).all()
+
+
+@pytest.mark.parametrize("kind", [sg.field, sg.ndarray])
+def test_sort_is_stable(kind):
+    n = 5000
+    a = numbers(n, sg.i32, -5, 5)
+    keys, values = made(a, sg.i32, kind), made(np.arange(n, dtype=np.float32), sg.f32, kind)
+    algorithms.parallel_sort(keys, values)
+    order = np.argsort(a, kind="stable")
+    assert (keys.to_numpy() == a[order]).all()
+    assert (values.to_numpy() == order).all()
+
+
+def test_argsort():
+    a = numbers(3000, sg.f32)
+    keys, out = made(a, sg.f32), sg.ndarray(sg.i32, 3000)
+    algorithms.argsort(keys, out)
+    assert (out.to_numpy() == np.argsort(a, kind="stable")).all()
+    assert (keys.to_numpy() == a).all()
+
+
+def test_selections():
+    n = 3000
+    a = numbers(n, sg.i32, 0, 4)
+    x, out, counts = made(a, sg.i32), sg.ndarray(sg.i32, n), sg.ndarray(sg.i32, n)
+    flags = made((a > 1).astype(np.int32), sg.i32)
+    count = algorithms.select(x, flags, out)
+    assert (out.to_numpy()[:count] == a[a > 1]).all()
+    assert count == (a > 1).sum()
+    starts = np.flatnonzero(np.diff(a, prepend=a[0] - 1))
+    assert algorithms.unique(x, out) == len(starts)
+    assert (out.to_numpy()[: len(starts)] == a[starts]).all()
+    assert algorithms.run_length_encode(x, out, counts) == len(starts)
+    assert (counts.to_numpy()[: len(starts)] == np.diff(starts, append=n)).all()
+    bins = sg.ndarray(sg.i32, 3)
+    algorithms.histogram(x, bins)
+    assert (bins.to_numpy() == np.bincount(a, minlength=4)[:3]).all()
+
+
+def test_arrays_that_do_not_fit():
+    x = sg.field(sg.i32, (4, 4))
+    with pytest.raises(sg.SpirogradTypeError, match="`keys` is a one-dimensional field or ndarray of scalars"):
+        algorithms.parallel_sort(x)
+    with pytest.raises(sg.SpirogradValueError, match="`values` has 3 elements; 4 are needed"):
+        algorithms.parallel_sort(sg.ndarray(sg.i32, 4), sg.ndarray(sg.i32, 3))
+    with pytest.raises(sg.SpirogradValueError, match="there is no operation 'mean'"):
+        algorithms.reduce(sg.ndarray(sg.i32, 4), "mean")
