@@ -8,7 +8,6 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
-from grad.check import needs_type
 
 import spirograd as sg
 from spirograd.lang import context
@@ -124,8 +123,8 @@ def test_blocks(session: Any) -> None:
 
 @pytest.mark.parametrize(("source", "target"), [(sg.f64, sg.f32), (sg.f32, sg.f64), (sg.f16, sg.f32), (sg.f16, sg.f16), (sg.f64, sg.f64)])
 def test_types(session: Any, source: Any, target: Any) -> None:
-    needs_type(source)
-    needs_type(target)
+    needs.of_type(source)
+    needs.of_type(target)
     copied(field(source, (100,)), ndarray(target, (100,)))
     copied(interleaved(source, (100,)), matrix_ndarray(target, (100,)))
     copied(matrix_ndarray(source, (100,)), interleaved(target, (100,)))

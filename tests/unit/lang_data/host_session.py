@@ -35,6 +35,11 @@ class HostAllocation:
         self.transfers += 1
         out.cast("B")[:] = memoryview(self.buffer.bytes)[offset : offset + out.nbytes]
 
+    def unpack(self, form, offset):
+        assert offset >= 0 and offset + form.size <= self.nbytes
+        self.transfers += 1
+        return form.unpack_from(self.buffer.bytes, offset)
+
     def write(self, offset, data, part=""):
         assert offset >= 0 and offset + data.nbytes <= self.nbytes
         self.transfers += 1
