@@ -29,7 +29,8 @@ types.is_signed Matrix.identity Matrix.one MatrixNdarray Vector.unit VectorNdarr
 ijkl math.clamp math.nan math.normalize math.radians math.rot_by_axis math.rot_yaw_pitch_roll math.rotation3d math.scale math.sign
 math.translate one pow randn raw_div rescale_index static_print types.primitive_types.all_types uint16 uint8 AdStackOverflow
 OutOfDeviceMemory Field MatrixField StructField ScalarNdarray assume_in_range cache_read_only no_activate loop_unique
-deactivate_all_snodes activate deactivate is_active set_logging_level is_logging_effective pyfunc axes SNode types.func types.template types.Template available_archs
+activate deactivate is_active
+deactivate_all_snodes set_logging_level is_logging_effective pyfunc axes SNode types.func types.template types.Template available_archs
 perf_dispatch svd sym_eig polar_decompose solve ad.Tape ad.FwdMode ad.grad_replaced ad.grad_for ad.clear_all_gradients
 ref types.ref global_thread_idx volatile_load
 """

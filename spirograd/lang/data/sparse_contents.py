@@ -79,7 +79,8 @@ def _are_active(path: Path, index: Sequence[Array]) -> Any:
             active = active & (cell[0] > NULL)
         else:
             number = _number(level, index)
-            word = level.mask.to_numpy()[tuple([*at, number // WORD])]
+            place = (*at, number // WORD)
+            word = level.mask.to_numpy()[place]
             active = active & ((word >> (number % WORD).astype(np.uint32)) & 1 > 0)
     return active
 
