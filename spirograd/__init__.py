@@ -54,10 +54,11 @@ from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.data.ndarray import MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray, ndarray
 from spirograd.lang.data.scalar_field import Field
 from spirograd.lang.data.tensor import MatrixTensor, VectorTensor, tensor, wrap
-from spirograd.lang.data.tree import FieldsBuilder, SNode, root
+from spirograd.lang.data.tree import FieldsBuilder, SNode, deactivate_all_snodes, root
 from spirograd.lang.decompositions import polar_decompose, solve, svd, sym_eig
 from spirograd.lang.dispatching import perf_dispatch
 from spirograd.lang.forms import (
+    activate,
     atomic_add,
     atomic_and,
     atomic_cas,
@@ -68,7 +69,9 @@ from spirograd.lang.forms import (
     atomic_or,
     atomic_sub,
     atomic_xor,
+    deactivate,
     grouped,
+    is_active,
     loop_config,
     ndrange,
     randn,
@@ -84,7 +87,6 @@ from spirograd.lang.hints import (
     assume_in_range,
     block_local,
     cache_read_only,
-    deactivate_all_snodes,
     extension,
     loop_unique,
     no_activate,
@@ -240,6 +242,7 @@ __all__ = [
     "VectorTensor",
     "abs",
     "acos",
+    "activate",
     "ad",
     "add",
     "amdgpu",
@@ -284,6 +287,7 @@ __all__ = [
     "cuda",
     "data_oriented",
     "dataclass",
+    "deactivate",
     "deactivate_all_snodes",
     "div",
     "errors",
@@ -321,6 +325,7 @@ __all__ = [
     "int32",
     "int64",
     "interpreter",
+    "is_active",
     "is_extension_enabled",
     "is_extension_supported",
     "is_logging_effective",

@@ -189,7 +189,7 @@ def _has_data64(arch: str) -> bool:
 
 def is_extension_supported(arch: str, ext: extension) -> bool:
     """Whether back end ``arch`` has the ability ``ext``, a member of `extension`. Opens the device to ask it, if no session has it open."""
-    if ext in (extension.assertion, extension.adstack):
+    if ext in (extension.assertion, extension.adstack, extension.sparse):
         return arch in loader.DEVICES
     return ext is extension.data64 and _has_data64(arch)
 

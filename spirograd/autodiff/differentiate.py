@@ -12,6 +12,7 @@ from spirograd.autodiff.forward import forward
 from spirograd.autodiff.inactive_memory import broken_chain, inactive_reads, inactive_writes
 from spirograd.autodiff.int_casts import int_cast_warnings
 from spirograd.autodiff.memory_states import late_temps, memory_accesses, memory_residuals, old_values, without_states
+from spirograd.autodiff.prepare.found_results import found_results
 from spirograd.autodiff.prepare.serial_products import serial_shared_products
 from spirograd.autodiff.prepare_order import prepared
 from spirograd.autodiff.residuals import Conflict
@@ -44,8 +45,10 @@ def differentiate(kernel: Kernel, mode: str, shadow: ShadowOf, caps: Capabilitie
     _refuse_groups(kernel)
     ctx = PassContext(caps, replace(options, optimize=True))
     with gc_paused(), deep_recursion():
+        repeated = mode != "reverse"
+        source = inline_calls(kernel if repeated else found_results(kernel), ctx)
         kernel = inline_calls(kernel, ctx)
-        primal = simplify(hoist_space_checks(kernel, ctx), ctx)
+        primal = simplify(hoist_space_checks(source, ctx), ctx)
         if mode in ("forward", "constant"):
             derivative = forward(primal, shadow, ctx, mode == "constant")
             if options.verify:

@@ -89,8 +89,8 @@ class TaskInfo:
 
 @dataclass(frozen=True, slots=True)
 class FaultSite:
-    """A place that can fail: code 'assert' | 'bounds' | 'overflow' | 'tape' | 'loop' | 'nan' | 'space', message template over the operands,
-    where.
+    """A place that can fail: code 'assert' | 'bounds' | 'overflow' | 'tape' | 'loop' | 'nan' | 'space' | 'cells', message template over
+    the operands, where.
 
     The message may use ``{0}``, ``{1}`` ... for operands; ``dtypes`` says how to read each operand word. ``most``: of code 'space', which
     is about the size of an index space, what the product of the operands must not exceed.

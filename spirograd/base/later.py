@@ -44,7 +44,7 @@ class Later:
         return f"<{self.__name__}: not in this version>"
 
 
-_SPARSE = "all field trees are dense; allocate the largest shape that is needed"
+_SPARSE = "sparse fields have `pointer` and `bitmasked` nodes; for lists use a field for the entries and one for their number"
 _CLOCK = "kernels read no clock; time launches between two calls of `sg.sync()`"
 _LINALG = "large matrices and their solvers come in a later version; write it with `sg.func`, or use NumPy outside of kernels"
 _GRAPH = "`sg.Graph` records launches and repeats them, `sg.Stream` takes streams of torch; loops in graphs and events come later"
@@ -59,7 +59,7 @@ _TEXTURE = "textures come in a later version; use a field, and interpolate in th
 
 # name -> reason, of names that lie directly in the module.
 LATER: dict[str, str] = {
-    **dict.fromkeys(("activate", "deactivate", "is_active", "append", "length", "sparse"), _SPARSE),
+    **dict.fromkeys(("append", "length", "sparse"), _SPARSE),
     **dict.fromkeys(("clock_counter", "clock_freq_hz"), _CLOCK),
     **dict.fromkeys(("eig", "make_spd", "linalg", "sparse_matrix_builder"), _LINALG),
     **dict.fromkeys(("graph", "graph_do_while", "graph_parallel", "graph_parallel_context", "GraphStatus", "checkpoint"), _GRAPH),

@@ -70,8 +70,8 @@ LOG_LEVELS: Names = {name.upper(): name for name in ("trace", "debug", "info", "
 AXES: Names = {name: value for name, value in public(spirograd).items() if set(name) <= set("ijkl")}
 HINTS: Names = several(
     hints,
-    "assume_in_range block_local cache_read_only deactivate_all_snodes extension loop_unique no_activate pure rescale_index stop_grad",
-)
+    "assume_in_range block_local cache_read_only extension loop_unique no_activate pure rescale_index stop_grad",
+) | several(spirograd, "deactivate_all_snodes")
 
 MAIN: Names = {
     **{name: value for name, value in public(spirograd).items() if not name.startswith("Spirograd")},
@@ -101,7 +101,7 @@ _IMPL: Names = {
     **several(facade, "current_cfg get_runtime inside_kernel get_max_shared_memory_bytes reset"),
     "Py{}": facade.Runtime,
     **several(spirograd, "field ndarray root static static_assert static_print grouped one zero axes"),
-    **several(hints, "deactivate_all_snodes stop_grad"),
+    **several(spirograd, "deactivate_all_snodes stop_grad"),
     **{c.__name__: c for c in (Field, FieldsBuilder, Matrix, MatrixField, ScalarField, SNode, Struct, StructField)},
     **EXCEPTIONS,
 }

@@ -316,10 +316,14 @@ class TaskAttr:
 @dataclass(frozen=True, slots=True)
 class MemoryCall:
     """Attribute of ``call_memory``: a function, and what it may do to which memory, at any of its elements: effects ("read", "write",
-    "atomic") with references."""
+    "atomic") with references.
+
+    ``found_in``: memory that holds the result once the kernel has run, in the element that the first operands index: derivatives, which
+    run after the kernel, read it there."""
 
     name: str
     accesses: tuple[tuple[str, Ref], ...]
+    found_in: Ref | None = None
 
 
 # --- kernels -----------------------------------------------------------------------------------------------------------

@@ -65,6 +65,21 @@ def randn(dtype: Any = float) -> Any:
     _only_in_kernels("randn")
 
 
+def activate(node: Any, index: Any) -> None:
+    """Activate a cell of a sparse node, and the cells around it. ``index``: in the index space of the node. Only in kernels."""
+    _only_in_kernels("activate")
+
+
+def deactivate(node: Any, index: Any) -> None:
+    """Deactivate a cell of a `pointer` or `bitmasked` node: what it holds is 0 afterwards. Only in kernels."""
+    _only_in_kernels("deactivate")
+
+
+def is_active(node: Any, index: Any) -> Any:
+    """Whether a cell of a node, and the cells around it, are active. ``index``: in the index space of the node. Only in kernels."""
+    _only_in_kernels("is_active")
+
+
 def atomic_add(x: Any, y: Any) -> Any:
     """``x += y``, returning the old value. ``x``: an element of memory or a variable. Only in kernels, as all atomics."""
     _only_in_kernels("atomic_add")

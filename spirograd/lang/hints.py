@@ -1,4 +1,4 @@
-"""Functions of the family that only advise its compiler, or whose subject (sparse trees) is absent; and `stop_grad`."""
+"""Functions of the family that only advise its compiler; `rescale_index` and `stop_grad`."""
 
 from __future__ import annotations
 
@@ -49,11 +49,7 @@ def cache_read_only(*fields: Any) -> None:
 
 
 def no_activate(*nodes: Any) -> None:
-    """Promise that sparse ``nodes`` are not activated. Accepted, without effect: all trees are dense."""
-
-
-def deactivate_all_snodes() -> None:
-    """Deactivate all sparse nodes: there are none, as all trees are dense."""
+    """Promise that sparse ``nodes`` are not activated. Accepted, without effect."""
 
 
 def stop_grad(x: T) -> T:

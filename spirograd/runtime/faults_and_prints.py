@@ -29,7 +29,7 @@ from spirograd.base.artifact import (
     PrintSite,
 )
 from spirograd.base.dtypes import DType
-from spirograd.base.errors import AdStackOverflow, SpirogradAssertionError, SpirogradRuntimeError, render
+from spirograd.base.errors import AdStackOverflow, OutOfDeviceMemory, SpirogradAssertionError, SpirogradRuntimeError, render
 from spirograd.runtime.allocations import Allocation, Memory
 
 # No record begins with this word: it marks ring space that nothing was written to since the last drain.
@@ -100,6 +100,7 @@ _HINTS = {
 }
 _EXCEPTIONS: dict[str, type[SpirogradRuntimeError]] = {
     "tape": AdStackOverflow,
+    "cells": OutOfDeviceMemory,
     "loop": SpirogradRuntimeError,
     "space": SpirogradRuntimeError,
 }

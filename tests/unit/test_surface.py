@@ -30,18 +30,19 @@ types.is_signed Matrix.identity Matrix.one MatrixNdarray Vector.unit VectorNdarr
 ijkl math.clamp math.nan math.normalize math.radians math.rot_by_axis math.rot_yaw_pitch_roll math.rotation3d math.scale math.sign
 math.translate one pow randn raw_div rescale_index static_print types.primitive_types.all_types uint16 uint8 AdStackOverflow
 OutOfDeviceMemory Field MatrixField StructField ScalarNdarray assume_in_range cache_read_only no_activate loop_unique
+activate deactivate is_active
 deactivate_all_snodes set_logging_level is_logging_effective pyfunc axes SNode types.func types.template types.Template available_archs
 perf_dispatch svd sym_eig polar_decompose solve ad.Tape ad.FwdMode ad.grad_replaced ad.grad_for ad.clear_all_gradients
 ref types.ref global_thread_idx volatile_load
 """
 # Deliberately later; the reasons are in base/later.py.
 _ABSENT = """
-get_addr eig frexp append activate deactivate is_active length BitpackedFields graph linalg
+get_addr eig frexp append length BitpackedFields graph linalg
 profiler aot Texture Event sparse_matrix_builder make_spd mesh_local ui
 sparse
 """
 PRESENT, ABSENT = _PRESENT.split(), _ABSENT.split()
-SPARSE_NODES = ("pointer", "bitmasked", "dynamic", "hash")
+SPARSE_NODES = ("dynamic", "hash")
 
 
 def find(path: str, start: Any = sg) -> Any:
@@ -118,7 +119,8 @@ def test_extensions(arch: str) -> None:
     sg.init(arch=arch)
     assert sg.is_extension_enabled(sg.extension.data64)
     assert sg.is_extension_supported(arch, sg.extension.assertion)
-    assert not sg.is_extension_supported(arch, sg.extension.sparse)
+    assert sg.is_extension_supported(arch, sg.extension.sparse)
+    assert not sg.is_extension_supported(arch, sg.extension.mesh)
     assert not sg.is_extension_supported("amdgpu", sg.extension.data64)
     sg.reset()
 

@@ -24,6 +24,8 @@ class Exported:
     """A base of fields and ndarrays, which have `view` and `tree.allocation`."""
 
     def __dlpack__(self: Any, **options: Any) -> Any:
+        if getattr(self, "sparse_path", None) is not None:
+            return self.to_numpy().__dlpack__(**options)
         allocation, view = self.tree.allocation, self.view
         device = _device(allocation, view)
         if device == _HOST:
@@ -31,7 +33,7 @@ class Exported:
         return _capsule(allocation, view, device, **options)
 
     def __dlpack_device__(self: Any) -> tuple[int, int]:
-        return _device(self.tree.allocation, self.view)
+        return _HOST if getattr(self, "sparse_path", None) is not None else _device(self.tree.allocation, self.view)
 
     def to_dlpack(self: Any) -> Any:
         """A DLPack capsule: of the memory itself, on the GPU or where the host can address it; else of a copy on the host."""
@@ -41,7 +43,7 @@ class Exported:
     def __cuda_array_interface__(self: Any) -> dict[str, Any]:
         """The memory on a GPU for CuPy, Numba and others. Raises AttributeError where it lies elsewhere, or at no regular strides."""
         allocation, view = self.tree.allocation, self.view
-        if _device(allocation, view) == _HOST:
+        if self.__dlpack_device__() == _HOST:
             raise AttributeError("the CUDA array interface needs memory of a CUDA or HIP device, in one regular range")
         transfer.share(allocation, view)
         stream = current_torch_stream(allocation.shared_gpu)  # torch does not look at the stream of the interface

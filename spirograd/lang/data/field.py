@@ -77,7 +77,8 @@ class MatrixField(ScalarField):
 
         def write(component: int, value: Any) -> None:
             shadows.host_write(self, key, component)
-            self._write(addresses[component], value)
+            found = addresses if self.sparse_path is None else self._addresses(key, activate=True)
+            self._write(found[component], value)
 
         if first is None:
             return self._build([self._read(a) for a in addresses], self.element_shape, write)
@@ -85,7 +86,7 @@ class MatrixField(ScalarField):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         address = self._address(key)
-        addresses = self._addresses(key) if address is None else ()
+        addresses = self._addresses(key, activate=True) if address is None else ()
         data = self._entries_of(value)
         shadows.host_write(self, key)
         if address is not None:

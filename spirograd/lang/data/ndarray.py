@@ -238,7 +238,7 @@ class Ndarray(Exported, HostScope):
 
     def from_numpy(self, array: Any) -> None:
         """Set the contents; raises ValueError if the shape is not ``shape`` + ``element_shape``."""
-        data = matching(array, self.view, "the ndarray")
+        data = matching(array, self.shape, self.element_shape, "the ndarray")
         shadows.host_write(self)
         transfer.write(self.allocation, self.view, data)
 

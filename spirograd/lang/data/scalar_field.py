@@ -25,11 +25,12 @@ from spirograd.base.wording import counted
 from spirograd.ir.addresses import NUMBERS, cell_offset
 from spirograd.ir.nodes import FieldRef, Layout
 from spirograd.lang import ops, scalar
-from spirograd.lang.data import device_arrays, elements, shadows, transfer
+from spirograd.lang.data import device_arrays, elements, shadows, sparse_contents, transfer
 from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.index_space import IndexSpace
 from spirograd.lang.data.layout import Digit, terms_of
+from spirograd.lang.data.regions import Path, path_to
 from spirograd.lang.data.shapes import extents_of
 from spirograd.lang.data.transfer import Array
 from spirograd.lang.data.tree import Place, SNode, Tree, root
@@ -118,7 +119,9 @@ class Field(HostScope):
     def tree(self) -> Tree:
         """The tree that holds the field, closed."""
         self.snode.tree.settle()
-        return self.snode.tree  # now, since that may have divided it
+        place = self.snode  # now, since that may have divided the tree
+        stored: Place | None = getattr(place, "stored", None)
+        return (stored or place).tree
 
     @property
     def origin(self) -> tuple[int, ...]:
@@ -184,6 +187,7 @@ class ScalarField(Exported, Field):
     """
 
     element_shape: tuple[int, ...] = ()
+    sparse_node: SNode | None = None  # of a hidden field that is the table of a sparse node: that node
 
     def __init__(
         self,
@@ -216,7 +220,13 @@ class ScalarField(Exported, Field):
         self._ref: FieldRef | None = None
         self._view: HostView | None = None
         self._addresses_found: Layout | None = None
+        self._sparse_path: tuple[Path | None] | None = None
         self._places_found: tuple[elements.Places | None] | None = None
+
+    @staticmethod
+    def hidden_field(dtype: DType, name: str) -> ScalarField:
+        """A field that is no user's: a table of a sparse tree."""
+        return ScalarField(dtype, name)
 
     def _shadow(self, role: str) -> ScalarField:
         return type(self)(self.dtype, role=role, primal=self)
@@ -298,7 +308,7 @@ class ScalarField(Exported, Field):
 
     def has_memory(self) -> bool:
         """Whether there is memory of the running session already."""
-        return self.placed and self.snode.tree.has_memory()
+        return self.placed and self.snode.tree.closed and self.tree.has_memory()
 
     def check_shadows(self) -> None:
         """Raise if a gradient was asked for and has no place, or a component has none."""
@@ -322,10 +332,12 @@ class ScalarField(Exported, Field):
         return self._addresses_found
 
     def _find_addresses(self) -> Layout:
-        tree, above = self.tree, self.snode.above
+        tree = self.tree
+        places = [p.stored or p for p in self._places]
+        above = places[0].above
         assert above is not None
         terms = terms_of(above.path, above.axis_numbers)
-        for p in self._places[1:]:
+        for p in places[1:]:
             other = p.above
             assert other is not None
             if p.tree is not tree or other.shape != above.shape or terms_of(other.path, other.axis_numbers) != terms:
@@ -333,7 +345,27 @@ class ScalarField(Exported, Field):
                     f"the components of field `{self.name}` lie at different strides: place them under nodes of one shape "
                     "and beside the same kind of neighbours"
                 )
-        return Layout(terms, tuple(p.byte_offset for p in self._places), self._origin)
+        return Layout(terms, tuple(p.byte_offset for p in places), () if self.sparse_path else self._origin)
+
+    @property
+    def sparse_path(self) -> Path | None:
+        """The way to the elements through sparse nodes, None if there are none above the field; closes the tree."""
+        if self._sparse_path is None:
+            self.snode.tree.settle()
+            above = self.snode.above
+            assert above is not None
+            found = None if self.snode.tree.regions is None else path_to(above, above.axis_numbers)
+            self._sparse_path = (found if found is not None and found.levels else None,)
+        return self._sparse_path[0]
+
+    @property
+    def storage_shape(self) -> tuple[int, ...]:
+        """The extents of the memory: of the index space, or of the region of cells below sparse nodes."""
+        if self.sparse_path is None:
+            return self.shape
+        above = (self._places[0].stored or self._places[0]).above
+        assert above is not None
+        return above.shape
 
     def refs(self, role: str = "primal") -> FieldRef:
         """How kernels refer to this field ("primal"), its gradient ("grad") or its tangent ("dual")."""
@@ -345,7 +377,8 @@ class ScalarField(Exported, Field):
             return found
         if self._ref is None:
             self.take_name()
-            self._ref = FieldRef(self.name, self.tree.id, self.key, self.dtype, self.shape, self.element_shape, self.addresses, self.role)
+            shape = self.storage_shape
+            self._ref = FieldRef(self.name, self.tree.id, self.key, self.dtype, shape, self.element_shape, self.addresses, self.role)
         return self._ref
 
     # --- gradients ---
@@ -387,15 +420,17 @@ class ScalarField(Exported, Field):
 
     @property
     def view(self) -> HostView:
-        """The host's view of the memory."""
+        """The host's view of the memory, of a field below sparse nodes of that of the region."""
         if self._view is None:
             part = part_name(self.key, self.role)
-            self._view = view_of(self.dtype, self.shape, self.element_shape, self.addresses, part)
+            self._view = view_of(self.dtype, self.storage_shape, self.element_shape, self.addresses, part)
         return self._view
 
-    def _addresses(self, key: Any) -> list[int]:
+    def _addresses(self, key: Any, activate: bool = False) -> list[int]:
         layout = self.addresses
         index = element_index(key, self.shape, self._origin, f"field `{self.name}`")
+        if self.sparse_path is not None:
+            index = sparse_contents.stored_index(self.sparse_path, index, activate)
         base = cell_offset(layout, index, NUMBERS) or 0
         return [base + c for c in layout.components]
 
@@ -403,7 +438,8 @@ class ScalarField(Exported, Field):
     def _element_places(self) -> elements.Places | None:
         """How single elements are found quickly."""
         if self._places_found is None:
-            self._places_found = (elements.places_of(self.dtype, self.shape, self.addresses),)
+            found = elements.places_of(self.dtype, self.shape, self.addresses) if self.sparse_path is None else None
+            self._places_found = (found,)
         return self._places_found[0]
 
     def _address(self, key: Any) -> int | None:
@@ -429,7 +465,7 @@ class ScalarField(Exported, Field):
             raise SpirogradTypeError(f"an element of field `{self.name}` is a {self.dtype}, not {scalar.describe(value)}")
         address = self._address(key)
         if address is None:
-            address = self._addresses(key)[0]
+            address = self._addresses(key, activate=True)[0]
         shadows.host_write(self, key)
         self._write(address, value)
 
@@ -450,7 +486,10 @@ class ScalarField(Exported, Field):
         """Set all elements to ``value``."""
         number = self._number(value)
         shadows.host_write(self)
-        transfer.fill(self.tree.allocation, self.view, number)
+        if self.sparse_path is not None and np.any(number):
+            sparse_contents.fill(self, number)
+        else:
+            transfer.fill(self.tree.allocation, self.view, number)
 
     def copy_from(self, other: Any) -> None:
         """Copy the contents of another field or array of the same shape. Raises ValueError if the shapes differ."""
@@ -460,6 +499,9 @@ class ScalarField(Exported, Field):
             raise SpirogradValueError(
                 f"field `{self.name}` of shape {self.shape} cannot copy from one of shape {other.shape}: the shapes must be equal"
             )
+        if self.sparse_path is not None or other.sparse_path is not None:
+            self.from_numpy(other.to_numpy())
+            return
         shadows.host_write(self, source=other)
         transfer.copy(self.tree.allocation, self.view, other.tree.allocation, other.view)
 
@@ -468,16 +510,25 @@ class ScalarField(Exported, Field):
 
         ``copy=False`` asks for an array over the memory itself and raises ValueError where there is none; ``None`` copies there.
         """
+        if self.sparse_path is not None:
+            if copy is False:
+                raise SpirogradValueError(f"`copy=False` needs contiguous memory, and field `{self.name}` is below sparse nodes")
+            return converted(sparse_contents.read(self), dtype)
         return contents_of(self.tree.allocation, self.view, dtype, copy)
 
     def from_numpy(self, array: Any) -> None:
-        """Set the contents; raises ValueError if the shape is not ``shape`` + element shape."""
-        data = matching(array, self.view, f"field `{self.name}`")
+        """Set the contents; raises ValueError if the shape is not ``shape`` + element shape. Below sparse nodes all cells are activated."""
+        data = matching(array, self.shape, self.element_shape, f"field `{self.name}`")
         shadows.host_write(self)
+        if self.sparse_path is not None:
+            sparse_contents.write(self, data)
+            return
         transfer.write(self.tree.allocation, self.view, data)
 
     def to_torch(self, device: Any = None, *, copy: bool | None = True) -> Any:
         """The contents as a torch tensor on ``device`` (the CPU by default). ``copy=False``: over the memory itself, or ValueError."""
+        if self.sparse_path is not None:
+            return transfer.to_torch(self.to_numpy(copy=copy), device)
         allocation = self.tree.allocation
         share = device_arrays.shared_with_torch
         made = device_arrays.copy_to_torch(allocation, self.view, device) if copy else share(allocation, self, device)
@@ -485,7 +536,10 @@ class ScalarField(Exported, Field):
 
     def from_torch(self, tensor: Any) -> None:
         """Set the contents from a torch tensor on any device."""
-        if not device_arrays.copy_from_torch(self.tree.allocation, self.view, tensor, lambda: shadows.host_write(self)):
+        moved = self.sparse_path is None and device_arrays.copy_from_torch(
+            self.tree.allocation, self.view, tensor, lambda: shadows.host_write(self)
+        )
+        if not moved:
             self.from_numpy(transfer.from_torch(tensor))
 
 
@@ -506,13 +560,14 @@ def contents_of(allocation: Any, view: HostView, dtype: Any, copy: bool | None) 
     return converted(transfer.read(allocation, view), dtype)
 
 
-def matching(array: Any, view: HostView, what: str) -> Array:
-    """``array`` as NumPy has it, with the shape of ``view``; a trailing axis of 1 is dropped from matrices of one column."""
+def matching(array: Any, shape: tuple[int, ...], element_shape: tuple[int, ...], what: str) -> Array:
+    """``array`` as NumPy has it, with elements of a shape; a trailing axis of 1 is dropped from matrices of one column."""
     out: Array = np.asarray(array)
-    if len(view.element_shape) == 1 and out.shape == (*view.full_shape, 1):
+    wanted = (*shape, *element_shape)
+    if len(element_shape) == 1 and out.shape == (*wanted, 1):
         out = out[..., 0]
-    if out.shape != view.full_shape:
-        raise SpirogradValueError(f"{what} needs an array of shape {view.full_shape}, got {out.shape}")
+    if out.shape != wanted:
+        raise SpirogradValueError(f"{what} needs an array of shape {wanted}, got {out.shape}")
     if out.dtype.kind not in "biuf":
         raise SpirogradRuntimeTypeError(f"{what} needs an array of numbers, got one of {out.dtype}")
     return out

@@ -27,17 +27,19 @@ from spirograd.base.near_names import NearNames
 from spirograd.base.wording import counted
 from spirograd.lang import context
 from spirograd.lang.data.layout import Digit, assign_offsets, decode_of
+from spirograd.lang.data.regions import Regions, is_sparse, make_regions
 from spirograd.lang.data.shapes import extents_of
 
 _tree_ids = itertools.count(1)
 _NAMED = 4  # fields in a message
+_sparse_trees: weakref.WeakSet[Tree] = weakref.WeakSet()
 
 
 def _sparse(kind: str) -> NoReturn:
     raise SpirogradUnsupportedError(
-        f"`{kind}` nodes are not supported: all field trees are dense",
+        f"`{kind}` nodes are not supported",
         None,
-        "use `.dense(axes, shape)` with the largest shape that is needed",
+        "use `.pointer(axes, shape)` or `.bitmasked(axes, shape)`; or `.dense(axes, shape)` with the largest shape that is needed",
     )
 
 
@@ -53,15 +55,7 @@ def _extents(axes: Sequence[int], shape: Any) -> tuple[int, ...]:
 
 
 class _Builder(NearNames):
-    """Sparse nodes, which neither a node nor a tree under construction can have below it."""
-
-    def pointer(self, *_: Any, **__: Any) -> NoReturn:
-        """Sparse: raises SpirogradUnsupportedError."""
-        _sparse("pointer")
-
-    def bitmasked(self, *_: Any, **__: Any) -> NoReturn:
-        """Sparse: raises SpirogradUnsupportedError."""
-        _sparse("bitmasked")
+    """Sparse nodes that neither a node nor a tree under construction can have below it."""
 
     def dynamic(self, *_: Any, **__: Any) -> NoReturn:
         """Sparse: raises SpirogradUnsupportedError."""
@@ -73,10 +67,18 @@ class _Builder(NearNames):
 
 
 class SNode(_Builder):
-    """A node of a field tree: the root, a dense level, or the place of a scalar.
+    """A node of a field tree: the root, a dense or a sparse level, or the place of a scalar.
 
     ``shape``: extents down to here, one per axis in the order of axis numbers.
     """
+
+    # Of sparse nodes, and of places below them, once the tree is closed: see `regions`.
+    number = 0
+    cells: int | None = None
+    table: Any = None
+    mask: Any = None
+    cells_in: Any = None
+    stored_node: SNode | None = None
 
     kind = "dense"
     dtype: DType | None = None
@@ -99,11 +101,36 @@ class SNode(_Builder):
 
     def dense(self, axes: Any, shape: Any) -> SNode:
         """A dense level below this node: ``shape`` (an int counts for every axis) cells along ``axes`` (``ij``, the last fastest)."""
+        return self._level("dense", axes, shape)
+
+    def pointer(self, axes: Any, shape: Any, cells: int | None = None) -> SNode:
+        """A level whose cells have memory only where they are active. A write to a cell activates it.
+
+        ``cells``: how many may be active at a time; by default all, or as many as take 1 GiB.
+        """
+        if cells is not None and (isinstance(cells, bool) or not isinstance(cells, (int, np.integer)) or cells < 1):
+            raise SpirogradTypeError(f"`cells` of a pointer node is a positive integer, got {cells!r}")
+        node = self._level("pointer", axes, shape)
+        node.cells = cells
+        return node
+
+    def bitmasked(self, axes: Any, shape: Any) -> SNode:
+        """A level with memory for all its cells, and one bit for each that tells whether it is active. A write to a cell activates it."""
+        return self._level("bitmasked", axes, shape)
+
+    def _level(self, kind: str, axes: Any, shape: Any) -> SNode:
         self.tree.check_open()
         numbers = (int(axes),) if isinstance(axes, (int, np.integer)) else tuple(int(a) for a in axes)
         if not numbers or len(set(numbers)) != len(numbers) or min(numbers) < 0:
-            raise SpirogradTypeError(f"the axes of a dense node are distinct and at least one, got {axes!r}")
-        return self._add(SNode(self.tree, self, numbers, _extents(numbers, shape)))
+            raise SpirogradTypeError(f"the axes of a {kind} node are distinct and at least one, got {axes!r}")
+        node = SNode(self.tree, self, numbers, _extents(numbers, shape))
+        if kind != "dense":
+            node.kind, node.number = kind, self.tree.next_number()
+        return self._add(node)
+
+    def deactivate_all(self) -> None:
+        """Deactivate all cells below this node, which must be the root or below no sparse node: what is stored there reads as 0."""
+        self.tree.deactivate(self)
 
     def _add(self, node: SNode) -> SNode:
         self.nodes.append(node)
@@ -281,6 +308,7 @@ class Place(SNode):
         self.field = field
         self.component = component
         self.dtype = dtype
+        self.stored: Place | None = None  # of trees with sparse nodes: the place in the region
 
     @property
     def byte_offset(self) -> int:
@@ -297,6 +325,8 @@ class Tree(NearNames):
         self.root = Root(self, None)
         self.closed = False
         self.nbytes = 0
+        self.regions: Regions | None = None  # of a tree with sparse nodes, once it is closed
+        self._numbers = 0  # sparse nodes so far
         # What was compiled for fields of this tree, which goes with them: objects with a method `release`.
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
         self._allocation: Any = None
@@ -305,6 +335,11 @@ class Tree(NearNames):
 
     def __repr__(self) -> str:
         return f"<field tree {self.id}, {self.nbytes} bytes>" if self.closed else f"<open field tree {self.id}>"
+
+    def next_number(self) -> int:
+        """A number for a sparse node."""
+        self._numbers += 1
+        return self._numbers
 
     def check_open(self) -> None:
         if self.closed:
@@ -319,8 +354,23 @@ class Tree(NearNames):
             return
         for place in self.root.places:
             place.field.check_shadows()
-        self.nbytes = assign_offsets(self.root, is_root=True)[0]
+        if is_sparse(self.root) and next(self.root.places, None) is not None:
+            self.regions = make_regions(self)
+            self.nbytes = sum([region.tree.nbytes for region in self.regions.all])
+            _sparse_trees.add(self)
+        else:
+            self.nbytes = assign_offsets(self.root, is_root=True)[0]
         self.closed = True
+
+    def deactivate(self, node: SNode) -> None:
+        """Deactivate all cells below ``node``: so far only of the whole tree."""
+        self.settle()
+        if self.regions is None:
+            return
+        if len(node.path) > 2 or len(self.root.nodes) > 1:
+            hint = "call it of a tree with one node below the root, or `deactivate` in a kernel"
+            raise SpirogradUnsupportedError(f"`deactivate_all` of {node} is not supported", None, hint)
+        self.regions.clear()
 
     def settle(self) -> None:
         """Close the tree before its fields are used. If there is no memory for all of them, and the tree is ``divisible``, each node below
@@ -328,6 +378,8 @@ class Tree(NearNames):
         if self.closed:
             return
         self.close()
+        if self.regions is not None:
+            return
         groups = _separable(self.root.nodes) if self.divisible and context.has_session() else []
         if len(groups) < 2:
             return
@@ -379,6 +431,8 @@ class Tree(NearNames):
 
     def destroy(self) -> None:
         """Give the memory back now, and what kernels are compiled to for it; the fields of the tree cannot be used afterwards."""
+        if self.regions is not None:
+            self.regions.destroy()
         if self._allocation is not None:
             self._allocation.free()
         self._allocation = None
@@ -419,6 +473,18 @@ class FieldsBuilder(_Builder):
     def dense(self, axes: Any, shape: Any) -> SNode:
         """A dense level below the root: `SNode.dense`."""
         return self._root().dense(axes, shape)
+
+    def pointer(self, axes: Any, shape: Any, cells: int | None = None) -> SNode:
+        """A sparse level below the root: `SNode.pointer`."""
+        return self._root().pointer(axes, shape, cells)
+
+    def bitmasked(self, axes: Any, shape: Any) -> SNode:
+        """A sparse level below the root: `SNode.bitmasked`."""
+        return self._root().bitmasked(axes, shape)
+
+    def deactivate_all(self) -> None:
+        """Deactivate all cells of the tree: `SNode.deactivate_all`."""
+        self._root().deactivate_all()
 
     def place(self, *fields: Any, offset: Any = None) -> SNode:
         """Put 0-d fields into the root's one cell: `SNode.place`."""
@@ -472,6 +538,13 @@ class GlobalRoot(FieldsBuilder):
 
 
 root = GlobalRoot()
+
+
+def deactivate_all_snodes() -> None:
+    """Deactivate all cells of all sparse nodes of the running session."""
+    for tree in list(_sparse_trees):
+        if tree.regions is not None and all(region.tree.has_memory() for region in tree.regions.all):
+            tree.regions.clear()
 
 
 def trees_of(fields: Iterable[Any], user: Any) -> dict[int, Any]:

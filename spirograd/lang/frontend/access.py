@@ -8,7 +8,8 @@ from typing import Any
 from spirograd.base.errors import SpirogradCompilationError, SpirogradIndexError
 from spirograd.base.wording import did_you_mean
 from spirograd.lang.data.field import Field, ScalarField, StructField
-from spirograd.lang.frontend.lvalues import Lvalue, Part, StructElement, element_of, has_elements
+from spirograd.lang.frontend.lvalues import Lvalue, Part, StructElement, has_elements
+from spirograd.lang.frontend.memory_elements import element_of
 from spirograd.lang.frontend.runtime_values import is_runtime
 from spirograd.lang.frontend.tracer import Handler, Tracer
 from spirograd.lang.frontend.type_errors import no_attribute
@@ -47,7 +48,7 @@ def _part(t: Tracer, node: ast.Subscript | ast.Attribute, whole: Lvalue | None, 
         t.at(node)
         if whole is not None:
             return whole.index(key), None
-        return (element_of(base, key, t.fields), None) if has_elements(base) else (None, _item(t, node, base, key))
+        return (element_of(t, base, key), None) if has_elements(base) else (None, _item(t, node, base, key))
     part = None if whole is None else _member(whole, node.attr)
     t.at(node)
     return (None, get_attribute(t, base if whole is None else whole.load(), node.attr)) if part is None else (part, None)

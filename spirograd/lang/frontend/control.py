@@ -37,6 +37,14 @@ def block(t: Tracer, statements: Sequence[ast.stmt]) -> None:
             return
 
 
+def block_where(t: Tracer, test: Value | None, statements: Sequence[ast.stmt]) -> None:
+    """As `block`, for an iteration of a loop; under a condition if there is one."""
+    if test is None:
+        block(t, statements)
+    else:
+        branch(t, test, lambda: block(t, statements), lambda: None)
+
+
 def condition(t: Tracer, node: ast.expr) -> Any:
     """A test: a Python bool if it is known while compiling, else a value of type u1."""
     value = t.expression(node)

@@ -53,7 +53,7 @@ def call_function(t: Tracer, callee: Callee, node: ast.Call, lvalue: Lvalue | No
     called = call_real_function(t, func, variables, call_loc) if isinstance(func, RealFunc) else INLINED
     if called is not INLINED:
         return called
-    frame = _inline(t, func, variables, frozenset(by_reference), call_loc)
+    frame = inline(t, func, variables, frozenset(by_reference), call_loc)
     t.at(node)
     _copy_back(t, callee, node, frame, bound.arguments, references)
     return unpack_tuple(frame.variables.get(RESULT))
@@ -67,7 +67,7 @@ def call_with_values(t: Tracer, callee: Callee, args: Sequence[Any], kwargs: Map
     bound = _bound(func, [*callee.positional, *args], {**callee.keywords, **kwargs}, call_loc)
     parameters = func.signature.parameters
     variables = {name: _converted(name, value, parameters[name].annotation, func) for name, value in bound.arguments.items()}
-    return unpack_tuple(_inline(t, func, variables, frozenset(), call_loc).variables.get(RESULT))
+    return unpack_tuple(inline(t, func, variables, frozenset(), call_loc).variables.get(RESULT))
 
 
 def _check_depth(t: Tracer, func: Func) -> None:
@@ -88,7 +88,7 @@ def _bound(func: Func, args: Sequence[Any], kwargs: Mapping[str, Any], call_loc:
     return bound
 
 
-def _inline(t: Tracer, func: Func, variables: dict[str, Any], by_reference: frozenset[str], call_loc: Loc) -> Frame:
+def inline(t: Tracer, func: Func, variables: dict[str, Any], by_reference: frozenset[str], call_loc: Loc) -> Frame:
     """Trace the body of ``func`` here; the frame as it is at the end."""
     caller = t.frame
     frame = Frame(func.source, func.source.names(), False, func.returns, call_loc, variables)

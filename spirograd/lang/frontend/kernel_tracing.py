@@ -15,6 +15,7 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import FieldRef, Kernel, TempRef, called
 from spirograd.lang import context, scalar
 from spirograd.lang.context import LanguageOptions, Trace
+from spirograd.lang.frontend.activity import collect
 from spirograd.lang.frontend.call_effects import UnassumedMutation
 from spirograd.lang.frontend.captures import Captures
 from spirograd.lang.frontend.frames import Frame
@@ -86,6 +87,7 @@ def _trace(
         _refuse_assigned_arguments(source, parameters)
         with deep_recursion():
             function_body(t, source.tree.body)
+            collect(t)
         results = _store_result(t, returns)
         body = trace.b.end()
     finally:

@@ -11,7 +11,9 @@ from spirograd.lang import forms, scalar
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.data.scalar_field import indices_of
 from spirograd.lang.data.tree import SNode
+from spirograd.lang.frontend.active_cells import active_cells
 from spirograd.lang.frontend.array_proxy import ArrayProxy
+from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.frontend.trip_counts import extent, product
 from spirograd.lang.scalar import Value, type_error
 
@@ -27,14 +29,19 @@ class RunTimeRange:
 
 
 class LoopSpace(NamedTuple):
-    """The number of points, and the function that decodes a flat index into indices."""
+    """The number of points, and the function that decodes a flat index into indices. ``is_active``: whether there is a point, for a flat
+    index and the indices; None if there is one for each."""
 
     size: Value
     decode: Callable[[Value], list[Value]]
+    is_active: Callable[[Value, list[Value]], Value] | None = None
 
 
-def loop_space(space: Any) -> LoopSpace | None:
+def loop_space(t: Tracer, space: Any) -> LoopSpace | None:
     """The points of ``space``; None if it has no indices."""
+    if isinstance(space, (ScalarField, MatrixField, StructField, SNode)):
+        cells = active_cells(t, space)
+        return _field_space(space) if cells is None else LoopSpace(*cells)
     return next((make(space) for types, make in _SPACES if isinstance(space, types)), None)
 
 
@@ -89,6 +96,5 @@ def _field_space(field: ScalarField | MatrixField | StructField | SNode) -> Loop
 
 _SPACES: tuple[tuple[tuple[type, ...], Callable[[Any], LoopSpace]], ...] = (
     ((forms.ndrange,), _ndrange_space),
-    ((ScalarField, MatrixField, StructField, SNode), _field_space),
     ((ArrayProxy,), _array_space),
 )

@@ -43,15 +43,17 @@ def _for(t: Tracer, node: ast.For) -> None:
 
 def _space_loop(t: Tracer, node: ast.For, space: Any, grouped: bool, options: dict[str, Any]) -> None:
     """A loop over an index space. ``grouped``: its indices are one vector."""
-    points = loop_space(space)
+    points = loop_space(t, space)
     if points is None:
         hint = "to loop over a list or a vector while compiling: `for x in sg.static(...)`" if hasattr(space, "__iter__") else ""
         hint = "write `range(...)`" if scalar.is_scalar(space) else hint
         hint = "annotate the argument that it is `sg.types.NDArray`" if isinstance(space, np.ndarray) else hint
         raise type_error(f"cannot loop over {describe(space)}", hint)
 
-    def bind(index: Value) -> None:
-        _bind_indices(t, node.target, points.decode(index), grouped)
+    def bind(index: Value) -> Value | None:
+        indices = points.decode(index)
+        _bind_indices(t, node.target, indices, grouped)
+        return None if points.is_active is None else points.is_active(index, indices)
 
     _run_time_loop(t, node, scalar.constant(0, points.size.dtype), points.size, bind, options)
 

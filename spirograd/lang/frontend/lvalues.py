@@ -17,7 +17,7 @@ from spirograd.lang import groups, ops, scalar
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.frontend import lossy_conversions
 from spirograd.lang.frontend.array_proxy import ArrayProxy
-from spirograd.lang.frontend.indices import component_index, index_values
+from spirograd.lang.frontend.indices import component_index
 from spirograd.lang.groups import SharedArray
 from spirograd.lang.indexing import axis_positions, shape_name, swizzle_of
 from spirograd.lang.matrix import Matrix, make
@@ -120,7 +120,10 @@ class Element(Lvalue):
 
     def _component(self, keys: Sequence[Any]) -> Element:
         components = [component_index(k, n) for k, n in zip(keys, self.shape)]
-        return Element(self.ref, self.indices, (*self.components, *components))
+        return self._with((*self.components, *components))
+
+    def _with(self, components: tuple[Op, ...]) -> Element:
+        return Element(self.ref, self.indices, components)
 
     def member(self, name: str) -> Lvalue:
         """The component, or the components, that a swizzle names: no other is touched."""
@@ -184,9 +187,8 @@ class SharedElement(Element):
         extents = (*self.array.shape, *self.array.element_shape)
         return [(groups.flattened(at, extents),) for at in super()._each()]
 
-    def _component(self, keys: Sequence[Any]) -> Element:
-        components = [component_index(k, n) for k, n in zip(keys, self.shape)]
-        return SharedElement(self.array, self.indices, (*self.components, *components))
+    def _with(self, components: tuple[Op, ...]) -> Element:
+        return SharedElement(self.array, self.indices, components)
 
     def compare_and_swap(self, expected: Any, desired: Any) -> Value:
         raise type_error(f"shared arrays have no `atomic_cas`, as {self.owner}", "use a field or an ndarray")
@@ -309,22 +311,6 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "min": ops.min,
     "max": ops.max,
 }
-
-
-def element_of(base: Any, key: Any, fields: dict[FieldRef, Any]) -> Lvalue | None:
-    """The element of a field or array at ``key``; None if ``base`` is neither. Records in ``fields`` which field a reference stands for."""
-    if isinstance(base, ArrayProxy):
-        return Element(base.ref, index_values(key, base.decl.ndim, base.decl.name))
-    if isinstance(base, StructField):
-        members = {name: element_of(member, key, fields) for name, member in base.members.items()}
-        return StructElement({name: element for name, element in members.items() if element is not None}, base.make_value)
-    if isinstance(base, SharedArray):
-        return SharedElement(base, index_values(key, len(base.shape), base.ref.name, base.shape))
-    if isinstance(base, (ScalarField, MatrixField)):
-        ref = base.refs()
-        fields[ref] = base
-        return Element(ref, index_values(key, len(ref.shape), ref.name, ref.shape, ref.layout.origin))
-    return None
 
 
 def has_elements(base: Any) -> bool:

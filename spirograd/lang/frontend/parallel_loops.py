@@ -11,7 +11,7 @@ from spirograd.ir import ops as ir
 from spirograd.ir.nodes import LoopAttr
 from spirograd.lang import groups, randoms, scalar
 from spirograd.lang.frontend.call_effects import changed_arguments, changed_names, is_atomic, static_callee
-from spirograd.lang.frontend.control import block
+from spirograd.lang.frontend.control import block_where
 from spirograd.lang.frontend.loop_dependences import ORDERED, PRIVATE, SHARED, sharing
 from spirograd.lang.frontend.runtime_values import is_runtime
 from spirograd.lang.frontend.serial_loops import INDEX, LOOP_LOCAL, Bind
@@ -35,9 +35,9 @@ def parallel_loop(t: Tracer, node: ast.For, begin: Value, end: Value, bind: Bind
         t.random_key = (randoms.stream_key(seed, t.parallel_loops), scalar.cast(Value(index), u32))
         t.frame.variables[RNG] = scalar.constant(0, u32)
     t.trace.group = scope = groups.enter(index, begin, end, int(options.get("block_dim") or 0))
-    bind(Value(index))
+    runs = bind(Value(index))
     t.frame.variables[CONTINUE] = scalar.constant(False)
-    block(t, node.body)
+    block_where(t, runs, node.body)
     region = b.end()
     t.trace.group = None
     end_scope(t, before, LOOP_LOCAL)

@@ -15,7 +15,7 @@ import numpy as np
 from spirograd.base.errors import SpirogradCompilationError, SpirogradSyntaxError
 from spirograd.base.loc import Loc
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, FieldRef, Function, MemoryCall, Op, Region, callee_of, ref_of
+from spirograd.ir.nodes import ArrayRef, FieldRef, Function, MemoryCall, Op, Ref, Region, callee_of, ref_of
 from spirograd.lang.frontend.control import at_top_level
 from spirograd.lang.frontend.frames import Frame
 from spirograd.lang.frontend.function import Func
@@ -29,7 +29,6 @@ from spirograd.lang.struct import Struct
 
 _COMPUTING = frozenset(("pure", "control", "structure"))
 _ACCESSING = frozenset(("read", "write", "atomic"))
-_LOOPS = frozenset((ops.for_, ops.while_))
 # What `call_real_function` gives for a call that must be inlined.
 INLINED = object()
 _MUTABLE = (list, dict, set, MemoryVariable)
@@ -40,8 +39,9 @@ class _Inlined(Exception):
     """The function cannot be called with these arguments."""
 
 
-def call_real_function(t: Tracer, func: Func, arguments: Mapping[str, Any], loc: Loc | None) -> Any:
-    """The value of a call of ``func`` with ``arguments``, or `INLINED`. Raises SpirogradSyntaxError for recursion."""
+def call_real_function(t: Tracer, func: Func, arguments: Mapping[str, Any], loc: Loc | None, found_in: Ref | None = None) -> Any:
+    """The value of a call of ``func`` with ``arguments``, or `INLINED`. ``found_in``: see `MemoryCall`. Raises SpirogradSyntaxError for
+    recursion."""
     known = t.real_functions
     settled = {name: settle(value) if is_runtime(value) else value for name, value in arguments.items()}
     values: list[Value] = []
@@ -65,7 +65,7 @@ def call_real_function(t: Tracer, func: Func, arguments: Mapping[str, Any], loc:
     t.b.loc = loc
     name, args, result = called.function.name, [v.op for v in values], called.function.result
     if called.accesses:
-        op = t.b.emit(ops.call_memory, *args, attr=MemoryCall(name, called.accesses), type=result)
+        op = t.b.emit(ops.call_memory, *args, attr=MemoryCall(name, called.accesses, found_in), type=result)
     else:
         op = t.b.emit(ops.call, *args, attr=name, type=result)
     results = t.b.results(op) if isinstance(op.type, tuple) else (op,)
@@ -130,7 +130,7 @@ def _finished(t: Tracer, func: Func, frame: Frame) -> CalledFunction | None:
         return None
     looping = {other.function.name for other in t.real_functions.by_signature.values() if other is not None and other.loops}
     functions.append(function)
-    return CalledFunction(function, model, accesses, any(op.code in _LOOPS or callee_of(op) in looping for op in body.walk()))
+    return CalledFunction(function, model, accesses, any(op.code is ops.for_ or callee_of(op) in looping for op in body.walk()))
 
 
 def _rebuilt(value: Any, params: list[Value]) -> Any:

@@ -11,7 +11,7 @@ from spirograd.base.dtypes import u1
 from spirograd.ir.nodes import Op
 from spirograd.lang import scalar
 from spirograd.lang.frontend.call_effects import changed_arguments, changed_names
-from spirograd.lang.frontend.control import block, condition
+from spirograd.lang.frontend.control import block_where, condition
 from spirograd.lang.frontend.frames import LoopScope
 from spirograd.lang.frontend.runtime_values import leaves
 from spirograd.lang.frontend.syntax_facts import BREAK, CONTINUE, RETURNED, assigned, jumps, names_in
@@ -21,8 +21,9 @@ from spirograd.lang.scalar import Value
 
 LOOP_LOCAL = "it is assigned inside a loop; assign it before the loop to use it afterwards"
 INDEX = "it is the index of a loop, and ends with it; keep it in a variable that is assigned before the loop"
-# Gives the loop's targets their values, from the index of the flat loop.
-Bind = Callable[[Value], None]
+# Gives the loop's targets their values, from the index of the flat loop. The result is the condition under which the body runs, None if it
+# runs for each index.
+Bind = Callable[[Value], "Value | None"]
 
 
 def refuse_else(t: Tracer, node: ast.For | ast.While) -> None:
@@ -68,7 +69,7 @@ def _loop_with_jumps(
     test: Callable[[], Value],
     body: Sequence[ast.stmt],
     counter: str | None = None,
-    start: Callable[[], None] = lambda: None,
+    start: Callable[[], Value | None] = lambda: None,
     step: Callable[[], None] = lambda: None,
 ) -> None:
     """A `while` operation around ``body``, left early by its jumps; ``start`` and ``step`` begin and end each iteration, ``counter`` is
@@ -89,8 +90,7 @@ def _loop_with_jumps(
 
     def once() -> None:
         t.frame.variables[CONTINUE] = scalar.constant(False)
-        start()
-        block(t, body)
+        block_where(t, start(), body)
         step()
 
     _while_op(t, go_on, once, runtime_variables(t, changed - {CONTINUE}))
@@ -127,9 +127,9 @@ def serial_loop(t: Tracer, node: ast.For, begin: Value, end: Value, bind_targets
     if BREAK not in taken and RETURNED not in taken:
 
         def body(index: Value) -> None:
-            bind_targets(index)
+            runs = bind_targets(index)
             t.frame.variables[CONTINUE] = scalar.constant(False)
-            block(t, node.body)
+            block_where(t, runs, node.body)
 
         _for_op(t, begin.op, end.op, body, changed_names(t, node.body) - targets)
     else:
@@ -146,8 +146,8 @@ def _serial_loop_with_jumps(t: Tracer, node: ast.For, begin: Value, end: Value, 
     def test() -> Value:
         return scalar.cast(scalar.less(t.frame.variables[counter], end), u1)
 
-    def start() -> None:
-        bind_targets(t.frame.variables[counter])
+    def start() -> Value | None:
+        return bind_targets(t.frame.variables[counter])
 
     def step() -> None:
         t.frame.variables[counter] = t.frame.variables[counter] + 1

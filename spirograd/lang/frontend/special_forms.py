@@ -11,6 +11,7 @@ from typing import Any
 from spirograd.base.dtypes import u32
 from spirograd.base.errors import SpirogradCompilationError, SpirogradTypeError
 from spirograd.lang import forms, ops, randoms, scalar
+from spirograd.lang.frontend import activity
 from spirograd.lang.frontend.access import lvalue_of
 from spirograd.lang.frontend.call_effects import check_foreseen
 from spirograd.lang.frontend.expressions import arguments, values_of
@@ -145,6 +146,9 @@ FORMS: dict[Any, Handler] = {
     forms.static: _static,
     forms.static_assert: _static_assert,
     forms.atomic_cas: _atomic_cas,
+    forms.activate: activity.activate,
+    forms.deactivate: activity.deactivate,
+    forms.is_active: activity.is_active,
     forms.volatile_load: _volatile_load,
     forms.random: functools.partial(_random, randoms.uniform),
     forms.randn: functools.partial(_random, randoms.normal),

@@ -40,7 +40,7 @@ class Handlers(NamedTuple):
 
 class CalledFunction(NamedTuple):
     """A function that is called. ``model``: a value of the structure that it returns, or None; ``accesses``: what it does to memory;
-    ``loops``: whether it, or what it calls, has loops."""
+    ``loops``: whether it, or what it calls, has `for` loops."""
 
     function: Function
     model: Any
@@ -75,6 +75,7 @@ class Tracer:
         self.random_key: tuple[Value, Value] | None = None  # of the stream of random numbers, if the kernel draws any
         self.loop_options: dict[str, Any] = {}  # for the next loop
         self.parallel_loops = 0  # traced so far
+        self.freed_regions: list[Any] = []  # in which the kernel deactivates cells
         self.call_depth = 0  # of functions that are inlined
         self.probing: Frame | None = None  # the function whose first `return` is looked for
         self.temps = 0  # how many names of memory were given

@@ -1,0 +1,255 @@
+"""Storage of trees with sparse nodes: dense trees of cells, and integer tables that tell which cells there are.
+
+A tree with sparse nodes has one *region* for the cell of its root, and one for the cells of each `pointer` node. A region is a dense field
+tree whose outermost axis is the number of a cell (the region of the root has one cell, and no such axis). It holds the fields that the user
+placed there, and hidden ones:
+
+- a *table* for each `pointer` node below: for each of its cells the number in the region of that node, 0 where the cell is inactive, and
+  `BUSY` while an invocation activates it;
+- a *mask* for each `bitmasked` node below: one bit for each of its cells, in words of 32.
+
+Cell `NULL` of a region is all zeros and is never written, so that reads of inactive cells need no branch. Cell `OVERFLOW` takes the writes
+to cells for which there is no memory, and is never read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field as attribute
+from typing import Any
+
+from spirograd.base.dtypes import DType, i32, u32
+from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.base.records import dataclass
+
+NULL, OVERFLOW, FIRST = 0, 1, 2
+BUSY = -1
+WORD = 32  # bits of a word of a mask
+_DEFAULT_BYTES = 1 << 30  # for the cells of a region, if there may be so many
+_LEAST_CELLS = 1024
+_CELL_AXIS = 0  # of a region; the axes of the user follow
+_WORD_AXIS = 10_000
+
+Make = Callable[[DType, str], Any]  # a hidden field, by its type and name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """What lies at one node of the cells of a region: the places of fields, and the tables of sparse nodes. ``node``: below the cells."""
+
+    node: Any
+    places: tuple[Any, ...]
+    tables: tuple[Any, ...]
+
+    @property
+    def count(self) -> int:
+        """How many there are of each in a cell."""
+        return math.prod(n for level in self.node.path[2:] for n in level.extents)
+
+
+@dataclass(slots=True, eq=False)
+class Region:
+    """``capacity``: cells that it has memory for, NULL and OVERFLOW included. ``node``: whose cells they are, None for the root.
+
+    ``used``: how many cells were ever given a number, more than the capacity if there were too few. ``home``: for each cell 1 + the
+    row-major number of the cell in the index space of ``node``, 0 if it is not active. ``free``: the numbers of cells that can be given
+    again, the first ``free_count``. ``freed``: those that the running kernel has deactivated, the first ``freed_count``; they are free
+    at its end. ``cells``: the node of ``tree`` whose cells they are; ``groups``: what lies below it.
+    """
+
+    tree: Any
+    node: Any = None
+    capacity: int = 1
+    used: Any = None
+    home: Any = None
+    free: Any = None
+    free_count: Any = None
+    freed: Any = None
+    freed_count: Any = None
+    cells: Any = None
+    groups: tuple[Group, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Digits:
+    """Which part of the index of a field an access to a region takes, axis by axis: ``index[axis] // div % mod``, mod 0: no modulo."""
+
+    parts: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A sparse node on the way to a field.
+
+    ``table``: of `pointer` nodes, whose cells are in ``region``. ``mask``: of `bitmasked` nodes. ``digits``: of the entry in the table, or
+    of the mask, which the cell around the node has. ``number``: of the cell, row by row: the digits with their extents; of `pointer` nodes
+    among all cells of the node, of `bitmasked` nodes among those in the cell around it. ``cell``: the digits of the cell in the region
+    around it.
+    """
+
+    node: Any
+    digits: Digits
+    number: tuple[tuple[tuple[int, int, int], int], ...]
+    cell: Digits
+    table: Any = None
+    region: Region | None = None
+    mask: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """The way to what lies below sparse nodes: the levels from the root, and the digits of an element in the last region."""
+
+    levels: tuple[Level, ...]
+    digits: Digits
+    region: Region
+
+
+@dataclass(slots=True, eq=False)
+class Regions:
+    """All regions of a tree, the one of the root first."""
+
+    all: list[Region] = attribute(default_factory=list)
+
+    def destroy(self) -> None:
+        """Give the memory back."""
+        for region in self.all:
+            region.tree.destroy()
+
+    def clear(self) -> None:
+        """Deactivate all cells."""
+        for region in self.all:
+            region.tree.allocation.fill(0, region.tree.allocation.nbytes, 0)
+
+
+def is_sparse(node: Any) -> bool:
+    """Whether a node, or one below it, is sparse."""
+    return node.kind in ("pointer", "bitmasked") or any(is_sparse(child) for child in node.nodes)
+
+
+def make_regions(tree: Any) -> Regions:
+    """The storage of a tree that is complete: see the head of this file."""
+    regions = Regions()
+    make: Make = next(tree.root.places).field.hidden_field
+    first = Region(type(tree)())
+    first.cells = first.tree.root
+    regions.all.append(first)
+    _copy(tree.root, first.cells, regions, make)
+    for region in regions.all:
+        region.groups = tuple(_groups(region.cells))
+        region.tree.close()
+    return regions
+
+
+def _copy(node: Any, into: Any, regions: Regions, make: Make) -> None:
+    """Have a region, below its node ``into``, the cells of what is below the user's ``node``."""
+    for child in node.nodes:
+        if child.kind == "place":
+            child.stored = into.add_place(child.field, child.component, child.dtype)
+            continue
+        axes = [axis + 1 for axis in child.axes]
+        if child.kind == "pointer":
+            child.table = make(i32, f"{child.kind}{child.number}.table")
+            child.table.sparse_node = child
+            into.dense(axes, child.extents).place(child.table)
+            below = _region_of(child, make)
+            regions.all.append(below)
+            child.cells_in = below
+            _copy(child, below.cells, regions, make)
+            continue
+        if child.kind == "bitmasked":
+            child.mask = make(u32, f"{child.kind}{child.number}.mask")
+            into.dense(_WORD_AXIS, -(-math.prod(child.extents) // WORD)).place(child.mask)
+        child.stored_node = into.dense(axes, child.extents)
+        _copy(child, child.stored_node, regions, make)
+
+
+def _groups(node: Any) -> Iterator[Group]:
+    """What lies in the cells of a region, from ``node`` on."""
+    places = [child for child in node.nodes if child.kind == "place"]
+    if places:
+        tables = {id(place.field.sparse_node): place.field.sparse_node for place in places if place.field.sparse_node is not None}
+        yield Group(node, tuple([p for p in places if p.field.sparse_node is None]), tuple(tables.values()))
+    for child in node.nodes:
+        yield from _groups(child)
+
+
+def _region_of(node: Any, make: Make) -> Region:
+    possible = math.prod(node.shape)
+    if possible >= 2**31:
+        raise SpirogradUnsupportedError(
+            f"a `{node.kind}` node of shape {node.shape} has {possible} cells, and numbers of cells have 31 bits",
+            None,
+            "put fewer, larger cells there: a `dense` node below takes a part of the extents",
+        )
+    wanted = node.cells or max(_DEFAULT_BYTES // max(_bytes_below(node), 1), _LEAST_CELLS)
+    region = Region(type(node.tree)(), node, FIRST + min(possible, wanted))
+    for name in ("used", "free_count", "freed_count", "home", "free", "freed"):
+        hidden = make(i32, f"{node.kind}{node.number}.{name}")
+        setattr(region, name, hidden)
+        root = region.tree.root
+        (root if name.endswith(("used", "count")) else root.dense(_CELL_AXIS, region.capacity)).place(hidden)
+    region.cells = region.tree.root.dense(_CELL_AXIS, region.capacity)
+    return region
+
+
+def _bytes_below(node: Any) -> int:
+    """About how many bytes a cell of ``node`` takes, without the cells of sparse nodes below it."""
+    total = 0
+    for child in node.nodes:
+        count = math.prod(child.extents)
+        total += child.dtype.size if child.kind == "place" else count * (4 if child.kind == "pointer" else _bytes_below(child))
+    return total
+
+
+# --- paths ---------------------------------------------------------------------------------------------------------------
+
+
+def path_to(node: Any, field_axes: Sequence[int]) -> Path:
+    """The way to the cells of ``node``, of a tree that is closed, for indices with one entry for each of ``field_axes``."""
+    nodes = node.path
+    levels: list[Level] = []
+    start, region = 0, node.tree.regions.all[0]
+    for depth, at in enumerate(nodes):
+        if at.kind == "pointer":
+            whole = _digits(nodes, 0, depth, field_axes).parts
+            numbered = tuple(zip(whole, at.shape))
+            digits = _digits(nodes, start, depth, field_axes)
+            levels.append(Level(at, digits, numbered, digits, table=at.table, region=at.cells_in))
+            start, region = depth + 1, at.cells_in
+        elif at.kind == "bitmasked":
+            own = dict(zip(at.axes, at.extents))
+            numbered = tuple([(part, own[field_axes[part[0]]]) for part in _digits(nodes, depth, depth, field_axes).parts])
+            around, cell = (_digits(nodes, start, stop, field_axes) for stop in (depth - 1, depth))
+            levels.append(Level(at, around, numbered, cell, mask=at.mask))
+    return Path(tuple(levels), _digits(nodes, start, len(nodes) - 1, field_axes), region)
+
+
+def _digits(nodes: Sequence[Any], start: int, stop: int, field_axes: Sequence[int]) -> Digits:
+    """The parts of an index that the nodes from number ``start`` to ``stop`` take, by axis in order."""
+    parts = []
+    for position, axis in enumerate(field_axes):
+        own = _extent(nodes[start : stop + 1], axis)
+        if own is None:
+            continue
+        below = _extent(nodes[stop + 1 :], axis) or 1
+        above = _extent(nodes[:start], axis)
+        parts.append((position, below, 0 if above is None else own))
+    return Digits(tuple(parts))
+
+
+def _extent(nodes: Sequence[Any], axis: int) -> int | None:
+    """The product of the extents along ``axis``; None if no node has it."""
+    found = [extent for node in nodes for a, extent in zip(node.axes, node.extents) if a == axis]
+    return math.prod(found) if found else None
+
+
+def levels_of(tree: Any) -> Iterator[Any]:
+    """The sparse nodes of a tree, outer ones first."""
+    pending = [tree.root]
+    while pending:
+        node = pending.pop()
+        pending += node.nodes
+        if node.kind in ("pointer", "bitmasked"):
+            yield node

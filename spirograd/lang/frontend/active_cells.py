@@ -1,0 +1,92 @@
+"""Loops over sparse fields and nodes: over the active cells of their region, and over what is in each of them.
+
+The numbers of cells are given in order, so a loop runs over the numbers that were ever given, and leaves out cells that are not active. No
+list of cells is made. The order of the iterations is that in which cells were activated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from spirograd.base.dtypes import i32, i64, u1
+from spirograd.lang import ops, scalar
+from spirograd.lang.data.layout import decode_of
+from spirograd.lang.data.regions import FIRST, Level, Path, Region, path_to
+from spirograd.lang.data.scalar_field import indices_of
+from spirograd.lang.data.tree import SNode
+from spirograd.lang.frontend.sparse_elements import hidden_element, is_set, local
+from spirograd.lang.frontend.tracer import Tracer
+from spirograd.lang.scalar import Value
+
+Decode = Callable[[Value], list[Value]]
+IsActive = Callable[[Value, list[Value]], Value]
+
+
+def active_cells(t: Tracer, space: Any) -> tuple[Value, Decode, IsActive] | None:
+    """The number of iterations of a loop over a field or a node, the index of each, and whether it is active; see `LoopSpace`. None if
+    there is no sparse node above."""
+    node = space if isinstance(space, SNode) else space.snode.above
+    node.tree.settle()
+    if node.tree.regions is None:
+        return None
+    path = path_to(node, node.axis_numbers)
+    if not path.levels:
+        return None
+    pointers = [level for level in path.levels if level.table is not None]
+    masks = path.levels[path.levels.index(pointers[-1]) + 1 :] if pointers else path.levels
+    cells = _Cells(t, node, path, pointers[-1] if pointers else None, masks, () if isinstance(space, SNode) else space.origin)
+    return cells.size(), cells.index, cells.is_active
+
+
+class _Cells:
+    """A loop over the cells of ``node``. ``pointer``: the innermost `pointer` node above; ``masks``: the `bitmasked` ones below that."""
+
+    def __init__(self, t: Tracer, node: SNode, path: Path, pointer: Level | None, masks: Sequence[Level], origin: Sequence[int]) -> None:
+        self.t = t
+        self.axes = node.axis_numbers
+        self.pointer = pointer
+        self.masks = masks
+        self.origin = origin
+        nodes = node.path
+        self.inside = nodes[nodes.index(pointer.node) + 1 :] if pointer is not None else nodes
+        self.inner = math.prod(n for below in self.inside for n in below.extents)  # iterations in each cell of the region
+        self.region: Region = path.region
+
+    def size(self) -> Value:
+        """The number of iterations."""
+        if self.pointer is None:
+            return scalar.constant(self.inner, i64 if self.inner > 2**31 - 1 else i32)
+        most = self.region.capacity - FIRST
+        used = ops.min(hidden_element(self.t, self.region.used, []).load(), most)
+        return scalar.as_value(scalar.cast(used, i64 if most * self.inner > 2**31 - 1 else i32) * self.inner)
+
+    def index(self, counter: Value) -> list[Value]:
+        """The index that a counter stands for; any if there is no active cell."""
+        inner = counter if self.pointer is None else scalar.raw_mod(counter, self.inner)
+        index = indices_of(decode_of(self.inside, self.axes), len(self.axes), self.origin, inner)
+        if self.pointer is None:
+            return index
+        number = scalar.cast(ops.max(self._home(counter) - 1, 0), counter.dtype)
+        for (axis, below, _), extent in reversed(self.pointer.number):
+            index[axis] = index[axis] + scalar.raw_mod(number, extent) * below
+            number = scalar.raw_div(number, extent)
+        return index
+
+    def is_active(self, counter: Value, index: list[Value]) -> Value:
+        """Whether what a counter stands for is active."""
+        active: Any = True if self.pointer is None else self._home(counter) > 0
+        values = [v - o for v, o in zip(index, self.origin)] if self.origin else index
+        cell = [] if self.pointer is None else [self._cell(counter)]
+        for level in self.masks:
+            found = is_set(self.t, level, [*cell, *local(level.digits, values)], values)
+            active = found if active is True else active & found
+        return scalar.cast(active, u1)
+
+    def _cell(self, counter: Value) -> Value:
+        return scalar.as_value(scalar.raw_div(counter, self.inner) + FIRST)
+
+    def _home(self, counter: Value) -> Value:
+        """1 + the number of the cell among all cells of its node, 0 if it is not active."""
+        return scalar.as_value(hidden_element(self.t, self.region.home, [self._cell(counter)]).load())

@@ -1,0 +1,31 @@
+"""Elements of fields and arrays, as lvalues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spirograd.lang.data.field import MatrixField, ScalarField, StructField
+from spirograd.lang.frontend.array_proxy import ArrayProxy
+from spirograd.lang.frontend.indices import index_values
+from spirograd.lang.frontend.lvalues import Element, Lvalue, SharedElement, StructElement
+from spirograd.lang.frontend.sparse_elements import SparseElement
+from spirograd.lang.frontend.tracer import Tracer
+from spirograd.lang.groups import SharedArray
+
+
+def element_of(t: Tracer, base: Any, key: Any) -> Lvalue | None:
+    """The element of a field or array at ``key``; None if ``base`` is neither. Records which field a reference stands for."""
+    if isinstance(base, ArrayProxy):
+        return Element(base.ref, index_values(key, base.decl.ndim, base.decl.name))
+    if isinstance(base, StructField):
+        members = {name: element_of(t, member, key) for name, member in base.members.items()}
+        return StructElement({name: element for name, element in members.items() if element is not None}, base.make_value)
+    if isinstance(base, SharedArray):
+        return SharedElement(base, index_values(key, len(base.shape), base.ref.name, base.shape))
+    if isinstance(base, (ScalarField, MatrixField)):
+        ref = base.refs()
+        t.fields[ref] = base
+        shape = base.shape if base.sparse_path else ref.shape
+        indices = index_values(key, len(shape), ref.name, shape, base.origin if base.sparse_path else ref.layout.origin)
+        return SparseElement(t, base, ref, indices) if base.sparse_path else Element(ref, indices)
+    return None

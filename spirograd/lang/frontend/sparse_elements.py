@@ -1,0 +1,224 @@
+"""Elements of fields below sparse nodes: the tables that lead to them are read, and cells activated, where kernels access the elements.
+
+Reads of inactive cells lead to the null cell of a region, and give 0. Writes activate what they need. See `lang.data.regions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from spirograd.base.artifact import FAULT_MAX_OPERANDS, FaultSite
+from spirograd.base.dtypes import VOID, i32, u1, u32
+from spirograd.ir import ops as ir
+from spirograd.ir.nodes import FieldRef, Op
+from spirograd.lang import ops, scalar
+from spirograd.lang.annotations import template
+from spirograd.lang.data.regions import BUSY, FIRST, NULL, OVERFLOW, WORD, Digits, Level, Path
+from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.forms import atomic_add, atomic_exchange, atomic_sub
+from spirograd.lang.frontend.function import func, real_func
+from spirograd.lang.frontend.lvalues import Element
+from spirograd.lang.frontend.real_functions import call_real_function
+from spirograd.lang.frontend.tracer import Tracer
+from spirograd.lang.matrix import Matrix, make
+from spirograd.lang.scalar import Value
+
+
+@func
+def _number(region: template()) -> i32:  # type: ignore[valid-type]
+    """A number for a cell: one that is free, or a new one, which may be beyond the capacity."""
+    made = 0
+    left = atomic_sub(region.free_count[None], 1)
+    if left > 0:
+        made = region.free[left - 1]
+    else:
+        atomic_add(region.free_count[None], 1)
+        made = FIRST + atomic_add(region.used[None], 1)
+    return made  # type: ignore[no-any-return]
+
+
+@real_func
+def _activated(at: Any, number: i32, table: template(), region: template()) -> i32:  # type: ignore[valid-type]
+    """The number of the cell at an entry of a table, activated if it is not. ``number``: of the cell among all of its node.
+
+    Whoever takes an entry leaves BUSY there and puts back what belongs there, within the same iteration: invocations that run in lockstep
+    do not wait for each other for ever.
+    """
+    cell = NULL
+    while cell == NULL:
+        found = atomic_exchange(table[at], BUSY)
+        if found == NULL:
+            made = _number(region)
+            if made < region.capacity:
+                region.home[made] = number + 1
+                cell = made
+                found = made
+            else:
+                cell = OVERFLOW
+            atomic_exchange(table[at], found)
+        elif found > NULL:
+            atomic_exchange(table[at], found)
+            cell = found
+    return cell
+
+
+class SparseElement(Element):
+    """An element of ``field``, which is below sparse nodes. ``index``: in the index space of the field."""
+
+    def __init__(self, t: Tracer, field: Any, ref: FieldRef, index: Sequence[Op], components: tuple[Op, ...] = ()) -> None:
+        super().__init__(ref, index, components)
+        self._t = t
+        self._field = field
+
+    def _with(self, components: tuple[Op, ...]) -> Element:
+        assert isinstance(self.ref, FieldRef)
+        return SparseElement(self._t, self._field, self.ref, self.indices, components)
+
+    def _stored(self, activate: bool) -> tuple[Element, Value | None]:
+        """The element in its region, and the number of its cell there."""
+        path: Path = self._field.sparse_path
+        index = from_zero(self._field, self.indices)
+        check_index(self._field, self.indices, index)
+        cell = cell_of(self._t, path.levels, index, activate)
+        indices = ([] if cell is None else [cell.op]) + [v.op for v in local(path.digits, index)]
+        return Element(self.ref, indices, self.components), cell
+
+    def load(self) -> Any:
+        element, cell = self._stored(False)
+        value = element.load()
+        if cell is None or not self.ref.dtype.is_float:
+            return value
+        # The null cell is zero. But so that no adjoint is added there, the value does not depend on it.
+        active = cell > NULL
+        entries = value.entries if isinstance(value, Matrix) else [value]
+        chosen = [scalar.select(active, v, scalar.constant(0.0, v.dtype)) for v in entries]
+        return make(chosen, value.shape) if isinstance(value, Matrix) else chosen[0]
+
+    def store(self, value: Any) -> None:
+        self._stored(True)[0].store(value)
+
+    def atomic(self, kind: str, value: Any) -> Any:
+        return self._stored(True)[0].atomic(kind, value)
+
+    def update(self, kind: str, value: Any) -> None:
+        self._stored(True)[0].update(kind, value)
+
+    def compare_and_swap(self, expected: Any, desired: Any) -> Value:
+        return self._stored(True)[0].compare_and_swap(expected, desired)
+
+
+def from_zero(field: Any, indices: Sequence[Op]) -> list[Value]:
+    """An index without the offset of its field."""
+    values = [Value(i) for i in indices]
+    return [v - o if o else v for v, o in zip(values, field.origin or (0,) * len(values))]
+
+
+def check_index(field: Any, given: Sequence[Op], index: Sequence[Value]) -> None:
+    """With checks: that an index is one of the field."""
+    trace = scalar.trace_of()
+    if not trace.options.debug:
+        return
+    inside: Any = True
+    for value, extent in zip(index, field.shape):
+        inside = inside & ((value >= 0) & (value < extent))
+    shown = ", ".join([f"{{{k}}}" for k in range(len(given))])
+    ranges = " x ".join([f"[{o}, {o + n})" for o, n in zip(field.origin or (0,) * len(given), field.shape)])
+    message = f"index ({shown}) out of range of field `{field.name}`: {ranges}"
+    site = FaultSite("bounds", message, tuple([v.dtype for v in index][:FAULT_MAX_OPERANDS]), trace.b.loc)
+    trace.b.emit(ir.check, scalar.cast(inside, u1).op, *given[:FAULT_MAX_OPERANDS], attr=site, type=VOID)
+
+
+def local(digits: Digits, index: Sequence[Value]) -> list[Value]:
+    """The part of an index that these digits take."""
+    return [_digit(part, index) for part in digits.parts]
+
+
+def _digit(part: tuple[int, int, int], index: Sequence[Value]) -> Value:
+    position, div, mod = part
+    value = index[position]
+    value = value if div == 1 else scalar.raw_div(value, div)
+    return value if mod == 0 else scalar.raw_mod(value, mod)
+
+
+def cell_of(t: Tracer, levels: Sequence[Level], index: Sequence[Value], activate: bool) -> Value | None:
+    """The number of the cell that these levels lead to, in the region of the last `pointer` node; None if there is none among them.
+    ``activate``: what is not active; else the number is NULL there."""
+    cell: Value | None = None
+    for level in levels:
+        at = [*([] if cell is None else [cell]), *local(level.digits, index)]
+        if level.table is not None:
+            cell = _entry(t, level, at, index, activate)
+        elif activate:
+            set_bit(t, level, at, index)
+    return cell
+
+
+def _entry(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value], activate: bool) -> Value:
+    """The number of a cell, from its table."""
+    region = level.region
+    assert region is not None
+    entry = hidden_element(t, level.table, at)
+    found = entry.load()
+    if not activate:
+        return scalar.as_value(ops.max(found, NULL))  # BUSY: it is being activated
+    b = scalar.builder()
+    inactive = scalar.cast(found <= NULL, u1)
+    b.begin()
+    arguments = {
+        "at": make([scalar.cast(v, i32) for v in at], (len(at),)), "number": scalar.cast(number_of(level, index), i32),
+        "table": level.table, "region": region,
+    }  # fmt: skip
+    made = call_real_function(t, _activated, arguments, b.loc, entry.ref)
+    cells = region.capacity - FIRST
+    message = f"{level.node} has memory for {cells} active cells, and needs more: what is written to the others is lost"
+    b.emit(ir.check, (made != OVERFLOW).op, attr=FaultSite("cells", message, (), b.loc), type=VOID)
+    then = b.end([made.op])
+    b.begin()
+    return Value(b.if_(inactive.op, then, b.end([found.op]))[0])
+
+
+def number_of(level: Level, index: Sequence[Value]) -> Value:
+    """The number of a cell, row by row; see `Level`."""
+    total: Any = 0
+    for part, extent in level.number:
+        total = total * extent + _digit(part, index)
+    return scalar.as_value(total)
+
+
+def word_and_bit(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value]) -> tuple[Element, Value]:
+    """Where the mask has the bit of a cell of a `bitmasked` node, and a word with that bit. ``at``: the mask."""
+    number = number_of(level, index)
+    word = hidden_element(t, level.mask, [*at, scalar.raw_div(number, WORD)])
+    one = scalar.constant(1, u32)
+    return word, one << scalar.cast(scalar.raw_mod(number, WORD), u32)
+
+
+def set_bit(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value]) -> None:
+    """Activate a cell of a `bitmasked` node."""
+    word, bit = word_and_bit(t, level, at, index)
+    where((word.load() & bit) == 0, lambda: word.atomic("or", bit))
+
+
+def is_set(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value]) -> Value:
+    """Whether a cell of a `bitmasked` node is active."""
+    word, bit = word_and_bit(t, level, at, index)
+    return scalar.as_value((word.load() & bit) != 0)
+
+
+def where(condition: Any, then: Callable[[], object]) -> None:
+    """Emit what ``then`` does, under a condition."""
+    b = scalar.builder()
+    test = scalar.cast(condition, u1)
+    b.begin()
+    then()
+    region = b.end()
+    b.begin()
+    b.if_(test.op, region, b.end())
+
+
+def hidden_element(t: Tracer, field: ScalarField, at: Sequence[Value]) -> Element:
+    """An element of a field as it is stored in a region: a hidden field, or one of the user's."""
+    ref = field.refs()
+    t.fields[ref] = field
+    return Element(ref, [scalar.cast(v, i32).op for v in at])
