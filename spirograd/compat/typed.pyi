@@ -3,11 +3,16 @@
 from typing import Any
 
 from spirograd import *  # noqa: F403
+from spirograd import algorithms as algorithms
 from spirograd import errors as errors
+from spirograd import simt as simt
 from spirograd.api import init as init
+from spirograd.compat import launch_graphs
 from spirograd.compat.facade import DeviceCapability as DeviceCapability
 from spirograd.compat.facade import hex_to_rgb as hex_to_rgb
 from spirograd.compat.facade import rgb_to_hex as rgb_to_hex
+
+graph = launch_graphs
 
 opengl: str
 gles: str
