@@ -91,7 +91,9 @@ def _dtype(op: Op) -> DType:
     return op.type
 
 
-def _site(op: Op, ref: FieldRef | ArrayRef | SharedRef, indices: Sequence[Op], origin: Sequence[int], extents: Sequence[int | Op]) -> FaultSite:
+def _site(
+    op: Op, ref: FieldRef | ArrayRef | SharedRef, indices: Sequence[Op], origin: Sequence[int], extents: Sequence[int | Op]
+) -> FaultSite:
     """The message: the value of every index, and the range of each."""
     shown = ", ".join([f"{{{k}}}" if k < FAULT_MAX_OPERANDS else "?" for k in range(len(indices))])
     ranges, operand = [], len(indices)
