@@ -39,7 +39,7 @@ from spirograd.transforms.checks.check_overflow import check_overflow
 from spirograd.transforms.checks.space_limits import hoist_space_checks, take_space_limits
 from spirograd.transforms.context import PassContext
 from spirograd.transforms.lowering.exact_extrema import exact_extrema
-from spirograd.transforms.lowering.group_fission import fission_groups
+from spirograd.transforms.lowering.group_fission import divergence_sites, fission_groups
 from spirograd.transforms.lowering.layout import arg_block, layout
 from spirograd.transforms.lowering.legalize import legalize
 from spirograd.transforms.lowering.lower_atomics import lower_atomics
@@ -79,9 +79,8 @@ def compile_kernel(
 ) -> CompiledKernel:
     """Compile ``kernel`` (kernel IR, before `offload`) for a device with ``caps``.
 
-    ``key``: its `kernel_key`, if the caller has it already. ``on_op``: for the interpreter, called after each operation.
-    ``generate``: False for the stages of IR only, without code.
-    Raises SpirogradUnsupportedError for what the device or target cannot do, IRError if the IR is broken (a defect of the compiler).
+    ``key``: its `kernel_key`, if known. ``on_op``: for the interpreter, called after each operation. ``generate``: False for the stages of
+    IR only. Raises SpirogradUnsupportedError for what the device or target cannot do, IRError for broken IR (a defect of the compiler).
     """
     if caps.target_name not in TARGETS:
         raise SpirogradUnsupportedError(f"there is no target {caps.target_name!r}; there are {', '.join(TARGETS)}", kernel.loc)
@@ -116,9 +115,9 @@ def compile_kernel(
         run.record_tasks(kernel)
         artifact = run.describe(kernel, key)
         kernel = run.apply(layout, kernel, "lowering")
+        kernel = run.apply(fission_groups, kernel, "lowering")
         kernel = run.apply(diagnostics, kernel, "lowering")
         kernel = run.apply(expand_math, kernel, "lowering")
-        kernel = run.apply(fission_groups, kernel, "lowering")
         kernel = run.apply(lower_tasks, kernel, "lowering")
         kernel = run.apply(legalize, kernel, "lowering")
         kernel = run.apply(lower_remainder, kernel, "lowering")
@@ -167,7 +166,7 @@ class _Pipeline:
     def describe(self, kernel: Kernel, key: str) -> CompiledKernel:
         """The artifact without binaries, from the last IR of kernel level. Fixes the argument block and the numbers of the sites."""
         faults, prints = collect_sites(kernel)
-        faults = tuple(dict.fromkeys((*faults, *unfinished_sites(kernel, self.ctx.caps))))
+        faults = tuple(dict.fromkeys((*faults, *unfinished_sites(kernel, self.ctx.caps), *divergence_sites(kernel, self.ctx))))
         block = arg_block(kernel, self.ctx)
         self.ctx = replace(self.ctx, block=block, faults=faults, prints=prints)
         offsets, size = temp_offsets(kernel)
@@ -201,14 +200,15 @@ def _interpreted(kernel: Kernel, key: str, run: _Pipeline, on_op: Callable[[Op, 
 def _native(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKernel:
     """LLVM, for the CPU. Imported here because llvmlite is large and other targets do without it."""
     from spirograd.llvmgen.emit import emit_kernel, emit_modules, entry_names, optimisation_need, tape_lanes
-    from spirograd.llvmgen.toolchain import compile_module, compile_modules
+    from spirograd.llvmgen.toolchain import JIT_LINK, compile_module, compile_modules
 
     caps, options = run.ctx.caps, run.ctx.options
     need = optimisation_need(kernel, caps, options)
     named = zip(kernel.body.ops, _by_task(kernel, artifact), entry_names(kernel))
     tasks = tuple(replace(info, entry=entry, binary=0, lanes=tape_lanes(op, caps, options)) for op, info, entry in named)
     if not options.keep_stages:
-        texts = emit_modules(kernel, artifact.args, caps, options)
+        emit = emit_modules if JIT_LINK else (lambda *args: [emit_kernel(*args)])  # the other linker wants all addresses close by
+        texts = emit(kernel, artifact.args, caps, options)
         return replace(artifact, tasks=tasks, binaries=compile_modules(texts, caps, options, need))
     text = emit_kernel(kernel, artifact.args, caps, options)  # in one file, for readers
     code = compile_module(text, caps, options, need)

@@ -19,6 +19,7 @@ from spirograd.types import template
 
 _THREADS, _EACH = 256, 8
 _TILE = _THREADS * _EACH
+BANKS = 32  # of shared memory
 
 
 @func
@@ -85,8 +86,14 @@ def _scan_chunks(x: template(), out: template(), totals: template(), n: int, len
 
 
 @func
+def padded(k):
+    """The place of element ``k`` of a tile, such that threads that each read consecutive ones do not wait for one bank of memory."""
+    return k + k // BANKS
+
+
+@func
 def scan_of_block(value, shared, op: template()):
-    """The inclusive scan over a block of `_THREADS` threads, which is left in ``shared``, too: an array with an element for each."""
+    """The inclusive scan over a block of at most `_THREADS` threads, left in ``shared``, too: an array with an element for each."""
     t = block.thread_idx()
     if forms.static(reads_subgroups()):
         value = _scan_by_subgroups(value, shared, t, op)
@@ -143,10 +150,17 @@ def _scan_tiles(x: template(), out: template(), totals: template(), n: int, thre
     forms.loop_config(block_dim=_THREADS)
     for i in range(threads):
         shared = block.SharedArray(_THREADS, x.dtype)
-        t, tile, first = block.thread_idx(), i // _THREADS, i * _EACH
-        total = x[first]
-        for k in range(first + 1, ops.min(first + _EACH, n)):
-            total = op(total, x[k])
+        staged = block.SharedArray(_TILE + _TILE // BANKS, x.dtype)
+        t, tile = block.thread_idx(), i // _THREADS
+        live = ops.min(_THREADS, threads - tile * _THREADS)
+        have = ops.min(_TILE, n - tile * _TILE)
+        for k in range(-(-(have - t) // live)):  # neighbours load and store neighbours
+            staged[padded(k * live + t)] = x[tile * _TILE + k * live + t]
+        block.sync()
+        first, last = t * _EACH, ops.min((t + 1) * _EACH, have)
+        total = staged[padded(first)]
+        for k in range(first + 1, last):
+            total = op(total, staged[padded(k)])
         scan_of_block(total, shared, op)
         before = total  # of what comes before the elements of this thread
         some = tile > 0 or t > 0
@@ -156,18 +170,21 @@ def _scan_tiles(x: template(), out: template(), totals: template(), n: int, thre
                 before = op(totals[tile - 1], before)
         elif tile > 0:
             before = totals[tile - 1]
-        for k in range(first, ops.min(first + _EACH, n)):
-            value = x[k]
+        for k in range(first, last):
+            value = staged[padded(k)]
             if some:
                 value = op(before, value)
             if forms.static(start is None):
-                out[k] = value
+                staged[padded(k)] = value
             else:
-                out[k] = before
+                staged[padded(k)] = before
                 if not some:
-                    out[k] = ops.cast(start, out.dtype)
+                    staged[padded(k)] = ops.cast(start, x.dtype)
             before = value
             some = True
+        block.sync()
+        for k in range(-(-(have - t) // live)):
+            out[tile * _TILE + k * live + t] = staged[padded(k * live + t)]
 
 
 def _scan(x: Array, out: Array, n: int, op: Any, start: Any, level: int = 0) -> None:

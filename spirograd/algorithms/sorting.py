@@ -9,7 +9,7 @@ Designing Efficient Sorting Algorithms for Manycore GPUs, 2009). Floats are sort
 from __future__ import annotations
 
 from spirograd.algorithms.memory import Array, checked, chunks_of, copy, has_groups, scratch
-from spirograd.algorithms.scans import _add, _scan, scan_of_block
+from spirograd.algorithms.scans import BANKS, _add, _scan, padded, scan_of_block
 from spirograd.base.dtypes import DType, f16, i32, u1, u32, u64
 from spirograd.base.errors import SpirogradTypeError
 from spirograd.lang import forms, ops
@@ -18,7 +18,8 @@ from spirograd.lang.frontend.function import func
 from spirograd.simt import block
 from spirograd.types import template
 
-_THREADS, _EACH, _BITS = 256, 8, 4
+# Counters, keys and their places of a tile fit into 24 KiB of shared memory.
+_THREADS, _EACH, _BITS = 128, 8, 4
 _TILE, _DIGITS = _THREADS * _EACH, 1 << _BITS
 _CPU_BITS = 8
 _CPU_DIGITS = 1 << _CPU_BITS
@@ -104,37 +105,47 @@ def _place_tiles(
     forms.loop_config(block_dim=_THREADS)
     for i in range(tiles * _THREADS):
         # How many keys of digit d thread t has, at d * _THREADS + t; then where it puts them in the sorted tile.
-        mine = block.SharedArray(_DIGITS * _THREADS, i32)
+        mine = block.SharedArray(_DIGITS * _THREADS + _DIGITS * _THREADS // BANKS, i32)
+        sorted_keys = block.SharedArray(_TILE, keys.dtype)
         sums = block.SharedArray(_THREADS, i32)
+        sources = block.SharedArray(forms.static(_TILE if valued else 1), i32)
         t, tile = block.thread_idx(), i // _THREADS
         for d in range(_DIGITS):
-            mine[d * _THREADS + t] = 0
-        first = i * _EACH
-        for k in range(first, ops.min(first + _EACH, n)):
-            at = digit_of(keys[k], shift, _DIGITS) * _THREADS + t
+            mine[padded(d * _THREADS + t)] = 0
+        first, last = i * _EACH, ops.min((i + 1) * _EACH, n)
+        for k in range(first, last):
+            at = padded(digit_of(keys[k], shift, _DIGITS) * _THREADS + t)
             mine[at] = mine[at] + 1
         block.sync()
         total = 0
         for d in range(_DIGITS):
-            total += mine[t * _DIGITS + d]
+            total += mine[padded(t * _DIGITS + d)]
         before = scan_of_block(total, sums, _add) - total
         for d in range(_DIGITS):
-            count = mine[t * _DIGITS + d]
-            mine[t * _DIGITS + d] = before
+            count = mine[padded(t * _DIGITS + d)]
+            mine[padded(t * _DIGITS + d)] = before
             before += count
         block.sync()
         starts = block.SharedArray(_DIGITS, i32)
         if t < _DIGITS:
-            starts[t] = counts[t * tiles + tile] - mine[t * _THREADS]
+            starts[t] = counts[t * tiles + tile] - mine[padded(t * _THREADS)]
         block.sync()
-        for k in range(first, ops.min(first + _EACH, n)):
-            d = digit_of(keys[k], shift, _DIGITS)
-            place = mine[d * _THREADS + t]
-            mine[d * _THREADS + t] = place + 1
-            at = starts[d] + place
-            out[at] = keys[k]
+        for k in range(first, last):
+            at = padded(digit_of(keys[k], shift, _DIGITS) * _THREADS + t)
+            place = mine[at]
+            mine[at] = place + 1
+            sorted_keys[place] = keys[k]
             if forms.static(valued):
-                values_out[at] = values[k]
+                sources[place] = k
+        block.sync()
+        # Keys of a digit lie side by side now, and neighbours store neighbours.
+        for e in range(_EACH):
+            place = e * _THREADS + t
+            if tile * _TILE + place < n:
+                at = starts[digit_of(sorted_keys[place], shift, _DIGITS)] + place
+                out[at] = sorted_keys[place]
+                if forms.static(valued):
+                    values_out[at] = values[sources[place]]
 
 
 # --- for users ---------------------------------------------------------------------------------------------------------------

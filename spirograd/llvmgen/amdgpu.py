@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from contextlib import closing
 from typing import Any
 
@@ -15,7 +14,7 @@ from spirograd.base.records import replace
 from spirograd.llvmgen.code_object import link_code_object
 from spirograd.llvmgen.gpu import CAPABILITIES, Dialect, GpuEmitter
 from spirograd.llvmgen.module import literal
-from spirograd.llvmgen.toolchain import MachineCode, optimise, parse
+from spirograd.llvmgen.toolchain import MachineCode, by_thread, optimise, parse
 
 # What LLVM 22 knows and the runtime of ROCm can load. Those from gfx10 on run waves of 32 lanes, the others of 64.
 ARCHITECTURES = tuple(
@@ -136,7 +135,7 @@ AMDGPU = Dialect(
 # --- code objects ------------------------------------------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=8)
+@by_thread
 def _target_machine(architecture: str) -> Any:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()

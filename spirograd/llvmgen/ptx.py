@@ -12,7 +12,7 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import replace
 from spirograd.llvmgen.gpu import CAPABILITIES, Dialect, GpuEmitter
-from spirograd.llvmgen.toolchain import MachineCode, optimise, parse
+from spirograd.llvmgen.toolchain import MachineCode, by_thread, optimise, parse
 
 _WARP = 32
 _TRIPLE = "nvptx64-nvidia-cuda"
@@ -80,7 +80,7 @@ NVPTX = Dialect(
 )
 
 
-@functools.lru_cache(maxsize=8)
+@by_thread
 def _target_machine(architecture: str) -> Any:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()

@@ -8,7 +8,7 @@ import itertools
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -31,8 +31,7 @@ _NO_GATHER = ",+prefer-no-gather"
 _LIBRARIES_PER_JIT = 64
 # JITLink maps all sections of an object side by side. RuntimeDyld, the other linker, maps each by itself, and ends the process if two lie
 # more than 2 GiB apart: as happens where large mappings, such as those of CUDA, leave only small holes close by.
-_JIT_LINK = not sys.platform.startswith("win")
-_machines = threading.local()
+JIT_LINK = not sys.platform.startswith("win")
 _link_lock = threading.Lock()
 _link_numbers = itertools.count()
 
@@ -117,13 +116,23 @@ def host_caps() -> Capabilities:
     )
 
 
+def by_thread(make: Callable[..., Any]) -> Callable[..., Any]:
+    """``make``, called once in each thread for the same arguments. For target machines, in which LLVM keeps what it derives."""
+    own = threading.local()
+
+    @functools.wraps(make)
+    def made(*args: Any) -> Any:
+        results = own.__dict__.setdefault("results", {})
+        if args not in results:
+            results[args] = make(*args)
+        return results[args]
+
+    return made
+
+
+@by_thread
 def _target_machine(cpu: str, features: str, level: int) -> Any:
-    """One of the calling thread: LLVM keeps in it what it derives from the attributes of functions."""
-    made = _machines.__dict__
-    key = f"{cpu} {features} {level}"
-    if key not in made:
-        made[key] = _target().create_target_machine(cpu, features, opt=level, reloc="pic", codemodel="default", jit=True)
-    return made[key]
+    return _target().create_target_machine(cpu, features, opt=level, reloc="pic", codemodel="default", jit=True)
 
 
 def _instructions(text: str) -> int:
@@ -234,7 +243,7 @@ def _jit(group: int) -> Any:
     if host_caps().vector_library == vector_math.LIBMVEC:
         llvm.load_library_permanently(vector_math.LIBMVEC_FILE)
     machine = _target().create_target_machine(jit=True, reloc="pic", codemodel="default")
-    return llvm.create_lljit_compiler(machine, use_jit_link=_JIT_LINK)
+    return llvm.create_lljit_compiler(machine, use_jit_link=JIT_LINK)
 
 
 def link(code: bytes | Sequence[bytes], exports: Sequence[str], imports: Mapping[str, int]) -> Library:

@@ -13,10 +13,13 @@ from typing import Any
 from spirograd.base.dtypes import VOID, i32
 from spirograd.ir import ops as ir
 from spirograd.lang import groups, ops, scalar
+from spirograd.lang.forms import static
+from spirograd.lang.frontend.function import func
 from spirograd.lang.groups import SharedArray, global_thread_idx
 from spirograd.lang.scalar import Value, as_value
 from spirograd.simt import grid
 from spirograd.simt.combining import Combine, identity, named
+from spirograd.types import template
 
 
 def sync() -> None:
@@ -143,13 +146,75 @@ def _exclusive(kind: str) -> Callable[..., Value]:
     return scan
 
 
+# --- of any associative operation --------------------------------------------------------------------------------------------
+
+
+def _steps(block_dim: int) -> list[int]:
+    return [1 << k for k in range(math.ceil(math.log2(block_dim)))]
+
+
+def _threads() -> Value:
+    return groups.threads(groups.current("a reduction of the block"))
+
+
+@func
+def reduce_all(value, block_dim: template(), op: template(), dtype: template()):  # type: ignore[no-untyped-def, valid-type]
+    """All values of the block combined by ``op``, an associative `sg.func` of two values, in every thread. ``dtype``: of the values."""
+    array = SharedArray(block_dim, dtype)
+    me, live = thread_idx(), _threads()
+    array[me] = value
+    sync()
+    for step in static(_steps(block_dim)):
+        if me % (2 * step) == 0 and me + step < live:
+            array[me] = op(array[me], array[me + step])
+        sync()
+    total = array[0]
+    sync()
+    return total
+
+
+@func
+def inclusive_scan(value, block_dim: template(), op: template(), dtype: template()):  # type: ignore[no-untyped-def, valid-type]
+    """The values of this thread of the block, and of those before it, combined by ``op``: as for `reduce_all`."""
+    array = SharedArray(block_dim, dtype)
+    me = thread_idx()
+    mine = value
+    array[me] = mine
+    sync()
+    for step in static(_steps(block_dim)):
+        before = array[ops.max(me - step, 0)]
+        if me >= step:
+            mine = op(before, mine)
+        sync()
+        array[me] = mine
+        sync()
+    return mine
+
+
+@func
+def exclusive_scan(value, block_dim: template(), op: template(), identity, dtype: template()):  # type: ignore[no-untyped-def, valid-type]
+    """The values of the threads of the block before this one combined by ``op``; of the first one ``identity``."""
+    array = SharedArray(block_dim, dtype)
+    me = thread_idx()
+    inclusive = inclusive_scan(value, block_dim, op, dtype)
+    array[me] = inclusive
+    sync()
+    before = array[ops.max(me - 1, 0)]
+    sync()
+    if me == 0:
+        before = identity
+    return before
+
+
+reduce = reduce_all
 reduce_add, reduce_min, reduce_max = _reduction("add"), _reduction("min"), _reduction("max")
 reduce_all_add, reduce_all_min, reduce_all_max = reduce_add, reduce_min, reduce_max
 inclusive_add, inclusive_min, inclusive_max = _inclusive("add"), _inclusive("min"), _inclusive("max")
 exclusive_add, exclusive_min, exclusive_max = _exclusive("add"), _exclusive("min"), _exclusive("max")
 
 __all__ = [
-    "SharedArray", "exclusive_add", "exclusive_max", "exclusive_min", "global_thread_idx", "inclusive_add", "inclusive_max",
-    "inclusive_min", "mem_fence", "mem_sync", "reduce_add", "reduce_all_add", "reduce_all_max", "reduce_all_min", "reduce_max",
-    "reduce_min", "sync", "sync_all_nonzero", "sync_any_nonzero", "sync_count_nonzero", "thread_idx",
+    "SharedArray", "exclusive_add", "exclusive_max", "exclusive_min", "exclusive_scan", "global_thread_idx", "inclusive_add",
+    "inclusive_max", "inclusive_min", "inclusive_scan", "mem_fence", "mem_sync", "reduce", "reduce_add", "reduce_all", "reduce_all_add",
+    "reduce_all_max", "reduce_all_min", "reduce_max", "reduce_min", "sync", "sync_all_nonzero", "sync_any_nonzero",
+    "sync_count_nonzero", "thread_idx",
 ]  # fmt: skip

@@ -73,6 +73,35 @@ def test_scans_and_reductions_of_groups(n, size):
         assert (got[3, g] == 2 * (a[g] > 40).any() + (a[g] > -45).all()).all()
 
 
+@pytest.mark.parametrize(("n", "size"), [(1, 1), (200, 100), (300, 128)])
+def test_any_associative_operation(n, size):
+    """One that does not commute: the last value that is not 0."""
+    x, y = sg.field(sg.i32, n), sg.field(sg.i32, (3, n))
+    a = numbers(n, sg.i32, 0, 3)
+    x.from_numpy(a)
+
+    @sg.func
+    def last(p, q):
+        return sg.select(q != 0, q, p)
+
+    @sg.kernel
+    def scans():
+        sg.loop_config(block_dim=size)
+        for i in range(n):
+            y[0, i] = block.reduce_all(x[i], size, last, sg.i32)
+            y[1, i] = block.inclusive_scan(x[i], size, last, sg.i32)
+            y[2, i] = block.exclusive_scan(x[i], size, last, 0, sg.i32)
+
+    scans()
+    for g in groups(n, size):
+        held = 0
+        for i in range(g.start, g.stop):
+            assert y[2, i] == held
+            held = a[i] or held
+            assert y[1, i] == held
+        assert (y.to_numpy()[0, g] == held).all()
+
+
 def test_tiled_product_of_matrices():
     n, tile = 48, 16
     rng = np.random.default_rng(1)
@@ -319,6 +348,29 @@ def test_votes_and_warps():
     assert (got[3] == np.arange(n) % lanes).all()
     assert (got[4].reshape(-1, lanes) == np.concatenate([by_lane[:, 2:], by_lane[:, -2:]], 1)).all()
     assert (got[5].reshape(-1, 4) == a.reshape(-1, 4).sum(1, keepdims=True)).all()
+
+
+@pytest.mark.parametrize("flag", [0, 1])
+def test_what_a_subgroup_reads_in_a_branch_is_used_after_it(flag):
+    """Whether or not the branch was taken."""
+    n = 64
+    y = sg.field(sg.i32, n)
+
+    @sg.kernel
+    def work(flag: sg.i32):
+        sg.loop_config(block_dim=n)
+        for i in range(n):
+            c = block.thread_idx() * 2
+            a = 0
+            if flag > 0:
+                block.sync()
+                a = subgroup.broadcast_first(c)
+            block.sync()
+            y[i] = a + c
+
+    work(flag)
+    first = np.arange(n) // subgroup.group_size() * subgroup.group_size()
+    assert (y.to_numpy() == 2 * np.arange(n) + flag * 2 * first).all()
 
 
 @pytest.mark.archs("interpreter", "cpu", "cuda")  # elsewhere subgroups may be too small, or formed through the memory of the group

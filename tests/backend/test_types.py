@@ -194,6 +194,7 @@ def test_casts(arch: str, a: DType) -> None:
 FAR = [0.0, -0.9, 3.9, -3.9, 127.5, 255.0, 65535.9, -(2.0**31), 2.0**31, 2.0**32, 2.0**63, 2.0**64, 1e20, -1e20, np.inf, -np.inf, np.nan]
 
 
+@pytest.mark.archs("interpreter")  # Python's scope is the same on all
 @pytest.mark.parametrize("t", ALL, ids=str)
 def test_casts_in_python_are_those_of_kernels(t: DType) -> None:
     """By `cast`, by the type as a function, of vectors; integers of any size wrap."""

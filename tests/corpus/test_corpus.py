@@ -34,14 +34,18 @@ def profiles_of(name: str) -> list[str]:
     """What a case is compiled for by day.
 
     Architectures of one vendor hardly differ, so it meets one of a vendor. Of Vulkan and wgpu it meets one that can do everything, and the
-    other with next to nothing; all, if `EXPECTED` says how its tapes are laid out. Operations meet one vendor; their neighbours, which are
-    the same on other types, meet the other. Of gradients, which differ in loops, branches and tapes, whose code one emitter makes for all
-    GPUs, and which take LLVM seconds, every third meets a vendor.
+    other with next to nothing; all, if `EXPECTED` says how its tapes are laid out. For GPUs of vendors LLVM takes most of the time, and one
+    emitter makes the code of all: of cases that are the same on other types every second meets a vendor, each time the other one; of
+    gradients, which differ in loops, branches and tapes, and which take LLVM seconds, every sixth.
     """
-    number = list(CASES).index(name)
+    number, kind = list(CASES).index(name), name.rpartition("_")[0]
     spirv = SPIRV if name in EXPECTED else ("vulkan", "wgpu-bare") if number % 2 else ("vulkan-bare", "wgpu")
-    vendor = list((PTX, AMDGPU)[number // 2 % 2])
-    return [*spirv] if name.startswith("gradient") and number % 3 else [*spirv, vendor[number % len(vendor)]]
+    if name.startswith("gradient"):
+        count, every = number + 2, 6  # these: two of the others take LLVM five seconds and more
+    else:
+        count, every = [other for other in CASES if other.rpartition("_")[0] == kind].index(name), 2
+    vendor = list((PTX, AMDGPU)[(number + count // every) % 2])
+    return [*spirv] if count % every else [*spirv, vendor[number // 2 % len(vendor)]]
 
 
 @pytest.mark.parametrize("name,profiles", [pytest.param(name, profiles_of(name), id=name) for name in CASES])

@@ -11,7 +11,7 @@ import pytest
 from . import gradients
 from .gradient_programs import write
 
-EXAMPLES = int(os.environ.get("SG_FUZZ_EXAMPLES", "30"))
+EXAMPLES = int(os.environ.get("SG_FUZZ_EXAMPLES", "20"))
 BATCH = 10
 
 

@@ -16,7 +16,7 @@ from spirograd.runtime.freshness import Freshness
 from . import gradients, tapes
 from .tape_programs import INTEGERS, Program, Step, write
 
-EXAMPLES = int(os.environ.get("SG_FUZZ_EXAMPLES", "4"))
+EXAMPLES = int(os.environ.get("SG_FUZZ_EXAMPLES", "2"))
 BATCH = 2
 LARGEST = 300  # elements, of programs that every run of the tests has
 

@@ -79,6 +79,7 @@ def test_files(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert all(name.isascii() and not set(name) & set('<>:"/\\|?*% ') for name in names), "files that every system and shell takes"
 
 
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.archs("cpu", "vulkan", "wgpu")
 def test_pages(arch: str) -> None:
     found: list[Compilation] = []

@@ -17,7 +17,8 @@ from grad.chains import AMPLIFIED, advance, advanced, chains, compare, launch, s
 import spirograd as sg
 
 torch = needs.package("torch")
-pytestmark = pytest.mark.usefixtures("session")
+# The interpreter has no sizes: its tapes grow as they are written.
+pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.archs("cpu", "vulkan", "wgpu")]
 
 N = 5
 SEQUENCE = (1, 20, 50, 512, 0, 3, 3, 512, 1)
@@ -456,7 +457,6 @@ def test_launches_that_nobody_waits_for() -> None:
     np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3)
 
 
-@pytest.mark.archs("cpu", "vulkan", "wgpu")  # takes long on the interpreter
 def test_two_threads() -> None:
     """The sizes that one finds are not those that the other launches with. They share the heap, and nothing else."""
     works = []
@@ -489,7 +489,6 @@ def test_two_threads() -> None:
     assert not wrong
 
 
-@pytest.mark.archs("cpu", "vulkan", "wgpu")  # minutes on the interpreter
 @pytest.mark.parametrize(
     "n,counts",
     [

@@ -11,7 +11,8 @@ from grad.chains import AMPLIFIED, advance, advanced, chains, compare, launch, s
 
 import spirograd as sg
 
-pytestmark = pytest.mark.usefixtures("session")
+# The interpreter has no sizes: its tapes grow as they are written.
+pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.archs("cpu", "vulkan", "wgpu")]
 
 
 def test_an_integer_tape_beside_a_float_tape_under_a_bound_of_an_array() -> None:
@@ -178,7 +179,6 @@ def test_loops_side_by_side_and_one_in_another() -> None:
         compare(run, (), x, y, trips)
 
 
-@pytest.mark.archs("cpu", "vulkan", "wgpu")  # minutes on the interpreter
 @pytest.mark.parametrize("block", [192, 64, 1])
 def test_workgroups_that_do_not_divide_the_iterations(block: int) -> None:
     """65,700 iterations in workgroups of 192 are 342.2: rounded up, and to the rows of a heap of 65,536, they would run past its end."""

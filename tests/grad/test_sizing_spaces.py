@@ -52,8 +52,8 @@ def only_the_last(run: Any, x: Any, y: Any, count: Any, last: int, trips: int) -
     assert y.grad[1] == (0.0 if trips else 1.0)
 
 
-LARGE = [("cpu", SIZES[0]), ("cpu", SIZES[1]), ("vulkan", SMALL), ("wgpu", SIZES[0])]
-AT_NIGHT = [pytest.param("vulkan", n, marks=pytest.mark.long) for n in SIZES]
+LARGE = [("cpu", SIZES[0]), ("vulkan", SMALL), ("wgpu", SIZES[0])]
+AT_NIGHT = [pytest.param(*case, marks=pytest.mark.long) for case in [("cpu", SIZES[1]), *[("vulkan", n) for n in SIZES]]]
 
 
 # Hours on the interpreter, and seconds on drivers that run on a CPU.

@@ -41,6 +41,7 @@ def test_more_iterations_than_can_run_at_once(session: Any, n: int, block: int) 
         data.check(run, on, np.arange(n) % 5)
 
 
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.usefixtures("session")
 def test_bounds_that_the_host_knows() -> None:
     """Where the length of the loop is a constant, a scalar or an extent; arrays that change their length, too."""
@@ -75,6 +76,7 @@ def test_bounds_that_the_host_knows() -> None:
         check_slots(run, on, x, y, switch, long, k)
 
 
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.usefixtures("session")
 def test_small_tapes_are_not_counted() -> None:
     """All that is known at compile time, and little: a thread slot for each iteration, no kernel that counts."""
@@ -103,6 +105,7 @@ def test_small_tapes_are_not_counted() -> None:
 # --- tapes and tasks -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.usefixtures("session")
 def test_tapes_of_floats_and_of_integers() -> None:
     """Two loops behind one condition, the second in a branch of its own; an integer that decides which way the float goes."""
@@ -145,6 +148,7 @@ def test_tapes_of_floats_and_of_integers() -> None:
         check_slots(run, on)
 
 
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.usefixtures("session")
 def test_sparse_and_dense_tasks_in_one_kernel() -> None:
     """Two that are sparse under conditions of their own, two that are dense, and a serial loop with tapes."""
@@ -206,6 +210,7 @@ def test_sparse_and_dense_tasks_in_one_kernel() -> None:
             assert [slots[1], slots[2], slots[4]] == [max(int(on.sum()), 1) for on in (first, second, first)]
 
 
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.usefixtures("session")
 def test_two_conditions_in_one_task() -> None:
     """Each guards tapes of its own, and an iteration may pass both."""
@@ -243,6 +248,7 @@ def guarded_slots(run: Any) -> list[int]:
     return [task.slots for task in tasks]
 
 
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.usefixtures("session")
 def test_conditions_in_each_other() -> None:
     """A loop behind a condition, and two more behind the branches of another one in there; elsewhere integers in all iterations."""
@@ -286,6 +292,7 @@ def test_conditions_in_each_other() -> None:
             assert sorted(guarded_slots(run)) == sorted(max(int(n.sum()), 1) for n in passing)
 
 
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.usefixtures("session")
 def test_a_loop_around_the_condition() -> None:
     """A thread slot lasts for a whole iteration of the task, so that the loop is what claims it; if there is nothing around that, all
@@ -333,6 +340,7 @@ def test_a_loop_around_the_condition() -> None:
             assert open.grad.memory_plan().slots >= N
 
 
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.usefixtures("session")
 def test_a_length_that_depends_on_a_carried_value() -> None:
     """A kernel that counts has tapes itself, behind the same condition, and claims thread slots as well."""
@@ -475,6 +483,7 @@ def test_more_pass_than_were_counted(session: Any) -> None:
         gradient(np.ones(N, bool))
 
 
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.usefixtures("session")
 def test_more_pass_than_at_the_last_launch() -> None:
     """The host hears of that later; the launch has the memory of the one before, and does with it."""

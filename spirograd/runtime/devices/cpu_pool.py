@@ -89,8 +89,9 @@ def prepare(cache: CodeCache | None) -> None:
     _install_hooks()
     # Not a daemon: Python would let LLVM be unloaded below it at its end.
     thread = threading.Thread(target=_prepare, args=(cache,), name="spirograd-prepare")
-    thread.start()
-    _preparing.append(thread)
+    with contextlib.suppress(RuntimeError):  # where no thread can be started, the first launch does it
+        thread.start()
+        _preparing.append(thread)
 
 
 def _prepare(cache: CodeCache | None) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from spirograd.analysis.group_values import GroupValues
-from spirograd.base.caps import Capabilities
+from spirograd.analysis.group_values import GroupValues, meets
+from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import VOID, DType, Type, Vec, i32, u1, u8
 from spirograd.base.records import replace
 from spirograd.ir import ops
@@ -28,13 +28,26 @@ _CHEAP = 6
 
 def fission_groups(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Make grouped tasks tasks over groups, on targets without invocations."""
-    return kernel if ctx.caps.target.invocations else _FissionGroups(ctx.caps).kernel(kernel)
+    return kernel if ctx.caps.target.invocations else _FissionGroups(ctx).kernel(kernel)
+
+
+def divergence_sites(kernel: Kernel, ctx: PassContext) -> tuple[FaultSite, ...]:
+    """What `fission_groups` checks while the kernel runs, with the checks of indices."""
+    if ctx.caps.target.invocations or not ctx.options.check_bounds:
+        return ()
+    tasks = [op for op in kernel.body.ops if op.code is ops.task and op.attr.grouped]
+    return tuple([_divergence(op) for task in tasks for op in task.regions[1].walk() if op.regions and meets(op)])
+
+
+def _divergence(op: Op) -> FaultSite:
+    message = "threads of a group differ about this branch or loop, in which they wait for each other: all have to go the same way"
+    return FaultSite("barrier", message, (), op.loc)
 
 
 class _FissionGroups(Rewriter):
-    def __init__(self, caps: Capabilities) -> None:
+    def __init__(self, ctx: PassContext) -> None:
         super().__init__()
-        self.caps = caps
+        self.caps, self.checks = ctx.caps, ctx.options.check_bounds
         self.handlers = {ops.task: self._task}
 
     def _task(self, op: Op) -> Op:
@@ -59,7 +72,7 @@ class _FissionGroups(Rewriter):
         check_divergence(values)
         first = b.emit(ops.add, begin, b.emit(ops.mul, number, b.const(size, t), attr="nsw"))
         count = b.cast(b.emit(ops.min_, b.const(size, t), b.emit(ops.sub, end, first)), i32)
-        FissionedBody(b, values, self.caps.group_lanes, size, first, count).statements(body)
+        FissionedBody(b, values, self.caps.group_lanes, size, first, count, self.checks).statements(body)
         new_body = Region((number,), b.end().ops)
         return b.append(Op(ops.task, VOID, (), op.attr, (new_bounds, new_body, finish), op.loc))
 
@@ -67,11 +80,13 @@ class _FissionGroups(Rewriter):
 class FissionedBody(GroupBody):
     """The body of a group. ``first``: the index of its first thread; ``count``: how many threads it has."""
 
-    def __init__(self, b: Builder, values: GroupValues, lanes: int, size: int, first: Op, count: Op) -> None:
+    def __init__(self, b: Builder, values: GroupValues, lanes: int, size: int, first: Op, count: Op, checks: bool) -> None:
         super().__init__(b, values)
+        self.checks = checks
         self.handlers |= {ops.subgroup_read: self._read, ops.atomic: self._atomic}
         self.lanes, self.size, self.first, self.count = lanes, size, first, count
         self.kept: dict[Op, tuple[SharedRef, ...]] = {}  # values of each thread, in memory
+        self.read: dict[Op, tuple[SharedRef, ...]] = {}  # what subgroups read, by the operation
         self.arrays = 0
         self.mask: SharedRef | None = None  # which threads take part; None: all
         self.thread: Op | None = None  # the number of the thread, inside of a loop over threads
@@ -177,14 +192,14 @@ class FissionedBody(GroupBody):
         value = b.load(arrays[0], thread)
         return b.emit(ops.ne, value, b.const(0, u8)) if t is u1 else value
 
-    def _kept(self, value: Op) -> tuple[SharedRef, ...]:
-        """The arrays of a value, which is put there if it is not."""
-        if value not in self.kept:
-            arrays = self._new_arrays(value.type)
-            for _ in self._each_thread():
-                self._keep(arrays, self._fetch(value))
-            self.kept[value] = arrays
-        return self.kept[value]
+    def _arrays(self, value: Op) -> tuple[SharedRef, ...]:
+        """The arrays of a value; of one that has none, arrays that hold it here, but perhaps not on other ways through the body."""
+        if value in self.kept:
+            return self.kept[value]
+        arrays = self._new_arrays(value.type)
+        for _ in self._each_thread():
+            self._keep(arrays, self._fetch(value))
+        return arrays
 
     def _move(self, pairs: Sequence[tuple[tuple[SharedRef, ...], Op]]) -> None:
         """Set arrays to values, all of which are read before any is set."""
@@ -201,7 +216,7 @@ class FissionedBody(GroupBody):
             return
         if op.code is ops.subgroup_read:
             if op.args[0] not in self.values.shared:
-                self._kept(op.args[0])
+                self.read[op] = self._arrays(op.args[0])
             self.pending.append(op)
         elif op.code is ops.if_:
             (self._divergent_if if op in self.values.divergent else self._if)(op)
@@ -215,7 +230,7 @@ class FissionedBody(GroupBody):
         if value in self.values.shared:
             return self.value(value)
         source = lane_of_group(self.b, self.thread_number(), self._fetch(lane), self.lanes, self.count)
-        return self._held(self.kept[value], value.type, source)
+        return self._held(self.read[op], value.type, source)
 
     def _atomic(self, op: Op) -> Op:
         """The threads of a group take turns: shared memory needs no atomics."""
@@ -228,11 +243,17 @@ class FissionedBody(GroupBody):
         self.b.store(ref, index, new)
         return old
 
-    def _of_group(self, value: Op) -> Op:
-        """``value`` in the first thread."""
+    def _of_group(self, value: Op, op: Op) -> Op:
+        """``value``, on which the control operation ``op`` depends, in the first thread."""
         if value in self.values.shared:
             return self.value(value)
-        return self._held(self._kept(value), value.type, self.b.const(0))
+        if self.checks:
+            b, arrays = self.b, self._arrays(value)
+            for _ in self._each_thread():
+                mine, zero = self._held(arrays, value.type, self.thread_number()), b.const(0)
+                same = b.emit(ops.eq, mine, self._held(arrays, value.type, zero))
+                b.emit(ops.check, same, attr=_divergence(op), type=VOID)
+        return self._held(self._arrays(value), value.type, self.b.const(0))
 
     def _results(self, op: Op) -> tuple[list[Op], dict[int, tuple[SharedRef, ...]]]:
         """The results of a control operation that are values of the group, and arrays for the others, by number."""
@@ -246,7 +267,7 @@ class FissionedBody(GroupBody):
         self._move([(arrays, region.results[k]) for k, arrays in own.items()])
 
     def _if(self, op: Op) -> None:
-        b, condition = self.b, self._of_group(op.args[0])
+        b, condition = self.b, self._of_group(op.args[0], op)
         common, own = self._results(op)
         regions = []
         for region in op.regions:
@@ -297,7 +318,7 @@ class FissionedBody(GroupBody):
                 self.env[r] = values[common.index(r.attr)]
 
     def _for(self, op: Op) -> None:
-        begin, end = [self._of_group(v) for v in op.args[:2]]
+        begin, end = [self._of_group(v, op) for v in op.args[:2]]
         common, own = self._carried(op, 2)
         (region,) = op.regions
         initial = [self.value(op.args[2 + k]) for k in common]
@@ -312,7 +333,7 @@ class FissionedBody(GroupBody):
         condition, body = op.regions
         self._enter(condition, common, len(op.args))
         self.statements(condition)
-        tested = self.b.end([self._of_group(condition.results[0])])
+        tested = self.b.end([self._of_group(condition.results[0], op)])
         self._enter(body, common, len(op.args))
         self._branch(body, own)
         repeated = self.b.end([self.value(body.results[k]) for k in common])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ import spirograd as sg
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.options import CompileOptions
 from spirograd.llvmgen import emit
-from spirograd.llvmgen.toolchain import compile_modules, host_caps
+from spirograd.llvmgen.toolchain import compile_module, compile_modules, host_caps
 from spirograd.runtime import cache
 from spirograd.runtime.devices import cpu
 
@@ -111,3 +113,21 @@ def test_bad_modules_are_reported():
     with pytest.raises(SpirogradRuntimeError, match="LLVM rejects the generated code"):
         compile_modules([good, "define void @g( {", good.replace("@f", "@h")], host_caps(), CompileOptions())
     assert len(compile_modules([good, good.replace("@f", "@h")], host_caps(), CompileOptions())) == 2
+
+
+def test_threads_compile_at_the_same_time():
+    texts = [f"define float @f(float %x) {{\n  %y = fmul float %x, {k}.0\n  ret float %y\n}}\n" for k in range(8)]
+    caps, options = host_caps(), CompileOptions()
+    one_by_one = [compile_module(text, caps, options).binary for text in texts]
+    made: dict[int, bytes] = {}
+
+    def work(k):
+        for _ in range(5):
+            made[k] = compile_module(texts[k], caps, options).binary
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(len(texts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [made[k] for k in range(len(texts))] == one_by_one
