@@ -95,10 +95,8 @@ def compile_kernel(
         kernel = run.apply(check_barriers, kernel, "kernel")
         kernel = run.apply(exact_extrema, kernel, "kernel")
         kernel = run.apply(inline_some, kernel, "kernel")
-        if options.check_overflow:
-            kernel = run.apply(check_overflow, kernel, "kernel")
-        if options.check_bounds:
-            kernel = run.apply(check_bounds, kernel, "kernel")
+        for check, wanted in ((check_overflow, options.check_overflow), (check_bounds, options.check_bounds)):
+            kernel = run.apply(check, kernel, "kernel") if wanted else kernel
         kernel, run.space_limits = take_space_limits(kernel, run.ctx)
         if caps.target.generator is Generator.INTERPRETER:
             return _interpreted(kernel, key, run, on_op)

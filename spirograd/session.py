@@ -188,10 +188,12 @@ class Session:
         return ArrayBinding(allocation.address, shape, 0, 0, allocation)
 
     def transfers_by_kernel(self, allocation: Allocation) -> bool:
-        """Whether it is for a kernel to change memory with strides: the host would have to wait, or a graph is being recorded."""
+        """Whether it is for a kernel to change memory with strides: the memory is that of a GPU, or a graph is being recorded. Drivers that
+        run on the CPU take ten times as long for it as the host."""
         if allocation.device is not self.device or allocation.freed:
             return False
-        return self.device.caps.target.asynchronous or graphs.active() is not None
+        caps = self.device.caps
+        return (caps.target.asynchronous and not caps.cpu_driver) or graphs.active() is not None
 
     def launch_builtin(
         self,

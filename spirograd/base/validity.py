@@ -1,8 +1,8 @@
-"""Whether launches that were prepared for compiled code still are what Python would do: two words of memory that this code compares.
+"""The guard of prepared launches: two words of memory, which tell compiled code whether it may launch without Python.
 
-A prepared launch holds the number of its time. `renew` begins another time, in which all of them have to be prepared anew: a session has
-begun or ended, memory was given back, an array has got another gradient. `suspend` has Python see every launch until `resume`: a tape
-records, a kernel is traced.
+A prepared launch holds the number of the epoch in which it was prepared, and is valid in this epoch only. `renew` begins the next epoch:
+a session has begun or ended, memory was freed, an array has got another gradient. Between `suspend` and `resume`, all launches go through
+Python: a tape records, a kernel is traced.
 """
 
 from __future__ import annotations
@@ -15,36 +15,38 @@ from typing import Any
 
 from spirograd.base.records import dataclass
 
-_words = (ctypes.c_int64 * 2)()  # the number of the time; how often launches are suspended
-_numbers = itertools.count(1).__next__  # atomic: no two times have one number
+_words = (ctypes.c_int64 * 2)()  # the number of the epoch; how many calls of `suspend` are open
+_numbers = itertools.count(1).__next__  # atomic: no two epochs have one number
 _lock = threading.Lock()
 ADDRESS = ctypes.addressof(_words)
 _words[0] = _numbers()
 
 
 def number() -> int:
-    """That of the present time. Take it before what a launch is prepared from."""
+    """The number of the epoch. Read it before what a launch is prepared from: that may change meanwhile."""
     return _words[0]
 
 
 def renew() -> None:
-    """Begin another time. Takes no lock: the garbage collector may call this."""
+    """Begin the next epoch. Takes no lock: the garbage collector may call this."""
     _words[0] = _numbers()
 
 
 def suspend() -> None:
+    """Have all launches go through Python, until `resume` was called as often as this."""
     with _lock:
         _words[1] += 1
 
 
 def resume() -> None:
+    """End one `suspend`."""
     with _lock:
         _words[1] -= 1
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What records the launches of a call. ``number``: of the time before all that was found out for it; ``arguments``: how many the call
+    """What records the launches of a call. ``number``: of the epoch, read before anything else; ``arguments``: how many the call
     has; ``steps``: given a `runtime.native.recording.Recording`, records how they are checked and packed; ``result``: makes the result of
     the call from the values that the kernel returns."""
 

@@ -11,9 +11,16 @@ import pytest
 
 import spirograd as sg
 from spirograd.lang import context
+from spirograd.session import Session
 
 torch = needs.package("torch")
 SHAPES = [(), (1,), (1000,), (3, 5, 7)]
+
+
+@pytest.fixture(autouse=True)
+def by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on GPUs: by kernels, on all back ends."""
+    monkeypatch.setattr(Session, "transfers_by_kernel", lambda session, allocation: True)
 
 
 def field(t: Any, shape: tuple[int, ...]) -> Any:

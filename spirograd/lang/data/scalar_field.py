@@ -128,10 +128,6 @@ class Field(HostScope):
         """The smallest index of each axis; empty means zeros."""
         raise NotImplementedError
 
-    def loop_shape(self) -> tuple[int, ...]:
-        """The extents of a loop over this field."""
-        return self.shape
-
     def decode(self) -> list[Digit]:
         """Digits (axis, div, mod, mul) that turn a loop counter into an index in memory order (without `origin`): `SNode.decode`."""
         above = self.snode.above

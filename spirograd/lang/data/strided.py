@@ -1,5 +1,5 @@
-"""Fills, copies and sums of memory with strides, by kernels: on devices that run while Python goes on, where the host would have to wait
-to do them, and in graphs, which repeat nothing that the host does.
+"""Fills, copies and sums of memory with strides, by kernels: on GPUs, where the host would have to wait and to transfer all of it twice,
+and in graphs, which repeat nothing that the host does.
 
 A launch takes allocations as one-dimensional arrays, and treats their elements ``k`` in the order of NumPy. Where these are follows from
 `Axes`, whose numbers are arguments of the kernel. So one kernel serves all memory of a type with so many axes; contiguous memory has none.
@@ -27,8 +27,8 @@ _UNITS = {1: u8, 2: u16, 4: u32, 8: u32}  # by bytes of an element
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """Element ``k`` of ``count`` is at ``offset``, plus ``k // div % extent * stride`` for each (div, extent, stride) of ``digits``; plus
-    ``k`` if there are none. Offsets and strides are numbers of elements."""
+    """Element ``k`` of ``count`` is at ``offset``, plus ``k // div % extent * stride`` for each (div, extent, stride) of ``digits``,
+    innermost first; plus ``k`` if there are none. Offsets and strides are numbers of elements."""
 
     count: int
     offset: int
@@ -177,9 +177,11 @@ class _Arguments:
         b, place = self.b, self.number()
         if not axes:
             return b.emit(ops.add, place, k)
-        for _ in range(axes):
+        for axis in range(axes):
             div, extent, stride = self.number(), self.number(), self.number()
-            digit = b.emit(ops.irem, b.emit(ops.idiv, k, div), extent)
+            digit = k if axis == 0 else b.emit(ops.idiv, k, div)  # the innermost axis divides by 1
+            if axis < axes - 1:  # the outermost one has no multiples of its extent
+                digit = b.emit(ops.irem, digit, extent)
             place = b.emit(ops.add, place, b.emit(ops.mul, digit, stride))
         return place
 

@@ -257,10 +257,6 @@ class SNode(_Builder):
             else:
                 yield from node.places
 
-    def loop_shape(self) -> tuple[int, ...]:
-        """The extents of a loop over the cells of this node."""
-        return self.shape
-
     def move_to(self, tree: Tree) -> None:
         """Belong to ``tree``, with all that is below."""
         self.tree = tree

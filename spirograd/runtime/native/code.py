@@ -171,7 +171,7 @@ yes:
 no:
   ret i1 false
 }}
-; Whether what was recorded at a time still holds, and launches need not be seen by Python.
+; Whether the epoch of a record is the present one, and launches need not go through Python: see `validity`.
 define internal i1 @holds(i64 %number) nounwind {{
   %time = load atomic i64, ptr @sg_validity monotonic, align 8
   %suspended.at = getelementptr i64, ptr @sg_validity, i64 1

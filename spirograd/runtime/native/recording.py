@@ -30,8 +30,8 @@ kind_numbers = itertools.count(1).__next__
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A record of the time ``number``, with the objects that it names and keeps alive. ``about``: the same for records of the same
-    calls."""
+    """A record of the epoch ``number`` (see `validity`), with the objects that it names and keeps alive. ``about``: equal for records of
+    the same calls."""
 
     number: int
     record: bytes

@@ -73,7 +73,7 @@ def test_addresses_are_disjoint_aligned_and_in_bounds(made):
 def test_loops_visit_every_cell_once_in_memory_order(made):
     _, fields = made
     for f in fields:
-        counters = np.arange(int(np.prod(f.loop_shape())))
+        counters = np.arange(int(np.prod(f.shape)))
         index = [np.zeros_like(counters) for _ in f.shape]
         for axis, div, mod, mul in f.decode():
             digit = counters // div
