@@ -11,7 +11,8 @@ from spirograd.tools.window import GUI
 def imshow(img: Any, title: str = "imshow") -> None:
     """Show a picture (see `imwrite`) in a window until it is closed. Without a display it is one frame of `GUI`."""
     array = as_array(img)
-    with GUI(title, res=array.shape[:2]) as gui:
+    width, height = array.shape[:2]
+    with GUI(title, res=(width, height)) as gui:
         while gui.running:
             gui.set_image(array)
             gui.show()
