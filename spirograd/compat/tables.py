@@ -171,6 +171,7 @@ Fallback = Callable[[str], Any]
 FALLBACKS: dict[str, Fallback] = {
     "": later.later,
     "graph": lambda name: later.later(name, {name: later.LATER["graph"]}, "graph."),
+    "algorithms": lambda name: later.later(name, later.LATER_ALGORITHMS, "algorithms."),
     "tools": lambda name: later.later(name, later.LATER_TOOLS, "tools."),
     "types": lambda name: later.later(name, later.LATER_TYPES, "types."),
     "lang": later.later,
