@@ -155,7 +155,9 @@ from spirograd.lang.streams import Stream
 from spirograd.lang.struct import Struct
 
 if TYPE_CHECKING:
-    from spirograd import ad, algorithms, simt, tools  # imported when they are first used
+    from spirograd import ad, tools  # imported when they are first used
+    from spirograd import algorithms as algorithms
+    from spirograd import simt as simt
     from spirograd.tools import GUI
 
     # To a type checker, a number of the kernel language is one of Python.
