@@ -29,7 +29,7 @@ class Stored:
     def __init__(self, name: str, whole: Any) -> None:
         self.name = name
         self.whole = whole
-        shape = () if getattr(whole, "sparse_path", None) is not None else whole.shape
+        shape = () if whole.sparse_path is not None else whole.shape
         self.has_axes = bool(shape)
         self.parts: int = shape[0] if shape else 1
         self._parts_are_bytes: bool | None = None

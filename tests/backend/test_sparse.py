@@ -148,6 +148,12 @@ def test_python_scope(session: Any, shape: str) -> None:
     x.from_numpy(data)
     np.testing.assert_array_equal(x.to_numpy(), data)
     assert visits(x).all()
+    for other in (sg.field(sg.f32, shape=EXTENTS), sg.ndarray(sg.f32, EXTENTS), make(shape)):
+        other.copy_from(x)
+        np.testing.assert_array_equal(other.to_numpy(), data)
+        x.fill(0.0)
+        x.copy_from(other)
+        np.testing.assert_array_equal(np.from_dlpack(x), data)
     with pytest.raises(ValueError, match="sparse"):
         x.to_numpy(copy=False)
 

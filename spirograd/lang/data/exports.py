@@ -21,10 +21,12 @@ _LEGACY_STREAM = {dlpack.CUDA: 1, dlpack.ROCM: 0}
 
 
 class Exported:
-    """A base of fields and ndarrays, which have `view` and `tree.allocation`."""
+    """A base of fields and ndarrays, which have `view` and `tree.allocation`. ``sparse_path``: of fields below sparse nodes, else None."""
+
+    sparse_path: Any = None
 
     def __dlpack__(self: Any, **options: Any) -> Any:
-        if getattr(self, "sparse_path", None) is not None:
+        if self.sparse_path is not None:
             return self.to_numpy().__dlpack__(**options)
         allocation, view = self.tree.allocation, self.view
         device = _device(allocation, view)
@@ -33,7 +35,7 @@ class Exported:
         return _capsule(allocation, view, device, **options)
 
     def __dlpack_device__(self: Any) -> tuple[int, int]:
-        return _HOST if getattr(self, "sparse_path", None) is not None else _device(self.tree.allocation, self.view)
+        return _HOST if self.sparse_path is not None else _device(self.tree.allocation, self.view)
 
     def to_dlpack(self: Any) -> Any:
         """A DLPack capsule: of the memory itself, on the GPU or where the host can address it; else of a copy on the host."""

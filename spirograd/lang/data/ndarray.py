@@ -228,6 +228,9 @@ class Ndarray(Exported, HostScope):
             raise SpirogradValueError(
                 f"an ndarray of shape {self.shape} cannot copy from one of shape {other.shape}: the shapes must be equal"
             )
+        if other.sparse_path is not None:
+            self.from_numpy(other.to_numpy())
+            return
         shadows.host_write(self, source=other)
         transfer.copy(self.allocation, self.view, other.tree.allocation, other.view)
 
