@@ -60,20 +60,20 @@ class Rebound(Kernel):
 
 @pytest.mark.parametrize("known", [True, False], ids=["compiled before", "compiled then"])
 def test_what_is_compiled_is_of_its_session(known: bool) -> None:
-    def scaled(n: sg.i32, factor: sg.template()) -> sg.i32:
+    def scaled(n: sg.i32, *, factor: sg.template()) -> sg.i32:  # by name alone, which `_bind` takes care of
         return factor * n
 
     kernel = Rebound(scaled)
     sg.init(arch=sg.cpu)
     try:
         first = context.session()
-        assert kernel(3, 1) == 3
+        assert kernel(3, factor=1) == 3
         if known:
-            assert kernel(3, 5) == 15
-        kernel.meanwhile = lambda: kernel(3, 5 if known else 2)
+            assert kernel(3, factor=5) == 15
+        kernel.meanwhile = lambda: kernel(3, factor=5 if known else 2)
         session, made, _ = kernel.specialized((3,), {"factor": 5})
         assert session is first and context.session() is not first
         assert made not in [held for found in kernel._specializations.values() for held in found]
-        assert kernel(4, 5) == 20 and kernel(4, 2) == 8
+        assert kernel(4, factor=5) == 20 and kernel(4, factor=2) == 8
     finally:
         sg.reset()
