@@ -42,7 +42,7 @@ def differentiate(kernel: Kernel, mode: str, shadow: ShadowOf, caps: Capabilitie
     of outer memory, None if it has none.
     Raises SpirogradUnsupportedError, with the line, for what has no derivative.
     """
-    _refuse_groups(kernel)
+    _refuse_loops(kernel)
     ctx = PassContext(caps, replace(options, optimize=True))
     with gc_paused(), deep_recursion():
         repeated = mode != "reverse"
@@ -94,12 +94,15 @@ def differentiate(kernel: Kernel, mode: str, shadow: ShadowOf, caps: Capabilitie
         )
 
 
-def _refuse_groups(kernel: Kernel) -> None:
+def _refuse_loops(kernel: Kernel) -> None:
     for op in kernel.walk():
         if op.code is ops.for_ and op.attr.grouped:
             message = "a loop that uses groups of threads (`sg.simt`) has no derivative"
             hint = "write the loop without shared arrays and barriers, or give the kernel a gradient with `sg.ad.grad_replaced`"
             raise SpirogradUnsupportedError(message, op.loc, hint)
+        if op.code is ops.for_ and op.attr.deactivates:
+            message = "a kernel that deactivates cells of sparse nodes has no derivative: values and gradients there are gone"
+            raise SpirogradUnsupportedError(message, op.loc, "deactivate in a kernel of its own, outside of the tape")
 
 
 def _with_buffers(shadow: ShadowOf, buffers: Set[int], of_buffer: Callable[[Ref], Ref | None]) -> ShadowOf:

@@ -254,6 +254,7 @@ class LoopAttr:
     """Attributes of ``for``. A parallel loop carries nothing, and its iterations may run in any order; it becomes a task.
 
     ``grouped``: workgroups of ``group_size`` consecutive iterations, counted from the first, have barriers, shared memory or subgroups.
+    ``deactivates``: it sets a cell of a sparse node to zeros, which ends the life of what derivatives would need.
     """
 
     parallel: bool = False
@@ -261,6 +262,7 @@ class LoopAttr:
     group_size: int = 0  # 0: the device's default
     apart: str = ""  # the option by which it stays a task of its own; "" if it need not
     grouped: bool = False
+    deactivates: bool = False
 
 
 @dataclass(frozen=True, slots=True)

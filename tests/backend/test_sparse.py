@@ -282,6 +282,77 @@ def test_gradients(session: Any, shape: str) -> None:
         np.testing.assert_array_equal(x.to_numpy(), values)
 
 
+def test_gradients_that_are_refused(session: Any) -> None:
+    """A gradient runs after its kernel: what is active then must be what the kernel found."""
+    x, w, loss = make("pointer", needs_grad=True), sg.field(sg.f32, EXTENTS, needs_grad=True), sg.field(sg.f32, (), needs_grad=True)
+    node = sparse_node(x.parent())
+
+    @sg.kernel
+    def loops_and_activates():
+        for i, j in x:
+            loss[None] += w[i, j]
+        for k in range(3):
+            x[k, k] = 1.0
+
+    @sg.kernel
+    def asks_and_activates():
+        for k in range(3):
+            if not sg.is_active(node, [k, k]):
+                loss[None] += w[k, k]
+                sg.activate(node, [k, k])
+
+    @sg.kernel
+    def deactivates():
+        for i, j in x:
+            loss[None] += x[i, j] * w[i, j]
+        for k in range(3):
+            sg.deactivate(node, [k, k])
+
+    for kernel, why in ((loops_and_activates, "depends here"), (asks_and_activates, "depends here"), (deactivates, "deactivates cells")):
+        with pytest.raises(sg.SpirogradUnsupportedError, match=why), sg.ad.Tape(loss):
+            kernel()
+
+
+def test_cells_activated_after_a_launch_under_a_tape(session: Any) -> None:
+    """Its gradient visits the cells that it visited."""
+    x, w, loss = make("pointer"), sg.field(sg.f32, EXTENTS, needs_grad=True), sg.field(sg.f32, (), needs_grad=True)
+    w.fill(2.0)
+    write = scatter(x)
+    first, second = np.array([[0, 0]], np.int32), np.array([[9, 9], [15, 14]], np.int32)
+
+    @sg.kernel
+    def total():
+        for i, j in x:
+            loss[None] += w[i, j]
+
+    write(first, np.ones(1, np.float32))
+    with sg.ad.Tape(loss):
+        total()
+        write(second, np.ones(2, np.float32))
+    assert loss[None] == 40.0
+    np.testing.assert_array_equal(w.grad.to_numpy(), spread(sparse_node(x.parent()), first))
+    assert visits(x).sum() == 60
+
+
+def test_dense_fields_of_the_same_tree(session: Any) -> None:
+    """Deactivation leaves them alone."""
+    x, y, z = sg.field(sg.f32), sg.field(sg.f32), sg.field(sg.i32)
+    builder = sg.FieldsBuilder()
+    builder.pointer(sg.i, 4).place(x)
+    builder.dense(sg.i, 4).place(y)
+    builder.bitmasked(sg.i, 40).place(z)
+    tree = builder.finalize()
+    x[2], z[33] = 1.0, 5
+    y.fill(3.0)
+    sg.deactivate_all_snodes()
+    assert not x.to_numpy().any() and not z.to_numpy().any() and (y.to_numpy() == 3.0).all()
+    x[3], z[1] = 2.0, 4
+    assert x.to_numpy().sum() == 2.0 and z.to_numpy().sum() == 4
+    tree.destroy()
+    with pytest.raises(sg.SpirogradRuntimeError, match="destroyed"):
+        x.to_numpy()
+
+
 @pytest.mark.parametrize("debug", [False, True], ids=["release", "debug"])
 def test_too_few_cells(arch: str, debug: bool) -> None:
     sg.init(arch=arch, debug=debug)

@@ -139,7 +139,7 @@ def test_costs_nothing_when_off(arch: str, monkeypatch: pytest.MonkeyPatch, caps
     run = two_kinds()
     run.grad(24)
     heap = context.session().launcher.tapes
-    for name in ("report", "reserve", "offer", "plan"):
+    for name in ("report", "reserve", "reserve_on_device", "plan"):
         monkeypatch.setattr(heap, name, None)
     for _ in range(3):
         run.grad(24)

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op, called, rank
+from spirograd.ir.nodes import Kernel, Op, Ref, called, rank, ref_of
 from spirograd.ir.rewrite import Rewriter
 
 
 def found_results(kernel: Kernel) -> Kernel:
-    """``kernel`` with each call that says where its result is found (`MemoryCall.found_in`) as a load from there."""
-    if not any(op.code is ops.call_memory and op.attr.found_in is not None for op in kernel.walk()):
+    """``kernel`` with each call that says where its result is found (`MemoryCall.found_in`) as a load from there.
+
+    Raises SpirogradUnsupportedError if the kernel reads other memory that such a call changes: it would find what is there afterwards.
+    """
+    calls = [op.attr for op in kernel.walk() if op.code is ops.call_memory and op.attr.found_in is not None]
+    if not calls:
         return kernel
     rewriter = _FoundResults()
     functions = [f.with_body(rewriter.region(f.body)) for f in kernel.functions]
     body = rewriter.region(kernel.body)
-    return kernel.with_body(body, called(functions, (body,)))
+    made = kernel.with_body(body, called(functions, (body,)))
+    _refuse_reads(made, {ref for call in calls for effect, ref in call.accesses if effect != "read" and ref != call.found_in})
+    return made
+
+
+def _refuse_reads(kernel: Kernel, changed: set[Ref]) -> None:
+    for op in kernel.walk():
+        if op.code is ops.load and ref_of(op) in changed:
+            problem = "the kernel depends here on which cells are active, and activates some: its gradient would find others active"
+            raise SpirogradUnsupportedError(problem, op.loc, "activate the cells in a kernel of their own")
 
 
 class _FoundResults(Rewriter):

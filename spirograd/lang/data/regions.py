@@ -108,9 +108,10 @@ class Path:
 
 @dataclass(slots=True, eq=False)
 class Regions:
-    """All regions of a tree, the one of the root first."""
+    """All regions of a tree, the one of the root first. ``in_root``: the fields there that are hidden, or below sparse nodes."""
 
     all: list[Region] = attribute(default_factory=list)
+    in_root: list[Any] = attribute(default_factory=list)
 
     def destroy(self) -> None:
         """Give the memory back."""
@@ -119,13 +120,20 @@ class Regions:
 
     def clear(self) -> None:
         """Deactivate all cells."""
-        for region in self.all:
+        for field in self.in_root:
+            field.fill(0)
+        for region in self.all[1:]:
             region.tree.allocation.fill(0, region.tree.allocation.nbytes, 0)
+
+
+def is_sparse_kind(node: Any) -> bool:
+    """Whether a node is sparse itself."""
+    return node.kind in ("pointer", "bitmasked")
 
 
 def is_sparse(node: Any) -> bool:
     """Whether a node, or one below it, is sparse."""
-    return node.kind in ("pointer", "bitmasked") or any(is_sparse(child) for child in node.nodes)
+    return is_sparse_kind(node) or any(is_sparse(child) for child in node.nodes)
 
 
 def make_regions(tree: Any) -> Regions:
@@ -139,6 +147,8 @@ def make_regions(tree: Any) -> Regions:
     for region in regions.all:
         region.groups = tuple(_groups(region.cells))
         region.tree.close()
+    dense = {id(place.field) for place in tree.root.places if not any(is_sparse_kind(node) for node in place.path)}
+    regions.in_root = list({id(p.field): p.field for p in first.tree.root.places if id(p.field) not in dense}.values())
     return regions
 
 
@@ -243,13 +253,3 @@ def _extent(nodes: Sequence[Any], axis: int) -> int | None:
     """The product of the extents along ``axis``; None if no node has it."""
     found = [extent for node in nodes for a, extent in zip(node.axes, node.extents) if a == axis]
     return math.prod(found) if found else None
-
-
-def levels_of(tree: Any) -> Iterator[Any]:
-    """The sparse nodes of a tree, outer ones first."""
-    pending = [tree.root]
-    while pending:
-        node = pending.pop()
-        pending += node.nodes
-        if node.kind in ("pointer", "bitmasked"):
-            yield node

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.dtypes import i32, u1
+from spirograd.ir.nodes import LoopAttr
 from spirograd.lang import scalar
 from spirograd.lang.annotations import template
 from spirograd.lang.data.layout import decode_of
@@ -33,8 +34,9 @@ def is_active(t: Tracer, node: ast.Call) -> Value:
     for k, level in enumerate(path.levels):
         if level.table is not None:
             cell = cell_of(t, path.levels[: k + 1], index, False)
-            assert cell is not None
-            active = active & (cell > NULL)
+            assert cell is not None and level.region is not None
+            # `home` tells the same. That it is read tells that activity matters here, see `found_results`.
+            active = active & (cell > NULL) & (hidden_element(t, level.region.home, [cell]).load() > 0)
         else:
             active = active & is_set(t, level, _entry(t, path.levels[:k], level, index), index)
     return scalar.cast(active, u1)
@@ -121,7 +123,7 @@ def _clear_group(t: Tracer, group: Group, inside: Sequence[Any], cell: Value | N
         Element(element.ref, element.indices, tuple([b.const(int(k)) for k in component])).store(0)
     for node in group.tables:
         _free(t, hidden_element(t, node.table, at), node.cells_in)
-    b.for_(first, last, [], b.end())
+    b.for_(first, last, [], b.end(), LoopAttr(deactivates=True))
 
 
 @func

@@ -148,7 +148,7 @@ def test_errors():
         root.dense(0, 3).place(x)
     with pytest.raises(SpirogradRuntimeError, match="no place yet"):
         _ = ScalarField(f32).shape
-    for kind in ("pointer", "bitmasked", "dynamic", "hash"):
+    for kind in ("dynamic", "hash"):
         with pytest.raises(SpirogradUnsupportedError, match=kind):
             getattr(root, kind)(0, 4)
     with pytest.raises(SpirogradTypeError, match="distinct"):
