@@ -313,6 +313,22 @@ def test_gradients_that_are_refused(session: Any) -> None:
             kernel()
 
 
+@pytest.mark.parametrize("where", ["dense", "sparse"])
+def test_gradients_at_other_nodes_are_refused(session: Any, where: str) -> None:
+    x, loss = sg.field(sg.f32), sg.field(sg.f32, (), needs_grad=True)
+    sg.root.pointer(sg.i, 4).dense(sg.i, 2).place(x)
+    (sg.root.dense(sg.i, 8) if where == "dense" else sg.root.pointer(sg.i, 4).dense(sg.i, 2)).place(x.grad)
+
+    @sg.kernel
+    def total():
+        for i in x:
+            loss[None] += x[i]
+
+    x[3] = 2.0
+    with pytest.raises(sg.SpirogradRuntimeError, match="at different nodes"), sg.ad.Tape(loss):
+        total()
+
+
 def test_cells_activated_after_a_launch_under_a_tape(session: Any) -> None:
     """Its gradient visits the cells that it visited."""
     x, w, loss = make("pointer"), sg.field(sg.f32, EXTENTS, needs_grad=True), sg.field(sg.f32, (), needs_grad=True)

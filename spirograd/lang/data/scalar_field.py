@@ -373,9 +373,20 @@ class ScalarField(Exported, Field):
             return found
         if self._ref is None:
             self.take_name()
+            self._check_node()
             shape = self.storage_shape
             self._ref = FieldRef(self.name, self.tree.id, self.key, self.dtype, shape, self.element_shape, self.addresses, self.role)
         return self._ref
+
+    def _check_node(self) -> None:
+        """Raise if a shadow of a field below sparse nodes is at another node, with cells of its own."""
+        primal = self.primal
+        if primal is None or not (self.sparse_path or primal.sparse_path) or self.snode.above is primal.snode.above:
+            return
+        raise SpirogradRuntimeError(
+            f"field `{primal.name}` and its {self.role} are at different nodes, of which one is sparse: place them at the same node, as "
+            f"`lazy_{self.role}()` does"
+        )
 
     # --- gradients ---
 
