@@ -204,6 +204,31 @@ def test_activity_of_cells(session: Any, shape: str) -> None:
         np.testing.assert_array_equal(visits(x), np.kron(active, np.ones(size, int)))
 
 
+def test_a_loop_that_deactivates_what_it_visits(session: Any) -> None:
+    """What is written afterwards is in a new cell, and cells that are given again hold zeros."""
+    x = make("pointer")
+    node = sparse_node(x.parent())
+    write = scatter(x)
+    first = np.array([[0, 0], [5, 6], [12, 14]], np.int32)
+    write(first, np.array([1.0, 2.0, 3.0], np.float32))
+
+    @sg.kernel
+    def move():
+        for i, j in x:
+            if x[i, j] > 0.0:
+                value = x[i, j]
+                sg.deactivate(node, [i // 4, j // 5])
+                if value > 1.5:
+                    x[i, j] = value * 10.0
+
+    move()
+    expected = np.zeros(EXTENTS, np.float32)
+    expected[5, 6], expected[12, 14] = 20.0, 30.0
+    np.testing.assert_array_equal(x.to_numpy(), expected)
+    write(np.array([[0, 5], [8, 0], [8, 5]], np.int32), np.full(3, 7.0, np.float32))
+    assert x.to_numpy().sum() == 71.0
+
+
 @pytest.mark.parametrize("nested", [False, True], ids=["one level", "two levels"])
 def test_cells_are_used_again(session: Any, nested: bool) -> None:
     """Many rounds with memory for few cells; what is activated again is 0."""

@@ -17,7 +17,7 @@ from spirograd.lang.data.regions import FIRST, Level, Path, Region, path_to
 from spirograd.lang.data.scalar_field import indices_of
 from spirograd.lang.data.tree import SNode
 from spirograd.lang.frontend.sparse_elements import hidden_element, is_set, local
-from spirograd.lang.frontend.tracer import Tracer
+from spirograd.lang.frontend.tracer import Tracer, VisitedCell
 from spirograd.lang.scalar import Value
 
 Decode = Callable[[Value], list[Value]]
@@ -46,6 +46,7 @@ class _Cells:
     def __init__(self, t: Tracer, node: SNode, path: Path, pointer: Level | None, masks: Sequence[Level], origin: Sequence[int]) -> None:
         self.t = t
         self.axes = node.axis_numbers
+        self.shape = node.shape
         self.pointer = pointer
         self.masks = masks
         self.origin = origin
@@ -69,9 +70,11 @@ class _Cells:
         if self.pointer is None:
             return index
         number = scalar.cast(ops.max(self._home(counter) - 1, 0), counter.dtype)
+        local = tuple([v - o if o else v for v, o in zip(index, self.origin or (0,) * len(index))])
         for (axis, below, _), extent in reversed(self.pointer.number):
             index[axis] = index[axis] + scalar.raw_mod(number, extent) * below
             number = scalar.raw_div(number, extent)
+        self.t.visited = VisitedCell(self.region, self.shape, tuple([v.op for v in index]), self._cell(counter), local)
         return index
 
     def is_active(self, counter: Value, index: list[Value]) -> Value:

@@ -48,8 +48,14 @@ def activate(t: Tracer, node: ast.Call) -> None:
     cell_of(t, path.levels, index, True)
 
 
+class EndsCells(Exception):
+    """The kernel deactivates cells: trace it again, such that accesses do not take the cell for active that a loop visits."""
+
+
 def deactivate(t: Tracer, node: ast.Call) -> None:
     """Deactivate a cell: what it holds is 0 afterwards, and inactive itself."""
+    if t.cells_last:
+        raise EndsCells
     path, index, what = _cell(t, node, "deactivate")
     level = path.levels[-1]
     if level.node is not what:

@@ -15,7 +15,7 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import FieldRef, Kernel, TempRef, called
 from spirograd.lang import context, scalar
 from spirograd.lang.context import LanguageOptions, Trace
-from spirograd.lang.frontend.activity import collect
+from spirograd.lang.frontend.activity import EndsCells, collect
 from spirograd.lang.frontend.call_effects import UnassumedMutation
 from spirograd.lang.frontend.captures import Captures
 from spirograd.lang.frontend.frames import Frame
@@ -52,12 +52,14 @@ def trace_kernel(
 
     What the loops of a kernel carry must be known before their bodies are traced. Where tracing finds out more, it begins again.
     """
-    draws_random, foreseen = False, Foreseen()
+    draws_random, cells_last, foreseen = False, True, Foreseen()
     while True:
         try:
-            return _trace(source, parameters, returns, args, options, draws_random, foreseen)
+            return _trace(source, parameters, returns, args, options, draws_random, cells_last, foreseen)
         except NeedsRandom:
             draws_random = True
+        except EndsCells:
+            cells_last = False
         except UnassumedMutation as found:
             foreseen.setdefault(found.call, []).extend(found.arguments)
 
@@ -69,6 +71,7 @@ def _trace(
     args: Sequence[Any],
     options: LanguageOptions,
     draws_random: bool,
+    cells_last: bool,
     foreseen: Foreseen,
 ) -> TracedKernel:
     trace, loc = Trace(Builder(), options), source.loc(source.tree, None)
@@ -78,6 +81,7 @@ def _trace(
         returns = None if annotation in (inspect.Signature.empty, None, type(None)) else as_type(result_type(annotation))
         frame = Frame(source, source.names(), True, returns, constants=frozenset(p.name for p in parameters))
         t = Tracer(trace, frame, HANDLERS, foreseen)
+        t.cells_last = cells_last
         trace.b.begin()
         _declare(t, parameters, args)
         if draws_random:

@@ -55,7 +55,9 @@ def _space_loop(t: Tracer, node: ast.For, space: Any, grouped: bool, options: di
         _bind_indices(t, node.target, indices, grouped)
         return None if points.is_active is None else points.is_active(index, indices)
 
+    around = t.visited
     _run_time_loop(t, node, scalar.constant(0, points.size.dtype), points.size, bind, options)
+    t.visited = around
 
 
 def _bind_indices(t: Tracer, target: ast.expr, indices: Sequence[Value], grouped: bool) -> None:

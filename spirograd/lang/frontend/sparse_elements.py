@@ -76,8 +76,12 @@ class SparseElement(Element):
         return SparseElement(self._t, self._field, self.ref, self.indices, components)
 
     def _stored(self, activate: bool) -> tuple[Element, Value | None]:
-        """The element in its region, and the number of its cell there."""
+        """The element in its region; and the number of its cell there, which may be NULL, None if it is active for sure."""
         path: Path = self._field.sparse_path
+        visited = self._t.visited
+        if visited is not None and self._t.cells_last and visited[:3] == (path.region, self._field.shape, self.indices):
+            at = [visited.cell, *[visited.local[position] for position, _, _ in path.digits.parts]]
+            return Element(self.ref, [v.op for v in at], self.components), None
         index = from_zero(self._field, self.indices)
         check_index(self._field, self.indices, index)
         cell = cell_of(self._t, path.levels, index, activate)

@@ -16,7 +16,7 @@ from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradSyntaxError, render
 from spirograd.base.records import dataclass
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import FieldRef, Function, Ref, TempRef
+from spirograd.ir.nodes import FieldRef, Function, Op, Ref, TempRef
 from spirograd.lang.context import Trace
 from spirograd.lang.frontend.captures import Captures
 from spirograd.lang.frontend.frames import Frame
@@ -36,6 +36,17 @@ class Handlers(NamedTuple):
 
     expressions: Mapping[type[ast.AST], Handler]
     statements: Mapping[type[ast.AST], Handler]
+
+
+class VisitedCell(NamedTuple):
+    """What an iteration of a loop over a sparse field visits: ``indices``, of elements of fields of ``shape``; it is in ``cell`` of
+    ``region``, at ``local`` along each axis."""
+
+    region: Any
+    shape: tuple[int, ...]
+    indices: tuple[Op, ...]
+    cell: Value
+    local: tuple[Value, ...]
 
 
 class CalledFunction(NamedTuple):
@@ -76,6 +87,8 @@ class Tracer:
         self.loop_options: dict[str, Any] = {}  # for the next loop
         self.parallel_loops = 0  # traced so far
         self.freed_regions: list[Any] = []  # in which the kernel deactivates cells
+        self.cells_last = True  # whether no cell is deactivated while the kernel runs
+        self.visited: VisitedCell | None = None  # by the loop being traced
         self.call_depth = 0  # of functions that are inlined
         self.probing: Frame | None = None  # the function whose first `return` is looked for
         self.temps = 0  # how many names of memory were given
