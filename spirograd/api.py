@@ -17,6 +17,7 @@ from spirograd.base.wording import did_you_mean
 from spirograd.config import Config, make_config
 from spirograd.lang import context, scalar
 from spirograd.lang.data.tree import root
+from spirograd.lang.frontend.deactivation import deactivate_cells
 from spirograd.lang.hints import extension
 from spirograd.runtime import loader
 from spirograd.session import Session
@@ -57,6 +58,7 @@ def _replay(*args: Any) -> None:
 
 # The language does not know the packages above it.
 context.set_gradient(_gradient, _replay)
+context.set_deactivation(deactivate_cells)
 
 
 def available_archs() -> list[str]:

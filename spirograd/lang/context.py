@@ -63,6 +63,7 @@ _scope = _Scope()
 _gradient: Callable[[Any], Any] | None = None
 _after_allocation: Callable[[], None] | None = None
 _replay: Callable[..., None] | None = None
+_deactivation: Callable[[Any], None] | None = None
 _session: Any = None
 _recorder: Recorder | None = None
 
@@ -132,6 +133,18 @@ def set_gradient(make: Callable[[Any], Any], replay: Callable[..., None]) -> Non
     """Say what `kernel.grad` is, and how it replays a kernel (called by the API only)."""
     global _gradient, _replay
     _gradient, _replay = make, replay
+
+
+def deactivate_cells(node: Any) -> None:
+    """Deactivate all cells of a sparse node."""
+    assert _deactivation is not None, "`spirograd.api` says what it is"
+    _deactivation(node)
+
+
+def set_deactivation(deactivation: Callable[[Any], None]) -> None:
+    """Say how the cells of a sparse node are deactivated (called by the API only)."""
+    global _deactivation
+    _deactivation = deactivation
 
 
 def after_allocation(function: Callable[[], None] | None) -> None:

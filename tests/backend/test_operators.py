@@ -444,3 +444,21 @@ def test_extrema_of_64_bits_in_sums_and_quotients(session, t: DType) -> None:
     one, seven, high = (np.asarray(value, t.np) for value in (1, 7, 2**40))
     above, below = np.maximum(x, one) - one, np.minimum(x, high) + one
     np.testing.assert_array_equal(out, [above, below, above // seven, below // seven])
+
+
+def test_chains_of_comparisons_of_vectors(session) -> None:
+    """Entry by entry, each operand evaluated once."""
+    low, high = np.array([-1.0, 0.0, 0.5]), np.array([1.0, 0.5, 2.0])
+    points = np.random.default_rng(4).uniform(-1.5, 2.5, (50, 3)).astype(np.float32)
+    x, inside, all_inside = sg.Vector.field(3, sg.f32, 50), sg.Vector.field(3, sg.i32, 50), sg.field(sg.i32, 50)
+    x.from_numpy(points)
+
+    @sg.kernel
+    def compare():
+        for i in x:
+            inside[i] = sg.Vector([-1.0, 0.0, 0.5]) <= x[i] < sg.Vector([1.0, 0.5, 2.0])
+            all_inside[i] = all(-1.0 <= x[i] <= 2.0)
+
+    compare()
+    np.testing.assert_array_equal(inside.to_numpy() != 0, (low <= points) & (points < high))
+    np.testing.assert_array_equal(all_inside.to_numpy() != 0, ((points >= -1.0) & (points <= 2.0)).all(axis=1))

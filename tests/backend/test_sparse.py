@@ -258,6 +258,19 @@ def test_cells_are_used_again(session: Any, nested: bool) -> None:
     assert total[None] == 0 and not x.to_numpy().any()
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_deactivate_all_cells_of_a_node(session: Any, shape: str) -> None:
+    x = make(shape)
+    write = scatter(x)
+    for node in [node for node in x.parent().path if node.kind != "root"]:
+        for _ in range(2):
+            write(np.array([[0, 0], [9, 9], [15, 14]], np.int32), np.ones(3, np.float32))
+            assert x.to_numpy().sum() == 3
+            inside = any(other.kind != "dense" for other in x.parent().path[x.parent().path.index(node) :])
+            node.deactivate_all()
+            assert x.to_numpy().sum() == (0 if inside else 3) and visits(x).any() == (not inside)
+
+
 def test_deactivate_all(session: Any) -> None:
     x = make("pointer in pointer")
     write = scatter(x)
@@ -450,6 +463,12 @@ def test_loops_in_order(session: Any) -> None:
         return n
 
     assert count() == 22 + 117
+
+
+def test_one_extent_for_all_axes(session: Any) -> None:
+    x = sg.field(sg.f32)
+    sg.root.pointer(sg.ijk, [2]).dense(sg.ijk, (3,)).place(x)
+    assert x.shape == (6, 6, 6)
 
 
 def test_refusals(session: Any) -> None:

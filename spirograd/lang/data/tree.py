@@ -27,7 +27,7 @@ from spirograd.base.near_names import NearNames
 from spirograd.base.wording import counted
 from spirograd.lang import context
 from spirograd.lang.data.layout import Digit, assign_offsets, decode_of
-from spirograd.lang.data.regions import Regions, is_sparse, make_regions
+from spirograd.lang.data.regions import Regions, is_sparse, is_sparse_kind, make_regions
 from spirograd.lang.data.shapes import extents_of
 
 _tree_ids = itertools.count(1)
@@ -46,7 +46,7 @@ def _sparse(kind: str) -> NoReturn:
 def _extents(axes: Sequence[int], shape: Any) -> tuple[int, ...]:
     """One for each of ``axes``; a single number counts for all."""
     extents = extents_of(shape, 1, "every extent of a field must be a positive integer")
-    if not isinstance(shape, Iterable) or getattr(shape, "ndim", 1) == 0:
+    if len(extents) == 1:
         extents *= len(axes)
     if len(extents) != len(axes):
         given = f"{counted(len(axes), 'axis', 'axes')} and {counted(len(extents), 'extent')}"
@@ -129,7 +129,7 @@ class SNode(_Builder):
         return self._add(node)
 
     def deactivate_all(self) -> None:
-        """Deactivate all cells below this node, which must be the root or below no sparse node: what is stored there reads as 0."""
+        """Deactivate all cells of this node if it is sparse, else of the sparse nodes below it. What is stored there reads as 0."""
         self.tree.deactivate(self)
 
     def _add(self, node: SNode) -> SNode:
@@ -359,14 +359,17 @@ class Tree(NearNames):
         self.closed = True
 
     def deactivate(self, node: SNode) -> None:
-        """Deactivate all cells below ``node``: so far only of the whole tree."""
+        """Deactivate all cells of ``node`` if it is sparse, else of the sparse nodes below it."""
         self.settle()
         if self.regions is None:
             return
-        if len(node.path) > 2 or len(self.root.nodes) > 1:
-            hint = "call it of a tree with one node below the root, or `deactivate` in a kernel"
-            raise SpirogradUnsupportedError(f"`deactivate_all` of {node} is not supported", None, hint)
-        self.regions.clear()
+        if node is self.root:
+            self.regions.clear()
+        elif is_sparse_kind(node):
+            context.deactivate_cells(node)
+        else:
+            for child in node.nodes:
+                self.deactivate(child)
 
     def settle(self) -> None:
         """Close the tree before its fields are used. If there is no memory for all of them, and the tree is ``divisible``, each node below

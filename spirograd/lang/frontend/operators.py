@@ -116,9 +116,16 @@ def _compare(t: Tracer, node: ast.Compare) -> Any:
             result = _compare_objects(type(op), left, right)
         else:
             result = _compare_values(type(op), _as_matrix(left, right), _as_matrix(right, left))
-        out = result if out is True else scalar.bit_and(scalar.truth(out), scalar.truth(result))
+        out = result if out is True else _both(out, result)
         left = right
     return out
+
+
+def _both(first: Any, second: Any) -> Any:
+    """Whether both hold; of vectors entry by entry."""
+    if isinstance(first, Matrix) or isinstance(second, Matrix):
+        return first & second
+    return scalar.bit_and(scalar.truth(first), scalar.truth(second))
 
 
 def _compare_values(op: type[ast.cmpop], left: Any, right: Any) -> Any:
