@@ -3,6 +3,8 @@
 # mypy: disable-error-code="no-untyped-def, valid-type"
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from spirograd.algorithms.memory import Array, checked, scratch
 from spirograd.algorithms.scans import _add, _scan
 from spirograd.base.dtypes import i32
@@ -72,6 +74,17 @@ def _scanned(places: Array, n: int) -> int:
     return int(places[n - 1])
 
 
+def _compact(x: Array, out: Array, n: int, mark: Callable[[Array], object]) -> int:
+    """Put the elements of ``x`` for which ``mark`` sets an entry to 1, others to 0, into ``out``; returns how many there are."""
+    if n == 0:
+        return 0
+    places = scratch("places", i32, n)
+    mark(places)
+    count = _scanned(places, n)
+    _take(x, places, out, n)
+    return count
+
+
 def select(arr: Array, flags: Array, out: Array) -> int:
     """Put the elements of ``arr`` whose entry of ``flags`` is nonzero into ``out``, in their order; returns how many there are.
 
@@ -80,13 +93,7 @@ def select(arr: Array, flags: Array, out: Array) -> int:
     n = checked(arr, "arr")
     checked(flags, "flags", n)
     checked(out, "out", n, arr.dtype)
-    if n == 0:
-        return 0
-    places = scratch("places", i32, n)
-    _as_counts(flags, places, n)
-    count = _scanned(places, n)
-    _take(arr, places, out, n)
-    return count
+    return _compact(arr, out, n, lambda places: _as_counts(flags, places, n))
 
 
 def unique(x: Array, out: Array) -> int:
@@ -94,13 +101,7 @@ def unique(x: Array, out: Array) -> int:
     each number once."""
     n = checked(x, "x")
     checked(out, "out", n, x.dtype)
-    if n == 0:
-        return 0
-    places = scratch("places", i32, n)
-    _starts_of_runs(x, places, n)
-    count = _scanned(places, n)
-    _take(x, places, out, n)
-    return count
+    return _compact(x, out, n, lambda places: _starts_of_runs(x, places, n))
 
 
 def run_length_encode(x: Array, out: Array, counts: Array) -> int:

@@ -116,7 +116,7 @@ def _steps(log2_size: Any) -> int:
 
 
 def _total(kind: str, value: Any, steps: int) -> Value:
-    """The values of 2 ** ``steps`` threads combined, in each of them. Their partners change roles from step to step (a butterfly)."""
+    """The values of 2 ** ``steps`` threads combined, in each of them, by a butterfly of exchanges."""
     combine, mine, lane, live = named(kind), as_value(value), invocation_id(), _live()
     if live.op.code is ir.const:
         for step in range(steps):

@@ -465,6 +465,65 @@ def test_loops_in_order(session: Any) -> None:
     assert count() == 22 + 117
 
 
+def test_fields_of_one_region_with_other_index_spaces(session: Any) -> None:
+    """The index of a loop over one field means another element of the other: offsets, and axes in another order."""
+    x, y, a, b = (sg.field(sg.i32) for _ in range(4))
+    cells = sg.root.pointer(sg.i, 4).dense(sg.i, 4)
+    cells.place(x, offset=4)
+    cells.place(y)
+    columns = sg.root.pointer(sg.j, 4)
+    columns.dense(sg.i, 4).place(a)
+    columns.dense(sg.k, 4).place(b)
+
+    @sg.kernel
+    def number():
+        for _ in range(1):
+            for i in range(16):
+                x[i + 4], y[i] = 1, 100 + i
+            for i, j in sg.ndrange(4, 4):
+                a[i, j], b[i, j] = 1, 10 * i + j
+
+    @sg.kernel
+    def of_fields():
+        for i in x:
+            if i < 16:
+                x[i] = y[i]
+        for i, j in a:
+            a[i, j] = b[i, j]
+
+    @sg.kernel
+    def of_nodes():
+        for i in cells:
+            if i >= 4:
+                x[i] += 1000
+
+    number()
+    of_fields()
+    expected = np.concatenate([104 + np.arange(12), np.ones(4, int)])
+    np.testing.assert_array_equal(x.to_numpy(), expected)
+    np.testing.assert_array_equal(a.to_numpy(), 10 * np.arange(4)[:, None] + np.arange(4))
+    of_nodes()
+    np.testing.assert_array_equal(x.to_numpy(), expected + np.where(np.arange(16) < 12, 1000, 0))
+
+
+def test_python_activates_cells_again(session: Any) -> None:
+    x = sg.field(sg.i32)
+    node = sg.root.pointer(sg.i, 100, cells=3)
+    node.dense(sg.i, 2).place(x)
+
+    @sg.kernel
+    def empty():
+        for i in node:
+            sg.deactivate(node, [i])
+
+    for first in range(0, 60, 3):
+        for k in range(3):
+            x[2 * (first + k)] = k + 1
+        assert x.to_numpy().sum() == 6 and x[2 * first + 1] == 0
+        empty()
+    assert not x.to_numpy().any()
+
+
 def test_one_extent_for_all_axes(session: Any) -> None:
     x = sg.field(sg.f32)
     sg.root.pointer(sg.ijk, [2]).dense(sg.ijk, (3,)).place(x)

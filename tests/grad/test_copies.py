@@ -195,7 +195,7 @@ def test_torch(session: Any) -> None:
 def test_values(session: Any, t: Any) -> None:
     """Copies and fills of memory with strides leave what is between it as it is, and keep bits, those of NaN and -0.0, too."""
     if not context.session().device.caps.stores(t):
-        pytest.skip("kernels have no such memory")
+        pytest.skip(f"{needs.PREFIX}memory of {t}: kernels of this device have none")
     x, between, y = sg.Matrix.field(3, 2, t), sg.field(sg.u8), sg.Matrix.ndarray(3, 2, t, (4, 5))
     sg.root.dense(sg.ij, (4, 5)).place(between, x)
     between.fill(77)

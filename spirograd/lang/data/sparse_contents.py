@@ -123,16 +123,18 @@ def _activate(level: Level, table: Array, at: Sequence[Any], index: Sequence[Arr
         return table
     flat = np.ravel_multi_index([p[missing] for p in places], table.shape)
     entries, first = np.unique(flat, return_index=True)
-    used = region.used[None]
-    if FIRST + used + entries.size > region.capacity:
-        raise too_few(region, used + int(entries.size))
-    made = FIRST + used + np.arange(entries.size)
+    used, free = region.used[None], region.free_count[None]
+    again = min(free, entries.size)
+    new = int(entries.size) - again
+    if FIRST + used + new > region.capacity:
+        raise too_few(region, used + new)
+    made = np.concatenate([region.free.to_numpy()[free - again : free], FIRST + used + np.arange(new)]).astype(np.int32)
     table[np.unravel_index(entries, table.shape)] = made
     home = region.home.to_numpy()
     home[made] = numbers[missing[first]] + 1
     level.table.from_numpy(table)
     region.home.from_numpy(home)
-    region.used[None] = used + int(entries.size)
+    region.used[None], region.free_count[None] = used + new, free - again
     return table
 
 

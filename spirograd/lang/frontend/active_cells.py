@@ -49,7 +49,7 @@ class _Cells:
         self.shape = node.shape
         self.pointer = pointer
         self.masks = masks
-        self.origin = origin
+        self.origin = tuple(origin) or (0,) * len(self.axes)
         nodes = node.path
         self.inside = nodes[nodes.index(pointer.node) + 1 :] if pointer is not None else nodes
         self.inner = math.prod(n for below in self.inside for n in below.extents)  # iterations in each cell of the region
@@ -70,17 +70,19 @@ class _Cells:
         if self.pointer is None:
             return index
         number = scalar.cast(ops.max(self._home(counter) - 1, 0), counter.dtype)
-        local = tuple([v - o if o else v for v, o in zip(index, self.origin or (0,) * len(index))])
+        local = tuple([v - o if o else v for v, o in zip(index, self.origin)])
         for (axis, below, _), extent in reversed(self.pointer.number):
             index[axis] = index[axis] + scalar.raw_mod(number, extent) * below
             number = scalar.raw_div(number, extent)
-        self.t.visited = VisitedCell(self.region, self.shape, tuple([v.op for v in index]), self._cell(counter), local)
+        self.t.visited = VisitedCell(
+            self.region, self.axes, self.shape, self.origin, tuple([v.op for v in index]), self._cell(counter), local
+        )
         return index
 
     def is_active(self, counter: Value, index: list[Value]) -> Value:
         """Whether what a counter stands for is active."""
         active: Any = True if self.pointer is None else self._home(counter) > 0
-        values = [v - o for v, o in zip(index, self.origin)] if self.origin else index
+        values = [v - o if o else v for v, o in zip(index, self.origin)]
         cell = [] if self.pointer is None else [self._cell(counter)]
         for level in self.masks:
             found = is_set(self.t, level, [*cell, *local(level.digits, values)], values)

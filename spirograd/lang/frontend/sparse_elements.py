@@ -79,7 +79,7 @@ class SparseElement(Element):
         """The element in its region; and the number of its cell there, which may be NULL, None if it is active for sure."""
         path: Path = self._field.sparse_path
         visited = self._t.visited
-        if visited is not None and self._t.cells_last and visited[:3] == (path.region, self._field.shape, self.indices):
+        if visited is not None and self._t.cells_last and visited[:5] == (path.region, *self._index_space(), self.indices):
             at = [visited.cell, *[visited.local[position] for position, _, _ in path.digits.parts]]
             return Element(self.ref, [v.op for v in at], self.components), None
         index = from_zero(self._field, self.indices)
@@ -87,6 +87,11 @@ class SparseElement(Element):
         cell = cell_of(self._t, path.levels, index, activate)
         indices = ([] if cell is None else [cell.op]) + [v.op for v in local(path.digits, index)]
         return Element(self.ref, indices, self.components), cell
+
+    def _index_space(self) -> tuple[tuple[int, ...], ...]:
+        """Axes of the tree, extents and origin; in fields with equal ones an index means the same place."""
+        field = self._field
+        return field.snode.above.axis_numbers, field.shape, tuple(field.origin) or (0,) * len(field.shape)
 
     def load(self) -> Any:
         element, cell = self._stored(False)

@@ -39,11 +39,13 @@ class Handlers(NamedTuple):
 
 
 class VisitedCell(NamedTuple):
-    """What an iteration of a loop over a sparse field visits: ``indices``, of elements of fields of ``shape``; it is in ``cell`` of
-    ``region``, at ``local`` along each axis."""
+    """What an iteration of a loop over a sparse field visits: ``indices``, in the index space of fields with these ``axes`` of the tree,
+    this ``shape`` and ``origin``; it is in ``cell`` of ``region``, at ``local`` along each axis."""
 
     region: Any
+    axes: tuple[int, ...]
     shape: tuple[int, ...]
+    origin: tuple[int, ...]
     indices: tuple[Op, ...]
     cell: Value
     local: tuple[Value, ...]
