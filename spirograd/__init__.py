@@ -47,11 +47,12 @@ from spirograd.errors import (
     SpirogradUnsupportedError,
     SpirogradValueError,
 )  # fmt: skip
+from spirograd.lang import graph
 from spirograd.lang.annotations import ref
 from spirograd.lang.data.axes import axes, i, ij, ijk, ijkl, ijl, ik, ikl, il, j, jk, jkl, jl, k, kl, l
 from spirograd.lang.data.enums import Backend, Layout
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
-from spirograd.lang.data.ndarray import MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray, ndarray
+from spirograd.lang.data.ndarray import BufferView, MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray, ndarray
 from spirograd.lang.data.scalar_field import Field
 from spirograd.lang.data.tensor import MatrixTensor, VectorTensor, tensor, wrap
 from spirograd.lang.data.tree import FieldsBuilder, SNode, deactivate_all_snodes, root
@@ -59,6 +60,7 @@ from spirograd.lang.decompositions import polar_decompose, solve, svd, sym_eig
 from spirograd.lang.dispatching import perf_dispatch
 from spirograd.lang.forms import (
     activate,
+    append,
     atomic_add,
     atomic_and,
     atomic_cas,
@@ -72,6 +74,7 @@ from spirograd.lang.forms import (
     deactivate,
     grouped,
     is_active,
+    length,
     loop_config,
     ndrange,
     randn,
@@ -81,6 +84,10 @@ from spirograd.lang.forms import (
     static_print,
     volatile_load,
 )  # fmt: skip
+from spirograd.lang.graph import GraphStatus, checkpoint, stream_parallel
+from spirograd.lang.graph import do_while as graph_do_while
+from spirograd.lang.graph import parallel as graph_parallel
+from spirograd.lang.graph import parallel_context as graph_parallel_context
 from spirograd.lang.graphs import Graph
 from spirograd.lang.groups import global_thread_idx
 from spirograd.lang.hints import (
@@ -151,12 +158,14 @@ from spirograd.lang.ops import (
     trunc,
     zero,
 )  # fmt: skip
-from spirograd.lang.streams import Stream
+from spirograd.lang.streams import Event, Stream, create_event, create_stream
 from spirograd.lang.struct import Struct
 
 if TYPE_CHECKING:
     from spirograd import ad, tools  # imported when they are first used
     from spirograd import algorithms as algorithms
+    from spirograd import linalg as linalg
+    from spirograd import profiler as profiler
     from spirograd import simt as simt
     from spirograd.tools import GUI
 
@@ -208,9 +217,12 @@ __all__ = [
     "GUI",
     "AdStackOverflow",
     "Backend",
+    "BufferView",
+    "Event",
     "Field",
     "FieldsBuilder",
     "Graph",
+    "GraphStatus",
     "Layout",
     "Matrix",
     "MatrixField",
@@ -248,6 +260,7 @@ __all__ = [
     "ad",
     "add",
     "amdgpu",
+    "append",
     "arm64",
     "asin",
     "assume_in_range",
@@ -277,6 +290,7 @@ __all__ = [
     "cast",
     "ceil",
     "cfg",
+    "checkpoint",
     "clz",
     "cmp_eq",
     "cmp_ge",
@@ -286,6 +300,8 @@ __all__ = [
     "cmp_ne",
     "cos",
     "cpu",
+    "create_event",
+    "create_stream",
     "cuda",
     "data_oriented",
     "dataclass",
@@ -308,6 +324,10 @@ __all__ = [
     "func",
     "global_thread_idx",
     "gpu",
+    "graph",
+    "graph_do_while",
+    "graph_parallel",
+    "graph_parallel_context",
     "grouped",
     "i",
     "i8",
@@ -341,6 +361,7 @@ __all__ = [
     "kernel",
     "kl",
     "l",
+    "length",
     "log",
     "logical_and",
     "logical_not",
@@ -384,6 +405,7 @@ __all__ = [
     "static_assert",
     "static_print",
     "stop_grad",
+    "stream_parallel",
     "sub",
     "svd",
     "sym_eig",
@@ -415,7 +437,11 @@ __all__ = [
 
 if not TYPE_CHECKING:
     __getattr__ = _later.attributes(
-        "spirograd", __all__, _later.LATER, modules=("ad", "algorithms", "simt", "tools"), elsewhere={"GUI": "spirograd.tools"}
+        "spirograd",
+        __all__,
+        _later.LATER,
+        modules=("ad", "algorithms", "linalg", "profiler", "simt", "tools"),
+        elsewhere={"GUI": "spirograd.tools"},
     )
 
     def __dir__():

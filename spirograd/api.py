@@ -164,7 +164,8 @@ class _CurrentConfig:
 
 
 def set_logging_level(level: str) -> None:
-    """Show log messages of ``level`` and above: "trace", "debug", "info", "warn", "error" or "critical"."""
+    """Show log messages of ``level`` and above: "trace", "debug", "info", "warn", "error" or "critical". Raises
+    SpirogradRuntimeError for others."""
     if level not in _LEVELS:
         raise SpirogradRuntimeError(f"there is no log level {level!r}; there are {', '.join(_LEVELS)}")
     logger.setLevel(_LEVELS[level])

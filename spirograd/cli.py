@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import spirograd
 from spirograd.base.errors import SpirogradError
-from spirograd.commands import cache, demo, doctor, dump, knobs
+from spirograd.commands import cache, demo, doctor, dump, knobs, profile
 
-COMMANDS = {"demo": demo, "doctor": doctor, "dump": dump, "cache": cache, "knobs": knobs}
+COMMANDS = {"demo": demo, "doctor": doctor, "dump": dump, "profile": profile, "cache": cache, "knobs": knobs}
 
 
 def parser() -> argparse.ArgumentParser:

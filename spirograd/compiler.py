@@ -16,6 +16,7 @@ from spirograd.analysis.sites import collect_sites
 from spirograd.analysis.sizes import size_of
 from spirograd.analysis.tapes import tapes_of
 from spirograd.analysis.temps import temp_offsets
+from spirograd.analysis.work import work_of
 from spirograd.analysis.workgroups import group_size
 from spirograd.base.artifact import CompiledKernel, SpaceLimit, TaskInfo
 from spirograd.base.caps import Capabilities
@@ -25,6 +26,7 @@ from spirograd.base.options import CompileOptions
 from spirograd.base.python_limits import deep_recursion, gc_paused
 from spirograd.base.records import replace
 from spirograd.base.sizes.nodes import IfLess, Size, walk
+from spirograd.base.spans import span
 from spirograd.base.targets import TARGETS, Generator
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op
@@ -85,7 +87,7 @@ def compile_kernel(
     if caps.target_name not in TARGETS:
         raise SpirogradUnsupportedError(f"there is no target {caps.target_name!r}; there are {', '.join(TARGETS)}", kernel.loc)
     with gc_paused(), deep_recursion():
-        run = _Pipeline(caps, options)
+        run = _Pipeline(caps, options, kernel)
         key = key or kernel_key(kernel, caps, options)
         if options.verify:
             verify(kernel, "kernel")
@@ -101,7 +103,8 @@ def compile_kernel(
         if caps.target.generator is Generator.INTERPRETER:
             return _interpreted(kernel, key, run, on_op)
         kernel = run.apply(simplify, kernel, "kernel")
-        kernel, run.decisions = fuse_loops(kernel, run.ctx)
+        with span("fuse_loops", "pass"):
+            kernel, run.decisions = fuse_loops(kernel, run.ctx)
         kernel = run.apply(offload, kernel, "kernel")
         kernel = run.apply(demote_atomics, kernel, "kernel")
         kernel = run.apply(forward_memory, kernel, "kernel")
@@ -126,14 +129,16 @@ def compile_kernel(
         kernel = run.apply(simplify_lowered, kernel, "device")
         kernel = run.apply(check_capabilities, kernel, "device")
         run.record("device.ir", kernel)
-        return _GENERATORS[caps.target.generator](kernel, artifact, run) if generate else artifact
+        with span("generate code", "compile", target=caps.target_name):
+            return _GENERATORS[caps.target.generator](kernel, artifact, run) if generate else artifact
 
 
 class _Pipeline:
     """What the stages have in common: the context, the recorded stages, verification."""
 
-    def __init__(self, caps: Capabilities, options: CompileOptions) -> None:
+    def __init__(self, caps: Capabilities, options: CompileOptions, source: Kernel) -> None:
         self.ctx = PassContext(caps, options)
+        self.source = source
         self.stages: dict[str, Any] = {}
         self.stage_locs: dict[str, tuple[Loc | None, ...]] = {}
         self.space_limits: tuple[SpaceLimit, ...] = ()
@@ -142,7 +147,8 @@ class _Pipeline:
 
     def apply(self, transform: Pass, kernel: Kernel, level: str) -> Kernel:
         """Run a pass; ``level`` is that of its result."""
-        new = transform(kernel, self.ctx)
+        with span(transform.__name__, "pass"):
+            new = transform(kernel, self.ctx)
         if self.ctx.options.verify and (new is not kernel or level != self.level):
             try:
                 verify(new, level)
@@ -172,7 +178,7 @@ class _Pipeline:
         offsets, size = temp_offsets(kernel)
         returns = tuple((ref.dtype, offsets[ref]) for ref in kernel.returns)
         caps, found = self.ctx.caps, effects(kernel)
-        tasks = _task_infos(kernel, caps, self.ctx.options)
+        tasks = _task_infos(kernel, caps, self.ctx.options, self.source)
         artifact = CompiledKernel(
             kernel.name, caps.target_name, key, block, tasks, (), size, returns, faults, prints, found, stages=self.stages
         )
@@ -262,20 +268,26 @@ _GENERATORS: dict[Generator, Callable[[Kernel, CompiledKernel, _Pipeline], Compi
 # --- tasks -------------------------------------------------------------------------------------------------------------
 
 
-def _task_infos(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> tuple[TaskInfo, ...]:
-    """What the runtime needs to know about each task, its bounds as far as the host can compute them."""
+def _task_infos(kernel: Kernel, caps: Capabilities, options: CompileOptions, source: Kernel) -> tuple[TaskInfo, ...]:
+    """What the runtime needs to know about each task, its bounds as far as the host can compute them. ``source``: what came in."""
     infos = []
+    numbers: dict[int, int] = {}  # passes hand locations on as they are
+    for number, op in enumerate(source.walk()):
+        numbers.setdefault(id(op.loc), number)
     for op in kernel.body.ops:
         if op.code is not ops.task:
             continue
+        body = op.regions[0 if op.attr.kind == "serial" else 1]
+        loc = op.loc or body.ops[0].loc
+        work, place = work_of(body), -1 if loc is None else numbers.get(id(loc), -1)
         if op.attr.kind == "serial":
-            infos.append(TaskInfo(op.attr.name, "serial", op.attr.name, 0, places=op.attr.places))
+            infos.append(TaskInfo(op.attr.name, "serial", op.attr.name, 0, places=op.attr.places, work=work, source=place))
             continue
         begin, end = (_host_size(value, caps) for value in op.regions[0].results[:2])
         most = op.attr.max_groups or (_REDUCTION_GROUPS if op.attr.reductions else 0)
         size = group_size(op, caps, options)
-        loops = any(inner.code in (ops.for_, ops.while_) for inner in op.regions[1].walk())
-        infos.append(TaskInfo(op.attr.name, "range_for", op.attr.name, 0, begin, end, size, most, loops))
+        loops = any(inner.code in (ops.for_, ops.while_) for inner in body.walk())
+        infos.append(TaskInfo(op.attr.name, "range_for", op.attr.name, 0, begin, end, size, most, loops, work=work, source=place))
     return tuple(infos)
 
 

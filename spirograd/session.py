@@ -15,13 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.base import knobs
+from spirograd.base import knobs, spans
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeTypeError, render
+from spirograd.base.loc import Loc
 from spirograd.base.options import CompileOptions
 from spirograd.base.python_limits import gc_paused
 from spirograd.base.records import replace
+from spirograd.base.spans import span
 from spirograd.base.targets import Generator
 from spirograd.config import Config, set_option
 from spirograd.dumps import Compilation, listeners, with_overrides, write_stages
@@ -30,14 +32,15 @@ from spirograd.kernel_key import kernel_key
 from spirograd.lang.context import LanguageOptions
 from spirograd.lang.data.device_arrays import DeviceArray, device_array, is_torch
 from spirograd.lang.frontend.parameters import array_signature
-from spirograd.runtime import graphs
+from spirograd.runtime import graphs, streams
 from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.cache import Cache
-from spirograd.runtime.device import Assembler, CallsNatively, KeepsCode, SharesMemory
+from spirograd.runtime.device import Assembler, CallsNatively, HasStreams, KeepsCode, SharesMemory
 from spirograd.runtime.graphs import GraphRecording
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
 from spirograd.runtime.loader import open_device
 from spirograd.runtime.native.recording import kind_numbers, packed
+from spirograd.runtime.streams import Order
 
 logger = logging.getLogger("spirograd")
 
@@ -70,6 +73,7 @@ class Session:
             config.default_fp,
             config.default_ip,
             config.debug,
+            config.check_out_of_bound or config.debug or config.arch == "interpreter",
             config.short_circuit_operators,
             config.unrolling_limit,
             group_size=config.default_gpu_block_dim,
@@ -98,11 +102,34 @@ class Session:
         self.prepared = 0  # kernels that were compiled, or taken from the offline cache
         self.warned: set[Hashable] = set()  # what the user was warned of while kernels were traced
         self.closed = False
+        self.bandwidth: float | None = None  # bytes a second of copies, once that was measured
+        self._profile: Any = None
+        if config.kernel_profiler or spans.sinks:
+            self._measure()
 
     def set_default_type(self, option: str, dtype: Any) -> None:
         """What Python's ``float`` (``default_fp``) or ``int`` (``default_ip``) means in kernels and fields that are made from now on."""
         set_option(self.cfg, option, dtype)
         self.language = replace(self.language, **{option: dtype})
+
+    def _measure(self) -> None:
+        """Measure launches from the first one on."""
+        try:
+            for _ in range(self.cfg.kernel_profiler):
+                self.profile().start()
+            for sink in spans.sinks:
+                sink.measure(self.profile())
+        except BaseException:
+            self.device.close()
+            raise
+
+    def profile(self) -> Any:
+        """The `Profile` of this session, made at the first call. Raises SpirogradUnsupportedError if the device cannot be measured."""
+        if self._profile is None:
+            from spirograd.runtime.profiling import Profile
+
+            self._profile = Profile(self.launcher, self.arch)
+        return self._profile
 
     # --- compiling -------------------------------------------------------------------------------------------------------
 
@@ -113,11 +140,14 @@ class Session:
         if on_op is not None:
             return self.launcher.prepare(_compile_kernel(kernel, self.device.caps, self.compile_options, on_op=on_op))
         options = self.compile_options if opt_level is None else replace(self.compile_options, opt_level=opt_level)
-        compiled = self._compile(kernel, options)
+        with span(f"compile {kernel.name}", "compile"):
+            compiled = self._compile(kernel, options)
         folder = knobs.get("SG_OVERRIDE")
         if folder:
             compiled = with_overrides(compiled, Path(folder), self.device.caps, self.compile_options)
-        return self.launcher.prepare(compiled)
+        plan = self.launcher.prepare(compiled)
+        plan.locations = functools.partial(_locations, kernel, compiled)
+        return plan
 
     def _compile(self, kernel: nodes.Kernel, options: CompileOptions) -> CompiledKernel:
         dump = knobs.get("SG_DUMP")
@@ -223,6 +253,11 @@ class Session:
         if self.arch in ("cpu", "interpreter"):
             self.launcher.synchronize()
 
+    @functools.cached_property
+    def streams(self) -> Order | None:
+        """The streams beside the one that all work goes to; None on devices with one queue."""
+        return Order(self.device) if isinstance(self.device, HasStreams) else None
+
     def new_recording(self) -> GraphRecording:
         """Something to record work with: see `GraphRecording.open`."""
         return GraphRecording(self.launcher)
@@ -236,7 +271,17 @@ class Session:
             self.closed = True
             with contextlib.suppress(Exception):
                 self.launcher.synchronize()
+            if self._profile is not None:
+                with contextlib.suppress(Exception):
+                    self._profile.end()
+            streams.close(self.__dict__.get("streams"))
             self.device.close()
+
+
+def _locations(kernel: nodes.Kernel, compiled: CompiledKernel) -> list[Loc | None]:
+    """Where each task of ``compiled`` stands in the source of ``kernel``, as it is now: the artifact may be older."""
+    places = [op.loc for op in kernel.walk()]
+    return [kernel.loc if task.source < 0 else places[task.source] for task in compiled.tasks]
 
 
 def _compile_kernel(*args: Any, **kwargs: Any) -> CompiledKernel:

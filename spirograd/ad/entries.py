@@ -124,7 +124,7 @@ class Arguments(Collector):
 
     def put_external(self, array: Any, element_shape: tuple[int, ...], label: str) -> None:
         self.external[len(self.arrays)] = (array, element_shape, label)
-        self.put_array(array)
+        self._keep(array)
 
 
 class Launch:

@@ -69,7 +69,9 @@ class FwdMode(context.Recorder, NearNames):
         self._exposed = None
 
     def aside(self, function: Callable[[], Any], replaced: bool) -> Any:
-        """What is left out of differentiation gives values without tangents; a gradient for reverse mode means nothing here."""
+        """Run ``function``, which is left out of differentiation: its values have no tangents. ``replaced``: it has a gradient for
+        reverse mode, which means nothing here.
+        """
         before, self._mode = self._mode, self._mode if replaced else "constant"
         try:
             return function()
@@ -77,7 +79,9 @@ class FwdMode(context.Recorder, NearNames):
             self._mode = before
 
     def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any) -> None:
-        """Numbers have no tangent; copies have that of their source. See `context.Recorder`."""
+        """The host writes to the element ``key`` of ``memory``: ``clear`` its tangent, for numbers have none; or copy that of
+        ``source``. See `context.Recorder`.
+        """
         if shadows.is_shadow(memory) or memory is self.param:
             return
         if self._exposed is not None and self._exposed.active:
@@ -108,7 +112,9 @@ class FwdMode(context.Recorder, NearNames):
             self._chain.forget(object_key(whole))
 
     def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
-        """Launch a kernel in its forward mode; see `context.recorder`."""
+        """Launch the forward mode of ``kernel``: its ``specialization``, with ``args`` as the ``packer`` has them. See
+        `context.Recorder`.
+        """
         assert self._exposed is not None
         launch = Launch(context.session(), kernel, specialization, packer, args) if self._exposed.active else None
         if launch is not None:

@@ -74,8 +74,8 @@ def gradcheck(
     if all gradients are f64, 5e-2 if one is f16, and 1e-3 otherwise. ``entries``: of larger memory so many elements are compared, chosen
     at random from ``seed``. Memory and gradients are restored afterwards.
 
-    Raises SpirogradAssertionError with the table and the first wrong element, unless ``raise_exception`` is False; SpirogradRuntimeError
-    for kernels that draw random numbers or read nothing that has a gradient.
+    Raises SpirogradTypeError for what is no kernel; SpirogradAssertionError with the table and the first wrong element, unless
+    ``raise_exception`` is False; SpirogradRuntimeError for kernels that draw random numbers or read nothing that has a gradient.
     """
     if isinstance(kernel, BoundKernel):
         kernel, inputs = kernel.kernel, (kernel.instance, *inputs)

@@ -10,7 +10,7 @@ import numpy as np
 from spirograd.base.dtypes import DType
 from spirograd.ir.nodes import ArrayArg, FieldRef, ref_of
 from spirograd.ir.nodes import Kernel as KernelIR
-from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.ndarray import Ndarray, array_of
 
 
 class Collector:
@@ -29,11 +29,16 @@ class Collector:
         self.arrays.append(None)
 
     def put_array(self, array: Any) -> None:
-        self.scalars.append(0)
-        self.arrays.append(array)
+        self._keep(array_of(array))
+        for number in array._sg_numbers:
+            self.put_scalar(number)
 
     def put_external(self, array: Any, element_shape: tuple[int, ...], label: str) -> None:
-        self.put_array(array)
+        self._keep(array)
+
+    def _keep(self, array: Any) -> None:
+        self.scalars.append(0)
+        self.arrays.append(array)
 
 
 class Memory:

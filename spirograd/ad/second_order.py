@@ -36,7 +36,8 @@ def hvp(function: Callable[[], Any], loss: Any, x: Any, v: Any) -> Any:
     the result are lists, too. All memory between ``x`` and ``loss`` needs gradients; tangents are made where they are needed. ``hvp``
     clears all gradients, and leaves the gradient of ``loss`` in them.
 
-    Raises SpirogradRuntimeError, with the line, if a kernel overwrites what the gradient of an earlier one reads, or if a chain leads
+    Raises SpirogradTypeError for arguments of other kinds, for lists ``x`` and ``v`` of different lengths, and for torch tensors with
+    gradients; SpirogradRuntimeError, with the line, if a kernel overwrites what the gradient of an earlier one reads, or if a chain leads
     through memory without a gradient; SpirogradUnsupportedError for what has no derivative.
     """
     single = not isinstance(x, (list, tuple))

@@ -162,7 +162,7 @@ class Tape(context.Recorder, NearNames):
     # --- recording -------------------------------------------------------------------------------------------------------
 
     def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
-        """Launch a kernel and record it; see `context.Recorder`."""
+        """Launch ``kernel`` and record it: its ``specialization``, with ``args`` as the ``packer`` has them. See `context.Recorder`."""
         session = context.session()
         launch = Launch(session, kernel, specialization, packer, args)
         exposed = self._exposed
@@ -276,7 +276,9 @@ class Tape(context.Recorder, NearNames):
     # --- the host ----------------------------------------------------------------------------------------------------------
 
     def host_write(self, memory: Any, key: Any, clear: Callable[[], None], source: Any) -> None:
-        """The host is about to write to memory; see `context.Recorder`."""
+        """The host is about to write to the element ``key`` of ``memory``, a copy of ``source`` if there is one; ``clear`` its gradient
+        in the reverse pass. See `context.Recorder`.
+        """
         if isinstance(memory, ScalarField) and memory.role != "primal":
             return
         if self._outer is not None:
@@ -356,7 +358,7 @@ class Tape(context.Recorder, NearNames):
             self._inactive[name] = ("`copy_from`", None, source)
         if not (source.has_grad() and memory.has_grad()):
             return
-        if origin == name:
+        if origin == name and memory.view == source.view:
             event.reverse = None
             return
         self._active_outputs.add(name)
@@ -364,16 +366,20 @@ class Tape(context.Recorder, NearNames):
         assert clear is not None
 
         def reverse() -> None:
-            to, by = source.grad, memory.grad
-            transfer.add(to.tree.allocation, to.view, by.tree.allocation, by.view)
-            clear()
+            to, copied = source.grad, (memory.grad.tree.allocation, memory.grad.view)
+            if origin == name and memory.view.count:  # two views of one array, which may overlap
+                copied = transfer.duplicate(*copied)
+                clear()
+            transfer.add(to.tree.allocation, to.view, *copied)
+            if origin != name:
+                clear()
 
         event.reverse = reverse
 
     # --- functions that are not recorded -------------------------------------------------------------------------------------
 
     def run_aside(self, function: Callable[[], Any], reverse: Callable[[], None] | None, saves: bool) -> Any:
-        """Run Python code whose launches are not recorded. ``reverse``: runs in their place when the tape is replayed.
+        """Run ``function``, whose launches are not recorded. ``reverse``: runs in their place when the tape is replayed.
 
         ``saves``: then it finds all memory that they use as they left it.
         """

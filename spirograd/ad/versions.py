@@ -18,7 +18,7 @@ from spirograd.base.records import replace
 from spirograd.lang import context
 from spirograd.lang.data import transfer
 from spirograd.lang.data.field import ComponentField
-from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.ndarray import Ndarray, array_of
 from spirograd.lang.data.transfer import Array
 from spirograd.lang.data.views import Block, HostView, dense_view
 
@@ -213,8 +213,10 @@ class Versions:
 
 
 def memory_identity(memory: Any) -> tuple[Any, Any]:
-    """What tells a field or ndarray apart from others, and the whole of it."""
-    return (("ndarray", id(memory)), memory) if isinstance(memory, Ndarray) else field_memory(memory)
+    """What tells a field or ndarray apart from others, and the whole of it; a view stands for its array."""
+    if isinstance(memory, Ndarray):
+        return ("ndarray", id(array_of(memory))), array_of(memory)
+    return field_memory(memory)
 
 
 def field_memory(field: Any) -> tuple[Any, Any]:

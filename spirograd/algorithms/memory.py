@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from spirograd.base.dtypes import DType
@@ -10,6 +11,7 @@ from spirograd.lang.context import session
 from spirograd.lang.data.ndarray import ScalarNdarray, ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.decorators import kernel
+from spirograd.lang.scalar import describe
 from spirograd.types import template
 
 Array = Any  # a ScalarField or a ScalarNdarray
@@ -20,24 +22,35 @@ _SHORTEST = 4096
 def checked(x: Any, name: str, length: int | None = None, dtype: DType | None = None) -> int:
     """The length of a one-dimensional field or ndarray of scalars. ``length``, ``dtype``: what it must have."""
     if not isinstance(x, (ScalarField, ScalarNdarray)) or len(x.shape) != 1:
-        raise SpirogradTypeError(f"`{name}` is a one-dimensional field or ndarray of scalars, not {x!r}")
+        hint = "pass a field or an ndarray of one axis; `from_numpy` fills it with the contents of other arrays"
+        raise SpirogradTypeError(f"`{name}`: expected a one-dimensional field or ndarray of scalars, got {describe(x)}", None, hint)
     n: int = x.shape[0]
     if length is not None and n < length:
-        raise SpirogradValueError(f"`{name}` has {n} elements; {length} are needed")
+        raise SpirogradValueError(f"`{name}` has {n} elements, and {length} are needed: declare it with a larger shape")
     if dtype is not None and x.dtype is not dtype:
-        raise SpirogradTypeError(f"`{name}` is of {x.dtype}, not of {dtype}")
+        raise SpirogradTypeError(f"`{name}`: expected elements of {dtype}, got {x.dtype}", None, f"declare it with `sg.{dtype}`")
     return n
 
 
-_scratch: dict[tuple[str, DType], tuple[Any, Any]] = {}
+class _Scratch(threading.local):
+    """Arrays by what they are for, of one session and one thread: algorithms of two threads may run at the same time."""
+
+    owner: Any = None
+
+    def __init__(self) -> None:
+        self.arrays: dict[tuple[str, DType], Any] = {}
+
+
+_scratch = _Scratch()
 
 
 def scratch(use: str, dtype: DType, length: int) -> Array:
     """Memory of at least ``length`` elements, with undefined contents: that of the last call for the same ``use`` if it is large enough."""
-    owner, held = _scratch.get((use, dtype), (None, None))
-    if owner is not session() or held.shape[0] < length:
-        held = ndarray(dtype, max(length, 1))
-        _scratch[use, dtype] = session(), held
+    if _scratch.owner is not session():
+        _scratch.owner, _scratch.arrays = session(), {}
+    held = _scratch.arrays.get((use, dtype))
+    if held is None or held.shape[0] < length:
+        held = _scratch.arrays[use, dtype] = ndarray(dtype, max(length, 1))
     return held
 
 

@@ -225,16 +225,17 @@ def inclusive_scan(x: Array, out: Array | None = None, op: Any = "add") -> None:
 
 
 def exclusive_scan(x: Array, out: Array | None = None, op: Any = "add", start: Any = None) -> None:
-    """Set ``out[i]`` to ``x[0]`` to ``x[i - 1]`` combined by ``op``, and ``out[0]`` to ``start``: what ``op`` does not change others by.
+    """Set ``out[i]`` to ``x[0]`` to ``x[i - 1]`` combined by ``op``, and ``out[0]`` to ``start``, the identity of ``op``.
 
-    ``start`` is known for the operations with names. Otherwise as `inclusive_scan`.
+    ``start`` is known for the operations with names; raises SpirogradValueError if that of a function is missing. Otherwise as
+    `inclusive_scan`.
     """
     n = checked(x, "x")
     target = x if out is None else out
     checked(target, "out", n, x.dtype)
     if start is None:
         if not isinstance(op, str):
-            raise SpirogradValueError("an exclusive scan by a function needs `start`, the value of `out[0]`")
+            raise SpirogradValueError("an exclusive scan by a function needs the identity of that function: pass it as `start`")
         _operation(op)
         start = identity(op, x.dtype)
     _scan(x, target, n, _operation(op), start)
@@ -245,7 +246,7 @@ def reduce(x: Array, op: Any = "add") -> Any:
     n, combine = checked(x, "x"), _operation(op)
     if n == 0:
         if not isinstance(op, str):
-            raise SpirogradValueError("an array without elements cannot be reduced by a function")
+            raise SpirogradValueError("`x` has no elements, and the identity of a function is not known: check the length first")
         return identity(op, x.dtype)
     level = 0
     while n > 1:
@@ -270,6 +271,6 @@ class PrefixSumExecutor:
         self.length = length
 
     def run(self, input_arr: Array) -> None:
-        """Replace each element by the sum of itself and those before it."""
+        """Replace each element of ``input_arr`` by the sum of itself and those before it."""
         n = checked(input_arr, "input_arr", self.length)
         _scan(input_arr, input_arr, min(n, self.length), _add, None)

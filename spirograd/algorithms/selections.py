@@ -117,8 +117,11 @@ def run_length_encode(x: Array, out: Array, counts: Array) -> int:
 
 
 def histogram(x: Array, counts: Array) -> None:
-    """Set ``counts[b]`` (of i32) to how many elements of ``x``, which are integers, are ``b``; others are not counted."""
+    """Set ``counts[b]`` (of i32) to how many elements of ``x`` are ``b``; others are not counted.
+
+    Raises SpirogradTypeError for floats, and for ``counts`` of another type.
+    """
     n, bins = checked(x, "x"), checked(counts, "counts", None, i32)
     if x.dtype.is_float:
-        raise SpirogradTypeError(f"a histogram counts integers, not {x.dtype}: compute the numbers of the bins first")
+        raise SpirogradTypeError(f"`x`: a histogram counts integers, got {x.dtype}", None, "compute the bin of each element first")
     _histogram(x, counts, n, bins)

@@ -154,7 +154,7 @@ def _place_tiles(
 def _sort(keys: Array, values: Array | None, n: int) -> None:
     dtype, groups = keys.dtype, has_groups()
     if dtype is u1 or dtype is f16:
-        raise SpirogradTypeError(f"keys of {dtype} cannot be sorted: use f32, or integers")
+        raise SpirogradTypeError(f"`keys`: keys of {dtype} cannot be sorted", None, "copy them to an array of f32 or of integers")
     source, spare = keys, scratch("keys", dtype, n)
     own, other = (keys, spare) if values is None else (values, scratch("values", values.dtype, n))
     length, chunks = (_TILE, -(-n // _TILE)) if groups else chunks_of(n)

@@ -12,7 +12,7 @@ from spirograd.autodiff.forward import forward
 from spirograd.autodiff.inactive_memory import broken_chain, inactive_reads, inactive_writes
 from spirograd.autodiff.int_casts import int_cast_warnings
 from spirograd.autodiff.memory_states import late_temps, memory_accesses, memory_residuals, old_values, without_states
-from spirograd.autodiff.prepare.found_results import found_results
+from spirograd.autodiff.prepare.found_results import found_results, refuse_saving
 from spirograd.autodiff.prepare.serial_products import serial_shared_products
 from spirograd.autodiff.prepare_order import prepared
 from spirograd.autodiff.residuals import Conflict
@@ -47,7 +47,6 @@ def differentiate(kernel: Kernel, mode: str, shadow: ShadowOf, caps: Capabilitie
     with gc_paused(), deep_recursion():
         repeated = mode != "reverse"
         source = inline_calls(kernel if repeated else found_results(kernel), ctx)
-        kernel = inline_calls(kernel, ctx)
         primal = simplify(hoist_space_checks(source, ctx), ctx)
         if mode in ("forward", "constant"):
             derivative = forward(primal, shadow, ctx, mode == "constant")
@@ -60,6 +59,7 @@ def differentiate(kernel: Kernel, mode: str, shadow: ShadowOf, caps: Capabilitie
         saving, ends = None, shadow
         if lost:
             refuse_lost(lost)
+            refuse_saving(kernel, lost[0].load)
             saved = save_loads(primal, [conflict.load for conflict in lost], ctx)
             buffers = {buffer.ref.arg for buffer in saved.buffers}
             # Saved-value buffers have no gradient, but no derivative ends there: it goes on to the memory that they were filled from.
@@ -74,7 +74,7 @@ def differentiate(kernel: Kernel, mode: str, shadow: ShadowOf, caps: Capabilitie
             verify(main, "kernel")
             for stage in counting:
                 verify(stage.kernel, "kernel")
-        reads, writes = memory_accesses(kernel)
+        reads, writes = memory_accesses(inline_calls(kernel, ctx))
         return Derivative(
             main,
             counting,

@@ -59,6 +59,16 @@ class ArgBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """What runs once moves and computes, as far as its IR tells: ``nbytes`` of loads, stores and atomics, ``operations`` on floats (an
+    addition, a multiplication and a function count 1 each). ``exact``: False for lower bounds."""
+
+    nbytes: int = 0
+    operations: int = 0
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class TaskInfo:
     """One dispatch. ``begin``/``end`` are None where only the device can know them: then it strides over its own bounds.
 
@@ -69,6 +79,8 @@ class TaskInfo:
     ``bindings`` (targets without addresses): for each storage buffer of descriptor set 0, the offsets in the argument block of the
     addresses of what it holds. One: that allocation alone, from its first byte on. Several: one buffer that holds them all, bound from its
     start, and the code reads at each of these offsets of the block where in that buffer (in bytes, u32) the allocation begins.
+    ``work``: of an iteration. ``source``: which operation of the kernel's IR, counted as `Region.walk` gives them, stands where the task
+    does in the source; -1: none.
     """
 
     name: str
@@ -85,6 +97,8 @@ class TaskInfo:
     coarsening: int = 1
     operations: int = 0
     bindings: tuple[tuple[int, ...], ...] = ()
+    work: Work = field(default_factory=Work)
+    source: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,12 +44,11 @@ class Later:
         return f"<{self.__name__}: not in this version>"
 
 
-_SPARSE = "sparse fields have `pointer` and `bitmasked` nodes; for lists use a field for the entries and one for their number"
+_SPARSE = "sparse fields are made of nodes: `sg.root.pointer(...)`, `.bitmasked(...)`, `.dynamic(...)`"
 _CLOCK = "kernels read no clock; time launches between two calls of `sg.sync()`"
 _LINALG = "large matrices and their solvers come in a later version; write it with `sg.func`, or use NumPy outside of kernels"
-_GRAPH = "`sg.Graph` records launches and repeats them, `sg.Stream` takes streams of torch; loops in graphs and events come later"
 _UI = "scenes are not drawn; `sg.GUI` draws in two dimensions, and `field.to_numpy()` can be given to matplotlib or another library"
-_PROFILE = "profiling comes in a later version; time launches between two calls of `sg.sync()`"
+_COUNTERS = "hardware counters are not read; Nsight Compute and the like do"
 _QUANT = "quantised and bit-packed types come in a later version"
 _MESH = "meshes come in a later version; keep their connections in fields"
 _BACK_END = "there is no such back end; `sg.cuda`, `sg.vulkan` and `sg.wgpu` reach the same devices"
@@ -59,13 +58,10 @@ _TEXTURE = "textures come in a later version; use a field, and interpolate in th
 
 # name -> reason, of names that lie directly in the module.
 LATER: dict[str, str] = {
-    **dict.fromkeys(("append", "length", "sparse"), _SPARSE),
+    **dict.fromkeys(("sparse",), _SPARSE),
     **dict.fromkeys(("clock_counter", "clock_freq_hz"), _CLOCK),
-    **dict.fromkeys(("eig", "make_spd", "linalg", "sparse_matrix_builder"), _LINALG),
-    **dict.fromkeys(("graph", "graph_do_while", "graph_parallel", "graph_parallel_context", "GraphStatus", "checkpoint"), _GRAPH),
-    **dict.fromkeys(("Event", "create_stream", "create_event", "stream_parallel"), _GRAPH),
+    **dict.fromkeys(("eig", "make_spd"), _LINALG),
     **dict.fromkeys(("ui",), _UI),
-    **dict.fromkeys(("profiler",), _PROFILE),
     **dict.fromkeys(("BitpackedFields",), _QUANT),
     **dict.fromkeys(("Mesh", "MeshBuilder", "MeshInstance", "MeshRelationType", "mesh_local", "mesh_patch_idx"), _MESH),
     **dict.fromkeys(("Texture", "Format"), _TEXTURE),
@@ -78,7 +74,6 @@ LATER: dict[str, str] = {
     "aot": "exporting compiled kernels comes in a later version",
     "argpack": "pass a `dataclasses.dataclass` or a struct instead",
     "ArgPack": "pass a `dataclasses.dataclass` or a struct instead",
-    "BufferView": "pass the whole array and the bounds of the part",
     "frexp": "use `sg.bit_cast` on the number",
     "get_addr": "kernels reach memory through fields and arrays only",
     "interop": "pass arrays of NumPy and torch to kernels directly",
@@ -89,9 +84,7 @@ LATER_TYPES: dict[str, str] = {
     "quant": _QUANT,
     "argpack": LATER["argpack"],
     **dict.fromkeys(("texture", "rw_texture", "TextureType", "RWTextureType"), _TEXTURE),
-    "sparse_matrix_builder": _LINALG,
-    "BufferViewType": LATER["BufferView"],
-    **dict.fromkeys(("annotations", "buffer_view_type", "compound_types", "enums", "ndarray_type", "texture_type", "utils"), _COMPAT),
+    **dict.fromkeys(("annotations", "compound_types", "enums", "ndarray_type", "texture_type", "utils"), _COMPAT),
 }
 _IN_KERNELS = "algorithms that kernels call come in a later version; call `sg.algorithms.parallel_sort` and the like from Python"
 LATER_ALGORITHMS: dict[str, str] = {
@@ -100,6 +93,7 @@ LATER_ALGORITHMS: dict[str, str] = {
     **dict.fromkeys(("reduce_scratch_slots", "select_scratch_slots", "sort", "sort_scratch_slots"), _IN_KERNELS),
 }
 LATER_TOOLS: dict[str, str] = dict.fromkeys(("diagnose", "np2ply", "vtk", "write_vtk"), "`PLYWriter` writes points and faces")
+LATER_PROFILER: dict[str, str] = dict.fromkeys(("CuptiMetric", "get_predefined_cupti_metrics"), _COUNTERS)
 LATER_MATH: dict[str, str] = {"fns": "its functions are in `sg.math` itself"}
 
 

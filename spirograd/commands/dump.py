@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import runpy
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-import spirograd as sg
 from spirograd import dumps
+from spirograd.commands.scripts import run_script
 from spirograd.report.document import document, merged
 from spirograd.report.page import document_of, page
 
@@ -63,7 +62,9 @@ def _run_here(args: argparse.Namespace) -> int:
         dumps.listeners.append(listener)
     written: list[Path] = []
     try:
-        status = _run_script(args.script, args.rest, args.to)
+        if args.to is not None:
+            os.environ["SG_DUMP"] = str(args.to.resolve())
+        status = run_script(args.script, args.rest)
     finally:
         # A script that fails has a page too, of the kernels that it came to.
         if args.html is not None:
@@ -110,21 +111,3 @@ def _times(folder: Path | None) -> dict[Path, int]:
     if folder is None or not folder.is_dir():
         return {}
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
-
-
-def _run_script(script: Path, arguments: list[str], folder: Path | None) -> int:
-    """Run ``script`` as Python would: its folder first on the path, its arguments in sys.argv. Returns its exit status."""
-    if folder is not None:
-        os.environ["SG_DUMP"] = str(folder.resolve())
-    sys.argv = [str(script), *arguments]
-    sys.path.insert(0, str(script.resolve().parent))
-    try:
-        runpy.run_path(str(script), run_name="__main__")
-    except SystemExit as leaving:
-        if leaving.code is None or isinstance(leaving.code, int):
-            return leaving.code or 0
-        print(leaving.code, file=sys.stderr)
-        return 1
-    finally:
-        sg.reset()
-    return 0

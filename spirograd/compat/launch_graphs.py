@@ -125,7 +125,7 @@ class GraphBuilder(Sequential):
         for launch in launches:
             for arg in launch.arguments:
                 if arguments.setdefault(arg.name, arg) != arg:
-                    raise SpirogradTypeError(f"two different arguments of the graph have the name `{arg.name}`")
+                    raise SpirogradTypeError(f"two different arguments of the graph have the name `{arg.name}`: rename one of them")
         return Graph(launches, arguments)
 
 
@@ -141,7 +141,7 @@ class Graph(NearNames):
         values that the graph has no argument for are ignored, as by the family."""
         missing = [name for name in self._arguments if name not in args]
         if missing:
-            raise SpirogradCallError(f"the graph misses the arguments {', '.join(missing)}")
+            raise SpirogradCallError(f"these arguments of the graph have no value: {', '.join(missing)}; give them to `run`")
         for name, arg in self._arguments.items():
             arg.check(args[name])
         for launch in self._launches:
@@ -163,4 +163,5 @@ def _check_annotation(parameter: inspect.Parameter, arg: Arg) -> None:
         )
     if not fits:
         kind = f"{arg.tag.name.lower()} of {dtype}" + (f" with elements {shape}" if shape else "")
-        raise SpirogradTypeError(f"`{parameter.name}` of the kernel is annotated {annotation!r}, and gets `{arg.name}`, a {kind}")
+        given = f"argument `{arg.name}` of the graph, a {kind}"
+        raise SpirogradTypeError(f"parameter `{parameter.name}` of the kernel: expected {annotation!r}, got {given}")

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import spirograd
-from spirograd import ad, algorithms, api, errors, math, simt, tools, types
+from spirograd import ad, algorithms, api, errors, linalg, math, profiler, simt, tools, types
 from spirograd.base import later
 from spirograd.compat import facade, internals, launch_graphs, log_functions
-from spirograd.lang import forms, hints, ops, primitive_types
+from spirograd.lang import forms, graph, hints, ops, primitive_types
 from spirograd.lang.annotations import MatrixType, NdarrayType
 from spirograd.lang.data.axes import axes
 from spirograd.lang.data.field import MatrixField, StructField
-from spirograd.lang.data.ndarray import MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray
+from spirograd.lang.data.ndarray import BufferView, BufferViewType, MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray
 from spirograd.lang.data.scalar_field import Field, ScalarField
 from spirograd.lang.data.tree import FieldsBuilder, SNode
 from spirograd.lang.dispatching import PerformanceDispatcher
@@ -129,6 +129,7 @@ MODULES: dict[str, Names] = {
     "lang.struct": {"Struct": Struct, "StructField": StructField, "StructType": StructType, "dataclass": dataclass, "struct": struct},
     "lang.field": {"Field": Field, "ScalarField": ScalarField},
     "lang._ndarray": _ARRAYS,
+    "lang.buffer_view": {"BufferView": BufferView, "BufferViewType": BufferViewType},
     "lang.snode": {"SNode": SNode, "rescale_index": hints.rescale_index},
     "lang._ndrange": several(forms, "ndrange"),
     "lang.kernel_impl": _KERNELS,
@@ -145,13 +146,20 @@ MODULES: dict[str, Names] = {
     },
     "types.compound_types": several(types, "vector matrix struct"),
     "types.annotations": several(types, "template Template"),
+    "types.buffer_view_type": {"BufferViewType": BufferViewType},
     "types.ndarray_type": {"NdarrayType": NdarrayType, "ndarray": types.ndarray, "NDArray": types.NDArray},
     "ad": public(ad),
     "algorithms": public(algorithms),
+    "linalg": public(linalg),
     **{f"{path}simt": {} for path in ("", "lang.")},
     **{f"{path}simt.{name}": public(getattr(simt, name)) for path in ("", "lang.") for name in simt.__all__},
+    "profiler": public(profiler),
+    "profiler.kernel_profiler": {name: value for name, value in public(profiler).items() if "kernel_profiler" in name},
+    "profiler.scoped_profiler": several(profiler, "print_scoped_profiler_info clear_scoped_profiler_info"),
+    "profiler.memory_profiler": several(profiler, "print_memory_profiler_info"),
+    "profiler.kernel_metrics": {},
     "tools": public(tools),
-    "graph": several(launch_graphs, "Arg ArgKind Graph GraphBuilder"),
+    "graph": several(launch_graphs, "Arg ArgKind Graph GraphBuilder") | public(graph),
     "tools.image": several(tools, "imread imresize imshow imwrite"),
     "tools.video": several(tools, "VideoManager"),
     "experimental": {"real_func": real_func},
@@ -162,16 +170,20 @@ MODULES: dict[str, Names] = {
 
 # Modules that this version does not have -> why: any name can be imported from them, and says so when used.
 EMPTY_MODULES: dict[str, str] = {
-    **several_later("linalg profiler ui sparse aot interop"),
+    **several_later("ui sparse aot interop"),
     "types.quant": later.LATER_TYPES["quant"],
 }
+
+_NOT_IN_GRAPHS = "graphs of launches have `Arg`, `ArgKind`, `GraphBuilder`; kernels with `graph=True` have loops and sections"
 
 # What a module answers for names that it does not have: a stand-in, or None.
 Fallback = Callable[[str], Any]
 FALLBACKS: dict[str, Fallback] = {
     "": later.later,
-    "graph": lambda name: later.later(name, {name: later.LATER["graph"]}, "graph."),
+    "graph": lambda name: later.later(name, {name: _NOT_IN_GRAPHS}, "graph."),
     "algorithms": lambda name: later.later(name, later.LATER_ALGORITHMS, "algorithms."),
+    "profiler": lambda name: later.later(name, later.LATER_PROFILER, "profiler."),
+    "profiler.kernel_metrics": lambda name: later.later(name, later.LATER_PROFILER, "profiler."),
     "tools": lambda name: later.later(name, later.LATER_TOOLS, "tools."),
     "types": lambda name: later.later(name, later.LATER_TYPES, "types."),
     "lang": later.later,

@@ -61,8 +61,8 @@ class Gradient(Staged, NearNames):
         made.check_bare()
         packer = self.kernel.pack(session, specialization, bound, gradients=True)
         made.launch(packer, returned, specialization.last_number)
-        self._native = made.native
-        if not made.returned and packer.transfers is None and self._native.is_due():
+        self._native = native = made.native
+        if native.device is not None and not made.returned and packer.transfers is None and native.is_due():
             made.prepare(bound, packer, self.kernel.steps(specialization, bound))
 
     def of(self, session: Session, specialization: Specialization) -> SpecializedDerivative:

@@ -10,14 +10,21 @@ from spirograd.base.dtypes import storage
 from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.base.loc import Loc
 from spirograd.ir.nodes import ArrayArg, ScalarArg
+from spirograd.lang.data import slices
 
 
 def refuse_shared(
-    label: str, args: Sequence[ScalarArg | ArrayArg], arrays: Sequence[Any], written: Mapping[int, Loc | None], accessed: Set[int]
+    label: str,
+    args: Sequence[ScalarArg | ArrayArg],
+    scalars: Sequence[Any],
+    arrays: Sequence[Any],
+    written: Mapping[int, Loc | None],
+    accessed: Set[int],
 ) -> None:
     """Raise SpirogradRuntimeError if an array argument that the kernel writes shares memory with another one that it accesses.
 
-    ``arrays``: bindings by argument, ``written``: where the kernel writes to which argument, ``accessed``: which it reads or writes.
+    ``scalars``, ``arrays``: numbers and bindings by argument, ``written``: where the kernel writes to which argument, ``accessed``: which
+    it reads or writes.
     """
     if not written:
         return
@@ -29,9 +36,16 @@ def refuse_shared(
     for k, loc in written.items():
         own = next((span for span in spans if span[0] == k), None)
         for other, start, end in spans:
-            if own is not None and other != k and start < own[2] and own[1] < end:
+            if own is not None and other != k and start < own[2] and own[1] < end and not _disjoint(k, other, args, scalars, arrays):
                 problem = (
                     f"{label}: arguments `{args[k].name}` and `{args[other].name}` share memory, which the kernel writes; its gradient "
                     "would mix them up"
                 )
                 raise SpirogradRuntimeError(render(problem, loc, "pass a copy of one of them, or write a kernel that takes the array once"))
+
+
+def _disjoint(a: int, b: int, args: Sequence[ScalarArg | ArrayArg], scalars: Sequence[Any], arrays: Sequence[Any]) -> bool:
+    """Whether two arguments are views of one array without a common element."""
+    alike = arrays[a].address == arrays[b].address and arrays[a].shape == arrays[b].shape
+    first, second = (slices.axes_of(getattr(args[k], "view", ()), arrays[k].shape, scalars[k + 1 :]) for k in (a, b))
+    return alike and slices.disjoint(first, second)

@@ -14,6 +14,7 @@ from spirograd.base.dtypes import i32, storage
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, render
 from spirograd.base.records import replace
 from spirograd.base.sizes.evaluate import evaluate
+from spirograd.base.spans import span
 from spirograd.base.targets import Generator
 from spirograd.gradients.broken_chains import report
 from spirograd.gradients.explained import name_of
@@ -59,7 +60,8 @@ class SpecializedDerivative:
         self.primal = specialization
         self.label = f"kernel `{kernel.function.__name__}`"
         self.fields = WeakValueDictionary(specialization.fields)  # which field each reference stands for
-        self.derivative = derive(session, specialization.kernel, mode, self.shadow)
+        with span(f"differentiate {kernel.function.__name__}", "compile"):
+            self.derivative = derive(session, specialization.kernel, mode, self.shadow)
         self._session = session
         self._plan: DerivativePlan | None = None
         self.trees = trees_of(self.fields.values(), self)
@@ -188,7 +190,7 @@ class SpecializedDerivative:
         """Run it on packed arguments (`Kernel.pack` with gradients). ``returned``: the adjoint of what the kernel returns. ``number``: of
         the launch whose random numbers it draws again."""
         if self._written:
-            refuse_shared(self.label, self.primal.kernel.args, packer.arrays, self._written, self._accessed)
+            refuse_shared(self.label, self.primal.kernel.args, packer.scalars, packer.arrays, self._written, self._accessed)
         if returned is not None or self.returned:
             self._put_returned(packer, returned)
         plan = self._plan or self.plan
@@ -229,7 +231,7 @@ class SpecializedDerivative:
     def launch_saving(self, packer: Packer, drawn: int | None = None) -> tuple[Any, int | None, list[Any]]:
         """Launch the primal such that it saves what no memory keeps: what the launch returns, its number, and its saved-value buffers.
         ``drawn``: it draws the random numbers of the launch of this number."""
-        refuse_shared(self.label, self.primal.kernel.args, packer.arrays, self._written, self._accessed)
+        refuse_shared(self.label, self.primal.kernel.args, packer.scalars, packer.arrays, self._written, self._accessed)
         saving = self.derivative.saving
         assert saving is not None
         session = self._session

@@ -16,6 +16,7 @@ from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import DType, i32
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
+from spirograd.ir.interp_loops import LOOPS
 from spirograd.ir.interp_reports import record_fault
 from spirograd.ir.interp_state import FAULT, LAUNCH, Compiler, Env, Step
 from spirograd.ir.nodes import Op, Region, SharedRef, ref_of
@@ -105,44 +106,12 @@ def _if(c: Compiler, op: Op) -> Callable[[Env], Run]:
     return run
 
 
-def _for(c: Compiler, op: Op) -> Callable[[Env], Run]:
-    out, begin, end, *initial = [c.entry(op), *c.args(op)]
-    (index, *carried), steps, results = _region(c, op.regions[0])
-    t = op.args[0].type
-    assert isinstance(t, DType)
-    convert = t.np.type
+def _loop(c: Compiler, op: Op) -> Callable[[Env], Run]:
+    loop = LOOPS[op.code](c, op, lambda region: _region(c, region))
 
     def run(env: Env) -> Run:
-        values = [env[s] for s in initial]
-        for i in range(int(env[begin]), int(env[end])):
-            env[index] = convert(i)
-            for s, value in zip(carried, values):
-                env[s] = value
+        for steps in loop(env):
             yield from _run(steps, env)
-            values = [env[s] for s in results]
-        env[out] = tuple(values)
-
-    return run
-
-
-def _while(c: Compiler, op: Op) -> Callable[[Env], Run]:
-    out, initial = c.entry(op), c.args(op)
-    tested, condition, (verdict,) = _region(c, op.regions[0])
-    carried, steps, results = _region(c, op.regions[1])
-
-    def run(env: Env) -> Run:
-        values = [env[s] for s in initial]
-        while True:
-            for s, value in zip(tested, values):
-                env[s] = value
-            yield from _run(condition, env)
-            if not env[verdict]:
-                break
-            for s, value in zip(carried, values):
-                env[s] = value
-            yield from _run(steps, env)
-            values = [env[s] for s in results]
-        env[out] = tuple(values)
 
     return run
 
@@ -166,8 +135,7 @@ def _read(c: Compiler, op: Op) -> Callable[[Env], Run]:
 
 _MAKERS: dict[ops.OpCode, Callable[[Compiler, Op], Callable[[Env], Run]]] = {
     ops.if_: _if,
-    ops.for_: _for,
-    ops.while_: _while,
+    **dict.fromkeys(LOOPS, _loop),
     ops.workgroup_barrier: _barrier,
     ops.subgroup_read: _read,
 }

@@ -11,6 +11,7 @@ import numpy as np
 from spirograd.base.dtypes import DType, storage, u1
 from spirograd.ir import ops
 from spirograd.ir.interp_groups import grouped_loop
+from spirograd.ir.interp_loops import LOOPS
 from spirograd.ir.interp_memory import Memory
 from spirograd.ir.interp_reports import bits, record_fault, record_print
 from spirograd.ir.interp_state import FAULT, LAUNCH, PRINT, Compiler, Env, Maker, Step
@@ -95,49 +96,15 @@ def _if(c: Compiler, op: Op) -> Step:
     return step
 
 
-def _for(c: Compiler, op: Op) -> Step:
-    if op.attr.grouped:
+def _loop(c: Compiler, op: Op) -> Step:
+    if op.code is ops.for_ and op.attr.grouped:
         return grouped_loop(c, op)
-    out, begin, end, *initial = [c.entry(op), *c.args(op)]
-    (index, *carried), steps, results = c.region(op.regions[0])
-    t = op.args[0].type
-    assert isinstance(t, DType)
-    convert = t.np.type
+    loop = LOOPS[op.code](c, op, c.region)
 
     def step(env: Env) -> None:
-        values = [env[s] for s in initial]
-        for i in range(int(env[begin]), int(env[end])):
-            env[index] = convert(i)
-            for s, value in zip(carried, values):
-                env[s] = value
+        for steps in loop(env):
             for run in steps:
                 run(env)
-            values = [env[s] for s in results]
-        env[out] = tuple(values)
-
-    return step
-
-
-def _while(c: Compiler, op: Op) -> Step:
-    out, initial = c.entry(op), c.args(op)
-    tested, condition, (verdict,) = c.region(op.regions[0])
-    carried, steps, results = c.region(op.regions[1])
-
-    def step(env: Env) -> None:
-        values = [env[s] for s in initial]
-        while True:
-            for s, value in zip(tested, values):
-                env[s] = value
-            for run in condition:
-                run(env)
-            if not env[verdict]:
-                break
-            for s, value in zip(carried, values):
-                env[s] = value
-            for run in steps:
-                run(env)
-            values = [env[s] for s in results]
-        env[out] = tuple(values)
 
     return step
 
@@ -356,7 +323,7 @@ def _print(c: Compiler, op: Op) -> Step:
 
 
 _MAKERS: dict[OpCode, Maker] = {
-    ops.const: _const, ops.result: _result, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
+    ops.const: _const, ops.result: _result, ops.if_: _if, **dict.fromkeys(LOOPS, _loop), ops.task: _task,
     ops.arg: _block_entry, ops.shape: _block_entry,
     ops.address: _block_entry, ops.seed: _block_entry, ops.slot: _block_entry, ops.tape_word: _tape_word,
     ops.thread_slot: _invocation, ops.builtin: _invocation, ops.claim: _invocation, ops.call: _call, ops.check: _check, ops.print_: _print,

@@ -349,6 +349,7 @@ class ArrayArg:
     needs_grad: bool = False
     wide: bool = False
     needs_dual: bool = False
+    view: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, eq=False)

@@ -139,7 +139,7 @@ class MatrixType(AggregateType):
         return fields.matrix_field(self.shape, self.dtype, make_host_element, shape, **options)
 
     def ndarray(self, shape: Any, needs_grad: bool = False, needs_dual: bool = False) -> ndarrays.Ndarray:
-        """An array of this type."""
+        """An array of this type; ``shape``, ``needs_grad``, ``needs_dual``: as of `ndarray`."""
         return ndarrays.element_ndarray(self.shape, self.dtype, make_host_element, shape, needs_grad, needs_dual)
 
     def tensor(self, shape: Any, **options: Any) -> tensors.MatrixTensor:
@@ -195,8 +195,8 @@ class NdarrayType(NearNames):
     """Annotation of an array argument: ``NDArray[dtype, ndim]``. What is None, or left out, matches anything.
 
     ``dtype`` may be a vector or matrix type; then ``element_shape`` is its shape. ``element_dim``: axes of an element, of any extent: the
-    last ones of NumPy arrays and torch tensors. ``ndim``: axes of the index space, without those of
-    elements. ``boundary``: "unsafe" or "clamp". Raises SpirogradTypeError for contradictions.
+    last ones of NumPy arrays and torch tensors. ``ndim``: axes of the index space, without those of elements; ``field_dim`` is its old
+    name. ``needs_grad``: accepted, without effect. ``boundary``: "unsafe" or "clamp". Raises SpirogradTypeError for contradictions.
     """
 
     __slots__ = ("boundary", "dtype", "element_dim", "element_shape", "ndim", "needs_grad")
@@ -258,7 +258,7 @@ class NdarrayType(NearNames):
         return tuple(shape[len(shape) - self.element_dim :]) if self.element_dim else ()
 
     def mismatch(self, dtype: DType, shape: Sequence[int], element_shape: Sequence[int]) -> str | None:
-        """Why an array does not fit, or None if it does."""
+        """Why an array of ``dtype``, ``shape`` and ``element_shape`` does not fit, or None if it does."""
         if self.dtype is not None and dtype is not self.dtype:
             return f"expected an array of {self.dtype}, got {dtype}"
         if self.element_shape is not None and tuple(element_shape) != self.element_shape:
@@ -292,6 +292,18 @@ class Template:
 
 
 template = Template
+
+
+class TripletsType:
+    """Annotation of an argument that is a `linalg.SparseMatrixBuilder`: ``types.sparse_matrix_builder()``."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "sparse_matrix_builder()"
+
+
+sparse_matrix_builder = TripletsType
 
 
 class Reference:

@@ -20,6 +20,7 @@ class LanguageOptions:
     default_fp: DType = f32
     default_ip: DType = i32
     debug: bool = False
+    check_bounds: bool = False  # of views: those of memory are for a pass
     short_circuit: bool = True
     unrolling_limit: int = 0
     unfused_by: str = ""  # the option of the kernel by which its loops stay apart

@@ -30,7 +30,7 @@ def static_assert(condition: Any, message: str = "") -> None:
 
 
 def static_print(*args: Any, sep: str = " ", end: str = "\n") -> None:
-    """Print while compiling; arguments are as for Python's ``print``."""
+    """Print while compiling; ``sep``, ``end`` and other arguments are as for Python's ``print``."""
     print(*args, sep=sep, end=end)
 
 
@@ -71,13 +71,26 @@ def activate(node: Any, index: Any) -> None:
 
 
 def deactivate(node: Any, index: Any) -> None:
-    """Deactivate a cell of a `pointer` or `bitmasked` node: what it holds is 0 afterwards. Only in kernels."""
+    """Deactivate a cell of a `pointer` or `bitmasked` node, or empty a list of a `dynamic` node, whose ``index`` is that of the cell around
+    it: what it holds is 0 afterwards. ``index``: as of `activate`. Only in kernels."""
     _only_in_kernels("deactivate")
 
 
 def is_active(node: Any, index: Any) -> Any:
     """Whether a cell of a node, and the cells around it, are active. ``index``: in the index space of the node. Only in kernels."""
     _only_in_kernels("is_active")
+
+
+def append(node: Any, index: Any, value: Any) -> Any:
+    """Add an entry to a list of a `dynamic` node, and return its number. ``index``: of the cell around the list. ``value``: a struct if the
+    node has several fields. ``x[i].append(value)`` is the same for one field. Only in kernels."""
+    _only_in_kernels("append")
+
+
+def length(node: Any, index: Any) -> Any:
+    """How many entries a list of a `dynamic` node has. ``index``: of the cell around the list. ``x[i].length()`` is the same. Only in
+    kernels."""
+    _only_in_kernels("length")
 
 
 def atomic_add(x: Any, y: Any) -> Any:
@@ -131,7 +144,7 @@ def atomic_cas(x: Any, expected: Any, desired: Any) -> Any:
 
 
 def volatile_load(target: Any) -> Any:
-    """An element of a field or array as it is in memory now, for loops that wait until another thread has written it."""
+    """``target``, an element of a field or array, as it is in memory now, for loops that wait until another thread has written it."""
     _only_in_kernels("volatile_load")
 
 
@@ -149,7 +162,10 @@ ATOMICS: dict[Any, str] = {
 
 
 class ndrange:
-    """The index space of nested loops: each argument an extent, or a pair (begin, end). Iterates row-major in Python scope."""
+    """The index space of nested loops: each argument an extent, or a pair (begin, end). Iterates row-major in Python scope.
+
+    ``axes``: the order of the loops, outermost first, as numbers of arguments; by default 0, 1, 2, ...
+    """
 
     __sg_traceable__ = True
 

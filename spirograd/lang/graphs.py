@@ -58,7 +58,10 @@ class Graph:
             self._recording = recording
 
     def launch(self) -> None:
-        """Do it again, after all work so far. Does not wait."""
+        """Do it again, after all work so far. Does not wait.
+
+        Raises SpirogradRuntimeError before anything is recorded, in a kernel, in a tape, and after another `init`; also as `Graph` says.
+        """
         if self._recording is None or self._block is not None:
             raise SpirogradRuntimeError(render("this graph has recorded nothing yet", None, "`with graph: ...` records it"))
         _refuse_recorder("launched")

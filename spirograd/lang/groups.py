@@ -15,7 +15,7 @@ from spirograd.ir import ops as ir
 from spirograd.ir.nodes import Op, SharedRef
 from spirograd.lang import ops, scalar
 from spirograd.lang.context import GroupScope, current_trace, language_options
-from spirograd.lang.scalar import Value, type_error
+from spirograd.lang.scalar import Value, describe, type_error
 
 # Of loops that do not say how large their groups are.
 _DEFAULT_SIZE = 256
@@ -25,7 +25,7 @@ def enter(index: Op, begin: Value, end: Value, size: int) -> GroupScope:
     """The scope of a parallel loop whose body is about to be traced, in groups of ``size`` (0: the default)."""
     options = language_options()
     if size < 0:
-        raise type_error(f"`block_dim` is the number of threads of a group, not {size}")
+        raise type_error(f"`block_dim` is the number of threads of a group, got {size}", "set it to 1 or more, or leave it out")
     size = size or options.group_size or min(_DEFAULT_SIZE, options.max_group_size)
     return GroupScope((index, begin.op), (begin.op, end.op), size)
 
@@ -77,8 +77,10 @@ def global_thread_idx() -> Value:
 
 
 class SharedArray:
-    """An array that the threads of a group share, in the body of a parallel loop, as in ``SharedArray((64,), sg.f32)``. Elements may be
-    vectors or matrices. Its contents are undefined until they are written. Raises SpirogradSyntaxError elsewhere."""
+    """An array of ``shape``, known while compiling, that the threads of a group share, in the body of a parallel loop, as in
+    ``SharedArray((64,), sg.f32)``. Elements may be vectors or matrices. Its contents are undefined until they are written. Raises
+    SpirogradSyntaxError elsewhere.
+    """
 
     __sg_traceable__ = True
 
@@ -88,17 +90,19 @@ class SharedArray:
         extents = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
         self.shape = tuple([scalar.known(n) for n in extents])
         if not self.shape or not all(isinstance(n, int) and n > 0 for n in self.shape):
-            raise type_error("the extents of a shared array are positive numbers that are known while compiling", "as in `(64,)`")
+            given = ", ".join([describe(n) for n in self.shape])
+            problem = f"the extents of a shared array are positive integers that are known while compiling, got {given}"
+            raise type_error(problem, "as in `SharedArray((64,), sg.f32)`")
         self.element_shape: tuple[int, ...] = tuple(getattr(dtype, "shape", ()))
         self.dtype: DType = ops.as_dtype(getattr(dtype, "dtype", dtype))
         if self.dtype is u1:
-            raise type_error("shared arrays hold numbers, no u1", "use `sg.i32`")
+            raise type_error("shared arrays of u1 are not supported", "use `sg.i32`")
         trace.shared_arrays += 1
         length = math.prod(self.shape) * math.prod(self.element_shape)
         self.ref = SharedRef(f"shared{trace.shared_arrays}", self.dtype, length)
 
     def __getitem__(self, index: Any) -> Any:
-        raise SpirogradSyntaxError("shared arrays exist in kernels", None, "read them in the loop that declares them")
+        raise SpirogradSyntaxError("a shared array has no contents outside of its loop", None, "access it in the loop that declares it")
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self[index]

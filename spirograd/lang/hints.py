@@ -36,7 +36,7 @@ def assume_in_range(value: T, base: Any, low: int, high: int) -> T:
 
 
 def loop_unique(value: T, covers: Any = None) -> T:
-    """Promise that no two iterations have the same ``value``: the value itself."""
+    """Promise that no two iterations have the same ``value``: the value itself. ``covers``: accepted, without effect."""
     return value
 
 
@@ -83,7 +83,9 @@ def stop_grad(x: T) -> T:
 
 
 def pure(function: T) -> T:
-    """Promise that a kernel depends on its arguments only. Accepted, without effect: the compilation cache checks it by itself."""
+    """Promise that the kernel ``function`` depends on its arguments only. Accepted, without effect: the compilation cache checks it by
+    itself.
+    """
     return function
 
 

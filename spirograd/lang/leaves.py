@@ -25,7 +25,7 @@ class AggregateType(NearNames, ABC):
 
     @abstractmethod
     def build(self, leaves: Sequence[Any]) -> Any:
-        """The value that consists of these scalars (used as they are)."""
+        """The value that consists of the scalars ``leaves``, used as they are."""
 
     @abstractmethod
     def numbers_of(self, value: Any) -> list[Any]:
@@ -41,7 +41,7 @@ class AggregateType(NearNames, ABC):
 
     @abstractmethod
     def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: Any) -> Any:
-        """A field of such elements that is in no tree yet."""
+        """A field ``name`` of such elements that is in no tree yet; ``needs_grad``, ``needs_dual``, ``layout``: as of `field`."""
 
 
 ValueType = Union[DType, AggregateType]

@@ -218,7 +218,7 @@ def eye(n: int) -> Matrix:
 
 @traceable
 def vdir(ang: Any) -> Matrix:
-    """The unit vector at an angle (radians) from the x axis."""
+    """The unit vector at an angle of ``ang`` radians from the x axis, counterclockwise."""
     return Vector([ops.cos(ang), ops.sin(ang)])
 
 
@@ -239,7 +239,7 @@ def scale(sx: Any, sy: Any, sz: Any) -> Matrix:
 
 @traceable
 def rotation2d(ang: Any) -> Matrix:
-    """The 2x2 matrix that turns counterclockwise by an angle in radians."""
+    """The 2x2 matrix that turns counterclockwise by ``ang`` radians."""
     c, s = ops.cos(ang), ops.sin(ang)
     return Matrix([[c, -s], [s, c]])
 
@@ -278,14 +278,14 @@ def rotation3d(ang_x: Any, ang_y: Any, ang_z: Any) -> Matrix:
 
 @traceable
 def cmul(z1: Any, z2: Any) -> Matrix:
-    """The product of two complex numbers."""
+    """The product ``z1 * z2`` of two complex numbers."""
     (a, b), (c, d) = _complex(z1, "cmul"), _complex(z2, "cmul")
     return Vector([a * c - b * d, a * d + b * c])
 
 
 @traceable
 def cconj(z: Any) -> Matrix:
-    """The conjugate of a complex number."""
+    """The conjugate of the complex number ``z``."""
     a, b = _complex(z, "cconj")
     return Vector([a, -b])
 
@@ -298,33 +298,33 @@ def cinv(z: Any) -> Matrix:
 
 @traceable
 def cdiv(z1: Any, z2: Any) -> Matrix:
-    """The quotient of two complex numbers."""
+    """The quotient ``z1 / z2`` of two complex numbers."""
     return cmul(z1, cconj(z2)) / dot(z2, z2)  # type: ignore[no-any-return]
 
 
 @traceable
 def cpow(z: Any, n: Any) -> Matrix:
-    """A complex number to the real power ``n``, on the principal branch."""
+    """The complex number ``z`` to the real power ``n``, on the principal branch."""
     a, b = _complex(z, "cpow")
     return vdir(ops.atan2(b, a) * n) * ops.pow(length(z), n)  # type: ignore[no-any-return]
 
 
 @traceable
 def csqrt(z: Any) -> Matrix:
-    """The square root of a complex number whose real part is not negative."""
+    """The square root of the complex number ``z`` whose real part is not negative."""
     a, b = _complex(z, "csqrt")
     return vdir(ops.atan2(b, a) * 0.5) * ops.sqrt(length(z))  # type: ignore[no-any-return]
 
 
 @traceable
 def cexp(z: Any) -> Matrix:
-    """e to the power of a complex number."""
+    """e to the power of the complex number ``z``."""
     a, b = _complex(z, "cexp")
     return vdir(b) * ops.exp(a)  # type: ignore[no-any-return]
 
 
 @traceable
 def clog(z: Any) -> Matrix:
-    """The natural logarithm of a complex number, on the principal branch."""
+    """The natural logarithm of the complex number ``z``, on the principal branch."""
     a, b = _complex(z, "clog")
     return Vector([ops.log(length(z)), ops.atan2(b, a)])

@@ -143,7 +143,8 @@ def _install_operator(name: str, function: Callable[[Any, Any], Any]) -> None:
 
 class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
     """A vector or matrix of scalars, of ``shape`` (n,) or (n, m): ``Matrix([[1, 2], [3, 4]], dt=f32)``, ``Matrix([row0, row1])``.
-    Raises SpirogradTypeError for ragged rows and entries that are no scalars."""
+    ``dt``: of the entries. Raises SpirogradTypeError for ragged rows and entries that are no scalars.
+    """
 
     __slots__ = ("__weakref__", "_entries", "_write", "shape")
     __array_ufunc__ = None  # NumPy arrays on the left leave the operation to us
@@ -282,7 +283,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         return make([scalar.emit(ir.extract, whole, scalar.constant(i)) for i in range(size)], self.shape)
 
     def with_swizzle(self, name: str, value: Any) -> Matrix:
-        """A copy in which the entries that a swizzle names are ``value``."""
+        """A copy in which the entries that the swizzle ``name`` names, as in "xz", are ``value``."""
         positions = self._swizzle_positions(name)
         entries = list(self._entries)
         for p, v in zip(positions, _values_for(value, (len(positions),) if len(positions) > 1 else None, len(positions))):
@@ -345,7 +346,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         self[(slice(None),) * self.ndim] = value
 
     def filled(self, value: Any) -> Matrix:
-        """A copy with all entries set."""
+        """A copy with all entries set to ``value``."""
         return self.with_entry((slice(None),) * self.ndim, value)
 
     # --- unary, products ---
@@ -389,14 +390,14 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         return b
 
     def dot(self, other: Any) -> Any:
-        """The inner product of two vectors of one length."""
+        """The inner product with ``other``, a vector of the same length."""
         b = self._other_vector("dot", other)
         if b.n != self.n:
             raise type_error(f"`dot` takes two vectors of one length, got {self.n} and {b.n} entries")
         return linear.dot(self._entries, b._entries)
 
     def cross(self, other: Any) -> Any:
-        """The cross product: of 3-vectors a vector, of 2-vectors a scalar."""
+        """The cross product with ``other``: of 3-vectors a vector, of 2-vectors a scalar."""
         b = self._other_vector("cross", other)
         if self.n != b.n or self.n not in (2, 3):
             raise type_error(f"`cross` takes two vectors of 2 or of 3 entries, got {self.n} and {b.n}")
@@ -411,7 +412,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
     outer = outer_product
 
     def frobenius_inner(self, other: Any) -> Any:
-        """The sum of the products of corresponding entries."""
+        """The sum of the products of entries with those of ``other`` at the same place."""
         return (self * other).sum()
 
     # --- reductions and norms ---
@@ -486,24 +487,24 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
 
     @classmethod
     def zero(cls, dt: Any, n: int, m: int | None = None) -> Matrix:
-        """Zeros: a vector of n, or n x m."""
+        """Zeros of type ``dt``: a vector of n, or n x m."""
         return constant_matrix(0, dt, n, m)
 
     @classmethod
     def one(cls, dt: Any, n: int, m: int | None = None) -> Matrix:
-        """Ones: a vector of n, or n x m."""
+        """Ones of type ``dt``: a vector of n, or n x m."""
         return constant_matrix(1, dt, n, m)
 
     @staticmethod
     def unit(n: int, i: int, dt: Any = None) -> Matrix:
-        """The vector of n entries with 1 at i and 0 elsewhere."""
+        """The vector of n entries of type ``dt`` with 1 at i and 0 elsewhere. Raises SpirogradIndexError if there is no entry i."""
         if not 0 <= i < n:
             raise SpirogradIndexError(f"there is no unit vector {i} of {n} entries", location(), f"i counts from 0 to {n - 1}")
         return Matrix([int(k == i) for k in range(n)], dt=int if dt is None else dt)
 
     @staticmethod
     def identity(dt: Any, n: int) -> Matrix:
-        """The n x n identity."""
+        """The n x n identity of type ``dt``."""
         return Matrix([[int(i == j) for j in range(n)] for i in range(n)], dt=dt)
 
     @staticmethod
@@ -514,7 +515,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
 
     @staticmethod
     def rows(rows: Sequence[Any]) -> Matrix:
-        """The matrix with these vectors as rows."""
+        """The matrix with the vectors ``rows`` as rows."""
         entries, shape = _entries_and_shape(list(rows))
         if len(shape) != 2:
             raise type_error("`rows` takes a list of vectors")
@@ -522,7 +523,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
 
     @staticmethod
     def cols(cols: Sequence[Any]) -> Matrix:
-        """The matrix with these vectors as columns."""
+        """The matrix with the vectors ``cols`` as columns."""
         return Matrix.rows(cols).transpose()
 
     # --- data of matrices ---
@@ -534,7 +535,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
 
     @classmethod
     def ndarray(cls, n: int, m: int, dtype: Any, shape: Any, needs_grad: bool = False, needs_dual: bool = False) -> ndarrays.MatrixNdarray:
-        """An array of n x m matrices."""
+        """An array of n x m matrices; ``shape``, ``needs_grad``, ``needs_dual``: as of `ndarray`."""
         return ndarrays.element_ndarray((n, m), dtype, make_host_element, shape, needs_grad, needs_dual)
 
     @classmethod
@@ -548,7 +549,7 @@ for _name, _function in _OPERATORS.items():
 
 
 class Vector(Matrix):
-    """A vector: ``Vector([1, 2, 3], dt=f32)``. A list of rows makes a matrix."""
+    """A vector: ``Vector([1, 2, 3], dt=f32)``. ``data``: its entries; a list of rows makes a matrix."""
 
     __slots__ = ()
 
@@ -559,7 +560,7 @@ class Vector(Matrix):
 
     @classmethod
     def ndarray(cls, n: int, dtype: Any, shape: Any, needs_grad: bool = False, needs_dual: bool = False) -> ndarrays.MatrixNdarray:  # type: ignore[override]
-        """An array of vectors of n."""
+        """An array of vectors of n; ``shape``, ``needs_grad``, ``needs_dual``: as of `ndarray`."""
         return ndarrays.element_ndarray((n,), dtype, make_host_element, shape, needs_grad, needs_dual)
 
     @classmethod

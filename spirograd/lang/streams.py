@@ -1,13 +1,16 @@
-"""`Stream`: launches on a stream of another library."""
+"""Streams and events: of the session, and streams of other libraries."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
+from collections.abc import Container
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
-from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError
+from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradTypeError, render
 from spirograd.lang import context
 from spirograd.lang.scalar import describe, is_number
 
@@ -16,17 +19,22 @@ _blocks = threading.RLock()
 
 
 class Stream:
-    """A stream of another library on CUDA or AMD's GPUs: in ``with sg.Stream(stream):`` all work of the session goes there.
+    """A stream: work that is done in the order in which it is given, at the same time as that of other streams.
 
-    ``stream``: a stream of torch or CuPy, an object with the method ``__cuda_stream__``, or the driver's handle as an integer. It stays the
-    other library's, and must live until the block ends. The work in the block comes after what both were given before it, and before what
-    the session is given after it; nothing waits on the host. Blocks nest. Raises SpirogradRuntimeError on other back ends.
+    `create_stream` makes one. ``kernel(..., stream=s)`` (Quadrants' ``qd_stream=s`` too) launches there, and in ``with s:`` all launches,
+    fills and copies of the thread go there. Work of several streams that uses the same memory is done in the order of the calls, and so are
+    reads by Python and `sync`: the results are those of one stream. On back ends with one queue (`streams` of docs) they also take as long.
+
+    ``Stream(stream)`` is a stream of another library on CUDA or AMD's GPUs: in ``with sg.Stream(stream):`` all work of the session goes
+    there. ``stream``: one of torch or CuPy, an object with the method ``__cuda_stream__``, or the driver's handle as an integer. It stays
+    the other library's, and must live until the block ends. The work in the block comes after what both were given before it, and before
+    what the session is given after it; nothing waits on the host. Blocks nest. Raises SpirogradRuntimeError on other back ends.
     """
 
     def __init__(self, stream: Any) -> None:
         self.handle = _handle(stream)
         self._ordinal: int | None = getattr(stream, "device_index", None)  # of torch
-        self._entered: list[tuple[Any, int]] = []
+        self._entered: list[Any] = []
 
     def __repr__(self) -> str:
         return f"Stream({self.handle:#x})"
@@ -54,6 +62,143 @@ class Stream:
                     device.switch(before)
         finally:
             _blocks.release()
+
+    def synchronize(self) -> None:
+        """Wait until all work of the stream is done. Print what kernels printed, and raise what they report, as `sync` does."""
+        with self:
+            context.session().sync()
+
+    def destroy(self) -> None:
+        """Give the stream back: what it was given is done, and it stands for the session's own stream from now on. Another library's
+        stays."""
+
+
+class _OwnStream(Stream):
+    """A stream of the session. ``side``: None on back ends with one queue, and after `destroy`."""
+
+    def __init__(self, session: Any, manual: bool) -> None:
+        self._session = session
+        order = session.streams
+        self.side = None if order is None else order.new(manual)
+        self.handle = self.side.handle if self.side is not None and isinstance(self.side.handle, int) else 0
+        self._entered = []
+        if order is not None:
+            weakref.finalize(self, order.dropped.append, self.side).atexit = False
+
+    def __repr__(self) -> str:
+        return "Stream()" if self.side is None else f"Stream({self.side.number})"
+
+    def _of_session(self) -> Any:
+        session = context.session()
+        if session is not self._session:
+            raise SpirogradRuntimeError("this stream belongs to an earlier `init`: make streams after `sg.init`")
+        return session
+
+    def __enter__(self) -> Stream:
+        session = self._of_session()
+        block = contextlib.nullcontext() if self.side is None else session.streams.on(self.side)
+        block.__enter__()
+        self._entered.append(block)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+        self._entered.pop().__exit__(None, None, None)
+
+    def synchronize(self) -> None:
+        session = self._of_session()
+        if self.side is None or session.launcher.diagnostics.pending:
+            session.sync()
+        else:
+            session.device.finish_stream(self.side.handle)
+
+    def destroy(self) -> None:
+        if self.side is not None:
+            side, self.side = self.side, None
+            if context.has_session() and context.session() is self._session:
+                self._session.streams.delete(side)
+
+
+class Event:
+    """A moment in the work of a stream. `create_event` makes one.
+
+    Streams of the session are ordered by the memory that their work uses; events are for streams of ``create_stream(manual=True)``, and for
+    waits of the host for part of the work. They do nothing on back ends with one queue, where all work is in order.
+    """
+
+    def __init__(self) -> None:
+        self._session = context.session()
+        self._event: Any = None
+
+    def __enter__(self) -> Event:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+        self.destroy()
+
+    def record(self, stream: Stream | None = None) -> None:
+        """From now on, the event is done after what ``stream`` was given so far (None: the session's own stream)."""
+        order, handle = self._order(), _side_handle(stream)
+        if order is not None:
+            self._event = order.device.record_event(handle)
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Have ``stream`` (None: the session's own) do what it is given from now on after the event. An event that was not recorded is
+        done."""
+        order, handle = self._order(), _side_handle(stream)
+        if order is not None and self._event is not None:
+            order.device.wait_for_event(self._event, handle)
+
+    def synchronize(self) -> None:
+        """Wait until the event is done."""
+        order = self._order()
+        if order is not None and self._event is not None:
+            order.device.finish_event(self._event)
+        elif order is None:
+            self._session.sync()
+
+    def destroy(self) -> None:
+        """Give the event back; it is as one that was not recorded."""
+        self._event = None
+
+    def _order(self) -> Any:
+        if context.session() is not self._session:
+            raise SpirogradRuntimeError("this event belongs to an earlier `init`: make events after `sg.init`")
+        return self._session.streams
+
+
+def create_stream(manual: bool = False) -> Stream:
+    """A new stream of the session.
+
+    Its work comes after work of other streams that uses the same memory. ``manual``: it does not wait for others by itself, only for
+    events: `Event.wait`. Others still wait for it.
+    """
+    return _OwnStream(context.session(), manual)
+
+
+def create_event() -> Event:
+    """A new event, which is not recorded yet."""
+    return Event()
+
+
+def taken_from(kwargs: dict[str, Any], parameters: Container[str]) -> AbstractContextManager[Any] | None:
+    """Directs the launches of a block to the stream among the arguments of a call, which is removed from them; None if there is none: what
+    kernels have as parameters is theirs."""
+    for name in ("qd_stream", "stream"):
+        if name in kwargs and name not in parameters:
+            stream = kwargs.pop(name)
+            if stream is not None and not isinstance(stream, Stream):
+                hint = "make one with `sg.create_stream()`, or wrap another library's: `sg.Stream(stream)`"
+                raise SpirogradRuntimeTypeError(render(f"`{name}` takes a stream, got {describe(stream)}", None, hint))
+            return contextlib.nullcontext() if stream is None else stream
+    return None
+
+
+def _side_handle(stream: Stream | None) -> Any:
+    if stream is None:
+        return None
+    if not isinstance(stream, Stream):
+        raise SpirogradTypeError(f"expected a stream, got {describe(stream)}", None, "make it with `sg.create_stream()`")
+    return stream.handle if not isinstance(stream, _OwnStream) else None if stream.side is None else stream.side.handle
 
 
 def _handle(stream: Any) -> int:

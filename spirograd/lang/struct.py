@@ -92,11 +92,11 @@ class Struct(metaclass=NearNamesOfClass):
         return self._methods
 
     def with_entries(self, entries: Mapping[str, Any]) -> Struct:
-        """A struct with these members, used as they are, and the methods of this one."""
+        """A struct with the members ``entries``, used as they are, and the methods of this one."""
         return make_struct(entries, self._methods)
 
     def with_member(self, name: str, value: Any) -> Struct:
-        """A copy with one member replaced, converted to the type of the old one."""
+        """A copy in which the member ``name`` is ``value``, converted to the type of the old one."""
         if name not in self._members:
             raise type_error(f"the struct has no member `{name}`", f"it has {', '.join(self._members)}")
         return self.with_entries({**self._members, name: _like(value, self._members[name], name)})
@@ -159,7 +159,7 @@ class Struct(metaclass=NearNamesOfClass):
         return self.with_entries(self._members)
 
     def to_dict(self, include_methods: bool = False) -> dict[str, Any]:
-        """Members as a dict of Python numbers, lists and dicts."""
+        """Members as a dict of Python numbers, lists and dicts; with ``include_methods`` also the methods, as ``__struct_methods``."""
         out: dict[str, Any] = {}
         for name, v in self._members.items():
             if isinstance(v, (Matrix, Struct)):
@@ -172,7 +172,7 @@ class Struct(metaclass=NearNamesOfClass):
 
     @classmethod
     def field(cls, members: Mapping[str, Any], methods: Methods | None = None, shape: Any = None, **options: Any) -> fields.StructField:
-        """A field of structs with members of these types; options as of `field`."""
+        """A field of structs with ``members`` of these types and with ``methods``; other options as of `field`."""
         return StructType(dict(members), methods).field(shape, **options)
 
 
@@ -317,7 +317,10 @@ class StructType(AggregateType):
         layout: Layout = Layout.AOS,
         order: str | None = None,
     ) -> fields.StructField:
-        """A field of this type. AOS keeps the members of an element together; SOA gives each scalar an array of its own."""
+        """A field of this type. ``layout``: AOS keeps the members of an element together; SOA gives each scalar an array of its own.
+
+        ``shape``, ``offset``, ``needs_grad``, ``needs_dual``, ``order``: as of `field`.
+        """
         whole = self.unplaced_field(name, needs_grad, needs_dual, layout)
         fields.place_by_shape(whole, shape, order, offset)
         return whole

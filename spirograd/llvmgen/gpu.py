@@ -15,7 +15,7 @@ from spirograd.base.dtypes import DType, f32
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
-from spirograd.ir.nodes import BufferRef, BuiltIn, Kernel, Op, SharedRef, accesses_of
+from spirograd.ir.nodes import BufferRef, BuiltIn, Kernel, Op, Region, SharedRef, accesses_of
 from spirograd.ir.ops import OpCode
 from spirograd.llvmgen import emit_control, emit_scalar
 from spirograd.llvmgen.callees import Callees
@@ -65,9 +65,9 @@ class Dialect:
     """How a GPU expresses what LLVM IR has no word for.
 
     ``calling_convention``: of kernel functions. ``block``, ``by_value``: the pointer that is their parameter, and its attribute. ``scope``:
-    of atomics, between all invocations of the device. ``group_size``: the attributes of a kernel function that say how large its workgroups
-    are. ``stack_space``: the address space of stack memory. ``atomic_metadata``: what is known of the memory of atomics. ``module_flags``:
-    as metadata.
+    of atomics, between all invocations of the device. ``launch_bounds``: the attributes of a kernel function by the size of its
+    workgroups, and by whether loads that overlap are worth more registers. ``stack_space``: the address space of stack memory.
+    ``atomic_metadata``: what is known of the memory of atomics. ``module_flags``: as metadata.
 
     The other members append instructions, and return the operand that holds the result. ``local``, ``workgroup``, ``lane``: the number of
     the invocation in its workgroup, of its workgroup in the dispatch, of the invocation in its subgroup; ``workgroups``: how many there are
@@ -82,7 +82,7 @@ class Dialect:
     block: str
     by_value: str
     scope: str
-    group_size: Callable[[int], str]
+    launch_bounds: Callable[[int, bool], str]
     local: Callable[[GpuEmitter], str]
     workgroup: Callable[[GpuEmitter], str]
     workgroups: Callable[[GpuEmitter], str]
@@ -141,7 +141,7 @@ def emit_kernel(kernel: Kernel, block: ArgBlock, dialect: Dialect, caps: Capabil
         emitter.at(op.loc)
         emitter.last_uses.scan(body)
         emitter.region(body)
-        group = module.attribute_group(f"nounwind {dialect.group_size(op.attr.group_size)}")
+        group = module.attribute_group(f"nounwind {dialect.launch_bounds(op.attr.group_size, _reads_in_loops(body))}")
         head = f"define {dialect.calling_convention} void @{name}({param}) {group}"
         module.functions.append(f"{head} {{\n{emitter.body_text()}\n  ret void\n}}\n")
     return f"; kernel {kernel.name}\n{module.text()}"
@@ -166,6 +166,17 @@ def _constant_slots(task: Op) -> frozenset[Slot]:
     shared = {slot for slot in read if (slot.kind == "tree" and arrays) or (slot.kind == "array" and anything)}
     same = {(slot.kind, slot.index, slot.role) for slot in written}
     return frozenset(slot for slot in read - shared if (slot.kind, slot.index, slot.role) not in same)
+
+
+def _reads_in_loops(task: Region) -> bool:
+    """Whether there is a loop inside of the iterations whose body is repeated, and reads memory, and writes none."""
+    inner = [op for outer in task.ops for region in outer.regions for op in region.walk() if op.code is ops.for_]
+    return any(_unroll_count(op) and _effects(op) == {"read"} for op in inner)
+
+
+def _effects(loop: Op) -> set[str]:
+    """What a loop does to buffers, see `accesses_of`."""
+    return {effect for region in loop.regions for op in region.walk() for effect, ref in accesses_of(op) if isinstance(ref, BufferRef)}
 
 
 # --- operations --------------------------------------------------------------------------------------------------------

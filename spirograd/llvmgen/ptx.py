@@ -15,6 +15,8 @@ from spirograd.llvmgen.gpu import CAPABILITIES, Dialect, GpuEmitter
 from spirograd.llvmgen.toolchain import MachineCode, by_thread, optimise, parse
 
 _WARP = 32
+# So many invocations leave 128 registers to each. n-body, 65,536 bodies on an H200: 3.57 ms without it, 2.45 ms with 512, 2.39 with 1,024.
+_RESIDENT = 512
 _TRIPLE = "nvptx64-nvidia-cuda"
 
 
@@ -60,12 +62,18 @@ def _rsqrt(e: GpuEmitter, value: str, normal: bool) -> str:
     return e.value(f"call float {e.module.declare(name, 'float', 'float')}(float {value})")
 
 
+def _launch_bounds(size: int, overlapping: bool) -> str:
+    """The assembler sees a reason to use more than some 32 registers only where few workgroups must fit on a multiprocessor."""
+    resident = f' "nvvm.minctasm"="{max(1, _RESIDENT // size)}"' if overlapping else ""
+    return f'"nvvm.maxntid"="{size}"{resident}'
+
+
 NVPTX = Dialect(
     calling_convention="ptx_kernel",
     block="ptr",
     by_value="byval",
     scope=' syncscope("device")',
-    group_size=lambda size: f'"nvvm.maxntid"="{size}"',
+    launch_bounds=_launch_bounds,
     local=functools.partial(_register, "tid.x"),
     workgroup=functools.partial(_register, "ctaid.x"),
     workgroups=functools.partial(_register, "nctaid.x"),

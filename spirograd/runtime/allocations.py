@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import weakref
@@ -12,7 +13,7 @@ import numpy as np
 
 from spirograd.base import validity
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
-from spirograd.runtime import graphs
+from spirograd.runtime import graphs, streams
 from spirograd.runtime.device import Buffer, Device, Readback, SharesMemory
 from spirograd.runtime.generations import tick
 
@@ -76,6 +77,7 @@ class Allocation:
         if not count:
             return
         graphs.refuse(_READS)
+        self._wait_for_streams()
         view = self.device.host_view(self.buffer)
         if view is None:
             self.device.download(self.buffer, offset, out.cast("B"))
@@ -87,6 +89,7 @@ class Allocation:
         """Wait for earlier launches and read the numbers that lie in ``form`` from ``offset`` on."""
         self._check(offset, form.size, "read")
         graphs.refuse(_READS)
+        self._wait_for_streams()
         view = self.device.host_view(self.buffer)
         if view is None:
             data = bytearray(form.size)
@@ -99,12 +102,17 @@ class Allocation:
         """Ask for a copy of the bytes as they are after earlier launches, without waiting: see `Device.read_async`."""
         self._check(offset, nbytes, "read")
         graphs.refuse(_READS)
+        self._wait_for_streams()
         return self.device.read_async(self.buffer, offset, nbytes)
 
     def write(self, offset: int, data: memoryview, part: str = "") -> None:
         """Copy ``data`` (contiguous) to ``offset``, in order with launches; it may be reused on return. ``part``: all that changes."""
         if self._check(offset, data.nbytes, "write"):
-            self.device.upload(self.buffer, offset, data.cast("B"))
+            order = streams.active
+            if order is None:
+                self.device.upload(self.buffer, offset, data.cast("B"))
+            else:
+                order.run(lambda: self.device.upload(self.buffer, offset, data.cast("B")), (), [(self, part)], by_host=True)
             if (recorder := graphs.active()) is not None:
                 recorder.uploaded(self, offset, data.cast("B"))
         self._wrote(part)
@@ -115,7 +123,11 @@ class Allocation:
             raise ValueError(f"fill works on whole 32-bit words, not on {nbytes} bytes from {offset}")
         # The buffer is rounded up to whole words, so a fill may cover the padding of a last odd-sized element.
         if self._check(offset, min(nbytes, max(self.nbytes - offset, 0)), "fill"):
-            self.device.fill(self.buffer, offset, nbytes, word & 0xFFFFFFFF)
+            order = streams.active
+            if order is None:
+                self.device.fill(self.buffer, offset, nbytes, word & 0xFFFFFFFF)
+            else:
+                order.run(lambda: self.device.fill(self.buffer, offset, nbytes, word & 0xFFFFFFFF), (), [(self, part)])
             if (recorder := graphs.active()) is not None:
                 recorder.filled(self, offset, nbytes, word & 0xFFFFFFFF)
         self._wrote(part)
@@ -124,7 +136,12 @@ class Allocation:
         """Copy ``nbytes`` from another allocation of the same device, in order with launches. ``part``: all that changes."""
         source._check(source_offset, nbytes, "copy")
         if self._check(offset, nbytes, "copy"):
-            self.device.copy(self.buffer, offset, source.buffer, source_offset, nbytes)
+            order = streams.active
+            if order is None:
+                self.device.copy(self.buffer, offset, source.buffer, source_offset, nbytes)
+            else:
+                work = functools.partial(self.device.copy, self.buffer, offset, source.buffer, source_offset, nbytes)
+                order.run(work, [(source, "")], [(self, part)])
             if (recorder := graphs.active()) is not None:
                 recorder.copied(self, offset, source, source_offset, nbytes)
         self._wrote(part)
@@ -140,6 +157,11 @@ class Allocation:
         self.generations[part] = tick()
         if (recorder := graphs.active()) is not None:
             recorder.wrote(self.generations, part)
+
+    def _wait_for_streams(self) -> None:
+        """The host is about to read: have the device's own stream wait for those that write here."""
+        if streams.active is not None:
+            streams.active.run(lambda: None, [(self, "")], (), by_host=True)
 
     def duplicate(self, offset: int, nbytes: int) -> Allocation:
         """A new allocation of the same device with a copy of ``nbytes`` from ``offset`` on, made in order with launches."""

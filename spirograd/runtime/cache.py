@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from spirograd.base import dtypes, knobs
-from spirograd.base.artifact import ArgBlock, CompiledKernel, Effects, FaultSite, PrintSite, Slot, SpaceLimit, TapeInfo, TaskInfo
+from spirograd.base.artifact import ArgBlock, CompiledKernel, Effects, FaultSite, PrintSite, Slot, SpaceLimit, TapeInfo, TaskInfo, Work
 from spirograd.base.dtypes import DType
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass, fields
@@ -35,7 +35,8 @@ _STALE_SECONDS = 3600.0
 # After a clean-up this part of the limit is in use, so that not every store has to clean up again.
 _KEEP_PART = 0.9
 _CLASSES: dict[str, type[Any]] = {
-    c.__name__: c for c in (CompiledKernel, Slot, ArgBlock, TapeInfo, TaskInfo, FaultSite, PrintSite, SpaceLimit, Effects, Loc, *NODES)
+    c.__name__: c
+    for c in (CompiledKernel, Slot, ArgBlock, TapeInfo, TaskInfo, Work, FaultSite, PrintSite, SpaceLimit, Effects, Loc, *NODES)
 }
 # `run` is code. `stages` are part of an artifact only if the caller of the compiler asked for them; then they are stored.
 _NOT_STORED = frozenset({"run"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
 from spirograd.base.artifact import CompiledKernel
@@ -132,6 +133,40 @@ class RecordsWork(Protocol):
         """Do what was recorded, after the work so far. Does not wait. Raises what launches raise."""
 
 
+@runtime_checkable
+class HasStreams(Protocol):
+    """A device that does work of several streams at the same time. Streams and events are opaque to the runtime; None is the stream that
+    the device has anyway, to which all work goes but what is done in `on_stream`. `synchronize`, `close` and freed memory wait for all
+    streams."""
+
+    def new_stream(self) -> Any:
+        """A new stream."""
+
+    def delete_stream(self, stream: Any) -> None:
+        """Give a stream back, after the work that it was given."""
+
+    def on_stream(self, stream: Any) -> AbstractContextManager[None]:
+        """Give the launches, fills and copies of the block to ``stream``, in no order with the others. Nothing else is done in it."""
+
+    def order_streams(self, first: Any, then: Any) -> None:
+        """Have ``then`` do what it is given from now on after what ``first`` was given so far. Does not wait."""
+
+    def stream_done(self, stream: Any) -> bool:
+        """Whether a stream has done all its work. Does not wait."""
+
+    def finish_stream(self, stream: Any) -> None:
+        """Wait until a stream has done all its work. Counts as a wait."""
+
+    def record_event(self, stream: Any) -> Any:
+        """An event that is done after what ``stream`` was given so far."""
+
+    def wait_for_event(self, event: Any, stream: Any) -> None:
+        """Have ``stream`` do what it is given from now on after an event. Does not wait."""
+
+    def finish_event(self, event: Any) -> None:
+        """Wait until an event is done. Counts as a wait."""
+
+
 class CodeCache(Protocol):
     """Machine code that outlives the process."""
 
@@ -174,6 +209,40 @@ class CallsNatively(Protocol):
     def entry(self, executable: Any, counts: Sequence[int | None]) -> NativeEntry | None:
         """Launches of ``executable``, for which `Device.launch` gets these ``counts`` unless the device is ``on_host``. None if they are
         for Python only."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTime:
+    """When task number ``task`` of a launch ran, in nanoseconds of `time.perf_counter_ns`. ``launch``: the number that `TaskTimer.launch`
+    got. ``cpu``: processor time that its threads took, where they are those of this process; else -1."""
+
+    launch: int
+    task: int
+    begin: int
+    end: int
+    cpu: int = -1
+
+
+class TaskTimer(Protocol):
+    """Launches whose tasks are timed by the device itself."""
+
+    def launch(self, kernel: CompiledKernel, executable: Any, block: bytes | bytearray, counts: Sequence[int | None], number: int) -> None:
+        """As `Device.launch`. ``kernel``: what ``executable`` was loaded from. ``number``: for `TaskTime`."""
+
+    def collect(self) -> list[TaskTime]:
+        """Wait for the launches so far, and give the times of their tasks that were not given yet, by launch. A task that nothing was
+        dispatched for has none."""
+
+    def close(self) -> None:
+        """Give back what the device holds for the timer. Times that were not collected are lost."""
+
+
+@runtime_checkable
+class TimesTasks(Protocol):
+    """A device that can tell when tasks ran."""
+
+    def task_timer(self) -> TaskTimer:
+        """A timer for the launches from now on. Raises SpirogradUnsupportedError where the driver has no clock for it."""
 
 
 @runtime_checkable

@@ -146,6 +146,11 @@ class Diagnostics:
         return [allocation.address + 4 * word for allocation, word in words if allocation is not None]
 
     @property
+    def pending(self) -> bool:
+        """Whether a kernel that can fail or print was launched since the last drain."""
+        return bool(self._numbers)
+
+    @property
     def full(self) -> bool:
         """True if a drain must come before the next `record`."""
         return len(self._numbers) >= _MAX_RUNS

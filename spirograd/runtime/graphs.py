@@ -18,6 +18,7 @@ from typing import Any
 from spirograd.base import validity
 from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.base.records import dataclass
+from spirograd.runtime import streams
 from spirograd.runtime.device import RecordsWork
 from spirograd.runtime.generations import tick
 
@@ -164,19 +165,26 @@ class GraphRecording:
                 raise SpirogradRuntimeError(render(problem, None, hint))
             drawn: dict[int, int] = {}
             try:
-                for step in self._steps:
-                    if isinstance(step, Series):
-                        step.repeat(launcher.device)
-                    elif isinstance(step, NumberedLaunch):
-                        self._launch_numbered(step, drawn)
-                    else:
-                        step(launcher.device)
+                if streams.active is None:
+                    self._repeat(drawn)
+                else:
+                    streams.active.after_all(lambda: self._repeat(drawn))
             finally:  # what fails may have written
                 now = tick()
                 for generations, part in self._written.values():
                     generations[part] = now
                 for forget in self._after.values():
                     forget()
+
+    def _repeat(self, drawn: dict[int, int]) -> None:
+        device = self._launcher.device
+        for step in self._steps:
+            if isinstance(step, Series):
+                step.repeat(device)
+            elif isinstance(step, NumberedLaunch):
+                self._launch_numbered(step, drawn)
+            else:
+                step(device)
 
     def _launch_numbered(self, step: NumberedLaunch, drawn: dict[int, int]) -> None:
         """Launches that drew the same random numbers when they were recorded do so now: others than then, unless they were drawn before."""

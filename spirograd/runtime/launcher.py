@@ -7,6 +7,7 @@ import functools
 import itertools
 import struct
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter, methodcaller
 from typing import Any, Union
@@ -17,11 +18,13 @@ from spirograd.base import validity
 from spirograd.base.artifact import LOCK_WORDS, CompiledKernel, Slot, TaskInfo
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import AdStackOverflow, SpirogradRuntimeError, SpirogradRuntimeTypeError
+from spirograd.base.loc import Loc
 from spirograd.base.sizes.evaluate import TEXT_NAMES, python_text
 from spirograd.base.sizes.nodes import Size
+from spirograd.base.spans import span
 from spirograd.base.tape_layout import word_places
 from spirograd.base.validity import NotPrepared, Record
-from spirograd.runtime import graphs
+from spirograd.runtime import graphs, streams
 from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.device import CallsNatively, Device
 from spirograd.runtime.faults_and_prints import Diagnostics
@@ -98,11 +101,19 @@ class Launcher:
         self.lock = threading.RLock()
         self._locks: Allocation | None = None
         self.tapes = TapeHeap(device, memory, tape_budget)
+        self.plans: weakref.WeakValueDictionary[int, LaunchPlan] = weakref.WeakValueDictionary()  # by the `id` of their executables
 
     def prepare(self, compiled: CompiledKernel) -> LaunchPlan:
         """Load ``compiled`` on the device and build its launch plan. Raises what the device raises on a bad module."""
-        with graphs.paused():
-            return LaunchPlan(self, compiled)
+        with graphs.paused(), span(f"load {compiled.name}", "load"):
+            plan = LaunchPlan(self, compiled)
+        self.plans[id(plan.executable)] = plan
+        return plan
+
+    def relay(self) -> None:
+        """Have all plans launch by what `Device.launch` is now: a profiler puts itself in front of it, and goes away again."""
+        for plan in list(self.plans.values()):
+            plan._launch = self.device.launch
 
     def locks_address(self) -> int:
         """Address of the lock table, one for all kernels: every task leaves its locks open."""
@@ -118,6 +129,8 @@ class Launcher:
         the device is usable, and the fault forgotten.
         """
         with self.lock:  # no kernel that reports may start between the wait and the reading
+            if streams.active is not None:
+                streams.active.join()
             self.device.synchronize()
             self.tapes.print_reports()
             with graphs.paused():
@@ -133,12 +146,12 @@ class LaunchPlan:
     """How to launch one compiled kernel: a packer for its argument block, its iteration counts, what it writes."""
 
     __slots__ = (
+        "__weakref__",
         "_arrays_written",
         "_claimed",
         "_count",
         "_diagnosed",
         "_exclusive",
-        "_executable",
         "_first_result",
         "_heap_plan",
         "_heap_plans",
@@ -156,7 +169,9 @@ class LaunchPlan:
         "_trees_written",
         "_words",
         "compiled",
+        "executable",
         "last_number",
+        "locations",
         "tape_bytes",
     )
 
@@ -165,7 +180,7 @@ class LaunchPlan:
         self._launcher = launcher
         self._next = launcher.next_number
         self._launch = launcher.device.launch
-        self._executable = launcher.device.load(compiled)
+        self.executable = launcher.device.load(compiled)
         self._temps = launcher.memory.allocate(compiled.temps_size) if compiled.temps_size else None
         self._exclusive = threading.RLock()
         writes = compiled.effects.all_written()
@@ -190,6 +205,7 @@ class LaunchPlan:
         self._words: tuple[int, ...] = ()  # of the last one
         self.tape_bytes = 0  # of the last launch
         self.last_number: int | None = None  # of the last launch: another one with this number draws the same random numbers
+        self.locations: Callable[[], Sequence[Loc | None]] | None = None  # where each task stands in the source
 
     def _buffer_addresses(self, kinds: set[str]) -> dict[str, int]:
         diagnostics = self._launcher.diagnostics
@@ -265,7 +281,7 @@ class LaunchPlan:
             if self._reports or self._count is not None:
                 raise NotPrepared
             counts = [size for task in self.compiled.tasks for size in (task.begin, task.end)]
-        entry = native.entry(self._executable, packed_counts)
+        entry = native.entry(self.executable, packed_counts)
         if entry is None:
             raise NotPrepared
         recording = Recording(self.compiled, code.steps, block, record, native.on_host)
@@ -337,7 +353,12 @@ class LaunchPlan:
             except (struct.error, OverflowError) as error:
                 raise SpirogradRuntimeTypeError(f"an argument of {self.compiled.name} does not fit its type: {error}") from error
         try:
-            self._launch(self._executable, block, counts if tape_counts is None else tape_counts)
+            order = streams.active
+            if order is None:
+                self._launch(self.executable, block, counts if tape_counts is None else tape_counts)
+            else:
+                work = functools.partial(self._launch, self.executable, block, counts if tape_counts is None else tape_counts)
+                order.run(work, *self._uses(arrays, trees))
         finally:  # a launch that fails may have written
             for index, part in self._trees_written:
                 trees[index].generations[part] = tick()
@@ -347,6 +368,14 @@ class LaunchPlan:
                     allocation.generations[""] = tick()
         if graphs.current is not None and (recorder := graphs.active()) is not None:
             self._note(recorder, block, drawn, (scalars, arrays, trees, words), counts if tape_counts is None else tape_counts)
+
+    def _uses(self, arrays: Sequence[Any], trees: Mapping[int, Allocation]) -> tuple[list[tuple[Any, str]], list[tuple[Any, str]]]:
+        """The memory that a launch reads, and that it writes, with the parts of it; None for memory that is not ours."""
+        effects = self.compiled.effects
+        reads, writes = _memory(effects.all_read(), arrays, trees), _memory(effects.all_written(), arrays, trees)
+        own = () if self._temps is None else (self._temps,)
+        tapes = () if self._count is None else self._launcher.tapes.backing
+        return reads, [*writes, *((memory, "") for memory in (*own, *tapes))]
 
     def _note(
         self, recorder: graphs.GraphRecording, block: bytes, drawn: int, arguments: tuple[Any, ...], counts: tuple[int | None, ...]
@@ -368,9 +397,9 @@ class LaunchPlan:
         if self._diagnosed or self._numbered:
             recorder.launched(NumberedLaunch(lambda number, drawn: self._repeat(number, drawn, arguments, counts), drawn))
         elif self._temps is None or self._count is not None:
-            recorder.launched(methodcaller("launch", self._executable, block, counts))
+            recorder.launched(methodcaller("launch", self.executable, block, counts))
         else:
-            recorder.launched(functools.partial(_exclusively, self._exclusive, methodcaller("launch", self._executable, block, counts)))
+            recorder.launched(functools.partial(_exclusively, self._exclusive, methodcaller("launch", self.executable, block, counts)))
 
     def _repeat(self, number: int, drawn: int, arguments: tuple[Any, ...], counts: tuple[int | None, ...]) -> None:
         """Launch again, with other numbers. The launcher's lock is held."""
@@ -383,7 +412,7 @@ class LaunchPlan:
         scalars, arrays, trees, words = arguments
         block, _ = self._pack(scalars, arrays, trees, number, drawn, words)
         with self._exclusive:
-            self._launch(self._executable, block, counts)
+            self._launch(self.executable, block, counts)
 
     def _forget_placement(self) -> None:
         self._placement = None
@@ -457,6 +486,19 @@ class LaunchPlan:
         self._temps.read_into(self._first_result, memoryview(raw))
         values = np.frombuffer(raw, self._results)[0].item()
         return tuple([bool(v) if dtype.kind == "bool" else v for v, (dtype, _) in zip(values, self.compiled.returns)])
+
+
+def _memory(effects: Sequence[tuple[str, int, str]], arrays: Sequence[Any], trees: Mapping[int, Allocation]) -> list[tuple[Any, str]]:
+    """The allocations that effects of a launch concern, and the parts of them; None for memory that is not ours."""
+    out: list[tuple[Any, str]] = []
+    for kind, index, part in effects:
+        if kind == "tree":
+            out.append((trees[index], part))
+            continue
+        for role in [part] if part else _ROLE_ATTRIBUTES:
+            if getattr(arrays[index], _ROLE_ATTRIBUTES[role]):
+                out.append((getattr(arrays[index], _ROLE_ALLOCATIONS[role]), ""))
+    return out
 
 
 def _exclusively(lock: threading.RLock, work: Callable[[Any], None], device: Any) -> None:

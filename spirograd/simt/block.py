@@ -118,11 +118,15 @@ def sync_count_nonzero(predicate: Any) -> Value:
     return _total(_predicate(predicate), i32, named("add"))
 
 
+# Of what the functions below take.
+_OPTIONS = "``dtype``: convert it to this type before. ``block_dim``: accepted, and known from the loop."
+
+
 def _reduction(kind: str) -> Callable[..., Value]:
     def reduce(value: Any, block_dim: Any = None, dtype: Any = None) -> Value:
         return _total(value, dtype, named(kind))
 
-    reduce.__doc__ = f"All values of the block combined by `{kind}`, in every thread. ``block_dim`` is known from the loop."
+    reduce.__doc__ = f"The ``value`` of all threads of the block combined by `{kind}`, in every thread. {_OPTIONS}"
     reduce.__name__ = f"reduce_{kind}"
     return reduce
 
@@ -131,7 +135,7 @@ def _inclusive(kind: str) -> Callable[..., Value]:
     def scan(value: Any, block_dim: Any = None, dtype: Any = None) -> Value:
         return _spread(value, dtype, named(kind))[0]
 
-    scan.__doc__ = f"The values of this thread of the block, and of those before it, combined by `{kind}`."
+    scan.__doc__ = f"The ``value`` of this thread of the block, and of those before it, combined by `{kind}`. {_OPTIONS}"
     scan.__name__ = f"inclusive_{kind}"
     return scan
 
@@ -141,7 +145,7 @@ def _exclusive(kind: str) -> Callable[..., Value]:
         mine, before, me = _spread(value, dtype, named(kind))
         return as_value(ops.select(me > 0, before, identity(kind, mine.dtype)))
 
-    scan.__doc__ = f"The values of the threads of the block before this one combined by `{kind}`; of the first one what changes nothing."
+    scan.__doc__ = f"The ``value`` of the threads of the block before this one combined by `{kind}`; in the first, the identity. {_OPTIONS}"
     scan.__name__ = f"exclusive_{kind}"
     return scan
 
@@ -159,7 +163,10 @@ def _threads() -> Value:
 
 @func
 def reduce_all(value, block_dim: template(), op: template(), dtype: template()):  # type: ignore[no-untyped-def, valid-type]
-    """All values of the block combined by ``op``, an associative `sg.func` of two values, in every thread. ``dtype``: of the values."""
+    """The ``value`` of all threads of the block combined by ``op``, an associative `sg.func` of two values, in every thread.
+
+    ``dtype``: of the values. ``block_dim``: the size of a block, as the loop has it.
+    """
     array = SharedArray(block_dim, dtype)
     me, live = thread_idx(), _threads()
     array[me] = value
@@ -175,7 +182,7 @@ def reduce_all(value, block_dim: template(), op: template(), dtype: template()):
 
 @func
 def inclusive_scan(value, block_dim: template(), op: template(), dtype: template()):  # type: ignore[no-untyped-def, valid-type]
-    """The values of this thread of the block, and of those before it, combined by ``op``: as for `reduce_all`."""
+    """The ``value`` of this thread of the block, and of those before it, combined by ``op``; arguments as of `reduce_all`."""
     array = SharedArray(block_dim, dtype)
     me = thread_idx()
     mine = value
@@ -193,7 +200,9 @@ def inclusive_scan(value, block_dim: template(), op: template(), dtype: template
 
 @func
 def exclusive_scan(value, block_dim: template(), op: template(), identity, dtype: template()):  # type: ignore[no-untyped-def, valid-type]
-    """The values of the threads of the block before this one combined by ``op``; of the first one ``identity``."""
+    """The ``value`` of the threads of the block before this one combined by ``op``; in the first one ``identity``. Others: see
+    `reduce_all`.
+    """
     array = SharedArray(block_dim, dtype)
     me = thread_idx()
     inclusive = inclusive_scan(value, block_dim, op, dtype)

@@ -18,7 +18,7 @@ def named(kind: str) -> Combine:
 
     def combine(a: Value, b: Value) -> Value:
         if kind in ("and", "or", "xor") and a.dtype.is_float:
-            raise type_error(f"`{kind}` combines integers, not {a.dtype}", "use `sg.bit_cast`")
+            raise type_error(f"`{kind}` combines integers, got {a.dtype}", "take the bits as an integer with `sg.bit_cast`")
         return scalar.emit(code, a, b)
 
     return combine

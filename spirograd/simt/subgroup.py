@@ -13,7 +13,7 @@ from spirograd.base.dtypes import DType, i32, u1, u32, u64
 from spirograd.ir import ops as ir
 from spirograd.lang import groups, ops, scalar
 from spirograd.lang.context import language_options
-from spirograd.lang.scalar import Value, as_value, type_error
+from spirograd.lang.scalar import Value, as_value, describe, type_error
 from spirograd.simt import grid
 from spirograd.simt.combining import identity, named
 
@@ -111,7 +111,8 @@ def shuffle_xor(value: Any, mask: Any) -> Value:
 def _steps(log2_size: Any) -> int:
     steps = scalar.known(log2_size)
     if not isinstance(steps, int) or not 0 <= steps <= log2_group_size():
-        raise type_error(f"`log2_size` is a number from 0 to {log2_group_size()} that is known while compiling, not {steps}")
+        problem = f"`log2_size` is an integer from 0 to {log2_group_size()} that is known while compiling, got {describe(steps)}"
+        raise type_error(problem, "pass a literal, or an argument annotated `sg.template()`")
     return steps
 
 
@@ -150,10 +151,10 @@ def _shifted(kind: str, value: Any, steps: int) -> Value:
 
 
 _FORMS: dict[str, tuple[Callable[[str, Any, int], Value], str]] = {
-    "reduce": (_total, "The values of all threads combined by `{}`, in each of them."),
-    "reduce_all": (_total, "The values of all threads combined by `{}`, in each of them."),
-    "inclusive": (_scan, "The values of this thread and of those before it combined by `{}`."),
-    "exclusive": (_shifted, "The values of the threads before this one combined by `{}`; in the first thread what changes nothing."),
+    "reduce": (_total, "The ``value`` of all threads combined by `{}`, in each of them."),
+    "reduce_all": (_total, "The ``value`` of all threads combined by `{}`, in each of them."),
+    "inclusive": (_scan, "The ``value`` of this thread and of those before it combined by `{}`."),
+    "exclusive": (_shifted, "The ``value`` of the threads before this one combined by `{}`; the identity in the first one."),
 }
 
 
@@ -229,7 +230,8 @@ def ballot_first_n(predicate: Any, n: Any) -> Value:
     """A u32 with a bit for each of the first ``n`` threads (at most 32): set where ``predicate`` is nonzero."""
     count = scalar.known(n)
     if not isinstance(count, int) or not 1 <= count <= 32:
-        raise type_error(f"`n` is a number from 1 to 32 that is known while compiling, not {count}")
+        problem = f"`n` is an integer from 1 to 32 that is known while compiling, got {describe(count)}"
+        raise type_error(problem, "pass a literal, or an argument annotated `sg.template()`")
     return _ballot(predicate, u32, min(count, group_size()))
 
 

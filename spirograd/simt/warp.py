@@ -1,4 +1,4 @@
-"""CUDA's names for what `subgroup` does. Masks of lanes are those of all lanes of the subgroup: others are refused."""
+"""CUDA's names for what `subgroup` does. Each ``mask`` of lanes has to name all lanes of the subgroup: others are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _masked(function: Callable[[Any, Any], Value], name: str) -> Callable[[Any, 
         return function(val, offset)
 
     shuffle.__name__ = name
-    shuffle.__doc__ = f"`subgroup.{function.__name__}`."
+    shuffle.__doc__ = f"`subgroup.{function.__name__}` of ``val`` and ``offset``; ``mask``: all lanes."
     return shuffle
 
 
@@ -36,19 +36,19 @@ shfl_xor_i32 = shfl_xor_f32 = _masked(subgroup.shuffle_xor, "shfl_xor")
 
 
 def all_nonzero(mask: Any, predicate: Any) -> Value:
-    """1 if ``predicate`` is nonzero in all lanes, else 0."""
+    """1 if ``predicate`` is nonzero in all lanes, else 0. ``mask``: all lanes."""
     _check(mask)
     return subgroup.all_true(predicate)
 
 
 def any_nonzero(mask: Any, predicate: Any) -> Value:
-    """1 if ``predicate`` is nonzero in any lane, else 0."""
+    """1 if ``predicate`` is nonzero in any lane, else 0. ``mask``: all lanes."""
     _check(mask)
     return subgroup.any_true(predicate)
 
 
 def unique(mask: Any, predicate: Any) -> Value:
-    """1 if ``predicate`` is nonzero in all lanes, or in none, else 0."""
+    """1 if ``predicate`` is nonzero in all lanes, or in none, else 0. ``mask``: all lanes."""
     _check(mask)
     return subgroup.all_equal(scalar.cast(scalar.as_value(predicate) != 0, i32))
 
@@ -64,19 +64,19 @@ def active_mask() -> Value:
 
 
 def sync(mask: Any) -> None:
-    """Wait for the lanes of the warp."""
+    """Wait for the lanes of the warp. ``mask``: all lanes."""
     _check(mask)
     subgroup.sync()
 
 
 def match_all(mask: Any, val: Any) -> Value:
-    """1 if all lanes have the same ``val``, else 0."""
+    """1 if all lanes have the same ``val``, else 0. ``mask``: all lanes."""
     _check(mask)
     return subgroup.all_equal(val)
 
 
 def match_any(mask: Any, value: Any) -> Value:
-    """The lanes, as a u32, whose ``value`` is that of this one."""
+    """The lanes, as a u32, whose ``value`` is that of this one. ``mask``: all lanes."""
     _check(mask)
     found = scalar.constant(0, u32)
     for lane in range(min(subgroup.group_size(), 32)):

@@ -38,7 +38,8 @@ class Canvas:
         """Replace all pixels by a picture of the same size."""
         array = as_array(img)
         if array.shape[:2] != self.pixels.shape[:2]:
-            raise SpirogradValueError(f"the window has {self.pixels.shape[:2]} pixels, and the picture {array.shape}")
+            problem = f"the window has {self.pixels.shape[:2]} pixels, and the picture is of shape {array.shape}"
+            raise SpirogradValueError(f"{problem}: scale it with `sg.tools.imresize`, or open the window with `res={array.shape[:2]}`")
         given = array if array.dtype.kind == "f" else as_bytes(array) / np.float32(255)
         given = given if given.ndim == 3 else given[..., None]
         if given.shape[2] == 2:  # the family takes vectors of two: red and green

@@ -65,9 +65,10 @@ def imwrite(img: Any, filename: str | PathLike[str]) -> None:
 
 
 def imread(filename: str | PathLike[str], channels: int = 0) -> npt.NDArray[np.uint8]:
-    """The picture in a file as bytes of shape (width, height, channels), with element (0, 0) in the lower left corner.
+    """The picture in the file ``filename`` as bytes of shape (width, height, channels), with element (0, 0) in the lower left corner.
 
-    ``channels``: 0 for those of the file, 1 for grey, 2 for grey and opacity, 3 for colours, 4 for colours and opacity.
+    ``channels``: 0 for those of the file, 1 for grey, 2 for grey and opacity, 3 for colours, 4 for colours and opacity. Raises
+    SpirogradValueError for others, and SpirogradRuntimeError without Pillow.
     """
     if channels not in _MODES:
         raise SpirogradValueError(f"`channels` is 0, 1, 2, 3 or 4, got {channels!r}")
@@ -78,9 +79,13 @@ def imread(filename: str | PathLike[str], channels: int = 0) -> npt.NDArray[np.u
 
 
 def imresize(img: Any, w: int, h: int | None = None) -> npt.NDArray[Any]:
-    """``img`` with ``w`` times ``h`` elements (``h`` is ``w`` by default), each the nearest one towards the origin."""
+    """``img`` with ``w`` times ``h`` elements (``h`` is ``w`` by default), each the nearest one towards the origin.
+
+    Raises SpirogradValueError for arrays of one axis, and for extents below 1.
+    """
     array, height = as_array(img), w if h is None else h
     if array.ndim < 2 or min(w, height) < 1 or not array.size:
-        raise SpirogradValueError(f"`imresize` takes a picture and positive extents, got shape {array.shape}, {w} and {height}")
+        given = f"an array of shape {array.shape} to be scaled to {w} by {height}"
+        raise SpirogradValueError(f"`imresize` takes an array with at least two axes and positive extents, got {given}")
     columns, rows = (np.arange(new) * old // new for new, old in ((w, array.shape[0]), (height, array.shape[1])))
     return np.asarray(array[columns[:, None], rows[None, :]])

@@ -32,9 +32,9 @@ class _Channel:
 class PLYWriter:
     """Collects properties of ``num_vertices`` points and ``num_faces`` faces, and writes them.
 
-    ``face_type``: ``"tri"`` or ``"quad"``. Arrays may be fields, and are flattened. Raises SpirogradValueError where an array has another
-    number of elements, for names that are taken, and when positions, or the corners of the faces, are missing. A property whose type PLY
-    does not have is left out, with a warning.
+    ``face_type``: ``"tri"`` or ``"quad"``; ``comment``: a line of the head of the file. Arrays may be fields, and are flattened. Raises
+    SpirogradValueError where an array has another number of elements, for names that are taken, and when positions, or the corners of the
+    faces, are missing. A property whose type PLY does not have is left out, with a warning.
     """
 
     def __init__(self, num_vertices: int, num_faces: int = 0, face_type: str = "tri", comment: str = "created by PLYWriter") -> None:
@@ -51,35 +51,37 @@ class PLYWriter:
         self._indices: npt.NDArray[np.int32] | None = None
 
     def add_vertex_channel(self, key: str, data_type: str, data: Any) -> None:
-        """A property of the vertices; ``data_type``: a type of PLY, like ``"float"``, ``"double"``, ``"int"``, ``"uchar"``."""
+        """A property ``key`` of the vertices with the values ``data``; ``data_type``: a type of PLY, like ``"float"``, ``"double"``,
+        ``"int"``, ``"uchar"``.
+        """
         _add(self._vertices, key, data_type, data, self.num_vertices, "vertices")
 
     def add_face_channel(self, key: str, data_type: str, data: Any) -> None:
-        """A property of the faces."""
+        """A property of the faces, as `add_vertex_channel`."""
         _add(self._faces, key, data_type, data, self.num_faces, "faces")
 
     def add_vertex_pos(self, x: Any, y: Any, z: Any) -> None:
-        """Positions."""
+        """Positions: ``x``, ``y``, ``z``."""
         self._add_floats("x y z", x, y, z)
 
     def add_vertex_normal(self, nx: Any, ny: Any, nz: Any) -> None:
-        """Normals."""
+        """Normals: ``nx``, ``ny``, ``nz``."""
         self._add_floats("nx ny nz", nx, ny, nz)
 
     def add_vertex_vel(self, vx: Any, vy: Any, vz: Any) -> None:
-        """Velocities."""
+        """Velocities: ``vx``, ``vy``, ``vz``."""
         self._add_floats("vx vy vz", vx, vy, vz)
 
     def add_vertex_color(self, r: Any, g: Any, b: Any) -> None:
-        """Colours, each component in [0, 1]."""
+        """Colours: ``r``, ``g``, ``b``, each in [0, 1]."""
         self._add_floats("red green blue", r, g, b)
 
     def add_vertex_alpha(self, alpha: Any) -> None:
-        """Opacity, in [0, 1]."""
+        """Opacity ``alpha``, in [0, 1]."""
         self._add_floats("Alpha", alpha)
 
     def add_vertex_rgba(self, r: Any, g: Any, b: Any, a: Any) -> None:
-        """Colours and opacity."""
+        """Colours and opacity: ``r``, ``g``, ``b``, ``a``, each in [0, 1]."""
         self._add_floats("red green blue Alpha", r, g, b, a)
 
     def add_vertex_id(self) -> None:
@@ -87,7 +89,7 @@ class PLYWriter:
         self.add_vertex_channel("id", "int", np.arange(self.num_vertices))
 
     def add_vertex_piece(self, piece: Any) -> None:
-        """The number of the piece that a vertex belongs to."""
+        """The number of the ``piece`` that each vertex belongs to."""
         self.add_vertex_channel("piece", "int", piece)
 
     def add_face_id(self) -> None:
@@ -95,15 +97,15 @@ class PLYWriter:
         self.add_face_channel("id", "int", np.arange(self.num_faces))
 
     def add_face_piece(self, piece: Any) -> None:
-        """The number of the piece that a face belongs to."""
+        """The number of the ``piece`` that each face belongs to."""
         self.add_face_channel("piece", "int", piece)
 
     def add_faces(self, indices: Any) -> None:
-        """The numbers of the corners of all faces, one face after the other."""
+        """``indices``: the numbers of the corners of all faces, one face after the other."""
         self._indices = _values(indices, self.num_faces * self._corners, "corners of faces").astype("<i4").reshape(-1, self._corners)
 
     def export(self, path: str | Path) -> None:
-        """Write a binary file."""
+        """Write a binary file at ``path``."""
         vertices, faces = self._tables()
         with open(path, "wb") as file:
             file.write(self._header("binary_little_endian").encode())
@@ -111,16 +113,16 @@ class PLYWriter:
             file.write(faces.tobytes())
 
     def export_ascii(self, path: str | Path) -> None:
-        """Write a file of text."""
+        """Write a file of text at ``path``."""
         lines = (" ".join(str(x) for x in _flat(row)) for table in self._tables() for row in table)
         Path(path).write_text(self._header("ascii") + "".join(f"{line}\n" for line in lines), encoding="ascii", newline="\n")
 
     def export_frame(self, series_num: int, path: str | Path) -> None:
-        """Write a binary file; ``series_num`` is added to its name, with six digits."""
+        """Write a binary file at ``path``; ``series_num`` is added to its name, with six digits."""
         self.export(_numbered(path, series_num))
 
     def export_frame_ascii(self, series_num: int, path: str | Path) -> None:
-        """Write a file of text; ``series_num`` is added to its name, with six digits."""
+        """Write a file of text at ``path``; ``series_num`` is added to its name, with six digits."""
         self.export_ascii(_numbered(path, series_num))
 
     def _add_floats(self, names: str, *arrays: Any) -> None:
@@ -148,10 +150,10 @@ class PLYWriter:
 
 def _add(channels: list[_Channel], name: str, data_type: str, data: Any, count: int, what: str) -> None:
     if data_type not in _TYPES:
-        warnings.warn(f"property `{name}` is left out: {data_type!r} is no type of PLY; there are {', '.join(_TYPES)}", stacklevel=3)
+        warnings.warn(f"property `{name}` is left out: PLY has no type {data_type!r}; use one of {', '.join(_TYPES)}", stacklevel=3)
         return
     if name in (c.name for c in channels):
-        raise SpirogradValueError(f"there is a property `{name}` of the {what} already")
+        raise SpirogradValueError(f"the {what} already have a property `{name}`: give this one another name")
     channels.append(_Channel(name, data_type, _values(data, count, what).astype(_TYPES[data_type])))
 
 

@@ -9,7 +9,9 @@ from spirograd.tools.window import GUI
 
 
 def imshow(img: Any, title: str = "imshow") -> None:
-    """Show a picture (see `imwrite`) in a window until it is closed. Without a display it is one frame of `GUI`."""
+    """Show the picture ``img`` (see `imwrite`) in a window with this ``title`` until it is closed. Without a display it is one frame of
+    `GUI`.
+    """
     array = as_array(img)
     width, height = array.shape[:2]
     with GUI(title, res=(width, height)) as gui:

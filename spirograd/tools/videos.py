@@ -57,7 +57,8 @@ class VideoManager:
         frame = as_array(img) if self.post_processor is None else as_array(self.post_processor(as_array(img)))
         self.width, self.height = self.width or frame.shape[0], self.height or frame.shape[1]
         if frame.shape[:2] != (self.width, self.height):
-            raise SpirogradValueError(f"frames of this video are {self.width} by {self.height}, got {frame.shape}")
+            size = f"{self.width} by {self.height}"
+            raise SpirogradValueError(f"frames of this video are {size}, got {frame.shape}: scale it with `sg.tools.imresize`")
         name = f"{self.frame_counter:06d}.png"
         imwrite(frame, Path(self.frame_directory) / name)
         self.frame_fns.append(name)
@@ -67,7 +68,7 @@ class VideoManager:
             self.make_video()
 
     def write_frames(self, images: Iterable[Any]) -> None:
-        """Add several pictures."""
+        """Add the pictures ``images``, as `write_frame`."""
         for img in images:
             self.write_frame(img)
 
@@ -79,7 +80,7 @@ class VideoManager:
         self.frame_counter = 0
 
     def make_video(self, mp4: bool = True, gif: bool = True) -> None:
-        """Make the videos of all frames so far."""
+        """Make the videos of all frames so far: an ``mp4``, a ``gif``, or both."""
         frames = [Path(self.frame_directory) / name for name in self.frame_fns]
         for suffix in [".mp4"] * mp4 + [".gif"] * gif:
             write_video(frames, self.get_output_filename(suffix), self.framerate)
@@ -88,7 +89,7 @@ class VideoManager:
 def write_video(frames: list[Path], path: str | Path, framerate: float) -> None:
     """Make an animated GIF or an MP4, by the suffix of ``path``, of the pictures in the files ``frames``, which are of one size."""
     if not frames:
-        raise SpirogradValueError(f"there are no frames for {path}")
+        raise SpirogradValueError(f"there are no frames for {path}: call `write_frame` before the video is made")
     images = media_package("PIL.Image", "a video")
     if Path(path).suffix == ".gif":
         first, *others = (images.open(frame).convert("RGB") for frame in frames)

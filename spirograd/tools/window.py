@@ -49,11 +49,14 @@ class WidgetValue:
 
 
 class GUI(NearNames):
-    """A canvas of ``res`` pixels, with positions in [0, 1] x [0, 1] from the lower left corner and colours 0xRRGGBB.
+    """A window ``name`` with a canvas of ``res`` pixels, ``background_color`` at first, with positions in [0, 1] x [0, 1] from the lower
+    left corner and colours 0xRRGGBB.
 
-    Shown in a window where there is a display and ``show_gui`` is true. Without one, drawing and `show` work, and no events come. The
-    environment variable ``SG_GUI`` has frames written instead: to a folder, or to a file ``.gif`` or ``.mp4``, which is complete when the
-    window is closed or the program ends; after ``SG_GUI_FRAMES`` frames the window closes itself.
+    Shown on the screen, ``fullscreen`` if wanted, where there is a display and ``show_gui`` is true. Without a display, drawing and `show`
+    work, and no events come. ``fast_gui``: accepted, without effect.
+
+    The environment variable ``SG_GUI`` has frames written instead: to a folder, or to a file ``.gif`` or ``.mp4``, which is complete when
+    the window is closed or the program ends; after ``SG_GUI_FRAMES`` frames the window closes itself.
     """
 
     Event = events.Event
@@ -74,7 +77,7 @@ class GUI(NearNames):
         self.name = name
         self.res: tuple[int, int] = (res, res) if isinstance(res, int) else (int(res[0]), int(res[1]))
         if min(self.res) < 1:
-            raise SpirogradValueError(f"a window has positive extents, got {res}")
+            raise SpirogradValueError(f"`res`: a window has at least one pixel along each axis, got {res}")
         self.background_color = background_color
         self.fps_limit: float | None = 60.0
         self.frame = 0
@@ -90,7 +93,9 @@ class GUI(NearNames):
             self._display = open_display(name, self.res, fullscreen, self._events)
             if self._display is None:
                 warnings.warn(
-                    "there is no display: frames are not shown; SG_GUI=frames.gif writes them to a file", RuntimeWarning, stacklevel=2
+                    "there is no display: frames are not shown; set the environment variable SG_GUI=frames.gif to write them to a file",
+                    RuntimeWarning,
+                    stacklevel=2,
                 )
 
     def __enter__(self) -> GUI:
@@ -142,8 +147,9 @@ class GUI(NearNames):
         self._canvas.clear(self.background_color if color is None else color)
 
     def set_image(self, img: Any) -> None:
-        """Show a field or array with one element for each pixel: floats in [0, 1] or unsigned integers; grey, or with a last axis of
-        colours."""
+        """Show ``img``, a field or an array with one element for each pixel: floats in [0, 1] or unsigned integers; grey, or with a last
+        axis of colours. Raises SpirogradValueError for other shapes.
+        """
         self._canvas.set_image(img)
 
     def get_image(self) -> npt.NDArray[np.float32]:
@@ -151,12 +157,13 @@ class GUI(NearNames):
         return np.concatenate([self._canvas.pixels, np.ones((*self.res, 1), np.float32)], 2)
 
     def circle(self, pos: Any, color: int = 0xFFFFFF, radius: float = 1) -> None:
-        """A disc; ``radius`` in pixels."""
+        """A disc around ``pos``; ``radius`` in pixels, ``color`` as 0xRRGGBB."""
         self._canvas.circles(pos, radius, color)
 
     def circles(self, pos: Any, radius: Any = 1, color: Any = 0xFFFFFF, palette: Any = None, palette_indices: Any = None) -> None:
-        """Discs at the positions of a field or array (n, 2); ``radius``, ``color``: one, or n. With a ``palette`` of colours,
-        ``palette_indices`` says which one each disc has."""
+        """Discs at the positions ``pos``, a field or array (n, 2); ``radius`` (pixels), ``color`` (0xRRGGBB): one, or n. With a
+        ``palette`` of colours, ``palette_indices`` says which one each disc has. Raises SpirogradValueError if these are missing.
+        """
         if palette is not None:
             if palette_indices is None:
                 raise SpirogradValueError("`palette` needs `palette_indices`: the number of the colour of each disc")
@@ -164,33 +171,33 @@ class GUI(NearNames):
         self._canvas.circles(pos, radius, color)
 
     def line(self, begin: Any, end: Any, radius: float = 1, color: int = 0xFFFFFF) -> None:
-        """A line."""
+        """A line from ``begin`` to ``end``; ``radius``: half of its width in pixels, ``color`` as 0xRRGGBB."""
         self._canvas.lines(begin, end, radius, color)
 
     def lines(self, begin: Any, end: Any, radius: float = 1, color: Any = 0xFFFFFF) -> None:
-        """Lines between the positions of two fields or arrays (n, 2)."""
+        """Lines from ``begin`` to ``end``, two fields or arrays (n, 2); ``radius`` as of `line`, ``color``: one, or n."""
         self._canvas.lines(begin, end, radius, color)
 
     def triangle(self, a: Any, b: Any, c: Any, color: int = 0xFFFFFF) -> None:
-        """A filled triangle."""
+        """A filled triangle with the corners ``a``, ``b``, ``c``; ``color`` as 0xRRGGBB."""
         self._canvas.triangles(a, b, c, color)
 
     def triangles(self, a: Any, b: Any, c: Any, color: Any = 0xFFFFFF) -> None:
-        """Filled triangles; each corner is a field or array (n, 2)."""
+        """Filled triangles with the corners ``a``, ``b``, ``c``, each a field or array (n, 2); ``color``: one, or n."""
         self._canvas.triangles(a, b, c, color)
 
     def rect(self, topleft: Any, bottomright: Any, radius: float = 1, color: int = 0xFFFFFF) -> None:
-        """The sides of a rectangle."""
+        """The sides of the rectangle with the corners ``topleft`` and ``bottomright``; ``radius``, ``color`` as of `line`."""
         (x0, y0), (x1, y1) = as_array(topleft), as_array(bottomright)
         corners = np.array([[x0, y0], [x1, y0], [x1, y1], [x0, y1]])
         self._canvas.lines(corners, np.roll(corners, -1, 0), radius, color)
 
     def arrow(self, orig: Any, direction: Any, radius: float = 1, color: int = 0xFFFFFF) -> None:
-        """An arrow from ``orig`` to ``orig + direction``."""
+        """An arrow from ``orig`` to ``orig + direction``; ``radius``, ``color`` as of `line`."""
         self.arrows(as_array(orig)[None], as_array(direction)[None], radius, color)
 
     def arrows(self, orig: Any, direction: Any, radius: float = 1, color: Any = 0xFFFFFF) -> None:
-        """Arrows at the positions of a field or array (n, 2)."""
+        """Arrows from ``orig`` to ``orig + direction``, two fields or arrays (n, 2); ``radius``, ``color`` as of `lines`."""
         begin, along = (as_array(x).astype(np.float32).reshape(-1, 2) for x in (orig, direction))
         tip = begin + along
         self._canvas.lines(begin, tip, radius, color)
@@ -200,25 +207,26 @@ class GUI(NearNames):
             self._canvas.lines(tip, tip + back, radius, color)
 
     def text(self, content: str, pos: Any, font_size: float = 15, color: int = 0xFFFFFF) -> None:
-        """Text below and to the right of ``pos``. Needs Pillow."""
+        """The text ``content`` below and to the right of ``pos``; ``font_size`` in pixels, ``color`` as 0xRRGGBB. Needs Pillow."""
         self._canvas.text(content, pos, font_size, color)
 
     def slider(self, text: str, minimum: float, maximum: float, step: float = 1) -> WidgetValue:
-        """A slider; its ``value`` is the number that the user has set, ``minimum`` at first."""
+        """A slider with the label ``text``, from ``minimum`` to ``maximum`` in steps of ``step``; its ``value`` is the number that the user
+        has set, ``minimum`` at first."""
         value = WidgetValue(minimum)
         if self._display is not None:
             self._display.add_slider(text, value, minimum, maximum, step)
         return value
 
     def label(self, text: str) -> WidgetValue:
-        """A label that shows its ``value``."""
+        """A label that shows ``text`` and its ``value``."""
         value = WidgetValue(0.0)
         if self._display is not None:
             self._display.add_label(text, value)
         return value
 
     def button(self, text: str, event_name: str | None = None) -> str:
-        """A button; the key of its events is returned."""
+        """A button with the label ``text``; returns the key of its events, ``event_name`` if it is given."""
         key = event_name or f"WidgetButton_{text}"
         if self._display is not None:
             self._display.add_button(text, key)
@@ -244,7 +252,7 @@ class GUI(NearNames):
                 assert self.event is not None
                 return self.event
             time.sleep(0.01)
-        raise SpirogradRuntimeError("there is no window, so no key can be pressed")
+        raise SpirogradRuntimeError("there is no window, so no key can be pressed: look at `visible` before you wait for keys")
 
     def has_key_event(self) -> bool:
         """Whether `get_event` would find something."""

@@ -1,10 +1,13 @@
 """Library kernels over fields and ndarrays: scans, reductions, sorting, selections; against NumPy."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
 import spirograd as sg
 from spirograd import algorithms
+from spirograd.algorithms import memory
 
 pytestmark = pytest.mark.usefixtures("session")
 
@@ -132,9 +135,33 @@ def test_selections():
 
 def test_arrays_that_do_not_fit():
     x = sg.field(sg.i32, (4, 4))
-    with pytest.raises(sg.SpirogradTypeError, match="`keys` is a one-dimensional field or ndarray of scalars"):
+    with pytest.raises(sg.SpirogradTypeError, match="`keys`: expected a one-dimensional field or ndarray of scalars"):
         algorithms.parallel_sort(x)
-    with pytest.raises(sg.SpirogradValueError, match="`values` has 3 elements; 4 are needed"):
+    with pytest.raises(sg.SpirogradValueError, match="`values` has 3 elements, and 4 are needed"):
         algorithms.parallel_sort(sg.ndarray(sg.i32, 4), sg.ndarray(sg.i32, 3))
     with pytest.raises(sg.SpirogradValueError, match="there is no operation 'mean'"):
         algorithms.reduce(sg.ndarray(sg.i32, 4), "mean")
+
+
+@pytest.mark.archs("cpu")
+def test_threads_have_memory_of_their_own():
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(memory.scratch, "keys", sg.i32, 8).result()
+    own = memory.scratch("keys", sg.i32, 8)
+    assert own is not other
+    assert own is memory.scratch("keys", sg.i32, 5)
+
+
+@pytest.mark.archs("cpu", "vulkan")
+def test_two_threads():
+    keys = [np.random.default_rng(seed).integers(0, 1 << 30, 5000).astype(np.int32) for seed in (1, 2)]
+
+    def sorted_often(a):
+        x = sg.ndarray(sg.i32, a.size)
+        for _ in range(5):
+            x.from_numpy(a)
+            algorithms.parallel_sort(x)
+            assert (x.to_numpy() == np.sort(a)).all()
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(sorted_often, keys))

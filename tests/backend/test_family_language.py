@@ -325,14 +325,14 @@ def test_lists_are_stored_entry_by_entry() -> None:
 
 def test_annotations_that_this_version_lacks() -> None:
     @sg.func
-    def f(a: sg.BufferView):
+    def f(a: sg.Texture):
         return a
 
     @sg.kernel
     def run() -> sg.i32:
         return f(1)
 
-    with pytest.raises(sg.SpirogradUnsupportedError, match="`BufferView` is not supported"):
+    with pytest.raises(sg.SpirogradUnsupportedError, match="`Texture` is not supported"):
         run()
 
 

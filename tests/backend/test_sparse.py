@@ -14,6 +14,7 @@ SHAPES = {
     "pointer": lambda root: root.pointer(sg.ij, (4, 3)).dense(sg.ij, (4, 5)),
     "pointer of elements": lambda root: root.pointer(sg.ij, (16, 15)),
     "pointer in pointer": lambda root: root.pointer(sg.i, 2).pointer(sg.ij, (2, 3)).dense(sg.ij, (4, 5)),
+    "hash": lambda root: root.hash(sg.ij, (4, 3)).dense(sg.ij, (4, 5)),
     "three deep": lambda root: root.dense(sg.j, 3).pointer(sg.i, 4).dense(sg.i, 2).pointer(sg.ij, (2, 5)),
     "bitmasked": lambda root: root.bitmasked(sg.ij, (4, 3)).dense(sg.ij, (4, 5)),
     "bitmasked elements": lambda root: root.dense(sg.ij, (4, 5)).bitmasked(sg.ij, (4, 3)),
@@ -351,6 +352,24 @@ def test_gradients_that_are_refused(session: Any) -> None:
             kernel()
 
 
+@pytest.mark.vulkan_or_wgpu
+def test_gradients_that_need_saved_values_are_refused(session: Any) -> None:
+    """The kernel that saves values would activate nothing."""
+    x, count = sg.field(sg.f32, needs_grad=True), sg.field(sg.i32, ())
+    w, loss = sg.field(sg.f32, 4, needs_grad=True), sg.field(sg.f32, (), needs_grad=True)
+    sg.root.pointer(sg.i, 4).dense(sg.i, 4).place(x, x.grad)
+
+    @sg.kernel
+    def in_any_order():
+        for i in range(4):
+            k = sg.atomic_add(count[None], 1)
+            x[k] = w[i] * w[i]
+
+    with pytest.raises(sg.SpirogradUnsupportedError, match="cannot also save"), sg.ad.Tape(loss):
+        in_any_order()
+    assert not x.to_numpy().any()
+
+
 @pytest.mark.parametrize("where", ["dense", "sparse"])
 def test_gradients_at_other_nodes_are_refused(session: Any, where: str) -> None:
     x, loss = sg.field(sg.f32), sg.field(sg.f32, (), needs_grad=True)
@@ -546,7 +565,5 @@ def test_refusals(session: Any) -> None:
         of_dense()
     with pytest.raises(sg.SpirogradTypeError, match="no cells that can be deactivated"):
         no_cells()
-    with pytest.raises(sg.SpirogradUnsupportedError, match="dynamic"):
-        sg.root.dynamic(sg.i, 10)
     with pytest.raises(sg.SpirogradTypeError, match="cells"):
         sg.root.pointer(sg.i, 10, cells=0)

@@ -75,13 +75,6 @@ def test_limit_of_unrolling(caplog: pytest.LogCaptureFixture) -> None:
         assert not warnings or "unrolled 8 times, and the option `unrolling_limit` is 7" in caplog.text
 
 
-def test_checkpoints_are_warned_about(caplog: pytest.LogCaptureFixture) -> None:
-    sg.init(arch=sg.interpreter)
-    for options in ({"checkpoints": False, "graph": True, "fastcache": True, "pure": True}, {"checkpoints": True}):
-        sg.kernel(**options)
-    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["the option `checkpoints` of `kernel` has no effect"]
-
-
 def test_options_of_a_running_session_do_not_change() -> None:
     sg.init(arch=sg.interpreter)
     with pytest.raises(sg.SpirogradRuntimeError, match=r"do not change: `init\(debug=True\)` starts one that has it"):

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import needs
 import pytest
-from family.differences import DIFFERENCES, Difference
+from family.difference import Difference
+from family.differences import DIFFERENCES
 from family.outcomes import outcome
 
 import spirograd.compat.quadrants as qd

@@ -25,7 +25,7 @@ os.environ.setdefault("GALLIVM_PERF", "nopt")  # as tests/conftest.py says
 
 from spirograd.runtime import loader
 
-from . import gradient_programs, gradients, run, tape_programs, tapes
+from . import gradient_programs, gradients, run, sparse, sparse_programs, tape_programs, tapes
 from .evaluate import TooLong
 from .expressions import Choices
 from .programs import Program, write
@@ -79,6 +79,7 @@ FUZZERS = {
     "programs": Fuzzer(program_of, check, failure, shortened, ("interpreter", "cpu", "vulkan")),
     "gradients": Fuzzer(gradient_programs.write, gradients.check, gradients.failure, gradients.shortened, ("interpreter", "cpu", "vulkan")),
     "tapes": Fuzzer(tape_programs.write, tapes.check, tapes.failure, tapes.shortened, ("cpu", "vulkan", "wgpu")),
+    "sparse": Fuzzer(sparse_programs.write, sparse.check, sparse.failure, sparse.shortened, ("interpreter", "cpu", "vulkan", "wgpu")),
 }
 
 

@@ -134,7 +134,7 @@ def test_frames_go_to_a_folder_or_a_film(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_without_a_display_a_warning_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DISPLAY", raising=False)
-    with pytest.warns(RuntimeWarning, match="there is no display: frames are not shown; SG_GUI=frames.gif writes them"):
+    with pytest.warns(RuntimeWarning, match="there is no display: frames are not shown; set the environment variable SG_GUI=frames.gif"):
         gui = sg.GUI()
     assert gui.res == (512, 512) and not gui.visible and not gui.get_event() and not gui.is_pressed(gui.ESCAPE)
     with pytest.raises(sg.SpirogradRuntimeError, match="there is no window"):

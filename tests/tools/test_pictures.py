@@ -164,7 +164,7 @@ def test_wrong_ply(tmp_path: Path) -> None:
     wrong = [
         (lambda: sg.tools.PLYWriter(4, face_type="hex"), '`face_type` is "tri" or "quad"'),
         (lambda: sg.tools.PLYWriter(4).export(tmp_path / "a.ply"), "call `add_vertex_pos`"),
-        (lambda: _writer().add_vertex_id(), "there is a property `id` of the vertices already"),
+        (lambda: _writer().add_vertex_id(), "the vertices already have a property `id`"),
         (lambda: _writer().add_vertex_channel("k", "int", [0] * 5), "expected 4 numbers for the vertices, got 5"),
         (lambda: _writer().add_faces([0] * 5), "expected 6 numbers for the corners of faces, got 5"),
     ]
@@ -176,7 +176,7 @@ def test_wrong_ply(tmp_path: Path) -> None:
 
 def test_a_property_without_a_type_of_ply_is_left_out(tmp_path: Path) -> None:
     writer = _writer()
-    with pytest.warns(UserWarning, match="property `k` is left out: 'half' is no type of PLY"):
+    with pytest.warns(UserWarning, match="property `k` is left out: PLY has no type 'half'"):
         writer.add_vertex_channel("k", "half", [0] * 4)
     writer.export_ascii(tmp_path / "a.ply")
     assert (tmp_path / "a.ply").read_text().startswith(HEADER.format("ascii"))

@@ -38,7 +38,7 @@ ALLOWED = {
     "math": {"base", "lang"},
 }
 # Parts above all others: what users see and call.
-TOP = {"", "cli", "commands", "compat", "demo", "__main__", "simt", "algorithms"}
+TOP = {"", "cli", "commands", "compat", "demo", "__main__", "simt", "algorithms", "linalg", "profiler"}
 
 # Single modules that may import more than their part. The CPU device runs what LLVM makes, and LLVM comes as a library of functions:
 # its pool of workers and its calls are compiled by it too. Text of LLVM IR that a user put in place of the compiler's is compiled again.
@@ -48,9 +48,11 @@ MODULE_ALLOWED = {
     "spirograd.runtime.devices.cpu": {"llvmgen"},
     "spirograd.runtime.devices.cpu_call": {"llvmgen"},
     "spirograd.runtime.devices.cpu_pool": {"llvmgen"},
+    "spirograd.runtime.devices.cpu_timer": {"llvmgen"},
     "spirograd.runtime.devices.gpu.call": {"llvmgen"},
     "spirograd.runtime.devices.gpu.cuda": {"llvmgen"},
     "spirograd.runtime.devices.gpu.hip": {"llvmgen"},
+    "spirograd.runtime.devices.gpu.timer": {"llvmgen"},
     "spirograd.runtime.native.function": {"llvmgen"},
     "spirograd.dumps": {"llvmgen"},
 }
@@ -67,6 +69,7 @@ LATE = {
     ("dumps", "spirograd.llvmgen.translate"),
     # Large parts of the package that many programs do without: those whose kernels are in the offline cache, and those without gradients.
     ("session", "spirograd.compiler"),
+    ("session", "spirograd.runtime.profiling"),
     ("api", "spirograd.gradients.gradient"),
     ("api", "spirograd.ad.replay"),
 }

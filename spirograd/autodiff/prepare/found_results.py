@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op, Ref, called, rank, ref_of
+from spirograd.ir.nodes import Kernel, MemoryCall, Op, Ref, called, rank, ref_of
 from spirograd.ir.rewrite import Rewriter
 
 
@@ -13,7 +13,7 @@ def found_results(kernel: Kernel) -> Kernel:
 
     Raises SpirogradUnsupportedError if the kernel reads other memory that such a call changes: it would find what is there afterwards.
     """
-    calls = [op.attr for op in kernel.walk() if op.code is ops.call_memory and op.attr.found_in is not None]
+    calls = _calls(kernel)
     if not calls:
         return kernel
     rewriter = _FoundResults()
@@ -22,6 +22,18 @@ def found_results(kernel: Kernel) -> Kernel:
     made = kernel.with_body(body, called(functions, (body,)))
     _refuse_reads(made, {ref for call in calls for effect, ref in call.accesses if effect != "read" and ref != call.found_in})
     return made
+
+
+def refuse_saving(kernel: Kernel, value: Op) -> None:
+    """Raise SpirogradUnsupportedError if ``kernel``, which would have to save ``value`` as it runs, has such calls: the kernel that saves
+    is made from the one in which they are loads, and would activate nothing."""
+    if _calls(kernel):
+        problem = "the kernel activates cells, and cannot also save this value, which its gradient needs and which is gone afterwards"
+        raise SpirogradUnsupportedError(problem, value.loc, "activate the cells, or append the entries, in a kernel of their own")
+
+
+def _calls(kernel: Kernel) -> list[MemoryCall]:
+    return [op.attr for op in kernel.walk() if op.code is ops.call_memory and op.attr.found_in is not None]
 
 
 def _refuse_reads(kernel: Kernel, changed: set[Ref]) -> None:

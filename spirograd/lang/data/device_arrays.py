@@ -84,7 +84,7 @@ class _DeviceMemory:
         self.allocation = allocation
         self.__cuda_array_interface__ = {
             "version": 3,
-            "data": (allocation.address + block.offset, False),
+            "data": (allocation.address + block.first, False),
             "shape": block.dims,
             "strides": block.strides,
             "typestr": dtype.np.str,

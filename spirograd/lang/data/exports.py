@@ -51,7 +51,7 @@ class Exported:
         stream = current_torch_stream(allocation.shared_gpu)  # torch does not look at the stream of the interface
         if stream is not None:
             allocation.device.precede(stream)
-        return {**_interface(view, allocation.address + view.blocks[0].offset), "stream": allocation.device.stream}
+        return {**_interface(view, allocation.address + view.blocks[0].first), "stream": allocation.device.stream}
 
 
 def exported(allocation: Any, view: HostView) -> Any:
@@ -61,8 +61,9 @@ def exported(allocation: Any, view: HostView) -> Any:
 
 
 def _device(allocation: Any, view: HostView) -> tuple[int, int]:
-    """Where an export lies, as DLPack says it: memory at irregular strides is exported as a copy on the host."""
-    if allocation.shared_gpu is None or transfer.strides_of(view) is None:
+    """Where an export lies, as DLPack says it: memory at irregular or negative strides is exported as a copy on the host."""
+    strides = None if allocation.shared_gpu is None else transfer.strides_of(view)
+    if strides is None or any(stride < 0 for stride in strides):  # torch takes no negative ones
         return _HOST
     kind: tuple[int, int] = allocation.device.dlpack_device
     return kind
@@ -96,9 +97,9 @@ def _capsule(
     if stream in _REFUSED_STREAMS[device[0]]:
         raise BufferError(f"DLPack has no stream {stream} on the device {device}")
     block = view.blocks[0]
-    offset = block.offset
+    offset = block.first
     if copy:
-        allocation, offset = allocation.duplicate(block.offset, block.span), 0
+        allocation, offset = allocation.duplicate(block.offset, block.span), block.first - block.offset
     else:
         transfer.share(allocation, view)
     allocation.device.export(allocation.buffer)

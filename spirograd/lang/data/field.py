@@ -109,12 +109,12 @@ class MatrixField(ScalarField):
         return data
 
     def to_numpy(self, keep_dims: Any = False, dtype: Any = None, *, copy: bool | None = True) -> Array:  # type: ignore[override]
-        """As of `ScalarField`; ``keep_dims`` gives vectors a trailing axis of 1."""
+        """As `ScalarField.to_numpy`; ``keep_dims`` gives vectors a trailing axis of 1."""
         out = super().to_numpy(dtype, copy=copy)
         return out[..., None] if keep_dims and self.ndim == 1 else out
 
     def to_torch(self, device: Any = None, keep_dims: bool = False, *, copy: bool | None = True) -> Any:
-        """The contents as a torch tensor on ``device``; ``keep_dims`` gives vectors a trailing axis of 1."""
+        """As `ScalarField.to_torch`; ``keep_dims`` gives vectors a trailing axis of 1."""
         out = super().to_torch(device, copy=copy)
         return out[..., None] if keep_dims and self.ndim == 1 else out
 
@@ -176,7 +176,7 @@ class ComponentField(ScalarField):
 
 
 class StructField(Field):
-    """A field of structs. Its ``members`` are fields, which are attributes, too."""
+    """A field of structs, made by `StructType.field` or `Struct.field`. Its ``members`` are fields, which are attributes, too."""
 
     def __init__(
         self,
@@ -305,13 +305,13 @@ class StructField(Field):
             m[key] = entries[name]
 
     def fill(self, value: Any) -> None:
-        """Set all elements to a struct, or every scalar to a number."""
+        """Set all elements to ``value``: a struct, or a number that every scalar becomes."""
         entries = value.entries if hasattr(value, "entries") else value
         for name, m in self.members.items():
             m.fill(entries[name] if isinstance(entries, Mapping) else entries)
 
     def copy_from(self, other: Any) -> None:
-        """Copy the contents of another field with the same members and shape."""
+        """Copy the contents of ``other``, a field with the same members and shape; raises SpirogradTypeError for anything else."""
         if not isinstance(other, StructField) or set(other.members) != set(self.members):
             raise SpirogradTypeError(f"`copy_from` needs a field of structs with members {', '.join(self.members)}")
         for name, m in self.members.items():
@@ -322,7 +322,7 @@ class StructField(Field):
         raise SpirogradTypeError("a field of structs is not one array", None, hint)
 
     def to_numpy(self, *, copy: bool | None = True) -> dict[str, Any]:
-        """The contents as a dict of arrays."""
+        """The contents as a dict of arrays; ``copy``: as of `ScalarField.to_numpy`."""
         return {name: m.to_numpy(copy=copy) for name, m in self.members.items()}
 
     def from_numpy(self, arrays: Mapping[str, Any]) -> None:
@@ -331,7 +331,7 @@ class StructField(Field):
             self.get_member_field(name).from_numpy(array)
 
     def to_torch(self, device: Any = None) -> dict[str, Any]:
-        """The contents as a dict of torch tensors."""
+        """The contents as a dict of torch tensors on ``device``, the CPU by default."""
         return {name: m.to_torch(device) for name, m in self.members.items()}
 
     def from_torch(self, tensors: Mapping[str, Any]) -> None:

@@ -19,6 +19,19 @@ _ROOT_ALIGNMENT = 64  # bytes: arrays directly below the root start at cache lin
 Digit = tuple[int, int, int, int]  # axis, div, mod, mul: the axis' index gets ((n // div) % mod) * mul; mod 0: no modulo
 
 
+class Extended(Protocol):
+    """What indices need of a node."""
+
+    @property
+    def axes(self) -> tuple[int, ...]: ...
+
+    @property
+    def extents(self) -> tuple[int, ...]: ...
+
+    @property
+    def cell_size(self) -> int: ...
+
+
 class LayoutNode(Protocol):
     """What layout needs of a node: a dense level (``axes``, ``extents``) or a place (``dtype``)."""
 
@@ -52,7 +65,7 @@ def assign_offsets(node: LayoutNode, is_root: bool = False) -> tuple[int, int]:
     return node.cell_size * math.prod(node.extents), alignment
 
 
-def _levels(path: Sequence[LayoutNode]) -> list[tuple[int, int, int, int]]:
+def _levels(path: Sequence[Extended]) -> list[tuple[int, int, int, int]]:
     """(axis, extent, stride in bytes, extents of the same axis further in) of every dense axis of a path from the root, outermost first."""
     out = []
     for depth, node in enumerate(path):
@@ -63,7 +76,7 @@ def _levels(path: Sequence[LayoutNode]) -> list[tuple[int, int, int, int]]:
     return out
 
 
-def terms_of(path: Sequence[LayoutNode], axis_numbers: Sequence[int]) -> tuple[Term, ...]:
+def terms_of(path: Sequence[Extended], axis_numbers: Sequence[int]) -> tuple[Term, ...]:
     """The address terms of what lies at the end of ``path`` (root first), with tree axes renumbered to positions in ``axis_numbers``."""
     out: list[Term] = []
     outermost: set[int] = set()
@@ -81,7 +94,7 @@ def terms_of(path: Sequence[LayoutNode], axis_numbers: Sequence[int]) -> tuple[T
     return tuple(out)
 
 
-def decode_of(path: Sequence[LayoutNode], axis_numbers: Sequence[int]) -> list[Digit]:
+def decode_of(path: Sequence[Extended], axis_numbers: Sequence[int]) -> list[Digit]:
     """How a loop counter gives indices such that neighbouring counts touch neighbouring memory: digits, slowest first."""
     levels = [(axis_numbers.index(axis), extent, inner) for axis, extent, _, inner in _levels(path) if extent > 1]
     merged: list[tuple[int, int, int]] = []

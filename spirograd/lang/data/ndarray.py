@@ -10,9 +10,9 @@ import numpy as np
 
 from spirograd.base import validity
 from spirograd.base.dtypes import DType
-from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError
+from spirograd.base.errors import SpirogradBoundsError, SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError
 from spirograd.lang import context, ops, scalar
-from spirograd.lang.data import device_arrays, elements, shadows, transfer
+from spirograd.lang.data import device_arrays, elements, shadows, slices, transfer
 from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.scalar_field import BuildElement, contents_of, element_index, matching
@@ -32,6 +32,8 @@ class Ndarray(Exported, HostScope):
     _sg_signature: tuple[Any, ...] | None = None
     _sg_binding: Any = None
     _sg_packed: tuple[Any, ...] = ()
+    # What launches pass besides the array: see `BufferView`.
+    _sg_numbers: tuple[int, ...] = ()
 
     def __init__(
         self,
@@ -120,6 +122,10 @@ class Ndarray(Exported, HostScope):
             found = f"of {new.dtype} and shape {new.view.full_shape}" if isinstance(new, Ndarray) else scalar.describe(new)
             wanted = f"of {self.dtype} and shape {self.view.full_shape}"
             raise SpirogradValueError(f"`{role}` of an ndarray {wanted} must be an ndarray {wanted}, got {found}")
+        if isinstance(new, BufferView):
+            raise SpirogradTypeError(
+                f"`{role}` of an ndarray is an ndarray with memory of its own, not a view", None, "copy it: `copy.copy(view)`"
+            )
         self._forget_launches()
         return None if new is None else shadows.register(new, role, self)
 
@@ -174,6 +180,9 @@ class Ndarray(Exported, HostScope):
         self.allocation.write(address, transfer.bytes_of(self.dtype.array(values)) if data is None else memoryview(data))
 
     def __getitem__(self, key: Any) -> Any:
+        """An element, or by slices a view: see `BufferView`."""
+        if slices.is_slice(key):
+            return BufferView(self, axes=slices.sliced(slices.whole_axes(self.shape), key, "an ndarray"))
         address = self._address(key)
         found = self.allocation.unpack(elements.form_of(self.dtype, math.prod(self.element_shape)), address)
         if self._build is None or not self.element_shape:
@@ -187,6 +196,9 @@ class Ndarray(Exported, HostScope):
         return self._build(found, self.element_shape, write)
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        if slices.is_slice(key):
+            self[key]._assign(value)
+            return
         address = self._address(key)
         data = self._entries_of(value)
         shadows.host_write(self, key)
@@ -200,7 +212,7 @@ class Ndarray(Exported, HostScope):
         return np.broadcast_to(self._element(value), self.element_shape).reshape(-1).tolist() if short is None else short
 
     def clear_element(self, key: Any, component: int | None) -> None:
-        """Set an element, or one component of it, to zero."""
+        """Set the element at index ``key``, or one component of it, to zero."""
         part = (0,) * (math.prod(self.element_shape) if component is None else 1)
         self._write_scalars(self._address(key) + (component or 0) * self.dtype.size, part)
 
@@ -221,7 +233,10 @@ class Ndarray(Exported, HostScope):
         transfer.fill(self.allocation, self.view, element)
 
     def copy_from(self, other: Any) -> None:
-        """Copy the contents of another array or field of the same shape. Raises ValueError if the shapes differ."""
+        """Copy the contents of ``other``, an array or a field of the same shape.
+
+        Raises SpirogradTypeError for anything else, and ValueError if the shapes differ.
+        """
         if not hasattr(other, "view") or not hasattr(other, "tree"):
             raise SpirogradTypeError(f"`copy_from` takes an ndarray, not {scalar.describe(other)}")
         if other.shape != self.shape or other.element_shape != self.element_shape:
@@ -240,7 +255,7 @@ class Ndarray(Exported, HostScope):
         return contents_of(self.allocation, self.view, dtype, copy)
 
     def from_numpy(self, array: Any) -> None:
-        """Set the contents; raises ValueError if the shape is not ``shape`` + ``element_shape``."""
+        """Set the contents to those of ``array``; raises ValueError if its shape is not ``shape`` + ``element_shape``."""
         data = matching(array, self.shape, self.element_shape, "the ndarray")
         shadows.host_write(self)
         transfer.write(self.allocation, self.view, data)
@@ -306,6 +321,173 @@ class VectorNdarray(MatrixNdarray):
     """An array of vectors of n."""
 
 
+class BufferView(Ndarray):
+    """A part of an ndarray, without a copy: ``a[2:8]``, ``a[::2]``, ``a[3, :]``, ``a[::-1, 1:]``, or one-dimensional
+    ``BufferView(a, offset, size)``. Slices are those of Python: they end at the array, and negative bounds count from its end.
+
+    Whatever works on an ndarray works on a view of it. A write to either is a write to the memory of both; `grad` is a view of the
+    gradient. As the annotation of an argument, ``BufferView`` and ``BufferView[dtype]`` take any one-dimensional array or view.
+
+    ``arr``: the ndarray, which is never itself a view. Raises SpirogradBoundsError for a part that ``arr`` does not have.
+    """
+
+    arr: Ndarray
+
+    def __init__(self, arr: Ndarray, offset: int = 0, size: int | None = None, *, axes: tuple[slices.Axis, ...] | None = None) -> None:
+        if axes is None:
+            axes = _subrange(arr, offset, size)
+        if isinstance(arr, BufferView):
+            arr = arr.arr
+        self.arr = arr
+        self._axes = axes
+        self.dtype, self.element_shape, self.layout = arr.dtype, arr.element_shape, None
+        self.view = slices.view_of_axes(arr.dtype, arr.shape, arr.element_shape, axes)
+        self.shape = self.view.shape
+        self._build, self._session = arr._build, arr._session
+        kinds = [axis.kind(extent) for axis, extent in zip(axes, arr.shape)]
+        self._sg_kinds = tuple(kinds)
+        self._sg_numbers = tuple([n for axis, extent in zip(axes, arr.shape) for n in axis.numbers(extent)])
+
+    def __new__(cls, arr: Any, *args: Any, **options: Any) -> Any:
+        """In a kernel, where ``arr`` is an array of the kernel: its view."""
+        if not isinstance(arr, Ndarray):
+            if hasattr(arr, "subview"):
+                return arr.subview(*args, **options)
+            raise SpirogradTypeError(f"a view is one of an ndarray, not of {scalar.describe(arr)}")
+        return super().__new__(cls)
+
+    def __class_getitem__(cls, dtype: Any) -> BufferViewType:
+        return BufferViewType(*dtype) if isinstance(dtype, tuple) else BufferViewType(dtype)
+
+    @property
+    def offset(self) -> int:
+        """The index in ``arr`` of the first element of a one-dimensional view."""
+        (axis,) = [axis for axis in self._axes if axis.extent is not None]
+        return axis.first
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    def subview(self, offset: int, size: int) -> BufferView:
+        """``size`` elements of a one-dimensional view from its element ``offset`` on."""
+        return BufferView(self, offset, size)
+
+    @property
+    def allocation(self) -> Any:
+        """The memory: that of the array."""
+        return self.arr.allocation
+
+    def _of(self, shadow: Ndarray | None) -> BufferView | None:
+        return None if shadow is None else BufferView(shadow, axes=self._axes)
+
+    @property
+    def grad(self) -> Any:
+        """The view of the array's gradient, or None. Gradients are set for the whole array."""
+        return self._of(self.arr.grad)
+
+    @grad.setter
+    def grad(self, new: Any) -> None:
+        raise SpirogradTypeError("the gradient of a view is part of that of its array", None, "set `view.arr.grad`")
+
+    @property
+    def dual(self) -> Any:
+        """The view of the array's tangents; assignment as of `grad`."""
+        return self._of(self.arr.dual)
+
+    @dual.setter
+    def dual(self, new: Any) -> None:
+        raise SpirogradTypeError("the tangents of a view are part of those of its array", None, "set `view.arr.dual`")
+
+    def has_grad(self) -> bool:
+        return self.arr.has_grad()
+
+    def has_dual(self) -> bool:
+        return self.arr.has_dual()
+
+    def make_duals(self) -> None:
+        self.arr.make_duals()
+
+    def _like(self) -> Ndarray:
+        return self._plain()(self.dtype, self.shape, self.element_shape, False, self._build)
+
+    def _plain(self) -> type[Ndarray]:
+        return (ScalarNdarray, VectorNdarray, MatrixNdarray)[len(self.element_shape)]
+
+    def __repr__(self) -> str:
+        return f"<view {self.shape} of {self.arr!r}>"
+
+    def __sg_describe__(self) -> str:
+        return f"a view of {self.arr.__sg_describe__()}"
+
+    def _index(self, key: Any) -> tuple[int, ...]:
+        """The index in the array of an element."""
+        index = iter(element_index(key, self.shape, (), "a view"))
+        return tuple(axis.first if axis.extent is None else axis.first + next(index) * axis.step for axis in self._axes)
+
+    def __getitem__(self, key: Any) -> Any:
+        if slices.is_slice(key):
+            return BufferView(self.arr, axes=slices.sliced(self._axes, key, "a view"))
+        return self.arr[self._index(key)]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if slices.is_slice(key):
+            self[key]._assign(value)
+        else:
+            self.arr[self._index(key)] = value
+
+    def _assign(self, value: Any) -> None:
+        """Set all elements: to one value, or to those of an array that broadcasts to this shape."""
+        if hasattr(value, "view") and hasattr(value, "tree"):
+            self.copy_from(value)
+        elif scalar.is_number(value) or tuple(getattr(value, "shape", ())) == self.element_shape != ():
+            self.fill(value)
+        else:
+            self.from_numpy(np.broadcast_to(np.asarray(value), self.view.full_shape))
+
+    def __deepcopy__(self, memo: Any) -> Ndarray:
+        """An ndarray of its own, with gradients of its own."""
+        new = self._like()
+        new.copy_from(self)
+        for role in ("grad", "dual"):
+            shadow = getattr(self, role)
+            setattr(new, role, None if shadow is None else shadow.__deepcopy__(memo))
+        return new
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.__deepcopy__({}).__reduce__()
+
+
+def _subrange(arr: Any, offset: int, size: int | None) -> tuple[slices.Axis, ...]:
+    """The axes of ``size`` elements of a one-dimensional array or view from element ``offset`` on."""
+    if arr.ndim != 1:
+        raise SpirogradTypeError(f"`BufferView` takes a range of a one-dimensional array, got {arr!r}", None, "slice it: `a[1:3, :]`")
+    length = arr.shape[0]
+    size = length - offset if size is None else size
+    if offset < 0 or size < 0 or offset + size > length:
+        raise SpirogradBoundsError(f"a view of {size} elements from {offset} on is out of range of {scalar.describe(arr)} of {length}")
+    axes = arr._axes if isinstance(arr, BufferView) else slices.whole_axes(arr.shape)
+    return slices.sliced(axes, slice(offset, offset + size), "an ndarray")
+
+
+def array_of(array: Ndarray) -> Ndarray:
+    """``array``, or the array that it is a view of."""
+    return array.arr if isinstance(array, BufferView) else array
+
+
+class BufferViewType:
+    """The annotation ``BufferView[dtype]``: a one-dimensional array or view. ``boundary``: as of `types.NDArray`."""
+
+    __slots__ = ("boundary", "dtype")
+
+    def __init__(self, dtype: Any = None, boundary: str = "unsafe") -> None:
+        self.dtype, self.boundary = dtype, boundary
+
+    def __repr__(self) -> str:
+        return f"BufferView[{self.dtype}]"
+
+
 def array_shape(shape: Any) -> tuple[int, ...]:
     """A shape of an ndarray as a tuple; extents may be 0."""
     return extents_of(shape, 0, "extents of an ndarray are integers from 0 on")
@@ -328,7 +510,7 @@ def ndarray(dtype: Any, shape: Any, needs_grad: bool = False, needs_dual: bool =
     """Make an array of ``dtype``: a scalar, vector or matrix type. Its elements are zero at first.
 
     ``shape``: an int or a sequence of extents, which may be 0. ``needs_grad``, ``needs_dual``: have arrays of gradients, of tangents.
-    Raises SpirogradRuntimeError for wrong shapes and without a session.
+    Raises SpirogradTypeError for types of other kinds, SpirogradRuntimeError for wrong shapes and without a session.
     """
     if hasattr(dtype, "leaf_dtypes"):
         if not hasattr(dtype, "ndarray"):

@@ -1,12 +1,15 @@
 """Storage of trees with sparse nodes: dense trees of cells, and integer tables that tell which cells there are.
 
-A tree with sparse nodes has one *region* for the cell of its root, and one for the cells of each `pointer` node. A region is a dense field
-tree whose outermost axis is the number of a cell (the region of the root has one cell, and no such axis). It holds the fields that the user
-placed there, and hidden ones:
+A tree with sparse nodes has one *region* for the cell of its root, and one for the cells of each `pointer` node; a `hash` node is the same.
+A `dynamic` node is a length, and a `pointer` node of chunks with a `dense` one below (`Part`): the cells of its region are the chunks. A
+region is a dense field tree whose outermost axis is the number of a cell (the region of the root has one cell, and no such axis). It holds
+the fields that the user placed there, and hidden ones:
 
 - a *table* for each `pointer` node below: for each of its cells the number in the region of that node, 0 where the cell is inactive, and
   `BUSY` while an invocation activates it;
-- a *mask* for each `bitmasked` node below: one bit for each of its cells, in words of 32.
+- a *mask* for each `bitmasked` node below: one bit for each of its cells, in words of 32;
+- for each `dynamic` node below a table of chunks, and the *length* of the list: more than the node has room for if too much was appended.
+  All chunks up to the length are active once a kernel has run, and what is beyond the length is zero.
 
 Cell `NULL` of a region is all zeros and is never written, so that reads of inactive cells need no branch. Cell `OVERFLOW` takes the writes
 to cells for which there is no memory, and is never read.
@@ -72,6 +75,30 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """What one node on a path does to an index: of ``kind`` "root", "dense", "pointer" or "bitmasked". A `dynamic` node is two parts, the
+    chunks and what is in each."""
+
+    node: Any
+    kind: str
+    axes: tuple[int, ...]
+    extents: tuple[int, ...]
+    cell_size: int = 0  # has no meaning here: parts are made into digits, not addresses
+
+
+@dataclass(frozen=True, slots=True)
+class List:
+    """The list that a `dynamic` node has in a cell around it. ``length``: the hidden field; ``digits``: of the list in the cell around;
+    ``axis``: the position in an index that counts its entries; ``limit``: how many entries it has room for; ``chunk``: in each chunk."""
+
+    length: Any
+    digits: Digits
+    axis: int
+    limit: int
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True)
 class Digits:
     """Which part of the index of a field an access to a region takes, axis by axis: ``index[axis] // div % mod``, mod 0: no modulo."""
 
@@ -82,7 +109,8 @@ class Digits:
 class Level:
     """A sparse node on the way to a field.
 
-    ``table``: of `pointer` nodes, whose cells are in ``region``. ``mask``: of `bitmasked` nodes. ``digits``: of the entry in the table, or
+    ``table``: of `pointer` nodes, whose cells are in ``region``, and of `dynamic` nodes, whose cells are chunks of their ``list``.
+    ``mask``: of `bitmasked` nodes. ``digits``: of the entry in the table, or
     of the mask, which the cell around the node has. ``number``: of the cell, row by row: the digits with their extents; of `pointer` nodes
     among all cells of the node, of `bitmasked` nodes among those in the cell around it. ``cell``: the digits of the cell in the region
     around it.
@@ -95,6 +123,7 @@ class Level:
     table: Any = None
     region: Region | None = None
     mask: Any = None
+    list: List | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +155,14 @@ class Regions:
             region.tree.allocation.fill(0, region.tree.allocation.nbytes, 0)
 
 
+def has_table(node: Any) -> bool:
+    """Whether the cells of a node, or the chunks of its lists, are in a region of their own."""
+    return node.kind in ("pointer", "hash", "dynamic")
+
+
 def is_sparse_kind(node: Any) -> bool:
     """Whether a node is sparse itself."""
-    return node.kind in ("pointer", "bitmasked")
+    return has_table(node) or node.kind == "bitmasked"
 
 
 def is_sparse(node: Any) -> bool:
@@ -159,14 +193,18 @@ def _copy(node: Any, into: Any, regions: Regions, make: Make) -> None:
             child.stored = into.add_place(child.field, child.component, child.dtype)
             continue
         axes = [axis + 1 for axis in child.axes]
-        if child.kind == "pointer":
+        if has_table(child):
+            table, *inside = [part.extents for part in _parts_of(child)]
+            if child.kind == "dynamic":
+                child.length = make(i32, f"{child.kind}{child.number}.length")
+                into.place(child.length)
             child.table = make(i32, f"{child.kind}{child.number}.table")
             child.table.sparse_node = child
-            into.dense(axes, child.extents).place(child.table)
+            into.dense(axes, table).place(child.table)
             below = _region_of(child, make)
             regions.all.append(below)
             child.cells_in = below
-            _copy(child, below.cells, regions, make)
+            _copy(child, below.cells.dense(axes, inside[0]) if inside else below.cells, regions, make)
             continue
         if child.kind == "bitmasked":
             child.mask = make(u32, f"{child.kind}{child.number}.mask")
@@ -186,14 +224,17 @@ def _groups(node: Any) -> Iterator[Group]:
 
 
 def _region_of(node: Any, make: Make) -> Region:
-    possible = math.prod(node.shape)
+    *above, own = [_parts_of(at) for at in node.path]
+    possible = math.prod(n for parts in above for part in parts for n in part.extents) * math.prod(own[0].extents)
     if possible >= 2**31:
+        hints = {"dynamic": "have larger chunks: `chunk_size`"}
         raise SpirogradUnsupportedError(
             f"a `{node.kind}` node of shape {node.shape} has {possible} cells, and numbers of cells have 31 bits",
             None,
-            "put fewer, larger cells there: a `dense` node below takes a part of the extents",
+            hints.get(node.kind, "put fewer, larger cells there: a `dense` node below takes a part of the extents"),
         )
-    wanted = node.cells or max(_DEFAULT_BYTES // max(_bytes_below(node), 1), _LEAST_CELLS)
+    bytes_of_cell = _bytes_below(node) * math.prod(n for part in own[1:] for n in part.extents)
+    wanted = node.cells or max(_DEFAULT_BYTES // max(bytes_of_cell, 1), _LEAST_CELLS)
     region = Region(type(node.tree)(), node, FIRST + min(possible, wanted))
     for name in ("used", "free_count", "freed_count", "home", "free", "freed"):
         hidden = make(i32, f"{node.kind}{node.number}.{name}")
@@ -205,35 +246,52 @@ def _region_of(node: Any, make: Make) -> Region:
 
 
 def _bytes_below(node: Any) -> int:
-    """About how many bytes a cell of ``node`` takes, without the cells of sparse nodes below it."""
+    """About how many bytes a cell of ``node`` takes, an entry of a list, without the cells of sparse nodes below it."""
     total = 0
     for child in node.nodes:
-        count = math.prod(child.extents)
-        total += child.dtype.size if child.kind == "place" else count * (4 if child.kind == "pointer" else _bytes_below(child))
+        count = math.prod(_parts_of(child)[0].extents)
+        total += child.dtype.size if child.kind == "place" else count * (4 if has_table(child) else _bytes_below(child))
     return total
 
 
 # --- paths ---------------------------------------------------------------------------------------------------------------
 
 
+def _parts_of(node: Any) -> list[Part]:
+    if node.kind != "dynamic":
+        return [Part(node, "pointer" if has_table(node) else node.kind, node.axes, node.extents)]
+    chunks = -(-node.extents[0] // node.chunk)
+    return [Part(node, "pointer", node.axes, (chunks,)), Part(node, "dense", node.axes, (node.chunk,))]
+
+
+def parts_to(node: Any) -> list[Part]:
+    """The parts of the nodes from the root to ``node``."""
+    return [part for at in node.path for part in _parts_of(at)]
+
+
 def path_to(node: Any, field_axes: Sequence[int]) -> Path:
     """The way to the cells of ``node``, of a tree that is closed, for indices with one entry for each of ``field_axes``."""
-    nodes = node.path
+    parts = parts_to(node)
     levels: list[Level] = []
     start, region = 0, node.tree.regions.all[0]
-    for depth, at in enumerate(nodes):
-        if at.kind == "pointer":
-            whole = _digits(nodes, 0, depth, field_axes).parts
-            numbered = tuple(zip(whole, at.shape))
-            digits = _digits(nodes, start, depth, field_axes)
-            levels.append(Level(at, digits, numbered, digits, table=at.table, region=at.cells_in))
+    for depth, part in enumerate(parts):
+        at = part.node
+        if part.kind == "pointer":
+            whole = _digits(parts, 0, depth, field_axes).parts
+            numbered = tuple([(digit, _extent(parts[: depth + 1], field_axes[digit[0]]) or 1) for digit in whole])
+            digits = _digits(parts, start, depth, field_axes)
+            entries = None
+            if at.kind == "dynamic":
+                around, own = _digits(parts, start, depth - 1, field_axes), field_axes.index(at.axes[0])
+                entries = List(at.length, around, own, at.extents[0], at.chunk)
+            levels.append(Level(at, digits, numbered, digits, table=at.table, region=at.cells_in, list=entries))
             start, region = depth + 1, at.cells_in
-        elif at.kind == "bitmasked":
-            own = dict(zip(at.axes, at.extents))
-            numbered = tuple([(part, own[field_axes[part[0]]]) for part in _digits(nodes, depth, depth, field_axes).parts])
-            around, cell = (_digits(nodes, start, stop, field_axes) for stop in (depth - 1, depth))
+        elif part.kind == "bitmasked":
+            extents = dict(zip(at.axes, at.extents))
+            numbered = tuple([(digit, extents[field_axes[digit[0]]]) for digit in _digits(parts, depth, depth, field_axes).parts])
+            around, cell = (_digits(parts, start, stop, field_axes) for stop in (depth - 1, depth))
             levels.append(Level(at, around, numbered, cell, mask=at.mask))
-    return Path(tuple(levels), _digits(nodes, start, len(nodes) - 1, field_axes), region)
+    return Path(tuple(levels), _digits(parts, start, len(parts) - 1, field_axes), region)
 
 
 def _digits(nodes: Sequence[Any], start: int, stop: int, field_axes: Sequence[int]) -> Digits:

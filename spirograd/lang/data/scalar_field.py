@@ -290,11 +290,14 @@ class ScalarField(Exported, Field):
         self.space = space
 
     def place_in(self, node: SNode, origin: tuple[int, ...]) -> None:
-        """Give every scalar of an element a place in the cells of ``node``."""
+        """Give every scalar of an element a place in the cells of ``node``. ``origin``: the smallest index of each axis."""
         self.place_components(range(self.components), node, origin)
 
     def place_components(self, components: Sequence[int], node: SNode, origin: tuple[int, ...]) -> None:
-        """Give some scalars of an element a place in the cells of ``node``."""
+        """Give the scalars with the numbers ``components`` of an element a place in the cells of ``node``, as `place_in`.
+
+        Raises SpirogradRuntimeError if one of them has a place already.
+        """
         if any(p.component in components for p in self._places):
             raise SpirogradRuntimeError(f"field `{self.name}` has a place already: declare another field for this place")
         self.space.agree(self, node.shape, origin, user_location())
@@ -307,7 +310,7 @@ class ScalarField(Exported, Field):
         return self.placed and self.snode.tree.closed and self.tree.has_memory()
 
     def check_shadows(self) -> None:
-        """Raise if a gradient was asked for and has no place, or a component has none."""
+        """Raise SpirogradRuntimeError if a gradient was asked for and has no place, or a component has none."""
         if not self.placed:
             raise SpirogradRuntimeError(
                 f"field `{self.name}`: {self.components - len(self._places)} of its components have no place: place all, or "
@@ -364,7 +367,10 @@ class ScalarField(Exported, Field):
         return above.shape
 
     def refs(self, role: str = "primal") -> FieldRef:
-        """How kernels refer to this field ("primal"), its gradient ("grad") or its tangent ("dual")."""
+        """How kernels refer to this field (``role`` "primal"), its gradient ("grad") or its tangent ("dual").
+
+        Raises SpirogradRuntimeError if there is none.
+        """
         if role != "primal":
             shadow = self.grad if role == "grad" else self.dual
             if shadow is None or not shadow.placed:
@@ -477,7 +483,7 @@ class ScalarField(Exported, Field):
         self._write(address, value)
 
     def clear_element(self, key: Any, component: int | None) -> None:
-        """Set an element, or one component of it, to zero."""
+        """Set the element at index ``key``, or one component of it, to zero."""
         for k, address in enumerate(self._addresses(key)):
             if component in (None, k):
                 self._write(address, 0)
@@ -499,7 +505,10 @@ class ScalarField(Exported, Field):
             transfer.fill(self.tree.allocation, self.view, number)
 
     def copy_from(self, other: Any) -> None:
-        """Copy the contents of another field or array of the same shape. Raises ValueError if the shapes differ."""
+        """Copy the contents of ``other``, a field or an array of the same shape.
+
+        Raises SpirogradTypeError for anything else, and ValueError if the shapes differ.
+        """
         if not hasattr(other, "view") or not hasattr(other, "tree"):
             raise SpirogradTypeError(f"`copy_from` takes a field, not {scalar.describe(other)}")
         if other.shape != self.shape or other.element_shape != self.element_shape:
@@ -519,12 +528,16 @@ class ScalarField(Exported, Field):
         """
         if self.sparse_path is not None:
             if copy is False:
-                raise SpirogradValueError(f"`copy=False` needs contiguous memory, and field `{self.name}` is below sparse nodes")
+                problem = f"the elements of field `{self.name}` are not contiguous, because it is below sparse nodes"
+                raise SpirogradValueError(f"{problem}: leave out `copy=False`")
             return converted(sparse_contents.read(self), dtype)
         return contents_of(self.tree.allocation, self.view, dtype, copy)
 
     def from_numpy(self, array: Any) -> None:
-        """Set the contents; raises ValueError if the shape is not ``shape`` + element shape. Below sparse nodes all cells are activated."""
+        """Set the contents to those of ``array``; raises ValueError if its shape is not ``shape`` + element shape.
+
+        Below sparse nodes all cells are activated.
+        """
         data = matching(array, self.shape, self.element_shape, f"field `{self.name}`")
         shadows.host_write(self)
         if self.sparse_path is not None:

@@ -23,8 +23,9 @@ def primals(role: str) -> list[Any]:
 
 
 def is_shadow(memory: Any) -> bool:
-    """Whether a field or array is a gradient or tangent of another."""
-    return any(memory in known for known in _known.values())
+    """Whether a field or array, or what a view is of, is a gradient or tangent of another."""
+    whole = getattr(memory, "arr", memory)
+    return any(whole in known for known in _known.values())
 
 
 def host_write(memory: Any, key: Any = None, component: int | None = None, source: Any = None) -> None:
@@ -41,7 +42,8 @@ def host_write(memory: Any, key: Any = None, component: int | None = None, sourc
         else:
             shadow.clear_element(key, component)
 
-    recorder.host_write(memory, key, clear, source)
+    is_part = key is None and hasattr(memory, "arr")  # all of a view is a part of its array, and not just one first index of it
+    recorder.host_write(memory, () if is_part else key, clear, source)
 
 
 def clear(*roles: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from spirograd.base.errors import OutOfDeviceMemory
 from spirograd.lang.data import transfer
-from spirograd.lang.data.regions import FIRST, NULL, WORD, Digits, Level, Path, Region
+from spirograd.lang.data.regions import FIRST, NULL, WORD, Digits, Level, List, Path, Region
 from spirograd.lang.data.transfer import Array
 from spirograd.lang.data.views import HostView, view_of
 
@@ -75,6 +75,9 @@ def _are_active(path: Path, index: Sequence[Array]) -> Any:
     for level in path.levels:
         at = [*cell, *_digits(level.digits, index)]
         if level.table is not None:
+            if level.list is not None:
+                at_list = (*cell, *_digits(level.list.digits, index))
+                active = active & (index[level.list.axis] < level.list.length.to_numpy()[at_list])
             cell = [np.maximum(level.table.to_numpy()[tuple(at)], NULL)]
             active = active & (cell[0] > NULL)
         else:
@@ -105,7 +108,9 @@ def _walk(path: Path, index: Sequence[Array], activate: bool) -> list[Any]:
         at = [*cell, *_digits(level.digits, index)]
         if level.table is not None:
             table = level.table.to_numpy()
-            if activate:
+            if activate and level.list is not None:
+                table = _lengthen(level, level.list, table, cell, index)
+            elif activate:
                 table = _activate(level, table, at, index)
             cell = [np.maximum(table[tuple(at)], NULL)]
         elif activate:
@@ -136,6 +141,20 @@ def _activate(level: Level, table: Array, at: Sequence[Any], index: Sequence[Arr
     region.home.from_numpy(home)
     region.used[None], region.free_count[None] = used + new, free - again
     return table
+
+
+def _lengthen(level: Level, entries: List, table: Array, cell: list[Any], index: Sequence[Array]) -> Array:
+    """The table with numbers for all chunks up to the entries at ``index``, which the lists then include."""
+    lengths = np.ascontiguousarray(entries.length.to_numpy())
+    *at, last = np.broadcast_arrays(*cell, *_digits(entries.digits, index), index[entries.axis])
+    lists = np.ravel_multi_index(at, lengths.shape) if at else np.zeros(last.shape, np.intp)
+    before = int(lengths.flat[lists.flat[0]])
+    np.maximum.at(lengths.reshape(-1), lists, last + 1)
+    entries.length.from_numpy(lengths)
+    if last.size == 1:  # else ``index`` is that of all entries
+        chunks = np.arange(before // entries.chunk, int(last) // entries.chunk + 1) * entries.chunk
+        index = [np.minimum(chunks, last) if axis == entries.axis else v for axis, v in enumerate(index)]
+    return _activate(level, table, [*cell, *_digits(level.digits, index)], index)
 
 
 def _set_bits(level: Level, at: Sequence[Any], index: Sequence[Array]) -> None:

@@ -124,7 +124,7 @@ def _axes(view: HostView, size: int, component: int = 0, components: int = 1, wo
     """Of one of ``components``, and of one ``word`` of each element or of all, in units of ``size`` bytes. ``components``: 1, which stands
     for all elements of a view of one block, or as many as an element has."""
     block = view.blocks[component % len(view.blocks)]
-    dims, strides, offset = [*block.dims], [*block.strides], block.offset
+    dims, strides, offset = [*block.dims], [*block.strides], block.first
     if len(view.blocks) < components:  # the components are the innermost part of the last axis
         offset += component * strides[-1]
         dims[-1] //= components

@@ -142,7 +142,8 @@ def tensor(
     """A tensor of scalars, or of the elements of a vector or matrix type.
 
     ``backend``: a `Backend`, or its number. ``layout``: a permutation of the axes, slowest in memory first; indices and ``shape`` stay as
-    they are. Raises ValueError for what is none; ``order``, an option of fields, is refused.
+    they are. ``needs_grad``: have a tensor of gradients. Raises ValueError for a ``layout`` that is no permutation, SpirogradTypeError for
+    ``order``, an option of fields.
     """
     backend = _backend(backend)
     if order is not None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.dtypes import DType
+from spirograd.base.records import replace
 from spirograd.lang.data import strided
 from spirograd.lang.data.views import Block, HostView, is_dense, is_row_major, same_bytes
 
@@ -36,7 +37,7 @@ def read(allocation: Any, view: HostView) -> Array:
 def _read_block(allocation: Any, block: Block, dtype: DType) -> Array:
     buffer = np.empty(block.span, np.uint8)
     allocation.read_into(block.offset, bytes_of(buffer))
-    out: Array = np.ndarray(block.dims, dtype.np, buffer, 0, block.strides)
+    out: Array = np.ndarray(block.dims, dtype.np, buffer, block.first - block.offset, block.strides)
     return out
 
 
@@ -61,7 +62,7 @@ def _write_block(allocation: Any, block: Block, view: HostView, data: Array) -> 
     buffer = np.empty(block.span, np.uint8)
     if not is_dense(block, dtype.size):
         allocation.read_into(block.offset, bytes_of(buffer))
-    target: Array = np.ndarray(block.dims, dtype.np, buffer, 0, block.strides)
+    target: Array = np.ndarray(block.dims, dtype.np, buffer, block.first - block.offset, block.strides)
     target[...] = data.reshape(block.dims)
     allocation.write(block.offset, bytes_of(buffer), view.part)  # what lies between stays what it is
 
@@ -100,7 +101,11 @@ def _repeated_word(element: Array) -> int | None:
 
 
 def copy(target: Any, target_view: HostView, source: Any, source_view: HostView) -> None:
-    """Copy the contents, converted as in kernels."""
+    """Copy the contents, converted as in kernels. Views of one array may overlap: the result is as if the source were copied first."""
+    if target is source and target_view.part == source_view.part and _overlap(target_view, source_view):
+        if target_view != source_view:
+            copy(target, target_view, *duplicate(source, source_view))
+        return
     if same_bytes(target_view, source_view):
         for t, s in zip(target_view.blocks, source_view.blocks):
             if target is not source or t.offset != s.offset:
@@ -108,6 +113,20 @@ def copy(target: Any, target_view: HostView, source: Any, source_view: HostView)
         return
     if target_view.count and not strided.copy(target, target_view, source, source_view):
         write(target, target_view, read(source, source_view))
+
+
+def _overlap(a: HostView, b: HostView) -> bool:
+    """Whether the ranges of two views in one block each overlap: others are fields, of which no two have a byte in common."""
+    if len(a.blocks) != 1 or len(b.blocks) != 1 or not a.count:
+        return False
+    x, y = a.blocks[0], b.blocks[0]
+    return x.offset < y.offset + y.span and y.offset < x.offset + x.span
+
+
+def duplicate(allocation: Any, view: HostView) -> tuple[Any, HostView]:
+    """A copy of the range of a view in one block, in memory of its own, and the same view of that."""
+    block = view.blocks[0]
+    return allocation.duplicate(block.offset, block.span), replace(view, blocks=(replace(block, offset=0),))
 
 
 def add(target: Any, target_view: HostView, source: Any, source_view: HostView) -> None:
@@ -141,7 +160,7 @@ class _HostMemory:
         start = np.frombuffer(whole, np.uint8).__array_interface__["data"][0]
         self.__array_interface__ = {
             "version": 3,
-            "data": (start + block.offset, False),
+            "data": (start + block.first, False),
             "shape": block.dims,
             "strides": block.strides,
             "typestr": dtype.np.str,

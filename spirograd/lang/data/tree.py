@@ -11,7 +11,7 @@ import itertools
 import math
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from spirograd.base.errors import (
     SpirogradCallError,
     SpirogradRuntimeError,
     SpirogradTypeError,
-    SpirogradUnsupportedError,
 )
 from spirograd.base.near_names import NearNames
 from spirograd.base.wording import counted
@@ -33,41 +32,29 @@ from spirograd.lang.data.shapes import extents_of
 _tree_ids = itertools.count(1)
 _NAMED = 4  # fields in a message
 _sparse_trees: weakref.WeakSet[Tree] = weakref.WeakSet()
+with_memory: weakref.WeakSet[Tree] = weakref.WeakSet()
 
 
-def _sparse(kind: str) -> NoReturn:
-    raise SpirogradUnsupportedError(
-        f"`{kind}` nodes are not supported",
-        None,
-        "use `.pointer(axes, shape)` or `.bitmasked(axes, shape)`; or `.dense(axes, shape)` with the largest shape that is needed",
-    )
+def _count(n: Any, what: str) -> int:
+    """``n``, a positive integer."""
+    if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
+        raise SpirogradTypeError(f"{what} is a positive integer, got {n!r}")
+    return int(n)
 
 
-def _extents(axes: Sequence[int], shape: Any) -> tuple[int, ...]:
+def _extents(kind: str, axes: Sequence[int], shape: Any) -> tuple[int, ...]:
     """One for each of ``axes``; a single number counts for all."""
     extents = extents_of(shape, 1, "every extent of a field must be a positive integer")
     if len(extents) == 1:
         extents *= len(axes)
     if len(extents) != len(axes):
         given = f"{counted(len(axes), 'axis', 'axes')} and {counted(len(extents), 'extent')}"
-        raise SpirogradTypeError(f"`dense` takes one extent for each axis, got {given}")
+        raise SpirogradTypeError(f"`{kind}` takes one extent for each axis, got {given}")
     return extents
 
 
-class _Builder(NearNames):
-    """Sparse nodes that neither a node nor a tree under construction can have below it."""
-
-    def dynamic(self, *_: Any, **__: Any) -> NoReturn:
-        """Sparse: raises SpirogradUnsupportedError."""
-        _sparse("dynamic")
-
-    def hash(self, *_: Any, **__: Any) -> NoReturn:
-        """Sparse: raises SpirogradUnsupportedError."""
-        _sparse("hash")
-
-
-class SNode(_Builder):
-    """A node of a field tree: the root, a dense or a sparse level, or the place of a scalar.
+class SNode(NearNames):
+    """A node of a field tree, made by the methods of another one: the root, a dense or a sparse level, or the place of a scalar.
 
     ``shape``: extents down to here, one per axis in the order of axis numbers.
     """
@@ -77,6 +64,8 @@ class SNode(_Builder):
     cells: int | None = None
     table: Any = None
     mask: Any = None
+    length: Any = None
+    chunk = 0  # entries in each chunk of the lists of a `dynamic` node
     cells_in: Any = None
     stored_node: SNode | None = None
 
@@ -104,32 +93,62 @@ class SNode(_Builder):
         return self._level("dense", axes, shape)
 
     def pointer(self, axes: Any, shape: Any, cells: int | None = None) -> SNode:
-        """A level whose cells have memory only where they are active. A write to a cell activates it.
+        """A level whose cells have memory only where they are active. A write to a cell activates it. ``axes``, ``shape``: as of `dense`.
 
-        ``cells``: how many may be active at a time; by default all, or as many as take 1 GiB.
+        ``cells``: how many may be active at a time; by default all, or as many as take 1 GiB. Raises SpirogradTypeError for no such number.
         """
-        if cells is not None and (isinstance(cells, bool) or not isinstance(cells, (int, np.integer)) or cells < 1):
-            raise SpirogradTypeError(f"`cells` of a pointer node is a positive integer, got {cells!r}")
+        found = None if cells is None else _count(cells, "`cells` of a pointer node")
         node = self._level("pointer", axes, shape)
-        node.cells = cells
+        node.cells = found
         return node
 
     def bitmasked(self, axes: Any, shape: Any) -> SNode:
-        """A level with memory for all its cells, and one bit for each that tells whether it is active. A write to a cell activates it."""
+        """A level with memory for all its cells, and one bit for each that tells whether it is active. A write to a cell activates it.
+
+        ``axes``, ``shape``: as of `dense`.
+        """
         return self._level("bitmasked", axes, shape)
+
+    def hash(self, axes: Any, shape: Any, cells: int | None = None) -> SNode:
+        """As `pointer`, with the same ``axes``, ``shape`` and ``cells``: there is no hash table, but a table with 4 bytes for each cell."""
+        node = self.pointer(axes, shape, cells)
+        node.kind = "hash"
+        return node
+
+    def dynamic(self, axis: Any, dimension: int, chunk_size: int | None = None, cells: int | None = None) -> SNode:
+        """A list of up to ``dimension`` entries in each cell of this node, along an axis that no other node has. `append` makes it longer,
+        and so does a write beyond its end. Memory comes in chunks of ``chunk_size`` entries, all by default.
+
+        ``cells``: how many chunks may be in use at a time; by default all, or as many as take 1 GiB. Raises SpirogradTypeError for numbers
+        below 1, and for an axis that a node above has.
+        """
+        room = _count(dimension, "the dimension of a dynamic node")
+        chunk = room if chunk_size is None else min(_count(chunk_size, "`chunk_size` of a dynamic node"), room)
+        found = None if cells is None else _count(cells, "`cells` of a dynamic node")
+        node = self._level("dynamic", axis, room)
+        if len(node.axes) != 1 or node.axes[0] in self.axis_numbers:
+            self.nodes.remove(node)
+            hint = "as in `.dynamic(sg.j, 100)` below `sg.i`"
+            raise SpirogradTypeError("a dynamic node has one axis, which no node above it has", None, hint)
+        node.chunk, node.cells = chunk, found
+        return node
 
     def _level(self, kind: str, axes: Any, shape: Any) -> SNode:
         self.tree.check_open()
         numbers = (int(axes),) if isinstance(axes, (int, np.integer)) else tuple(int(a) for a in axes)
         if not numbers or len(set(numbers)) != len(numbers) or min(numbers) < 0:
             raise SpirogradTypeError(f"the axes of a {kind} node are distinct and at least one, got {axes!r}")
-        node = SNode(self.tree, self, numbers, _extents(numbers, shape))
+        listed = next((a for at in self.path if at.kind == "dynamic" for a in at.axes if a in numbers), None)
+        if listed is not None:
+            raise SpirogradTypeError(f"axis {listed} counts the entries of a dynamic node above: no other node can have it")
+        node = SNode(self.tree, self, numbers, _extents(kind, numbers, shape))
         if kind != "dense":
             node.kind, node.number = kind, self.tree.next_number()
         return self._add(node)
 
     def deactivate_all(self) -> None:
-        """Deactivate all cells of this node if it is sparse, else of the sparse nodes below it. What is stored there reads as 0."""
+        """Deactivate all cells of this node if it is sparse, else of the sparse nodes below it; lists are empty then. What is stored there
+        reads as 0."""
         self.tree.deactivate(self)
 
     def _add(self, node: SNode) -> SNode:
@@ -139,7 +158,7 @@ class SNode(_Builder):
     def place(self, *fields: Any, offset: Any = None) -> SNode:
         """Put fields into the cells of this node, side by side. ``offset``: the smallest index of each axis (0). Returns this node.
 
-        Raises SpirogradRuntimeError if a field has a place already, or the tree is closed.
+        Raises SpirogradRuntimeError if a field has a place already, or the tree is closed; SpirogradTypeError for what is no field.
         """
         self.tree.check_open()
         for f in fields:
@@ -161,7 +180,7 @@ class SNode(_Builder):
         return tuple(int(o) for o in origin)
 
     def add_place(self, field: Any, component: int, dtype: DType) -> Place:
-        """A place for one scalar of ``field`` in the cells of this node."""
+        """A place for the scalar number ``component`` of ``field`` in the cells of this node."""
         node = Place(self.tree, self, field, component, dtype)
         self.nodes.append(node)
         return node
@@ -409,6 +428,7 @@ class Tree(NearNames):
             names = ", ".join([f"`{field.name}`" for field in fields[:_NAMED]]) + (" ..." if len(fields) > _NAMED else "")
             raise OutOfDeviceMemory(f"there is no memory for {names}: {error}") from None
         self._session = session
+        with_memory.add(self)
         weakref.finalize(self, _collected, self.users).atexit = False
         context.fields_have_memory()
 
@@ -460,7 +480,7 @@ def _collected(users: weakref.WeakSet[Any]) -> None:
         user.trees.clear()
 
 
-class FieldsBuilder(_Builder):
+class FieldsBuilder(NearNames):
     """A separate field tree: ``fb = FieldsBuilder(); fb.dense(i, 8).place(x); tree = fb.finalize()``. ``tree.destroy()`` frees it."""
 
     def __init__(self) -> None:
@@ -480,6 +500,14 @@ class FieldsBuilder(_Builder):
     def bitmasked(self, axes: Any, shape: Any) -> SNode:
         """A sparse level below the root: `SNode.bitmasked`."""
         return self._root().bitmasked(axes, shape)
+
+    def hash(self, axes: Any, shape: Any, cells: int | None = None) -> SNode:
+        """A sparse level below the root: `SNode.hash`."""
+        return self._root().hash(axes, shape, cells)
+
+    def dynamic(self, axis: Any, dimension: int, chunk_size: int | None = None, cells: int | None = None) -> SNode:
+        """One list, below the root: `SNode.dynamic`."""
+        return self._root().dynamic(axis, dimension, chunk_size, cells)
 
     def deactivate_all(self) -> None:
         """Deactivate all cells of the tree: `SNode.deactivate_all`."""

@@ -13,13 +13,19 @@ from spirograd.ir.nodes import Layout
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Elements at regular strides: ``dims`` and ``strides`` (bytes) from byte ``offset`` on. ``part``: which component, None for all."""
+    """Elements at regular strides: ``dims`` and ``strides`` (bytes), within ``span`` bytes from byte ``offset`` on. ``part``: which
+    component, None for all."""
 
     offset: int
     dims: tuple[int, ...]
     strides: tuple[int, ...]
     span: int
     part: int | None = None
+
+    @property
+    def first(self) -> int:
+        """The byte at which the first element begins: where a stride is negative, it is not the lowest one."""
+        return self.offset - sum((d - 1) * s for d, s in zip(self.dims, self.strides) if s < 0)
 
 
 @dataclass(frozen=True, slots=True)

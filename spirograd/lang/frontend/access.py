@@ -5,15 +5,19 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from spirograd.base.errors import SpirogradCompilationError, SpirogradIndexError
+from spirograd.base.errors import SpirogradCompilationError, SpirogradIndexError, SpirogradTypeError
 from spirograd.base.wording import did_you_mean
 from spirograd.lang.data.field import Field, ScalarField, StructField
+from spirograd.lang.data.slices import bounds_of, is_slice, parts_of
+from spirograd.lang.frontend.lists import DynamicList, list_at
 from spirograd.lang.frontend.lvalues import Lvalue, Part, StructElement, has_elements
 from spirograd.lang.frontend.memory_elements import element_of
-from spirograd.lang.frontend.runtime_values import is_runtime
+from spirograd.lang.frontend.runtime_values import contains_runtime, is_runtime
 from spirograd.lang.frontend.tracer import Handler, Tracer
 from spirograd.lang.frontend.type_errors import no_attribute
 from spirograd.lang.frontend.variables import MemoryVariable, Variable, lookup
+from spirograd.lang.frontend.view_proxy import sliced
+from spirograd.lang.groups import SharedArray
 from spirograd.lang.indexing import swizzle_of
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe, type_error
@@ -26,7 +30,12 @@ def lvalue_of(t: Tracer, node: ast.expr) -> Lvalue | None:
         return resolve(t, node)[0]
     whole, base = resolve(t, node.value)
     within = whole is not None or (isinstance(node, ast.Subscript) and has_elements(base))
-    return _part(t, node, whole, base)[0] if within else None
+    if not within:
+        return None
+    lvalue, entries = _part(t, node, whole, base)
+    if isinstance(entries, DynamicList):
+        raise _no_value(entries)
+    return lvalue
 
 
 def resolve(t: Tracer, node: ast.expr) -> tuple[Lvalue | None, Any]:
@@ -48,7 +57,12 @@ def _part(t: Tracer, node: ast.Subscript | ast.Attribute, whole: Lvalue | None, 
         t.at(node)
         if whole is not None:
             return whole.index(key), None
-        return (element_of(t, base, key), None) if has_elements(base) else (None, _item(t, node, base, key))
+        if is_slice(key) and has_elements(base) and not isinstance(base, SharedArray):
+            return None, sliced(base, key)
+        if has_elements(base):
+            entries = list_at(t, base, key)
+            return (element_of(t, base, key), None) if entries is None else (None, entries)
+        return None, _item(t, node, base, key)
     part = None if whole is None else _member(whole, node.attr)
     t.at(node)
     return (None, get_attribute(t, base if whole is None else whole.load(), node.attr)) if part is None else (part, None)
@@ -83,7 +97,7 @@ def _item(t: Tracer, node: ast.Subscript, base: Any, key: Any) -> Any:
     """``base[key]``, of something that is no memory."""
     if isinstance(base, (Matrix, Struct)):
         return base[key]
-    if any(isinstance(k, Value) for k in (key if isinstance(key, tuple) else (key,))):
+    if any(isinstance(k, Value) or contains_runtime(bounds_of(k)) for k in parts_of(key)):
         raise type_error(
             f"{describe(base)} cannot be indexed with a run-time value",
             "put the data in a field, an ndarray or an sg.Vector, or loop over it with `sg.static`",
@@ -129,14 +143,17 @@ def _attribute(t: Tracer, node: ast.Attribute) -> Any:
 
 def _subscript(t: Tracer, node: ast.Subscript) -> Any:
     lvalue, value = resolve(t, node)
+    if isinstance(value, DynamicList):
+        raise _no_value(value)
     return value if lvalue is None else lvalue.load()
 
 
+def _no_value(entries: DynamicList) -> SpirogradTypeError:
+    return type_error(f"{describe(entries)} is no value", "name an entry, or call `append`, `length` or `deactivate` on it")
+
+
 def _slice(t: Tracer, node: ast.Slice) -> slice:
-    parts = [None if n is None else t.expression(n) for n in (node.lower, node.upper, node.step)]
-    if any(is_runtime(p) for p in parts):
-        raise type_error("the bounds of a slice must be known while compiling", "take the entries in a loop, one by one")
-    return slice(*parts)
+    return slice(*[None if n is None else t.expression(n) for n in (node.lower, node.upper, node.step)])
 
 
 HANDLERS: dict[type[ast.AST], Handler] = {ast.Name: _name, ast.Attribute: _attribute, ast.Subscript: _subscript, ast.Slice: _slice}

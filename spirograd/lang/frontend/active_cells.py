@@ -13,10 +13,10 @@ from typing import Any
 from spirograd.base.dtypes import i32, i64, u1
 from spirograd.lang import ops, scalar
 from spirograd.lang.data.layout import decode_of
-from spirograd.lang.data.regions import FIRST, Level, Path, Region, path_to
+from spirograd.lang.data.regions import FIRST, Level, Path, Region, parts_to, path_to
 from spirograd.lang.data.scalar_field import indices_of
 from spirograd.lang.data.tree import SNode
-from spirograd.lang.frontend.sparse_elements import hidden_element, is_set, local
+from spirograd.lang.frontend.sparse_elements import hidden_element, is_set, length_of, local
 from spirograd.lang.frontend.tracer import Tracer, VisitedCell
 from spirograd.lang.scalar import Value
 
@@ -41,17 +41,20 @@ def active_cells(t: Tracer, space: Any) -> tuple[Value, Decode, IsActive] | None
 
 
 class _Cells:
-    """A loop over the cells of ``node``. ``pointer``: the innermost `pointer` node above; ``masks``: the `bitmasked` ones below that."""
+    """A loop over the cells of ``node``. ``pointer``: the innermost `pointer` or `dynamic` node above; ``masks``: the `bitmasked` ones
+    below that."""
 
     def __init__(self, t: Tracer, node: SNode, path: Path, pointer: Level | None, masks: Sequence[Level], origin: Sequence[int]) -> None:
         self.t = t
         self.axes = node.axis_numbers
         self.shape = node.shape
         self.pointer = pointer
+        self.outer = path.levels[: path.levels.index(pointer)] if pointer is not None else ()
         self.masks = masks
         self.origin = tuple(origin) or (0,) * len(self.axes)
-        nodes = node.path
-        self.inside = nodes[nodes.index(pointer.node) + 1 :] if pointer is not None else nodes
+        parts = parts_to(node)
+        last = max([k for k, part in enumerate(parts) if part.kind == "pointer"], default=-1)
+        self.inside = parts[last + 1 :]
         self.inner = math.prod(n for below in self.inside for n in below.extents)  # iterations in each cell of the region
         self.region: Region = path.region
 
@@ -83,6 +86,8 @@ class _Cells:
         """Whether what a counter stands for is active."""
         active: Any = True if self.pointer is None else self._home(counter) > 0
         values = [v - o if o else v for v, o in zip(index, self.origin)]
+        if self.pointer is not None and self.pointer.list is not None:
+            active = active & (values[self.pointer.list.axis] < length_of(self.t, self.outer, self.pointer.list, values))
         cell = [] if self.pointer is None else [self._cell(counter)]
         for level in self.masks:
             found = is_set(self.t, level, [*cell, *local(level.digits, values)], values)

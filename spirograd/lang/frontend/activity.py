@@ -10,19 +10,27 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.dtypes import i32, u1
+from spirograd.base.wording import counted
 from spirograd.ir.nodes import LoopAttr
-from spirograd.lang import scalar
-from spirograd.lang.annotations import template
+from spirograd.lang import ops, scalar
 from spirograd.lang.data.layout import decode_of
 from spirograd.lang.data.regions import NULL, Group, Level, Path, Region, path_to
 from spirograd.lang.data.scalar_field import Field, indices_of
 from spirograd.lang.data.tree import SNode
 from spirograd.lang.frontend.expressions import arguments
-from spirograd.lang.frontend.function import func
 from spirograd.lang.frontend.indices import index_values
-from spirograd.lang.frontend.inlining import inline
 from spirograd.lang.frontend.lvalues import Element
-from spirograd.lang.frontend.sparse_elements import cell_of, hidden_element, is_set, local, where, word_and_bit
+from spirograd.lang.frontend.sparse_elements import (
+    cell_of,
+    hidden_element,
+    in_cell,
+    is_set,
+    length_of,
+    list_element,
+    local,
+    where,
+    word_and_bit,
+)  # fmt: skip
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.scalar import Value, describe, type_error
 
@@ -37,6 +45,8 @@ def is_active(t: Tracer, node: ast.Call) -> Value:
             assert cell is not None and level.region is not None
             # `home` tells the same. That it is read tells that activity matters here, see `found_results`.
             active = active & (cell > NULL) & (hidden_element(t, level.region.home, [cell]).load() > 0)
+            if level.list is not None:
+                active = active & (index[level.list.axis] < length_of(t, path.levels[:k], level.list, index))
         else:
             active = active & is_set(t, level, _entry(t, path.levels[:k], level, index), index)
     return scalar.cast(active, u1)
@@ -59,7 +69,10 @@ def deactivate(t: Tracer, node: ast.Call) -> None:
     path, index, what = _cell(t, node, "deactivate")
     level = path.levels[-1]
     if level.node is not what:
-        raise type_error(f"{what} has no cells that can be deactivated", "name a `pointer` or a `bitmasked` node")
+        raise type_error(f"{what} has no cells that can be deactivated", "name a `pointer`, `bitmasked` or `dynamic` node")
+    if level.list is not None:
+        empty(t, path, index)
+        return
     at = _entry(t, path.levels[:-1], level, index)
     if level.table is not None:
         _free(t, hidden_element(t, level.table, at), level.region)
@@ -78,10 +91,32 @@ def deactivate(t: Tracer, node: ast.Call) -> None:
 def _entry(t: Tracer, outer: Sequence[Level], level: Level, index: Sequence[Value]) -> list[Value]:
     """Where in its table or mask the cell is; ``outer``: the levels above."""
     cell = cell_of(t, outer, index, False)
-    return [*([] if cell is None else [cell]), *local(level.digits, index)]
+    return in_cell(cell, level.digits, index)
 
 
 # --- deactivation ------------------------------------------------------------------------------------------------------------
+
+
+def empty(t: Tracer, path: Path, index: Sequence[Value]) -> None:
+    """Have a list no entries, and deactivate its chunks."""
+    if t.cells_last:
+        raise EndsCells
+    level, b = path.levels[-1], scalar.builder()
+    entries = level.list
+    assert entries is not None
+    cell = cell_of(t, path.levels[:-1], index, False)
+    length = list_element(t, entries, cell, index)
+
+    def free() -> None:
+        old = scalar.as_value(ops.min(length.atomic("exchange", 0), entries.limit))
+        chunks = scalar.raw_div(old + (entries.chunk - 1), entries.chunk)
+        first = b.const(0)
+        (k,) = b.begin(i32)
+        at = [Value(k) * entries.chunk if axis == entries.axis else v for axis, v in enumerate(index)]
+        _free(t, hidden_element(t, level.table, in_cell(cell, level.digits, at)), level.region)
+        b.for_(first, chunks.op, [], b.end(), LoopAttr(deactivates=True))
+
+    where(length.load() > 0, free)
 
 
 def _free(t: Tracer, entry: Element, region: Region | None) -> None:
@@ -132,23 +167,6 @@ def _clear_group(t: Tracer, group: Group, inside: Sequence[Any], cell: Value | N
     b.for_(first, last, [], b.end(), LoopAttr(deactivates=True))
 
 
-@func
-def _collect(region: template()) -> None:  # type: ignore[valid-type]
-    first = region.free_count[None]
-    count = region.freed_count[None]
-    for k in range(count):
-        region.free[first + k] = region.freed[k]
-    region.free_count[None] = first + count
-    region.freed_count[None] = 0
-
-
-def collect(t: Tracer) -> None:
-    """At the end of a kernel: the cells that it has deactivated can be activated again."""
-    for region in t.freed_regions:
-        assert t.b.loc is not None
-        inline(t, _collect, {"region": region}, frozenset(("region",)), t.b.loc)
-
-
 # --- arguments ---------------------------------------------------------------------------------------------------------------
 
 
@@ -157,14 +175,32 @@ def _cell(t: Tracer, node: ast.Call, name: str) -> tuple[Path, list[Value], SNod
     values, kwargs = arguments(t, node)
     t.at(node)
     if kwargs or len(values) != 2:
-        given = len(values) + len(kwargs)
-        raise type_error(f"`{name}` takes a node and an index, got {given} arguments", f"as in `sg.{name}(node, [i, j])`")
-    what = values[0].snode.above if isinstance(values[0], Field) else values[0]
-    if not isinstance(what, SNode):
-        raise type_error(f"`{name}` takes a node of a field tree, not {describe(values[0])}", "`x.parent()` is the node that holds `x`")
-    what.tree.settle()
-    path = None if what.tree.regions is None else path_to(what, what.axis_numbers)
-    if path is None or not path.levels:
-        raise type_error(f"`{name}` takes a sparse node, or one below; {what} has none above", "`pointer` and `bitmasked` nodes are sparse")
+        given = counted(len(values) + len(kwargs), "argument")
+        raise type_error(f"`{name}` takes a node and an index, got {given}", f"as in `sg.{name}(node, [i, j])`")
+    what, path = sparse_node(values[0], name)
+    if what.kind == "dynamic" and name == "deactivate":
+        return path, list_index(what, values[1]), what
     index = index_values(values[1], len(what.shape), repr(what), what.shape)
     return path, [Value(i) for i in index], what
+
+
+def sparse_node(what: Any, name: str) -> tuple[SNode, Path]:
+    """A sparse node, or the node of a field, and the way to its cells. ``name``: the function that takes it."""
+    node = what.snode.above if isinstance(what, Field) else what
+    if not isinstance(node, SNode):
+        raise type_error(f"`{name}` takes a node of a field tree, not {describe(what)}", "`x.parent()` is the node that holds `x`")
+    node.tree.settle()
+    path = None if node.tree.regions is None else path_to(node, node.axis_numbers)
+    if path is None or not path.levels:
+        hint = "`pointer`, `bitmasked` and `dynamic` nodes are sparse"
+        raise type_error(f"`{name}` takes a sparse node, or one below; {node} has none above", hint)
+    return node, path
+
+
+def list_index(node: SNode, key: Any) -> list[Value]:
+    """The index of a list of a `dynamic` node, with 0 for the entry. ``key``: the index of the cell around it."""
+    around = node.above
+    assert around is not None
+    index = [Value(i) for i in index_values(key, len(around.shape), repr(around), around.shape)]
+    index.insert(node.axis_numbers.index(node.axes[0]), scalar.constant(0))
+    return index

@@ -76,6 +76,19 @@ class ArrayProxy:
         return f"the {self.decl.ndim}-d array `{self.decl.name}`"
 
 
+class TripletsProxy:
+    """The builder of a sparse matrix inside a kernel. ``arrays``: see `Triplets.arrays`."""
+
+    __sg_traceable__ = True
+
+    def __init__(self, name: str, arrays: dict[str, ArrayProxy]) -> None:
+        self.name = name
+        self.arrays = arrays
+
+    def __sg_describe__(self) -> str:
+        return f"the builder `{self.name}` of a sparse matrix"
+
+
 def array_decl(name: str, array: Ndarray) -> ArrayArg:
     """How an ndarray is declared as an argument."""
     wide = is_wide(array.shape, array.element_shape)

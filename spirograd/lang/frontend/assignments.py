@@ -14,6 +14,7 @@ from spirograd.lang.frontend.operators import BINARY, apply_binary
 from spirograd.lang.frontend.runtime_values import is_runtime, leaves, settle
 from spirograd.lang.frontend.syntax_facts import ATOMIC_UPDATES, fixed_names, is_static
 from spirograd.lang.frontend.tracer import Handler, Tracer
+from spirograd.lang.frontend.triplet_elements import TripletElement
 from spirograd.lang.frontend.type_errors import no_attribute
 from spirograd.lang.frontend.variables import assign, bind_known, lookup
 from spirograd.lang.leaves import AggregateType
@@ -92,6 +93,8 @@ def _refuse_part(t: Tracer, target: ast.Subscript | ast.Attribute) -> None:
         raise no_attribute(base, target.attr)
     t.at(target)
     text = ast.unparse(target)
+    if has_elements(base):
+        raise type_error(f"`{text}` is a view, whose elements are assigned one by one", f"write a loop, or `{text}.fill(value)`")
     if is_runtime(base):
         raise type_error(f"`{text}` cannot be assigned to: `{ast.unparse(target.value)}` is {describe(base)}, computed here")
     raise type_error(
@@ -111,7 +114,7 @@ def _augmented(t: Tracer, node: ast.AugAssign) -> None:
     value = t.expression(node.value)
     t.at(node)
     op = type(node.op)
-    if isinstance(lvalue, (Element, Selection, StructElement)) and op in ATOMIC_UPDATES and not isinstance(value, Struct):
+    if isinstance(lvalue, (Element, Selection, StructElement, TripletElement)) and op in ATOMIC_UPDATES and not isinstance(value, Struct):
         lvalue.update(ATOMIC_UPDATES[op], value)
     else:
         lvalue.store(apply_binary(op, lvalue.load(), value))

@@ -12,6 +12,7 @@ from spirograd.lang import ops, scalar
 from spirograd.lang.data.scalar_field import Field
 from spirograd.lang.frontend.array_proxy import ArrayProxy
 from spirograd.lang.frontend.loop_spaces import RunTimeRange
+from spirograd.lang.frontend.view_proxy import ViewProxy
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe, type_error
 
@@ -49,7 +50,7 @@ def _reduce(method: str) -> Callable[[Any], Any]:
 
 def _items(x: Any, what: str) -> list[Any]:
     """The items of something whose length is known while compiling."""
-    if isinstance(x, (RunTimeRange, Value, Field, ArrayProxy)) or not isinstance(x, (Iterable, Matrix)):
+    if isinstance(x, (RunTimeRange, Value, Field, ArrayProxy, ViewProxy)) or not isinstance(x, (Iterable, Matrix)):
         hint = "" if isinstance(x, Value) else "write a loop"
         raise type_error(f"`{what}` needs a vector, or a list or range that is known while compiling, not {describe(x)}", hint)
     return list(x)

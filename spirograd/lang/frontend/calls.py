@@ -16,6 +16,7 @@ from spirograd.lang.frontend.callees import resolved
 from spirograd.lang.frontend.expressions import arguments, display, values_of
 from spirograd.lang.frontend.formatted_text import formatted
 from spirograd.lang.frontend.inlining import call_function, call_with_values
+from spirograd.lang.frontend.lists import METHODS, DynamicList, list_at
 from spirograd.lang.frontend.lvalues import Lvalue
 from spirograd.lang.frontend.plain_functions import plain_callee
 from spirograd.lang.frontend.runtime_values import contains_runtime
@@ -61,6 +62,10 @@ def _callee(t: Tracer, node: ast.expr) -> tuple[Any, Lvalue | None]:
         return t.expression(node), None
     lvalue, base = resolve(t, node.value)
     t.at(node)
+    if lvalue is None and node.attr in METHODS:
+        entries = base if isinstance(base, DynamicList) else list_at(t, base)
+        if entries is not None:
+            return getattr(entries, node.attr), None
     return get_attribute(t, base if lvalue is None else lvalue.load(), node.attr), lvalue
 
 

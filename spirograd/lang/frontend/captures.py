@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from spirograd.base.dtypes import DType
+from spirograd.base.dtypes import DType, i32
+from spirograd.base.records import replace
 from spirograd.ir import ops as ir
 from spirograd.ir.nodes import ArrayArg, ScalarArg
 from spirograd.lang import scalar
-from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.ndarray import BufferView, Ndarray, array_of
 from spirograd.lang.data.scalar_field import Field
+from spirograd.lang.data.slices import numbers_of
 from spirograd.lang.frontend.array_proxy import ArrayProxy, array_decl
 from spirograd.lang.frontend.guards import Path, is_guardable
+from spirograd.lang.frontend.view_proxy import ViewAxis, ViewProxy
 from spirograd.lang.scalar import Value
 
 
@@ -30,6 +33,19 @@ class Declarations:
         self.args.append(decl)
         return ArrayProxy(len(self.args) - 1, decl)
 
+    def ndarray(self, name: str, array: Ndarray) -> ArrayProxy | ViewProxy:
+        """An ndarray; of a view the array that it is of, and the numbers that say which part."""
+        decl = array_decl(name, array_of(array))
+        if not isinstance(array, BufferView):
+            return self.array(decl)
+        proxy = self.array(replace(decl, view=array._sg_kinds))
+        axes: list[ViewAxis] = []
+        for k, kind in enumerate(array._sg_kinds):
+            names = numbers_of(kind)
+            numbers = {number: self.scalar(f"{name}.{number}{k}", i32) for number in names}
+            axes.append(ViewAxis(**numbers) if names else ViewAxis(extent=proxy.shape[k]))
+        return ViewProxy(proxy, axes, f"view `{name}`")
+
 
 class Captures:
     """``arrays``: named by the kernel, each an argument that the user does not see, with its path if it has one. ``guarded``: attributes
@@ -39,7 +55,7 @@ class Captures:
         self.declarations = Declarations()
         self.arrays: list[tuple[Ndarray, Path | None]] = []
         self.guarded: dict[Path, Any] = {}
-        self._proxies: dict[Any, ArrayProxy] = {}
+        self._proxies: dict[Any, ArrayProxy | ViewProxy] = {}
         self._paths: dict[int, Path] = {}
 
     def reachable(self, path: Path, obj: Any) -> None:
@@ -69,9 +85,9 @@ class Captures:
         """As `global_name`, of an object that has no name, as an item of a list has none, or of a local variable."""
         return self._array(name, obj, None) if isinstance(obj, Ndarray) else obj
 
-    def _array(self, name: str, array: Ndarray, path: Path | None) -> ArrayProxy:
+    def _array(self, name: str, array: Ndarray, path: Path | None) -> ArrayProxy | ViewProxy:
         found = path or id(array)
         if found not in self._proxies:
-            self._proxies[found] = self.declarations.array(array_decl(name or f"array{len(self.arrays)}", array))
+            self._proxies[found] = self.declarations.ndarray(name or f"array{len(self.arrays)}", array)
             self.arrays.append((array, path))
         return self._proxies[found]

@@ -1,4 +1,4 @@
-"""`deactivate_all` of one sparse node, from Python: a kernel over its active cells."""
+"""`deactivate_all` of one sparse node, from Python: a kernel over its active cells, or over the cells around its lists."""
 
 from __future__ import annotations
 
@@ -15,7 +15,22 @@ def _deactivate_cells(node: template()) -> None:  # type: ignore[valid-type]
         deactivate(node, cell)
 
 
-def deactivate_cells(node: Any) -> None:
-    """Deactivate all cells of a sparse node."""
-    _deactivate_cells(node)
+@kernel
+def _empty_lists(node: template(), around: template()) -> None:  # type: ignore[valid-type]
+    for cell in grouped(around):
+        deactivate(node, cell)
 
+
+@kernel
+def _empty_list(node: template()) -> None:  # type: ignore[valid-type]
+    deactivate(node, None)
+
+
+def deactivate_cells(node: Any) -> None:
+    """Deactivate all cells of a sparse node; have all its lists no entries."""
+    if node.kind != "dynamic":
+        _deactivate_cells(node)
+    elif node.above.axis_numbers:
+        _empty_lists(node, node.above)
+    else:
+        _empty_list(node)

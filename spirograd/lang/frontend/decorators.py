@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from spirograd.base.errors import SpirogradRuntimeTypeError, render
 from spirograd.base.wording import did_you_mean
 from spirograd.lang.frontend.function import plain_function, remember_outer_names
+from spirograd.lang.frontend.graph_kernel import GraphKernel
 from spirograd.lang.frontend.kernel import Kernel
-
-logger = logging.getLogger("spirograd")
 
 # What the family's decorators take.
 _KERNEL_OPTIONS = ("checkpoints", "fastcache", "fuse", "graph", "pure")
-_NO_CHECKPOINTS = "the option `checkpoints` of `kernel` has no effect: a kernel that raised an error does not resume; launch it again"
 _CLASS_OPTIONS = ("stable_members", "template_primitives")
 
 
@@ -31,25 +28,33 @@ def check_options(what: str, given: Iterable[str], known: Sequence[str]) -> None
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Decorator: make a `Kernel` of a function.
 
-    ``fuse=False``: each of its outermost parallel loops stays a dispatch of its own; so each does with ``graph=True``. Options of the
-    Taichi family that only make its launches faster (``fastcache``, ``pure``) are accepted, without effect; ``checkpoints=True`` causes a
-    warning.
+    ``fuse=False``: each of its outermost parallel loops stays a dispatch of its own. ``graph=True``: so it does, and the kernel may have
+    the structure of a graph: `graph.do_while`, `graph.parallel_context`; with ``checkpoints=True`` also `checkpoint`. Options of the Taichi
+    family that only make its launches faster (``fastcache``, ``pure``) are accepted, without effect.
 
-    Raises SpirogradRuntimeTypeError for other options.
+    Raises SpirogradRuntimeTypeError for other options, and for ``checkpoints`` without ``graph``.
     """
     check_options("kernel", options, _KERNEL_OPTIONS)
-    if options.get("checkpoints"):
-        logger.warning(_NO_CHECKPOINTS)
+    if options.get("checkpoints") and not options.get("graph"):
+        problem = "the option `checkpoints` of `kernel` is for kernels that are graphs"
+        raise SpirogradRuntimeTypeError(render(problem, None, "add `graph=True`"))
     unfused_by = "`kernel(graph=True)`" if options.get("graph") else "" if options.get("fuse", True) else "`kernel(fuse=False)`"
     frame = sys._getframe(1)
     if function is None:
 
         def decorate(f: Callable[..., Any]) -> Kernel:
             remember_outer_names(plain_function(f, "kernel"), frame)
-            return Kernel(f, unfused_by)
+            return _made(f, unfused_by, options)
 
         return decorate
     remember_outer_names(plain_function(function, "kernel"), frame)
+    return _made(function, unfused_by, options)
+
+
+def _made(function: Callable[..., Any], unfused_by: str, options: Mapping[str, Any]) -> Kernel:
+    is_graph, checkpoints = bool(options.get("graph")), bool(options.get("checkpoints"))
+    if is_graph or "stream_parallel" in function.__code__.co_names:
+        return GraphKernel(function, unfused_by, is_graph, checkpoints)
     return Kernel(function, unfused_by)
 
 

@@ -9,6 +9,7 @@ from spirograd.lang.frontend import (
     expressions,
     formatted_text,
     function_bodies,
+    graph_blocks,
     loops,
     operators,
     serial_loops,
@@ -27,6 +28,7 @@ HANDLERS = Handlers(
     statements={
         **statements.HANDLERS,
         **assignments.HANDLERS,
+        **graph_blocks.HANDLERS,
         **loops.HANDLERS,
         **serial_loops.HANDLERS,
         **function_bodies.HANDLERS,

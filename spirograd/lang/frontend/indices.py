@@ -15,7 +15,7 @@ from spirograd.lang.scalar import as_value, describe, type_error
 
 def index_values(key: Any, ndim: int, name: str, shape: tuple[int, ...] | None = None, origin: tuple[int, ...] = ()) -> list[Op]:
     """The indices of an access as IR integers: ``None`` for 0-d, integers, index vectors, tuples and lists of them."""
-    parts = _flat(key)
+    parts = flat_index(key)
     if len(parts) != ndim:
         trace = scalar.trace_of()
         hint = f"write `{name}[None]`" if ndim == 0 else f"write `{name}[{', '.join('ijklmnop'[:ndim])}]`"
@@ -34,11 +34,12 @@ def index_values(key: Any, ndim: int, name: str, shape: tuple[int, ...] | None =
     return [integer_index(k, name) for k in parts]
 
 
-def _flat(key: Any) -> list[Any]:
+def flat_index(key: Any) -> list[Any]:
+    """The parts of an index, as they are."""
     if isinstance(key, Matrix):
         return list(key.entries)
     if isinstance(key, (tuple, list)):
-        return [part for k in key for part in _flat(k)]
+        return [part for k in key for part in flat_index(k)]
     return [] if key is None else [key]
 
 

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 from spirograd.base.errors import SpirogradCallError, SpirogradCompilationError, SpirogradRuntimeError, SpirogradSyntaxError
 from spirograd.base.near_names import NearNames
 from spirograd.base.records import replace
+from spirograd.base.spans import span
 from spirograd.base.tracebacks import frames_hidden
 from spirograd.ir import nodes
-from spirograd.lang import context
+from spirograd.lang import context, streams
 from spirograd.lang.context import LanguageOptions
 from spirograd.lang.frontend import source
 from spirograd.lang.frontend.argument_order import Order, argument_order, unordered
@@ -98,12 +99,19 @@ class Kernel(Staged, NearNames):
                 return result
         return self._call(args, kwargs)
 
+    @functools.cached_property
+    def _parameter_names(self) -> frozenset[str]:
+        return frozenset(inspect.signature(self.function).parameters)
+
     def ordered(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """All arguments of a call by position, if they fit, otherwise as they are."""
         return self._in_session.order(args, kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call in Python."""
+        if kwargs and (stream := streams.taken_from(kwargs, self._parameter_names)) is not None:
+            with stream:
+                return self._call(args, kwargs)
         session = context.session()
         owner, quick = self._quick
         if session is not owner or kwargs or quick is None or context.recorder() is not None or context.current_trace() is not None:
@@ -113,8 +121,9 @@ class Kernel(Staged, NearNames):
             return self._launch(*self.specialized(args, kwargs))
         made, scalars, arrays = found
         values = made.plan.launch(scalars, arrays, made.trees)
-        if self._native.is_due():
-            self._native.prepare(made.plan, made.trees, args, (scalars, arrays), self.steps(made, args), made.make_result)
+        native = self._native
+        if native.device is not None and native.is_due():
+            native.prepare(made.plan, made.trees, args, (scalars, arrays), self.steps(made, args), made.make_result)
         if made.reports:
             session.launched()
         return None if values is None else made.result(values)
@@ -167,7 +176,7 @@ class Kernel(Staged, NearNames):
         try:
             return make_parameter(p.name, p.annotation, options, self.function.__name__)
         except SpirogradCompilationError as error:
-            where = source.of(self.function, self._text, "kernel")
+            where = self.source()
             arguments = where.tree.args
             node = next((a for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs) if a.arg == p.name), where.tree)
             raise type(error)(error.message, error.loc or where.loc(node, None), error.hint) from None
@@ -203,10 +212,11 @@ class Kernel(Staged, NearNames):
         recorder = context.recorder()
         if recorder is None:
             values = specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
-            if self._native.is_due():
+            native = self._native
+            if native.device is not None and native.is_due():
                 steps = self.steps(specialization, args)
                 flat = packer.scalars, packer.arrays
-                self._native.prepare(specialization.plan, specialization.trees, args, flat, steps, specialization.make_result)
+                native.prepare(specialization.plan, specialization.trees, args, flat, steps, specialization.make_result)
         else:
             values = recorder.launch(self, specialization, packer, args)
         if packer.transfers is not None:
@@ -244,14 +254,19 @@ class Kernel(Staged, NearNames):
     def trace(self, session: Any, args: Sequence[Any]) -> TracedKernel:
         """The kernel as IR, for arguments like ``args``."""
         assert self._signature is not None
-        where = source.of(self.function, self._text, "kernel")
+        where = self.source()
         language = replace(session.language, unfused_by=self._unfused_by) if self._unfused_by else session.language
-        traced = trace_kernel(where, self._parameters, self._signature.return_annotation, args, language)
+        with span(f"trace {self.function.__name__}", "compile"):
+            traced = trace_kernel(where, self._parameters, self._signature.return_annotation, args, language)
         for about, text in traced.warnings.items():
             if about not in session.warned:
                 session.warned.add(about)
                 logger.warning(text)
         return traced
+
+    def source(self) -> source.Source:
+        """The source of what is compiled."""
+        return source.of(self.function, self._text, "kernel")
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """Describe what a launch runs: each task with its line, and for neighbouring parallel loops whether they were fused, or why not.
@@ -317,6 +332,11 @@ class BoundKernel:
     @property
     def grad(self) -> Any:
         return self.kernel.grad.bound_to(self.instance)
+
+    def resume(self, *args: Any, **kwargs: Any) -> Any:
+        """See `GraphKernel.resume`; only kernels with ``graph=True`` have it."""
+        kernel: Any = self.kernel
+        return kernel.resume(self.instance, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.kernel, name)

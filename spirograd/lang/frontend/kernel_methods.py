@@ -10,6 +10,7 @@ from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.forms import grouped
 from spirograd.lang.frontend.array_proxy import ArrayProxy
 from spirograd.lang.frontend.function import Func, func
+from spirograd.lang.frontend.view_proxy import ViewProxy
 
 
 def _fill(memory: Any, value: Any) -> None:
@@ -22,5 +23,6 @@ def _of_library(function: Callable[..., Any]) -> Func:
     return func(function)
 
 
+_FILLS = (ScalarField.fill, StructField.fill, ArrayProxy.fill, ViewProxy.fill)
 # What Python calls -> what a kernel that calls it runs.
-KERNEL_METHODS: dict[Callable[..., Any], Func] = dict.fromkeys((ScalarField.fill, StructField.fill, ArrayProxy.fill), _of_library(_fill))
+KERNEL_METHODS: dict[Callable[..., Any], Func] = dict.fromkeys(_FILLS, _of_library(_fill))

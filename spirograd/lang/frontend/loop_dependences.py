@@ -12,7 +12,7 @@ from spirograd.lang.frontend.syntax_facts import ATOMIC_UPDATES, References, bas
 # What iterations do with a variable. PRIVATE: each has its own. SHARED: it lives in memory, and updates are atomic. ORDERED: one iteration
 # needs what an earlier one left, or what follows the loop needs what the last one left, so the loop cannot be parallel.
 PRIVATE, SHARED, ORDERED = "private", "shared", "ordered"
-_NONE, _READ, _WRITTEN = "none", "read", "written"
+_NONE, READ, _WRITTEN = "none", "read", "written"
 # Whether a call is an atomic operation, which changes its first argument.
 IsAtomic = Callable[[ast.Call], bool]
 
@@ -34,7 +34,7 @@ def sharing(name: str, loop: ast.For, tree: ast.FunctionDef, kept: bool, referen
         _collect(statement, name, uses, references, is_atomic)
     live = _after(tree.body, loop, name)
     needed = kept if live == _NONE else live != _WRITTEN
-    if _first_use(loop.body, name) == _READ:
+    if first_use(loop.body, name) == READ:
         if uses.assigns or (uses.parts and uses.reads):
             return ORDERED
         return SHARED
@@ -104,7 +104,7 @@ def _reads(node: ast.AST | None, name: str) -> bool:
     return node is not None and any(_is(n, name) and isinstance(n.ctx, ast.Load) for n in ast.walk(node) if isinstance(n, ast.Name))
 
 
-def _first_use(statements: Sequence[ast.stmt], name: str) -> str:
+def first_use(statements: Sequence[ast.stmt], name: str) -> str:
     """Whether the value that ``name`` has before the statements may be read; or is surely replaced first; or neither."""
     for statement in statements:
         use = _use(statement, name)
@@ -117,33 +117,33 @@ def _use(node: ast.stmt, name: str) -> str:
     if isinstance(node, ast.Assign):
         parts = [part for target in node.targets for part in parts_of(target)]
         if _reads(node.value, name) or any(_reads(p, name) for p in parts):
-            return _READ  # assigning to a part keeps the rest
+            return READ  # assigning to a part keeps the rest
         return _WRITTEN if any(_is(p, name) for p in parts) else _NONE
     if isinstance(node, ast.AnnAssign):
-        return _READ if _reads(node.value, name) else _WRITTEN if _is(node.target, name) else _NONE
+        return READ if _reads(node.value, name) else _WRITTEN if _is(node.target, name) else _NONE
     if isinstance(node, ast.AugAssign):
-        return _READ if _is(base_of(node.target), name) or _reads(node.value, name) or _reads(node.target, name) else _NONE
+        return READ if _is(base_of(node.target), name) or _reads(node.value, name) or _reads(node.target, name) else _NONE
     if isinstance(node, ast.If):
-        sides = {_first_use(node.body, name), _first_use(node.orelse, name)}
-        return _READ if _reads(node.test, name) or _READ in sides else _WRITTEN if sides == {_WRITTEN} else _NONE
+        sides = {first_use(node.body, name), first_use(node.orelse, name)}
+        return READ if _reads(node.test, name) or READ in sides else _WRITTEN if sides == {_WRITTEN} else _NONE
     if isinstance(node, ast.For):
         own = any(_is(t, name) for t in parts_of(node.target))
-        return _READ if _reads(node.iter, name) or (not own and _first_use(node.body, name) == _READ) else _NONE
+        return READ if _reads(node.iter, name) or (not own and first_use(node.body, name) == READ) else _NONE
     if isinstance(node, ast.While):
-        return _READ if _reads(node.test, name) or _first_use(node.body, name) == _READ else _NONE
-    return _READ if _reads(node, name) else _NONE
+        return READ if _reads(node.test, name) or first_use(node.body, name) == READ else _NONE
+    return READ if _reads(node, name) else _NONE
 
 
 def _after(statements: Sequence[ast.stmt], loop: ast.For, name: str) -> str:
-    """`_first_use` of what may run after ``loop``; "unknown" if it is not among the statements."""
+    """`first_use` of what may run after ``loop``; "unknown" if it is not among the statements."""
     for k, statement in enumerate(statements):
         if statement is loop:
-            return _first_use(statements[k + 1 :], name)
+            return first_use(statements[k + 1 :], name)
         for block in (getattr(statement, "body", None), getattr(statement, "orelse", None)):
             inside = _after(block, loop, name) if block else "unknown"
             if inside == "unknown":
                 continue
             if inside == _NONE and isinstance(statement, (ast.For, ast.While)):
-                inside = _READ if _first_use(statement.body, name) == _READ else _NONE
-            return inside if inside != _NONE else _first_use(statements[k + 1 :], name)
+                inside = READ if first_use(statement.body, name) == READ else _NONE
+            return inside if inside != _NONE else first_use(statements[k + 1 :], name)
     return "unknown"

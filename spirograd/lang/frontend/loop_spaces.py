@@ -15,6 +15,7 @@ from spirograd.lang.frontend.active_cells import active_cells
 from spirograd.lang.frontend.array_proxy import ArrayProxy
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.frontend.trip_counts import extent, product
+from spirograd.lang.frontend.view_proxy import ViewProxy, needs_wide_counts
 from spirograd.lang.scalar import Value, type_error
 
 
@@ -71,6 +72,11 @@ def _ndrange_space(space: forms.ndrange, fits: bool = False) -> LoopSpace:
     return LoopSpace(total, decode)
 
 
+def _view_space(view: ViewProxy) -> LoopSpace:
+    """All elements of a view, which are no more than its array has."""
+    return _ndrange_space(forms.ndrange(*[scalar.cast(n, i64) for n in view.shape] if needs_wide_counts(view) else view.shape), True)
+
+
 def _array_space(array: ArrayProxy) -> LoopSpace:
     """All elements of an array."""
     shape = array.shape
@@ -97,4 +103,5 @@ def _field_space(field: ScalarField | MatrixField | StructField | SNode) -> Loop
 _SPACES: tuple[tuple[tuple[type, ...], Callable[[Any], LoopSpace]], ...] = (
     ((forms.ndrange,), _ndrange_space),
     ((ArrayProxy,), _array_space),
+    ((ViewProxy,), _view_space),
 )

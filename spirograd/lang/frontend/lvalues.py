@@ -16,8 +16,9 @@ from spirograd.ir.nodes import ArrayRef, FieldRef, Op, SharedRef, TempRef
 from spirograd.lang import groups, ops, scalar
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.frontend import lossy_conversions
-from spirograd.lang.frontend.array_proxy import ArrayProxy
+from spirograd.lang.frontend.array_proxy import ArrayProxy, TripletsProxy
 from spirograd.lang.frontend.indices import component_index
+from spirograd.lang.frontend.view_proxy import ViewProxy
 from spirograd.lang.groups import SharedArray
 from spirograd.lang.indexing import axis_positions, shape_name, swizzle_of
 from spirograd.lang.matrix import Matrix, make
@@ -191,7 +192,7 @@ class SharedElement(Element):
         return SharedElement(self.array, self.indices, components)
 
     def compare_and_swap(self, expected: Any, desired: Any) -> Value:
-        raise type_error(f"shared arrays have no `atomic_cas`, as {self.owner}", "use a field or an ndarray")
+        raise type_error(f"`atomic_cas` does not work on shared arrays such as {self.owner}", "use a field or an ndarray")
 
 
 class Selection(Lvalue):
@@ -314,8 +315,8 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def has_elements(base: Any) -> bool:
-    """Whether ``base`` is a field or an array of the kernel."""
-    return isinstance(base, (ArrayProxy, ScalarField, MatrixField, StructField, SharedArray))
+    """Whether ``base`` is a field, an array of the kernel, or the builder of a matrix."""
+    return isinstance(base, (ArrayProxy, TripletsProxy, ViewProxy, ScalarField, MatrixField, StructField, SharedArray))
 
 
 def entries_for(value: Any, shape: tuple[int, ...], what: str) -> list[Any]:

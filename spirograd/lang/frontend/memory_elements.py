@@ -5,18 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
-from spirograd.lang.frontend.array_proxy import ArrayProxy
+from spirograd.lang.frontend.array_proxy import ArrayProxy, TripletsProxy
 from spirograd.lang.frontend.indices import index_values
 from spirograd.lang.frontend.lvalues import Element, Lvalue, SharedElement, StructElement
 from spirograd.lang.frontend.sparse_elements import SparseElement
 from spirograd.lang.frontend.tracer import Tracer
+from spirograd.lang.frontend.triplet_elements import TripletElement
+from spirograd.lang.frontend.view_proxy import ViewProxy
 from spirograd.lang.groups import SharedArray
 
 
 def element_of(t: Tracer, base: Any, key: Any) -> Lvalue | None:
     """The element of a field or array at ``key``; None if ``base`` is neither. Records which field a reference stands for."""
+    if isinstance(base, ViewProxy):
+        return element_of(t, base.base, base.element(index_values(key, len(base.shape), base.name)))
     if isinstance(base, ArrayProxy):
         return Element(base.ref, index_values(key, base.decl.ndim, base.decl.name))
+    if isinstance(base, TripletsProxy):
+        return TripletElement(base, key)
     if isinstance(base, StructField):
         members = {name: element_of(t, member, key) for name, member in base.members.items()}
         return StructElement({name: element for name, element in members.items() if element is not None}, base.make_value)

@@ -51,9 +51,7 @@ class NativeCalls:
         self._patience = _PATIENCE
 
     def is_due(self) -> bool:
-        """Whether the launch that Python has just done is to be recorded."""
-        if self.device is None:
-            return False
+        """Whether the launch that Python has just done is to be recorded, where there is a `device`."""
         self._missed += 1
         return self._missed >= self._patience
 

@@ -40,7 +40,7 @@ def parallel_loop(t: Tracer, node: ast.For, begin: Value, end: Value, bind: Bind
     block_where(t, runs, node.body)
     region = b.end()
     t.trace.group = None
-    end_scope(t, before, LOOP_LOCAL)
+    end_scope(t, before, LOOP_LOCAL, node.body)
     t.frame.out_of_scope |= {name: INDEX for name in names_in(node.target) if name not in before}
     t.random_key = random_key
     size = scope.size if scope.used else int(options.get("block_dim") or 0)

@@ -17,13 +17,14 @@ from spirograd.base.validity import NotPrepared
 from spirograd.base.wording import integer_text
 from spirograd.ir.nodes import ArrayArg
 from spirograd.lang import ops, scalar
-from spirograd.lang.annotations import FunctionArgument, MatrixType, NdarrayType
+from spirograd.lang.annotations import FunctionArgument, MatrixType, NdarrayType, TripletsType
 from spirograd.lang.context import LanguageOptions
 from spirograd.lang.data.device_arrays import is_torch
 from spirograd.lang.data.exports import Exported
-from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.ndarray import BufferView, BufferViewType, Ndarray, array_of
 from spirograd.lang.data.tensor import Tensor
-from spirograd.lang.frontend.array_proxy import array_decl, is_wide
+from spirograd.lang.data.triplets import Triplets
+from spirograd.lang.frontend.array_proxy import TripletsProxy, array_decl, is_wide
 from spirograd.lang.frontend.captures import Declarations
 from spirograd.lang.frontend.fingerprints import BY_VALUE, compared_by_identity, fingerprint
 from spirograd.lang.frontend.frozen_instances import Facts, HashedKey, facts
@@ -37,6 +38,8 @@ def array_signature(array: Ndarray) -> tuple[Any, ...]:
     """What of an ndarray the compiled code depends on."""
     signature = array._sg_signature
     if signature is None:
+        if isinstance(array, BufferView):
+            return (array._sg_kinds, *array_signature(array.arr))
         decl = array_decl("", array)
         signature = (decl.dtype, decl.ndim, decl.element_shape, decl.needs_grad, decl.wide, decl.needs_dual)
         array._sg_signature = signature  # read at each launch; an array never changes its type
@@ -63,8 +66,11 @@ class Packer:
         self.arrays.append(None)
 
     def put_array(self, array: Ndarray) -> None:
+        """An ndarray; a view comes as the array that it is of, and numbers."""
         self.scalars.append(0)
-        self.arrays.append(self.session.bind(array))
+        self.arrays.append(self.session.bind(array_of(array)))
+        for number in array._sg_numbers:
+            self.put_scalar(number)
 
     def put_external(self, array: Any, element_shape: tuple[int, ...], label: str) -> None:
         """A NumPy array or a torch tensor. ``label``: what errors call it."""
@@ -232,7 +238,7 @@ class ArrayParameter(Parameter):
 
     def declare(self, value: Any, to: Declarations) -> Any:
         if isinstance(value, Ndarray):
-            decl = array_decl(self.name, value)
+            decl = array_decl(self.name, array_of(value))
             shape: tuple[int, ...] = tuple(value.shape)
             if self.t.needs_grad and not decl.needs_grad:
                 text = f"{self.label} takes arrays with a gradient, got {describe(value)} without one"
@@ -244,7 +250,7 @@ class ArrayParameter(Parameter):
         problem = self.t.mismatch(decl.dtype, shape, decl.element_shape)
         if problem is not None:
             raise self.error(problem, self._conversion(value, decl.dtype))
-        return to.array(decl)
+        return to.ndarray(self.name, value) if isinstance(value, Ndarray) else to.array(decl)
 
     def _conversion(self, value: Any, dtype: DType) -> str:
         """How to get an array of the wanted type from one of another type."""
@@ -276,6 +282,26 @@ class ArrayParameter(Parameter):
             raise NotPrepared
 
 
+class TripletsParameter(Parameter):
+    """A `linalg.SparseMatrixBuilder`: the arrays that it is made of."""
+
+    def key(self, value: Any) -> Any:
+        if not isinstance(value, Triplets):
+            raise self.misfit("a `linalg.SparseMatrixBuilder`", value)
+        return tuple(array_signature(array) for array in value.arrays().values())
+
+    def declare(self, value: Any, to: Declarations) -> Any:
+        proxies = {name: to.array(array_decl(f"{self.name}.{name}", array)) for name, array in value.arrays().items()}
+        return TripletsProxy(self.name, proxies)
+
+    def pack(self, value: Any, into: Packer) -> None:
+        for array in value.arrays().values():
+            into.put_array(array)
+
+    def is_steady(self, value: Any) -> bool:
+        return isinstance(value, Triplets)
+
+
 class TemplateParameter(Parameter):
     """What is fixed while compiling. Ndarrays given for one are arguments all the same."""
 
@@ -288,7 +314,7 @@ class TemplateParameter(Parameter):
         return [((), value), (("instance",), value.instance)] if isinstance(value, BoundFunc) else [((), value)]
 
     def declare(self, value: Any, to: Declarations) -> Any:
-        return to.array(array_decl(self.name, value)) if isinstance(value, Ndarray) else value
+        return to.ndarray(self.name, value) if isinstance(value, Ndarray) else value
 
     def pack(self, value: Any, into: Packer) -> None:
         if isinstance(value, Ndarray):
@@ -457,10 +483,15 @@ def make_parameter(name: str, annotation: Any, options: LanguageOptions, kernel:
         return ArrayParameter(name, kernel, NdarrayType())
     if isinstance(annotation, NdarrayType):
         return ArrayParameter(name, kernel, annotation)
+    if annotation is BufferView or isinstance(annotation, BufferViewType):
+        view = annotation if isinstance(annotation, BufferViewType) else BufferViewType()
+        return ArrayParameter(name, kernel, NdarrayType(view.dtype, 1, boundary=view.boundary))
     if isinstance(annotation, AggregateType):
         return AggregateParameter(name, kernel, annotation)
     if annotation is Tensor:
         return TensorParameter(name, kernel)
+    if annotation is TripletsType or isinstance(annotation, TripletsType):
+        return TripletsParameter(name, kernel)
     if is_template(annotation) or isinstance(annotation, (FunctionArgument, Func)):
         return TemplateParameter(name, kernel)
     if annotation in (int, float):

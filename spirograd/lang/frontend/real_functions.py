@@ -24,6 +24,7 @@ from spirograd.lang.frontend.runtime_values import is_runtime, leaves, pack_tupl
 from spirograd.lang.frontend.syntax_facts import RESULT, RNG
 from spirograd.lang.frontend.tracer import CalledFunction, Tracer
 from spirograd.lang.frontend.variables import MemoryVariable
+from spirograd.lang.frontend.view_proxy import ViewProxy
 from spirograd.lang.scalar import Value
 from spirograd.lang.struct import Struct
 
@@ -83,7 +84,7 @@ def _signature(value: Any, values: list[Value], kept: list[Any]) -> Hashable:
         return (getattr(value, "shape", None) if not isinstance(value, Value) else None, *[v.dtype for v in found])
     if isinstance(value, tuple):
         return ("tuple", *[_signature(member, values, kept) for member in value])
-    if isinstance(value, _MUTABLE):
+    if isinstance(value, (*_MUTABLE, ViewProxy)):  # a view holds values of the caller
         raise _Inlined
     if isinstance(value, _NUMBERS):
         return (type(value), repr(value))

@@ -13,6 +13,7 @@ from spirograd.lang import scalar
 from spirograd.lang.frontend.call_effects import changed_arguments, changed_names
 from spirograd.lang.frontend.control import block_where, condition
 from spirograd.lang.frontend.frames import LoopScope
+from spirograd.lang.frontend.graph_blocks import refuse_graph_loop
 from spirograd.lang.frontend.runtime_values import leaves
 from spirograd.lang.frontend.syntax_facts import BREAK, CONTINUE, RETURNED, assigned, jumps, names_in
 from spirograd.lang.frontend.tracer import Handler, Tracer
@@ -37,6 +38,7 @@ def refuse_else(t: Tracer, node: ast.For | ast.While) -> None:
 
 def _while(t: Tracer, node: ast.While) -> None:
     refuse_else(t, node)
+    refuse_graph_loop(t, node)
 
     def test() -> Value:
         value = condition(t, node.test)
@@ -47,7 +49,7 @@ def _while(t: Tracer, node: ast.While) -> None:
         if _condition_assigns(t, node.test):
             _loop_with_jumps(t, lambda: scalar.constant(True), [_leave_unless(node.test), *node.body])
         else:
-            _loop_with_jumps(t, test, node.body)
+            _loop_with_jumps(t, test, node.body, read=[ast.Expr(node.test)])
     finally:
         t.frame.loops.pop()
 
@@ -71,9 +73,10 @@ def _loop_with_jumps(
     counter: str | None = None,
     start: Callable[[], Value | None] = lambda: None,
     step: Callable[[], None] = lambda: None,
+    read: Sequence[ast.stmt] = (),
 ) -> None:
     """A `while` operation around ``body``, left early by its jumps; ``start`` and ``step`` begin and end each iteration, ``counter`` is
-    the variable that they use."""
+    the variable that they use. ``read``: what is evaluated before the body."""
     taken = jumps(body)
     changed = changed_names(t, body) | ({counter} if counter else set())
     saved = {name: t.frame.variables.get(name) for name in (BREAK, CONTINUE)}
@@ -93,15 +96,17 @@ def _loop_with_jumps(
         block_where(t, start(), body)
         step()
 
-    _while_op(t, go_on, once, runtime_variables(t, changed - {CONTINUE}))
+    _while_op(t, go_on, once, runtime_variables(t, changed - {CONTINUE}), [*read, *body])
     for name, value in saved.items():
         t.frame.variables.pop(name, None)
         if value is not None:
             t.frame.variables[name] = value
 
 
-def _while_op(t: Tracer, test: Callable[[], Value], body: Callable[[], None], carried: Sequence[str]) -> None:
-    """A `while` operation with the loop-carried variables ``carried``."""
+def _while_op(
+    t: Tracer, test: Callable[[], Value], body: Callable[[], None], carried: Sequence[str], statements: Sequence[ast.stmt]
+) -> None:
+    """A `while` operation with the loop-carried variables ``carried``. ``statements``: those that ``test`` and ``body`` trace."""
     b, before, loc = t.b, dict(t.frame.variables), t.b.loc
     models = {name: before[name] for name in carried}
     initial = scalars_of(t, carried)
@@ -112,7 +117,7 @@ def _while_op(t: Tracer, test: Callable[[], Value], body: Callable[[], None], ca
     bind(t, carried, models, b.begin(*types, names=names))
     body()
     body_region = b.end(_next_values(t, carried, models))
-    end_scope(t, before, LOOP_LOCAL)
+    end_scope(t, before, LOOP_LOCAL, statements)
     b.loc = loc
     bind(t, carried, models, b.while_(initial, test_region, body_region))
 
@@ -131,7 +136,7 @@ def serial_loop(t: Tracer, node: ast.For, begin: Value, end: Value, bind_targets
             t.frame.variables[CONTINUE] = scalar.constant(False)
             block_where(t, runs, node.body)
 
-        _for_op(t, begin.op, end.op, body, changed_names(t, node.body) - targets)
+        _for_op(t, begin.op, end.op, body, changed_names(t, node.body) - targets, node.body)
     else:
         _serial_loop_with_jumps(t, node, begin, end, bind_targets)
     t.frame.out_of_scope |= dict.fromkeys(targets, INDEX)
@@ -156,8 +161,10 @@ def _serial_loop_with_jumps(t: Tracer, node: ast.For, begin: Value, end: Value, 
     del t.frame.variables[counter]
 
 
-def _for_op(t: Tracer, begin: Op, end: Op, body: Callable[[Value], None], changed: set[str]) -> None:
-    """A serial `for` operation; ``body`` gets the index."""
+def _for_op(
+    t: Tracer, begin: Op, end: Op, body: Callable[[Value], None], changed: set[str], statements: Sequence[ast.stmt]
+) -> None:
+    """A serial `for` operation; ``body`` gets the index, and traces ``statements``."""
     b, carried = t.b, runtime_variables(t, changed)
     before, loc = dict(t.frame.variables), b.loc
     models = {name: before[name] for name in carried}
@@ -166,7 +173,7 @@ def _for_op(t: Tracer, begin: Op, end: Op, body: Callable[[Value], None], change
     bind(t, carried, models, params)
     body(Value(index))
     region = b.end(_next_values(t, carried, models))
-    end_scope(t, before, LOOP_LOCAL)
+    end_scope(t, before, LOOP_LOCAL, statements)
     b.loc = loc
     bind(t, carried, models, b.for_(begin, end, initial, region))
 

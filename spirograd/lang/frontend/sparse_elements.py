@@ -5,6 +5,7 @@ Reads of inactive cells lead to the null cell of a region, and give 0. Writes ac
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,9 +15,9 @@ from spirograd.ir import ops as ir
 from spirograd.ir.nodes import FieldRef, Op
 from spirograd.lang import ops, scalar
 from spirograd.lang.annotations import template
-from spirograd.lang.data.regions import BUSY, FIRST, NULL, OVERFLOW, WORD, Digits, Level, Path
+from spirograd.lang.data.regions import BUSY, FIRST, NULL, OVERFLOW, WORD, Digits, Level, List, Path
 from spirograd.lang.data.scalar_field import ScalarField
-from spirograd.lang.forms import atomic_add, atomic_exchange, atomic_sub
+from spirograd.lang.forms import atomic_add, atomic_exchange, atomic_max, atomic_sub
 from spirograd.lang.frontend.function import func, real_func
 from spirograd.lang.frontend.lvalues import Element
 from spirograd.lang.frontend.real_functions import call_real_function
@@ -61,6 +62,30 @@ def _activated(at: Any, number: i32, table: template(), region: template()) -> i
             atomic_exchange(table[at], found)
             cell = found
     return cell
+
+
+def _moved(at: Matrix, position: int, *chunk: Any) -> Matrix:
+    """``at``, an index of a table of chunks, with another chunk; without one, that of the list. ``position``: of the chunk."""
+    entries = [*at.entries[:position], *chunk, *at.entries[position + 1 :]]
+    return make(entries, (len(entries),))
+
+
+@real_func
+def _included(at: Any, j: i32, number: i32, region: template(), position: Any, stride: Any) -> i32:  # type: ignore[valid-type]
+    """As `_activated`, of a chunk that has entry ``j`` of a list, which is made to include the entry. ``stride``: of numbers of chunks.
+
+    Whoever makes a list longer activates the chunks in between.
+    """
+    node = region.node
+    cell = _activated(at, number, node.table, region)
+    found = node.length[_moved(at, position)]
+    if found <= j:
+        k = atomic_max(node.length[_moved(at, position)], j + 1) // node.chunk
+        while k < j // node.chunk:
+            if _activated(_moved(at, position, k), number - (j // node.chunk - k) * stride, node.table, region) == OVERFLOW:
+                cell = OVERFLOW
+            k += 1
+    return cell  # type: ignore[no-any-return]
 
 
 class SparseElement(Element):
@@ -155,18 +180,44 @@ def cell_of(t: Tracer, levels: Sequence[Level], index: Sequence[Value], activate
     ``activate``: what is not active; else the number is NULL there."""
     cell: Value | None = None
     for level in levels:
-        at = [*([] if cell is None else [cell]), *local(level.digits, index)]
+        at = in_cell(cell, level.digits, index)
         if level.table is not None:
-            cell = _entry(t, level, at, index, activate)
+            include = activate and level.list is not None
+            cell = _included_cell(t, level, at, index) if include else entry_of(t, level, at, index, activate)
         elif activate:
             set_bit(t, level, at, index)
     return cell
 
 
-def _entry(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value], activate: bool) -> Value:
-    """The number of a cell, from its table."""
-    region = level.region
+def in_cell(cell: Value | None, digits: Digits, index: Sequence[Value]) -> list[Value]:
+    """The part of an index that these digits take, in a cell of a region; None: in the region of the root."""
+    return [*([] if cell is None else [cell]), *local(digits, index)]
+
+
+def list_element(t: Tracer, entries: List, cell: Value | None, index: Sequence[Value]) -> Element:
+    """The length of a list in ``cell``."""
+    return hidden_element(t, entries.length, in_cell(cell, entries.digits, index))
+
+
+def length_of(t: Tracer, outer: Sequence[Level], entries: List, index: Sequence[Value]) -> Value:
+    """The length of a list. ``outer``: the levels above."""
+    found = list_element(t, entries, cell_of(t, outer, index, False), index).load()
+    return scalar.as_value(ops.min(found, entries.limit))
+
+
+def _check_cells(level: Level, enough: Value) -> None:
+    b, region = scalar.builder(), level.region
     assert region is not None
+    cells = region.capacity - FIRST
+    message = (
+        f"{level.node} has memory for {cells} active cells, and the kernel activates more: writes to the others are lost; "
+        "reserve more of them with `cells=`"
+    )
+    b.emit(ir.check, enough.op, attr=FaultSite("cells", message, (), b.loc), type=VOID)
+
+
+def entry_of(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value], activate: bool) -> Value:
+    """The number of a cell, from its table; of `dynamic` nodes, of a chunk."""
     entry = hidden_element(t, level.table, at)
     found = entry.load()
     if not activate:
@@ -174,17 +225,34 @@ def _entry(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value],
     b = scalar.builder()
     inactive = scalar.cast(found <= NULL, u1)
     b.begin()
-    arguments = {
-        "at": make([scalar.cast(v, i32) for v in at], (len(at),)), "number": scalar.cast(number_of(level, index), i32),
-        "table": level.table, "region": region,
-    }  # fmt: skip
-    made = call_real_function(t, _activated, arguments, b.loc, entry.ref)
-    cells = region.capacity - FIRST
-    message = f"{level.node} has memory for {cells} active cells, and needs more: what is written to the others is lost"
-    b.emit(ir.check, (made != OVERFLOW).op, attr=FaultSite("cells", message, (), b.loc), type=VOID)
+    made = call_real_function(t, _activated, _arguments(level, at, index), b.loc, entry.ref)
+    _check_cells(level, made != OVERFLOW)
     then = b.end([made.op])
     b.begin()
     return Value(b.if_(inactive.op, then, b.end([found.op]))[0])
+
+
+def _included_cell(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value]) -> Value:
+    """The number of the chunk with the entry at ``index``, which the list is made to include."""
+    entries = level.list
+    assert entries is not None
+    order = [position for (position, _, _), _ in level.number]
+    positions = [position for position, _, _ in level.digits.parts]
+    arguments = _arguments(level, at, index) | {
+        "j": scalar.cast(index[entries.axis], i32),
+        "position": len(at) - len(positions) + positions.index(entries.axis),
+        "stride": math.prod(extent for _, extent in level.number[order.index(entries.axis) + 1 :]),
+    }
+    del arguments["table"]
+    made = call_real_function(t, _included, arguments, scalar.builder().loc, hidden_element(t, level.table, at).ref)
+    _check_cells(level, made != OVERFLOW)
+    return Value(made.op)
+
+
+def _arguments(level: Level, at: Sequence[Value], index: Sequence[Value]) -> dict[str, Any]:
+    """What `_activated` takes."""
+    number = scalar.cast(number_of(level, index), i32)
+    return {"at": make([scalar.cast(v, i32) for v in at], (len(at),)), "number": number, "table": level.table, "region": level.region}
 
 
 def number_of(level: Level, index: Sequence[Value]) -> Value:

@@ -10,8 +10,9 @@ from typing import Any
 
 from spirograd.base.dtypes import u32
 from spirograd.base.errors import SpirogradCompilationError, SpirogradTypeError
+from spirograd.base.wording import counted
 from spirograd.lang import forms, ops, randoms, scalar
-from spirograd.lang.frontend import activity
+from spirograd.lang.frontend import activity, lists
 from spirograd.lang.frontend.access import lvalue_of
 from spirograd.lang.frontend.call_effects import check_foreseen
 from spirograd.lang.frontend.expressions import arguments, values_of
@@ -57,16 +58,24 @@ def _static_assert(t: Tracer, node: ast.Call) -> None:
 # --- atomic operations -------------------------------------------------------------------------------------------------------
 
 
+_NAMES_OF_OPERANDS = {1: (), 2: ("value",), 3: ("expected", "desired")}
+
+
+def _example(what: str, count: int) -> str:
+    return f"sg.{what}({', '.join(('x[i]', *_NAMES_OF_OPERANDS[count]))})"
+
+
 def _operands(t: Tracer, node: ast.Call, what: str, count: int) -> tuple[Lvalue, list[Any]]:
     """The memory that an atomic operation changes, and its other operands."""
     if len(node.args) != count or node.keywords:
-        raise type_error(f"`{what}` takes {count} arguments, got {len(node.args) + len(node.keywords)}")
+        problem = f"`{what}` takes {counted(count, 'argument')}, got {len(node.args) + len(node.keywords)}"
+        raise type_error(problem, f"as in `{_example(what, count)}`")
     target = node.args[0]
     lvalue = lvalue_of(t, target)
     if lvalue is None:
         raise type_error(
             f"`{what}` needs an element of a field or array, or a variable, as its first argument",
-            f"as in `sg.{what}(x[i], value)`",
+            f"as in `{_example(what, count)}`",
         )
     if isinstance(target, ast.Name) and target.id in t.frame.constants:
         hint = "copy it to a variable, or pass an array"
@@ -149,6 +158,8 @@ FORMS: dict[Any, Handler] = {
     forms.activate: activity.activate,
     forms.deactivate: activity.deactivate,
     forms.is_active: activity.is_active,
+    forms.append: lists.append,
+    forms.length: lists.length,
     forms.volatile_load: _volatile_load,
     forms.random: functools.partial(_random, randoms.uniform),
     forms.randn: functools.partial(_random, randoms.normal),

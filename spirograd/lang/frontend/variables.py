@@ -14,11 +14,12 @@ from typing import Any
 from spirograd.base.errors import SpirogradNameError
 from spirograd.base.wording import did_you_mean
 from spirograd.ir.nodes import Op
+from spirograd.lang.frontend.loop_dependences import READ, first_use
 from spirograd.lang.frontend.lvalues import Element, Lvalue, StructElement
 from spirograd.lang.frontend.runtime_values import convert, is_runtime, leaves, rebuild, settle
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.matrix import Matrix
-from spirograd.lang.scalar import Value, type_error
+from spirograd.lang.scalar import Value, describe, type_error
 from spirograd.lang.struct import Struct
 
 # Builtins that kernels can use; the others are no suggestion for a misspelt name.
@@ -129,9 +130,26 @@ def bind(t: Tracer, names: Sequence[str], models: dict[str, Any], values: Sequen
         at += count
 
 
-def end_scope(t: Tracer, before: dict[str, Any], why: str) -> None:
-    """Restore the variables that there were before a block. Those that it introduced are out of scope, for a reason that messages give."""
-    for name in t.frame.variables:
-        if name not in before and not name.startswith("%"):
+def end_scope(t: Tracer, before: dict[str, Any], why: str, statements: Sequence[ast.stmt]) -> None:
+    """Restore the variables that there were before a loop of ``statements``. Those that it introduced are out of scope, for a reason that
+    messages give; and so are those that it gave other objects known while compiling, which iterations cannot hand on."""
+    after = t.frame.variables
+    replaced = [name for name, value in before.items() if not _is_carried(value) and after.get(name) is not value]
+    for name in replaced:
+        _refuse_carried(name, before[name], statements)
+    for name in (*after, *replaced):
+        if (name not in before or name in replaced) and not name.startswith("%"):
             t.frame.out_of_scope[name] = why
-    t.frame.variables = dict(before)
+    t.frame.variables = {name: value for name, value in before.items() if name not in replaced}
+
+
+def _is_carried(value: Any) -> bool:
+    """Whether loops carry a variable that holds ``value``, or memory does."""
+    return is_runtime(value) or isinstance(value, MemoryVariable)
+
+
+def _refuse_carried(name: str, value: Any, statements: Sequence[ast.stmt]) -> None:
+    """SpirogradTypeError if an iteration of a loop uses an object that is known while compiling, and leaves another one to the next."""
+    if first_use(statements, name) == READ:
+        message = f"this loop gives `{name}`, {describe(value)} before it, to the next iteration as another object"
+        raise type_error(message, "a loop hands on numbers, vectors and structs; choose the object by `sg.static`, or copy what it holds")

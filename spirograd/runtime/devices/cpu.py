@@ -23,6 +23,7 @@ from spirograd.llvmgen.toolchain import Library, host_caps, link, version
 from spirograd.runtime.device import Buffer, CodeCache, DeviceInfo, NativeEntry
 from spirograd.runtime.devices import cpu_pool
 from spirograd.runtime.devices.artifacts import check_target
+from spirograd.runtime.devices.cpu_timer import CpuTimer
 from spirograd.runtime.devices.readback import CompletedReadback, check_range
 from spirograd.runtime.native import function
 
@@ -185,6 +186,11 @@ class CpuDevice:
         pool = self._pool
         # The kernel reads the bytes where they are: CPython aligns their contents to 16 bytes.
         executable.run(block if type(block) is bytes else bytes(block), pool.state if pool.ready else pool.enter())
+
+    def task_timer(self) -> CpuTimer:
+        if self._pool is None:
+            self._pool = cpu_pool.shared(self.threads)
+        return CpuTimer(self._pool)
 
     def native_code(self) -> function.Code | None:
         return function.code(self._cache)

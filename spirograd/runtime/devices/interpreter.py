@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import platform
 import threading
+import time
 from bisect import bisect_right, insort
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +19,7 @@ from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.base.wording import over_limit
-from spirograd.runtime.device import Buffer, Device, DeviceInfo
+from spirograd.runtime.device import Buffer, Device, DeviceInfo, TaskTime
 from spirograd.runtime.devices.readback import CompletedReadback, check_range
 
 _ALIGNMENT = 256
@@ -144,6 +145,9 @@ class InterpreterDevice:
         with self._lock:
             executable(bytes(block), self)
 
+    def task_timer(self) -> InterpreterTimer:
+        return InterpreterTimer(self)
+
     def synchronize(self) -> None:
         """Nothing to wait for, but a launch in another thread."""
         with self._lock:
@@ -154,6 +158,29 @@ class InterpreterDevice:
             self._arrays.clear()
             self._starts.clear()
             self._used = 0
+
+
+class InterpreterTimer:
+    """A `TaskTimer`: a launch is one task, and done when it returns."""
+
+    def __init__(self, device: InterpreterDevice) -> None:
+        self._device = device
+        self._times: list[TaskTime] = []
+
+    def launch(self, kernel: CompiledKernel, executable: Any, block: bytes | bytearray, counts: Sequence[int | None], number: int) -> None:
+        """See `TaskTimer`."""
+        cpu, begin = time.thread_time_ns(), time.perf_counter_ns()
+        InterpreterDevice.launch(self._device, executable, block, counts)
+        end = time.perf_counter_ns()
+        self._times.append(TaskTime(number, 0, begin, end, time.thread_time_ns() - cpu))
+
+    def collect(self) -> list[TaskTime]:
+        """See `TaskTimer`."""
+        times, self._times = self._times, []
+        return times
+
+    def close(self) -> None:
+        """See `TaskTimer`."""
 
 
 def open(*, debug: bool = False, max_threads: int = 0, device_memory_bytes: int | None = None) -> Device:

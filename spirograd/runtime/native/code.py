@@ -15,6 +15,7 @@ are held meanwhile: without the GIL, other threads may change anything.
 
 from __future__ import annotations
 
+from spirograd.runtime.native.state import MOST_BLOCK_BYTES, STATE, resolved
 from spirograd.runtime.native.steps import HELPERS, STEPS
 
 FUNCTION = "sg_native"
@@ -22,11 +23,6 @@ FUNCTION = "sg_native"
 # block, into which the steps put what is packed anew.
 RECORD = ("nbytes", "number", "arguments", "block_bytes", "function", "context", "acquire", "release", "after", "template")
 STEP_BYTES = 32
-# All that lies on the stack takes less than a page: for more, Windows needs a function of its C library.
-MOST_BLOCK_BYTES = 2048
-MOST_HELD = 32
-MOST_BUFFERS = 8
-BUFFER_BYTES = 80  # of a Py_buffer, whose layout is the same in all versions of Python
 
 PYTHON_API = {
     "Py_IncRef": "void (ptr)",
@@ -56,95 +52,11 @@ PYTHON_API = {
 # Objects, under the names that the code has for them.
 OBJECTS = {"none": None, "refused": NotImplemented, "true": True, "false": False, "int": int, "float": float, "exception": Exception}
 
-_STATE = f"""
-; arguments, current object (a reference or null), words of an array, argument block, how many references are held, these, the result (a
-; reference, null for None), how many buffers are held, these
-%state = type {{ ptr, ptr, ptr, ptr, i64, [{MOST_HELD} x ptr], ptr, i64, [{MOST_BUFFERS} x [{BUFFER_BYTES} x i8]] }}
+_GLOBALS = """
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 ; the next number of a write (`allocations.tick`); the words of `validity`
 @sg_next = external global i8
 @sg_validity = external global [2 x i64]
-
-define internal void @begin(ptr %s, ptr %args) nounwind {{
-  %current = getelementptr %state, ptr %s, i32 0, i32 1
-  %held = getelementptr %state, ptr %s, i32 0, i32 4
-  %result = getelementptr %state, ptr %s, i32 0, i32 6
-  %buffers = getelementptr %state, ptr %s, i32 0, i32 7
-  store ptr %args, ptr %s
-  store ptr null, ptr %current
-  store i64 0, ptr %held
-  store ptr null, ptr %result
-  store i64 0, ptr %buffers
-  ret void
-}}
-define internal ptr @current(ptr %s) nounwind {{
-  %at = getelementptr %state, ptr %s, i32 0, i32 1
-  %object = load ptr, ptr %at
-  ret ptr %object
-}}
-define internal void @become(ptr %s, ptr %new) nounwind {{
-  %at = getelementptr %state, ptr %s, i32 0, i32 1
-  %old = load ptr, ptr %at
-  store ptr %new, ptr %at
-  call void @Py_DecRef(ptr %old)
-  ret void
-}}
-define internal ptr @word(ptr %s, i64 %offset) nounwind {{
-  %at = getelementptr %state, ptr %s, i32 0, i32 2
-  %words = load ptr, ptr %at
-  %word = getelementptr i8, ptr %words, i64 %offset
-  ret ptr %word
-}}
-define internal ptr @entry(ptr %s, i64 %offset) nounwind {{
-  %at = getelementptr %state, ptr %s, i32 0, i32 3
-  %block = load ptr, ptr %at
-  %entry = getelementptr i8, ptr %block, i64 %offset
-  ret ptr %entry
-}}
-define internal void @hold(ptr %s, ptr %object) nounwind {{
-  %count.at = getelementptr %state, ptr %s, i32 0, i32 4
-  %count = load i64, ptr %count.at
-  %at = getelementptr %state, ptr %s, i32 0, i32 5, i64 %count
-  call void @Py_IncRef(ptr %object)
-  store ptr %object, ptr %at
-  %more = add i64 %count, 1
-  store i64 %more, ptr %count.at
-  ret void
-}}
-define internal void @drop(ptr %s) nounwind {{
-start:
-  call void @become(ptr %s, ptr null)
-  %count.at = getelementptr %state, ptr %s, i32 0, i32 4
-  %count = load i64, ptr %count.at
-  store i64 0, ptr %count.at
-  br label %look
-look:
-  %k = phi i64 [ 0, %start ], [ %more, %drop ]
-  %end = icmp eq i64 %k, %count
-  br i1 %end, label %done, label %drop
-drop:
-  %at = getelementptr %state, ptr %s, i32 0, i32 5, i64 %k
-  %object = load ptr, ptr %at
-  call void @Py_DecRef(ptr %object)
-  %more = add i64 %k, 1
-  br label %look
-done:
-  %buffers.at = getelementptr %state, ptr %s, i32 0, i32 7
-  %buffers = load i64, ptr %buffers.at
-  store i64 0, ptr %buffers.at
-  br label %next
-next:
-  %b = phi i64 [ 0, %done ], [ %b.more, %release ]
-  %all = icmp eq i64 %b, %buffers
-  br i1 %all, label %end.drop, label %release
-release:
-  %buffer = getelementptr %state, ptr %s, i32 0, i32 8, i64 %b
-  call void @PyBuffer_Release(ptr %buffer)
-  %b.more = add i64 %b, 1
-  br label %next
-end.drop:
-  ret void
-}}
 """
 
 _MAIN = f"""
@@ -187,7 +99,7 @@ start:
   %block = alloca [{MOST_BLOCK_BYTES} x i8], align 16
   %error.at = alloca [3 x ptr]
   call void @begin(ptr %s, ptr %args)
-  %block.at = getelementptr %state, ptr %s, i32 0, i32 3
+  %block.at = getelementptr %state, ptr %s, i32 0, i32 <block>
   store ptr %block, ptr %block.at
   %count = call i64 @PyTuple_Size(ptr %args)
   %records = call ptr @PyTuple_GetItem(ptr %self, i64 0)
@@ -268,7 +180,7 @@ unlock:
   br label %end.launch
 end.launch:
   call void @drop(ptr %s)
-  %result.at = getelementptr %state, ptr %s, i32 0, i32 6
+  %result.at = getelementptr %state, ptr %s, i32 0, i32 <result>
   %result = load ptr, ptr %result.at
   br i1 %noted, label %done, label %failure
 done:
@@ -303,4 +215,4 @@ def module() -> str:
         for k, name in enumerate(RECORD)
         if name != "nbytes"
     )
-    return api + objects + _STATE + HELPERS + steps + _MAIN.replace("WORDS", words)
+    return resolved(api + objects + _GLOBALS + STATE + HELPERS + steps + _MAIN.replace("WORDS", words))

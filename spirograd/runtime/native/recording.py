@@ -14,7 +14,8 @@ from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass
 from spirograd.base.sizes.nodes import Arg, Extent, Size, leaves
 from spirograd.base.validity import NotPrepared, Record
-from spirograd.runtime.native.code import MOST_BLOCK_BYTES, MOST_BUFFERS, MOST_HELD, RECORD, STEP_BYTES
+from spirograd.runtime.native.code import RECORD, STEP_BYTES
+from spirograd.runtime.native.state import MOST_BLOCK_BYTES, MOST_BUFFERS, MOST_HELD
 
 # The attribute under which an ndarray tells what launches need of it: see `packed`.
 PACKED = "_sg_packed"
@@ -164,10 +165,10 @@ class Recording:
             self.same(value, mortal=True)
             self.unchanged()
             return
-        told = getattr(value, PACKED)
-        if not told:
+        words = getattr(value, PACKED)
+        if not words:
             raise NotPrepared
-        self._steps.append(("array", self._named(PACKED), struct.unpack_from("<q", told[0])[0], 0))
+        self._steps.append(("array", self._named(PACKED), struct.unpack_from("<q", words[0])[0], 0))
         self._keep_extents(value, _FIRST_EXTENT)
         for slot in self._arrays.get(self._flat, ()):
             if slot.kind == "shape":

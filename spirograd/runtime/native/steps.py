@@ -1,7 +1,7 @@
 """The steps of prepared launches, as LLVM IR: what `code.py` follows lists of.
 
-They work on the argument block, and on one current object: `argument` and `member` set it, others compare it or store what it holds. Of an
-ndarray they take the words that it tells (see `recording.packed`), of a NumPy array those of its buffer.
+They work on the argument block, and on one current object: `argument` and `member` set it, others compare it or store what it holds. The
+words of an array are those of `recording.packed` for an ndarray, and those of the buffer for a NumPy array.
 """
 
 from __future__ import annotations
@@ -80,12 +80,29 @@ no:
 }
 """
 
+
+def _fitted(helper: str, number: str, operands: str, place: str, narrowing: str = "", stored: str = "") -> str:
+    """The body of a step: the current object as a ``number`` by a function of `HELPERS`, at ``place`` in the argument block; as a
+    ``stored`` if there is a ``narrowing``."""
+    pair = f"{{ {number}, i1 }}"
+    arguments = ", ".join(["ptr %s", *([operands] if operands else [])])
+    narrow = f"  %narrow = {narrowing} {number} %value to {stored}\n" if narrowing else ""
+    return f"""
+  %found = call {pair} @{helper}({arguments})
+  %value = extractvalue {pair} %found, 0
+  %good = extractvalue {pair} %found, 1
+{narrow}  %entry = call ptr @entry(ptr %s, i64 {place})
+  store {stored or number} {"%narrow" if narrowing else "%value"}, ptr %entry
+  ret i1 %good
+"""
+
+
 # What each step does, and its operands. Objects are given by address, places in the argument block by offset.
 STEPS = {
     "argument": (
         "the current object becomes argument number a",
         """
-  %at = getelementptr %state, ptr %s, i32 0, i32 0
+  %at = getelementptr %state, ptr %s, i32 0, i32 <arguments>
   %args = load ptr, ptr %at
   %item = call ptr @PyTuple_GetItem(ptr %args, i64 %a)
   call void @Py_IncRef(ptr %item)
@@ -130,7 +147,7 @@ no:
 """,
     ),
     "ask": (
-        "the object a, called with it, must give True",
+        "the object a, called with it, must return True",
         """
   %function = inttoptr i64 %a to ptr
   %object = call ptr @current(ptr %s)
@@ -142,49 +159,19 @@ no:
     ),
     "integer32": (
         "it must be an int from a to b, which goes to c",
-        """
-  %found = call { i64, i1 } @integer(ptr %s, i64 %a, i64 %b)
-  %value = extractvalue { i64, i1 } %found, 0
-  %good = extractvalue { i64, i1 } %found, 1
-  %narrow = trunc i64 %value to i32
-  %entry = call ptr @entry(ptr %s, i64 %c)
-  store i32 %narrow, ptr %entry
-  ret i1 %good
-""",
+        _fitted("integer", "i64", "i64 %a, i64 %b", "%c", "trunc", "i32"),
     ),
     "integer64": (
         "the same, as 64 bits",
-        """
-  %found = call { i64, i1 } @integer(ptr %s, i64 %a, i64 %b)
-  %value = extractvalue { i64, i1 } %found, 0
-  %good = extractvalue { i64, i1 } %found, 1
-  %entry = call ptr @entry(ptr %s, i64 %c)
-  store i64 %value, ptr %entry
-  ret i1 %good
-""",
+        _fitted("integer", "i64", "i64 %a, i64 %b", "%c"),
     ),
     "float32": (
         "it must be a float or an int, which goes to a",
-        """
-  %found = call { double, i1 } @number(ptr %s)
-  %value = extractvalue { double, i1 } %found, 0
-  %good = extractvalue { double, i1 } %found, 1
-  %narrow = fptrunc double %value to float
-  %entry = call ptr @entry(ptr %s, i64 %a)
-  store float %narrow, ptr %entry
-  ret i1 %good
-""",
+        _fitted("number", "double", "", "%a", "fptrunc", "float"),
     ),
     "float64": (
         "the same, as 64 bits",
-        """
-  %found = call { double, i1 } @number(ptr %s)
-  %value = extractvalue { double, i1 } %found, 0
-  %good = extractvalue { double, i1 } %found, 1
-  %entry = call ptr @entry(ptr %s, i64 %a)
-  store double %value, ptr %entry
-  ret i1 %good
-""",
+        _fitted("number", "double", "", "%a"),
     ),
     "boolean": (
         "it must be a bool, which goes to a",
@@ -200,16 +187,16 @@ no:
 """,
     ),
     "array": (
-        "it becomes what it has under the name a, whose words (see `recording.packed`) must begin with b",
+        "it becomes its attribute with the name a, a tuple that `recording.packed` made, whose words must begin with b",
         """
   %name = inttoptr i64 %a to ptr
   %owner = call ptr @current(ptr %s)
-  %told = call ptr @PyObject_GetAttr(ptr %owner, ptr %name)
-  call void @become(ptr %s, ptr %told)
-  %known = icmp ne ptr %told, null
+  %packed.all = call ptr @PyObject_GetAttr(ptr %owner, ptr %name)
+  call void @become(ptr %s, ptr %packed.all)
+  %known = icmp ne ptr %packed.all, null
   br i1 %known, label %open, label %no
 open:
-  %packed = call ptr @PyTuple_GetItem(ptr %told, i64 0)
+  %packed = call ptr @PyTuple_GetItem(ptr %packed.all, i64 0)
   %some = icmp ne ptr %packed, null
   br i1 %some, label %read, label %no
 read:
@@ -217,7 +204,7 @@ read:
   %good = icmp ne ptr %words, null
   br i1 %good, label %compare, label %no
 compare:
-  %at = getelementptr %state, ptr %s, i32 0, i32 2
+  %at = getelementptr %state, ptr %s, i32 0, i32 <words>
   store ptr %words, ptr %at
   %kind = load i64, ptr %words
   %same = icmp eq i64 %kind, %b
@@ -235,16 +222,16 @@ no:
   %known = call i1 @is_exactly(ptr %object, ptr %type)
   br i1 %known, label %get, label %no
 get:
-  %count.at = getelementptr %state, ptr %s, i32 0, i32 7
+  %count.at = getelementptr %state, ptr %s, i32 0, i32 <buffers>
   %count = load i64, ptr %count.at
-  %buffer = getelementptr %state, ptr %s, i32 0, i32 8, i64 %count
+  %buffer = getelementptr %state, ptr %s, i32 0, i32 <held_buffers>, i64 %count
   %status = call i32 @PyObject_GetBuffer(ptr %object, ptr %buffer, i32 {_BUFFER_FLAGS})
   %got = icmp eq i32 %status, 0
   br i1 %got, label %look, label %no
 look:
   %more = add i64 %count, 1
   store i64 %more, ptr %count.at
-  %words.at = getelementptr %state, ptr %s, i32 0, i32 2
+  %words.at = getelementptr %state, ptr %s, i32 0, i32 <words>
   store ptr %buffer, ptr %words.at
   %dimensions.at = getelementptr i8, ptr %buffer, i64 {_DIMENSIONS}
   %dimensions = load i32, ptr %dimensions.at
@@ -279,7 +266,7 @@ no:
         f"""
   %at = call ptr @word(ptr %s, i64 {_SHAPE})
   %extents = load ptr, ptr %at
-  %words.at = getelementptr %state, ptr %s, i32 0, i32 2
+  %words.at = getelementptr %state, ptr %s, i32 0, i32 <words>
   store ptr %extents, ptr %words.at
   ret i1 true
 """,
@@ -304,7 +291,7 @@ no:
 """,
     ),
     "address": (
-        "the same, as 64 bits; it must not be 0",
+        "the same of 64 bits, which must not all be 0",
         """
   %from = call ptr @word(ptr %s, i64 %a)
   %word = load i64, ptr %from
@@ -315,10 +302,10 @@ no:
 """,
     ),
     "held": (
-        "item a of what an array tells is held until the launch is done",
+        "its item a is held until the launch is done: of a tuple that `recording.packed` made",
         """
-  %told = call ptr @current(ptr %s)
-  %item = call ptr @PyTuple_GetItem(ptr %told, i64 %a)
+  %packed.all = call ptr @current(ptr %s)
+  %item = call ptr @PyTuple_GetItem(ptr %packed.all, i64 %a)
   %there = icmp ne ptr %item, null
   br i1 %there, label %hold, label %no
 hold:
@@ -340,7 +327,7 @@ no:
 """,
     ),
     "number": (
-        "it becomes the int that the object a gives, called without arguments; the low 32 bits of that go to b",
+        "it becomes the int that the object a returns, called without arguments, whose low 32 bits go to b",
         """
   %function = inttoptr i64 %a to ptr
   %number = call ptr @PyObject_CallNoArgs(ptr %function)
@@ -359,11 +346,11 @@ no:
 """,
     ),
     "result": (
-        "what the object a gives, called without arguments, is the result of the call",
+        "the result of the call becomes what the object a returns, called without arguments",
         """
   %function = inttoptr i64 %a to ptr
   %result = call ptr @PyObject_CallNoArgs(ptr %function)
-  %at = getelementptr %state, ptr %s, i32 0, i32 6
+  %at = getelementptr %state, ptr %s, i32 0, i32 <result>
   store ptr %result, ptr %at
   %good = icmp ne ptr %result, null
   ret i1 %good
@@ -410,7 +397,7 @@ call:
         "the same of the dictionary that is held as number b",
         """
   %key = inttoptr i64 %a to ptr
-  %at = getelementptr %state, ptr %s, i32 0, i32 5, i64 %b
+  %at = getelementptr %state, ptr %s, i32 0, i32 <held_objects>, i64 %b
   %dict = load ptr, ptr %at
   %good = call i1 @set_tick(ptr %dict, ptr %key)
   ret i1 %good

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from backend.trace_reading import Trace
 
 import spirograd as sg
 from spirograd.base import knobs
@@ -131,6 +132,50 @@ def test_dump_of_nothing(tmp_path, capsys):
     assert main(["dump", str(script), "--to", str(tmp_path / "d")]) == 1
     assert "compiled no kernel" in capsys.readouterr().out
     assert main(["dump", str(script), "--to", str(tmp_path / "d"), "--", "--option"]) == 3
+
+
+PROFILED = """
+import sys
+import spirograd.compat.taichi as ti
+
+for arch in sys.argv[1:]:
+    ti.init(arch=arch)
+    x = ti.field(ti.i32, shape=4)
+
+    @ti.kernel
+    def count():
+        for i in x:
+            x[i] = i
+
+    for _ in range(20):
+        count()
+print("sum", x.to_numpy().sum())
+sys.exit(int(sys.argv[1] == "interpreter"))
+"""
+
+
+@pytest.mark.archs("cpu", "vulkan")  # what devices measure is tested elsewhere
+def test_profile_of_all_sessions(arch, tmp_path, capsys):
+    program, trace = tmp_path / "program.py", tmp_path / "trace.json"
+    program.write_text(PROFILED)
+    status = main(["profile", "--trace", str(trace), "--sort", "count", str(program), "interpreter", arch])
+    printed = capsys.readouterr().out.splitlines()
+    assert status == 1 and printed[0] == "sum 6"  # the program's own
+    rows = printed[3:-1]
+    assert len(rows) == 2 and all(row.split()[2] == "20" and "program.py:" in row for row in rows)
+    assert {row.split()[-1] for row in rows} == {"interpreter", arch}
+    found = Trace(trace)
+    assert len(found.arrows) == 40 and sorted(found.processes.values()) == sorted(["host", "interpreter", arch])
+
+
+def test_profile_of_a_program_that_fails(tmp_path, capsys):
+    program = tmp_path / "program.py"
+    program.write_text(SCRIPT.replace("print(", "raise ValueError("))
+    with pytest.raises(ValueError, match="sum"):
+        main(["profile", str(program), "interpreter"])
+    assert "1 runs of 1 tasks" in capsys.readouterr().out
+    assert main(["profile", str(tmp_path / "none.py")]) == 2
+    assert main(["profile", "--trace", str(tmp_path / "no" / "t.json"), str(program)]) == 2
 
 
 @pytest.mark.needs("rich", "matplotlib")

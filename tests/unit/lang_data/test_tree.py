@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spirograd.base.dtypes import ALL, f32, f64, i32
-from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradUnsupportedError
+from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError
 from spirograd.lang import annotations
 from spirograd.lang.data.axes import ij, ijk, j
 from spirograd.lang.data.field import ScalarField, field
@@ -148,9 +148,6 @@ def test_errors():
         root.dense(0, 3).place(x)
     with pytest.raises(SpirogradRuntimeError, match="no place yet"):
         _ = ScalarField(f32).shape
-    for kind in ("dynamic", "hash"):
-        with pytest.raises(SpirogradUnsupportedError, match=kind):
-            getattr(root, kind)(0, 4)
     with pytest.raises(SpirogradTypeError, match="distinct"):
         root.dense((0, 0), (2, 2))
     with pytest.raises(SpirogradRuntimeError, match="positive"):

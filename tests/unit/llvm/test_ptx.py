@@ -68,6 +68,23 @@ def test_small_workgroups_and_loops_take_one_iteration_at_a_time() -> None:
     assert "st.global.v4" not in ptx(loop(body))
 
 
+def test_registers_for_loads_of_a_loop_that_overlap() -> None:
+    """A loop that only reads is given registers; one that stores what it read, or that is the task's own, is not."""
+
+    def body(b: Builder, i: Op, store: bool = False) -> None:
+        j, total = b.begin(i32, f32)
+        value = b.load(BufferRef("x", TREES[0], f32), j)
+        if store:
+            b.store(BufferRef("y", TREES[1], f32), j, value)
+        region = b.end([b.emit(ops.add, total, value)])
+        (total,) = b.for_(b.const(0), i, [b.const(0.0, f32)], region)
+        b.store(BufferRef("y", TREES[1], f32), i, total)
+
+    assert re.findall(r"\.minnctapersm (\d+)", ptx(loop(body), loop(body, size=1024))) == ["8", "1"]
+    assert ".minnctapersm" not in ptx(loop(lambda b, i: body(b, i, store=True)))
+    assert ".minnctapersm" not in ptx(loop(doubled(TREES, f32)))
+
+
 def test_large_blocks_are_reached_by_their_address() -> None:
     assert ".param .align 8 .b8" in ptx(loop(doubled(TREES, f32)), block_size=4032)
     text = ptx(loop(doubled(TREES, f32)), block_size=4040)

@@ -31,11 +31,12 @@ enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, BAD_DEVICE = 101, NO_CONTEXT = 201,
 #define MOST 4096
 #define MOST_WORK (1 << 16)
 #define STREAMS 32
+#define MOST_RECORDS (1 << 20)
 #define OTHERS 16 /* streams of other libraries: 0 to 15 */
 
 enum { NONE, LIVE, FREED, COMING };                               /* FREED: the free is still to come; COMING: so is the allocation */
 typedef struct { u64 at; size_t size; int live; } Range;
-typedef struct { int live; u64 recorded, done; } Event;
+typedef struct { int live; u64 recorded, time; } Event; /* the number of its last record; 0: none */
 typedef struct { int live, device; char *image; size_t size; } Module;
 typedef struct { char name[256]; Module *module; long parameters; int registers, local, shared; } Function;
 typedef struct { char name[256]; u32 grid, block; unsigned char bytes[4096]; size_t size; u64 stream; } Launch;
@@ -57,6 +58,9 @@ static Stream streams[STREAMS];
 static Graph graphs[MOST];
 static int event_count, graph_count, module_count, function_count, launch_count, stream_count = OTHERS, turn;
 static int pools[8];
+static u64 records; /* a wait is for a record, not for the event: that may be recorded anew meanwhile */
+static unsigned char records_done[MOST_RECORDS];
+static u64 now;
 #ifndef HIP
 static int contexts[8];
 static __thread void *stack[16];
@@ -202,8 +206,8 @@ static int step_of(Stream *s) {
     case ALLOCATE: if ((r = range(w->a, COMING))) r->live = LIVE; break;
     case FREE: if ((r = range(w->a, FREED))) { reserved -= r->size; free((void *)(r->at - OFFSET)); r->live = NONE; } break;
     case LAUNCH: run_kernel(w->launch); break;
-    case RECORD: if (w->event->done < w->a) w->event->done = w->a; break;
-    case WAIT: if (w->event->done < w->a) return 0; break;
+    case RECORD: records_done[w->a % MOST_RECORDS] = 1; w->event->time = ++now; break;
+    case WAIT: if (w->a && !records_done[w->a % MOST_RECORDS]) return 0; break;
   }
   s->finished++;
   return 1;
@@ -375,14 +379,23 @@ R F(cuEventDestroy_v2, hipEventDestroy)(Event *event) { DESTROY("event_destroy",
 R F(cuEventRecord, hipEventRecord)(Event *event, void *stream) {
   ENTER("event_record"); CONTEXT(); STREAM(stream);
   if (!event->live) FAIL(BAD_HANDLE);
-  enqueue(s, (Work){.kind = RECORD, .event = event, .a = ++event->recorded});
+  event->recorded = ++records;
+  records_done[records % MOST_RECORDS] = 0;
+  enqueue(s, (Work){.kind = RECORD, .event = event, .a = event->recorded});
+  LEAVE();
+}
+R F(cuEventElapsedTime, hipEventElapsedTime)(float *milliseconds, Event *begin, Event *end) { /* an event takes a nanosecond */
+  ENTER("event_elapsed"); CONTEXT();
+  if (!begin->live || !end->live) FAIL(BAD_HANDLE);
+  if (!records_done[begin->recorded % MOST_RECORDS] || !records_done[end->recorded % MOST_RECORDS]) FAIL(NOT_READY);
+  *milliseconds = ((float)end->time - (float)begin->time) * 1e-6f;
   LEAVE();
 }
 R F(cuEventQuery, hipEventQuery)(Event *event) {
   ENTER("event_query"); CONTEXT();
   if (!event->live) FAIL(BAD_HANDLE);
   step();
-  result = sticky ? sticky : event->done < event->recorded ? NOT_READY : 0;
+  result = sticky ? sticky : event->recorded && !records_done[event->recorded % MOST_RECORDS] ? NOT_READY : 0;
   LEAVE();
 }
 

@@ -261,7 +261,7 @@ def test_bind_groups_are_kept_but_not_for_ever(open_wgpu):
     wgpu = open_wgpu()
     memory = Memory(wgpu)
     plan = Launcher(wgpu, memory).prepare(compiled("count"))
-    cache = plan._executable.tasks[0].groups
+    cache = plan.executable.tasks[0].groups
     many = [memory.allocate(16) for _ in range(1500)]
     for a in many:
         run(plan, 1, 5, a)

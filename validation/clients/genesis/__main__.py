@@ -10,6 +10,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tolerance", type=float, default=1e-4, help="largest difference that counts as equal (default 1e-4)")
     parser.add_argument("--seconds", type=float, default=600, help="limit of one run (default 600)")
     parser.add_argument("--out", type=Path, default=Path("out/genesis"), help="folder of table.md and of what each run printed")
+    parser.add_argument("--keep", action="store_true", help="do not run Quadrants again where it left results in --out")
+    parser.add_argument("--cache", type=Path, help="folder of offline caches that all scenes share; first builds are not timed then")
     parser.add_argument("--page", type=Path, help="write the table into this page, too, like docs/how-to/genesis.md")
     parser.add_argument("--list", action="store_true", help="print the names of the scenes and end")
     options = parser.parse_args()
@@ -44,8 +47,41 @@ def _options() -> argparse.Namespace:
 
 
 def _run(scene: str, side: str, options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """What one run said, and the arrays that it left."""
-    out = options.out / scene.replace(" ", "_") / side
+    """What two runs said, of which the second one finds the kernels of the first in the offline cache, and the arrays that it left."""
+    if options.keep and side == "quadrants" and (earlier := _left(scene, side, options)) and "step" in earlier[0]:
+        return earlier
+    if options.cache:
+        (options.cache / side).mkdir(parents=True, exist_ok=True)
+        return _run_once(scene, side, options, str((options.cache / side).resolve()))
+    with tempfile.TemporaryDirectory() as cache:
+        cold, _ = _run_once(scene, side, options, cache, "--build-only")
+        if "failed" in cold:
+            return cold, {}
+        said, found = _run_once(scene, side, options, cache)
+        said = {**said, "cold": cold["build"]}
+        (_folder(scene, side, options) / "result.json").write_text(json.dumps(said))
+        return said, found
+
+
+def _folder(scene: str, side: str, options: argparse.Namespace) -> Path:
+    """Where a run leaves what it says, prints and finds."""
+    return options.out / scene.replace(" ", "_") / side
+
+
+def _left(scene: str, side: str, options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
+    """What the last run said and the arrays that it left, if there was one."""
+    folder = _folder(scene, side, options)
+    if not (folder / "result.json").exists():
+        return None
+    with np.load(folder / "results.npz") as stored:
+        return json.loads((folder / "result.json").read_text()), {name: stored[name] for name in stored.files}
+
+
+def _run_once(
+    scene: str, side: str, options: argparse.Namespace, cache: str, *arguments: str
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """What one run said, and the arrays that it left. ``cache``: the folder of the offline cache."""
+    out = _folder(scene, side, options)
     out.mkdir(parents=True, exist_ok=True)
     python = options.peer if side == "quadrants" else options.python
     ours = ["-m", "spirograd.compat.quadrants"] if side == "spirograd" else []
@@ -54,8 +90,8 @@ def _run(scene: str, side: str, options: argparse.Namespace) -> tuple[dict[str, 
     with (out / "log.txt").open("w") as log:
         try:
             subprocess.run(
-                [*command, "--out", str(out.resolve()), scene],
-                env={**os.environ, "PYTHONPATH": str(_ROOT)},
+                [*command, *arguments, "--out", str(out.resolve()), scene],
+                env={**os.environ, "PYTHONPATH": str(_ROOT), "SG_CACHE_DIR": cache, "QD_OFFLINE_CACHE_FILE_PATH": cache},
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 timeout=options.seconds,
@@ -63,29 +99,27 @@ def _run(scene: str, side: str, options: argparse.Namespace) -> tuple[dict[str, 
             )
         except subprocess.TimeoutExpired:
             return {"failed": f"not done in {options.seconds:.0f} s"}, {}
-    if not (out / "result.json").exists():
-        return {"failed": f"the process died; see {out / 'log.txt'}"}, {}
-    with np.load(out / "results.npz") as stored:
-        return json.loads((out / "result.json").read_text()), {name: stored[name] for name in stored.files}
+    return _left(scene, side, options) or ({"failed": f"the process died; see {out / 'log.txt'}"}, {})
 
 
 def _row(scene: str, options: argparse.Namespace) -> tuple[list[str], bool]:
     """The cells of a line of the table, and whether all is well."""
     said, found = _run(scene, "spirograd", options)
     if "failed" in said:
-        return [said["failed"][:200].replace("|", "/"), "", "", ""], False
-    if not options.peer:
-        return ["runs", "", f"{said['build']:.1f} s", _step(said)], True
-    peer, expected = _run(scene, "quadrants", options)
-    if "failed" in peer:
-        return [f"runs; Quadrants: {peer['failed'][:200].replace('|', '/')}", "", f"{said['build']:.1f} s", _step(said)], True
+        return [said["failed"][:200].replace("|", "/"), "", "", "", ""], False
+    peer, expected = _run(scene, "quadrants", options) if options.peer else ({}, {})
+    if "step" not in peer:
+        why = f"runs; Quadrants: {peer['failed'][:200].replace('|', '/')}" if peer else "runs"
+        return [why, "", *[_beside(said.get(key), None) for key in ("cold", "build", "step")]], True
     apart = max([_apart(found[name], array) for name, array in expected.items()], default=0.0)
-    return [
-        "runs",
-        f"{apart:.0e}",
-        f"{said['build']:.1f} s, {peer['build']:.1f} s",
-        f"{_step(said)}, {_step(peer)}: {peer['step'] / said['step']:.1f} times as fast",
-    ], apart <= options.tolerance
+    times = [_beside(said.get(key), peer.get(key)) for key in ("cold", "build", "step")]
+    return ["runs", f"{apart:.0e}", *times], apart <= options.tolerance
+
+
+def _beside(ours: float | None, theirs: float | None) -> str:
+    """Two times in seconds and their ratio, as far as they are known."""
+    texts = [f"{time:.1f} s" if time >= 1 else f"{time * 1e3:#.3g} ms" for time in (ours, theirs) if time is not None]
+    return ", ".join(texts) + (f": {theirs / ours:.1f}" if ours and theirs else "")
 
 
 def _apart(found: np.ndarray, expected: np.ndarray) -> float:
@@ -94,16 +128,13 @@ def _apart(found: np.ndarray, expected: np.ndarray) -> float:
     return float(difference.max(initial=0.0)) if np.isfinite(difference).all() else float("inf")
 
 
-def _step(said: dict[str, Any]) -> str:
-    """The median of the times of steps."""
-    return f"{said['step'] * 1e3:.2f} ms"
-
-
 def _table(rows: dict[str, list[str]], options: argparse.Namespace) -> str:
     head = (
         f"Rows were taken on the days that they name, on {os.cpu_count()} cores of a {platform.machine()} machine, back end "
-        f"`{options.backend}`, in {options.precision} bits where the scene needs no others.\n\n"
-        "| scene | spirograd | apart | build: spirograd, Quadrants | step: spirograd, Quadrants | taken |\n|---|---|---|---|---|---|\n"
+        f"`{options.backend}`, in {options.precision} bits where the scene needs no others.\n\nTimes are those of spirograd, of Quadrants, "
+        "and how many times the latter is longer: building a scene and its first step, with an empty offline cache and with what that left "
+        "in it; the processor time of a step, or of a gradient, the median.\n\n"
+        "| scene | spirograd | apart | first build | build again | step | taken |\n|---|---|---|---|---|---|---|\n"
     )
     return head + "".join(f"| {' | '.join([name, *cells])} |\n" for name, cells in rows.items())
 

@@ -47,6 +47,7 @@ _SYMBOLS = {
     "event_create": "cuEventCreate",
     "event_destroy": "cuEventDestroy_v2",
     "event_record": "cuEventRecord",
+    "event_elapsed": "cuEventElapsedTime",
     "event_query": "cuEventQuery",
     "pool_create": "cuMemPoolCreate",
     "pool_destroy": "cuMemPoolDestroy",

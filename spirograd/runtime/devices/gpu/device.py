@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import c_void_p
 from types import TracebackType
 from typing import Any, NoReturn
@@ -24,7 +24,9 @@ from spirograd.runtime.devices.gpu.driver import Driver
 from spirograd.runtime.devices.gpu.features import Features
 from spirograd.runtime.devices.gpu.memory import Foreign, Memory, Pool
 from spirograd.runtime.devices.gpu.readback import pinned_cells
+from spirograd.runtime.devices.gpu.side_streams import Event, SideStreams
 from spirograd.runtime.devices.gpu.stream import Stream
+from spirograd.runtime.devices.gpu.timer import GpuTimer
 from spirograd.runtime.devices.gpu.transfer import Transfers
 from spirograd.runtime.devices.grid import grid_limits
 from spirograd.runtime.devices.open_devices import OpenDevices
@@ -48,18 +50,19 @@ class Executable:
 
     def __init__(
         self,
-        kernel: CompiledKernel,
+        name: str,
+        nbytes: int,
         run: Launch,
         words: Any,
         tasks: Sequence[call.LaunchTask],
         usage: tuple[modules.Usage, ...],
         by_address: bool,
     ) -> None:
-        self.name = kernel.name
+        self.name = name
         self.run = run
         self.words = words
         self.tasks = tasks
-        self.nbytes = kernel.args.size
+        self.nbytes = nbytes
         self.usage = usage
         self.by_address = by_address
 
@@ -108,6 +111,11 @@ class DriverGraph:
     def __init__(self, handle: int, work: Sequence[Callable[[Any], None]]) -> None:
         self.handle = handle
         self._work = work
+
+    def by_parts(self, device: Any) -> None:
+        """Have ``device`` do the work piece by piece."""
+        for each in self._work:
+            each(device)
 
 
 class ContextTurn(Turn):
@@ -168,6 +176,7 @@ class GpuDevice(StreamedDevice):
             with self._turn:
                 self._stream = Stream(self._code, self._context)
                 self._between = self._stream.event()  # recorded on one stream, for another one to wait for
+                self._sides = SideStreams(self._stream, self._between)
                 self._pool = Pool(self._stream, features.ordinal, features.total, cap)
                 self._cells = pinned_cells(self._stream)
                 self._transfers: Transfers = Transfers(self._stream, self._cells)
@@ -190,7 +199,11 @@ class GpuDevice(StreamedDevice):
 
     def _delete(self, thing: Memory | Foreign) -> None:
         if isinstance(thing, Memory):
-            self._pool.give(thing)
+            self._sides.on_own(lambda: self._give(thing))
+
+    def _give(self, memory: Memory) -> None:
+        self._sides.join()
+        self._pool.give(memory)
 
     # --- memory of other libraries ---
 
@@ -280,7 +293,8 @@ class GpuDevice(StreamedDevice):
         grids = [(max(task.group_size, 1), *self._grid(task, used)) for task, used in zip(kernel.tasks, usage)]
         tasks = [call.LaunchTask(function, *grid) for function, grid in zip(functions, grids)]
         run, words = call.launcher(self._code, self._context, self._stream.place, tasks)
-        executable = Executable(kernel, run, words, tasks, tuple(usage), kernel.args.size > self.caps.max_push_constants)
+        by_address = kernel.args.size > self.caps.max_push_constants
+        executable = Executable(kernel.name, kernel.args.size, run, words, tasks, tuple(usage), by_address)
         weakref.finalize(executable, self._unloads.extend, loaded).atexit = False
         return executable
 
@@ -321,12 +335,30 @@ class GpuDevice(StreamedDevice):
 
     def _launch_by_address(self, executable: Executable, block: bytes | bytearray, counts: tuple[int | None, ...]) -> None:
         with self._turn:
-            memory = self._pool.take(len(block))
+            memory = self._sides.on_own(lambda: self._put(block))
             try:
-                self._transfers.upload(memory, 0, memoryview(block))
                 self._driver.check(executable.run(memory.address.to_bytes(8, "little"), counts), f"launch kernel {executable.name}")
             finally:
                 self._deletions.put(memory)
+
+    def _put(self, block: bytes | bytearray) -> Memory:
+        memory = self._pool.take(len(block))
+        try:
+            self._transfers.upload(memory, 0, memoryview(block))
+        except BaseException:
+            self._deletions.put(memory)
+            raise
+        return memory
+
+    def part(self, executable: Executable, task: call.LaunchTask) -> Executable:
+        """One task of ``executable``, which must live as long as this."""
+        run, words = call.launcher(self._code, self._context, self._stream.place, [task])
+        return Executable(executable.name, executable.nbytes, run, words, [task], (), executable.by_address)
+
+    def task_timer(self) -> GpuTimer:
+        """See `TimesTasks`."""
+        with self._turn:
+            return GpuTimer(self, self._code, self._context)
 
     # --- launches without Python ---
 
@@ -354,6 +386,63 @@ class GpuDevice(StreamedDevice):
 
         return NativeEntry(self._code.prepared, ctypes.addressof(memory), self._turn.lock, (executable, memory), failed, report)
 
+    # --- streams ---
+
+    def new_stream(self) -> int:
+        """See `HasStreams`."""
+        with self._turn:
+            return self._sides.take()
+
+    def delete_stream(self, stream: int) -> None:
+        """See `HasStreams`."""
+        with self._turn:
+            self._sides.give(stream)
+
+    @contextlib.contextmanager
+    def on_stream(self, stream: int | None) -> Iterator[None]:
+        """See `HasStreams`."""
+        if stream is None:
+            yield
+            return
+        with self._turn:
+            self._sides.begin(stream)
+            try:
+                yield
+            finally:
+                self._sides.end()
+
+    def order_streams(self, first: int | None, then: int | None) -> None:
+        """See `HasStreams`."""
+        with self._turn:
+            self._sides.order(first, then)
+
+    def stream_done(self, stream: int | None) -> bool:
+        """See `HasStreams`."""
+        with self._turn:
+            return self._stream.idle(self._stream.handle if stream is None else stream)
+
+    def finish_stream(self, stream: int | None) -> None:
+        """See `HasStreams`."""
+        with self._turn:
+            self.waits += 1
+            self._stream.finish(stream)
+
+    def record_event(self, stream: int | None) -> Event:
+        """See `HasStreams`."""
+        with self._turn:
+            return self._sides.record(stream)
+
+    def wait_for_event(self, event: Event, stream: int | None) -> None:
+        """See `HasStreams`."""
+        with self._turn:
+            self._sides.wait(event, stream)
+
+    def finish_event(self, event: Event) -> None:
+        """See `HasStreams`."""
+        with self._turn:
+            self.waits += 1
+            self._stream.wait(event.handle)
+
     # --- graphs ---
 
     def record(self, work: Sequence[Callable[[Any], None]]) -> DriverGraph | None:
@@ -377,6 +466,9 @@ class GpuDevice(StreamedDevice):
 
     def repeat(self, recorded: DriverGraph) -> None:
         """See `RecordsWork.repeat`."""
+        if "launch" in vars(self):  # its tasks are to be timed
+            recorded.by_parts(self)
+            return
         with self._turn:
             self._driver.call("launch a graph", self._driver.graph_launch, recorded.handle, self._stream.handle)
 
@@ -389,6 +481,9 @@ class GpuDevice(StreamedDevice):
             with self._turn.lock:  # a turn, written out, as in `launch`
                 self._check()
                 self.waits += 1
+                if self._sides.busy:
+                    with self._turn:
+                        self._sides.join()
                 self._stream.finish()
                 if self._deletions or self._unloads:
                     with self._turn:
@@ -401,7 +496,12 @@ class GpuDevice(StreamedDevice):
                 interrupts.deliver()
 
     def _finish(self) -> None:
+        self._sides.join()
         self._stream.finish()
+
+    def _finish_all(self) -> None:
+        with self._turn:
+            self._finish()
 
     def _unload(self, thing: Loaded) -> None:
         self._loaded.pop(thing, None)
@@ -415,7 +515,7 @@ class GpuDevice(StreamedDevice):
     def _delete_all(self) -> None:
         if not self._trouble:
             with contextlib.suppress(SpirogradRuntimeError):
-                self._stream.finish()
+                self._finish_all()
         self._stream.back()
         self._destroy()
 

@@ -44,6 +44,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "event_create": (OUT, c_uint),
     "event_destroy": (HANDLE,),
     "event_record": (HANDLE, HANDLE),
+    "event_elapsed": (OUT, HANDLE, HANDLE),
     "pool_create": (OUT, c_void_p),
     "pool_destroy": (HANDLE,),
     "pool_set": (HANDLE, c_int, c_void_p),

@@ -47,6 +47,7 @@ _SYMBOLS = {
     "event_create": "hipEventCreateWithFlags",
     "event_destroy": "hipEventDestroy",
     "event_record": "hipEventRecord",
+    "event_elapsed": "hipEventElapsedTime",
     "event_query": "hipEventQuery",
     "pool_create": "hipMemPoolCreate",
     "pool_destroy": "hipMemPoolDestroy",

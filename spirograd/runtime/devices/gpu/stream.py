@@ -38,6 +38,7 @@ class Stream:
         self._current = c_uint64(self._own)
         self.place = addressof(self._current)
         self._events: list[int] = []
+        self._sides: list[int] = []
 
     @property
     def handle(self) -> int:
@@ -47,6 +48,18 @@ class Stream:
         """Give the work from now on to another stream, which does it after the work so far."""
         self.order(self.handle, handle, event)
         self._current.value = handle
+
+    def side(self) -> int:
+        """Another stream, which lives as long as this one."""
+        handle = c_void_p()
+        self.driver.call("create a stream", self.driver.stream_create, byref(handle), _NON_BLOCKING)
+        self._sides.append(handle.value or 0)
+        return self._sides[-1]
+
+    def select(self, handle: int) -> int:
+        """Give the work from now on to another stream, in no order with the work so far. Gives the stream that it went to."""
+        before, self._current.value = self._current.value, handle
+        return before
 
     def back(self) -> None:
         """Give the work to the stream of its own again; all work is done."""
@@ -102,11 +115,19 @@ class Stream:
         if code:
             self._go_on(code, self._query_event, event)
 
-    def finish(self) -> None:
-        """Wait until all work is done. Raises what it ran into."""
-        code = self._wait_stream(self.handle)
+    def finish(self, handle: int | None = None) -> None:
+        """Wait until all work is done, or that of the stream ``handle``. Raises what it ran into."""
+        handle = self.handle if handle is None else handle
+        code = self._wait_stream(handle)
         if code:
-            self._go_on(code, self._query_stream, self.handle)
+            self._go_on(code, self._query_stream, handle)
+
+    def idle(self, handle: int) -> bool:
+        """Whether all work of a stream is done. Raises what it ran into."""
+        code = self._query_stream(handle)
+        if code not in (0, NOT_READY):
+            self.driver.check(code, "query a stream")
+        return code == 0
 
     def _go_on(self, code: int, query: Callable[[int], int], handle: int) -> None:
         while code == NOT_READY:
@@ -121,4 +142,6 @@ class Stream:
         for event in self._events:
             self.driver.event_destroy(event)
         self._events.clear()
-        self.driver.stream_destroy(self._own)
+        for handle in (*self._sides, self._own):
+            self.driver.stream_destroy(handle)
+        self._sides.clear()

@@ -48,6 +48,7 @@ _STRUCTURE_TYPES = {
     "VkPipelineCacheCreateInfo": "PIPELINE_CACHE_CREATE_INFO",
     "VkPipelineLayoutCreateInfo": "PIPELINE_LAYOUT_CREATE_INFO",
     "VkPipelineShaderStageCreateInfo": "PIPELINE_SHADER_STAGE_CREATE_INFO",
+    "VkQueryPoolCreateInfo": "QUERY_POOL_CREATE_INFO",
     "VkSemaphoreCreateInfo": "SEMAPHORE_CREATE_INFO",
     "VkSemaphoreTypeCreateInfo": "SEMAPHORE_TYPE_CREATE_INFO",
     "VkSemaphoreWaitInfo": "SEMAPHORE_WAIT_INFO",
@@ -65,6 +66,7 @@ _DEVICE_FUNCTIONS = (
     "DestroyCommandPool", "DestroyDevice", "DestroyPipeline", "DestroyPipelineCache", "DestroyPipelineLayout", "DestroySemaphore",
     "DestroyShaderModule", "DeviceWaitIdle", "EndCommandBuffer", "FreeMemory", "GetBufferDeviceAddress", "GetBufferMemoryRequirements",
     "GetDeviceQueue", "GetPipelineCacheData", "GetSemaphoreCounterValue", "MapMemory", "QueueSubmit", "WaitSemaphores",
+    "CmdResetQueryPool", "CmdWriteTimestamp", "CreateQueryPool", "DestroyQueryPool", "GetQueryPoolResults",
 )
 # fmt: on
 

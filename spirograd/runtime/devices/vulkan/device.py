@@ -26,6 +26,7 @@ from spirograd.runtime.devices.vulkan.features import create_device, query
 from spirograd.runtime.devices.vulkan.instance import choose, take_instance
 from spirograd.runtime.devices.vulkan.pipelines import Pipelines
 from spirograd.runtime.devices.vulkan.stream import BATCH, POLL_NANOSECONDS, WORK_STAGES, Stream
+from spirograd.runtime.devices.vulkan.timer import VulkanTimer
 from spirograd.runtime.devices.vulkan.transfer import Transfers
 
 _COMPUTE_BIND = vk.VK_PIPELINE_BIND_POINT_COMPUTE
@@ -59,7 +60,7 @@ class VulkanDevice(StreamedDevice):
         self._messages = self._instance.messages
         try:
             self._features = query(choose(self._instance, requested))
-            self._device, family = create_device(self._features)
+            self._device, self._family = create_device(self._features)
             self._fn = device_functions(self._device)
             self.info = self._features.info
             self.caps = self._features.caps
@@ -67,7 +68,7 @@ class VulkanDevice(StreamedDevice):
             self._allocator = Allocator(self._device, self._fn, types, self._features.max_allocation, cap)
             # A driver that runs on the CPU needs the processor that polling takes.
             poll_nanoseconds = 0 if self._features.kind == "cpu" else POLL_NANOSECONDS
-            self._stream = Stream(self._device, self._fn, family, self._allocator, poll_nanoseconds)
+            self._stream = Stream(self._device, self._fn, self._family, self._allocator, poll_nanoseconds)
             self._cells = Cells(partial(self._allocator.create_block, staging=True), self._allocator.destroy_block)
             self._transfers = Transfers(self._stream, self._cells)
             self._push_limit = self.caps.max_push_constants
@@ -153,6 +154,11 @@ class VulkanDevice(StreamedDevice):
         finally:
             if interrupts.pending.handler is not None:
                 interrupts.deliver()
+
+    def task_timer(self) -> VulkanTimer:
+        """See `TimesTasks`."""
+        with self._turn:
+            return VulkanTimer(self, self._features.physical, self._family, partial(VulkanDevice.launch, self))
 
     # --- waits, failures, the end ---
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from spirograd.base.artifact import CompiledKernel, TaskInfo
@@ -19,6 +20,7 @@ from spirograd.runtime.devices.wgpu.api import abandon, ffi, handle, lib, losses
 from spirograd.runtime.devices.wgpu.features import Features, create_device
 from spirograd.runtime.devices.wgpu.pipelines import Pipelines
 from spirograd.runtime.devices.wgpu.stream import ARGUMENT_BYTES, BATCH, Stream
+from spirograd.runtime.devices.wgpu.timer import WgpuTimer
 from spirograd.runtime.devices.wgpu.transfer import Transfers
 
 
@@ -155,6 +157,11 @@ class WgpuDevice(StreamedDevice):
         for place in places:
             place.caches.add(task.groups)
         return group
+
+    def task_timer(self) -> WgpuTimer:
+        """See `TimesTasks`."""
+        with self._turn:
+            return WgpuTimer(self, self._device, self._stream, partial(WgpuDevice.launch, self))
 
     # --- waits, failures, the end ---
 

@@ -28,7 +28,7 @@ _FEATURES = {
     "shader-int64-atomic-all-ops": "atomic_int64",
     "shader-float32-atomic": "atomic_f32_add",
 }
-_IMMEDIATES, _SUBGROUPS = "immediates", "subgroup"
+_IMMEDIATES, _SUBGROUPS, TIMESTAMPS = "immediates", "subgroup", "timestamp-query"
 
 
 @dataclass(slots=True)
@@ -116,7 +116,7 @@ def query(adapter: Any, arch: str) -> Features:
     native = ".".join(map(str, wgpu.backends.wgpu_native.version_info))
     detail = (("kind", kind), ("backend", info["backend_type"]), ("wgpu-native", native))
     device_info = DeviceInfo(arch, adapter_name(adapter), str(info["description"]), detail)
-    wanted = (*_FEATURES, _IMMEDIATES, _SUBGROUPS)
+    wanted = (*_FEATURES, _IMMEDIATES, _SUBGROUPS, TIMESTAMPS)
     return Features(adapter, kind, device_info, caps, tuple(f for f in wanted if f in offered))
 
 

@@ -29,6 +29,7 @@ class Stream:
         self.compute: Any = None  # the open compute pass
         self.bound: Any = None  # the pipeline that is set in it
         self.recorded = 0
+        self._timestamps: Any = None  # what the next pass writes
         self._arguments = bytearray()
         self.ring = device.create_buffer(size=ARGUMENT_BYTES, usage=wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST)
         self._staging: Any = None
@@ -46,10 +47,20 @@ class Stream:
         """
         if self._encoder is None:
             self._encoder = self._device.create_command_encoder()
-        self.compute = lib.wgpuCommandEncoderBeginComputePass(handle(self._encoder), ffi.NULL)
+        descriptor = ffi.NULL
+        if self._timestamps is not None:
+            descriptor = ffi.new("WGPUComputePassDescriptor *", {"timestampWrites": self._timestamps})
+        self.compute = lib.wgpuCommandEncoderBeginComputePass(handle(self._encoder), descriptor)
+        self._timestamps = None
         return self.compute
 
-    def _end_pass(self) -> None:
+    def pass_between(self, timestamps: Any) -> None:
+        """Have the next pass, which nothing recorded so far is in, write ``timestamps``, a `WGPUPassTimestampWrites *`."""
+        self.end_pass()
+        self._timestamps = timestamps
+
+    def end_pass(self) -> None:
+        """End the open pass, if there is one."""
         if self.compute is not None:
             compute, self.compute, self.bound = self.compute, None, None
             lib.wgpuComputePassEncoderEnd(compute)
@@ -60,7 +71,7 @@ class Stream:
         if self.recorded >= BATCH:
             self.flush()
         self.recorded += 1
-        self._end_pass()
+        self.end_pass()
         if self._encoder is None:
             self._encoder = self._device.create_command_encoder()
         return self._encoder
@@ -84,7 +95,7 @@ class Stream:
         staging = self.staging.take_recorded()
         try:
             with telling("submit work through wgpu"):
-                self._end_pass()
+                self.end_pass()
                 commands = encoder.finish()
                 if arguments:
                     # What was submitted before has read the ring by then: the queue keeps the order.

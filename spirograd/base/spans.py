@@ -1,0 +1,56 @@
+"""Spans of time of the host: what it did from when to when, nested by thread, recorded while a profiler listens.
+
+Times are those of `time.perf_counter_ns`. Without a listener, a span costs the look at a list.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from time import perf_counter_ns
+from typing import Any
+
+from spirograd.base.records import dataclass
+
+
+@dataclass(slots=True, eq=False)
+class Span:
+    """What a thread did from ``begin`` to ``end``, in nanoseconds. ``depth``: how many spans of its thread were open around it.
+    ``details``: what else is known about it."""
+
+    name: str
+    category: str
+    begin: int
+    end: int
+    thread: int
+    depth: int
+    details: dict[str, Any]
+
+
+Listener = Callable[[Span], None]
+listeners: list[Listener] = []
+sinks: list[Any] = []  # what takes the records of the device: see `runtime.profiling.Sink`
+_NOTHING: AbstractContextManager[None] = contextlib.nullcontext()
+_open = threading.local()
+
+
+def span(name: str, category: str, **details: Any) -> AbstractContextManager[None]:
+    """Record the time that the block takes, if anybody listens when it begins."""
+    return _recorded(name, category, details) if listeners else _NOTHING
+
+
+@contextlib.contextmanager
+def _recorded(name: str, category: str, details: dict[str, Any]) -> Iterator[None]:
+    depth = getattr(_open, "depth", 0)
+    _open.depth = depth + 1
+    begin = perf_counter_ns()
+    try:
+        yield
+    finally:
+        end = perf_counter_ns()
+        _open.depth = depth
+        found = Span(name, category, begin, end, threading.get_native_id(), depth, details)
+        for listener in tuple(listeners):
+            listener(found)

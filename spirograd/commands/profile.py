@@ -1,0 +1,53 @@
+"""Run a program and show how long each task of its kernels takes on the device. The program need not know of it.
+
+    spirograd profile program.py --arguments --of --the --program
+    spirograd profile --trace out.json --sort count program.py         what is for the command comes before the program
+
+The trace shows compilation, launches, copies and tasks in https://ui.perfetto.dev or chrome://tracing.
+All sessions of the program count."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from spirograd.commands.scripts import run_script
+from spirograd.profiler import chrome, tables
+from spirograd.profiler.tracing import Recording, recorded
+
+HELP = "run a program and show what its kernels take on the device"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The order of the table, the file of the trace, the program and its arguments."""
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace in the format of Chrome and Perfetto")
+    parser.add_argument("--sort", choices=tuple(tables.SORTS), default="time", help="what the table is sorted by (default: time)")
+    parser.add_argument("--arch", default="", help="back end to use, whatever the program says")
+    parser.add_argument("program", type=Path, help="a Python file")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the program, then print the table. Exit status: that of the program, or 1 if it launched nothing."""
+    if not args.program.is_file():
+        print(f"spirograd profile: there is no file {args.program}", file=sys.stderr)
+        return 2
+    trace = None if args.trace is None else args.trace.absolute()  # the program may change the working directory
+    if trace is not None and not trace.parent.is_dir():
+        print(f"spirograd profile: there is no folder {trace.parent} for the trace", file=sys.stderr)
+        return 2
+    recording = None
+    try:
+        with recorded() as recording:
+            status = run_script(args.program, [*args.arguments, *args.rest], args.arch)
+    finally:  # what a program that fails came to is shown, too
+        if recording is not None:
+            _show(recording, trace, args)
+    return status or (0 if recording.tasks else 1)
+
+
+def _show(recording: Recording, trace: Path | None, args: argparse.Namespace) -> None:
+    if trace is not None:
+        chrome.write(trace, recording.begin, recording.spans, recording.host, recording.tasks)
+    print(tables.counts(recording.tasks, args.sort) if recording.tasks else f"{args.program} launched no kernel")

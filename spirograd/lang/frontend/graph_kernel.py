@@ -1,0 +1,194 @@
+"""Kernels with the structure of a graph: parts that are kernels, run in the order that flags on the device say.
+
+The host goes through the structure, and reads a flag where it must decide; a session whose driver decides by itself is given whole loops.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import copy
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from spirograd.base.dtypes import i32
+from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradUnsupportedError, render
+from spirograd.base.records import dataclass
+from spirograd.lang import context, streams
+from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.frontend import graph_structure, source
+from spirograd.lang.frontend.graph_structure import Checkpoint, Loop, Node, Part, Sections, Structure
+from spirograd.lang.frontend.kernel import Kernel
+from spirograd.lang.graph import GraphStatus
+from spirograd.lang.scalar import describe
+
+
+class PartKernel(Kernel):
+    """One part of a kernel, with the parameters of the whole."""
+
+    def __init__(self, function: Callable[..., Any], unfused_by: str, part: Part) -> None:
+        super().__init__(function, unfused_by)
+        self._statements = part.statements
+
+    def source(self) -> source.Source:
+        where = super().source()
+        tree = copy.copy(where.tree)
+        tree.body = self._statements
+        return source.Source(where.function, tree, where.file, where.line_offset, where.name, where.of_library)
+
+
+class _Yielded(Exception):
+    """The kernel ends at a checkpoint."""
+
+    def __init__(self, label: Any) -> None:
+        super().__init__()
+        self.label = label
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """One call: its session, its arguments by name, how a part is launched, and the checkpoint up to which nothing is done."""
+
+    session: Any
+    named: dict[str, Any]
+    launch: Callable[[Part], None]
+    skipped_to: Any = None
+
+
+class GraphKernel(Kernel):
+    """A kernel of ``@sg.kernel(graph=True)``, or with `stream_parallel` blocks. ``parts``: the kernels that it is made of, if it has the
+    structure of a graph; otherwise it is a kernel like others."""
+
+    def __init__(self, function: Callable[..., Any], unfused_by: str, is_graph: bool, checkpoints: bool) -> None:
+        super().__init__(function, unfused_by)
+        self._is_graph, self._checkpoints = is_graph, checkpoints
+
+    @functools.cached_property
+    def _structure(self) -> Structure:
+        return graph_structure.structure_of(self.source(), self._is_graph, self._checkpoints)
+
+    @functools.cached_property
+    def parts(self) -> tuple[PartKernel, ...]:
+        found = () if self._structure.plain else self._structure.parts
+        return tuple([PartKernel(self.function, self._unfused_by, part) for part in found])
+
+    @functools.cached_property
+    def grad(self) -> Any:
+        if not self._structure.plain:
+            problem = f"kernel `{self.function.__name__}` has the structure of a graph, of which there is no gradient as a whole"
+            raise SpirogradUnsupportedError(problem, None, "call it in `with sg.ad.Tape(loss):`, which records each of its launches")
+        return context.gradient_of(self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._structure.plain:
+            return super().__call__(*args, **kwargs)
+        return self._start_run(args, kwargs, None)
+
+    def resume(self, *args: Any, from_checkpoint: Any, **kwargs: Any) -> GraphStatus:
+        """Go on at a checkpoint: run its block again, and what comes after. The arguments are those of the call.
+
+        Raises SpirogradRuntimeError if the kernel has no such checkpoint."""
+        labels = self._structure.labels
+        if from_checkpoint not in labels:
+            there = f"there are {', '.join(map(repr, labels))}" if labels else "it has none"
+            raise SpirogradRuntimeError(f"kernel `{self.function.__name__}` has no checkpoint {from_checkpoint!r}; {there}")
+        status: GraphStatus = self._start_run(args, kwargs, from_checkpoint)
+        return status
+
+    def _compiled_last(self) -> Any:
+        found = [part._last for part in self.parts if part._last is not None]
+        return found[-1].kernel if found else super()._compiled_last()
+
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """See `Kernel.explain`: of all parts."""
+        return super().explain(*args, **kwargs) if not self.parts else "".join(part.explain(*args, **kwargs) for part in self.parts)
+
+    def step(self, on_op: Callable[[Any, Any], None], *args: Any, **kwargs: Any) -> Any:
+        """See `Kernel.step`."""
+        if self.parts:
+            hint = "step through one of its `parts`, which are kernels with the same arguments"
+            raise SpirogradUnsupportedError(f"kernel `{self.function.__name__}` has the structure of a graph", None, hint)
+        return super().step(on_op, *args, **kwargs)
+
+    # --- running ---------------------------------------------------------------------------------------------------------
+
+    def _start_run(self, args: tuple[Any, ...], kwargs: dict[str, Any], skipped_to: Any) -> Any:
+        if kwargs and (stream := streams.taken_from(kwargs, self._parameter_names)) is not None:
+            with stream:
+                return self._start_run(args, kwargs, skipped_to)
+        session = context.session()
+        if session is not self._in_session.session:
+            self._start(session)
+        bound = self._bind(args, kwargs)
+        assert self._signature is not None
+        parameters = self._signature.parameters.values()
+        split = sum(1 for p in parameters if p.kind is not p.KEYWORD_ONLY)
+        named = {p.name: value for p, value in zip(parameters, bound)}
+        by_name = dict(list(named.items())[split:])
+        parts = self.parts
+
+        def launch(part: Part) -> None:
+            if part.number >= 0:
+                parts[part.number](*bound[:split], **by_name)
+
+        try:
+            self._nodes(self._structure.nodes, _Run(session, named, launch, skipped_to))
+        except _Yielded as end:
+            return GraphStatus(True, end.label)
+        return GraphStatus(False) if self._structure.labels else None
+
+    def _nodes(self, nodes: Sequence[Node], run: _Run) -> None:
+        for node in nodes:
+            if isinstance(node, Loop):
+                self._loop(node, run)
+            elif isinstance(node, Checkpoint):
+                self._checkpoint(node, run)
+            elif run.skipped_to is not None:
+                continue
+            elif isinstance(node, Sections):
+                order = run.session.streams
+                for number, section in enumerate(node.sections):
+                    with contextlib.nullcontext() if order is None else order.on(order.section(number)):
+                        self._nodes(section, run)
+            else:
+                run.launch(node)
+
+    def _loop(self, loop: Loop, run: _Run) -> None:
+        if run.skipped_to is not None and run.skipped_to not in loop.labels:
+            return
+        flag = self._flag(loop.flag, run)
+        while True:
+            self._nodes(loop.body, run)
+            if not flag():
+                return
+
+    def _checkpoint(self, checkpoint: Checkpoint, run: _Run) -> None:
+        if run.skipped_to is not None:
+            if run.skipped_to != checkpoint.label:
+                return
+            run.skipped_to = None
+        flag = self._flag(checkpoint.flag, run)
+        self._nodes(checkpoint.body, run)
+        if flag():
+            raise _Yielded(checkpoint.label)
+
+    def _flag(self, path: ast.expr, run: _Run) -> Callable[[], int]:
+        """Reads the number that decides."""
+        memory = self._found(path, run)
+        if not isinstance(memory, (Ndarray, ScalarField)) or memory.shape != () or memory.dtype is not i32 or _has_components(memory):
+            label = f"kernel `{self.function.__name__}`: `{ast.unparse(path)}`"
+            problem = f"{label} decides how the graph goes on: it must be a field or ndarray of i32 with no axes, got {describe(memory)}"
+            raise SpirogradRuntimeTypeError(render(problem, self.source().loc(path, None), "make it with `sg.ndarray(sg.i32, ())`"))
+        return lambda: int(memory[None])
+
+    def _found(self, path: ast.expr, run: _Run) -> Any:
+        if isinstance(path, ast.Attribute):
+            return getattr(self._found(path.value, run), path.attr, None)
+        assert isinstance(path, ast.Name)
+        return run.named[path.id] if path.id in run.named else self.source().names().get(path.id)
+
+
+def _has_components(memory: Any) -> bool:
+    return bool(getattr(memory, "element_shape", ()))

@@ -1,0 +1,137 @@
+"""Lists of `dynamic` nodes in kernels: `append`, `length` and `deactivate`, of a node or as methods of ``x[i]``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from spirograd.base.artifact import FaultSite
+from spirograd.base.dtypes import VOID, i32, u1
+from spirograd.base.wording import counted
+from spirograd.ir import ops as ir
+from spirograd.lang import ops, scalar
+from spirograd.lang.data.field import Field, MatrixField, ScalarField, StructField
+from spirograd.lang.data.regions import OVERFLOW, Path
+from spirograd.lang.data.tree import Place, SNode
+from spirograd.lang.frontend.activity import empty, list_index, sparse_node
+from spirograd.lang.frontend.expressions import arguments
+from spirograd.lang.frontend.indices import flat_index, index_values
+from spirograd.lang.frontend.lvalues import Element, Lvalue, StructElement
+from spirograd.lang.frontend.sparse_elements import cell_of, entry_of, in_cell, length_of, list_element
+from spirograd.lang.frontend.tracer import Tracer
+from spirograd.lang.scalar import Value, type_error
+from spirograd.lang.struct import Struct
+
+Store = Callable[[Callable[[ScalarField], Element]], None]  # an entry, given what makes the elements of fields
+
+
+class DynamicList:
+    """The list of a `dynamic` node that ``x[i]`` names, for a field ``x`` there. ``index``: see `list_index`."""
+
+    def __init__(self, t: Tracer, field: Field, node: SNode, path: Path, index: Sequence[Value]) -> None:
+        self._t, self._field, self._node, self._path, self._index = t, field, node, path, index
+
+    def __sg_describe__(self) -> str:
+        return "a list of a `dynamic` node"
+
+    def append(self, value: Any) -> Value:
+        """Add an entry, in which other fields of the node are 0; its number in the list."""
+        return _append(self._t, self._node, self._path, self._index, lambda at: _element(self._field, at).store(value))
+
+    def length(self) -> Value:
+        """How many entries there are."""
+        return _length(self._t, self._path, self._index)
+
+    def deactivate(self) -> None:
+        """Have no entries."""
+        empty(self._t, self._path, self._index)
+
+
+METHODS = ("append", "length", "deactivate")
+
+
+def list_at(t: Tracer, base: Any, key: Any = ()) -> DynamicList | None:
+    """The list that ``base[key]`` names, with ``key`` () ``base``; None if it is none, but an element."""
+    if not isinstance(base, Field) or base.snode.above is None or base.snode.above.kind != "dynamic":
+        return None
+    count = len(base.shape) - 1
+    if len(flat_index(key)) != count:
+        return None
+    offsets = [o for axis, o in zip(base.snode.above.axis_numbers, base.origin) if axis not in base.snode.above.axes] or [0] * count
+    node, path = sparse_node(base, "append")
+    index = [Value(i) for i in index_values(key, count, base.name)]
+    return DynamicList(t, base, node, path, list_index(node, [v - o if o else v for v, o in zip(index, offsets)]))
+
+
+def append(t: Tracer, node: ast.Call) -> Value:
+    """``append(node, index, value)``."""
+    what, path, index, (value,) = _list(t, node, "append", 1)
+    fields = list({id(at.field): at.field for at in what.nodes if isinstance(at, Place) and at.field.role == "primal"}.values())
+    values = list(value.entries.values()) if isinstance(value, Struct) else [value]
+    if len(fields) != len(values):
+        hint = "append a struct with a member for each field, or append to one of the fields: `k = x[i].append(value)`, then set others"
+        given = counted(len(values), "value")
+        raise type_error(f"`append` got {given} for an entry of {what}, which has {counted(len(fields), 'field')}", hint)
+
+    def store(at: Callable[[ScalarField], Element]) -> None:
+        for field, v in zip(fields, values):
+            at(field).store(v)
+
+    return _append(t, what, path, index, store)
+
+
+def length(t: Tracer, node: ast.Call) -> Value:
+    """``length(node, index)``."""
+    _, path, index, _ = _list(t, node, "length", 0)
+    return _length(t, path, index)
+
+
+def _list(t: Tracer, node: ast.Call, name: str, more: int) -> tuple[SNode, Path, list[Value], list[Any]]:
+    """The node, the way to it, and the index of the list that the arguments of a call name; and its other arguments."""
+    values, kwargs = arguments(t, node)
+    t.at(node)
+    if kwargs or len(values) != 2 + more:
+        example = "sg.append(node, [i], value)" if more else "sg.length(node, [i])"
+        raise type_error(f"`{name}` takes {2 + more} arguments, got {len(values) + len(kwargs)}", f"as in `{example}`")
+    what, path = sparse_node(values[0], name)
+    if what.kind != "dynamic":
+        raise type_error(f"`{name}` takes a `dynamic` node, not {what}", "make one with `.dynamic(axis, dimension)`")
+    return what, path, list_index(what, values[1]), values[2:]
+
+
+def _length(t: Tracer, path: Path, index: Sequence[Value]) -> Value:
+    entries = path.levels[-1].list
+    assert entries is not None
+    return length_of(t, path.levels[:-1], entries, index)
+
+
+def _append(t: Tracer, node: SNode, path: Path, index: Sequence[Value], store: Store) -> Value:
+    *outer, level = path.levels
+    entries, b = level.list, scalar.builder()
+    assert entries is not None
+    around = cell_of(t, outer, index, True)
+    number = list_element(t, entries, around, index).atomic("add", 1)
+    fits = scalar.cast(number < entries.limit, u1)
+    message = f"{node} has room for {entries.limit} entries in each list, and more were appended, which are lost; raise its `dimension`"
+    b.emit(ir.check, fits.op, attr=FaultSite("cells", message, (), b.loc), type=VOID)
+    number = scalar.as_value(ops.min(number, entries.limit - 1))
+    entry = [number if axis == entries.axis else v for axis, v in enumerate(index)]
+    cell = entry_of(t, level, in_cell(around, level.digits, entry), entry, True)
+    cell = scalar.as_value(scalar.select(fits, cell, scalar.constant(OVERFLOW, i32)))
+
+    def element(field: ScalarField) -> Element:
+        ref = field.refs()
+        t.fields[ref] = field
+        return Element(ref, [scalar.cast(v, i32).op for v in in_cell(cell, path.digits, entry)])
+
+    store(element)
+    return number
+
+
+def _element(field: Any, at: Callable[[ScalarField], Element]) -> Lvalue:
+    """The entry of a field."""
+    if isinstance(field, StructField):
+        return StructElement({name: _element(member, at) for name, member in field.members.items()}, field.make_value)
+    assert isinstance(field, (ScalarField, MatrixField))
+    return at(field)

@@ -1,0 +1,62 @@
+"""``A[i, j] += value`` on the builder of a sparse matrix: a triplet is appended to its arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spirograd.base.dtypes import i32
+from spirograd.ir.nodes import Op
+from spirograd.lang import ops, scalar
+from spirograd.lang.frontend.array_proxy import TripletsProxy
+from spirograd.lang.frontend.indices import index_values
+from spirograd.lang.frontend.lvalues import Element, Lvalue
+from spirograd.lang.scalar import Value, describe, type_error
+
+_HINT = "kernels add to a matrix, `A[i, j] += value` and `A[i, j] -= value`, and read none: `A.build()` makes it, outside of kernels"
+
+
+def _as_i32(index: Value) -> Value:
+    """An index; -1, which is outside of every matrix, for one that no i32 holds."""
+    narrow: Value = ops.cast(index, i32)
+    return narrow if index.dtype is i32 else ops.select(ops.cmp_eq(narrow, index), narrow, -1)
+
+
+class TripletElement(Lvalue):
+    """An entry of a matrix that is being built: it can be added to."""
+
+    def __init__(self, builder: TripletsProxy, key: Any) -> None:
+        self.builder = builder
+        self.what = f"an entry of {describe(builder)}"
+        self._position = index_values(key, 2, builder.name)
+
+    def load(self) -> Any:
+        raise type_error(f"{self.what} cannot be read", _HINT)
+
+    def store(self, value: Any) -> None:
+        raise type_error(f"{self.what} cannot be assigned", _HINT)
+
+    def atomic(self, kind: str, value: Any) -> Any:
+        raise type_error(f"{self.what} has no old value", _HINT)
+
+    def update(self, kind: str, value: Any) -> None:
+        if kind not in ("add", "sub"):
+            raise type_error(f"{self.what} can be added to and subtracted from only", _HINT)
+        if not scalar.is_scalar(value):
+            raise type_error(f"{self.what} is a scalar, got {describe(value)}")
+        arrays, b = self.builder.arrays, scalar.builder()
+        first = b.const(0, i32)
+        place: Value = Element(arrays["count"].ref, (first,)).atomic("add", 1)
+        has_room = scalar.truth(place < arrays["values"].shape[0]).op
+        b.begin()
+        for array, index in zip(("rows", "columns"), self._position):
+            self._put(array, place, _as_i32(Value(index)))
+        # Converted before it is negated: a narrower unsigned value would wrap around.
+        number = ops.cast(value, arrays["values"].dtype)
+        self._put("values", place, -number if kind == "sub" else number)
+        then = b.end()
+        b.begin()
+        b.if_(has_room, then, b.end())
+
+    def _put(self, array: str, place: Value, value: Any) -> None:
+        position: tuple[Op, ...] = (place.op,)
+        Element(self.builder.arrays[array].ref, position).store(value)

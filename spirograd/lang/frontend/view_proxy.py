@@ -1,0 +1,234 @@
+"""Slices of arrays and fields inside a kernel: indices of a view are turned into indices of what it is of.
+
+The IR knows no views. All accesses through views of one array are accesses to that array, so aliasing, gradients, bounds and the width of
+addresses need no rules of their own. Bounds of the view itself are checked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from spirograd.base.artifact import FAULT_MAX_OPERANDS, FaultSite
+from spirograd.base.dtypes import VOID, DType, i32
+from spirograd.ir import ops as ir
+from spirograd.ir.nodes import Op
+from spirograd.lang import scalar
+from spirograd.lang.data.field import MatrixField, ScalarField, StructField
+from spirograd.lang.data.slices import padded
+from spirograd.lang.frontend.array_proxy import ArrayProxy, ElementShape
+from spirograd.lang.frontend.indices import integer_index
+from spirograd.lang.frontend.trip_counts import strided
+from spirograd.lang.scalar import Value, describe, type_error
+
+
+class ViewAxis(NamedTuple):
+    """What a view has of an axis: ``extent`` indices (None: one, and the view has no such axis) from ``first`` on (None: 0), ``step`` apart
+    (None: 1)."""
+
+    first: Value | None = None
+    extent: Value | None = None
+    step: Value | None = None
+
+    def place(self, at: Value) -> Value:
+        """The index on this axis that the view's index ``at`` stands for."""
+        if self.step is not None:
+            at = _address(ir.mul, at, self.step)
+        return at if self.first is None else _address(ir.add, at, self.first)
+
+
+def _address(code: Any, a: Value, b: Value) -> Value:
+    """Arithmetic on indices that are in range, and so never wraps."""
+    known = isinstance(scalar.known(a), int) and isinstance(scalar.known(b), int)
+    a, b, _ = scalar.unify(a, b)
+    return scalar.emit(code, a, b, attr=None if known else "nsw")
+
+
+class ViewProxy:
+    """A view of ``base``, an array or a field of the kernel, with one entry of ``axes`` for each axis of that."""
+
+    __sg_traceable__ = True
+
+    def __init__(self, base: Any, axes: Sequence[ViewAxis], name: str) -> None:
+        self.base = base
+        self.axes = tuple(axes)
+        self.name = name
+
+    @property
+    def shape(self) -> tuple[Value, ...]:
+        return tuple(axis.extent for axis in self.axes if axis.extent is not None)
+
+    @property
+    def dtype(self) -> DType:
+        dtype: DType = self.base.dtype
+        return dtype
+
+    @property
+    def element_shape(self) -> ElementShape:
+        return ElementShape(self.base.element_shape)
+
+    @property
+    def size(self) -> Value:
+        """Number of elements."""
+        total = scalar.constant(1, i32)
+        for extent in self.shape:
+            total = total * extent
+        return total
+
+    @property
+    def offset(self) -> Value:
+        """The index in ``base`` of the first element of a one-dimensional view."""
+        (axis,) = [axis for axis in self.axes if axis.extent is not None]
+        return scalar.constant(0, i32) if axis.first is None else axis.first
+
+    @property
+    def grad(self) -> ViewProxy:
+        return self._shadow("grad")
+
+    @property
+    def dual(self) -> ViewProxy:
+        return self._shadow("dual")
+
+    def _shadow(self, role: str) -> ViewProxy:
+        if not isinstance(self.base, ArrayProxy) and not getattr(self.base, f"has_{role}")():
+            what = "gradient" if role == "grad" else "dual"
+            raise type_error(f"{describe(self.base)} has no {what}", f"declare it with `needs_{role}=True`")
+        return ViewProxy(getattr(self.base, role), self.axes, f"{self.name}.{role}")
+
+    def subview(self, offset: Any, size: Any) -> ViewProxy:
+        """``size`` elements of a one-dimensional view from its element ``offset`` on."""
+        return subview(self, offset, size)
+
+    def fill(self, value: Any) -> None:
+        """Stands for the loop that a kernel runs, see `kernel_methods`."""
+        raise AssertionError("kernels inline this")
+
+    def __sg_describe__(self) -> str:
+        return self.name if self.name.startswith("a slice") else f"the {len(self.shape)}-d {self.name}"
+
+    def element(self, indices: Sequence[Op]) -> tuple[Value, ...]:
+        """The index in ``base`` of the element at ``indices``; in debug mode checked, and none that ``base`` has if it is out of range."""
+        given = [Value(op) for op in indices]
+        inside = _checked(given, self.shape, self.name)
+        left = iter(given)
+        found = [scalar.as_value(axis.first) if axis.extent is None else axis.place(next(left)) for axis in self.axes]
+        if inside is not None:
+            found[0] = scalar.emit_select(inside, found[0], scalar.constant(-1, found[0].dtype))
+        return tuple(found)
+
+
+def _checked(indices: Sequence[Value], extents: Sequence[Value], name: str) -> Value | None:
+    """Whether an index is in range, where that is checked: a failing check is reported."""
+    b = scalar.builder()
+    if not scalar.trace_of().options.check_bounds:
+        return None
+    inside: Value | None = None
+    for index, extent in zip(indices, extents):
+        t = index.dtype
+        ok = scalar.bit_and(scalar.emit(ir.ge, index, scalar.constant(0, t)), scalar.emit(ir.lt, index, scalar.cast(extent, t)))
+        inside = ok if inside is None else scalar.bit_and(inside, ok)
+    assert inside is not None
+    operands = [*indices, *extents][:FAULT_MAX_OPERANDS]
+    shown = [f"{{{k}}}" if k < FAULT_MAX_OPERANDS else "?" for k in range(2 * len(indices))]
+    ranges = " x ".join(f"[0, {extent})" for extent in shown[len(indices) :])
+    message = f"index ({', '.join(shown[: len(indices)])}) out of range of {name}: {ranges}"
+    site = FaultSite("bounds", message, tuple([value.dtype for value in operands]), b.loc)
+    b.emit(ir.check, inside.op, *[value.op for value in operands], attr=site, type=VOID)
+    return inside
+
+
+# --- slices ------------------------------------------------------------------------------------------------------------------
+
+
+def subview(base: Any, offset: Any, size: Any) -> ViewProxy:
+    """``size`` elements of a one-dimensional array or view from element ``offset`` on."""
+    if len(base.shape) != 1:
+        raise type_error(f"`subview` takes a range of a one-dimensional array or view, not of {describe(base)}", "slice it: `a[1:3, :]`")
+    begin = scalar.as_value(offset)
+    return sliced(base, slice(begin, scalar.add(begin, size)))
+
+
+def sliced(base: Any, key: Any) -> ViewProxy:
+    """The view of an array, a field or a view at ``key``, which has slices in it."""
+    what = describe(base)
+    _refuse_fields(base)
+    of, axes, name = base, None, "a slice of " + _name(base)
+    if isinstance(base, ViewProxy):
+        of, axes, name = base.base, base.axes, base.name if base.name.startswith("a slice") else "a slice of " + base.name
+    parts = iter(padded(key, len(base.shape), what))
+    found: list[ViewAxis] = []
+    for k in range(len(of.shape)):
+        outer = ViewAxis(extent=scalar.as_value(of.shape[k])) if axes is None else axes[k]
+        found.append(outer if outer.extent is None else _part(outer, next(parts), name, what))
+    return ViewProxy(of, found, name)
+
+
+def _refuse_fields(base: Any) -> None:
+    """SpirogradTypeError for fields whose indices mean more than where an element lies."""
+    field = base
+    while isinstance(field, StructField):  # all members have the same indices
+        field = next(iter(field.members.values()))
+    if isinstance(field, (ScalarField, MatrixField)) and (field.sparse_path is not None or any(field.origin)):
+        why = "is sparse" if field.sparse_path is not None else "has an offset"
+        raise type_error(f"{describe(base)} {why}, and cannot be sliced", "use its indices")
+
+
+def _name(base: Any) -> str:
+    return f"`{base.decl.name if isinstance(base, ArrayProxy) else base.name}`"
+
+
+def _part(outer: ViewAxis, key: Any, name: str, what: str) -> ViewAxis:
+    """What a slice, or one index, takes of an axis."""
+    assert outer.extent is not None
+    if not isinstance(key, slice):
+        index = Value(integer_index(key, what))
+        _checked([index], [outer.extent], name)
+        return ViewAxis(outer.place(index))
+    step = 1 if key.step is None else scalar.known(key.step)
+    if not isinstance(step, int) or isinstance(step, bool) or step == 0:
+        raise type_error(f"the step of a slice of {what} is an integer that is known while compiling, and not 0")
+    first, last = (_bound(bound, outer.extent) for bound in (key.start, key.stop))
+    if first is None:
+        first = scalar.constant(0, i32) if step > 0 else outer.extent - 1
+    if last is None:
+        last = outer.extent if step > 0 else scalar.constant(-1, i32)
+    extent = _extent(first, last, step)
+    _check_range(first, last, step, extent, outer.extent, name)
+    scale = step if outer.step is None else scalar.mul(outer.step, step)
+    return ViewAxis(outer.place(first), extent, None if isinstance(scale, int) and scale == 1 else scalar.as_value(scale))
+
+
+def _bound(bound: Any, extent: Value) -> Value | None:
+    """A bound of a slice as i32; constants below 0 count from the end."""
+    bound = scalar.known(bound)
+    if bound is None:
+        return None
+    value = scalar.cast(Value(integer_index(bound, "slice")), i32)
+    return scalar.add(scalar.cast(extent, i32), value) if isinstance(bound, int) and bound < 0 else value
+
+
+def _extent(first: Value, last: Value, step: int) -> Value:
+    """How many indices a slice has; none if it ends before it begins."""
+    begin, end, _ = strided(first, last, step)
+    count = scalar.cast(_address(ir.sub, end, begin), i32)
+    return scalar.emit(ir.max_, count, scalar.constant(0, i32))
+
+
+def _check_range(first: Value, last: Value, step: int, extent: Value, whole: Value, name: str) -> None:
+    """In debug mode, a check that a slice with any elements is one of what there is: in kernels, bounds are not cut off."""
+    if not scalar.trace_of().options.check_bounds:
+        return
+    b = scalar.builder()
+    zero = scalar.constant(0, i32)
+    low, high = (first, last) if step > 0 else (last + 1, first + 1)
+    good = scalar.bit_and(scalar.emit(ir.ge, low, zero), scalar.emit(ir.le, high, scalar.cast(whole, i32)))
+    good = scalar.bit_or(good, scalar.emit(ir.eq, extent, zero))
+    message = f"{name} from {{0}} to {{1}} is out of range: there are {{2}} indices"
+    operands = (first, last, scalar.cast(whole, i32))
+    site = FaultSite("bounds", message, (i32, i32, i32), b.loc)
+    b.emit(ir.check, good.op, *[value.op for value in operands], attr=site, type=VOID)
+
+
+def needs_wide_counts(view: ViewProxy) -> bool:
+    """Whether the number of its elements may need 64 bits."""
+    return isinstance(view.base, ArrayProxy) and view.base.decl.wide

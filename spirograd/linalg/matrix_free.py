@@ -1,0 +1,309 @@
+"""Conjugate gradients and BiCGSTAB for linear operators that are kernels.
+
+All numbers of an iteration stay on the device, which also decides whether it was the last one: iterations after that change nothing. On
+GPUs Python therefore looks only now and then, and the result is the same. Algorithms: Y. Saad, Iterative Methods for Sparse Linear Systems,
+2nd edition, 6.18 (conjugate gradients) and 7.7 (BiCGSTAB).
+"""
+
+# mypy: disable-error-code="no-untyped-def, valid-type"
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from spirograd.algorithms.memory import has_groups
+from spirograd.base.dtypes import f32, f64, i32
+from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError
+from spirograd.base.near_names import NearNames
+from spirograd.lang import forms, ops
+from spirograd.lang.annotations import MatrixType
+from spirograd.lang.context import session
+from spirograd.lang.data.field import field
+from spirograd.lang.data.ndarray import Ndarray, ScalarNdarray, ndarray
+from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.frontend.decorators import kernel
+from spirograd.lang.frontend.function import func
+from spirograd.lang.matrix import Matrix
+from spirograd.lang.scalar import describe
+from spirograd.types import template
+
+# Places of numbers: the tolerance, the squared residual, and of BiCGSTAB its rho, alpha and omega.
+TOLERANCE, SQUARE, RHO, ALPHA, OMEGA = range(5)
+# Places of counters: how the iteration goes, and how many were done.
+STATE, COUNT = range(2)
+GOING, CONVERGED, BROKEN = range(3)
+# On GPUs Python looks after 1, 2, 4 ... iterations, and at the latest after so many.
+_LONGEST_WAIT = 32
+
+
+class LinearOperator(NearNames):
+    """A square matrix that is given by its product with vectors: ``matvec_kernel(x, Ax)`` sets ``Ax`` to the product with ``x``."""
+
+    def __init__(self, matvec_kernel: Callable[[Any, Any], Any]) -> None:
+        self._kernel = matvec_kernel
+        self._vectors: dict[Any, tuple[Any, list[Any]]] = {}
+
+    def matvec(self, x: Any, Ax: Any) -> None:
+        """Set ``Ax`` to the product with ``x``. Raises SpirogradRuntimeError if their shapes differ."""
+        if x.shape != Ax.shape:
+            raise SpirogradRuntimeError(f"`matvec` takes vectors of one shape, got {x.shape} and {Ax.shape}")
+        self._kernel(x, Ax)
+
+    def vectors(self, like: Any, count: int) -> list[Any]:
+        """``count`` fields or ndarrays like ``like``, kept for the next call: kernels are compiled once for each field."""
+        key = (isinstance(like, Ndarray), like.dtype, like.shape, like.element_shape, _origin(like))
+        owner, made = self._vectors.get(key, (None, []))
+        if owner is not session():
+            made = []
+        made += [_like(like) for _ in range(count - len(made))]
+        self._vectors[key] = session(), made
+        return made[:count]
+
+
+def _origin(x: Any) -> tuple[int, ...]:
+    return () if isinstance(x, Ndarray) else x.origin
+
+
+def _like(x: Any, needs_grad: bool = False) -> Any:
+    shape = x.element_shape
+    dtype = MatrixType(shape[0], shape[1] if len(shape) == 2 else None, x.dtype) if shape else x.dtype
+    if isinstance(x, Ndarray):
+        return ndarray(dtype, x.shape, needs_grad)
+    return field(dtype, x.shape, offset=_origin(x) or None, needs_grad=needs_grad)
+
+
+# --- kernels -----------------------------------------------------------------------------------------------------------------
+
+
+@ops.traceable
+def _inner(a: Any, b: Any) -> Any:
+    """The inner product of two elements."""
+    product = a * b
+    return product.sum() if isinstance(product, Matrix) else product
+
+
+@func
+def _judge(square, broken, numbers, counters):
+    """Note the squared residual after an iteration, and whether it was the last one."""
+    numbers[SQUARE] = square
+    counters[COUNT] = counters[COUNT] + 1
+    if ops.sqrt(square) < numbers[TOLERANCE]:
+        counters[STATE] = CONVERGED
+    elif broken or not (square < math.inf):
+        counters[STATE] = BROKEN
+
+
+@kernel
+def _begin(b: template(), r: template(), p: template(), ax: template(), numbers: template(), counters: template()):
+    square = ops.cast(0, r.dtype)
+    for at in forms.grouped(r):
+        value = b[at] - ax[at]
+        r[at] = value
+        p[at] = value
+        square += _inner(value, value)
+    counters[COUNT] = -1
+    counters[STATE] = GOING
+    _judge(square, False, numbers, counters)
+
+
+@kernel
+def _cg_iteration(x: template(), r: template(), p: template(), ap: template(), numbers: template(), counters: template()):
+    curvature = ops.cast(0, r.dtype)
+    for at in forms.grouped(r):
+        curvature += _inner(p[at], ap[at])
+    going = counters[STATE] == GOING
+    before = numbers[SQUARE]
+    alpha = ops.cast(0, r.dtype)
+    if going and curvature != 0:
+        alpha = before / curvature
+    square = ops.cast(0, r.dtype)
+    for at in forms.grouped(r):
+        x[at] = x[at] + alpha * p[at]
+        value = r[at] - alpha * ap[at]
+        r[at] = value
+        square += _inner(value, value)
+    beta = ops.cast(0, r.dtype)
+    if going:
+        beta = square / before
+    for at in forms.grouped(r):
+        p[at] = r[at] + beta * p[at]
+    if going:
+        _judge(square, curvature == 0, numbers, counters)
+
+
+@kernel
+def _bicgstab_begin(r: template(), r0: template(), p: template(), ap: template(), numbers: template()):
+    for at in forms.grouped(r):
+        r0[at] = r[at]
+        p[at] = 0.0 * r[at]
+        ap[at] = 0.0 * r[at]
+    for k in range(RHO, OMEGA + 1):
+        numbers[k] = 1.0
+
+
+@kernel
+def _bicgstab_direction(r: template(), r0: template(), p: template(), ap: template(), numbers: template(), counters: template()):
+    rho = ops.cast(0, r.dtype)
+    for at in forms.grouped(r):
+        rho += _inner(r0[at], r[at])
+    going = counters[STATE] == GOING
+    beta = ops.cast(0, r.dtype)
+    divisor = numbers[RHO] * numbers[OMEGA]
+    if going and divisor != 0:
+        beta = rho / numbers[RHO] * (numbers[ALPHA] / numbers[OMEGA])
+    omega = numbers[OMEGA]
+    for at in forms.grouped(r):
+        p[at] = r[at] + beta * (p[at] - omega * ap[at])
+    if going:
+        numbers[RHO] = rho
+        if divisor == 0:
+            counters[STATE] = BROKEN
+
+
+@kernel
+def _bicgstab_half_step(r: template(), r0: template(), ap: template(), s: template(), numbers: template(), counters: template()):
+    projection = ops.cast(0, r.dtype)
+    for at in forms.grouped(r):
+        projection += _inner(r0[at], ap[at])
+    going = counters[STATE] == GOING
+    alpha = ops.cast(0, r.dtype)
+    if going and projection != 0:
+        alpha = numbers[RHO] / projection
+    for at in forms.grouped(r):
+        s[at] = r[at] - alpha * ap[at]
+    if going:
+        numbers[ALPHA] = alpha
+        if projection == 0:
+            counters[STATE] = BROKEN
+
+
+@kernel
+def _bicgstab_step(
+    x: template(), r: template(), p: template(), s: template(), t: template(), numbers: template(), counters: template()
+):  # fmt: skip
+    across, along = ops.cast(0, r.dtype), ops.cast(0, r.dtype)
+    for at in forms.grouped(r):
+        across += _inner(t[at], s[at])
+        along += _inner(t[at], t[at])
+    going = counters[STATE] == GOING
+    alpha, omega = ops.cast(0, r.dtype), ops.cast(0, r.dtype)
+    if going:
+        alpha = numbers[ALPHA]
+        if along > 0:  # else s is zero, and alpha * p the whole way
+            omega = across / along
+    square = ops.cast(0, r.dtype)
+    for at in forms.grouped(r):
+        x[at] = x[at] + alpha * p[at] + omega * s[at]
+        value = r[at]
+        if going:
+            value = s[at] - omega * t[at]
+        r[at] = value
+        square += _inner(value, value)
+    if going:
+        numbers[OMEGA] = omega
+        _judge(square, omega == 0, numbers, counters)
+
+
+# --- solvers -----------------------------------------------------------------------------------------------------------------
+
+
+def _checked(A: Any, b: Any, x: Any, what: str) -> None:
+    if not isinstance(A, LinearOperator):
+        raise SpirogradTypeError(f"`{what}` takes a LinearOperator, not {describe(A)}", None, "make one: `LinearOperator(kernel)`")
+    for name, vector in (("b", b), ("x", x)):
+        if not isinstance(vector, (ScalarField, Ndarray)) or vector.dtype not in (f32, f64):
+            raise SpirogradTypeError(f"`{what}`: `{name}` is a field or ndarray of f32 or f64, not {describe(vector)}")
+        if isinstance(vector, ScalarField) and vector.sparse_path is not None:
+            raise SpirogradTypeError(f"`{what}`: `{name}` is {describe(vector)}, which is sparse", None, "use a dense field")
+    if b.dtype is not x.dtype or b.element_shape != x.element_shape:
+        raise SpirogradTypeError(
+            f"`{what}`: `b` and `x` have elements of different types: {b.dtype} {b.element_shape}, {x.dtype} {x.element_shape}"
+        )
+    if b.shape != x.shape or _origin(b) != _origin(x):
+        raise SpirogradValueError(f"`{what}`: `b` has shape {b.shape}, `x` has shape {x.shape}; they have the same indices")
+    if b is x:
+        raise SpirogradValueError(f"`{what}`: `b` and `x` are the same memory")
+
+
+class _Progress:
+    """The numbers and counters of one solution, and the messages about it."""
+
+    def __init__(self, dtype: Any, tolerance: float, quiet: bool, name: str) -> None:
+        self.numbers, self.counters = ScalarNdarray(dtype, OMEGA + 1), ScalarNdarray(i32, 2)
+        self.numbers[TOLERANCE] = tolerance
+        self.quiet, self.name = quiet, name
+
+    @property
+    def state(self) -> int:
+        return int(self.counters[STATE])
+
+    def report(self) -> None:
+        """Print the residual."""
+        if not self.quiet:
+            print(f"{self.name}: iteration {int(self.counters[COUNT])}, residual {math.sqrt(max(self.numbers[SQUARE], 0)):.6e}")
+
+    def iterate(self, iteration: Callable[[], None], most: int) -> bool:
+        """Run iterations until the device says that one was the last; whether the residual became small enough."""
+        self.report()
+        done, stride = 0, 1
+        while done < most and self.state == GOING:
+            stride = min(stride, most - done)
+            for _ in range(stride):
+                iteration()
+            done += stride
+            self.report()
+            if has_groups() and self.quiet:
+                stride = min(2 * stride, _LONGEST_WAIT)
+        if not self.quiet:
+            verb = {CONVERGED: "converged", BROKEN: "broke down"}.get(self.state, "did not converge")
+            print(f"{self.name} {verb} after {int(self.counters[COUNT])} iterations")
+        return self.state == CONVERGED
+
+
+def conjugate_gradients(
+    A: LinearOperator, b: Any, x: Any, tol: float, maxiter: int, quiet: bool = True
+) -> tuple[bool, int]:  # fmt: skip
+    """`MatrixFreeCG`, and the number of iterations."""
+    r, p, ap = A.vectors(x, 3)
+    progress = _Progress(x.dtype, tol, quiet, "MatrixFreeCG")
+    numbers, counters = progress.numbers, progress.counters
+    A.matvec(x, ap)
+    _begin(b, r, p, ap, numbers, counters)
+
+    def iteration() -> None:
+        A.matvec(p, ap)
+        _cg_iteration(x, r, p, ap, numbers, counters)
+
+    return progress.iterate(iteration, maxiter), int(counters[COUNT])
+
+
+def MatrixFreeCG(A: LinearOperator, b: Any, x: Any, tol: float = 1e-6, maxiter: int = 5000, quiet: bool = True) -> bool:
+    """Solve ``A @ x = b`` by conjugate gradients; returns whether the norm of the residual became smaller than ``tol``.
+
+    ``A``: symmetric and positive definite. ``b`` and ``x``, which holds the first guess: fields or ndarrays of one type and shape, whose
+    elements may be vectors. ``maxiter``: how many iterations are done at most. ``quiet=False`` prints the residual of each. Raises
+    SpirogradTypeError and SpirogradValueError for others.
+    """
+    _checked(A, b, x, "MatrixFreeCG")
+    return conjugate_gradients(A, b, x, tol, maxiter, quiet)[0]
+
+
+def MatrixFreeBICGSTAB(A: LinearOperator, b: Any, x: Any, tol: float = 1e-6, maxiter: int = 5000, quiet: bool = True) -> bool:
+    """As `MatrixFreeCG`, by BiCGSTAB: for operators that are not symmetric."""
+    _checked(A, b, x, "MatrixFreeBICGSTAB")
+    r, p, ap, r0, s, t = A.vectors(x, 6)
+    progress = _Progress(x.dtype, tol, quiet, "MatrixFreeBICGSTAB")
+    numbers, counters = progress.numbers, progress.counters
+    A.matvec(x, ap)
+    _begin(b, r, p, ap, numbers, counters)
+    _bicgstab_begin(r, r0, p, ap, numbers)
+
+    def iteration() -> None:
+        _bicgstab_direction(r, r0, p, ap, numbers, counters)
+        A.matvec(p, ap)
+        _bicgstab_half_step(r, r0, ap, s, numbers, counters)
+        A.matvec(s, t)
+        _bicgstab_step(x, r, p, s, t, numbers, counters)
+
+    return progress.iterate(iteration, maxiter)

@@ -1,0 +1,144 @@
+"""Direct solvers of sparse linear systems, by SciPy's SuperLU, in f64."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+
+from spirograd.base.dtypes import f32
+from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError, render
+from spirograd.base.near_names import NearNames
+from spirograd.lang.data.ndarray import Ndarray, ScalarNdarray
+from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.scalar import describe
+from spirograd.linalg.builder import float_type
+from spirograd.linalg.scipy_package import scipy_module
+from spirograd.linalg.sparse_matrix import SparseMatrix, is_vector
+
+_TYPES = ("LLT", "LDLT", "LU")
+# Orderings of the family -> those of SuperLU, for symmetric matrices and for others.
+_ORDERINGS = {"AMD": ("MMD_AT_PLUS_A", "COLAMD"), "COLAMD": ("MMD_AT_PLUS_A", "COLAMD")}
+
+
+class SparseSolver(NearNames):
+    """Solves linear systems with one sparse matrix of ``dtype`` by factorising it.
+
+    ``solver_type``: "LLT" for symmetric, positive definite matrices, "LDLT" for symmetric ones, "LU" for all others. Of a matrix whose
+    upper triangle is empty, "LLT" and "LDLT" take the lower one for both. ``ordering``: "AMD" or "COLAMD". Raises SpirogradValueError for
+    other names. Factors are computed in f64.
+    """
+
+    def __init__(self, dtype: Any = f32, solver_type: str = "LLT", ordering: str = "AMD") -> None:
+        self.dtype = float_type(dtype, "a SparseSolver")
+        for name, value, known in (("solver_type", solver_type, _TYPES), ("ordering", ordering, tuple(_ORDERINGS))):
+            if value not in known:
+                raise SpirogradValueError(f"`{name}` is one of {', '.join(known)}, not {value!r}")
+        self.solver_type, self.ordering = solver_type, ordering
+        self._factors: Any = None
+        self._analyzed: tuple[int, int] | None = None
+        self._failure = ""
+
+    @property
+    def _is_symmetric(self) -> bool:
+        return self.solver_type != "LU"
+
+    def analyze_pattern(self, sparse_matrix: SparseMatrix) -> None:
+        """Check the shape of ``sparse_matrix``: the order of elimination is found with the factors."""
+        self._check(sparse_matrix)
+        self._analyzed = sparse_matrix.shape
+
+    def factorize(self, sparse_matrix: SparseMatrix) -> None:
+        """Compute the factors of ``sparse_matrix``. Where that fails, `info` is False, and `solve` says why.
+
+        Raises SpirogradTypeError and SpirogradValueError for matrices of another type, for those that are not square and, with "LLT" and
+        "LDLT", not symmetric.
+        """
+        self._check(sparse_matrix)
+        if self._analyzed not in (None, sparse_matrix.shape):
+            raise SpirogradValueError(f"a pattern of shape {self._analyzed} was analysed, the matrix has shape {sparse_matrix.shape}")
+        held = sparse_matrix.to_scipy().astype(np.float64).tocsc()
+        if self._is_symmetric:
+            held = _symmetric(held, self.dtype.np, self.solver_type)
+        self._factors, self._failure = None, ""
+        if not np.isfinite(held.data).all():
+            self._failure = "an entry of the matrix is infinite or NaN"
+            return
+        options = {"diag_pivot_thresh": 0.0, "options": {"SymmetricMode": True}} if self.solver_type == "LLT" else {}
+        ordering = _ORDERINGS[self.ordering][0 if self._is_symmetric else 1]
+        with contextlib.ExitStack() as stack:
+            linalg = scipy_module("sparse.linalg")
+            stack.enter_context(np.errstate(all="ignore"))
+            try:
+                factors = linalg.splu(held, permc_spec=ordering, **options)
+            except RuntimeError:  # what SciPy raises for singular matrices
+                self._failure = "the matrix is singular"
+                return
+        if self.solver_type == "LLT" and not ((factors.U.diagonal() > 0).all() and (factors.perm_r == factors.perm_c).all()):
+            self._failure = 'the matrix is not positive definite: use solver_type="LDLT" or "LU"'
+            return
+        self._factors = factors
+
+    def compute(self, sparse_matrix: SparseMatrix) -> None:
+        """`analyze_pattern`, then `factorize`."""
+        self.analyze_pattern(sparse_matrix)
+        self.factorize(sparse_matrix)
+
+    def info(self) -> bool:
+        """Whether there are factors of a matrix."""
+        return self._factors is not None
+
+    def solve(self, b: Any) -> Any:
+        """The solution x of ``A @ x = b``: an ndarray for an ndarray, a NumPy array for a field and for a NumPy array, of one axis, or of
+        two, whose columns are right-hand sides.
+
+        Raises SpirogradRuntimeError without factors, SpirogradTypeError and SpirogradValueError for a right-hand side that does not fit.
+        """
+        if self._factors is None:
+            problem = f"the factorisation failed: {self._failure}" if self._failure else "there are no factors to solve with"
+            hint = "" if self._failure else "call `compute(A)`, or `analyze_pattern(A)` and `factorize(A)`, before `solve`"
+            raise SpirogradRuntimeError(render(problem, None, hint))
+        numbers = self._right_side(b)
+        x = self._factors.solve(numbers.astype(np.float64)).astype(self.dtype.np)
+        if not isinstance(b, Ndarray):
+            return x
+        out = ScalarNdarray(self.dtype, len(x))
+        out.from_numpy(x)
+        return out
+
+    def _right_side(self, b: Any) -> Any:
+        n = self._factors.shape[0]
+        if isinstance(b, (ScalarField, Ndarray)):
+            if not is_vector(b) or b.dtype is not self.dtype:
+                raise SpirogradTypeError(f"a right-hand side is a one-dimensional field or ndarray of {self.dtype}, not {describe(b)}")
+            b = b.to_numpy()
+        if not isinstance(b, np.ndarray) or b.dtype.kind not in "iuf":
+            raise SpirogradTypeError(f"a right-hand side is a field, an ndarray or a NumPy array of numbers, not {describe(b)}")
+        if b.ndim not in (1, 2) or b.shape[0] != n:
+            raise SpirogradValueError(f"the matrix has {n} rows, the right-hand side shape {b.shape}")
+        return b
+
+    def _check(self, matrix: Any) -> None:
+        if not isinstance(matrix, SparseMatrix):
+            raise SpirogradTypeError(f"a SparseSolver takes a SparseMatrix, not {describe(matrix)}")
+        if matrix.dtype is not self.dtype:
+            hint = f"make the solver with `dtype=sg.{matrix.dtype}`"
+            raise SpirogradTypeError(f"a SparseSolver of {self.dtype} got a matrix of {matrix.dtype}", None, hint)
+        if matrix.shape[0] != matrix.shape[1]:
+            raise SpirogradValueError(f"a SparseSolver takes square matrices, not one of shape {matrix.shape}")
+
+
+def _symmetric(held: Any, dtype: Any, solver_type: str) -> Any:
+    """The symmetric matrix that ``held`` means: its lower triangle and that mirrored, from which rounding may distinguish it."""
+    sparse = scipy_module("sparse")
+    lower = sparse.tril(held, format="csc")
+    mirrored = (lower + sparse.tril(held, -1, format="csc").T).tocsc()
+    upper = sparse.triu(held, 1, format="csc")
+    if np.any(upper.data):
+        largest = abs(held).max()
+        asymmetry = abs(held - held.T).max()
+        if asymmetry > np.sqrt(np.finfo(dtype).eps) * largest:
+            problem = f"{solver_type} takes symmetric matrices: entries across the diagonal differ by up to {asymmetry:g}"
+            raise SpirogradValueError(render(problem, None, 'use solver_type="LU"'))
+    return mirrored

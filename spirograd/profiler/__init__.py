@@ -1,0 +1,147 @@
+"""`sg.profiler`: which tasks of kernels take how long on the device, by the device's own clock.
+
+`init(kernel_profiler=True)` measures all launches of the session, `trace` those of a block. A kernel is one task for each of its parallel
+loops, and one for what stands between two of them. ``spirograd profile program.py`` measures programs that know nothing of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from spirograd.base import spans as _spans
+from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.later import LATER_PROFILER as _LATER
+from spirograd.base.later import attributes as _attributes
+from spirograd.lang import context
+from spirograd.profiler import memory as _memory
+from spirograd.profiler import tables as _tables
+from spirograd.profiler.bandwidth import copy_bandwidth
+from spirograd.profiler.totals import KernelInfo, of_kernel
+from spirograd.profiler.tracing import trace
+from spirograd.runtime.profiling import Profile
+
+_logger = logging.getLogger("spirograd")
+
+
+def _profile() -> Profile | None:
+    """The profile of the session, with all launches so far; None, with a warning, if it has none."""
+    session = context.session()
+    if not session.cfg.kernel_profiler:
+        _logger.warning("the profiler is off: `init(kernel_profiler=True)` turns it on")
+        return None
+    found: Profile = session.profile()
+    found.collect()
+    return found
+
+
+def print_kernel_profiler_info(mode: str = "count", sort: str = "time", limits: bool = False) -> None:
+    """Print what the tasks of all kernels took since `init` or the last `clear_kernel_profiler_info`.
+
+    ``mode``: "count" for a line for each task; "trace" for a line for each run. ``sort``: "time", "count", "avg", "max", "bytes" or
+    "operations". ``limits``: measure how fast the device copies, if that was not measured yet, and show the share of it that each task
+    reaches. Waits for the device. Raises SpirogradRuntimeError for another mode or order.
+    """
+    if mode not in ("count", "trace"):
+        raise SpirogradRuntimeError(f"`mode` is 'count' or 'trace', not {mode!r}")
+    if sort not in _tables.SORTS:
+        raise SpirogradRuntimeError(f"`sort` is one of {', '.join(map(repr, _tables.SORTS))}, not {sort!r}")
+    profile = _profile()
+    if profile is None:
+        return
+    device = context.session().device.info
+    print(f"Kernel profiler, {mode} on {device.arch}: {device.name}")
+    if mode == "trace":
+        print(_tables.runs(profile.records, profile.dropped))
+        return
+    copy = copy_bandwidth() if limits else 0.0
+    if copy:
+        print(f"copies reach {copy / 1e9:.1f} GB/s")
+    print(_tables.counts(profile.records, sort, copy))
+
+
+def query_kernel_profiler_info(name: str) -> KernelInfo:
+    """How many launches of the kernel ``name`` were measured, and the shortest, longest and average one in milliseconds: ``counter``,
+    ``min``, ``max``, ``avg``. Waits for the device. Gradients are called ``name_grad``."""
+    profile = _profile()
+    return of_kernel([] if profile is None else profile.records, name)
+
+
+def clear_kernel_profiler_info() -> None:
+    """Forget what was measured so far."""
+    profile = _profile()
+    if profile is not None:
+        profile.clear()
+
+
+def get_kernel_profiler_total_time() -> float:
+    """Seconds that all measured tasks took together. Waits for the device."""
+    profile = _profile()
+    return 0.0 if profile is None else sum(record.duration for record in profile.records) / 1e9
+
+
+def set_kernel_profiler_toolkit(toolkit_name: str = "default") -> bool:
+    """Whether tasks are measured by the toolkit ``toolkit_name``. There is "default" only: hardware counters are not read."""
+    if toolkit_name != "default":
+        _logger.warning("the profiler toolkit `%s` is not there: tasks are timed by events and timestamps of the device", toolkit_name)
+    return toolkit_name == "default"
+
+
+def set_kernel_profiler_metrics(metric_list: Sequence[Any] = ()) -> None:
+    """Without effect, with a warning if ``metric_list`` has metrics: hardware counters are not read."""
+    if metric_list:
+        _logger.warning("metrics of the profiler are not collected: hardware counters are not read")
+
+
+@contextmanager
+def collect_kernel_profiler_metrics(metric_list: Sequence[Any] = ()) -> Iterator[None]:
+    """As `set_kernel_profiler_metrics` of ``metric_list``, for a block."""
+    set_kernel_profiler_metrics(metric_list)
+    yield
+
+
+def scope(name: str) -> AbstractContextManager[None]:
+    """A part of the program with a name, for traces and `print_scoped_profiler_info`: ``with sg.profiler.scope("solve"): ...``. Times are
+    those of the host. Costs nothing where nobody measures."""
+    return _spans.span(name, "scope")
+
+
+def print_scoped_profiler_info() -> None:
+    """Print where the host spent its time: in compiling and its passes, and in each `scope`. Needs ``kernel_profiler=True``."""
+    profile = _profile()
+    if profile is not None:
+        print(_tables.scopes(profile.spans))
+
+
+def clear_scoped_profiler_info() -> None:
+    """Forget the scopes so far."""
+    profile = _profile()
+    if profile is not None:
+        profile.spans.clear()
+
+
+def print_memory_profiler_info() -> None:
+    """Print the nodes of the field trees of the session, and how many bytes they take."""
+    print(_memory.fields())
+
+
+__all__ = [
+    "KernelInfo",
+    "clear_kernel_profiler_info",
+    "clear_scoped_profiler_info",
+    "collect_kernel_profiler_metrics",
+    "copy_bandwidth",
+    "get_kernel_profiler_total_time",
+    "print_kernel_profiler_info",
+    "print_memory_profiler_info",
+    "print_scoped_profiler_info",
+    "query_kernel_profiler_info",
+    "scope",
+    "set_kernel_profiler_metrics",
+    "set_kernel_profiler_toolkit",
+    "trace",
+]
+
+__getattr__ = _attributes("spirograd.profiler", __all__, _LATER)

@@ -1,0 +1,199 @@
+"""Times of the tasks of kernels on the CPU: the same object code, linked with functions that look at the clock around the pool's.
+
+A kernel calls the pool's functions with the address that its launch got as the pool, and looks at nothing behind it. A timed launch gives
+the address of a *context* instead: the pool, how many parallel tasks have run, and an entry for each. What a kernel does before, between
+and after its parallel tasks is its serial tasks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import platform
+import time
+from collections.abc import Sequence
+from time import perf_counter_ns
+from typing import Any
+
+from spirograd.base.artifact import CompiledKernel
+from spirograd.base.options import CompileOptions
+from spirograd.llvmgen import abi
+from spirograd.llvmgen.toolchain import Library, compile_module, host_caps, link
+from spirograd.runtime.device import TaskTime
+from spirograd.runtime.devices import cpu_pool
+
+_RUN, _UPDATE = "sg_timed_run", "sg_timed_update"
+# Words of 64 bits: of a context before its entries, and of an entry: begin, end, processor time of all threads, then that of the caller at
+# the begin and at the end.
+_HEADER, _ENTRY = 2, 5
+# Numbers of clocks, by system: the one of `time.perf_counter_ns`, and the processor time of the thread.
+_CLOCKS = {"Linux": (1, 3), "Darwin": (8, 16)}
+
+_POSIX_CLOCK = """declare i32 @clock_gettime(i32, ptr)
+define internal i64 @sg_clock(i32 %which) nounwind {
+  %time = alloca [2 x i64]
+  call i32 @clock_gettime(i32 %which, ptr %time)
+  %fraction.at = getelementptr i64, ptr %time, i64 1
+  %seconds = load i64, ptr %time
+  %fraction = load i64, ptr %fraction.at
+  %whole = mul i64 %seconds, 1000000000
+  %sum = add i64 %whole, %fraction
+  ret i64 %sum
+}
+define internal i64 @sg_now() nounwind {
+  %t = call i64 @sg_clock(i32 WALL)
+  ret i64 %t
+}
+define internal i64 @sg_cpu() nounwind {
+  %t = call i64 @sg_clock(i32 THREAD)
+  ret i64 %t
+}
+"""
+# Python's clock is the performance counter, of 10 MHz; threads have no clock that is fine enough.
+_WINDOWS_CLOCK = """declare i32 @QueryPerformanceCounter(ptr)
+define internal i64 @sg_now() nounwind {
+  %time = alloca i64
+  call i32 @QueryPerformanceCounter(ptr %time)
+  %ticks = load i64, ptr %time
+  %t = mul i64 %ticks, 100
+  ret i64 %t
+}
+define internal i64 @sg_cpu() nounwind {
+  ret i64 0
+}
+"""
+_CHOOSE_VARIANT = """  %none = icmp eq ptr %uncontended, null
+  %variant = select i1 %none, ptr null, ptr @sg_uncontended_chunk
+"""
+
+
+def _chunk(name: str, word: int) -> str:
+    """A task that runs the one whose address is in ``word`` of its block, with the block in word 2, and adds the processor time that it
+    took to word 3."""
+    return f"""define internal void @{name}(ptr %wrapped, i64 %lo, i64 %hi, i32 %slot, i32 %lanes) nounwind {{
+  %task.at = getelementptr i64, ptr %wrapped, i64 {word}
+  %block.at = getelementptr i64, ptr %wrapped, i64 2
+  %sum.at = getelementptr i64, ptr %wrapped, i64 3
+  %task = load ptr, ptr %task.at
+  %block = load ptr, ptr %block.at
+  %before = call i64 @sg_cpu()
+  call void %task(ptr %block, i64 %lo, i64 %hi, i32 %slot, i32 %lanes)
+  %after = call i64 @sg_cpu()
+  %took = sub i64 %after, %before
+  %old = atomicrmw add ptr %sum.at, i64 %took monotonic
+  ret void
+}}
+"""
+
+
+def _timed(name: str, called: str, update: bool) -> str:
+    """``called`` with the clock before and after. ``update``: it takes an uncontended variant of the task, or null."""
+    variant, costs = (", ptr %uncontended", ", i64 %cost, i64 %uncontended_cost") if update else ("", ", i64 %cost")
+    wrapped_variant = ", ptr %variant" if update else ""
+    choose, store = (_CHOOSE_VARIANT, "  store ptr %uncontended, ptr %w1\n") if update else ("", "")
+    return f"""define void @{name}(
+    ptr %context, ptr %task{variant}, ptr %block, i64 %begin, i64 %end{costs}, i64 %slots, i64 %lanes) nounwind {{
+  %wrapped = alloca [4 x i64], align 8
+  %w1 = getelementptr i64, ptr %wrapped, i64 1
+  %w2 = getelementptr i64, ptr %wrapped, i64 2
+  %w3 = getelementptr i64, ptr %wrapped, i64 3
+  store ptr %task, ptr %wrapped
+{store}  store ptr %block, ptr %w2
+  store i64 0, ptr %w3
+  %number.at = getelementptr i64, ptr %context, i64 1
+  %number = load i64, ptr %number.at
+  %next = add i64 %number, 1
+  store i64 %next, ptr %number.at
+  %offset = mul i64 %number, {_ENTRY}
+  %place = add i64 %offset, {_HEADER}
+  %e0 = getelementptr i64, ptr %context, i64 %place
+  %e1 = getelementptr i64, ptr %e0, i64 1
+  %e2 = getelementptr i64, ptr %e0, i64 2
+  %e3 = getelementptr i64, ptr %e0, i64 3
+  %e4 = getelementptr i64, ptr %e0, i64 4
+{choose}  %pool = load ptr, ptr %context
+  %cpu.begin = call i64 @sg_cpu()
+  store i64 %cpu.begin, ptr %e3
+  %time.begin = call i64 @sg_now()
+  store i64 %time.begin, ptr %e0
+  call void @{called}(ptr %pool, ptr @sg_timed_chunk{wrapped_variant}, ptr %wrapped, i64 %begin, i64 %end{costs}, i64 %slots, i64 %lanes)
+  %time.end = call i64 @sg_now()
+  store i64 %time.end, ptr %e1
+  %cpu.end = call i64 @sg_cpu()
+  store i64 %cpu.end, ptr %e4
+  %sum = load atomic i64, ptr %w3 seq_cst, align 8
+  store i64 %sum, ptr %e2
+  ret void
+}}
+"""
+
+
+def _text(system: str) -> str:
+    clocks = _CLOCKS.get(system)
+    clock = _WINDOWS_CLOCK if clocks is None else _POSIX_CLOCK.replace("WALL", str(clocks[0])).replace("THREAD", str(clocks[1]))
+    called = f"""declare void @{abi.POOL_RUN}(ptr, ptr, ptr, i64, i64, i64, i64, i64)
+declare void @{abi.POOL_UPDATE}(ptr, ptr, ptr, ptr, i64, i64, i64, i64, i64, i64)
+"""
+    chunks = _chunk("sg_timed_chunk", 0) + _chunk("sg_uncontended_chunk", 1)
+    return clock + called + chunks + _timed(_RUN, abi.POOL_RUN, False) + _timed(_UPDATE, abi.POOL_UPDATE, True)
+
+
+@functools.cache
+def _library() -> Library:
+    """The timed functions, linked with the pool's, once per process."""
+    code = compile_module(_text(platform.system()), host_caps(), CompileOptions(opt_level=0), need=0).binary
+    return link(code, (_RUN, _UPDATE), cpu_pool.code().entries)
+
+
+class CpuTimer:
+    """A `TaskTimer`. ``pool``: that of the device."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+        addresses = _library().addresses
+        self._imports = {abi.POOL_RUN: addresses[_RUN], abi.POOL_UPDATE: addresses[_UPDATE]}
+        self._linked: dict[int, tuple[Any, Library, CompiledKernel]] = {}  # by the `id` of the kernel, which is kept
+        self._times: list[TaskTime] = []
+
+    def launch(self, kernel: CompiledKernel, executable: Any, block: bytes | bytearray, counts: Sequence[int | None], number: int) -> None:
+        """See `TaskTimer`."""
+        found = self._linked.get(id(kernel))
+        if found is None:
+            library = link(kernel.binaries, (abi.DRIVER,), self._imports)
+            found = self._linked[id(kernel)] = (cpu_pool.code().launch.caller(library.addresses[abi.DRIVER]), library, kernel)
+        parallel = sum([task.kind != "serial" for task in kernel.tasks])
+        context = (ctypes.c_int64 * (_HEADER + _ENTRY * parallel))(self._pool.enter())
+        data = block if type(block) is bytes else bytes(block)
+        cpu = time.thread_time_ns()
+        begin = perf_counter_ns()
+        found[0](data, ctypes.addressof(context))
+        end = perf_counter_ns()
+        self._split(kernel, counts, number, list(context), (begin, end, cpu, time.thread_time_ns()))
+
+    def _split(
+        self, kernel: CompiledKernel, counts: Sequence[int | None], number: int, words: list[int], whole: tuple[int, int, int, int]
+    ) -> None:
+        """The times of tasks from the entries of a launch, and from when and how much of its thread it took as a whole. Serial tasks that
+        follow each other are timed as one, which counts for the first of them."""
+        at, after, cpu, cpu_after = whole
+        entry, after_serial = _HEADER, False
+        for k, task in enumerate(kernel.tasks):
+            more = entry < len(words)
+            if task.kind == "serial":
+                end, cpu_end = (words[entry], words[entry + 3]) if more else (after, cpu_after)
+                self._times.append(TaskTime(number, k, at, at if after_serial else end, 0 if after_serial else cpu_end - cpu))
+                after_serial = True
+                continue
+            begin, at, used, _, cpu = words[entry : entry + _ENTRY]
+            if counts[k] != 0:
+                self._times.append(TaskTime(number, k, begin, at, used))
+            entry, after_serial = entry + _ENTRY, False
+
+    def collect(self) -> list[TaskTime]:
+        """See `TaskTimer`. Launches are done when they return."""
+        times, self._times = self._times, []
+        return times
+
+    def close(self) -> None:
+        """See `TaskTimer`."""
+        self._linked.clear()

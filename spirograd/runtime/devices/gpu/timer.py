@@ -1,0 +1,110 @@
+"""Times of tasks on CUDA and HIP: events around each launch.
+
+Python takes longer between two calls of the driver than a small task runs, so compiled code records both events and launches. What an event
+adds where the stream has nothing else to do, up to some microseconds, stays in the times.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from ctypes import byref, c_float, c_void_p
+from time import perf_counter_ns
+from typing import Any
+
+from spirograd.base.options import CompileOptions
+from spirograd.llvmgen.toolchain import Library, compile_module, host_caps, link
+from spirograd.runtime.devices.gpu import call
+from spirograd.runtime.devices.gpu.driver import Driver
+from spirograd.runtime.devices.query_timer import Alignment, QueryTimer
+
+_TASKS = 1024
+_TIMING = 0  # CU_EVENT_DEFAULT, hipEventDefault
+_ENTRY = "sg_gpu_timed"
+_PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p)
+# The context is current. A launch that fails leaves its code in what ``%prepared`` points to.
+_TEXT = f"""declare i32 @event_record(ptr, ptr)
+declare void @prepared(ptr, ptr)
+define i32 @{_ENTRY}(ptr %block, ptr %prepared, ptr %stream, ptr %begin, ptr %end) nounwind {{
+  %first = call i32 @event_record(ptr %begin, ptr %stream)
+  call void @prepared(ptr %block, ptr %prepared)
+  %second = call i32 @event_record(ptr %end, ptr %stream)
+  %failed = icmp ne i32 %first, 0
+  %code = select i1 %failed, i32 %first, i32 %second
+  ret i32 %code
+}}
+"""
+
+
+@functools.cache
+def _timed(driver: Driver, prepared: int) -> tuple[Callable[..., int], Library]:
+    """The compiled function, and what must live as long as it is called."""
+    code = compile_module(_TEXT, host_caps(), CompileOptions(opt_level=1))
+    record = ctypes.cast(driver.event_record, c_void_p).value or 0
+    library = link(code.binary, (_ENTRY,), {"event_record": record, "prepared": prepared})
+    return _PROTOTYPE(library.addresses[_ENTRY]), library
+
+
+class GpuTimer(QueryTimer):
+    """A `TaskTimer`. ``code``: the device's functions, ``context`` its context. Two events for each task, and one more."""
+
+    def __init__(self, device: Any, code: call.CallCode, context: int) -> None:
+        super().__init__(device, _TASKS)
+        self._code, self._context = code, context
+        self._driver = code.driver
+        self._function, self._library = _timed(code.driver, code.prepared)
+        self._events: list[int] = []
+
+    def _event(self, number: int) -> int:
+        while len(self._events) <= number:
+            event = c_void_p()
+            self._driver.call("create an event", self._driver.event_create, byref(event), _TIMING)
+            self._events.append(event.value or 0)
+        return self._events[number]
+
+    def _split(self, executable: Any) -> list[Any]:
+        return [self.device.part(executable, task) for task in executable.tasks]
+
+    def _run(self, slot: int, part: Any, block: bytes | bytearray, counts: tuple[int | None]) -> None:
+        driver, stream = self._driver, self.device._stream.handle
+        begin, end = self._event(2 * slot + 1), self._event(2 * slot + 2)
+        groups = [part.tasks[0].groups(counts[0])]
+        if part.by_address:
+            memory = self.device._pool.take(len(block))
+            self.device._transfers.upload(memory, 0, memoryview(block))
+            block, nbytes = memory.address.to_bytes(8, "little"), 8
+            self.device._deletions.put(memory)
+        else:
+            nbytes = part.nbytes
+        prepared, failed = call.prepared(self._code, part.words, nbytes, groups)
+        code = self._function(bytes(block), ctypes.addressof(prepared), stream, begin, end)
+        driver.check(code or ctypes.c_uint32.from_address(failed).value, f"launch kernel {part.name}")
+
+    def _marks(self, count: int) -> list[tuple[float, float]]:
+        found = []
+        for slot in range(count):
+            begin, end = self._events[2 * slot + 1], self._events[2 * slot + 2]
+            start = self._elapsed(self._events[1], begin)
+            found.append((start, start + self._elapsed(begin, end)))
+        return found
+
+    def _align(self) -> Alignment:
+        event = self._event(0)
+        before = perf_counter_ns()
+        self._driver.call("record an event", self._driver.event_record, event, self.device._stream.handle)
+        self.device._finish()
+        after = perf_counter_ns()
+        return Alignment(self._elapsed(self._events[1], event), before, after)
+
+    def _elapsed(self, begin: int, end: int) -> float:
+        """Nanoseconds from one event to another; the driver gives milliseconds in 24 bits."""
+        milliseconds = c_float()
+        self._driver.call("read two events", self._driver.event_elapsed, byref(milliseconds), begin, end)
+        return milliseconds.value * 1e6
+
+    def _close(self) -> None:
+        self.device._finish()
+        for event in self._events:
+            self._driver.event_destroy(event)
+        self._events.clear()

@@ -1,0 +1,102 @@
+"""Times of tasks on asynchronous devices: marks that the device makes before and after each task, read when they are needed.
+
+The clock of a device starts anywhere. It is aligned with the host's by a mark that the idle device makes between two looks at the host's
+clock, within what causes allow: no task begins before its launch, none ends after the host has seen that it did.
+"""
+
+from __future__ import annotations
+
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from time import perf_counter_ns
+from typing import Any
+
+from spirograd.base.artifact import CompiledKernel
+from spirograd.base.records import dataclass
+from spirograd.runtime.device import TaskTime
+
+
+@dataclass(slots=True, eq=False)
+class Alignment:
+    """A mark of the device's clock at ``tick`` (ns), made between ``before`` and ``after`` of the host's."""
+
+    tick: float
+    before: int
+    after: int
+
+
+class QueryTimer(ABC):
+    """A `TaskTimer` that launches each task of a kernel by itself, as an executable of its own. ``capacity``: tasks that may be marked
+    before they are read. Methods with an underscore are called in the device's turn."""
+
+    def __init__(self, device: Any, capacity: int) -> None:
+        self.device = device
+        self._capacity = capacity
+        self._marked: list[tuple[int, int, int]] = []  # number of the launch, of the task, when it was launched
+        self._times: list[TaskTime] = []
+        self._parts: weakref.WeakKeyDictionary[Any, Sequence[Any]] = weakref.WeakKeyDictionary()
+
+    def launch(self, kernel: CompiledKernel, executable: Any, block: bytes | bytearray, counts: Sequence[int | None], number: int) -> None:
+        """See `TaskTimer`."""
+        with self.device._turn:
+            parts = self._parts.get(executable)
+            if parts is None:
+                parts = self._parts[executable] = self._split(executable)
+            for task, (part, count) in enumerate(zip(parts, counts)):
+                if count is not None and count <= 0:
+                    continue
+                if len(self._marked) == self._capacity:
+                    self._read()
+                launched = perf_counter_ns()
+                self._run(len(self._marked), part, block, (count,))
+                self._marked.append((number, task, launched))
+
+    def collect(self) -> list[TaskTime]:
+        """See `TaskTimer`."""
+        with self.device._turn:
+            if self._marked:
+                self._read()
+        times, self._times = self._times, []
+        return times
+
+    def _read(self) -> None:
+        """Wait, read all marks, and turn them into times of the host."""
+        self.device._finish()
+        seen = perf_counter_ns()
+        marks = self._marks(len(self._marked))
+        found = self._align()
+        least = max([launched - begin for (_, _, launched), (begin, _) in zip(self._marked, marks)])
+        most = min([seen - end for _, end in marks])
+        offset = min(max((found.before + found.after) / 2 - found.tick, least), most)
+        for (number, task, _), (begin, end) in zip(self._marked, marks):
+            self._times.append(TaskTime(number, task, round(begin + offset), round(end + offset)))
+        self._marked.clear()
+
+    def close(self) -> None:
+        """See `TaskTimer`."""
+        if self.device._device is not None and not self.device._trouble:
+            with self.device._turn:
+                self._close()
+
+    # --- what a device adds ---
+
+    @abstractmethod
+    def _split(self, executable: Any) -> Sequence[Any]:
+        """An executable for each task of ``executable``."""
+
+    @abstractmethod
+    def _run(self, slot: int, part: Any, block: bytes | bytearray, counts: tuple[int | None]) -> None:
+        """Launch ``part`` between the two marks number ``slot``."""
+
+    @abstractmethod
+    def _marks(self, count: int) -> list[tuple[float, float]]:
+        """The first ``count`` pairs of marks, in ns of the device's clock, which is the one of the next `_align`. The device is idle."""
+
+    @abstractmethod
+    def _align(self) -> Alignment:
+        """See the head of this file. The device is idle."""
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Destroy what the driver holds."""

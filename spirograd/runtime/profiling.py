@@ -1,0 +1,267 @@
+"""Profiles: which tasks of which kernels ran when, and what else the host and the device did, while somebody measures.
+
+A `Profile` puts itself in front of a device: attributes of the instance hide its methods, and go away when it stops, so that nothing is in
+the way of launches that are not measured. Meanwhile all launches go through Python, and graphs are repeated launch by launch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter_ns
+from typing import Any
+
+from spirograd.base import spans, validity
+from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.base.loc import Loc
+from spirograd.base.records import dataclass
+from spirograd.runtime.device import TaskTime, TimesTasks
+from spirograd.runtime.launcher import Launcher, LaunchPlan
+
+# Launches whose times are collected at once: collecting waits for the device.
+_PENDING = 4096
+# Records that a profile keeps; totals go on.
+RECORDS_KEPT = 1 << 20
+# Methods of devices that move bytes -> the place of the number of bytes, or of the data, among their arguments.
+_TRANSFERS = {"upload": 2, "download": 2, "read_async": 2, "fill": 2, "copy": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskKey:
+    """A task of a kernel. ``number``: its place among the kernel's tasks. ``arch``: of the back end."""
+
+    kernel: str
+    name: str
+    kind: str
+    number: int
+    loc: Loc | None
+    arch: str
+
+
+@dataclass(slots=True, eq=False)
+class TaskRecord:
+    """A task that ran. Times are nanoseconds of `time.perf_counter_ns`; ``cpu`` -1: not known. ``iterations`` None: only the device knew.
+    ``nbytes``, ``operations``: of all iterations, None if that is not known; ``exact`` False: at least so many. ``launch``: the number of
+    the launch; ``first``: whether it is the first task of the launch that ran. ``kernel_id`` tells kernels of one name apart."""
+
+    key: TaskKey
+    kernel_id: int
+    launch: int
+    first: bool
+    begin: int
+    end: int
+    cpu: int
+    iterations: int | None
+    nbytes: int | None
+    operations: int | None
+    exact: bool
+
+    @property
+    def duration(self) -> int:
+        return self.end - self.begin
+
+
+@dataclass(slots=True, eq=False)
+class HostRecord:
+    """A launch or a transfer as the host saw it. ``arch``: the back end. ``launch``: its number, -1 for transfers."""
+
+    arch: str
+    name: str
+    category: str
+    begin: int
+    end: int
+    thread: int
+    nbytes: int = 0
+    launch: int = -1
+
+
+@dataclass(slots=True, eq=False)
+class _Launch:
+    plan: LaunchPlan
+    counts: Sequence[int | None]
+    begin: int
+
+
+class Sink:
+    """What takes the records of all profiles of the process while it is among `spans.sinks`. ``started``: profiles that are to stop
+    with it."""
+
+    def __init__(self) -> None:
+        self.tasks: list[TaskRecord] = []
+        self.host: list[HostRecord] = []
+        self.started: list[Profile] = []
+
+    def measure(self, profile: Profile) -> None:
+        """Have ``profile`` measure as long as this is there."""
+        profile.start()
+        self.started.append(profile)
+
+
+class Profile:
+    """Measures the launches of ``launcher`` from `start` to `stop`. ``arch``: the name of its back end. Raises SpirogradUnsupportedError
+    if the device cannot tell when tasks ran."""
+
+    def __init__(self, launcher: Launcher, arch: str) -> None:
+        device: Any = launcher.device
+        if not isinstance(device, TimesTasks):
+            raise SpirogradUnsupportedError(f"the back end `{arch}` does not tell when tasks run", None, "profile on another one")
+        self.arch = arch
+        self.records: list[TaskRecord] = []
+        self.spans: list[spans.Span] = []
+        self.dropped = 0  # records beyond RECORDS_KEPT
+        self._launcher = launcher
+        self._device: Any = device
+        self._timer: Any = None
+        self._lock = threading.RLock()
+        self._numbers = itertools.count(1).__next__
+        self._pending: dict[int, _Launch] = {}
+        self._keys: weakref.WeakKeyDictionary[LaunchPlan, list[TaskKey]] = weakref.WeakKeyDictionary()
+        self.users = 0
+
+    def start(self) -> None:
+        """Measure from now on; `stop` as often as this was called ends it."""
+        with self._lock:
+            self.users += 1
+            if self._timer is not None:
+                return
+            self._timer = self._device.task_timer()
+            validity.suspend()
+            spans.listeners.append(self._span)
+            self._device.launch = self._launch
+            for name, place in _TRANSFERS.items():
+                setattr(self._device, name, self._transfer(name, place))
+            self._launcher.relay()
+            atexit.register(self.end)  # before the device is closed
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Do not measure in the block."""
+        users, self.users = self.users, 1
+        self.stop()
+        try:
+            yield
+        finally:
+            self.users = users
+            if users:
+                self.users -= 1
+                self.start()
+
+    def end(self) -> None:
+        """The session ends: stop, however often it was started."""
+        with self._lock:
+            self.users = min(self.users, 1)
+            self.stop()
+
+    def stop(self) -> None:
+        """See `start`. Does nothing more once the session has ended."""
+        with self._lock:
+            self.users -= 1
+            if self.users > 0 or self._timer is None:
+                return
+            try:
+                self.collect()
+            finally:
+                atexit.unregister(self.end)
+                spans.listeners.remove(self._span)
+                for name in ("launch", *_TRANSFERS):
+                    delattr(self._device, name)
+                self._launcher.relay()
+                validity.resume()
+                timer, self._timer = self._timer, None
+                timer.close()
+
+    def _span(self, span: spans.Span) -> None:
+        if len(self.spans) < RECORDS_KEPT:
+            self.spans.append(span)
+
+    def clear(self) -> None:
+        """Forget what was measured so far."""
+        self.collect()
+        self.records.clear()
+        self.spans.clear()
+        self.dropped = 0
+
+    def collect(self) -> None:
+        """Wait for the launches so far, and keep their times."""
+        with self._lock:
+            if self._timer is None:
+                return
+            seen = -1
+            for time in self._timer.collect():
+                launch = self._pending.get(time.launch)
+                if launch is not None:
+                    self._keep(self._record(launch, time, time.launch != seen))
+                    seen = time.launch
+            self._pending.clear()
+
+    def _keep(self, record: TaskRecord) -> None:
+        if len(self.records) < RECORDS_KEPT:
+            self.records.append(record)
+        else:
+            self.dropped += 1
+        for sink in tuple(spans.sinks):
+            sink.tasks.append(record)
+
+    def _record(self, launch: _Launch, time: TaskTime, first: bool) -> TaskRecord:
+        plan = launch.plan
+        task = plan.compiled.tasks[time.task]
+        count = 1 if task.kind == "serial" and plan.compiled.run is None else launch.counts[time.task]
+        known = count is not None and plan.compiled.run is None  # the interpreter runs all loops as one task
+        work = task.work
+        return TaskRecord(
+            self._keys_of(plan)[time.task],
+            id(plan.compiled),
+            time.launch,
+            first,
+            time.begin,
+            time.end,
+            time.cpu,
+            count if known else None,
+            work.nbytes * count if known and count is not None else None,
+            work.operations * count if known and count is not None else None,
+            work.exact,
+        )
+
+    def _keys_of(self, plan: LaunchPlan) -> list[TaskKey]:
+        keys = self._keys.get(plan)
+        if keys is None:
+            compiled = plan.compiled
+            locs = plan.locations() if plan.locations is not None else [None] * len(compiled.tasks)
+            tasks = zip(itertools.count(), compiled.tasks, locs)
+            keys = self._keys[plan] = [TaskKey(compiled.name, task.name, task.kind, k, loc, self.arch) for k, task, loc in tasks]
+        return keys
+
+    # --- in front of the device ------------------------------------------------------------------------------------------
+
+    def _launch(self, executable: Any, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
+        """As `Device.launch`."""
+        plan = self._launcher.plans[id(executable)]
+        with self._lock:
+            number = self._numbers()
+            begin = perf_counter_ns()
+            self._pending[number] = _Launch(plan, counts, begin)
+            self._timer.launch(plan.compiled, executable, block, counts, number)
+            self._tell(HostRecord(self.arch, plan.compiled.name, "launch", begin, perf_counter_ns(), threading.get_native_id(), 0, number))
+            if len(self._pending) >= _PENDING:
+                self.collect()
+
+    def _transfer(self, name: str, place: int) -> Callable[..., Any]:
+        """The method ``name`` of the device, told of. The number of bytes, or the data, is its argument number ``place``."""
+        method = getattr(self._device, name)
+
+        def transfer(*args: Any) -> Any:
+            begin = perf_counter_ns()
+            result = method(*args)
+            nbytes = args[place] if isinstance(args[place], int) else args[place].nbytes
+            self._tell(HostRecord(self.arch, name, "transfer", begin, perf_counter_ns(), threading.get_native_id(), nbytes))
+            return result
+
+        return transfer
+
+    def _tell(self, record: HostRecord) -> None:
+        for sink in tuple(spans.sinks):
+            sink.host.append(record)
