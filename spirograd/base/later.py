@@ -74,8 +74,6 @@ LATER: dict[str, str] = {
     "aot": "exporting compiled kernels comes in a later version",
     "argpack": "pass a `dataclasses.dataclass` or a struct instead",
     "ArgPack": "pass a `dataclasses.dataclass` or a struct instead",
-    "frexp": "use `sg.bit_cast` on the number",
-    "get_addr": "kernels reach memory through fields and arrays only",
     "interop": "pass arrays of NumPy and torch to kernels directly",
 }
 

@@ -148,6 +148,12 @@ def volatile_load(target: Any) -> Any:
     _only_in_kernels("volatile_load")
 
 
+def get_addr(memory: Any, index: Any) -> Any:
+    """The address of an element of a field or an array, in the memory of the device, as u64; of a vector, that of its first component.
+    ``memory``: or the node of a field, ``x.snode``. Only in kernels. Raises SpirogradUnsupportedError on wgpu, which has no addresses."""
+    _only_in_kernels("get_addr")
+
+
 ATOMICS: dict[Any, str] = {
     atomic_add: "add",
     atomic_sub: "sub",

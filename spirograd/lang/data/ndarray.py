@@ -334,6 +334,8 @@ class BufferView(Ndarray):
     arr: Ndarray
 
     def __init__(self, arr: Ndarray, offset: int = 0, size: int | None = None, *, axes: tuple[slices.Axis, ...] | None = None) -> None:
+        if not isinstance(arr, Ndarray):
+            raise SpirogradTypeError(f"a view is one of an ndarray, not of {scalar.describe(arr)}", None, "NumPy slices its own arrays")
         if axes is None:
             axes = _subrange(arr, offset, size)
         if isinstance(arr, BufferView):
@@ -347,14 +349,6 @@ class BufferView(Ndarray):
         kinds = [axis.kind(extent) for axis, extent in zip(axes, arr.shape)]
         self._sg_kinds = tuple(kinds)
         self._sg_numbers = tuple([n for axis, extent in zip(axes, arr.shape) for n in axis.numbers(extent)])
-
-    def __new__(cls, arr: Any, *args: Any, **options: Any) -> Any:
-        """In a kernel, where ``arr`` is an array of the kernel: its view."""
-        if not isinstance(arr, Ndarray):
-            if hasattr(arr, "subview"):
-                return arr.subview(*args, **options)
-            raise SpirogradTypeError(f"a view is one of an ndarray, not of {scalar.describe(arr)}")
-        return super().__new__(cls)
 
     def __class_getitem__(cls, dtype: Any) -> BufferViewType:
         return BufferViewType(*dtype) if isinstance(dtype, tuple) else BufferViewType(dtype)
