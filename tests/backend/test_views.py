@@ -7,7 +7,6 @@ import functools
 import pickle
 from typing import Any
 
-import needs
 import numpy as np
 import pytest
 
