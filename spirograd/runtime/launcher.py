@@ -26,7 +26,7 @@ from spirograd.base.tape_layout import word_places
 from spirograd.base.validity import NotPrepared, Record
 from spirograd.runtime import graphs, streams
 from spirograd.runtime.allocations import Allocation, Memory
-from spirograd.runtime.device import CallsNatively, Device
+from spirograd.runtime.device import CallsNatively, Device, Step
 from spirograd.runtime.faults_and_prints import Diagnostics
 from spirograd.runtime.generations import tick
 from spirograd.runtime.graphs import NumberedLaunch
@@ -396,10 +396,11 @@ class LaunchPlan:
                 recorder.wrote(allocation.generations, "")
         if self._diagnosed or self._numbered:
             recorder.launched(NumberedLaunch(lambda number, drawn: self._repeat(number, drawn, arguments, counts), drawn))
-        elif self._temps is None or self._count is not None:
-            recorder.launched(methodcaller("launch", self.executable, block, counts))
-        else:
-            recorder.launched(functools.partial(_exclusively, self._exclusive, methodcaller("launch", self.executable, block, counts)))
+            return
+        work: Callable[[Any], None] = methodcaller("launch", self.executable, block, counts)
+        if self._temps is not None and self._count is None:
+            work = functools.partial(_exclusively, self._exclusive, work)
+        recorder.launched(Step(work, *self._uses(arrays, trees)))
 
     def _repeat(self, number: int, drawn: int, arguments: tuple[Any, ...], counts: tuple[int | None, ...]) -> None:
         """Launch again, with other numbers. The launcher's lock is held."""

@@ -8,11 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import vulkan as vk
-
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.errors import SpirogradRuntimeError
-from spirograd.runtime.device import Buffer
+from spirograd.runtime.device import Buffer, Step
 from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.deletion import COLLECT_AT
@@ -22,24 +20,14 @@ from spirograd.runtime.devices.staging import Cells
 from spirograd.runtime.devices.streamed import DeviceLost, StreamedDevice
 from spirograd.runtime.devices.vulkan.allocator import Allocator, MemoryTypes, Range, clear_host
 from spirograd.runtime.devices.vulkan.api import NULL, device_functions
+from spirograd.runtime.devices.vulkan.dispatch import Executable, dispatch, padded
 from spirograd.runtime.devices.vulkan.features import create_device, query
 from spirograd.runtime.devices.vulkan.instance import choose, take_instance
 from spirograd.runtime.devices.vulkan.pipelines import Pipelines
-from spirograd.runtime.devices.vulkan.stream import BATCH, POLL_NANOSECONDS, WORK_STAGES, Stream
+from spirograd.runtime.devices.vulkan.series import CommandPool, RecordedSeries, SeriesRecorder
+from spirograd.runtime.devices.vulkan.stream import BATCH, POLL_NANOSECONDS, Stream
 from spirograd.runtime.devices.vulkan.timer import VulkanTimer
 from spirograd.runtime.devices.vulkan.transfer import Transfers
-
-_COMPUTE_BIND = vk.VK_PIPELINE_BIND_POINT_COMPUTE
-_COMPUTE_STAGE = vk.VK_SHADER_STAGE_COMPUTE_BIT
-
-
-class Executable:
-    """One kernel: per task its pipeline and its grid (see `grid_limits`)."""
-
-    __slots__ = ("__weakref__", "tasks")
-
-    def __init__(self, tasks: tuple[tuple[Any, int, int, int], ...]) -> None:
-        self.tasks = tasks
 
 
 class VulkanDevice(StreamedDevice):
@@ -56,6 +44,7 @@ class VulkanDevice(StreamedDevice):
 
     def __init__(self, validation: bool, cap: int | None, mappable: bool | None, cache_folder: Path | None, requested: str = "") -> None:
         super().__init__()
+        self._pools: set[CommandPool] = set()  # of the series that are recorded
         self._instance = take_instance(validation)
         self._messages = self._instance.messages
         try:
@@ -73,7 +62,7 @@ class VulkanDevice(StreamedDevice):
             self._transfers = Transfers(self._stream, self._cells)
             self._push_limit = self.caps.max_push_constants
             self._pipelines = Pipelines(self._device, self._fn, self._push_limit, self._features.cache_identity, cache_folder)
-            self._layout = self._pipelines.layout
+            self._stream.layout = self._pipelines.layout
         except BaseException:
             if self._device is not None:
                 self._device_destroy()
@@ -126,29 +115,17 @@ class VulkanDevice(StreamedDevice):
             with self._turn.lock:  # `Turn` written out, which is faster
                 if self._trouble or self._messages:
                     self._check()
-                stream, fn = self._stream, self._fn
+                stream = self._stream
                 if stream.recorded >= BATCH:
                     stream.flush()
                     if len(self._deletions.released) > COLLECT_AT:
                         self._collect()
-                size = len(block)
-                data = bytes(block) if size % 4 == 0 else bytes(block) + bytes(-size % 4)
-                if size > self._push_limit:
+                data = padded(block)
+                if len(block) > self._push_limit:
                     data = stream.put_arguments(data).to_bytes(8, "little")
-                commands = stream.commands or stream.open()
-                if data:
-                    fn.CmdPushConstants(commands, self._layout, _COMPUTE_STAGE, 0, len(data), data)
-                barrier, memory_barrier, dispatch = fn.CmdPipelineBarrier, stream.barrier, fn.CmdDispatch
-                for (pipeline, each, most, unknown), count in zip(executable.tasks, counts):
-                    groups = unknown if count is None else -(-count // each)
-                    if groups <= 0:
-                        continue
-                    barrier(commands, WORK_STAGES, WORK_STAGES, 0, 1, memory_barrier, 0, NULL, 0, NULL)
-                    if pipeline is not stream.bound:
-                        fn.CmdBindPipeline(commands, _COMPUTE_BIND, pipeline)
-                        stream.bound = pipeline
-                    dispatch(commands, groups if groups < most else most, 1, 1)
-                    stream.recorded += 1
+                if stream.commands is None:
+                    stream.open()
+                dispatch(stream, executable, data, counts)
         except DeviceLost as error:
             self._lose(error)
         finally:
@@ -159,6 +136,34 @@ class VulkanDevice(StreamedDevice):
         """See `TimesTasks`."""
         with self._turn:
             return VulkanTimer(self, self._features.physical, self._family, partial(VulkanDevice.launch, self))
+
+    # --- graphs ---
+
+    def record(self, steps: Sequence[Step]) -> RecordedSeries:
+        """See `RecordsWork.record`: a command buffer, which is submitted again and again."""
+        with self._turn:
+            recorder = SeriesRecorder(self._stream, self._allocator, self._family, self._push_limit)
+            try:
+                commands = recorder.record(steps)
+                for part, data in recorder.arguments:
+                    self._transfers.upload(part, 0, memoryview(data))
+            except BaseException:
+                self._deletions.extend(recorder.owned)
+                raise
+            self._pools.add(recorder.pool)
+        recorded = RecordedSeries(commands, steps)
+        weakref.finalize(recorded, self._deletions.extend, recorder.owned).atexit = False
+        return recorded
+
+    def repeat(self, recorded: RecordedSeries) -> None:
+        """See `RecordsWork.repeat`."""
+        if "launch" in vars(self):  # its tasks are to be timed
+            recorded.by_parts(self)
+            return
+        with self._turn:
+            self._stream.submit(recorded.commands)
+            if len(self._deletions.released) > COLLECT_AT:
+                self._collect()
 
     # --- waits, failures, the end ---
 
@@ -171,6 +176,9 @@ class VulkanDevice(StreamedDevice):
     def _delete(self, thing: Any) -> None:
         if isinstance(thing, Range):
             self._allocator.give(thing)
+        elif isinstance(thing, CommandPool):
+            self._pools.discard(thing)
+            thing.destroy()
         else:
             self._pipelines.destroy(thing)
 
@@ -195,6 +203,8 @@ class VulkanDevice(StreamedDevice):
 
     def _device_destroy(self) -> None:
         """Destroy what exists; also after a constructor that failed half-way."""
+        for pool in self._pools:
+            pool.destroy()
         for part in ("_pipelines", "_cells", "_stream", "_allocator"):
             if hasattr(self, part):
                 getattr(self, part).close()

@@ -17,6 +17,8 @@ from spirograd.runtime.devices.vulkan.api import NULL, check, ffi, struct
 SLOTS = 8
 # A command buffer is submitted after so many commands, so that the device starts while the host goes on recording.
 BATCH = 64
+# Submissions under way: a host that is faster than the device waits.
+UNDER_WAY = 16
 ARGUMENT_BYTES = 64 << 10  # for argument blocks, per command buffer
 STAGING_BYTES = 4 << 20  # for copies, per command buffer
 _ARGUMENT_ALIGNMENT = 16
@@ -57,6 +59,7 @@ class Stream:
         self.device = device
         self.fn = functions
         self.allocator = allocator
+        self.layout: Any = None  # of pipelines
         self.commands: Any = None
         self.bound: Any = None
         self.recorded = 0
@@ -98,7 +101,11 @@ class Stream:
         commands = ffi.new("VkCommandBuffer*")
         info = struct("VkCommandBufferAllocateInfo", commandPool=self._pool, level=vk.VK_COMMAND_BUFFER_LEVEL_PRIMARY, commandBufferCount=1)
         check(self.fn.AllocateCommandBuffers(self.device, info, commands), "allocate a command buffer")
-        submit = struct(
+        return Slot(commands[0], self._submission(commands), [commands])
+
+    def _submission(self, commands: Any) -> Any:
+        """The structure that submits the command buffer that ``commands`` points to, and signals the timeline."""
+        return struct(
             "VkSubmitInfo",
             pNext=self._timeline,
             commandBufferCount=1,
@@ -106,7 +113,6 @@ class Stream:
             signalSemaphoreCount=1,
             pSignalSemaphores=self._semaphore,
         )
-        return Slot(commands[0], submit, [commands])
 
     def open(self) -> Any:
         """The open command buffer; begins the next one of the ring if there is none, waiting until it is free."""
@@ -130,12 +136,16 @@ class Stream:
         self.recorded += 1
         return commands
 
+    def let_host_see(self, commands: Any) -> None:
+        """Record a barrier: the host sees what was written, once the submission is done."""
+        self.fn.CmdPipelineBarrier(commands, WORK_STAGES, _HOST, 0, 1, self._host_barrier, 0, NULL, 0, NULL)
+
     def flush(self) -> None:
         """Submit the open command buffer, if any."""
         if self.commands is None:
             return
         slot = self.slots[self._current]
-        self.fn.CmdPipelineBarrier(slot.commands, WORK_STAGES, _HOST, 0, 1, self._host_barrier, 0, NULL, 0, NULL)
+        self.let_host_see(slot.commands)
         self.commands = None
         check(self.fn.EndCommandBuffer(slot.commands), "end a command buffer")
         self._signal[0] = self.submitted + 1
@@ -143,6 +153,15 @@ class Stream:
         self.submitted += 1
         slot.value = self.submitted
         self._current = (self._current + 1) % SLOTS
+
+    def submit(self, commands: Any) -> None:
+        """Submit what is open, then ``commands``, a `VkCommandBuffer *` of a series that may be submitted while it still runs."""
+        self.flush()
+        if self.submitted - self.poll() >= UNDER_WAY:
+            self.wait(self.submitted - UNDER_WAY + 1)
+        self._signal[0] = self.submitted + 1
+        check(self.fn.QueueSubmit(self._queue, 1, self._submission(commands), NULL), "submit work")
+        self.submitted += 1
 
     def poll(self) -> int:
         """The newest timeline value that is done."""
