@@ -148,9 +148,11 @@ class RecordsWork(Protocol):
 
 @runtime_checkable
 class HasStreams(Protocol):
-    """A device that does work of several streams at the same time. Streams and events are opaque to the runtime; None is the stream that
-    the device has anyway, to which all work goes but what is done in `on_stream`. `synchronize`, `close` and freed memory wait for all
-    streams."""
+    """A device that does work of several streams at the same time, if it has ``several_queues``. Streams and events are opaque to the
+    runtime; None is the stream that the device has anyway, to which all work goes but what is done in `on_stream`. `synchronize`, `close`
+    and freed memory wait for all streams."""
+
+    several_queues: bool
 
     def new_stream(self) -> Any:
         """A new stream."""

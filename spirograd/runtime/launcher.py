@@ -371,11 +371,12 @@ class LaunchPlan:
 
     def _uses(self, arrays: Sequence[Any], trees: Mapping[int, Allocation]) -> tuple[list[tuple[Any, str]], list[tuple[Any, str]]]:
         """The memory that a launch reads, and that it writes, with the parts of it; None for memory that is not ours."""
-        effects = self.compiled.effects
-        reads, writes = _memory(effects.all_read(), arrays, trees), _memory(effects.all_written(), arrays, trees)
+        effects, launcher = self.compiled.effects, self._launcher
         own = () if self._temps is None else (self._temps,)
-        tapes = () if self._count is None else self._launcher.tapes.backing
-        return reads, [*writes, *((memory, "") for memory in (*own, *tapes))]
+        tapes = () if self._count is None else launcher.tapes.backing
+        reports = launcher.diagnostics.buffers if self._diagnosed else ()  # launches add to them; the host, which empties them, writes
+        reads, writes = _memory(effects.all_read(), arrays, trees), _memory(effects.all_written(), arrays, trees)
+        return [*reads, *((memory, "") for memory in reports)], [*writes, *((memory, "") for memory in (*own, *tapes))]
 
     def _note(
         self, recorder: graphs.GraphRecording, block: bytes, drawn: int, arguments: tuple[Any, ...], counts: tuple[int | None, ...]

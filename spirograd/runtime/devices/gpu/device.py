@@ -154,6 +154,7 @@ class GpuDevice(StreamedDevice):
     """
 
     on_host = False
+    several_queues = True
     open_devices = OpenDevices()
     turn_type = ContextTurn
 

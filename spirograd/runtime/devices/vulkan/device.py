@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from spirograd.runtime.devices.vulkan.features import create_device, query
 from spirograd.runtime.devices.vulkan.instance import choose, take_instance
 from spirograd.runtime.devices.vulkan.pipelines import Pipelines
 from spirograd.runtime.devices.vulkan.series import CommandPool, RecordedSeries, SeriesRecorder
+from spirograd.runtime.devices.vulkan.side_streams import Event, SideStreams
 from spirograd.runtime.devices.vulkan.stream import BATCH, POLL_NANOSECONDS, Stream
 from spirograd.runtime.devices.vulkan.timer import VulkanTimer
 from spirograd.runtime.devices.vulkan.transfer import Transfers
@@ -49,7 +51,7 @@ class VulkanDevice(StreamedDevice):
         self._messages = self._instance.messages
         try:
             self._features = query(choose(self._instance, requested))
-            self._device, self._family = create_device(self._features)
+            self._device, self._family, queues = create_device(self._features)
             self._fn = device_functions(self._device)
             self.info = self._features.info
             self.caps = self._features.caps
@@ -57,12 +59,15 @@ class VulkanDevice(StreamedDevice):
             self._allocator = Allocator(self._device, self._fn, types, self._features.max_allocation, cap)
             # A driver that runs on the CPU needs the processor that polling takes.
             poll_nanoseconds = 0 if self._features.kind == "cpu" else POLL_NANOSECONDS
-            self._stream = Stream(self._device, self._fn, self._family, self._allocator, poll_nanoseconds)
+            make = partial(Stream, self._device, self._fn, self._family, self._allocator, poll_nanoseconds)
+            self._own = self._stream = make()  # the latter: to which the work goes
             self._cells = Cells(partial(self._allocator.create_block, staging=True), self._allocator.destroy_block)
             self._transfers = Transfers(self._stream, self._cells)
             self._push_limit = self.caps.max_push_constants
             self._pipelines = Pipelines(self._device, self._fn, self._push_limit, self._features.cache_identity, cache_folder)
-            self._stream.layout = self._pipelines.layout
+            self._own.layout = self._pipelines.layout
+            self._sides = SideStreams(self._own, make, queues)
+            self.several_queues = queues > 1
         except BaseException:
             if self._device is not None:
                 self._device_destroy()
@@ -118,7 +123,7 @@ class VulkanDevice(StreamedDevice):
                 stream = self._stream
                 if stream.recorded >= BATCH:
                     stream.flush()
-                    if len(self._deletions.released) > COLLECT_AT:
+                    if len(self._deletions.released) > COLLECT_AT and stream is self._own:
                         self._collect()
                 data = padded(block)
                 if len(block) > self._push_limit:
@@ -136,6 +141,67 @@ class VulkanDevice(StreamedDevice):
         """See `TimesTasks`."""
         with self._turn:
             return VulkanTimer(self, self._features.physical, self._family, partial(VulkanDevice.launch, self))
+
+    # --- streams ---
+
+    def new_stream(self) -> Stream:
+        """See `HasStreams`."""
+        with self._turn:
+            return self._sides.take()
+
+    def delete_stream(self, stream: Stream) -> None:
+        """See `HasStreams`."""
+        with self._turn:
+            self._sides.give(stream)
+
+    @contextlib.contextmanager
+    def on_stream(self, stream: Stream | None) -> Iterator[None]:
+        """See `HasStreams`."""
+        if stream is None:
+            yield
+            return
+        with self._turn:
+            transfers = self._transfers
+            self._sides.busy[stream] = None
+            self._stream, self._transfers = stream, Transfers(stream, self._cells)
+            try:
+                yield
+            finally:
+                self._stream, self._transfers = self._own, transfers
+
+    def order_streams(self, first: Stream | None, then: Stream | None) -> None:
+        """See `HasStreams`."""
+        with self._turn:
+            self._sides.order(first, then)
+
+    def stream_done(self, stream: Stream | None) -> bool:
+        """See `HasStreams`."""
+        with self._turn:
+            stream = stream or self._own
+            stream.flush()
+            return stream.idle
+
+    def finish_stream(self, stream: Stream | None) -> None:
+        """See `HasStreams`."""
+        with self._turn:
+            self.waits += 1
+            (stream or self._own).finish()
+
+    def record_event(self, stream: Stream | None) -> Event:
+        """See `HasStreams`."""
+        with self._turn:
+            return self._sides.record(stream)
+
+    def wait_for_event(self, event: Event, stream: Stream | None) -> None:
+        """See `HasStreams`."""
+        with self._turn:
+            self._sides.wait(event, stream)
+
+    def finish_event(self, event: Event) -> None:
+        """See `HasStreams`."""
+        with self._turn:
+            self.waits += 1
+            event.stream.wait(event.value)
 
     # --- graphs ---
 
@@ -168,10 +234,13 @@ class VulkanDevice(StreamedDevice):
     # --- waits, failures, the end ---
 
     def _finish(self) -> None:
-        self._stream.finish()
+        self._sides.finish()
+        self._own.finish()
 
     def _collect(self) -> None:
-        self._deletions.collect(self._stream.pending_value, self._stream.poll)
+        if self._deletions:
+            self._sides.join()
+        self._deletions.collect(self._own.pending_value, self._own.poll)
 
     def _delete(self, thing: Any) -> None:
         if isinstance(thing, Range):
@@ -205,7 +274,7 @@ class VulkanDevice(StreamedDevice):
         """Destroy what exists; also after a constructor that failed half-way."""
         for pool in self._pools:
             pool.destroy()
-        for part in ("_pipelines", "_cells", "_stream", "_allocator"):
+        for part in ("_pipelines", "_cells", "_sides", "_own", "_allocator"):
             if hasattr(self, part):
                 getattr(self, part).close()
         device_functions(self._device).DestroyDevice(self._device, NULL)
