@@ -150,7 +150,8 @@ def volatile_load(target: Any) -> Any:
 
 def get_addr(memory: Any, index: Any) -> Any:
     """The address of an element of a field or an array, in the memory of the device, as u64; of a vector, that of its first component.
-    ``memory``: the field or array, or the node of a field, ``x.snode``. ``index``: an integer, or one for each axis. Only in kernels. Raises SpirogradUnsupportedError on wgpu, which has no addresses."""
+    ``memory``: the field or array, or the node of a field, ``x.snode``. ``index``: an integer, or one for each axis. Only in
+    kernels. Raises SpirogradUnsupportedError on wgpu, which has no addresses."""
     _only_in_kernels("get_addr")
 
 

@@ -328,7 +328,8 @@ class BufferView(Ndarray):
     Whatever works on an ndarray works on a view of it. A write to either is a write to the memory of both; `grad` is a view of the
     gradient. As the annotation of an argument, ``BufferView`` and ``BufferView[dtype]`` take any one-dimensional array or view.
 
-    ``arr``: the ndarray, which is never itself a view. ``axes``: what slices are made of, in place of ``offset`` and ``size``. Raises SpirogradBoundsError for a part that ``arr`` does not have.
+    ``arr``: the ndarray, which is never itself a view. ``axes``: what slices are made of, in place of ``offset`` and ``size``. Raises
+    SpirogradBoundsError for a part that ``arr`` does not have.
     """
 
     arr: Ndarray
