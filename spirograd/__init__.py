@@ -164,6 +164,7 @@ from spirograd.lang.struct import Struct
 if TYPE_CHECKING:
     from spirograd import ad, tools  # imported when they are first used
     from spirograd import algorithms as algorithms
+    from spirograd import aot as aot
     from spirograd import linalg as linalg
     from spirograd import profiler as profiler
     from spirograd import simt as simt
@@ -440,7 +441,7 @@ if not TYPE_CHECKING:
         "spirograd",
         __all__,
         _later.LATER,
-        modules=("ad", "algorithms", "linalg", "profiler", "simt", "tools"),
+        modules=("ad", "algorithms", "aot", "linalg", "profiler", "simt", "tools"),
         elsewhere={"GUI": "spirograd.tools"},
     )
 
