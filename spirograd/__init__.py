@@ -30,6 +30,7 @@ from spirograd.api import (
     x64,
 )
 from spirograd.base import later as _later
+from spirograd.base.version import __version__ as __version__
 from spirograd.errors import (
     AdStackOverflow,
     OutOfDeviceMemory,
@@ -211,8 +212,6 @@ else:
     )
     from spirograd.lang.struct import dataclass
 
-
-__version__ = "0.1.0"
 
 __all__ = [
     "GUI",

@@ -17,6 +17,7 @@ from spirograd.base.errors import SpirogradCallError, SpirogradRuntimeError, Spi
 from spirograd.base.near_names import NearNames
 from spirograd.base.records import replace
 from spirograd.base.sizes.nodes import Element, Node, Size
+from spirograd.base.version import __version__
 from spirograd.base.wording import did_you_mean
 from spirograd.gradients.plan import DerivativePlan
 from spirograd.gradients.shared_arrays import refuse_shared
@@ -130,7 +131,7 @@ class _Loaded(NearNames):
 
 
 class LoadedKernel(_Loaded):
-    """A kernel of a module. It is called as it was before, without its template arguments, which are fixed in the module.
+    """A kernel of a module, made by `load`. It is called as before, without its template arguments, which are fixed in the module.
 
     A call raises SpirogradRuntimeTypeError for arguments that do not fit, and what the kernel itself raises.
     """
@@ -142,6 +143,7 @@ class LoadedKernel(_Loaded):
 
     @functools.cached_property
     def plan(self) -> LaunchPlan:
+        """How to launch it; loaded at the first need."""
         return self._module.session().launcher.prepare(self.record.compiled)  # type: ignore[no-any-return]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -164,7 +166,11 @@ class LoadedKernel(_Loaded):
 
 
 class LoadedGradient(_Loaded):
-    """The gradient of a kernel of a module: see `LoadedKernel.grad`. It takes the arguments of the kernel."""
+    """The gradient of a kernel of a module, made by `load`: `LoadedKernel.grad`. It takes the arguments of the kernel.
+
+    A call adds to the gradients of what the kernel reads. ``returned=`` gives the adjoint of what the kernel returns, as of
+    `spirograd.gradients.gradient.Gradient`. It raises SpirogradRuntimeError for arrays that share memory.
+    """
 
     def __init__(self, module: LoadedModule, record: KernelRecord, primal: LoadedKernel) -> None:
         super().__init__(module, record)
@@ -177,6 +183,7 @@ class LoadedGradient(_Loaded):
 
     @functools.cached_property
     def plan(self) -> DerivativePlan:
+        """How to launch it; loaded at the first need."""
         launcher, found = self._module.session().launcher, self._derivative
         main = launcher.prepare(self.record.compiled)
         return DerivativePlan(launcher, found.tapes, main, [launcher.prepare(counting) for counting in found.counting])
@@ -213,8 +220,6 @@ class LoadedGradient(_Loaded):
 
 def _check(manifest: Manifest, path: Path, session: Any) -> None:
     """Raise SpirogradRuntimeError unless ``session`` can run the module."""
-    from spirograd import __version__
-
     if manifest.version != __version__:
         raise SpirogradRuntimeError(f"{path} was built by spirograd {manifest.version}, and this is {__version__}: build the module again")
     device = session.device.caps

@@ -20,6 +20,7 @@ from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradCompilationError, SpirogradTypeError, SpirogradUnsupportedError, SpirogradValueError, render
 from spirograd.base.near_names import NearNames
 from spirograd.base.records import replace
+from spirograd.base.version import __version__
 from spirograd.compiler import compile_kernel
 from spirograd.gradients.specialized import SpecializedDerivative
 from spirograd.ir import nodes
@@ -75,7 +76,8 @@ class Module(NearNames):
         ``template_args``: by the name of the parameter, the values of template arguments, which are fixed from now on; also examples of
         arrays whose annotation leaves their type or number of axes open, and of huge ones. ``gradients``: add ``kernel.grad``, too.
 
-        Raises SpirogradValueError where one is missing, and what the first call of the kernel, or of its gradient, would raise.
+        Raises SpirogradValueError where one is missing, SpirogradTypeError for what is no kernel, SpirogradUnsupportedError for what a
+        module cannot have, and what the first call of the kernel, or of its gradient, would raise.
         """
         inner, first = (kernel.kernel, (kernel.instance,)) if isinstance(kernel, BoundKernel) else (kernel, ())
         if not isinstance(inner, Kernel):
@@ -117,8 +119,6 @@ class Module(NearNames):
 
     def manifest(self) -> Manifest:
         """What the module holds so far."""
-        from spirograd import __version__
-
         kernels = tuple(self._kernels.values())
         caps = self._target.device.caps
         return Manifest(FORMAT, __version__, self.arch, caps, kernels, self._trees.trees(), self._trees.fields())
