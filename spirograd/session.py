@@ -267,7 +267,7 @@ class Session:
     @functools.cached_property
     def streams(self) -> Order | None:
         """The streams beside the one that all work goes to; None on devices with one queue."""
-        return Order(self.device) if isinstance(self.device, HasStreams) else None
+        return Order(self.device) if isinstance(self.device, HasStreams) and self.device.several_queues else None
 
     def new_recording(self) -> GraphRecording:
         """Something to record work with: see `GraphRecording.open`."""

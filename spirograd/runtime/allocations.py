@@ -132,7 +132,7 @@ class Allocation:
             else:
                 order.run(lambda: self.device.fill(self.buffer, offset, nbytes, word & 0xFFFFFFFF), (), [(self, part)])
             if (recorder := graphs.active()) is not None:
-                recorder.filled(self, offset, nbytes, word & 0xFFFFFFFF)
+                recorder.filled(self, offset, nbytes, word & 0xFFFFFFFF, part)
         self._wrote(part)
 
     def copy_from(self, source: Allocation, nbytes: int, offset: int = 0, source_offset: int = 0, part: str = "") -> None:
@@ -146,7 +146,7 @@ class Allocation:
                 work = functools.partial(self.device.copy, self.buffer, offset, source.buffer, source_offset, nbytes)
                 order.run(work, [(source, "")], [(self, part)])
             if (recorder := graphs.active()) is not None:
-                recorder.copied(self, offset, source, source_offset, nbytes)
+                recorder.copied(self, offset, source, source_offset, nbytes, part)
         self._wrote(part)
 
     def wrote(self, part: str) -> None:

@@ -26,7 +26,7 @@ from spirograd.base.tape_layout import word_places
 from spirograd.base.validity import NotPrepared, Record
 from spirograd.runtime import graphs, streams
 from spirograd.runtime.allocations import Allocation, Memory
-from spirograd.runtime.device import CallsNatively, Device
+from spirograd.runtime.device import CallsNatively, Device, Step
 from spirograd.runtime.faults_and_prints import Diagnostics
 from spirograd.runtime.generations import tick
 from spirograd.runtime.graphs import NumberedLaunch
@@ -379,11 +379,12 @@ class LaunchPlan:
 
     def _uses(self, arrays: Sequence[Any], trees: Mapping[int, Allocation]) -> tuple[list[tuple[Any, str]], list[tuple[Any, str]]]:
         """The memory that a launch reads, and that it writes, with the parts of it; None for memory that is not ours."""
-        effects = self.compiled.effects
-        reads, writes = _memory(effects.all_read(), arrays, trees), _memory(effects.all_written(), arrays, trees)
+        effects, launcher = self.compiled.effects, self._launcher
         own = () if self._temps is None else (self._temps,)
-        tapes = () if self._count is None else self._launcher.tapes.backing
-        return reads, [*writes, *((memory, "") for memory in (*own, *tapes))]
+        tapes = () if self._count is None else launcher.tapes.backing
+        reports = launcher.diagnostics.buffers if self._diagnosed else ()  # launches add to them; the host, which empties them, writes
+        reads, writes = _memory(effects.all_read(), arrays, trees), _memory(effects.all_written(), arrays, trees)
+        return [*reads, *((memory, "") for memory in reports)], [*writes, *((memory, "") for memory in (*own, *tapes))]
 
     def _note(
         self, recorder: graphs.GraphRecording, block: bytes, drawn: int, arguments: tuple[Any, ...], counts: tuple[int | None, ...]
@@ -404,10 +405,11 @@ class LaunchPlan:
                 recorder.wrote(allocation.generations, "")
         if self._diagnosed or self._numbered:
             recorder.launched(NumberedLaunch(lambda number, drawn: self._repeat(number, drawn, arguments, counts), drawn))
-        elif self._temps is None or self._count is not None:
-            recorder.launched(methodcaller("launch", self.executable, block, counts))
-        else:
-            recorder.launched(functools.partial(_exclusively, self._exclusive, methodcaller("launch", self.executable, block, counts)))
+            return
+        work: Callable[[Any], None] = methodcaller("launch", self.executable, block, counts)
+        if self._temps is not None and self._count is None:
+            work = functools.partial(_exclusively, self._exclusive, work)
+        recorder.launched(Step(work, *self._uses(arrays, trees)))
 
     def _repeat(self, number: int, drawn: int, arguments: tuple[Any, ...], counts: tuple[int | None, ...]) -> None:
         """Launch again, with other numbers. The launcher's lock is held."""
