@@ -17,7 +17,7 @@ import numpy as np
 from spirograd.base import validity
 from spirograd.base.artifact import LOCK_WORDS, CompiledKernel, Slot, TaskInfo
 from spirograd.base.dtypes import storage
-from spirograd.base.errors import AdStackOverflow, SpirogradRuntimeError, SpirogradRuntimeTypeError
+from spirograd.base.errors import AdStackOverflow, OutOfDeviceMemory, SpirogradRuntimeError, SpirogradRuntimeTypeError
 from spirograd.base.loc import Loc
 from spirograd.base.sizes.evaluate import TEXT_NAMES, python_text
 from spirograd.base.sizes.nodes import Size
@@ -26,11 +26,12 @@ from spirograd.base.tape_layout import word_places
 from spirograd.base.validity import NotPrepared, Record
 from spirograd.runtime import graphs, streams
 from spirograd.runtime.allocations import Allocation, Memory
-from spirograd.runtime.device import CallsNatively, Device
+from spirograd.runtime.device import CallsNatively, Device, Step
 from spirograd.runtime.faults_and_prints import Diagnostics
 from spirograd.runtime.generations import tick
 from spirograd.runtime.graphs import NumberedLaunch
 from spirograd.runtime.native.recording import Prepared, Recording
+from spirograd.runtime.pools import Pool
 from spirograd.runtime.space_checks import space_check
 from spirograd.runtime.tapes import HeapPlan, TapeHeap, TapeSizes
 
@@ -101,6 +102,7 @@ class Launcher:
         self.lock = threading.RLock()
         self._locks: Allocation | None = None
         self.tapes = TapeHeap(device, memory, tape_budget)
+        self.pools: weakref.WeakSet[Pool] = weakref.WeakSet()
         self.plans: weakref.WeakValueDictionary[int, LaunchPlan] = weakref.WeakValueDictionary()  # by the `id` of their executables
 
     def prepare(self, compiled: CompiledKernel) -> LaunchPlan:
@@ -139,6 +141,10 @@ class Launcher:
             if isinstance(fault, AdStackOverflow):
                 self.tapes.epoch += 1
                 validity.renew()
+            if isinstance(fault, OutOfDeviceMemory):
+                with graphs.paused():
+                    told = "; ".join(filter(None, [pool.shortage() for pool in tuple(self.pools)]))
+                fault = OutOfDeviceMemory(f"{fault}\n  hint: {told}" if told else str(fault))
             raise fault
 
 
@@ -147,6 +153,7 @@ class LaunchPlan:
 
     __slots__ = (
         "__weakref__",
+        "_activates",
         "_arrays_written",
         "_claimed",
         "_count",
@@ -191,6 +198,7 @@ class LaunchPlan:
         self._numbered = bool(kinds & {"seed", "launch"})
         self._diagnosed = bool(kinds & {"fault", "print"} or compiled.faults or compiled.prints)
         self._reports = self._diagnosed or bool(compiled.returns)
+        self._activates = any(fault.code == "cells" for fault in compiled.faults)
         self._first_result = min((offset for _, offset in compiled.returns), default=0)
         self._results = _record(compiled, self._first_result)
         self._pack = _build_packer(compiled, self._buffer_addresses(kinds), launcher)
@@ -371,11 +379,12 @@ class LaunchPlan:
 
     def _uses(self, arrays: Sequence[Any], trees: Mapping[int, Allocation]) -> tuple[list[tuple[Any, str]], list[tuple[Any, str]]]:
         """The memory that a launch reads, and that it writes, with the parts of it; None for memory that is not ours."""
-        effects = self.compiled.effects
-        reads, writes = _memory(effects.all_read(), arrays, trees), _memory(effects.all_written(), arrays, trees)
+        effects, launcher = self.compiled.effects, self._launcher
         own = () if self._temps is None else (self._temps,)
-        tapes = () if self._count is None else self._launcher.tapes.backing
-        return reads, [*writes, *((memory, "") for memory in (*own, *tapes))]
+        tapes = () if self._count is None else launcher.tapes.backing
+        reports = launcher.diagnostics.buffers if self._diagnosed else ()  # launches add to them; the host, which empties them, writes
+        reads, writes = _memory(effects.all_read(), arrays, trees), _memory(effects.all_written(), arrays, trees)
+        return [*reads, *((memory, "") for memory in reports)], [*writes, *((memory, "") for memory in (*own, *tapes))]
 
     def _note(
         self, recorder: graphs.GraphRecording, block: bytes, drawn: int, arguments: tuple[Any, ...], counts: tuple[int | None, ...]
@@ -396,10 +405,11 @@ class LaunchPlan:
                 recorder.wrote(allocation.generations, "")
         if self._diagnosed or self._numbered:
             recorder.launched(NumberedLaunch(lambda number, drawn: self._repeat(number, drawn, arguments, counts), drawn))
-        elif self._temps is None or self._count is not None:
-            recorder.launched(methodcaller("launch", self.executable, block, counts))
-        else:
-            recorder.launched(functools.partial(_exclusively, self._exclusive, methodcaller("launch", self.executable, block, counts)))
+            return
+        work: Callable[[Any], None] = methodcaller("launch", self.executable, block, counts)
+        if self._temps is not None and self._count is None:
+            work = functools.partial(_exclusively, self._exclusive, work)
+        recorder.launched(Step(work, *self._uses(arrays, trees)))
 
     def _repeat(self, number: int, drawn: int, arguments: tuple[Any, ...], counts: tuple[int | None, ...]) -> None:
         """Launch again, with other numbers. The launcher's lock is held."""
@@ -472,7 +482,12 @@ class LaunchPlan:
                 drawn = self.last_number = number
             if self._diagnosed:
                 launcher.diagnostics.record(number, self.compiled)
+            pools = {tree.pool for tree in trees.values() if tree.pool is not None} if self._activates else ()
+            for pool in pools:
+                pool.before_launch()
             self._send(number, drawn, scalars, arrays, trees, sizes)
+            for pool in pools:
+                pool.after_launch()
             if not self.compiled.returns:
                 return None
             values = self._read_returns()  # waits, too, and in one submission with the launch
