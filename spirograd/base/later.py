@@ -69,7 +69,6 @@ LATER: dict[str, str] = {
     **dict.fromkeys(("DeviceCapability", "experimental", "hex_to_rgb", "rgb_to_hex"), _COMPAT),
     **dict.fromkeys(("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "CRITICAL"), _LEVELS),
     "x86_64": "call it `sg.cpu`",
-    "python": "`sg.interpreter` runs kernels in Python",
     "dump_compile_config": "print `sg.cfg`",
     "argpack": "pass a `dataclasses.dataclass` or a struct instead",
     "ArgPack": "pass a `dataclasses.dataclass` or a struct instead",

@@ -11,7 +11,7 @@ import numpy as np
 from spirograd.base import validity
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradBoundsError, SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError
-from spirograd.lang import context, ops, scalar
+from spirograd.lang import context, ops, plain_python, scalar
 from spirograd.lang.data import device_arrays, elements, shadows, slices, transfer
 from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.host_scope import HostScope
@@ -158,6 +158,8 @@ class Ndarray(Exported, HostScope):
         return f"an ndarray of {self.dtype}"
 
     def __iter__(self) -> Any:
+        if plain_python.state.running:
+            return plain_python.indices(self.shape)
         raise SpirogradTypeError("a loop over an ndarray works inside kernels only", None, "`.to_numpy()` gives an array to iterate over")
 
     # --- elements ---
@@ -186,7 +188,7 @@ class Ndarray(Exported, HostScope):
         address = self._address(key)
         found = self.allocation.unpack(elements.form_of(self.dtype, math.prod(self.element_shape)), address)
         if self._build is None or not self.element_shape:
-            return found[0]
+            return plain_python.placed(found[0], self, key) if plain_python.state.running else found[0]
         size = self.dtype.size
 
         def write(component: int, value: Any) -> None:

@@ -18,7 +18,7 @@ from spirograd.base.tracebacks import frames_hidden
 from spirograd.ir import nodes
 from spirograd.lang import context, streams
 from spirograd.lang.context import LanguageOptions
-from spirograd.lang.frontend import source
+from spirograd.lang.frontend import plain_kernels, source
 from spirograd.lang.frontend.argument_order import Order, argument_order, unordered
 from spirograd.lang.frontend.fingerprints import is_dead
 from spirograd.lang.frontend.function import bound_arguments, resolved_signature
@@ -113,6 +113,8 @@ class Kernel(Staged, NearNames):
             with stream:
                 return self._call(args, kwargs)
         session = context.session()
+        if session.plain:
+            return self._run_as_python(session, args, kwargs)
         owner, quick = self._quick
         if session is not owner or kwargs or quick is None or context.recorder() is not None or context.current_trace() is not None:
             return self._launch(*self.specialized(args, kwargs))
@@ -128,9 +130,18 @@ class Kernel(Staged, NearNames):
             session.launched()
         return None if values is None else made.result(values)
 
+    def _run_as_python(self, session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call on ``arch=sg.python``."""
+        if session is not self._in_session.session:
+            self._start(session)
+        assert self._signature is not None
+        return plain_kernels.run(self.function, self._parameters, self._signature, self._bind(args, kwargs))
+
     def specialized(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Specialization, tuple[Any, ...]]:
         """The session, what is compiled for these arguments (now, if need be), and the arguments as the signature orders them."""
         session = context.session()
+        if session.plain:
+            plain_kernels.refuse_gradients()
         if context.current_trace() is not None:
             raise SpirogradSyntaxError("a kernel cannot be called from a kernel", None, "make it a function with `@sg.func`")
         now = self._in_session
