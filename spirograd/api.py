@@ -71,8 +71,8 @@ def init(arch: str | Sequence[str] | None = None, **options: Any) -> None:
     """Start a session on a back end; end the session before.
 
     ``arch``: one of `cpu`, `cuda`, `amdgpu`, `vulkan`, `wgpu`, `metal` (macOS), `interpreter`, `python`, or a list like `gpu` (also as
-    ``"gpu"``), of which the first that works is taken; by default the CPU. The environment variable ``SG_ARCH`` overrides it. The other options are the
-    fields of `spirograd.config.Config`; ``SG_<NAME>`` in the environment overrides each.
+    ``"gpu"``), of which the first that works is taken; by default the CPU. The environment variable ``SG_ARCH`` overrides it. The other
+    options are the fields of `spirograd.config.Config`; ``SG_<NAME>`` in the environment overrides each.
 
     Raises SpirogradRuntimeError if the back end cannot be started (with ``enable_fallback=True`` the CPU is used instead, with a warning)
     and for unknown options. The session before then goes on.
