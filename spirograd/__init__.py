@@ -51,6 +51,7 @@ from spirograd.errors import (
 )  # fmt: skip
 from spirograd.lang import graph
 from spirograd.lang.annotations import ref
+from spirograd.lang.argpacks import ArgPack
 from spirograd.lang.data.axes import axes, i, ij, ijk, ijkl, ijl, ik, ikl, il, j, jk, jkl, jl, k, kl, l
 from spirograd.lang.data.enums import Backend, Layout
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
@@ -219,6 +220,7 @@ else:
 __all__ = [
     "GUI",
     "AdStackOverflow",
+    "ArgPack",
     "Backend",
     "BufferView",
     "Event",

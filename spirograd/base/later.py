@@ -70,15 +70,13 @@ LATER: dict[str, str] = {
     **dict.fromkeys(("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "CRITICAL"), _LEVELS),
     "x86_64": "call it `sg.cpu`",
     "dump_compile_config": "print `sg.cfg`",
-    "argpack": "pass a `dataclasses.dataclass` or a struct instead",
-    "ArgPack": "pass a `dataclasses.dataclass` or a struct instead",
+    "argpack": "`sg.types.argpack(x=sg.f32)` makes types of argpacks",
     "interop": "pass arrays of NumPy and torch to kernels directly",
 }
 
 # Names inside namespaces that exist.
 LATER_TYPES: dict[str, str] = {
     "quant": _QUANT,
-    "argpack": LATER["argpack"],
     **dict.fromkeys(("texture", "rw_texture", "TextureType", "RWTextureType"), _TEXTURE),
     **dict.fromkeys(("annotations", "compound_types", "enums", "ndarray_type", "texture_type", "utils"), _COMPAT),
 }
