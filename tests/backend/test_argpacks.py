@@ -73,7 +73,7 @@ def test_mistakes(session: Any) -> None:
         return p.far - p.near
 
     assert depth(pack(near=1.0, far=3.0)) == 2.0
-    with pytest.raises(sg.SpirogradRuntimeTypeError, match=r"p\.far.*expected a number"):
+    with pytest.raises(sg.SpirogradRuntimeTypeError, match=r"`p\.far` takes a number"):
         depth(pack(near=1.0, far="3"))
-    with pytest.raises(sg.SpirogradRuntimeTypeError, match="expected an instance of ArgPack"):
+    with pytest.raises(sg.SpirogradRuntimeTypeError, match="an instance of ArgPack"):
         depth(sg.types.argpack(near=sg.f32, far=sg.f32)(near=1.0, far=3.0))
