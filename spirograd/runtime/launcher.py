@@ -353,12 +353,10 @@ class LaunchPlan:
             except (struct.error, OverflowError) as error:
                 raise SpirogradRuntimeTypeError(f"an argument of {self.compiled.name} does not fit its type: {error}") from error
         try:
-            order = streams.active
-            if order is None:
+            if streams.active is None:
                 self._launch(self.executable, block, counts if tape_counts is None else tape_counts)
             else:
-                work = functools.partial(self._launch, self.executable, block, counts if tape_counts is None else tape_counts)
-                order.run(work, *self._uses(arrays, trees))
+                self._launch_in_order(block, counts if tape_counts is None else tape_counts, arrays, trees)
         finally:  # a launch that fails may have written
             for index, part in self._trees_written:
                 trees[index].generations[part] = tick()
@@ -369,13 +367,17 @@ class LaunchPlan:
         if graphs.current is not None and (recorder := graphs.active()) is not None:
             self._note(recorder, block, drawn, (scalars, arrays, trees, words), counts if tape_counts is None else tape_counts)
 
-    def _uses(self, arrays: Sequence[Any], trees: Mapping[int, Allocation]) -> tuple[list[tuple[Any, str]], list[tuple[Any, str]]]:
-        """The memory that a launch reads, and that it writes, with the parts of it; None for memory that is not ours."""
+    def _launch_in_order(self, block: bytes, counts: Sequence[int | None], arrays: Sequence[Any], trees: Mapping[int, Allocation]) -> None:
+        """Launch on the stream of the thread, after what uses the same memory on others."""
+        launch = functools.partial(self._launch, self.executable, block, counts)
+        order = streams.active
+        if order is None:  # another thread has just joined all streams
+            return launch()
         effects = self.compiled.effects
         reads, writes = _memory(effects.all_read(), arrays, trees), _memory(effects.all_written(), arrays, trees)
         own = () if self._temps is None else (self._temps,)
         tapes = () if self._count is None else self._launcher.tapes.backing
-        return reads, [*writes, *((memory, "") for memory in (*own, *tapes))]
+        order.run(launch, reads, [*writes, *((memory, "") for memory in (*own, *tapes))])
 
     def _note(
         self, recorder: graphs.GraphRecording, block: bytes, drawn: int, arguments: tuple[Any, ...], counts: tuple[int | None, ...]
