@@ -14,7 +14,7 @@ from spirograd.base import validity
 from spirograd.base.artifact import CompiledKernel, TaskInfo
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import replace
-from spirograd.runtime.device import Buffer, CodeCache, NativeEntry
+from spirograd.runtime.device import Buffer, CodeCache, NativeEntry, Step
 from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.deletion import COLLECT_AT, DeletionQueue
@@ -104,18 +104,18 @@ class _CannotBeRecorded(Exception):
 
 
 class DriverGraph:
-    """An executable graph of the driver, which goes before the kernels that ``work`` launches."""
+    """An executable graph of the driver, which goes before the kernels that its steps launch."""
 
-    __slots__ = ("__weakref__", "_work", "handle")
+    __slots__ = ("__weakref__", "_steps", "handle")
 
-    def __init__(self, handle: int, work: Sequence[Callable[[Any], None]]) -> None:
+    def __init__(self, handle: int, steps: Sequence[Step]) -> None:
         self.handle = handle
-        self._work = work
+        self._steps = steps
 
     def by_parts(self, device: Any) -> None:
         """Have ``device`` do the work piece by piece."""
-        for each in self._work:
-            each(device)
+        for step in self._steps:
+            step.work(device)
 
 
 class ContextTurn(Turn):
@@ -154,6 +154,7 @@ class GpuDevice(StreamedDevice):
     """
 
     on_host = False
+    several_queues = True
     open_devices = OpenDevices()
     turn_type = ContextTurn
 
@@ -445,12 +446,12 @@ class GpuDevice(StreamedDevice):
 
     # --- graphs ---
 
-    def record(self, work: Sequence[Callable[[Any], None]]) -> DriverGraph | None:
+    def record(self, steps: Sequence[Step]) -> DriverGraph | None:
         """See `RecordsWork.record`."""
 
         def give() -> None:
-            for each in work:
-                each(target)
+            for step in steps:
+                step.work(target)
 
         with self._turn:
             target = GraphWork(self._driver, self._transfers)
@@ -460,7 +461,7 @@ class GpuDevice(StreamedDevice):
                 return None
             loaded = Loaded(self._driver.graph_unload, handle)
             self._loaded[loaded] = None
-        graph = DriverGraph(handle, work)
+        graph = DriverGraph(handle, steps)
         weakref.finalize(graph, self._unloads.put, loaded).atexit = False
         return graph
 
