@@ -41,6 +41,7 @@ from spirograd.runtime.graphs import GraphRecording
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
 from spirograd.runtime.loader import open_device
 from spirograd.runtime.native.recording import kind_numbers, packed
+from spirograd.runtime.pools import Extent, Pool, PoolPlan
 from spirograd.runtime.streams import Order
 
 logger = logging.getLogger("spirograd")
@@ -205,6 +206,16 @@ class Session:
         """Memory of zeros for a field tree. A graph that is recorded at its first use does not set it to zero again."""
         with graphs.paused():
             return self.memory.allocate(nbytes)
+
+    def cells_memory(self, region: Any) -> Pool:
+        """Memory of zeros for the cells of a region of a sparse tree."""
+        parts = tuple([Extent(cells.offset, cells.cell_size) for cells in region.growing])
+        used, capacity = [field.addresses.components[0] for field in (region.used, region.capacity)]
+        plan = PoolPlan(parts, region.reserved, region.first, region.most, used, capacity, repr(region.node), region.call)
+        with graphs.paused():
+            pool = Pool(self.memory, plan)
+        self.launcher.pools.add(pool)
+        return pool
 
     def _kind(self, signature: Any) -> int:
         """A number for the ndarrays of this session with a signature."""

@@ -171,6 +171,11 @@ def session() -> Any:
     return _session
 
 
+def memory_limit() -> int:
+    """Bytes that one allocation of the running session can have; without a session those of a small device."""
+    return _session.device.caps.max_allocation if _session is not None else 1 << 30
+
+
 def has_session() -> bool:
     return _session is not None
 

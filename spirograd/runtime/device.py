@@ -147,6 +147,14 @@ class Launch:
 
 
 @runtime_checkable
+class ReservesMemory(Protocol):
+    """A device whose launches are done when they return, and on which memory takes no space before it is touched."""
+
+    def reserve(self, nbytes: int) -> Buffer | None:
+        """Addresses for ``nbytes`` of zeros, possibly more than there is memory, without any limit; None if the system refuses."""
+
+
+@runtime_checkable
 class RecordsWork(Protocol):
     """A device whose driver does a series of launches, fills and copies as one piece, for less than the calls would cost one by one."""
 

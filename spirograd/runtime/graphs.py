@@ -73,7 +73,7 @@ class GraphRecording:
         self._steps: list[Series | NumberedLaunch | Work] = []
         self._written: dict[tuple[int, str], tuple[dict[str, int], str]] = {}  # generations, and the parts of them that it changes
         self._kept: dict[int, Any] = {}  # objects that own memory which the work uses
-        self._trees: dict[int, Any] = {}  # of these, those that users may destroy
+        self._trees: dict[int, tuple[Any, int]] = {}  # of these, those that users may destroy; where they were
         self._after: dict[int, Callable[[], None]] = {}
         self._guards: list[Callable[[], bool]] = []
 
@@ -146,7 +146,7 @@ class GraphRecording:
 
     def uses_tree(self, allocation: Any) -> None:
         """Note an allocation that users may destroy."""
-        self._trees[id(allocation)] = allocation
+        self._trees[id(allocation)] = allocation, allocation.address
 
     def afterwards(self, about: Any, forget: Callable[[], None]) -> None:
         """Call ``forget`` after each repetition: what the host knows ``about`` an object may no longer hold."""
@@ -163,8 +163,11 @@ class GraphRecording:
         tapes of gradients were sized by has changed."""
         if active() is not None:
             raise SpirogradRuntimeError("a graph cannot be launched while another one is recorded: launch it outside of that block")
-        if any(tree.freed for tree in self._trees.values()):
+        if any(tree.freed for tree, _ in self._trees.values()):
             raise SpirogradRuntimeError("the graph uses a field whose tree was destroyed: record it anew, with fields that are there")
+        if any(tree.address != address for tree, address in self._trees.values()):
+            problem = "the graph uses a sparse field that has got memory for more cells since it was recorded"
+            raise SpirogradRuntimeError(render(problem, None, "record it anew, or reserve memory for enough cells with `cells=`"))
         launcher = self._launcher
         with launcher.lock:
             if not all(guard() for guard in self._guards):

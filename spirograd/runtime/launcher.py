@@ -17,7 +17,7 @@ import numpy as np
 from spirograd.base import validity
 from spirograd.base.artifact import LOCK_WORDS, CompiledKernel
 from spirograd.base.dtypes import storage
-from spirograd.base.errors import AdStackOverflow, SpirogradRuntimeError, SpirogradRuntimeTypeError
+from spirograd.base.errors import AdStackOverflow, OutOfDeviceMemory, SpirogradRuntimeError, SpirogradRuntimeTypeError
 from spirograd.base.loc import Loc
 from spirograd.base.sizes.nodes import Size
 from spirograd.base.spans import span
@@ -30,6 +30,7 @@ from spirograd.runtime.generations import tick
 from spirograd.runtime.graphs import NumberedLaunch
 from spirograd.runtime.native.recording import Prepared, Recording
 from spirograd.runtime.packing import ROLE_ATTRIBUTES, Scalar, build_counter, build_packer, fit_scalars
+from spirograd.runtime.pools import Pool
 from spirograd.runtime.space_checks import space_check
 from spirograd.runtime.tapes import HeapPlan, TapeHeap, TapeSizes
 
@@ -96,6 +97,7 @@ class Launcher:
         self.lock = threading.RLock()
         self._locks: Allocation | None = None
         self.tapes = TapeHeap(device, memory, tape_budget)
+        self.pools: weakref.WeakSet[Pool] = weakref.WeakSet()
         self.plans: weakref.WeakValueDictionary[int, LaunchPlan] = weakref.WeakValueDictionary()  # by the `id` of their executables
 
     def prepare(self, compiled: CompiledKernel) -> LaunchPlan:
@@ -134,6 +136,10 @@ class Launcher:
             if isinstance(fault, AdStackOverflow):
                 self.tapes.epoch += 1
                 validity.renew()
+            if isinstance(fault, OutOfDeviceMemory):
+                with graphs.paused():
+                    told = "; ".join(filter(None, [pool.shortage() for pool in tuple(self.pools)]))
+                fault = OutOfDeviceMemory(f"{fault}\n  hint: {told}" if told else str(fault))
             raise fault
 
 
@@ -142,6 +148,7 @@ class LaunchPlan:
 
     __slots__ = (
         "__weakref__",
+        "_activates",
         "_arrays_written",
         "_claimed",
         "_count",
@@ -186,6 +193,7 @@ class LaunchPlan:
         self._numbered = bool(kinds & {"seed", "launch"})
         self._diagnosed = bool(kinds & {"fault", "print"} or compiled.faults or compiled.prints)
         self._reports = self._diagnosed or bool(compiled.returns)
+        self._activates = any(fault.code == "cells" for fault in compiled.faults)
         self._first_result = min((offset for _, offset in compiled.returns), default=0)
         self._results = _record(compiled, self._first_result)
         self._pack = build_packer(compiled, self._buffer_addresses(kinds), launcher)
@@ -472,7 +480,12 @@ class LaunchPlan:
                 drawn = self.last_number = number
             if self._diagnosed:
                 launcher.diagnostics.record(number, self.compiled)
+            pools = {tree.pool for tree in trees.values() if tree.pool is not None} if self._activates else ()
+            for pool in pools:
+                pool.before_launch()
             self._send(number, drawn, scalars, arrays, trees, sizes)
+            for pool in pools:
+                pool.after_launch()
             if not self.compiled.returns:
                 return None
             values = self._read_returns()  # waits, too, and in one submission with the launch
