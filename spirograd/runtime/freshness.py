@@ -102,8 +102,8 @@ class _Inputs:
 
 
 def _build(found: _Inputs) -> Callable[..., Key | None]:
-    """A function (scalars, arrays, trees, drawn) -> key, built as one Python expression as `argument_blocks.packer_of` builds
-    its own, from templates and integers only."""
+    """A function (scalars, arrays, trees, drawn) -> key, built as one Python expression like `packing.build_packer`, from templates and
+    integers only."""
     if found.is_vague:
         return lambda s, a, t, drawn: None
     names: dict[str, Any] = {"pack": struct.Struct(f"<{len(found.floats)}d").pack}

@@ -9,7 +9,7 @@ import struct
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter, methodcaller
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -24,12 +24,12 @@ from spirograd.base.spans import span
 from spirograd.base.validity import NotPrepared, Record
 from spirograd.runtime import graphs, streams
 from spirograd.runtime.allocations import Allocation, Memory
-from spirograd.runtime.argument_blocks import ROLE_ATTRIBUTES, Scalar, counter_of, fitted_scalars, packer_of
-from spirograd.runtime.device import CallsNatively, Device, Step
+from spirograd.runtime.device import CallsNatively, Device, Launch, Step
 from spirograd.runtime.faults_and_prints import Diagnostics
 from spirograd.runtime.generations import tick
 from spirograd.runtime.graphs import NumberedLaunch
 from spirograd.runtime.native.recording import Prepared, Recording
+from spirograd.runtime.packing import ROLE_ATTRIBUTES, Scalar, build_counter, build_packer, fit_scalars
 from spirograd.runtime.pools import Pool
 from spirograd.runtime.space_checks import space_check
 from spirograd.runtime.tapes import HeapPlan, TapeHeap, TapeSizes
@@ -196,8 +196,8 @@ class LaunchPlan:
         self._activates = any(fault.code == "cells" for fault in compiled.faults)
         self._first_result = min((offset for _, offset in compiled.returns), default=0)
         self._results = _record(compiled, self._first_result)
-        self._pack = packer_of(compiled, self._buffer_addresses(kinds), launcher)
-        self._count = counter_of(compiled) if compiled.tapes else None
+        self._pack = build_packer(compiled, self._buffer_addresses(kinds), launcher)
+        self._count = build_counter(compiled) if compiled.tapes else None
         self._limited = space_check(compiled)
         self._places = next((k for k, task in enumerate(compiled.tasks) if task.places), None)
         self._placement: tuple[int, ...] | None = None  # what the tapes were placed by
@@ -350,16 +350,17 @@ class LaunchPlan:
                     f"kernel {self.compiled.name} uses a field whose tree was destroyed: declare the field anew, and call the "
                     "kernel with that"
                 ) from None
-            scalars = fitted_scalars(self.compiled, scalars)
+            scalars = fit_scalars(self.compiled, scalars)
             try:
                 block, counts = self._pack(scalars, arrays, trees, number, drawn, words)
             except (struct.error, OverflowError) as error:
                 raise SpirogradRuntimeTypeError(f"an argument of {self.compiled.name} does not fit its type: {error}") from error
+        recorder = None if graphs.current is None else graphs.active()
         try:
-            if streams.active is None:
+            if recorder is None and streams.active is None:
                 self._launch(self.executable, block, counts if tape_counts is None else tape_counts)
             else:
-                self._launch_in_order(block, counts if tape_counts is None else tape_counts, arrays, trees)
+                self._launch_in_order(recorder, block, counts if tape_counts is None else tape_counts, arrays, trees)
         finally:  # a launch that fails may have written
             for index, part in self._trees_written:
                 trees[index].generations[part] = tick()
@@ -367,16 +368,25 @@ class LaunchPlan:
                 allocation = allocation_of(arrays[index])
                 if allocation is not None:
                     allocation.generations[""] = tick()
-        if graphs.current is not None and (recorder := graphs.active()) is not None:
+        if recorder is not None:
             self._note(recorder, block, drawn, (scalars, arrays, trees, words), counts if tape_counts is None else tape_counts)
 
-    def _launch_in_order(self, block: bytes, counts: Sequence[int | None], arrays: Sequence[Any], trees: Mapping[int, Allocation]) -> None:
-        """Launch on the stream of the thread, after what uses the same memory on others."""
-        launch = functools.partial(self._launch, self.executable, block, counts)
+    def _launch_in_order(
+        self,
+        recorder: graphs.GraphRecording | None,
+        block: bytes,
+        counts: Sequence[int | None],
+        arrays: Sequence[Any],
+        trees: Mapping[int, Allocation],
+    ) -> None:
+        """Launch while there is a recorder, or several streams: after what uses the same memory."""
         order = streams.active
-        if order is None:  # another thread has just joined all streams
-            return launch()
-        order.run(launch, *self._uses(arrays, trees))
+        if recorder is not None and recorder.plans:
+            return  # the device is given it later
+        if order is None:
+            self._launch(self.executable, block, counts)
+        else:
+            order.run(functools.partial(self._launch, self.executable, block, counts), *self._uses(arrays, trees))
 
     def _uses(self, arrays: Sequence[Any], trees: Mapping[int, Allocation]) -> tuple[list[tuple[Any, str]], list[tuple[Any, str]]]:
         """The memory that a launch reads, and that it writes, with the parts of it; None for memory that is not ours."""
@@ -407,8 +417,8 @@ class LaunchPlan:
         if self._diagnosed or self._numbered:
             recorder.launched(NumberedLaunch(lambda number, drawn: self._repeat(number, drawn, arguments, counts), drawn))
             return
-        work: Callable[[Any], None] = methodcaller("launch", self.executable, block, counts)
-        if self._temps is not None and self._count is None:
+        work: Callable[[Any], None] = Launch(self.executable, block, counts)
+        if self._temps is not None and self._count is None and not recorder.plans:
             work = functools.partial(_exclusively, self._exclusive, work)
         recorder.launched(Step(work, *self._uses(arrays, trees)))
 

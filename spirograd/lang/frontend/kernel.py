@@ -193,6 +193,13 @@ class Kernel(Staged, NearNames):
         bound.apply_defaults()
         return tuple(bound.arguments.values())
 
+    def parameters(self) -> list[Parameter]:
+        """The parameters, with their annotations as the running session understands them."""
+        session = context.session()
+        if session is not self._in_session.session:
+            self._start(session)
+        return self._parameters
+
     def copied(self) -> list[str]:
         """The parameters whose values are copied into a launch. Known once the kernel was specialized."""
         return [p.name for p in self._parameters if isinstance(p, (ScalarParameter, AggregateParameter))]

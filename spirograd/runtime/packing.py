@@ -1,4 +1,4 @@
-"""The argument blocks of launches: bytes that a kernel reads its arguments from, and the iteration counts of its tasks."""
+"""Functions that pack the argument block of a launch, made for each compiled kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from spirograd.base.sizes.evaluate import TEXT_NAMES, python_text
 from spirograd.base.tape_layout import word_places
 
 Scalar = Union[int, float, bool]
-# Role of an array -> the attribute of a binding with the address.
 ROLE_ATTRIBUTES = {"primal": "address", "grad": "grad_address", "dual": "dual_address", "grad_dual": "grad_dual_address"}
 # Weyl sequence with the golden ratio: seeds of successive launches differ in many bits, and never repeat within 2^32 launches.
 _SEED_STEP = 0x9E3779B9
@@ -22,10 +21,10 @@ def _missing(index: int, role: str) -> int:
     raise SpirogradRuntimeTypeError(f"array argument {index} has no {role} array, but the kernel uses it; create it with needs_{role}=True")
 
 
-def packer_of(compiled: CompiledKernel, addresses: Mapping[str, int], launcher: Any) -> Callable[..., tuple[bytes, tuple[int | None, ...]]]:
+def build_packer(
+    compiled: CompiledKernel, addresses: Mapping[str, int], launcher: Any
+) -> Callable[..., tuple[bytes, tuple[int | None, ...]]]:
     """A function (scalars, arrays, trees, number of the launch, number for seeds, `TapeWords.flat`) -> (argument block, counts).
-
-    ``addresses``: of the buffers that all launches share, by kind of slot. ``launcher``: whose ``seed`` seeds are made from.
 
     Built as one Python expression: a launch then runs a single frame without loops, which is 3 times as fast as a loop over
     slots. The text is made of this module's own templates and of integers only.
@@ -45,8 +44,8 @@ def packer_of(compiled: CompiledKernel, addresses: Mapping[str, int], launcher: 
     return packed
 
 
-def counter_of(compiled: CompiledKernel) -> Callable[..., tuple[int | None, ...]]:
-    """A function (scalars, arrays) -> counts, as of `packer_of`."""
+def build_counter(compiled: CompiledKernel) -> Callable[..., tuple[int | None, ...]]:
+    """A function (scalars, arrays) -> counts, as of `build_packer`."""
     counts = "".join(_count_text(task) + ", " for task in compiled.tasks)
     counter: Callable[..., tuple[int | None, ...]] = eval(f"lambda s, a: ({counts})", {"__builtins__": {}, **TEXT_NAMES})
     return counter
@@ -77,7 +76,7 @@ def _count_text(task: TaskInfo) -> str:
     return f"max(0, {end})" if task.begin == 0 else f"max(0, {end} - {python_text(task.begin)})"
 
 
-def fitted_scalars(compiled: CompiledKernel, scalars: Sequence[Scalar]) -> list[Scalar]:
+def fit_scalars(compiled: CompiledKernel, scalars: Sequence[Scalar]) -> list[Scalar]:
     """Scalars as their types hold them: floats too large become infinite, as in a cast; other misfits raise, by name."""
     fitted = list(scalars)
     for slot in compiled.args.slots:
