@@ -1,4 +1,4 @@
-"""Sparse fields: loops over 1 % of 1024^3 in blocks of 8^3, 10M random activations, and a step of the material point method on a sparse grid.
+"""Sparse fields: loops over 1 % of 1024^3 in blocks of 8^3, 10M random activations, a step of the material point method on a sparse grid.
 
 Particles: 65,536 in a cube that falls, grid of 256^3 in blocks of 4^3; after Hu et al., "A moving least squares material point method",
 SIGGRAPH 2018.
