@@ -35,7 +35,8 @@ from spirograd.lang.frontend.parameters import array_signature
 from spirograd.runtime import graphs, streams
 from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.cache import Cache
-from spirograd.runtime.device import Assembler, CallsNatively, HasStreams, KeepsCode, SharesMemory
+from spirograd.runtime.device import Assembler, CallsNatively, HasStreams, KeepsCode, RecordsLoops, SharesMemory
+from spirograd.runtime.device_loops import DeviceLoops
 from spirograd.runtime.graphs import GraphRecording
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
 from spirograd.runtime.loader import open_device
@@ -269,6 +270,11 @@ class Session:
     def streams(self) -> Order | None:
         """The streams beside the one that all work goes to; None on devices with one queue."""
         return Order(self.device) if isinstance(self.device, HasStreams) and self.device.several_queues else None
+
+    @functools.cached_property
+    def device_loops(self) -> DeviceLoops | None:
+        """The loops that the device repeats by itself; None where the host reads their conditions."""
+        return DeviceLoops(self.launcher) if isinstance(self.device, RecordsLoops) and self.device.reads_flags else None
 
     def new_recording(self) -> GraphRecording:
         """Something to record work with: see `GraphRecording.open`."""

@@ -134,6 +134,18 @@ class Step:
     writes: Uses
 
 
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The work of a step that launches a kernel."""
+
+    executable: Any
+    block: bytes
+    counts: tuple[int | None, ...]
+
+    def __call__(self, device: Any) -> None:
+        device.launch(self.executable, self.block, self.counts)
+
+
 @runtime_checkable
 class ReservesMemory(Protocol):
     """A device whose launches are done when they return, and on which memory takes no space before it is touched."""
@@ -152,6 +164,34 @@ class RecordsWork(Protocol):
 
     def repeat(self, recorded: Any) -> None:
         """Do what was recorded, after the work so far. Does not wait. Raises what launches raise."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sections:
+    """Lists of steps; those of different lists may be done at the same time where they do not use the same memory."""
+
+    sections: list[list[Step]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loop:
+    """``body``, and again as long as the 32-bit word at the address ``flag`` is not 0 after it."""
+
+    flag: int
+    body: list[Step | Sections | Loop]
+
+
+@runtime_checkable
+class RecordsLoops(Protocol):
+    """A device that decides by itself how often work is repeated, if it ``reads_flags``."""
+
+    reads_flags: bool
+
+    def record_loop(self, loop: Loop) -> Any:
+        """Record a loop, without doing it. The result is for `RecordsWork.repeat`; None if the driver does not take the loop."""
+
+    def repeat(self, recorded: Any) -> None:
+        """See `RecordsWork.repeat`."""
 
 
 @runtime_checkable

@@ -55,8 +55,15 @@ class Series:
             step.work(device)
 
 
+class NotPlanned(Exception):
+    """What was to be planned takes the host: see `GraphRecording.plans`."""
+
+
 class GraphRecording:
-    """See the head of this file. ``launcher``: whose device's work is recorded. ``launches``: how many there are of kernels."""
+    """See the head of this file. ``launcher``: whose device's work is recorded. ``launches``: how many there are of kernels. ``plans``:
+    launches are noted, and not done; whatever else would be done raises NotPlanned."""
+
+    plans = False
 
     def __init__(self, launcher: Any) -> None:
         self.launches = 0
@@ -224,6 +231,9 @@ def _paused() -> Iterator[None]:
 
 def refuse(what: str) -> None:
     """Raise SpirogradRuntimeError if the calling thread is recorded: ``what`` the host does has no place in a graph."""
-    if active() is not None:
+    recorder = active()
+    if recorder is not None:
+        if recorder.plans:
+            raise NotPlanned
         hint = "do that before or after the block: a graph repeats launches of kernels, fills, and copies between fields and ndarrays"
         raise SpirogradRuntimeError(render(f"a graph is being recorded, and {what}", None, hint))
