@@ -30,6 +30,7 @@ from spirograd.api import (
     x64,
 )
 from spirograd.base import later as _later
+from spirograd.base.version import __version__ as __version__
 from spirograd.errors import (
     AdStackOverflow,
     OutOfDeviceMemory,
@@ -164,6 +165,7 @@ from spirograd.lang.struct import Struct
 if TYPE_CHECKING:
     from spirograd import ad, tools  # imported when they are first used
     from spirograd import algorithms as algorithms
+    from spirograd import aot as aot
     from spirograd import linalg as linalg
     from spirograd import profiler as profiler
     from spirograd import simt as simt
@@ -210,8 +212,6 @@ else:
     )
     from spirograd.lang.struct import dataclass
 
-
-__version__ = "0.1.0"
 
 __all__ = [
     "GUI",
@@ -440,7 +440,7 @@ if not TYPE_CHECKING:
         "spirograd",
         __all__,
         _later.LATER,
-        modules=("ad", "algorithms", "linalg", "profiler", "simt", "tools"),
+        modules=("ad", "algorithms", "aot", "linalg", "profiler", "simt", "tools"),
         elsewhere={"GUI": "spirograd.tools"},
     )
 

@@ -7,7 +7,6 @@ import functools
 import pickle
 from typing import Any
 
-import needs
 import numpy as np
 import pytest
 
@@ -299,20 +298,25 @@ def test_exports(arch: Any) -> None:
     sg.init(arch=arch)
     a = made(np.arange(12, dtype=np.float32).reshape(3, 4))
     view = a[1:, ::2]
-    shared = np.from_dlpack(view)
-    assert shared.tolist() == [[4, 6], [8, 10]]
+    assert view.to_numpy().tolist() == [[4, 6], [8, 10]]
+    if not str(arch).startswith("cuda"):  # NumPy takes no memory of a GPU
+        assert np.from_dlpack(view).tolist() == [[4, 6], [8, 10]]
     if arch in ("cpu", "interpreter"):
         over = view.to_numpy(copy=False)
         a[2, 2] = 50.0
         assert over[1, 1] == 50 and not over.flags.owndata
         over[0, 0] = 9
         assert a[1, 0] == 9
-    torch = needs.package("torch")
-    if torch is not None:
-        tensor = a[:, 1].to_torch()
-        assert tensor.tolist() == [1, 5, 9]
-        a[:, 1].from_torch(tensor + 1)
-        assert a.to_numpy()[:, 1].tolist() == [2, 6, 10]
+
+
+@pytest.mark.needs("torch")
+def test_exports_to_torch(arch: Any) -> None:
+    sg.init(arch=arch)
+    a = made(np.arange(12, dtype=np.float32).reshape(3, 4))
+    tensor = a[:, 1].to_torch()
+    assert tensor.tolist() == [1, 5, 9]
+    a[:, 1].from_torch(tensor + 1)
+    assert a.to_numpy()[:, 1].tolist() == [2, 6, 10]
 
 
 @pytest.mark.parametrize("where", ["argument", "slice", "of a field"])

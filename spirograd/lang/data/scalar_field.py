@@ -433,10 +433,13 @@ class ScalarField(Exported, Field):
 
     @property
     def view(self) -> HostView:
-        """The host's view of the memory, of a field below sparse nodes of that of the region."""
-        if self._view is None:
+        """The host's view of the memory; below sparse nodes of that of the region, as far as cells may hold anything."""
+        region, shape = self.tree.region, self.storage_shape
+        if region is not None and shape:
+            shape = (min(region.extent, shape[0]), *shape[1:])
+        if self._view is None or self._view.shape != shape:
             part = part_name(self.key, self.role)
-            self._view = view_of(self.dtype, self.storage_shape, self.element_shape, self.addresses, part)
+            self._view = view_of(self.dtype, shape, self.element_shape, self.addresses, part)
         return self._view
 
     def _addresses(self, key: Any, activate: bool = False) -> list[int]:

@@ -109,13 +109,9 @@ class Kernel(Staged, NearNames):
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call in Python."""
-        if kwargs and (stream := streams.taken_from(kwargs, self._parameter_names)) is not None:
-            with stream:
-                return self._call(args, kwargs)
-        session = context.session()
-        owner, quick = self._quick
-        if session is not owner or kwargs or quick is None or context.recorder() is not None or context.current_trace() is not None:
-            return self._launch(*self.specialized(args, kwargs))
+        session, quick = self._quick
+        if quick is None or kwargs or not context.only_launches(session):
+            return self._call_on_stream(args, kwargs)
         found = quick(args, session)
         if found is None:
             return self._launch(*self.specialized(args, kwargs))
@@ -127,6 +123,13 @@ class Kernel(Staged, NearNames):
         if made.reports:
             session.launched()
         return None if values is None else made.result(values)
+
+    def _call_on_stream(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call with any arguments, on the stream among them if there is one."""
+        if kwargs and (stream := streams.taken_from(kwargs, self._parameter_names)) is not None:
+            with stream:
+                return self._call(args, kwargs)
+        return self._launch(*self.specialized(args, kwargs))
 
     def specialized(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Specialization, tuple[Any, ...]]:
         """The session, what is compiled for these arguments (now, if need be), and the arguments as the signature orders them."""
@@ -189,6 +192,13 @@ class Kernel(Staged, NearNames):
             raise SpirogradCallError(f"kernel `{self.function.__name__}`: {error}") from None
         bound.apply_defaults()
         return tuple(bound.arguments.values())
+
+    def parameters(self) -> list[Parameter]:
+        """The parameters, with their annotations as the running session understands them."""
+        session = context.session()
+        if session is not self._in_session.session:
+            self._start(session)
+        return self._parameters
 
     def copied(self) -> list[str]:
         """The parameters whose values are copied into a launch. Known once the kernel was specialized."""
