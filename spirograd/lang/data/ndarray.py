@@ -219,7 +219,7 @@ class Ndarray(Exported, HostScope):
     def _element(self, value: Any) -> Any:
         if scalar.is_number(value):
             return value
-        data: Array = np.asarray(value.to_numpy() if hasattr(value, "to_numpy") else value)
+        data: Array = np.array(value.to_numpy() if hasattr(value, "to_numpy") else value)  # a copy: a tape may fill again later
         if not self.element_shape or data.shape != self.element_shape or data.dtype.kind not in "biuf":
             raise SpirogradTypeError(f"an element of this ndarray has shape {self.element_shape}, got {scalar.describe(value)}")
         return data
@@ -229,7 +229,7 @@ class Ndarray(Exported, HostScope):
     def fill(self, value: Any) -> None:
         """Set all elements to ``value``: a number, or a vector or matrix of the element shape."""
         element = self._element(value)
-        shadows.host_write(self)
+        shadows.host_write(self, repeat=lambda: self.fill(element))
         transfer.fill(self.allocation, self.view, element)
 
     def copy_from(self, other: Any) -> None:
@@ -246,7 +246,7 @@ class Ndarray(Exported, HostScope):
         if other.sparse_path is not None:
             self.from_numpy(other.to_numpy())
             return
-        shadows.host_write(self, source=other)
+        shadows.host_write(self, source=other, repeat=lambda: self.copy_from(other))
         transfer.copy(self.allocation, self.view, other.tree.allocation, other.view)
 
     def to_numpy(self, dtype: Any = None, *, copy: bool | None = True) -> Array:
