@@ -4,6 +4,7 @@ from typing import Any
 
 from spirograd import *  # noqa: F403
 from spirograd import algorithms as algorithms
+from spirograd import aot as aot
 from spirograd import errors as errors
 from spirograd import linalg as linalg
 from spirograd import profiler as profiler
