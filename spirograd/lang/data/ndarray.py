@@ -353,7 +353,7 @@ class BufferView(Ndarray):
         if not isinstance(arr, Ndarray):
             if hasattr(arr, "subview"):
                 return arr.subview(*args, **options)
-            raise SpirogradTypeError(f"a view is one of an ndarray, not of {scalar.describe(arr)}")
+            raise SpirogradTypeError(f"a view needs an ndarray, got {scalar.describe(arr)}")
         return super().__new__(cls)
 
     def __class_getitem__(cls, dtype: Any) -> BufferViewType:
@@ -466,7 +466,9 @@ def _subrange(arr: Any, offset: int, size: int | None) -> tuple[slices.Axis, ...
     length = arr.shape[0]
     size = length - offset if size is None else size
     if offset < 0 or size < 0 or offset + size > length:
-        raise SpirogradBoundsError(f"a view of {size} elements from {offset} on is out of range of {scalar.describe(arr)} of {length}")
+        raise SpirogradBoundsError(
+            f"a view of {size} elements from index {offset} on exceeds {scalar.describe(arr)} with {length} elements"
+        )
     axes = arr._axes if isinstance(arr, BufferView) else slices.whole_axes(arr.shape)
     return slices.sliced(axes, slice(offset, offset + size), "an ndarray")
 
