@@ -13,6 +13,8 @@ import pytest
 import spirograd as sg
 from spirograd.lang import context
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 Array = Any
 _SLICES: list[Any] = [
     np.s_[2:5], np.s_[:], np.s_[3:3], np.s_[9:2], np.s_[-3:], np.s_[1:100:4], np.s_[::-1], np.s_[8:1:-3],

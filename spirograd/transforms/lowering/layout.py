@@ -24,6 +24,7 @@ from spirograd.ir.nodes import (
     BufferRef,
     FieldRef,
     Kernel,
+    Layout,
     MemoryCall,
     Op,
     Ref,
@@ -36,6 +37,7 @@ from spirograd.ir.nodes import (
 )
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
+from spirograd.transforms.lowering.digits import digit_of, joined, offset_of
 from spirograd.transforms.lowering.native_atomics import needs_locks, unfinished_sites
 from spirograd.transforms.tasks.place_tapes import is_placed, word
 
@@ -294,12 +296,31 @@ class _Layout(Rewriter):
         size = storage(ref.dtype).size
         t = i64 if _field_extent(ref) // size >= _INDEX_LIMIT else i32
         n = len(ref.shape)
-        shape_indices = [self.b.cast(i, t) for i in indices[:n]]
-        if ref.layout.origin:
-            shape_indices = [self._sub(i, o) for i, o in zip(shape_indices, ref.layout.origin)]
-        total = cell_offset(ref.layout, shape_indices, Arithmetic(self._add, self._mul, self._div, self._mod), size)
+        total = self._in_order(ref.layout, indices, t, size)
+        if total is None:
+            shape_indices = [self.b.cast(i, t) for i in indices[:n]]
+            if ref.layout.origin:
+                shape_indices = [self._sub(i, o) for i, o in zip(shape_indices, ref.layout.origin)]
+            total = cell_offset(ref.layout, shape_indices, Arithmetic(self._add, self._mul, self._div, self._mod), size)
         offset = self._component(ref, indices[n:], t, size)
         return self._add(total, offset)
+
+    def _in_order(self, layout: Layout, indices: Sequence[Op], t: DType, size: int) -> Op | None:
+        """The element that the terms of a layout lead to, if the indices are digits of one number that can be put together again."""
+        if layout.origin or len(layout.terms) < 2 or any(term.div != 1 or term.mod for term in layout.terms):
+            return None
+        split = [(*offset_of(indices[term.axis]), term.stride // size) for term in layout.terms]
+        digits = [digit_of(value)._replace(scale=stride) for value, _, stride in split]
+        found = joined(digits)
+        if len(found) == len(digits):
+            return None
+        total: Op | None = None
+        for base, div, mod, scale in found:
+            part = base if div == 1 else self.b.emit(ops.idiv, base, self._const(div, base))
+            part = self.b.emit(ops.irem, part, self._const(mod, part)) if mod else part
+            total = self._add(total, self._mul(self.b.cast(part, t), scale))
+        assert total is not None
+        return self._add(total, self.b.const(sum(constant * stride for _, constant, stride in split), t))
 
     def _component(self, ref: FieldRef, indices: Sequence[Op], t: DType, size: int) -> Op:
         """The offset of a component in elements: a table where the number is constant, else a multiple or a chain of choices."""
