@@ -223,7 +223,7 @@ def test_checkpoints(session):
     assert not staged.resume(a, go, full, from_checkpoint=3).yielded
     assert a.to_numpy().tolist() == [1, 4, 6, 4, 1, 2]
     assert not staged.resume(a, go, full, from_checkpoint=Stage.SUM).yielded and a.to_numpy().tolist() == [1, 4, 6, 4, 2, 2]
-    with pytest.raises(sg.SpirogradRuntimeError, match=r"`staged` has no checkpoint 9; its checkpoints are <Stage\.GROW: 3>, <Stage\.SUM: 7>"):
+    with pytest.raises(sg.SpirogradRuntimeError, match=r"has no checkpoint 9; its checkpoints are <Stage\.GROW: 3>, <Stage\.SUM: 7>"):
         staged.resume(a, go, full, from_checkpoint=9)
 
 
@@ -333,7 +333,7 @@ def test_what_is_refused(session):
         (lambda: inside(a, c), "`graph.do_while` cannot stand here"),
         (lambda: expression(a, c), "the flag of `graph.do_while` is a field or ndarray, not an expression"),
         (lambda: floats(f), "`c` decides how the graph goes on: it must be a field or ndarray of i32 with no axes, got"),
-        (lambda: not_a_section(a), "`graph.parallel_context` takes `graph.parallel` blocks only"),
+        (lambda: not_a_section(a), "`graph.parallel_context` contains `graph.parallel` blocks only"),
         (lambda: not_declared(a, c), r"`checkpoint` needs `@sg.kernel\(graph=True, checkpoints=True\)`"),
         (lambda: twice(a, c), "two checkpoints have the number 1"),
         (lambda: sg.kernel(checkpoints=True), "the option `checkpoints` of `kernel` is for kernels that are graphs"),
