@@ -161,7 +161,7 @@ def _block_entry(c: Compiler, op: Op) -> None:
         keys: dict[Any, Callable[[], tuple[Any, ...]]] = {
             ops.arg: lambda: ("scalar", op.attr, 0, "primal"),
             ops.shape: lambda: ("shape", *op.attr, "primal"),
-            ops.address: lambda: ("array", op.attr[0], 0, op.attr[1]),
+            ops.address: lambda: ("tree", op.attr[1], 0, "primal") if op.attr[0] == "tree" else ("array", op.attr[0], 0, op.attr[1]),
             ops.seed: lambda: ("seed", 0, 0, "primal"),
         }
         found = c.block.get(keys[op.code]())
