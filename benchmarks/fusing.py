@@ -1,7 +1,7 @@
 """Two parallel loops as one and apart, whatever the cost model says: how many operations, and how many fields, a fused loop may have.
 
-    python -m benchmarks.fusing            # on the CPU
-    python -m benchmarks.fusing vulkan     # on another back end
+python -m benchmarks.fusing            # on the CPU
+python -m benchmarks.fusing vulkan     # on another back end
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 import spirograd as sg
+from spirograd.lang import context
 
 FLAG = sg.types.ndarray(sg.i32, ndim=0)
 
@@ -56,8 +57,8 @@ def graph_of_launches(launches: int, arrays: int, rounds: int) -> float:
     return best(graph.launch, rounds) / launches * 1e6
 
 
-def loop(trips: int, rounds: int) -> float:
-    """Microseconds an iteration, of two kernels, of a loop whose condition lies on the device."""
+def loop(trips: int, rounds: int) -> tuple[float, str]:
+    """Microseconds an iteration, of two kernels, of a loop whose condition lies on the device, and who read it."""
     x, left = sg.ndarray(sg.f32, 64), sg.ndarray(sg.i32, ())
 
     def run() -> None:
@@ -65,7 +66,11 @@ def loop(trips: int, rounds: int) -> float:
         count_down(x, left)
 
     run()
-    return best(run, rounds) / trips * 1e6
+    seconds = best(run, rounds)
+    if left[None] != 0 or x[0] != trips * (rounds + 1):
+        raise RuntimeError(f"the loop ran {x[0]} times instead of {trips * (rounds + 1)}")
+    loops = context.session().device_loops
+    return seconds / trips * 1e6, "host" if loops is None or loops.launches != rounds + 1 else "device"
 
 
 def streams(count: int, times: int, rounds: int) -> tuple[float, float]:
@@ -94,7 +99,8 @@ def main() -> None:
     for arrays in (1, 4):
         each = graph_of_launches(given.launches, arrays, given.rounds)
         print(f"graph of {given.launches} launches on {arrays} arrays: {each:.3f} us each")
-    print(f"loop on the device: {loop(200, given.rounds):.3f} us an iteration of two kernels")
+    each, reader = loop(200, given.rounds)
+    print(f"loop on the device: {each:.3f} us an iteration of two kernels; the condition is read by the {reader}")
     one, several = streams(4, 60_000, 5)
     print(f"4 long kernels: {one:.2f} ms on one stream, {several:.2f} ms on four")
 

@@ -22,6 +22,7 @@ from spirograd.api import (
     is_extension_supported,
     is_logging_effective,
     metal,
+    python,
     reset,
     set_logging_level,
     sync,
@@ -30,6 +31,7 @@ from spirograd.api import (
     x64,
 )
 from spirograd.base import later as _later
+from spirograd.base.version import __version__ as __version__
 from spirograd.errors import (
     AdStackOverflow,
     OutOfDeviceMemory,
@@ -49,6 +51,7 @@ from spirograd.errors import (
 )  # fmt: skip
 from spirograd.lang import graph
 from spirograd.lang.annotations import ref
+from spirograd.lang.argpacks import ArgPack
 from spirograd.lang.data.axes import axes, i, ij, ijk, ijkl, ijl, ik, ikl, il, j, jk, jkl, jl, k, kl, l
 from spirograd.lang.data.enums import Backend, Layout
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
@@ -72,6 +75,7 @@ from spirograd.lang.forms import (
     atomic_sub,
     atomic_xor,
     deactivate,
+    get_addr,
     grouped,
     is_active,
     length,
@@ -131,6 +135,7 @@ from spirograd.lang.ops import (
     ffs,
     floor,
     floor_div,
+    frexp,
     isinf,
     isnan,
     log,
@@ -164,6 +169,7 @@ from spirograd.lang.struct import Struct
 if TYPE_CHECKING:
     from spirograd import ad, tools  # imported when they are first used
     from spirograd import algorithms as algorithms
+    from spirograd import aot as aot
     from spirograd import linalg as linalg
     from spirograd import profiler as profiler
     from spirograd import simt as simt
@@ -211,11 +217,10 @@ else:
     from spirograd.lang.struct import dataclass
 
 
-__version__ = "0.1.0"
-
 __all__ = [
     "GUI",
     "AdStackOverflow",
+    "ArgPack",
     "Backend",
     "BufferView",
     "Event",
@@ -322,7 +327,9 @@ __all__ = [
     "float64",
     "floor",
     "floor_div",
+    "frexp",
     "func",
+    "get_addr",
     "global_thread_idx",
     "gpu",
     "graph",
@@ -387,6 +394,7 @@ __all__ = [
     "pow",
     "pure",
     "pyfunc",
+    "python",
     "randn",
     "random",
     "raw_div",
@@ -442,7 +450,7 @@ if not TYPE_CHECKING:
         "spirograd",
         __all__,
         _later.LATER,
-        modules=("ad", "algorithms", "linalg", "profiler", "simt", "tools"),
+        modules=("ad", "algorithms", "aot", "linalg", "profiler", "simt", "tools"),
         elsewhere={"GUI": "spirograd.tools"},
     )
 

@@ -35,11 +35,13 @@ from spirograd.lang.frontend.parameters import array_signature
 from spirograd.runtime import graphs, streams
 from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.cache import Cache
-from spirograd.runtime.device import Assembler, CallsNatively, HasStreams, KeepsCode, SharesMemory
+from spirograd.runtime.device import Assembler, CallsNatively, HasStreams, KeepsCode, RecordsLoops, SharesMemory
+from spirograd.runtime.device_loops import DeviceLoops
 from spirograd.runtime.graphs import GraphRecording
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
 from spirograd.runtime.loader import open_device
 from spirograd.runtime.native.recording import kind_numbers, packed
+from spirograd.runtime.pools import Extent, Pool, PoolPlan
 from spirograd.runtime.streams import Order
 
 logger = logging.getLogger("spirograd")
@@ -56,6 +58,7 @@ class Session:
     def __init__(self, config: Config) -> None:
         self.cfg = config
         self.arch = config.arch
+        self.plain = config.arch == "python"  # kernels run as plain Python
         limit = int(config.device_memory_GB * 2**30) if config.device_memory_GB else None
         self.device = open_device(
             config.arch, config.device, debug=config.debug, max_threads=config.cpu_max_num_threads, device_memory_bytes=limit
@@ -205,6 +208,16 @@ class Session:
         with graphs.paused():
             return self.memory.allocate(nbytes)
 
+    def cells_memory(self, region: Any) -> Pool:
+        """Memory of zeros for the cells of a region of a sparse tree."""
+        parts = tuple([Extent(cells.offset, cells.cell_size) for cells in region.growing])
+        used, capacity = [field.addresses.components[0] for field in (region.used, region.capacity)]
+        plan = PoolPlan(parts, region.reserved, region.first, region.most, used, capacity, repr(region.node), region.call)
+        with graphs.paused():
+            pool = Pool(self.memory, plan)
+        self.launcher.pools.add(pool)
+        return pool
+
     def _kind(self, signature: Any) -> int:
         """A number for the ndarrays of this session with a signature."""
         kind = self._kinds.get(signature)
@@ -250,13 +263,18 @@ class Session:
 
     def launched(self) -> None:
         """After the launch of a kernel that prints or can fail: where launches run at once, what it has to say comes at once too."""
-        if self.arch in ("cpu", "interpreter"):
+        if self.arch in ("cpu", "interpreter", "python"):
             self.launcher.synchronize()
 
     @functools.cached_property
     def streams(self) -> Order | None:
         """The streams beside the one that all work goes to; None on devices with one queue."""
-        return Order(self.device) if isinstance(self.device, HasStreams) else None
+        return Order(self.device) if isinstance(self.device, HasStreams) and self.device.several_queues else None
+
+    @functools.cached_property
+    def device_loops(self) -> DeviceLoops | None:
+        """The loops that the device repeats by itself; None where the host reads their conditions."""
+        return DeviceLoops(self.launcher) if isinstance(self.device, RecordsLoops) and self.device.reads_flags else None
 
     def new_recording(self) -> GraphRecording:
         """Something to record work with: see `GraphRecording.open`."""

@@ -21,9 +21,7 @@ def scale(p: sg.types.ndarray(sg.f32, 1), q: sg.types.ndarray(sg.f32, 1), c: sg.
 
 
 @sg.kernel
-def add(
-    p: sg.types.ndarray(sg.f32, 1), q: sg.types.ndarray(sg.f32, 1), r: sg.types.ndarray(sg.f32, 1), s: sg.types.ndarray(sg.f32, 1)
-):
+def add(p: sg.types.ndarray(sg.f32, 1), q: sg.types.ndarray(sg.f32, 1), r: sg.types.ndarray(sg.f32, 1), s: sg.types.ndarray(sg.f32, 1)):
     for i in range(16):
         p[i] = q[i] + r[i] + s[i]
 

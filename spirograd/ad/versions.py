@@ -100,7 +100,7 @@ class Saved:
 
     def changed(self, part: int | None) -> Array | None:
         """Which elements (of a part, or all) hold other bytes than were saved; None if none does. Only of all parts. Waits for launches."""
-        saved, view = self.memory.part_of(self._compact, part), self.memory.view(part)
+        saved, view = self.memory.part_of(self._compact, part), self.memory.part_of(self._view, part)
         if transfer.known_equal(self._copy, saved, self.memory.allocation, view):
             return None
         then, now = transfer.read(self._copy, saved), transfer.read(self.memory.allocation, view)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spirograd.base.artifact import TapeSizing
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
 from spirograd.base.sizes.nodes import Size
@@ -117,3 +118,12 @@ class Derivative:
     broken: tuple[Place, Place] | None = None
     warnings: tuple[str, ...] = ()
     recomputed: tuple[tuple[Loc | None, int], ...] = ()
+
+    @property
+    def tape_sizing(self) -> TapeSizing:
+        """What a launch needs to know of ``capacities`` and ``sizing``."""
+        # Integers that an expression gives, whoever evaluates it.
+        exact = {record.tape.capacity for record in self.records if record.entries is not None}
+        exact |= {k for k, size in enumerate(self.capacities) if size is not None}
+        loops = tuple([(record.tape.name, record.loop) for record in self.records])
+        return TapeSizing(self.capacities, tuple([counting.numbers for counting in self.sizing]), frozenset(exact), loops)

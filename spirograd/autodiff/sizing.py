@@ -36,7 +36,7 @@ def sizing(
 
     On asynchronous devices the host reads no memory before a launch, because that would block. If a size depends on memory there, all
     are counted on the device, and handed over in an array: see `tapes.SIZES`. The same holds if there are guards on such devices: the guard
-    counts are the last sizes.
+    counts are the last sizes. `CompileOptions.count_on_device` asks for it in all cases.
 
     A count that does not change in the loops around it is taken outside of them, so that they need not run to be counted: the count may
     then be of a loop that is not reached, which only makes the tape larger.
@@ -53,7 +53,7 @@ def sizing(
     known += tuple([extent_of(op, ()) for op in kernel.body.ops if _capacity(op) in loops])
     sizes = tuple([size if _is_quick(size, asynchronous) else None for size in known])
     main = _Checked(unsure, every or {}).kernel(kernel)
-    if asynchronous and (guards or None in sizes):
+    if asynchronous and (guards or None in sizes or ctx.options.count_on_device):
         sizes += (None,) * len(guards)
         stages = tuple([replace(c, kernel=_handing_over(c)) for c in _countings(kernel, list(range(len(sizes))), guards, ctx)])
         return *_agreeing(replace(main, args=(*main.args, SIZES)), stages), sizes

@@ -169,6 +169,18 @@ class TapeInfo:
         return self.width * self.dtype.size // 4
 
 
+@dataclass(frozen=True, slots=True)
+class TapeSizing:
+    """How the capacities of the tapes of a derivative are found. ``sizes``: by number (`TapeInfo.capacity`), an expression, or None where a
+    kernel counts; ``counted``: for each kernel that counts, in the order in which they run, the numbers of what it returns. ``exact``: the
+    numbers of sizes that are the same, whoever finds them. ``loops``: the name of each tape, and the line of its loop."""
+
+    sizes: tuple[Size | None, ...] = ()
+    counted: tuple[tuple[int, ...], ...] = ()
+    exact: frozenset[int] = frozenset()
+    loops: tuple[tuple[str, Loc | None], ...] = ()
+
+
 def part_name(key: int, role: str) -> str:
     """What a field (`FieldRef.key`) goes by among the parts of its tree: "7", "7.grad". The same in all processes that share a cache,
     because keys are part of what is looked up there."""

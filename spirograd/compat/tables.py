@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import spirograd
-from spirograd import ad, algorithms, api, errors, linalg, math, profiler, simt, tools, types
+from spirograd import ad, algorithms, aot, api, errors, linalg, math, profiler, simt, tools, types
 from spirograd.base import later
 from spirograd.compat import facade, internals, launch_graphs, log_functions
 from spirograd.lang import forms, graph, hints, ops, primitive_types
@@ -138,7 +138,7 @@ MODULES: dict[str, Names] = {
     "lang._template_mapper": {"__builtins__": dict(vars(builtins))},  # a copy, which programs change
     "lang.enums": several(spirograd, "Layout Backend"),
     "math": public(math),
-    "types": {**public(types), "argpack": types.struct},
+    "types": public(types),
     "types.primitive_types": {
         **{n: v for n, v in vars(primitive_types).items() if not n.startswith("_")},
         **internals.TYPE_TABLES,
@@ -151,6 +151,7 @@ MODULES: dict[str, Names] = {
     "ad": public(ad),
     "algorithms": public(algorithms),
     "linalg": public(linalg),
+    "aot": {},
     **{f"{path}simt": {} for path in ("", "lang.")},
     **{f"{path}simt.{name}": public(getattr(simt, name)) for path in ("", "lang.") for name in simt.__all__},
     "profiler": public(profiler),
@@ -170,7 +171,7 @@ MODULES: dict[str, Names] = {
 
 # Modules that this version does not have -> why: any name can be imported from them, and says so when used.
 EMPTY_MODULES: dict[str, str] = {
-    **several_later("ui sparse aot interop"),
+    **several_later("ui sparse interop"),
     "types.quant": later.LATER_TYPES["quant"],
 }
 
@@ -181,6 +182,7 @@ Fallback = Callable[[str], Any]
 FALLBACKS: dict[str, Fallback] = {
     "": later.later,
     "graph": lambda name: later.later(name, {name: _NOT_IN_GRAPHS}, "graph."),
+    "aot": lambda name: getattr(aot, name, None),  # not before it is used: it imports the compiler
     "algorithms": lambda name: later.later(name, later.LATER_ALGORITHMS, "algorithms."),
     "profiler": lambda name: later.later(name, later.LATER_PROFILER, "profiler."),
     "profiler.kernel_metrics": lambda name: later.later(name, later.LATER_PROFILER, "profiler."),

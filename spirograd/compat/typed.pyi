@@ -4,15 +4,16 @@ from typing import Any
 
 from spirograd import *  # noqa: F403
 from spirograd import algorithms as algorithms
+from spirograd import aot as aot
 from spirograd import errors as errors
 from spirograd import linalg as linalg
+from spirograd import profiler as profiler
 from spirograd import simt as simt
 from spirograd.api import init as init
+from spirograd.compat import graph as graph  # type: ignore[no-redef]
 from spirograd.compat.facade import DeviceCapability as DeviceCapability
 from spirograd.compat.facade import hex_to_rgb as hex_to_rgb
 from spirograd.compat.facade import rgb_to_hex as rgb_to_hex
-
-graph: Any  # type: ignore[no-redef]  # also has the classes of graphs of launches
 
 opengl: str
 gles: str

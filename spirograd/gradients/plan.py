@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.autodiff.derivative import Derivative
+from spirograd.base.artifact import TapeSizing
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import OutOfDeviceMemory, render
 from spirograd.base.records import dataclass, replace
@@ -46,19 +46,17 @@ class DerivativePlan:
     that could find too little memory because one thread slot takes a large part of it.
     """
 
-    def __init__(self, launcher: Launcher, derivative: Derivative, main: LaunchPlan, sizing: Sequence[LaunchPlan]) -> None:
+    def __init__(self, launcher: Launcher, tapes: TapeSizing, main: LaunchPlan, sizing: Sequence[LaunchPlan]) -> None:
         self.compiled = main.compiled
         self.main = main
         self.sizing = tuple(sizing)
         self.capacities: tuple[int, ...] = ()  # by number: of the last launch, as far as the host knows
         self._sized = TapeSizes()  # what the host found last
         self._launcher = launcher
-        self._numbers = tuple([counting.numbers for counting in derivative.sizing])
-        self._sizes = derivative.capacities
-        # Integers that an expression gives, whoever evaluates it.
-        self._exact = {record.tape.capacity for record in derivative.records if record.entries is not None}
-        self._exact |= {k for k, size in enumerate(self._sizes) if size is not None}
-        self._loops = {record.tape.name: record.loop for record in derivative.records}
+        self._numbers = tapes.counted
+        self._sizes = tapes.sizes
+        self._exact = tapes.exact
+        self._loops = dict(tapes.loops)
         self._freshness = Freshness([plan.compiled for plan in sizing], [size for size in self._sizes if size is not None])
         self._found: tuple[Any, ...] | None = None  # the state of what sizes depend on when they were found
         self._size_array: ArrayBinding | None = None  # where kernels leave sizes for each other

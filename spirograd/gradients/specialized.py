@@ -74,10 +74,11 @@ class SpecializedDerivative:
         self.acts = any(op.code.effect in ("write", "atomic") and _role(op) == self.role for op in self.derivative.kernel.walk())
         self._checked = self._told = self._warned = False
         self._replays: bool | None = None  # see `needs_replay`
+        # Array arguments that the kernel writes, with a line of it that does; those that it accesses, if it writes any.
         written = self.derivative.writes if mode == "reverse" else ()
-        self._written = {w.ref.arg: w.loc for w in written if isinstance(w.ref, ArrayRef)}
-        refs = [ref_of(op) for op in self.primal.kernel.walk()] if self._written else []
-        self._accessed = frozenset([ref.arg for ref in refs if isinstance(ref, ArrayRef)])
+        self.written = {w.ref.arg: w.loc for w in written if isinstance(w.ref, ArrayRef)}
+        refs = [ref_of(op) for op in self.primal.kernel.walk()] if self.written else []
+        self.accessed = frozenset([ref.arg for ref in refs if isinstance(ref, ArrayRef)])
         self.native = NativeCalls(session, most=1)  # so that sizes are those of the last launch by Python
         self.footprint: Any = None  # what a tape knows of it
         self._access_check: Any = None
@@ -113,7 +114,7 @@ class SpecializedDerivative:
             session, derivative = self._session, self.derivative
             grow = session.device.caps.target.generator is Generator.INTERPRETER  # its tapes, as they are written
             sizing = [] if grow else [session.prepare(c.kernel, opt_level=1) for c in derivative.sizing]
-            self._plan = DerivativePlan(session.launcher, derivative, session.prepare(derivative.kernel), sizing)
+            self._plan = DerivativePlan(session.launcher, derivative.tape_sizing, session.prepare(derivative.kernel), sizing)
         return self._plan
 
     @property
@@ -189,8 +190,8 @@ class SpecializedDerivative:
     def launch(self, packer: Packer, returned: Any, number: int | None) -> None:
         """Run it on packed arguments (`Kernel.pack` with gradients). ``returned``: the adjoint of what the kernel returns. ``number``: of
         the launch whose random numbers it draws again."""
-        if self._written:
-            refuse_shared(self.label, self.primal.kernel.args, packer.scalars, packer.arrays, self._written, self._accessed)
+        if self.written:
+            refuse_shared(self.label, self.primal.kernel.args, packer.scalars, packer.arrays, self.written, self.accessed)
         if returned is not None or self.returned:
             self._put_returned(packer, returned)
         plan = self._plan or self.plan
@@ -204,7 +205,7 @@ class SpecializedDerivative:
         """Have compiled code do launches like the last one, which had these arguments. ``steps``: see `Kernel.steps`."""
 
         def record(into: Any) -> None:
-            if self._written:  # whether arrays share memory was found out for these
+            if self.written:  # whether arrays share memory was found out for these
                 into.keep_arrays()
             steps(into)
 
@@ -231,7 +232,7 @@ class SpecializedDerivative:
     def launch_saving(self, packer: Packer, drawn: int | None = None) -> tuple[Any, int | None, list[Any]]:
         """Launch the primal such that it saves what no memory keeps: what the launch returns, its number, and its saved-value buffers.
         ``drawn``: it draws the random numbers of the launch of this number."""
-        refuse_shared(self.label, self.primal.kernel.args, packer.scalars, packer.arrays, self._written, self._accessed)
+        refuse_shared(self.label, self.primal.kernel.args, packer.scalars, packer.arrays, self.written, self.accessed)
         saving = self.derivative.saving
         assert saving is not None
         session = self._session

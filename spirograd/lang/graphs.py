@@ -18,8 +18,8 @@ class Graph:
     is opened in the block is repeated with all of its gradients. What Python did in the block is not done again: numbers that it computed
     or wrote to memory stay what they were. Random numbers are new ones each time.
 
-    On CUDA and AMD's GPUs the driver has all of it as one graph: a launch costs the host some microseconds, whatever the number of kernels.
-    Elsewhere it costs one call for each.
+    On CUDA, AMD's GPUs and Vulkan the driver has all of it as one graph or command buffer: a launch costs the host some microseconds,
+    whatever the number of kernels. Elsewhere it costs one call for each.
 
     Raises SpirogradRuntimeError where the block would read memory on the host (elements, `to_numpy`, values that kernels return) or gives a
     kernel an array of another library; for a graph in a tape or in another graph; and for a launch after a tree of its fields was

@@ -7,7 +7,7 @@ and elements (arrays of NumPy, torch and spirograd); a template argument is anyt
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload, runtime_checkable
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, overload, runtime_checkable
 
 import numpy as np
 
@@ -17,7 +17,9 @@ from spirograd.lang.annotations import MatrixType
 from spirograd.lang.data.enums import Layout
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.frontend.stages import Staged
+from spirograd.lang.graph import GraphStatus
 from spirograd.lang.matrix import Matrix as Matrix
+from spirograd.lang.streams import Stream
 from spirograd.lang.struct import StructType
 
 P = ParamSpec("P")
@@ -216,7 +218,13 @@ class Kernel(Staged, Generic[P, R_co]):
         """The function that it was made of."""
     @property
     def __name__(self) -> str: ...
+    @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    @overload
+    def __call__(self, *args: Any, stream: Stream | None, **kwargs: Any) -> R_co:
+        """Launch the kernel on ``stream``."""
+    @overload
+    def __call__(self, *args: Any, qd_stream: Stream | None, **kwargs: Any) -> R_co: ...
     @overload
     def __get__(self, instance: None, owner: Any = None) -> Kernel[P, R_co]: ...
     @overload
@@ -226,6 +234,16 @@ class Kernel(Staged, Generic[P, R_co]):
     def step(self, on_op: Callable[[Any, Any], None], *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Run on ``arch=sg.interpreter`` and call ``on_op(op, values)`` after each operation: ``op.code``, ``op.loc``, ``values[op]``."""
 
+class GraphKernel(Kernel[P, R_co]):
+    """A kernel of ``@kernel(graph=True)``."""
+
+    @property
+    def parts(self) -> tuple[Kernel[P, None], ...]:
+        """The kernels that it is compiled to, in the order of the source."""
+
+    def resume(self, *args: Any, from_checkpoint: Any, **kwargs: Any) -> R_co:
+        """Run from the block of a checkpoint to the end."""
+
 @overload
 def kernel(function: Callable[P, R], /) -> Kernel[P, R]:
     """Make a kernel of a function: ``@kernel``.
@@ -233,6 +251,12 @@ def kernel(function: Callable[P, R], /) -> Kernel[P, R]:
     ``fuse=False``: one dispatch per parallel loop. Options of the family (``fastcache`` ...) need no setting.
     """
 
+@overload
+def kernel(
+    *, graph: Literal[True], checkpoints: Literal[True], **options: Any
+) -> Callable[[Callable[P, Any]], GraphKernel[P, GraphStatus]]: ...
+@overload
+def kernel(*, graph: Literal[True], **options: Any) -> Callable[[Callable[P, None]], GraphKernel[P, None]]: ...
 @overload
 def kernel(**options: Any) -> Callable[[Callable[P, R]], Kernel[P, R]]: ...
 def func(function: Callable[P, R], /) -> Func[P, R]:

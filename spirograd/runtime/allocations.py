@@ -33,9 +33,11 @@ class Allocation:
     Fields that share an allocation are its parts, named by `artifact.part_name`. ``generations``: part -> the tick of its last write, under
     "" that of the last write which may have been anywhere. What is cached about the contents of a part is fresh while both are the same,
     unless something else than this object and launches may write to it, unseen: ``shared`` names such parts, "" stands for all of them.
+
+    ``pool``: the `pools.Pool` that it belongs to, if any.
     """
 
-    __slots__ = ("__weakref__", "_finalizer", "address", "buffer", "device", "generations", "keep", "nbytes", "number", "shared")
+    __slots__ = ("__weakref__", "_finalizer", "address", "buffer", "device", "generations", "keep", "nbytes", "number", "pool", "shared")
 
     def __init__(self, device: Device, buffer: Buffer, nbytes: int, keep: Any = None) -> None:
         self.device = device
@@ -46,6 +48,7 @@ class Allocation:
         self.generations = {"": 0}
         self.shared: set[str] = set()
         self.keep = keep
+        self.pool: Any = None
         self._finalizer = weakref.finalize(self, device.free, buffer)
         self._finalizer.atexit = False  # closing the device releases everything at once
 
@@ -129,7 +132,7 @@ class Allocation:
             else:
                 order.run(lambda: self.device.fill(self.buffer, offset, nbytes, word & 0xFFFFFFFF), (), [(self, part)])
             if (recorder := graphs.active()) is not None:
-                recorder.filled(self, offset, nbytes, word & 0xFFFFFFFF)
+                recorder.filled(self, offset, nbytes, word & 0xFFFFFFFF, part)
         self._wrote(part)
 
     def copy_from(self, source: Allocation, nbytes: int, offset: int = 0, source_offset: int = 0, part: str = "") -> None:
@@ -143,7 +146,7 @@ class Allocation:
                 work = functools.partial(self.device.copy, self.buffer, offset, source.buffer, source_offset, nbytes)
                 order.run(work, [(source, "")], [(self, part)])
             if (recorder := graphs.active()) is not None:
-                recorder.copied(self, offset, source, source_offset, nbytes)
+                recorder.copied(self, offset, source, source_offset, nbytes, part)
         self._wrote(part)
 
     def wrote(self, part: str) -> None:
@@ -168,6 +171,15 @@ class Allocation:
         copy = Allocation(self.device, self.device.allocate(nbytes, False), nbytes)
         copy.copy_from(self, nbytes, 0, offset)
         return copy
+
+    def become(self, other: Allocation) -> None:
+        """Give this memory back, and have that of ``other``, which has none afterwards."""
+        self._finalizer()
+        self.buffer, self.address, self.nbytes = other.buffer, other.address, other.nbytes
+        other._finalizer.detach()
+        self._finalizer = weakref.finalize(self, self.device.free, self.buffer)
+        self._finalizer.atexit = False
+        self.bump()
 
     def free(self) -> None:
         """Give the memory back now; later reads and writes raise. Freeing twice does nothing."""

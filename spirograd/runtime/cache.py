@@ -17,16 +17,13 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-from spirograd.base import dtypes, knobs
-from spirograd.base.artifact import ArgBlock, CompiledKernel, Effects, FaultSite, PrintSite, Slot, SpaceLimit, TapeInfo, TaskInfo, Work
-from spirograd.base.dtypes import DType
-from spirograd.base.loc import Loc
-from spirograd.base.records import dataclass, fields
-from spirograd.base.sizes.nodes import NODES
+from spirograd.base import knobs
+from spirograd.base.artifact import CompiledKernel
+from spirograd.base.records import dataclass
+from spirograd.runtime.encoding import decoded, encoded
 
-_MAGIC = b"SGK1"
+_MAGIC = b"SGK2"
 _HEADER = struct.Struct("<4s32sQ")
 _SUFFIX = ".sgk"
 _CODE_SUFFIX = ".sgc"  # of what belongs to no kernel
@@ -34,12 +31,6 @@ _CODE_SUFFIX = ".sgc"  # of what belongs to no kernel
 _STALE_SECONDS = 3600.0
 # After a clean-up this part of the limit is in use, so that not every store has to clean up again.
 _KEEP_PART = 0.9
-_CLASSES: dict[str, type[Any]] = {
-    c.__name__: c
-    for c in (CompiledKernel, Slot, ArgBlock, TapeInfo, TaskInfo, Work, FaultSite, PrintSite, SpaceLimit, Effects, Loc, *NODES)
-}
-# `run` is code. `stages` are part of an artifact only if the caller of the compiler asked for them; then they are stored.
-_NOT_STORED = frozenset({"run"})
 
 
 def default_folder() -> Path:
@@ -218,7 +209,7 @@ def _remove(file: Path) -> bool:
 def encode(kernel: CompiledKernel) -> bytes:
     """The bytes of ``kernel`` as the cache stores it, without its ``run``."""
     blobs: list[bytes] = []
-    header = json.dumps(_plain(kernel, blobs), separators=(",", ":"), allow_nan=False).encode()
+    header = json.dumps(encoded(kernel, blobs), separators=(",", ":"), allow_nan=False).encode()
     body = struct.pack("<Q", len(header)) + header
     body += struct.pack(f"<I{len(blobs)}Q", len(blobs), *map(len, blobs)) + b"".join(blobs)
     return _sealed(body)
@@ -253,54 +244,7 @@ def decode(data: bytes) -> CompiledKernel | None:
         for size in sizes:
             blobs.append(body[at : at + size])
             at += size
-        kernel = _object(json.loads(body[8 : 8 + header_size]), blobs)
+        kernel = decoded(json.loads(body[8 : 8 + header_size]), blobs)
     except (struct.error, ValueError, KeyError, IndexError, TypeError):
         return None  # the checksum held but the layout is another version's: compile afresh
     return kernel if isinstance(kernel, CompiledKernel) else None
-
-
-def _plain(value: Any, blobs: list[bytes]) -> Any:
-    """``value`` as JSON; what JSON lacks becomes a list [tag, ...]."""
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, float):
-        return ["float", value.hex()]
-    if isinstance(value, (bytes, bytearray)):
-        blobs.append(bytes(value))
-        return ["bytes", len(blobs) - 1]
-    if isinstance(value, DType):
-        return ["dtype", value.name]
-    if isinstance(value, (tuple, list)):
-        return [type(value).__name__, *(_plain(v, blobs) for v in value)]
-    if isinstance(value, frozenset):
-        return ["frozenset", *(_plain(v, blobs) for v in sorted(value))]
-    if isinstance(value, dict):
-        return ["dict", *([_plain(k, blobs), _plain(v, blobs)] for k, v in value.items())]
-    name = type(value).__name__
-    if _CLASSES.get(name) is not type(value):
-        raise TypeError(f"a {name} cannot be stored in the offline cache")
-    kept = [f.name for f in fields(value) if f.name not in _NOT_STORED]
-    return ["object", name, *([field, _plain(getattr(value, field), blobs)] for field in kept)]
-
-
-def _object(plain: Any, blobs: list[bytes]) -> Any:
-    if not isinstance(plain, list):
-        return plain
-    tag, rest = plain[0], plain[1:]
-    return _DECODERS[tag](rest, blobs)
-
-
-def _make(rest: list[Any], blobs: list[bytes]) -> Any:
-    return _CLASSES[rest[0]](**{field: _object(value, blobs) for field, value in rest[1:]})
-
-
-_DECODERS: dict[str, Callable[[list[Any], list[bytes]], Any]] = {
-    "float": lambda rest, _: float.fromhex(rest[0]),
-    "bytes": lambda rest, blobs: blobs[rest[0]],
-    "dtype": lambda rest, _: dtypes.by_name(rest[0]),
-    "tuple": lambda rest, blobs: tuple(_object(v, blobs) for v in rest),
-    "list": lambda rest, blobs: [_object(v, blobs) for v in rest],
-    "frozenset": lambda rest, blobs: frozenset(_object(v, blobs) for v in rest),
-    "dict": lambda rest, blobs: {_object(k, blobs): _object(v, blobs) for k, v in rest},
-    "object": _make,
-}

@@ -121,23 +121,86 @@ class Assembler(Protocol):
         """What each task of ``kernel`` takes on this device, one line each: registers, what was spilled, shared memory."""
 
 
+# Memory that work uses: allocations with the parts of them that it touches, "" for all; None for memory that is not known.
+Uses = Sequence["tuple[Any, str]"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """A piece of work of a series. ``work`` calls `launch`, `fill` or `copy` of what it is given, as of a device, and uses this memory."""
+
+    work: Callable[[Any], None]
+    reads: Uses
+    writes: Uses
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The work of a step that launches a kernel."""
+
+    executable: Any
+    block: bytes
+    counts: tuple[int | None, ...]
+
+    def __call__(self, device: Any) -> None:
+        device.launch(self.executable, self.block, self.counts)
+
+
+@runtime_checkable
+class ReservesMemory(Protocol):
+    """A device whose launches are done when they return, and on which memory takes no space before it is touched."""
+
+    def reserve(self, nbytes: int) -> Buffer | None:
+        """Addresses for ``nbytes`` of zeros, possibly more than there is memory, without any limit; None if the system refuses."""
+
+
 @runtime_checkable
 class RecordsWork(Protocol):
     """A device whose driver does a series of launches, fills and copies as one piece, for less than the calls would cost one by one."""
 
-    def record(self, work: Sequence[Callable[[Any], None]]) -> Any:
-        """Record a series, without doing it: each of ``work`` calls `launch`, `fill` or `copy` of what it is given, as of a device. The
-        result, opaque to the runtime, is for `repeat`; None if the driver does not take the series."""
+    def record(self, steps: Sequence[Step]) -> Any:
+        """Record a series, without doing it. The result, opaque to the runtime, is for `repeat`; None if the driver does not take the
+        series."""
 
     def repeat(self, recorded: Any) -> None:
         """Do what was recorded, after the work so far. Does not wait. Raises what launches raise."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Sections:
+    """Lists of steps; those of different lists may be done at the same time where they do not use the same memory."""
+
+    sections: list[list[Step]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loop:
+    """``body``, and again as long as the 32-bit word at the address ``flag`` is not 0 after it."""
+
+    flag: int
+    body: list[Step | Sections | Loop]
+
+
+@runtime_checkable
+class RecordsLoops(Protocol):
+    """A device that decides by itself how often work is repeated, if it ``reads_flags``."""
+
+    reads_flags: bool
+
+    def record_loop(self, loop: Loop) -> Any:
+        """Record a loop, without doing it. The result is for `RecordsWork.repeat`; None if the driver does not take the loop."""
+
+    def repeat(self, recorded: Any) -> None:
+        """See `RecordsWork.repeat`."""
+
+
 @runtime_checkable
 class HasStreams(Protocol):
-    """A device that does work of several streams at the same time. Streams and events are opaque to the runtime; None is the stream that
-    the device has anyway, to which all work goes but what is done in `on_stream`. `synchronize`, `close` and freed memory wait for all
-    streams."""
+    """A device that does work of several streams at the same time, if it has ``several_queues``. Streams and events are opaque to the
+    runtime; None is the stream that the device has anyway, to which all work goes but what is done in `on_stream`. `synchronize`, `close`
+    and freed memory wait for all streams."""
+
+    several_queues: bool
 
     def new_stream(self) -> Any:
         """A new stream."""

@@ -140,6 +140,11 @@ class Diagnostics:
                 self._ring = ring
             return self._ring.address
 
+    @property
+    def buffers(self) -> list[Allocation]:
+        """The memory that kernels report in."""
+        return [allocation for allocation in (self._fault, self._ring) if allocation is not None]
+
     def addresses(self) -> list[int]:
         """Where words are not 0 if there is something to `drain`, on devices whose loops all end."""
         words = [(self._fault, FAULT_FLAG), (self._ring, PRINT_CURSOR)]

@@ -102,7 +102,7 @@ class _Inputs:
 
 
 def _build(found: _Inputs) -> Callable[..., Key | None]:
-    """A function (scalars, arrays, trees, drawn) -> key, built as one Python expression like `launcher._build_packer`, from templates and
+    """A function (scalars, arrays, trees, drawn) -> key, built as one Python expression like `packing.build_packer`, from templates and
     integers only."""
     if found.is_vague:
         return lambda s, a, t, drawn: None

@@ -19,7 +19,7 @@ from spirograd.base import validity
 from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.base.records import dataclass
 from spirograd.runtime import streams
-from spirograd.runtime.device import RecordsWork
+from spirograd.runtime.device import RecordsWork, Step
 from spirograd.runtime.generations import tick
 
 _lock = threading.RLock()  # one recording at a time in a process
@@ -43,7 +43,7 @@ class NumberedLaunch:
 class Series:
     """Work that is the same each time. ``recorded``: the same as one piece for the driver, None if it takes none."""
 
-    work: list[Work] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
     recorded: Any = None
 
     def repeat(self, device: Any) -> None:
@@ -51,12 +51,19 @@ class Series:
         if self.recorded is not None:
             device.repeat(self.recorded)
             return
-        for work in self.work:
-            work(device)
+        for step in self.steps:
+            step.work(device)
+
+
+class NotPlanned(Exception):
+    """What was to be planned takes the host: see `GraphRecording.plans`."""
 
 
 class GraphRecording:
-    """See the head of this file. ``launcher``: whose device's work is recorded. ``launches``: how many there are of kernels."""
+    """See the head of this file. ``launcher``: whose device's work is recorded. ``launches``: how many there are of kernels. ``plans``:
+    launches are noted, and not done; whatever else would be done raises NotPlanned."""
+
+    plans = False
 
     def __init__(self, launcher: Any) -> None:
         self.launches = 0
@@ -66,7 +73,7 @@ class GraphRecording:
         self._steps: list[Series | NumberedLaunch | Work] = []
         self._written: dict[tuple[int, str], tuple[dict[str, int], str]] = {}  # generations, and the parts of them that it changes
         self._kept: dict[int, Any] = {}  # objects that own memory which the work uses
-        self._trees: dict[int, Any] = {}  # of these, those that users may destroy
+        self._trees: dict[int, tuple[Any, int]] = {}  # of these, those that users may destroy; where they were
         self._after: dict[int, Callable[[], None]] = {}
         self._guards: list[Callable[[], bool]] = []
 
@@ -88,17 +95,17 @@ class GraphRecording:
                 current = None
         device = self._launcher.device
         for step in self._steps if isinstance(device, RecordsWork) else ():
-            if isinstance(step, Series) and len(step.work) > 1:
-                step.recorded = device.record(step.work)
+            if isinstance(step, Series) and len(step.steps) > 1:
+                step.recorded = device.record(step.steps)
                 if step.recorded is not None:
-                    step.work = []
+                    step.steps = []
 
     @property
     def here(self) -> bool:
         """Whether the calling thread is the one that is recorded."""
         return threading.get_ident() == self._thread
 
-    def launched(self, launch: Work | NumberedLaunch) -> None:
+    def launched(self, launch: Step | NumberedLaunch) -> None:
         """Note a launch."""
         self.launches += 1
         if isinstance(launch, NumberedLaunch):
@@ -111,22 +118,23 @@ class GraphRecording:
         self._kept[id(allocation)] = allocation
         self._steps.append(methodcaller("upload", allocation.buffer, offset, memoryview(bytes(data))))
 
-    def filled(self, allocation: Any, offset: int, nbytes: int, word: int) -> None:
-        """Note that an allocation was filled."""
+    def filled(self, allocation: Any, offset: int, nbytes: int, word: int, part: str = "") -> None:
+        """Note that a part of an allocation was filled."""
         self._kept[id(allocation)] = allocation
-        self._add(methodcaller("fill", allocation.buffer, offset, nbytes, word))
+        self._add(Step(methodcaller("fill", allocation.buffer, offset, nbytes, word), (), [(allocation, part)]))
 
-    def copied(self, target: Any, target_offset: int, source: Any, source_offset: int, nbytes: int) -> None:
-        """Note a copy between allocations."""
+    def copied(self, target: Any, target_offset: int, source: Any, source_offset: int, nbytes: int, part: str = "") -> None:
+        """Note a copy from an allocation to a part of another one."""
         self.keep(target, source)
-        self._add(methodcaller("copy", target.buffer, target_offset, source.buffer, source_offset, nbytes))
+        work = methodcaller("copy", target.buffer, target_offset, source.buffer, source_offset, nbytes)
+        self._add(Step(work, [(source, "")], [(target, part)]))
 
-    def _add(self, work: Work) -> None:
+    def _add(self, step: Step) -> None:
         if not self._steps or not isinstance(self._steps[-1], Series):
             self._steps.append(Series())
         last = self._steps[-1]
         assert isinstance(last, Series)
-        last.work.append(work)
+        last.steps.append(step)
 
     def wrote(self, generations: dict[str, int], part: str) -> None:
         """Note that the work changes a part of an allocation with these generations."""
@@ -138,7 +146,7 @@ class GraphRecording:
 
     def uses_tree(self, allocation: Any) -> None:
         """Note an allocation that users may destroy."""
-        self._trees[id(allocation)] = allocation
+        self._trees[id(allocation)] = allocation, allocation.address
 
     def afterwards(self, about: Any, forget: Callable[[], None]) -> None:
         """Call ``forget`` after each repetition: what the host knows ``about`` an object may no longer hold."""
@@ -155,8 +163,11 @@ class GraphRecording:
         tapes of gradients were sized by has changed."""
         if active() is not None:
             raise SpirogradRuntimeError("a graph cannot be launched while another one is recorded: launch it outside of that block")
-        if any(tree.freed for tree in self._trees.values()):
+        if any(tree.freed for tree, _ in self._trees.values()):
             raise SpirogradRuntimeError("the graph uses a field whose tree was destroyed: record it anew, with fields that are there")
+        if any(tree.address != address for tree, address in self._trees.values()):
+            problem = "the graph uses a sparse field that has got memory for more cells since it was recorded"
+            raise SpirogradRuntimeError(render(problem, None, "record it anew, or reserve memory for enough cells with `cells=`"))
         launcher = self._launcher
         with launcher.lock:
             if not all(guard() for guard in self._guards):
@@ -220,6 +231,9 @@ def _paused() -> Iterator[None]:
 
 def refuse(what: str) -> None:
     """Raise SpirogradRuntimeError if the calling thread is recorded: ``what`` the host does has no place in a graph."""
-    if active() is not None:
+    recorder = active()
+    if recorder is not None:
+        if recorder.plans:
+            raise NotPlanned
         hint = "do that before or after the block: a graph repeats launches of kernels, fills, and copies between fields and ndarrays"
         raise SpirogradRuntimeError(render(f"a graph is being recorded, and {what}", None, hint))

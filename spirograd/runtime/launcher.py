@@ -9,35 +9,31 @@ import struct
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter, methodcaller
-from typing import Any, Union
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
 from spirograd.base import validity
-from spirograd.base.artifact import LOCK_WORDS, CompiledKernel, Slot, TaskInfo
+from spirograd.base.artifact import LOCK_WORDS, CompiledKernel
 from spirograd.base.dtypes import storage
-from spirograd.base.errors import AdStackOverflow, SpirogradRuntimeError, SpirogradRuntimeTypeError
+from spirograd.base.errors import AdStackOverflow, OutOfDeviceMemory, SpirogradRuntimeError, SpirogradRuntimeTypeError
 from spirograd.base.loc import Loc
-from spirograd.base.sizes.evaluate import TEXT_NAMES, python_text
 from spirograd.base.sizes.nodes import Size
 from spirograd.base.spans import span
-from spirograd.base.tape_layout import word_places
 from spirograd.base.validity import NotPrepared, Record
 from spirograd.runtime import graphs, streams
 from spirograd.runtime.allocations import Allocation, Memory
-from spirograd.runtime.device import CallsNatively, Device
+from spirograd.runtime.device import CallsNatively, Device, Launch, Step
 from spirograd.runtime.faults_and_prints import Diagnostics
 from spirograd.runtime.generations import tick
 from spirograd.runtime.graphs import NumberedLaunch
 from spirograd.runtime.native.recording import Prepared, Recording
+from spirograd.runtime.packing import ROLE_ATTRIBUTES, Scalar, build_counter, build_packer, fit_scalars
+from spirograd.runtime.pools import Pool
 from spirograd.runtime.space_checks import space_check
 from spirograd.runtime.tapes import HeapPlan, TapeHeap, TapeSizes
 
-Scalar = Union[int, float, bool]
-_ROLE_ATTRIBUTES = {"primal": "address", "grad": "grad_address", "dual": "dual_address", "grad_dual": "grad_dual_address"}
-# Weyl sequence with the golden ratio: seeds of successive launches differ in many bits, and never repeat within 2^32 launches.
-_SEED_STEP = 0x9E3779B9
 _NO_SIZES = TapeSizes()
 _PLANS_KEPT = 16  # by a kernel with tapes
 
@@ -79,7 +75,7 @@ class ArrayBinding:
 
 
 # Role of an array -> the attributes of a binding with the allocations that it may lie in, "" standing for all.
-_ROLE_ALLOCATIONS = {role: name.replace("address", "allocation") for role, name in _ROLE_ATTRIBUTES.items()}
+_ROLE_ALLOCATIONS = {role: name.replace("address", "allocation") for role, name in ROLE_ATTRIBUTES.items()}
 ALLOCATION_NAMES = {"": tuple(_ROLE_ALLOCATIONS.values()), **{role: (name,) for role, name in _ROLE_ALLOCATIONS.items()}}
 
 
@@ -101,6 +97,7 @@ class Launcher:
         self.lock = threading.RLock()
         self._locks: Allocation | None = None
         self.tapes = TapeHeap(device, memory, tape_budget)
+        self.pools: weakref.WeakSet[Pool] = weakref.WeakSet()
         self.plans: weakref.WeakValueDictionary[int, LaunchPlan] = weakref.WeakValueDictionary()  # by the `id` of their executables
 
     def prepare(self, compiled: CompiledKernel) -> LaunchPlan:
@@ -139,6 +136,10 @@ class Launcher:
             if isinstance(fault, AdStackOverflow):
                 self.tapes.epoch += 1
                 validity.renew()
+            if isinstance(fault, OutOfDeviceMemory):
+                with graphs.paused():
+                    told = "; ".join(filter(None, [pool.shortage() for pool in tuple(self.pools)]))
+                fault = OutOfDeviceMemory(f"{fault}\n  hint: {told}" if told else str(fault))
             raise fault
 
 
@@ -147,6 +148,7 @@ class LaunchPlan:
 
     __slots__ = (
         "__weakref__",
+        "_activates",
         "_arrays_written",
         "_claimed",
         "_count",
@@ -191,10 +193,11 @@ class LaunchPlan:
         self._numbered = bool(kinds & {"seed", "launch"})
         self._diagnosed = bool(kinds & {"fault", "print"} or compiled.faults or compiled.prints)
         self._reports = self._diagnosed or bool(compiled.returns)
+        self._activates = any(fault.code == "cells" for fault in compiled.faults)
         self._first_result = min((offset for _, offset in compiled.returns), default=0)
         self._results = _record(compiled, self._first_result)
-        self._pack = _build_packer(compiled, self._buffer_addresses(kinds), launcher)
-        self._count = _build_counter(compiled) if compiled.tapes else None
+        self._pack = build_packer(compiled, self._buffer_addresses(kinds), launcher)
+        self._count = build_counter(compiled) if compiled.tapes else None
         self._limited = space_check(compiled)
         self._places = next((k for k, task in enumerate(compiled.tasks) if task.places), None)
         self._placement: tuple[int, ...] | None = None  # what the tapes were placed by
@@ -347,18 +350,17 @@ class LaunchPlan:
                     f"kernel {self.compiled.name} uses a field whose tree was destroyed: declare the field anew, and call the "
                     "kernel with that"
                 ) from None
-            scalars = _fit_scalars(self.compiled, scalars)
+            scalars = fit_scalars(self.compiled, scalars)
             try:
                 block, counts = self._pack(scalars, arrays, trees, number, drawn, words)
             except (struct.error, OverflowError) as error:
                 raise SpirogradRuntimeTypeError(f"an argument of {self.compiled.name} does not fit its type: {error}") from error
+        recorder = None if graphs.current is None else graphs.active()
         try:
-            order = streams.active
-            if order is None:
+            if recorder is None and streams.active is None:
                 self._launch(self.executable, block, counts if tape_counts is None else tape_counts)
             else:
-                work = functools.partial(self._launch, self.executable, block, counts if tape_counts is None else tape_counts)
-                order.run(work, *self._uses(arrays, trees))
+                self._launch_in_order(recorder, block, counts if tape_counts is None else tape_counts, arrays, trees)
         finally:  # a launch that fails may have written
             for index, part in self._trees_written:
                 trees[index].generations[part] = tick()
@@ -366,16 +368,34 @@ class LaunchPlan:
                 allocation = allocation_of(arrays[index])
                 if allocation is not None:
                     allocation.generations[""] = tick()
-        if graphs.current is not None and (recorder := graphs.active()) is not None:
+        if recorder is not None:
             self._note(recorder, block, drawn, (scalars, arrays, trees, words), counts if tape_counts is None else tape_counts)
+
+    def _launch_in_order(
+        self,
+        recorder: graphs.GraphRecording | None,
+        block: bytes,
+        counts: Sequence[int | None],
+        arrays: Sequence[Any],
+        trees: Mapping[int, Allocation],
+    ) -> None:
+        """Launch while there is a recorder, or several streams: after what uses the same memory."""
+        order = streams.active
+        if recorder is not None and recorder.plans:
+            return  # the device is given it later
+        if order is None:
+            self._launch(self.executable, block, counts)
+        else:
+            order.run(functools.partial(self._launch, self.executable, block, counts), *self._uses(arrays, trees))
 
     def _uses(self, arrays: Sequence[Any], trees: Mapping[int, Allocation]) -> tuple[list[tuple[Any, str]], list[tuple[Any, str]]]:
         """The memory that a launch reads, and that it writes, with the parts of it; None for memory that is not ours."""
-        effects = self.compiled.effects
-        reads, writes = _memory(effects.all_read(), arrays, trees), _memory(effects.all_written(), arrays, trees)
+        effects, launcher = self.compiled.effects, self._launcher
         own = () if self._temps is None else (self._temps,)
-        tapes = () if self._count is None else self._launcher.tapes.backing
-        return reads, [*writes, *((memory, "") for memory in (*own, *tapes))]
+        tapes = () if self._count is None else launcher.tapes.backing
+        reports = launcher.diagnostics.buffers if self._diagnosed else ()  # launches add to them; the host, which empties them, writes
+        reads, writes = _memory(effects.all_read(), arrays, trees), _memory(effects.all_written(), arrays, trees)
+        return [*reads, *((memory, "") for memory in reports)], [*writes, *((memory, "") for memory in (*own, *tapes))]
 
     def _note(
         self, recorder: graphs.GraphRecording, block: bytes, drawn: int, arguments: tuple[Any, ...], counts: tuple[int | None, ...]
@@ -396,10 +416,11 @@ class LaunchPlan:
                 recorder.wrote(allocation.generations, "")
         if self._diagnosed or self._numbered:
             recorder.launched(NumberedLaunch(lambda number, drawn: self._repeat(number, drawn, arguments, counts), drawn))
-        elif self._temps is None or self._count is not None:
-            recorder.launched(methodcaller("launch", self.executable, block, counts))
-        else:
-            recorder.launched(functools.partial(_exclusively, self._exclusive, methodcaller("launch", self.executable, block, counts)))
+            return
+        work: Callable[[Any], None] = Launch(self.executable, block, counts)
+        if self._temps is not None and self._count is None and not recorder.plans:
+            work = functools.partial(_exclusively, self._exclusive, work)
+        recorder.launched(Step(work, *self._uses(arrays, trees)))
 
     def _repeat(self, number: int, drawn: int, arguments: tuple[Any, ...], counts: tuple[int | None, ...]) -> None:
         """Launch again, with other numbers. The launcher's lock is held."""
@@ -472,7 +493,12 @@ class LaunchPlan:
                 drawn = self.last_number = number
             if self._diagnosed:
                 launcher.diagnostics.record(number, self.compiled)
+            pools = {tree.pool for tree in trees.values() if tree.pool is not None} if self._activates else ()
+            for pool in pools:
+                pool.before_launch()
             self._send(number, drawn, scalars, arrays, trees, sizes)
+            for pool in pools:
+                pool.after_launch()
             if not self.compiled.returns:
                 return None
             values = self._read_returns()  # waits, too, and in one submission with the launch
@@ -495,8 +521,8 @@ def _memory(effects: Sequence[tuple[str, int, str]], arrays: Sequence[Any], tree
         if kind == "tree":
             out.append((trees[index], part))
             continue
-        for role in [part] if part else _ROLE_ATTRIBUTES:
-            if getattr(arrays[index], _ROLE_ATTRIBUTES[role]):
+        for role in [part] if part else ROLE_ATTRIBUTES:
+            if getattr(arrays[index], ROLE_ATTRIBUTES[role]):
                 out.append((getattr(arrays[index], _ROLE_ALLOCATIONS[role]), ""))
     return out
 
@@ -514,85 +540,3 @@ def _record(compiled: CompiledKernel, start: int) -> np.dtype[np.void]:
     layout: Any = {"names": [f"r{k}" for k in range(len(types))], "formats": types, "offsets": offsets}
     record: np.dtype[np.void] = np.dtype(layout)
     return record
-
-
-def _missing(index: int, role: str) -> int:
-    raise SpirogradRuntimeTypeError(f"array argument {index} has no {role} array, but the kernel uses it; create it with needs_{role}=True")
-
-
-def _build_packer(
-    compiled: CompiledKernel, addresses: Mapping[str, int], launcher: Launcher
-) -> Callable[..., tuple[bytes, tuple[int | None, ...]]]:
-    """A function (scalars, arrays, trees, number of the launch, number for seeds, `TapeWords.flat`) -> (argument block, counts).
-
-    Built as one Python expression: a launch then runs a single frame without loops, which is 3 times as fast as a loop over
-    slots. The text is made of this module's own templates and of integers only.
-    """
-    block = compiled.args
-    packer = struct.Struct(block.format)
-    if packer.size > block.size:
-        raise SpirogradRuntimeError(f"kernel {compiled.name}: format {block.format!r} does not fit a block of {block.size} bytes")
-    if packer.size < block.size:
-        packer = struct.Struct(f"{block.format}{block.size - packer.size}x")
-    tapes = {word: f"tapes[{place}]" for word, place in word_places(compiled).items()}
-    values = ", ".join(tapes.get((slot.kind, slot.index)) or _slot_text(slot, addresses) for slot in block.slots)
-    counts = "".join(_count_text(task) + ", " for task in compiled.tasks)
-    text = f"lambda s, a, t, number, drawn, tapes: (pack({values}), ({counts}))"
-    names = {**TEXT_NAMES, "pack": packer.pack, "missing": _missing, "launcher": launcher}
-    packed: Callable[..., tuple[bytes, tuple[int | None, ...]]] = eval(text, {"__builtins__": {}, **names})
-    return packed
-
-
-def _build_counter(compiled: CompiledKernel) -> Callable[..., tuple[int | None, ...]]:
-    """A function (scalars, arrays) -> counts, as of `_build_packer`."""
-    counts = "".join(_count_text(task) + ", " for task in compiled.tasks)
-    counter: Callable[..., tuple[int | None, ...]] = eval(f"lambda s, a: ({counts})", {"__builtins__": {}, **TEXT_NAMES})
-    return counter
-
-
-def _slot_text(slot: Slot, addresses: Mapping[str, int]) -> str:
-    index = int(slot.index)
-    if slot.kind == "tree":
-        return f"t[{index}].address"
-    if slot.kind == "array":
-        text = f"a[{index}].{_ROLE_ATTRIBUTES[slot.role]}"
-        return text if slot.role == "primal" else f"({text} or missing({index}, {slot.role!r}))"
-    if slot.kind in addresses:
-        return str(addresses[slot.kind])
-    if slot.kind == "scalar":
-        return f"s[{index}]"
-    if slot.kind == "shape":
-        return f"a[{index}].shape[{int(slot.axis)}]"
-    return {"seed": f"launcher.seed + drawn * {_SEED_STEP} & 0xFFFFFFFF", "launch": "number & 0xFFFFFFFF"}[slot.kind]
-
-
-def _count_text(task: TaskInfo) -> str:
-    if task.begin is None or task.end is None:
-        return "None"
-    if isinstance(task.begin, int) and isinstance(task.end, int):
-        return str(max(0, task.end - task.begin))
-    end = python_text(task.end)
-    return f"max(0, {end})" if task.begin == 0 else f"max(0, {end} - {python_text(task.begin)})"
-
-
-def _fit_scalars(compiled: CompiledKernel, scalars: Sequence[Scalar]) -> list[Scalar]:
-    """Scalars as their types hold them: floats too large become infinite, as in a cast; other misfits raise, by name."""
-    fitted = list(scalars)
-    for slot in compiled.args.slots:
-        dtype = slot.dtype
-        if slot.kind != "scalar" or dtype is None:
-            continue
-        value = fitted[slot.index]
-        if dtype.is_float:
-            try:
-                fitted[slot.index] = dtype(float(value))
-            except (TypeError, ValueError) as error:
-                raise SpirogradRuntimeTypeError(f"argument {slot.index} of {compiled.name} is {dtype}, not {value!r}") from error
-            continue
-        if not hasattr(value, "__index__"):
-            raise SpirogradRuntimeTypeError(f"argument {slot.index} of {compiled.name} is {dtype}, not {type(value).__name__} ({value!r})")
-        if not dtype.min <= value <= dtype.max:
-            raise SpirogradRuntimeTypeError(
-                f"argument {slot.index} of {compiled.name} is {dtype}, which holds {dtype.min} to {dtype.max}, not {value!r}"
-            )
-    return fitted

@@ -102,14 +102,15 @@ class Sink:
 
 
 class Profile:
-    """Measures the launches of ``launcher`` from `start` to `stop`. ``arch``: the name of its back end. Raises SpirogradUnsupportedError
-    if the device cannot tell when tasks ran."""
+    """Measures the launches of ``launcher`` from `start` to `stop`. ``arch``: the name of its back end. ``tells``: whether those who record
+    what all sessions do are told of them. Raises SpirogradUnsupportedError if the device cannot tell when tasks ran."""
 
-    def __init__(self, launcher: Launcher, arch: str) -> None:
+    def __init__(self, launcher: Launcher, arch: str, tells: bool = True) -> None:
         device: Any = launcher.device
         if not isinstance(device, TimesTasks):
             raise SpirogradUnsupportedError(f"the back end `{arch}` does not tell when tasks run", None, "profile on another one")
         self.arch = arch
+        self._tells = tells
         self.records: list[TaskRecord] = []
         self.spans: list[spans.Span] = []
         self.dropped = 0  # records beyond RECORDS_KEPT
@@ -203,7 +204,7 @@ class Profile:
             self.records.append(record)
         else:
             self.dropped += 1
-        for sink in tuple(spans.sinks):
+        for sink in tuple(spans.sinks) if self._tells else ():
             sink.tasks.append(record)
 
     def _record(self, launch: _Launch, time: TaskTime, first: bool) -> TaskRecord:
@@ -263,5 +264,5 @@ class Profile:
         return transfer
 
     def _tell(self, record: HostRecord) -> None:
-        for sink in tuple(spans.sinks):
+        for sink in tuple(spans.sinks) if self._tells else ():
             sink.host.append(record)

@@ -29,7 +29,7 @@ class World:
         self.soa = sg.Matrix.field(2, 2, sg.i32, shape=4, layout=sg.Layout.SOA)
         self.p, self.q = sg.field(sg.i32), sg.field(sg.i32)
         sg.root.dense(sg.i, 4).place(self.p, self.q)
-        self.s = sg.Struct.field({"a": sg.f32, "b": sg.types.vector(2, sg.f32)}, shape=4)
+        self.s, self.t = (sg.Struct.field({"a": sg.f32, "b": sg.types.vector(2, sg.f32)}, shape=4) for _ in range(2))
         self.loss = sg.field(sg.f32, shape=(), needs_grad=True)
         self.count = sg.field(sg.i32, shape=())
         self.a = sg.ndarray(sg.f32, 4, needs_grad=True)
@@ -275,7 +275,8 @@ CHANGES = {
     "copy_from a neighbour": (lambda w: w.p.copy_from(w.q), {"p"}),
     "copy_from an array": (lambda w: w.x.copy_from(w.a), {"x"}),
     "copy_from a field": (lambda w: w.a.copy_from(w.x), {"a"}),
-    "copy_from structs": (lambda w: w.s.copy_from(w.s), {"s.a", "s.b"}),
+    "copy_from structs": (lambda w: w.s.copy_from(w.t), {"s.a", "s.b"}),
+    "copy_from itself": (lambda w: w.s.copy_from(w.s), set()),
     "from_numpy": (lambda w: w.n.from_numpy(np.arange(4)), {"n"}),
     "from_numpy of components": (lambda w: w.soa.from_numpy(np.ones((4, 2, 2))), {"soa"}),
     "from_numpy of structs": (lambda w: w.s.from_numpy({"a": np.ones(4), "b": np.ones((4, 2))}), {"s.a", "s.b"}),

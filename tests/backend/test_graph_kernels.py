@@ -1,14 +1,49 @@
 """Kernels with the structure of a graph: loops whose condition lies on the device, sections, checkpoints. Against Python."""
 
+from ctypes import c_int32
 from enum import IntEnum
 
 import numpy as np
 import pytest
 
 import spirograd as sg
+from spirograd.lang import context
+from spirograd.runtime.device import Loop, Sections
+from spirograd.runtime.device_loops import DeviceLoops
 
 FLAG = sg.types.ndarray(sg.i32, ndim=0)
 LINE = sg.types.ndarray(sg.i32, ndim=1)
+
+
+@pytest.fixture(params=["as the back end does it", "by a device"])
+def decided(request, session, monkeypatch):
+    """Who reads the conditions of loops: once as it is, and on the CPU, whose memory a test can read, once by a stand-in for a device that
+    is given whole loops. How many it was given."""
+    running = context.session()
+    if request.param == "as the back end does it":
+        return None
+    if running.arch != "cpu":
+        pytest.skip("for the CPU")
+    device = running.device
+
+    def do(node):
+        if isinstance(node, Loop):
+            goes_on = True
+            while goes_on:
+                for inner in node.body:
+                    do(inner)
+                goes_on = c_int32.from_address(node.flag).value != 0
+        elif isinstance(node, Sections):
+            for step in [step for steps in node.sections for step in steps]:
+                step.work(device)
+        else:
+            node.work(device)
+
+    monkeypatch.setattr(device, "record_loop", lambda loop: loop, raising=False)
+    monkeypatch.setattr(device, "repeat", do, raising=False)
+    loops = DeviceLoops(running.launcher)
+    monkeypatch.setattr(running, "device_loops", loops)
+    return loops
 
 
 def flag(value=0):
@@ -34,7 +69,7 @@ def nested(a: LINE, outer: FLAG, inner: FLAG, by: sg.i32):
 
 
 @pytest.mark.parametrize("trips", [1, 4])
-def test_nested_loops(session, trips):
+def test_nested_loops(decided, trips):
     """The body runs at least once; arguments and contents differ from call to call."""
     for n, by in ((1, 3), (70, -5), (70, 7)):
         a, outer, inner = sg.ndarray(sg.i32, n), flag(trips), flag(9)
@@ -42,9 +77,42 @@ def test_nested_loops(session, trips):
         expected = trips * 2 * (by + np.arange(n))
         expected[0] += 100
         assert (a.to_numpy() == 2 * expected).all() and (outer[None], inner[None]) == (0, 0)
+    assert decided is None or decided.launches == 3
 
 
-def test_the_condition_is_read_after_the_body(session):
+def test_sections_in_loops(decided):
+    left = sg.field(sg.i32, ())
+    x, y, z = (sg.field(sg.i32, 9) for _ in range(3))
+
+    @sg.kernel(graph=True)
+    def work(by: sg.i32):
+        while sg.graph.do_while(left):
+            with sg.graph.parallel_context():
+                with sg.graph.parallel():
+                    for i in x:
+                        x[i] += by
+                    for i in x:
+                        x[i] *= 2
+                with sg.graph.parallel():
+                    for i in y:
+                        y[i] += 1
+                with sg.graph.parallel():
+                    for i in z:
+                        z[i] += x[i]  # after the first one
+            left[None] -= 1
+
+    a, b, c = (np.zeros(9, np.int32) for _ in range(3))
+    for trips, by in ((2, 1), (3, 1), (1, 5)):
+        left[None] = trips
+        work(by)
+        for _ in range(trips):
+            a, b = 2 * (a + by), b + 1
+            c = c + a
+        assert (x.to_numpy() == a).all() and (y.to_numpy() == b).all() and (z.to_numpy() == c).all()
+    assert decided is None or decided.launches == 3
+
+
+def test_the_condition_is_read_after_the_body(decided):
     a, c = sg.ndarray(sg.i32, 3), sg.field(sg.i32, ())
 
     @sg.kernel(graph=True)
@@ -57,7 +125,7 @@ def test_the_condition_is_read_after_the_body(session):
     assert a.to_numpy().tolist() == [1, 1, 1]
 
 
-def test_members_and_convergence(session):
+def test_members_and_convergence(decided):
     @sg.data_oriented
     class Solver:
         def __init__(self):
@@ -159,7 +227,7 @@ def test_checkpoints(session):
         staged.resume(a, go, full, from_checkpoint=9)
 
 
-def test_gradients_by_a_tape(session):
+def test_gradients_by_a_tape(decided):
     """A tape records each launch: as often as the loop ran."""
     x, loss = sg.field(sg.f32, 4, needs_grad=True), sg.field(sg.f32, (), needs_grad=True)
     go = sg.field(sg.i32, ())

@@ -5,6 +5,7 @@ import pytest
 from cases import seeds
 
 import spirograd as sg
+from spirograd.lang import context
 
 pytestmark = pytest.mark.usefixtures("session")
 LINE = sg.types.ndarray(sg.i32, ndim=1)
@@ -16,8 +17,18 @@ def mix(target: LINE, source: LINE, by: sg.i32):
         target[i] = 3 * target[i] + source[i] + by
 
 
+@pytest.fixture(params=["streams of the device", "one queue as several"])
+def streams_of_any_device(request, monkeypatch):
+    """Once as it is; on Vulkan, whose devices may have one queue only, once more with streams of one's own on the queues that there are."""
+    device = context.session().device
+    if request.param != "streams of the device":
+        if context.session().arch != "vulkan":
+            pytest.skip("for Vulkan")
+        monkeypatch.setattr(device, "several_queues", True)
+
+
 @pytest.mark.parametrize("seed", seeds(2, 30))
-def test_stress(seed):
+def test_stress(seed, streams_of_any_device):
     """Launches, fills, copies, reads and writes in any order on several streams over the same memory."""
     rng = np.random.default_rng(seed)
     n = 64
@@ -56,7 +67,7 @@ def test_stress(seed):
         assert (memory.to_numpy() == expected).all()
 
 
-def test_one_after_the_other():
+def test_one_after_the_other(streams_of_any_device):
     a, b, event = sg.ndarray(sg.i32, 8), sg.ndarray(sg.i32, 8), sg.create_event()
     with sg.create_stream() as one, sg.create_stream(manual=True) as other:
         mix(a, a, 1, stream=one)
@@ -81,7 +92,7 @@ def test_one_after_the_other():
     assert b.to_numpy().view(np.uint32).tolist() == [expected] * 8
 
 
-def test_prints_and_results(capsys):
+def test_prints_and_results(capsys, streams_of_any_device):
     @sg.kernel
     def total(a: LINE) -> sg.i32:
         s = 0
@@ -101,7 +112,7 @@ def test_prints_and_results(capsys):
     assert capsys.readouterr().out == "it is 2\n"
 
 
-def test_gradients():
+def test_gradients(streams_of_any_device):
     x, loss = sg.field(sg.f32, 4, needs_grad=True), sg.field(sg.f32, (), needs_grad=True)
 
     @sg.kernel

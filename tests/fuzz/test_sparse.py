@@ -72,6 +72,7 @@ def test_rounds_without_growth(rounds: int) -> None:
             found = x.to_numpy()
             assert all(sorted(found[(first + k) % 50, :count]) == list(numbers) for k, numbers in enumerate(expected))
             assert np.count_nonzero(found) <= 4 * count
+        assert outer.cells_in.used[None] == 4 and node.cells_in.used[None] <= 16
         empty(first)
     sg.sync()
-    assert outer.cells_in.used[None] == 4 and node.cells_in.used[None] <= 16 and not x.to_numpy().any()
+    assert outer.cells_in.used[None] == node.cells_in.used[None] == 0 and not x.to_numpy().any()

@@ -67,13 +67,13 @@ def test_a_program_with_windows_runs_for_some_frames(tmp_path: Path) -> None:
 
 
 def test_an_error_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text("import taichi as ti\nti.init()\nti.root.dynamic(ti.i, 4)")
+    (tmp_path / "program.py").write_text("import taichi as ti\nti.init()\nti.Mesh()")
     options = ["--on", "spirograd", "--examples", tmp_path, "--frames", "1", "--seconds", "100", "--out", tmp_path / "out"]
     command = [sys.executable, "-m", "validation.family.worker", *map(str, options), str(tmp_path / "program.py")]
     subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
     said = json.loads((tmp_path / "out" / "result.json").read_text())
     assert said["ended"] == "failed"
-    assert said["reason"].startswith("SpirogradUnsupportedError: `dynamic` nodes are not supported")
+    assert said["reason"].startswith("SpirogradUnsupportedError: `Mesh` is not supported")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,9 @@ the fields that the user placed there, and hidden ones:
 
 Cell `NULL` of a region is all zeros and is never written, so that reads of inactive cells need no branch. Cell `OVERFLOW` takes the writes
 to cells for which there is no memory, and is never read.
+
+The memory of a region, but that of the root, is a `runtime.pools.Pool`: the number of a cell is the slowest index, so nothing moves when
+there are more cells.
 """
 
 from __future__ import annotations
@@ -25,12 +28,15 @@ from typing import Any
 from spirograd.base.dtypes import DType, i32, u32
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.records import dataclass
+from spirograd.lang import context
 
 NULL, OVERFLOW, FIRST = 0, 1, 2
 BUSY = -1
 WORD = 32  # bits of a word of a mask
 _DEFAULT_BYTES = 1 << 30  # for the cells of a region, if there may be so many
 _LEAST_CELLS = 1024
+_COUNTERS = ("used", "capacity", "free_count", "freed_count")
+_OF_EACH = ("home", "free", "freed")
 _CELL_AXIS = 0  # of a region; the axes of the user follow
 _WORD_AXIS = 10_000
 
@@ -53,18 +59,24 @@ class Group:
 
 @dataclass(slots=True, eq=False)
 class Region:
-    """``capacity``: cells that it has memory for, NULL and OVERFLOW included. ``node``: whose cells they are, None for the root.
+    """``most``: cells that there may be, NULL and OVERFLOW included; ``first``: how many there are at first, where the device does not
+    have memory for all of them. ``node``: whose cells they are, None for the root.
 
-    ``used``: how many cells were ever given a number, more than the capacity if there were too few. ``home``: for each cell 1 + the
-    row-major number of the cell in the index space of ``node``, 0 if it is not active. ``free``: the numbers of cells that can be given
-    again, the first ``free_count``. ``freed``: those that the running kernel has deactivated, the first ``freed_count``; they are free
-    at its end. ``cells``: the node of ``tree`` whose cells they are; ``groups``: what lies below it.
+    Fields of the tree ``ledger``: ``used``: how many cells were ever given a number, more than there are if those were too few.
+    ``capacity``: how many there are, NULL and OVERFLOW included. ``home``: for each cell 1 + the row-major number of the cell in the index
+    space of ``node``, 0 if it is not active. ``free``: the numbers of cells that can be given again, the first ``free_count``. ``freed``:
+    those that the running kernel has deactivated, the first ``freed_count``; they are free at its end.
+
+    ``cells``: the node of ``tree`` whose cells they are; ``groups``: what lies below it.
     """
 
     tree: Any
     node: Any = None
-    capacity: int = 1
+    most: int = 1
+    first: int = 1
+    ledger: Any = None
     used: Any = None
+    capacity: Any = None
     home: Any = None
     free: Any = None
     free_count: Any = None
@@ -72,6 +84,30 @@ class Region:
     freed_count: Any = None
     cells: Any = None
     groups: tuple[Group, ...] = ()
+    pool: Any = None  # once it has memory
+    reserved: int = FIRST  # cells that are never active
+
+    @property
+    def growing(self) -> tuple[Any, Any]:
+        """The nodes of both trees with what there is for each cell, the ledger first."""
+        return self.ledger.root.nodes[-1], self.tree.root.nodes[-1]
+
+    @property
+    def call(self) -> str:
+        """How the user says how many cells there may be."""
+        axes = "axis, dimension" if self.node.kind == "dynamic" else "axes, shape"
+        return f".{self.node.kind}({axes}, cells={{}})"
+
+    @property
+    def extent(self) -> int:
+        """How many cells may hold anything: what lies beyond is never to be touched."""
+        return self.pool.extent() if self.pool is not None else self.first
+
+    def memory(self, session: Any) -> Any:
+        """The allocations of the ledger and of the cells, which `Tree.allocation` asks for."""
+        if self.pool is None or self.pool.allocations[0].freed:
+            self.pool = session.cells_memory(self)
+        return dict(zip((self.ledger.id, self.tree.id), self.pool.allocations))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,22 +173,22 @@ class Path:
 
 @dataclass(slots=True, eq=False)
 class Regions:
-    """All regions of a tree, the one of the root first. ``in_root``: the fields there that are hidden, or below sparse nodes."""
+    """All regions of a tree, the one of the root first."""
 
     all: list[Region] = attribute(default_factory=list)
-    in_root: list[Any] = attribute(default_factory=list)
+
+    @property
+    def trees(self) -> list[Any]:
+        """Those that have the memory."""
+        return [tree for region in self.all for tree in (region.ledger, region.tree) if tree is not None]
 
     def destroy(self) -> None:
         """Give the memory back."""
-        for region in self.all:
-            region.tree.destroy()
-
-    def clear(self) -> None:
-        """Deactivate all cells."""
-        for field in self.in_root:
-            field.fill(0)
+        for tree in self.trees:
+            tree.destroy()
         for region in self.all[1:]:
-            region.tree.allocation.fill(0, region.tree.allocation.nbytes, 0)
+            for allocation in region.pool.allocations if region.pool is not None else ():
+                allocation.free()
 
 
 def has_table(node: Any) -> bool:
@@ -180,9 +216,8 @@ def make_regions(tree: Any) -> Regions:
     _copy(tree.root, first.cells, regions, make)
     for region in regions.all:
         region.groups = tuple(_groups(region.cells))
-        region.tree.close()
-    dense = {id(place.field) for place in tree.root.places if not any(is_sparse_kind(node) for node in place.path)}
-    regions.in_root = list({id(p.field): p.field for p in first.tree.root.places if id(p.field) not in dense}.values())
+    for made in regions.trees:
+        made.close()
     return regions
 
 
@@ -233,15 +268,18 @@ def _region_of(node: Any, make: Make) -> Region:
             None,
             hints.get(node.kind, "put fewer, larger cells there: a `dense` node below takes a part of the extents"),
         )
-    bytes_of_cell = _bytes_below(node) * math.prod(n for part in own[1:] for n in part.extents)
-    wanted = node.cells or max(_DEFAULT_BYTES // max(bytes_of_cell, 1), _LEAST_CELLS)
-    region = Region(type(node.tree)(), node, FIRST + min(possible, wanted))
-    for name in ("used", "free_count", "freed_count", "home", "free", "freed"):
-        hidden = make(i32, f"{node.kind}{node.number}.{name}")
-        setattr(region, name, hidden)
-        root = region.tree.root
-        (root if name.endswith(("used", "count")) else root.dense(_CELL_AXIS, region.capacity)).place(hidden)
-    region.cells = region.tree.root.dense(_CELL_AXIS, region.capacity)
+    bytes_of_cell = max(_bytes_below(node) * math.prod(n for part in own[1:] for n in part.extents), 1)
+    most = min(possible, node.cells or max(context.memory_limit() // bytes_of_cell, 1))
+    wanted = node.cells or max(_DEFAULT_BYTES // bytes_of_cell, _LEAST_CELLS)
+    region = Region(type(node.tree)(), node, FIRST + most, FIRST + min(most, wanted), type(node.tree)())
+    region.tree.region = region.ledger.region = region
+    at = region.ledger.root
+    for name in (*_COUNTERS, *_OF_EACH):
+        if name == _OF_EACH[0]:
+            at = at.dense(_CELL_AXIS, region.most)
+        setattr(region, name, make(i32, f"{node.kind}{node.number}.{name}"))
+        at.place(getattr(region, name))
+    region.cells = region.tree.root.dense(_CELL_AXIS, region.most)
     return region
 
 

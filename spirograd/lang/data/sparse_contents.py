@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from spirograd.base.errors import OutOfDeviceMemory
-from spirograd.lang.data import transfer
+from spirograd.lang.data import shadows, transfer
 from spirograd.lang.data.regions import FIRST, NULL, WORD, Digits, Level, List, Path, Region
 from spirograd.lang.data.transfer import Array
-from spirograd.lang.data.views import HostView, view_of
+
+_FEW = 64  # elements that are read one by one, rather than all that there are
 
 
 def _digits(digits: Digits, index: Sequence[Any]) -> list[Any]:
@@ -40,17 +42,14 @@ def stored_index(path: Path, index: Sequence[int], activate: bool) -> tuple[int,
 
 def read(field: Any) -> Array:
     """The contents, 0 where nothing is active."""
-    path: Path = field.sparse_path
-    at = _walk(path, _mesh(field.shape), False)
-    view = _used_part(field, path)
-    return np.ascontiguousarray(transfer.read(field.tree.allocation, view)[tuple(at)])
+    at = _walk(field.sparse_path, _mesh(field.shape), False)
+    return np.ascontiguousarray(transfer.read(field.tree.allocation, field.view)[tuple(at)])
 
 
 def write(field: Any, data: Array) -> None:
     """Set the contents; activates every cell."""
-    path: Path = field.sparse_path
-    at = _walk(path, _mesh(field.shape), True)
-    view = _used_part(field, path)
+    at = _walk(field.sparse_path, _mesh(field.shape), True)
+    view = field.view
     stored = transfer.read(field.tree.allocation, view)
     stored[tuple(at)] = field.dtype.array(data)
     transfer.write(field.tree.allocation, view, stored)
@@ -59,12 +58,15 @@ def write(field: Any, data: Array) -> None:
 def fill(field: Any, value: Any) -> None:
     """Set all elements in active cells."""
     path: Path = field.sparse_path
-    index = _mesh(field.shape)
-    active = np.broadcast_to(_are_active(path, index), field.shape)
-    at = [np.broadcast_to(part, field.shape)[active] for part in _walk(path, index, False)]
-    view = _used_part(field, path)
+    view = field.view
     stored = transfer.read(field.tree.allocation, view)
-    stored[tuple(at)] = field.dtype.array(value)
+    if path.levels[-1].table is not None and path.levels[-1].list is None:  # all that is in its active cells
+        stored[_get(path.region.home, [np.arange(len(stored))]) > 0] = field.dtype.array(value)
+    else:
+        index = _mesh(field.shape)
+        active = np.broadcast_to(_are_active(path, index), field.shape)
+        at = [np.broadcast_to(part, field.shape)[active] for part in _walk(path, index, False)]
+        stored[tuple(at)] = field.dtype.array(value)
     transfer.write(field.tree.allocation, view, stored)
 
 
@@ -77,28 +79,46 @@ def _are_active(path: Path, index: Sequence[Array]) -> Any:
         if level.table is not None:
             if level.list is not None:
                 at_list = (*cell, *_digits(level.list.digits, index))
-                active = active & (index[level.list.axis] < level.list.length.to_numpy()[at_list])
-            cell = [np.maximum(level.table.to_numpy()[tuple(at)], NULL)]
+                active = active & (index[level.list.axis] < _get(level.list.length, at_list))
+            cell = [np.maximum(_get(level.table, at), NULL)]
             active = active & (cell[0] > NULL)
         else:
             number = _number(level, index)
             place = (*at, number // WORD)
-            word = level.mask.to_numpy()[place]
+            word = _get(level.mask, place)
             active = active & ((word >> (number % WORD).astype(np.uint32)) & 1 > 0)
     return active
-
-
-def _used_part(field: Any, path: Path) -> HostView:
-    """The view of the cells that were ever given a number."""
-    shape = field.storage_shape
-    if path.region.node is not None:
-        shape = (FIRST + min(path.region.used[None], path.region.capacity - FIRST), *shape[1:])
-    return view_of(field.dtype, shape, field.element_shape, field.addresses, field.view.part)
 
 
 def _mesh(shape: tuple[int, ...]) -> list[Array]:
     """The indices of all elements, one array for each axis, which broadcast against each other."""
     return list(np.ogrid[tuple([slice(n) for n in shape])]) if shape else []
+
+
+def _get(field: Any, at: Sequence[Any]) -> Array:
+    """The values of a hidden field at indices that broadcast: few one by one, which leaves the others where they are."""
+    shape = np.broadcast_shapes(*[np.shape(a) for a in at])
+    if math.prod(shape) > _FEW:
+        return field.to_numpy()[tuple(at)]  # type: ignore[no-any-return]
+    flat = zip(*[np.ravel(a).tolist() for a in np.broadcast_arrays(*at)]) if at else [()]
+    return np.array([field[k or None] for k in flat], field.dtype.np).reshape(shape)
+
+
+def _put(field: Any, at: Sequence[Any], values: Array) -> None:
+    """Set a hidden field at indices, each an array with one axis."""
+    if values.size > _FEW:
+        whole = transfer.read(field.tree.allocation, field.view)
+        whole[tuple(at)] = values
+        _replace(field, whole)
+        return
+    for *k, value in zip(*[a.tolist() for a in at], values.tolist()):
+        field[tuple(k) or None] = value
+
+
+def _replace(field: Any, whole: Array) -> None:
+    """Set a hidden field, in all cells that may hold anything."""
+    shadows.host_write(field)
+    transfer.write(field.tree.allocation, field.view, whole)
 
 
 def _walk(path: Path, index: Sequence[Array], activate: bool) -> list[Any]:
@@ -107,54 +127,50 @@ def _walk(path: Path, index: Sequence[Array], activate: bool) -> list[Any]:
     for level in path.levels:
         at = [*cell, *_digits(level.digits, index)]
         if level.table is not None:
-            table = level.table.to_numpy()
             if activate and level.list is not None:
-                table = _lengthen(level, level.list, table, cell, index)
+                _lengthen(level, level.list, cell, index)
             elif activate:
-                table = _activate(level, table, at, index)
-            cell = [np.maximum(table[tuple(at)], NULL)]
+                _activate(level, at, index)
+            cell = [np.maximum(_get(level.table, at), NULL)]
         elif activate:
             _set_bits(level, at, index)
     return [*cell, *_digits(path.digits, index)]
 
 
-def _activate(level: Level, table: Array, at: Sequence[Any], index: Sequence[Array]) -> Array:
-    """The table with numbers for all entries at ``at``."""
-    region = level.region
+def _activate(level: Level, at: Sequence[Any], index: Sequence[Array]) -> None:
+    """Have numbers in the table for all entries at ``at``."""
+    region, table = level.region, level.table
     assert region is not None
     *places, numbers = [np.ravel(a) for a in np.broadcast_arrays(*at, _number(level, index))]
-    missing = np.flatnonzero(table[tuple(places)] <= NULL)
+    missing = np.flatnonzero(_get(table, places) <= NULL)
     if not missing.size:
-        return table
+        return
     flat = np.ravel_multi_index([p[missing] for p in places], table.shape)
     entries, first = np.unique(flat, return_index=True)
     used, free = region.used[None], region.free_count[None]
     again = min(free, entries.size)
     new = int(entries.size) - again
-    if FIRST + used + new > region.capacity:
+    if region.capacity[None] < FIRST + used + new and not region.pool.grow(2 * (used + new)) and not region.pool.grow(used + new):
         raise too_few(region, used + new)
-    made = np.concatenate([region.free.to_numpy()[free - again : free], FIRST + used + np.arange(new)]).astype(np.int32)
-    table[np.unravel_index(entries, table.shape)] = made
-    home = region.home.to_numpy()
-    home[made] = numbers[missing[first]] + 1
-    level.table.from_numpy(table)
-    region.home.from_numpy(home)
+    free_ones = _get(region.free, [np.arange(free - again, free)])
+    made = np.concatenate([free_ones, FIRST + used + np.arange(new)]).astype(np.int32)
     region.used[None], region.free_count[None] = used + new, free - again
-    return table
+    _put(table, np.unravel_index(entries, table.shape), made)
+    _put(region.home, [made], numbers[missing[first]] + 1)
 
 
-def _lengthen(level: Level, entries: List, table: Array, cell: list[Any], index: Sequence[Array]) -> Array:
-    """The table with numbers for all chunks up to the entries at ``index``, which the lists then include."""
-    lengths = np.ascontiguousarray(entries.length.to_numpy())
-    *at, last = np.broadcast_arrays(*cell, *_digits(entries.digits, index), index[entries.axis])
-    lists = np.ravel_multi_index(at, lengths.shape) if at else np.zeros(last.shape, np.intp)
-    before = int(lengths.flat[lists.flat[0]])
-    np.maximum.at(lengths.reshape(-1), lists, last + 1)
-    entries.length.from_numpy(lengths)
+def _lengthen(level: Level, entries: List, cell: list[Any], index: Sequence[Array]) -> None:
+    """Have the lists include the entries at ``index``, and numbers for all chunks up to these."""
+    at = [np.ravel(a) for a in np.broadcast_arrays(*cell, *_digits(entries.digits, index), index[entries.axis])]
+    *around, last = at
+    lengths = _get(entries.length, around) if around else np.full(last.shape, entries.length[None])
     if last.size == 1:  # else ``index`` is that of all entries
-        chunks = np.arange(before // entries.chunk, int(last) // entries.chunk + 1) * entries.chunk
+        _put(entries.length, around, np.maximum(lengths, last + 1))
+        chunks = np.arange(int(lengths[0]) // entries.chunk, int(last[0]) // entries.chunk + 1) * entries.chunk
         index = [np.minimum(chunks, last) if axis == entries.axis else v for axis, v in enumerate(index)]
-    return _activate(level, table, [*cell, *_digits(level.digits, index)], index)
+    else:
+        _put(entries.length, around, np.full(last.shape, entries.limit)) if around else entries.length.fill(entries.limit)
+    _activate(level, [*cell, *_digits(level.digits, index)], index)
 
 
 def _set_bits(level: Level, at: Sequence[Any], index: Sequence[Array]) -> None:
@@ -162,13 +178,13 @@ def _set_bits(level: Level, at: Sequence[Any], index: Sequence[Array]) -> None:
     mask = level.mask.to_numpy()
     *places, bits = np.broadcast_arrays(*at, number // WORD, np.left_shift(np.uint32(1), (number % WORD).astype(np.uint32)))
     np.bitwise_or.at(mask, tuple(places), bits)
-    level.mask.from_numpy(mask)
+    _replace(level.mask, mask)
 
 
 def too_few(region: Region, wanted: int) -> OutOfDeviceMemory:
     """The error for a region with too few cells."""
-    node, cells = region.node, region.capacity - FIRST
+    cells = region.capacity[None] - FIRST
     return OutOfDeviceMemory(
-        f"{node} has memory for {cells} active cells, and the program has activated {wanted}: writes to the others are lost; "
-        f"reserve more of them with `.pointer(axes, shape, cells={wanted})`"
+        f"{region.node} has memory for {cells} active cells, and the program needs {wanted}: nothing was written; "
+        f"reserve more of them with `{region.call.format(wanted)}`"
     )

@@ -26,7 +26,7 @@ from spirograd.base.near_names import NearNames
 from spirograd.base.wording import counted
 from spirograd.lang import context
 from spirograd.lang.data.layout import Digit, assign_offsets, decode_of
-from spirograd.lang.data.regions import Regions, is_sparse, is_sparse_kind, make_regions
+from spirograd.lang.data.regions import Region, Regions, is_sparse, is_sparse_kind, make_regions
 from spirograd.lang.data.shapes import extents_of
 
 _tree_ids = itertools.count(1)
@@ -341,6 +341,7 @@ class Tree(NearNames):
         self.closed = False
         self.nbytes = 0
         self.regions: Regions | None = None  # of a tree with sparse nodes, once it is closed
+        self.region: Region | None = None  # whose cells, or ledger, it has
         self._numbers = 0  # sparse nodes so far
         # What was compiled for fields of this tree, which goes with them: objects with a method `release`.
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -371,7 +372,7 @@ class Tree(NearNames):
             place.field.check_shadows()
         if is_sparse(self.root) and next(self.root.places, None) is not None:
             self.regions = make_regions(self)
-            self.nbytes = sum([region.tree.nbytes for region in self.regions.all])
+            self.nbytes = sum([tree.nbytes for tree in self.regions.trees])
             _sparse_trees.add(self)
         else:
             self.nbytes = assign_offsets(self.root, is_root=True)[0]
@@ -382,9 +383,7 @@ class Tree(NearNames):
         self.settle()
         if self.regions is None:
             return
-        if node is self.root:
-            self.regions.clear()
-        elif is_sparse_kind(node):
+        if is_sparse_kind(node):
             context.deactivate_cells(node)
         else:
             for child in node.nodes:
@@ -420,7 +419,8 @@ class Tree(NearNames):
     def _allocate(self) -> None:
         session = context.session()
         try:
-            self._allocation = session.field_memory(max(self.nbytes, 1))
+            region = self.region
+            self._allocation = session.field_memory(max(self.nbytes, 1)) if region is None else region.memory(session)[self.id]
         except OutOfDeviceMemory as error:
             fields = list({id(place.field): place.field for place in self.root.places}.values())
             for field in fields:
@@ -570,8 +570,8 @@ root = GlobalRoot()
 def deactivate_all_snodes() -> None:
     """Deactivate all cells of all sparse nodes of the running session."""
     for tree in list(_sparse_trees):
-        if tree.regions is not None and all(region.tree.has_memory() for region in tree.regions.all):
-            tree.regions.clear()
+        if tree.regions is not None and any(made.has_memory() for made in tree.regions.trees):
+            tree.deactivate(tree.root)
 
 
 def trees_of(fields: Iterable[Any], user: Any) -> dict[int, Any]:

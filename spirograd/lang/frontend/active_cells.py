@@ -62,9 +62,9 @@ class _Cells:
         """The number of iterations."""
         if self.pointer is None:
             return scalar.constant(self.inner, i64 if self.inner > 2**31 - 1 else i32)
-        most = self.region.capacity - FIRST
-        used = ops.min(hidden_element(self.t, self.region.used, []).load(), most)
-        return scalar.as_value(scalar.cast(used, i64 if most * self.inner > 2**31 - 1 else i32) * self.inner)
+        used, capacity = [hidden_element(self.t, field, []).load() for field in (self.region.used, self.region.capacity)]
+        wide = (self.region.most - FIRST) * self.inner > 2**31 - 1
+        return scalar.as_value(scalar.cast(ops.min(used, capacity - FIRST), i64 if wide else i32) * self.inner)
 
     def index(self, counter: Value) -> list[Value]:
         """The index that a counter stands for; any if there is no active cell."""

@@ -16,6 +16,9 @@ def _collect(region: template()) -> None:  # type: ignore[valid-type]
         region.free[first + k] = region.freed[k]
     region.free_count[None] = first + count
     region.freed_count[None] = 0
+    if first + count == region.used[None]:  # none is active: begin anew, so that loops have no iterations
+        region.used[None] = 0
+        region.free_count[None] = 0
 
 
 def collect(t: Tracer) -> None:

@@ -16,7 +16,7 @@ from spirograd.base.dtypes import i32
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradUnsupportedError, render
 from spirograd.base.records import dataclass
 from spirograd.lang import context, streams
-from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.ndarray import BufferView, Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend import graph_structure, source
 from spirograd.lang.frontend.graph_structure import Checkpoint, Loop, Node, Part, Sections, Structure
@@ -49,12 +49,14 @@ class _Yielded(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """One call: its session, its arguments by name, how a part is launched, and the checkpoint up to which nothing is done."""
+    """One call: its session, its arguments by name, how a part is launched, the checkpoint up to which nothing is done, and the plan of a
+    loop that the device is to repeat, while that is made."""
 
     session: Any
     named: dict[str, Any]
     launch: Callable[[Part], None]
     skipped_to: Any = None
+    plan: Any = None
 
 
 class GraphKernel(Kernel):
@@ -148,46 +150,80 @@ class GraphKernel(Kernel):
             elif run.skipped_to is not None:
                 continue
             elif isinstance(node, Sections):
-                order = run.session.streams
-                for number, section in enumerate(node.sections):
-                    with contextlib.nullcontext() if order is None else order.on(order.section(number)):
-                        self._nodes(section, run)
+                self._sections(node, run)
             else:
                 run.launch(node)
+
+    def _sections(self, node: Sections, run: _Run) -> None:
+        if run.plan is not None:
+            run.plan.sections([functools.partial(self._nodes, section, run) for section in node.sections])
+            return
+        order = run.session.streams
+        for number, section in enumerate(node.sections):
+            with contextlib.nullcontext() if order is None else order.on(order.section(number)):
+                self._nodes(section, run)
 
     def _loop(self, loop: Loop, run: _Run) -> None:
         if run.skipped_to is not None and run.skipped_to not in loop.labels:
             return
-        flag = self._flag(loop.flag, run)
-        while True:
-            self._nodes(loop.body, run)
-            if not flag():
-                return
+        memory = self._flag_memory(loop.flag, run)
+        if run.plan is not None:
+            with run.plan.loop(_address(memory)):
+                self._nodes(loop.body, run)
+            return
+        if not self._on_device(loop, run):
+            while True:
+                self._nodes(loop.body, run)
+                if not memory[None]:
+                    return
+
+    def _on_device(self, loop: Loop, run: _Run) -> bool:
+        """Have the device run the loop, if it can."""
+        loops = run.session.device_loops
+        if loops is None or loop.labels or context.recorder() is not None:
+            return False
+
+        def plan(made: Any) -> None:
+            run.plan = made
+            try:
+                self._loop(loop, run)
+            finally:
+                run.plan = None
+
+        return bool(loops.run(plan))
 
     def _checkpoint(self, checkpoint: Checkpoint, run: _Run) -> None:
         if run.skipped_to is not None:
             if run.skipped_to != checkpoint.label:
                 return
             run.skipped_to = None
-        flag = self._flag(checkpoint.flag, run)
+        flag = self._flag_memory(checkpoint.flag, run)
         self._nodes(checkpoint.body, run)
-        if flag():
+        if flag[None]:
             raise _Yielded(checkpoint.label)
 
-    def _flag(self, path: ast.expr, run: _Run) -> Callable[[], int]:
-        """Reads the number that decides."""
+    def _flag_memory(self, path: ast.expr, run: _Run) -> Any:
+        """The field or ndarray that decides."""
         memory = self._found(path, run)
         if not isinstance(memory, (Ndarray, ScalarField)) or memory.shape != () or memory.dtype is not i32 or _has_components(memory):
             label = f"kernel `{self.function.__name__}`: `{ast.unparse(path)}`"
             problem = f"{label} decides how the graph goes on: it must be a field or ndarray of i32 with no axes, got {describe(memory)}"
             raise SpirogradRuntimeTypeError(render(problem, self.source().loc(path, None), "make it with `sg.ndarray(sg.i32, ())`"))
-        return lambda: int(memory[None])
+        return memory
 
     def _found(self, path: ast.expr, run: _Run) -> Any:
         if isinstance(path, ast.Attribute):
             return getattr(self._found(path.value, run), path.attr, None)
         assert isinstance(path, ast.Name)
         return run.named[path.id] if path.id in run.named else self.source().names().get(path.id)
+
+
+def _address(memory: Any) -> int:
+    """Where the only element of a field or ndarray lies."""
+    if isinstance(memory, ScalarField):
+        return int(memory.tree.allocation.address + memory._addresses(None)[0])
+    whole, index = (memory.arr, memory._index(None)) if isinstance(memory, BufferView) else (memory, None)
+    return int(whole.allocation.address + whole._address(index))
 
 
 def _has_components(memory: Any) -> bool:

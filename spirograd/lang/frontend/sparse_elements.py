@@ -51,7 +51,7 @@ def _activated(at: Any, number: i32, table: template(), region: template()) -> i
         found = atomic_exchange(table[at], BUSY)
         if found == NULL:
             made = _number(region)
-            if made < region.capacity:
+            if made < region.capacity[None]:
                 region.home[made] = number + 1
                 cell = made
                 found = made
@@ -206,13 +206,8 @@ def length_of(t: Tracer, outer: Sequence[Level], entries: List, index: Sequence[
 
 
 def _check_cells(level: Level, enough: Value) -> None:
-    b, region = scalar.builder(), level.region
-    assert region is not None
-    cells = region.capacity - FIRST
-    message = (
-        f"{level.node} has memory for {cells} active cells, and the kernel activates more: writes to the others are lost; "
-        "reserve more of them with `cells=`"
-    )
+    b = scalar.builder()
+    message = f"{level.node} has memory for fewer active cells than the kernel activates: writes to the others are lost"
     b.emit(ir.check, enough.op, attr=FaultSite("cells", message, (), b.loc), type=VOID)
 
 

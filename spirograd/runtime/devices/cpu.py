@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
+import os
 import platform
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -37,6 +39,8 @@ _HUGE_BYTES = 1 << 22
 _GUARD_BYTES = 1 << 12
 _MAP_GUARD_BYTES = 1 << 21  # a huge page, so that the memory between is aligned to these
 _MAX_THREADS = 1024
+# How memory is mapped that may be more than there is. Python 3.13 has a name for Linux's MAP_NORESERVE.
+_UNBACKED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (0x4000 if sys.platform == "linux" else 0) if os.name == "posix" else None
 
 
 @dataclass(slots=True, eq=False)
@@ -95,6 +99,7 @@ class CpuDevice:
         self._cache: CodeCache | None = None
         self._lock = threading.Lock()
         self._allocated = 0
+        self._reserved: set[int] = set()  # addresses of memory that does not count
         self._closed = False
         self.waits = 0
 
@@ -118,13 +123,28 @@ class CpuDevice:
         address = int(np.frombuffer(view, np.uint8).ctypes.data)
         return Buffer(size, address, view)
 
+    def reserve(self, nbytes: int) -> Buffer | None:
+        size = max((nbytes + 15) & ~15, 16)
+        if _UNBACKED is None:
+            return None
+        try:
+            view = _map(size, flags=_UNBACKED)
+        except (MemoryError, OSError, ValueError):
+            return None
+        buffer = Buffer(size, int(np.frombuffer(view, np.uint8).ctypes.data), view)
+        self._reserved.add(buffer.address)
+        return buffer
+
     def free(self, buffer: Buffer) -> None:
         """Drop the memory; the system has it back once no view of it is left. Wrapped host memory stays with its owner."""
         if buffer.handle is None:
             return
         buffer.handle = None
         with self._lock:
-            self._allocated -= buffer.nbytes
+            if buffer.address in self._reserved:
+                self._reserved.remove(buffer.address)
+            else:
+                self._allocated -= buffer.nbytes
 
     def upload(self, buffer: Buffer, offset: int, data: memoryview) -> None:
         source = data.cast("B")
@@ -218,9 +238,9 @@ def _small(size: int) -> memoryview:
     return memory[start : start + size].data
 
 
-def _map(size: int) -> memoryview:
+def _map(size: int, **options: int) -> memoryview:
     start = _MAP_GUARD_BYTES
-    pages = mmap.mmap(-1, size + 2 * start)
+    pages = mmap.mmap(-1, size + 2 * start, **options)
     if size >= _HUGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # kernels built without huge pages refuse the advice; the memory is good
             pages.madvise(mmap.MADV_HUGEPAGE, start, size)

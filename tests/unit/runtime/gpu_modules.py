@@ -1,7 +1,7 @@
 """Hand-written kernels for tests of the devices of CUDA and HIP: the argument block by value, or its address where it is too large for
 parameters. For HIP the text of PTX stands for a code object: the stand-in for its driver reads no more of it than names."""
 
-from spirograd.base.artifact import ArgBlock, CompiledKernel, Slot, TaskInfo
+from spirograd.base.artifact import ArgBlock, CompiledKernel, Effects, Slot, TaskInfo
 from spirograd.base.dtypes import u32
 from spirograd.base.sizes.nodes import Arg
 from spirograd.runtime.devices.gpu.device import GpuDevice
@@ -54,6 +54,7 @@ BODIES = {
 }
 
 LAST = Arg(1)  # of the range of a task: a scalar argument
+EFFECTS = Effects(frozenset({("tree", 0)}), frozenset({("tree", 0)}))
 
 
 def ptx(*bodies: str, size: int = 16) -> bytes:
@@ -80,4 +81,4 @@ def compiled(device: GpuDevice, *bodies: str, end: object = LAST, by_address: bo
     slots = (Slot("tree", 0), Slot("scalar", 1, dtype=u32, offset=8), Slot("scalar", 2, dtype=u32, offset=12))
     tasks = tuple(TaskInfo(f"t{i}", "range_for", f"{body}{suffix}", 0, 0, end, 64) for i, body in enumerate(bodies))
     binary = image(device, ptx(*bodies, size=size))
-    return CompiledKernel("k", device.caps.target_name, "k", ArgBlock(slots, "<QII", size), tasks, (binary,))
+    return CompiledKernel("k", device.caps.target_name, "k", ArgBlock(slots, "<QII", size), tasks, (binary,), effects=EFFECTS)

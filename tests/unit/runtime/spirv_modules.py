@@ -3,7 +3,7 @@
 import functools
 import subprocess
 
-from spirograd.base.artifact import ArgBlock, CompiledKernel, Slot, TaskInfo
+from spirograd.base.artifact import ArgBlock, CompiledKernel, Effects, Slot, TaskInfo
 from spirograd.base.dtypes import u32
 from spirograd.base.sizes.nodes import Arg
 
@@ -139,6 +139,7 @@ def module(body, in_block=False):
 
 
 LAST = Arg(1)  # of the range of a task: a scalar argument
+EFFECTS = Effects(frozenset({("tree", 0)}), frozenset({("tree", 0)}))
 
 
 def compiled(*bodies, end=LAST, in_block=False):
@@ -147,4 +148,4 @@ def compiled(*bodies, end=LAST, in_block=False):
     slots = (Slot("tree", 0), Slot("scalar", 1, dtype=u32, offset=8), Slot("scalar", 2, dtype=u32, offset=12))
     tasks = tuple(TaskInfo(f"t{i}", "range_for", "main", i, 0, end, 64) for i in range(len(bodies)))
     binaries = tuple(module(body, in_block) for body in bodies)
-    return CompiledKernel("k", "vulkan", "k", ArgBlock(slots, "<QII", 16 + padding), tasks, binaries)
+    return CompiledKernel("k", "vulkan", "k", ArgBlock(slots, "<QII", 16 + padding), tasks, binaries, effects=EFFECTS)

@@ -5,7 +5,8 @@
    calls; streams go on independently, but for events: one piece of work at each query, and where much waits, unless `standin_hold` keeps a
    stream or all of them back. Copies from and to host memory that is not pinned, memory that is not allocated yet or was freed, and calls
    without the context (CUDA) or the device (HIP) current are errors. Kernels are known by the names of their entries. Small numbers are
-   streams of other libraries. */
+   streams of other libraries. Graphs do their work in the order in which it was recorded; what must be joined before the end of a recording
+   is checked. */
 
 #include <elf.h>
 #include <pthread.h>
@@ -36,14 +37,17 @@ enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, BAD_DEVICE = 101, NO_CONTEXT = 201,
 
 enum { NONE, LIVE, FREED, COMING };                               /* FREED: the free is still to come; COMING: so is the allocation */
 typedef struct { u64 at; size_t size; int live; } Range;
-typedef struct { int live; u64 recorded, time; } Event; /* the number of its last record; 0: none */
+struct Stream;
+typedef struct { int live; u64 recorded, time; struct Stream *of; u64 place; } Event; /* the number of its last record; 0: none. Of a stream that is recorded: where */
 typedef struct { int live, device; char *image; size_t size; } Module;
 typedef struct { char name[256]; Module *module; long parameters; int registers, local, shared; } Function;
 typedef struct { char name[256]; u32 grid, block; unsigned char bytes[4096]; size_t size; u64 stream; } Launch;
-typedef struct { int kind; u64 a, b; size_t n; u32 word; Launch *launch; Event *event; } Work;
-typedef struct { int live; size_t count; Work *work; } Graph; /* one that is recorded, and executable ones */
-typedef struct { int live, device, held; Work *work; u64 queued, finished; Graph *recorder; } Stream;
-enum { COPY_IN, COPY_OUT, COPY, FILL, ALLOCATE, FREE, LAUNCH, RECORD, WAIT };
+struct Graph;
+typedef struct { int kind; u64 a, b; size_t n; u32 word; Launch *launch; Event *event; struct Graph *body; } Work;
+typedef struct Graph { int live; size_t count; Work *work; void *end; } Graph; /* one that is recorded, and executable ones; its last node */
+/* recorder: what the work is recorded into; origin: of the stream whose recording this one joined; given, joined: work since then */
+typedef struct Stream { int live, device, held; Work *work; u64 queued, finished; Graph *recorder; struct Stream *origin; u64 given, joined; } Stream;
+enum { COPY_IN, COPY_OUT, COPY, FILL, ALLOCATE, FREE, LAUNCH, RECORD, WAIT, LOOP };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Range memory[MOST], pinned_memory[MOST];
@@ -56,6 +60,8 @@ static Function functions[MOST];
 static Launch launches[MOST];
 static Stream streams[STREAMS];
 static Graph graphs[MOST];
+static u32 conditions[MOST]; /* values of handles, which are their numbers */
+static int condition_count = 1, branches;
 static int event_count, graph_count, module_count, function_count, launch_count, stream_count = OTHERS, turn;
 static int pools[8];
 static u64 records; /* a wait is for a record, not for the event: that may be recorded anew meanwhile */
@@ -117,10 +123,11 @@ __attribute__((constructor)) void standin_reset(void) {
   stream_count = OTHERS;
   for (int i = 0; i < STREAMS; i++) {
     if (!streams[i].work) streams[i].work = malloc(sizeof(Work) * MOST_WORK);
-    streams[i] = (Stream){i < OTHERS, 0, 0, streams[i].work, 0, 0, NULL};
+    streams[i] = (Stream){i < OTHERS, 0, 0, streams[i].work};
   }
   memset(counters, 0, sizeof counters);
-  counter_count = 0;
+  counter_count = branches = 0;
+  condition_count = 1;
   depth = current_device = last_error = 0;
   pthread_mutex_unlock(&lock);
 }
@@ -132,6 +139,7 @@ void standin_machine(int devices, const char *of_device_0, size_t bytes) { devic
 u64 standin_pending(void) { u64 n = 0; for (int i = 0; i < stream_count; i++) n += streams[i].queued - streams[i].finished; return n; }
 int standin_launches(void) { return launch_count; }
 Launch *standin_launch(int i) { return &launches[i % MOST]; }
+int standin_branches(void) { return branches; } /* streams that joined a recording */
 int standin_depth(void) { return F(depth, current_device); }
 int standin_last_error(void) { return last_error; }
 int standin_live(const char *what) {
@@ -180,6 +188,13 @@ static void run_kernel(Launch *l) {
   }
   if (!strncmp(l->name, "k_", 2)) return; /* by the code generator: not run */
   u64 data; u32 n, a;
+  if (!strcmp(l->name, "sg_set_condition")) {
+    u64 handle, flag;
+    memcpy(&handle, block, 8); memcpy(&flag, block + 8, 8);
+    u32 *word = flag ? (u32 *)host(flag, 4) : NULL;
+    if (handle && handle < (u64)condition_count && (word || !flag)) conditions[handle] = !flag || *word; else sticky = ILLEGAL_ADDRESS;
+    return;
+  }
   memcpy(&data, block, 8); memcpy(&n, block + 8, 4); memcpy(&a, block + 12, 4);
   if (!strncmp(l->name, "trap", 4)) { sticky = LAUNCH_FAILED; return; }
   u64 threads = (u64)l->grid * l->block;
@@ -192,10 +207,8 @@ static void run_kernel(Launch *l) {
     }
 }
 
-/* The first piece of work of a stream; 0 if it cannot be done yet. */
-static int step_of(Stream *s) {
-  if (s->held || s->finished == s->queued) return 0;
-  Work *w = &s->work[s->finished % MOST_WORK];
+/* 0 if the piece of work cannot be done yet. */
+static int do_work(Work *w) {
   unsigned char *p, *q;
   Range *r;
   switch (w->kind) {
@@ -208,9 +221,17 @@ static int step_of(Stream *s) {
     case LAUNCH: run_kernel(w->launch); break;
     case RECORD: records_done[w->a % MOST_RECORDS] = 1; w->event->time = ++now; break;
     case WAIT: if (w->a && !records_done[w->a % MOST_RECORDS]) return 0; break;
+    case LOOP: while (conditions[w->a] && !sticky) for (size_t i = 0; i < w->body->count; i++) do_work(&w->body->work[i]); break;
   }
-  s->finished++;
   return 1;
+}
+
+/* The first piece of work of a stream; 0 if it cannot be done yet. */
+static int step_of(Stream *s) {
+  if (s->held || s->finished == s->queued) return 0;
+  int done = do_work(&s->work[s->finished % MOST_WORK]);
+  s->finished += done;
+  return done;
 }
 
 static int step(void) {
@@ -221,6 +242,7 @@ static int step(void) {
 static void enqueue(Stream *s, Work w) {
   if (s->recorder) {
     s->recorder->work[s->recorder->count++] = w;
+    s->given++;
     return;
   }
   s->work[s->queued++ % MOST_WORK] = w;
@@ -307,7 +329,7 @@ R F(cuStreamCreate, hipStreamCreateWithFlags)(void **stream, u32 flags) {
   ENTER("stream_create"); CONTEXT();
   if (stream_count == STREAMS) FAIL(OUT_OF_MEMORY);
   Stream *s = &streams[stream_count++];
-  *s = (Stream){1, current_device, 0, s->work, 0, 0, NULL};
+  *s = (Stream){1, current_device, 0, s->work};
   *stream = s;
   LEAVE();
 }
@@ -323,6 +345,13 @@ R F(cuCtxSynchronize, hipDeviceSynchronize)(void) { ENTER("synchronize"); CONTEX
 R F(cuStreamWaitEvent, hipStreamWaitEvent)(void *stream, Event *event, u32 flags) {
   ENTER("stream_wait"); CONTEXT(); STREAM(stream);
   if (!event->live) FAIL(BAD_HANDLE);
+  if (event->of && event->of->recorder) { /* an edge of a graph; a stream that waits for a recorded one joins the recording */
+    if (s->recorder && s->recorder != event->of->recorder) FAIL(RECORDING);
+    if (!s->recorder) { s->recorder = event->of->recorder; s->origin = event->of->origin; s->given = s->joined = 0; branches++; }
+    if (s == event->of->origin && event->place == event->of->given) event->of->joined = event->place;
+    goto out;
+  }
+  if (event->of || s->recorder) FAIL(RECORDING); /* the event of a recording that has ended, or another one in a recording */
   enqueue(s, (Work){.kind = WAIT, .event = event, .a = event->recorded});
   LEAVE();
 }
@@ -334,23 +363,83 @@ R F(cuStreamBeginCapture_v2, hipStreamBeginCapture)(void *stream, int mode) {
   if (s->recorder || mode != 2) FAIL(INVALID_VALUE);
   s->recorder = &graphs[graph_count++];
   *s->recorder = (Graph){1, 0, malloc(sizeof(Work) * MOST)};
+  s->origin = s;
   LEAVE();
 }
-R F(cuStreamEndCapture, hipStreamEndCapture)(Stream *s, Graph **graph) { /* ends it, whatever has failed */
-  DESTROY("capture_end", Graph *made = s->recorder; s->recorder = NULL; if (result) made->live = 0; else *graph = made);
+static R end_recording(Stream *origin) {
+  R result = 0;
+  for (int i = 0; i < stream_count; i++) {
+    Stream *s = &streams[i];
+    if (!s->recorder || s->origin != origin) continue;
+    if (s != origin && s->given != s->joined) result = RECORDING;
+    s->recorder = NULL;
+    s->origin = NULL;
+  }
+  return result;
 }
-R F(cuGraphInstantiateWithFlags, hipGraphInstantiateWithFlags)(Graph **executable, Graph *graph, u64 flags) {
-  ENTER("graph_make"); CONTEXT();
-  if (!graph->live || flags) FAIL(BAD_HANDLE);
+R F(cuStreamEndCapture, hipStreamEndCapture)(Stream *s, Graph **graph) { /* ends it, whatever has failed */
+  DESTROY("capture_end", Graph *made = s->recorder; R joined = end_recording(s); if (!result) result = joined; if (result) made->live = 0; else *graph = made);
+}
+#ifndef HIP
+typedef struct { int type, reserved0[3]; u64 handle; int kind; u32 size; Graph **graphs; void *context; long long rest[25], reserved2; } NodeParams;
+static Graph *new_graph(void) { graphs[graph_count] = (Graph){1, 0, malloc(sizeof(Work) * MOST)}; return &graphs[graph_count++]; }
+R cuGraphCreate(Graph **graph, u32 flags) { ENTER("graph_create"); *graph = new_graph(); LEAVE(); }
+/* Whether `after` is the last node, which it is if graphs are built from their begin to their end. */
+static int follows(Graph *graph, void **after, size_t n) { return graph->end ? n == 1 && after[0] == graph->end : !n; }
+R cuStreamBeginCaptureToGraph(void *stream, Graph *graph, void **after, void *edges, size_t n, int mode) {
+  ENTER("capture_to"); CONTEXT(); STREAM(stream);
+  if (s->recorder || mode != 2 || edges || !follows(graph, after, n)) FAIL(INVALID_VALUE);
+  s->recorder = graph;
+  s->origin = s;
+  LEAVE();
+}
+R cuStreamGetCaptureInfo_v2(Stream *s, int *state, u64 *number, Graph **graph, void ***after, size_t *n) {
+  ENTER("capture_info"); CONTEXT();
+  if (!s->recorder) FAIL(INVALID_VALUE);
+  *state = 1; *number = 1; *graph = s->recorder;
+  if (s->recorder->count) s->recorder->end = &s->recorder->work[s->recorder->count - 1];
+  *after = &s->recorder->end;
+  *n = s->recorder->end != NULL;
+  LEAVE();
+}
+R cuGraphConditionalHandleCreate(u64 *handle, Graph *graph, void *context, u32 value, u32 flags) {
+  ENTER("condition_create");
+  if (context != stack[depth - 1] || value || flags) FAIL(INVALID_VALUE);
+  *handle = condition_count++;
+  LEAVE();
+}
+R cuGraphAddNode(void **node, Graph *graph, void **after, size_t n, NodeParams *p) {
+  ENTER("graph_add");
+  if (sizeof *p != 256 || p->type != 13 || p->kind != 1 || p->size != 1 || p->context != stack[depth - 1] || !follows(graph, after, n)) FAIL(INVALID_VALUE);
+  static Graph *bodies[1];
+  bodies[0] = new_graph();
+  bodies[0]->live = 0; /* goes with the graph around it */
+  p->graphs = bodies;
+  graph->work[graph->count] = (Work){.kind = LOOP, .a = p->handle, .body = bodies[0]};
+  *node = graph->end = &graph->work[graph->count++];
+  LEAVE();
+}
+#endif
+static Graph *copied(Graph *graph) {
   Graph *made = &graphs[graph_count++];
-  *made = (Graph){1, graph->count, malloc(sizeof(Work) * MOST)};
+  *made = *graph;
+  made->live = 0; /* bodies go with the graph around them */
+  made->work = malloc(sizeof(Work) * MOST);
   memcpy(made->work, graph->work, sizeof(Work) * graph->count);
   for (size_t i = 0; i < made->count; i++) {
+    if (made->work[i].kind == LOOP) made->work[i].body = copied(made->work[i].body);
     if (made->work[i].kind != LAUNCH) continue;
     Launch *l = malloc(sizeof(Launch)); /* the other one's place is used again */
     *l = *made->work[i].launch;
     made->work[i].launch = l;
   }
+  return made;
+}
+R F(cuGraphInstantiateWithFlags, hipGraphInstantiateWithFlags)(Graph **executable, Graph *graph, u64 flags) {
+  ENTER("graph_make"); CONTEXT();
+  if (!graph->live || flags) FAIL(BAD_HANDLE);
+  Graph *made = copied(graph);
+  made->live = 1;
   *executable = made;
   LEAVE();
 }
@@ -371,7 +460,7 @@ R F(cuPointerGetAttribute, hipPointerGetAttribute)(int *value, int attribute, u6
 }
 R F(cuEventCreate, hipEventCreateWithFlags)(void **event, u32 flags) {
   ENTER("event_create"); CONTEXT();
-  events[event_count] = (Event){1, 0, 0};
+  events[event_count] = (Event){1};
   *event = &events[event_count++];
   LEAVE();
 }
@@ -379,6 +468,9 @@ R F(cuEventDestroy_v2, hipEventDestroy)(Event *event) { DESTROY("event_destroy",
 R F(cuEventRecord, hipEventRecord)(Event *event, void *stream) {
   ENTER("event_record"); CONTEXT(); STREAM(stream);
   if (!event->live) FAIL(BAD_HANDLE);
+  event->of = s->recorder ? s : NULL;
+  event->place = s->given;
+  if (s->recorder) goto out;
   event->recorded = ++records;
   records_done[records % MOST_RECORDS] = 0;
   enqueue(s, (Work){.kind = RECORD, .event = event, .a = event->recorded});

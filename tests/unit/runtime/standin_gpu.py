@@ -105,6 +105,11 @@ class StandIn:
         return self.library.standin_pending()
 
     @property
+    def branches(self):
+        """How often a stream joined the recording of another one."""
+        return self.library.standin_branches()
+
+    @property
     def depth(self):
         """CUDA: contexts on the stack of this thread. HIP: the device that is current."""
         return self.library.standin_depth()

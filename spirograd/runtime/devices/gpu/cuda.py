@@ -80,6 +80,15 @@ _OWN = {
     "link_complete": ("cuLinkComplete", (HANDLE, OUT, OUT)),
     "link_destroy": ("cuLinkDestroy", (HANDLE,)),
 }
+# Graphs with loops.
+_LOOPS = {
+    "graph_create": ("cuGraphCreate", (OUT, c_uint)),
+    "graph_add": ("cuGraphAddNode", (OUT, HANDLE, OUT, c_size_t, OUT)),
+    "condition_create": ("cuGraphConditionalHandleCreate", (OUT, HANDLE, HANDLE, c_uint, c_uint)),
+    "capture_to": ("cuStreamBeginCaptureToGraph", (HANDLE, HANDLE, OUT, c_void_p, c_size_t, c_int)),
+    "capture_info": ("cuStreamGetCaptureInfo_v2", (HANDLE, OUT, OUT, OUT, OUT, OUT)),
+}
+_LOOPS_SINCE = 12040  # CUDA 12.4
 _CALLED = {
     "context_get": "cuCtxGetCurrent",
     "context_set": "cuCtxSetCurrent",
@@ -153,7 +162,7 @@ class CudaDriver(Driver):
 
     api, arch, knob = "CUDA", "cuda", "SG_LIBCUDA"
     missing, needed = "the CUDA driver is not installed", "CUDA 12.0 or newer is needed; update the driver"
-    symbols, own, called = _SYMBOLS, _OWN, _CALLED
+    symbols, own, called, optional = _SYMBOLS, _OWN, _CALLED, _LOOPS
     switch, launch_end, dlpack_type, forked_code = _SWITCH, 0, 2, 3
 
     def __init__(self, library: object, path: str) -> None:
@@ -178,6 +187,12 @@ class CudaDriver(Driver):
         number = c_int()
         self.call("read the version of the driver", self.driver_version, byref(number))
         return f"{number.value // 1000}.{number.value % 1000 // 10}"
+
+    @property
+    def reads_flags(self) -> bool:
+        number = c_int()
+        self.call("read the version of the driver", self.driver_version, byref(number))
+        return number.value >= _LOOPS_SINCE and all(getattr(self, name) is not None for name in _LOOPS)
 
     # --- contexts ---
 

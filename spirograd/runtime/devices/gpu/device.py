@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from ctypes import c_void_p
 from types import TracebackType
 from typing import Any, NoReturn
@@ -14,7 +14,7 @@ from spirograd.base import validity
 from spirograd.base.artifact import CompiledKernel, TaskInfo
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import replace
-from spirograd.runtime.device import Buffer, CodeCache, NativeEntry
+from spirograd.runtime.device import Buffer, CodeCache, Loop, NativeEntry, Step
 from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.deletion import COLLECT_AT, DeletionQueue
@@ -22,6 +22,7 @@ from spirograd.runtime.devices.gpu import call, modules
 from spirograd.runtime.devices.gpu.call import Launch
 from spirograd.runtime.devices.gpu.driver import Driver
 from spirograd.runtime.devices.gpu.features import Features
+from spirograd.runtime.devices.gpu.graphs import CannotBeRecorded, DriverGraph, GraphWork, Loaded, LoopRecorder, condition_kernel
 from spirograd.runtime.devices.gpu.memory import Foreign, Memory, Pool
 from spirograd.runtime.devices.gpu.readback import pinned_cells
 from spirograd.runtime.devices.gpu.side_streams import Event, SideStreams
@@ -67,57 +68,6 @@ class Executable:
         self.by_address = by_address
 
 
-class Loaded:
-    """A module or graph that the driver holds until it ``unload``s it."""
-
-    __slots__ = ("handle", "unload")
-
-    def __init__(self, unload: Callable[[int], int], handle: int) -> None:
-        self.unload = unload
-        self.handle = handle
-
-
-class GraphWork:
-    """What a series of work calls while it is recorded, see `RecordsWork.record`: the stream's work, and nothing else of the device's."""
-
-    def __init__(self, driver: Driver, transfers: Transfers) -> None:
-        self._driver = driver
-        self._transfers = transfers
-
-    def launch(self, executable: Executable, block: bytes | bytearray, counts: tuple[int | None, ...]) -> None:
-        """As of `Device`."""
-        if executable.by_address:
-            raise _CannotBeRecorded
-        self._driver.check(executable.run(bytes(block), counts), f"record kernel {executable.name}")
-
-    def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
-        """As of `Device`."""
-        self._transfers.fill(buffer.handle, offset, nbytes, word)
-
-    def copy(self, target: Buffer, target_offset: int, source: Buffer, source_offset: int, nbytes: int) -> None:
-        """As of `Device`."""
-        self._transfers.copy(target.handle, target_offset, source.handle, source_offset, nbytes)
-
-
-class _CannotBeRecorded(Exception):
-    """An argument block is uploaded for each launch."""
-
-
-class DriverGraph:
-    """An executable graph of the driver, which goes before the kernels that ``work`` launches."""
-
-    __slots__ = ("__weakref__", "_work", "handle")
-
-    def __init__(self, handle: int, work: Sequence[Callable[[Any], None]]) -> None:
-        self.handle = handle
-        self._work = work
-
-    def by_parts(self, device: Any) -> None:
-        """Have ``device`` do the work piece by piece."""
-        for each in self._work:
-            each(device)
-
-
 class ContextTurn(Turn):
     """A turn with the device's context current in the thread; what was current before is so again after."""
 
@@ -154,6 +104,7 @@ class GpuDevice(StreamedDevice):
     """
 
     on_host = False
+    several_queues = True
     open_devices = OpenDevices()
     turn_type = ContextTurn
 
@@ -167,6 +118,7 @@ class GpuDevice(StreamedDevice):
         self._processors = features.processors
         self._loaded: dict[Loaded, None] = {}  # in the order in which it came
         self._unloads = DeletionQueue(self._unload)  # of these, when the device is idle: unloading waits for kernels
+        self._setter: Executable | None = None  # of the values of conditions
         self._context = driver.context(features.ordinal)
         self._cache: CodeCache | None = None
         self._code = call.compiled(driver)
@@ -445,22 +397,42 @@ class GpuDevice(StreamedDevice):
 
     # --- graphs ---
 
-    def record(self, work: Sequence[Callable[[Any], None]]) -> DriverGraph | None:
+    def record(self, steps: Sequence[Step]) -> DriverGraph | None:
         """See `RecordsWork.record`."""
 
         def give() -> None:
-            for each in work:
-                each(target)
+            for step in steps:
+                step.work(target)
 
         with self._turn:
             target = GraphWork(self._driver, self._transfers)
             try:
                 handle = self._stream.record_graph(give)
-            except _CannotBeRecorded:
+            except CannotBeRecorded:
                 return None
-            loaded = Loaded(self._driver.graph_unload, handle)
-            self._loaded[loaded] = None
-        graph = DriverGraph(handle, work)
+            return self._loaded_graph(handle, steps)
+
+    @property
+    def reads_flags(self) -> bool:
+        """See `RecordsLoops`."""
+        return self._driver.reads_flags
+
+    def record_loop(self, loop: Loop) -> DriverGraph | None:
+        """See `RecordsLoops.record_loop`."""
+        with self._turn:
+            if self._setter is None:
+                self._setter = self.load(condition_kernel(self.caps.target_name))
+            work, context = GraphWork(self._driver, self._transfers), self._context & ~1
+            recorder = LoopRecorder(self._stream, self._sides, self._between, context, work, self._setter)
+            try:
+                return self._loaded_graph(recorder.record(loop), ())
+            except CannotBeRecorded:
+                return None
+
+    def _loaded_graph(self, handle: int, steps: Sequence[Step]) -> DriverGraph:
+        loaded = Loaded(self._driver.graph_unload, handle)
+        self._loaded[loaded] = None
+        graph = DriverGraph(handle, steps)
         weakref.finalize(graph, self._unloads.put, loaded).atexit = False
         return graph
 

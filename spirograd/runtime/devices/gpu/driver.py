@@ -80,8 +80,9 @@ class Driver(ABC):
 
     ``api``: its name for users. ``arch``: the name of the back end. ``knob``: the environment variable that names the library.
     ``symbols``: name in `SIGNATURES` or `CALLED` -> symbol. ``own``: what only this one has, with the types of its arguments.
-    ``called``: what only its ``switch`` calls. ``missing``: what to say where there is no library, after which the reason comes.
-    ``needed``: what a library that lacks a function must be replaced by.
+    ``called``: what only its ``switch`` calls. ``optional``: functions that older libraries lack, as ``own``; they are None there.
+    ``missing``: what to say where there is no library, after which the reason comes. ``needed``: what a library that lacks a function must
+    be replaced by.
 
     ``switch``: LLVM IR of ``i32 @sg_enter(ptr %context)``, which makes a context current in the calling thread and gives 0, or a positive
     number for ``void @sg_leave(i32)``, which undoes that, or an error code, negated; and of ``void @sg_forget()``, which has the driver
@@ -97,6 +98,7 @@ class Driver(ABC):
     symbols: ClassVar[Mapping[str, str]]
     own: ClassVar[Mapping[str, tuple[str, tuple[Any, ...]]]]
     called: ClassVar[Mapping[str, str]]
+    optional: ClassVar[Mapping[str, tuple[str, tuple[Any, ...]]]] = {}
     switch: ClassVar[str]
     launch_end: ClassVar[int]
     dlpack_type: ClassVar[int]
@@ -110,8 +112,18 @@ class Driver(ABC):
             function = self.find(library, symbol)
             function.argtypes, function.restype = arguments, c_int
             setattr(self, name, function)
+        for name, (symbol, arguments) in self.optional.items():
+            found = getattr(library, symbol, None)
+            if found is not None:
+                found.argtypes, found.restype = arguments, c_int
+            setattr(self, name, found)
         called = {name: self.symbols[name] for name in CALLED} | dict(self.called)
         self.addresses = {name: ctypes.cast(self.find(library, symbol), c_void_p).value or 0 for name, symbol in called.items()}
+
+    @property
+    def reads_flags(self) -> bool:
+        """Whether graphs can have loops whose condition lies in memory of the device."""
+        return False
 
     def __getattr__(self, name: str) -> Any:  # tells type checkers of the functions
         raise AttributeError(name)

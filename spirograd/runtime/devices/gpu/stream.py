@@ -11,7 +11,7 @@ from spirograd.runtime.devices.gpu.call import CallCode, waiter
 from spirograd.runtime.devices.gpu.driver import NOT_READY
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, hipStreamNonBlocking: no waits for the stream that other code of the process uses by default
-_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED, hipStreamCaptureModeRelaxed: other users of the driver may go on as always
+RELAXED = 2  # CU_STREAM_CAPTURE_MODERELAXED, hipStreamCaptureModeRelaxed: other users of the driver may go on as always
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING, hipEventDisableTiming
 # Queries in one wait, some 50 ms; between two of them Python handles Ctrl-C. After the first, a wait sleeps between queries.
 _QUERIES = 50_000
@@ -21,8 +21,8 @@ _NAP_SECONDS = 100e-6
 class Stream:
     """A stream in ``context``, which must be current for all methods but `finish`, `wait` and `done`. The device's lock guards it.
 
-    Streams and events are the driver's handles. ``handle``: the stream that the work goes to. ``place``: the address where compiled code
-    reads that.
+    Streams and events are the driver's handles. ``own``: this one. ``handle``: the stream that the work goes to. ``place``: the
+    address where compiled code reads that.
     """
 
     def __init__(self, code: CallCode, context: int) -> None:
@@ -34,8 +34,8 @@ class Stream:
         self._kept = (stream_words, long_stream_words, event_words, long_event_words)
         handle = c_void_p()
         self.driver.call("create a stream", self.driver.stream_create, byref(handle), _NON_BLOCKING)
-        self._own = handle.value or 0
-        self._current = c_uint64(self._own)
+        self.own = handle.value or 0
+        self._current = c_uint64(self.own)
         self.place = addressof(self._current)
         self._events: list[int] = []
         self._sides: list[int] = []
@@ -63,19 +63,19 @@ class Stream:
 
     def back(self) -> None:
         """Give the work to the stream of its own again; all work is done."""
-        self._current.value = self._own
+        self._current.value = self.own
 
     def record_graph(self, work: Callable[[], None]) -> int:
         """An executable graph of what ``work`` gives to the stream, which is not done. Raises what ``work`` or the driver raises."""
         driver, before = self.driver, self._current.value
         graph, executable = c_void_p(), c_void_p()
-        self._current.value = self._own
+        self._current.value = self.own
         try:
-            driver.call("record a graph", driver.capture_begin, self._own, _RELAXED)
+            driver.call("record a graph", driver.capture_begin, self.own, RELAXED)
             try:
                 work()
             finally:
-                code = driver.capture_end(self._own, byref(graph))
+                code = driver.capture_end(self.own, byref(graph))
             driver.check(code, "record a graph")
             driver.call("make a graph", driver.graph_make, byref(executable), graph, 0)
         finally:
@@ -142,6 +142,6 @@ class Stream:
         for event in self._events:
             self.driver.event_destroy(event)
         self._events.clear()
-        for handle in (*self._sides, self._own):
+        for handle in (*self._sides, self.own):
             self.driver.stream_destroy(handle)
         self._sides.clear()

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import vulkan as vk
-
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.errors import SpirogradRuntimeError
-from spirograd.runtime.device import Buffer
+from spirograd.runtime.device import Buffer, Step
 from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.deletion import COLLECT_AT
@@ -22,24 +21,15 @@ from spirograd.runtime.devices.staging import Cells
 from spirograd.runtime.devices.streamed import DeviceLost, StreamedDevice
 from spirograd.runtime.devices.vulkan.allocator import Allocator, MemoryTypes, Range, clear_host
 from spirograd.runtime.devices.vulkan.api import NULL, device_functions
+from spirograd.runtime.devices.vulkan.dispatch import Executable, dispatch, padded
 from spirograd.runtime.devices.vulkan.features import create_device, query
 from spirograd.runtime.devices.vulkan.instance import choose, take_instance
 from spirograd.runtime.devices.vulkan.pipelines import Pipelines
-from spirograd.runtime.devices.vulkan.stream import BATCH, POLL_NANOSECONDS, WORK_STAGES, Stream
+from spirograd.runtime.devices.vulkan.series import CommandPool, RecordedSeries, SeriesRecorder
+from spirograd.runtime.devices.vulkan.side_streams import Event, SideStreams
+from spirograd.runtime.devices.vulkan.stream import BATCH, POLL_NANOSECONDS, Stream
 from spirograd.runtime.devices.vulkan.timer import VulkanTimer
 from spirograd.runtime.devices.vulkan.transfer import Transfers
-
-_COMPUTE_BIND = vk.VK_PIPELINE_BIND_POINT_COMPUTE
-_COMPUTE_STAGE = vk.VK_SHADER_STAGE_COMPUTE_BIT
-
-
-class Executable:
-    """One kernel: per task its pipeline and its grid (see `grid_limits`)."""
-
-    __slots__ = ("__weakref__", "tasks")
-
-    def __init__(self, tasks: tuple[tuple[Any, int, int, int], ...]) -> None:
-        self.tasks = tasks
 
 
 class VulkanDevice(StreamedDevice):
@@ -56,11 +46,12 @@ class VulkanDevice(StreamedDevice):
 
     def __init__(self, validation: bool, cap: int | None, mappable: bool | None, cache_folder: Path | None, requested: str = "") -> None:
         super().__init__()
+        self._pools: set[CommandPool] = set()  # of the series that are recorded
         self._instance = take_instance(validation)
         self._messages = self._instance.messages
         try:
             self._features = query(choose(self._instance, requested))
-            self._device, self._family = create_device(self._features)
+            self._device, self._family, queues = create_device(self._features)
             self._fn = device_functions(self._device)
             self.info = self._features.info
             self.caps = self._features.caps
@@ -68,12 +59,15 @@ class VulkanDevice(StreamedDevice):
             self._allocator = Allocator(self._device, self._fn, types, self._features.max_allocation, cap)
             # A driver that runs on the CPU needs the processor that polling takes.
             poll_nanoseconds = 0 if self._features.kind == "cpu" else POLL_NANOSECONDS
-            self._stream = Stream(self._device, self._fn, self._family, self._allocator, poll_nanoseconds)
+            make = partial(Stream, self._device, self._fn, self._family, self._allocator, poll_nanoseconds)
+            self._own = self._stream = make()  # the latter: to which the work goes
             self._cells = Cells(partial(self._allocator.create_block, staging=True), self._allocator.destroy_block)
             self._transfers = Transfers(self._stream, self._cells)
             self._push_limit = self.caps.max_push_constants
             self._pipelines = Pipelines(self._device, self._fn, self._push_limit, self._features.cache_identity, cache_folder)
-            self._layout = self._pipelines.layout
+            self._own.layout = self._pipelines.layout
+            self._sides = SideStreams(self._own, make, queues)
+            self.several_queues = queues > 1
         except BaseException:
             if self._device is not None:
                 self._device_destroy()
@@ -126,29 +120,17 @@ class VulkanDevice(StreamedDevice):
             with self._turn.lock:  # `Turn` written out, which is faster
                 if self._trouble or self._messages:
                     self._check()
-                stream, fn = self._stream, self._fn
+                stream = self._stream
                 if stream.recorded >= BATCH:
                     stream.flush()
-                    if len(self._deletions.released) > COLLECT_AT:
+                    if len(self._deletions.released) > COLLECT_AT and stream is self._own:
                         self._collect()
-                size = len(block)
-                data = bytes(block) if size % 4 == 0 else bytes(block) + bytes(-size % 4)
-                if size > self._push_limit:
+                data = padded(block)
+                if len(block) > self._push_limit:
                     data = stream.put_arguments(data).to_bytes(8, "little")
-                commands = stream.commands or stream.open()
-                if data:
-                    fn.CmdPushConstants(commands, self._layout, _COMPUTE_STAGE, 0, len(data), data)
-                barrier, memory_barrier, dispatch = fn.CmdPipelineBarrier, stream.barrier, fn.CmdDispatch
-                for (pipeline, each, most, unknown), count in zip(executable.tasks, counts):
-                    groups = unknown if count is None else -(-count // each)
-                    if groups <= 0:
-                        continue
-                    barrier(commands, WORK_STAGES, WORK_STAGES, 0, 1, memory_barrier, 0, NULL, 0, NULL)
-                    if pipeline is not stream.bound:
-                        fn.CmdBindPipeline(commands, _COMPUTE_BIND, pipeline)
-                        stream.bound = pipeline
-                    dispatch(commands, groups if groups < most else most, 1, 1)
-                    stream.recorded += 1
+                if stream.commands is None:
+                    stream.open()
+                dispatch(stream, executable, data, counts)
         except DeviceLost as error:
             self._lose(error)
         finally:
@@ -160,17 +142,112 @@ class VulkanDevice(StreamedDevice):
         with self._turn:
             return VulkanTimer(self, self._features.physical, self._family, partial(VulkanDevice.launch, self))
 
+    # --- streams ---
+
+    def new_stream(self) -> Stream:
+        """See `HasStreams`."""
+        with self._turn:
+            return self._sides.take()
+
+    def delete_stream(self, stream: Stream) -> None:
+        """See `HasStreams`."""
+        with self._turn:
+            self._sides.give(stream)
+
+    @contextlib.contextmanager
+    def on_stream(self, stream: Stream | None) -> Iterator[None]:
+        """See `HasStreams`."""
+        if stream is None:
+            yield
+            return
+        with self._turn:
+            transfers = self._transfers
+            self._sides.busy[stream] = None
+            self._stream, self._transfers = stream, Transfers(stream, self._cells)
+            try:
+                yield
+            finally:
+                self._stream, self._transfers = self._own, transfers
+
+    def order_streams(self, first: Stream | None, then: Stream | None) -> None:
+        """See `HasStreams`."""
+        with self._turn:
+            self._sides.order(first, then)
+
+    def stream_done(self, stream: Stream | None) -> bool:
+        """See `HasStreams`."""
+        with self._turn:
+            stream = stream or self._own
+            stream.flush()
+            return stream.idle
+
+    def finish_stream(self, stream: Stream | None) -> None:
+        """See `HasStreams`."""
+        with self._turn:
+            self.waits += 1
+            (stream or self._own).finish()
+
+    def record_event(self, stream: Stream | None) -> Event:
+        """See `HasStreams`."""
+        with self._turn:
+            return self._sides.record(stream)
+
+    def wait_for_event(self, event: Event, stream: Stream | None) -> None:
+        """See `HasStreams`."""
+        with self._turn:
+            self._sides.wait(event, stream)
+
+    def finish_event(self, event: Event) -> None:
+        """See `HasStreams`."""
+        with self._turn:
+            self.waits += 1
+            event.stream.wait(event.value)
+
+    # --- graphs ---
+
+    def record(self, steps: Sequence[Step]) -> RecordedSeries:
+        """See `RecordsWork.record`: a command buffer, which is submitted again and again."""
+        with self._turn:
+            recorder = SeriesRecorder(self._stream, self._allocator, self._family, self._push_limit)
+            try:
+                commands = recorder.record(steps)
+                for part, data in recorder.arguments:
+                    self._transfers.upload(part, 0, memoryview(data))
+            except BaseException:
+                self._deletions.extend(recorder.owned)
+                raise
+            self._pools.add(recorder.pool)
+        recorded = RecordedSeries(commands, steps)
+        weakref.finalize(recorded, self._deletions.extend, recorder.owned).atexit = False
+        return recorded
+
+    def repeat(self, recorded: RecordedSeries) -> None:
+        """See `RecordsWork.repeat`."""
+        if "launch" in vars(self):  # its tasks are to be timed
+            recorded.by_parts(self)
+            return
+        with self._turn:
+            self._stream.submit(recorded.commands)
+            if len(self._deletions.released) > COLLECT_AT:
+                self._collect()
+
     # --- waits, failures, the end ---
 
     def _finish(self) -> None:
-        self._stream.finish()
+        self._sides.finish()
+        self._own.finish()
 
     def _collect(self) -> None:
-        self._deletions.collect(self._stream.pending_value, self._stream.poll)
+        if self._deletions:
+            self._sides.join()
+        self._deletions.collect(self._own.pending_value, self._own.poll)
 
     def _delete(self, thing: Any) -> None:
         if isinstance(thing, Range):
             self._allocator.give(thing)
+        elif isinstance(thing, CommandPool):
+            self._pools.discard(thing)
+            thing.destroy()
         else:
             self._pipelines.destroy(thing)
 
@@ -195,7 +272,9 @@ class VulkanDevice(StreamedDevice):
 
     def _device_destroy(self) -> None:
         """Destroy what exists; also after a constructor that failed half-way."""
-        for part in ("_pipelines", "_cells", "_stream", "_allocator"):
+        for pool in self._pools:
+            pool.destroy()
+        for part in ("_pipelines", "_cells", "_sides", "_own", "_allocator"):
             if hasattr(self, part):
                 getattr(self, part).close()
         device_functions(self._device).DestroyDevice(self._device, NULL)

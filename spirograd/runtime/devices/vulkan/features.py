@@ -63,6 +63,7 @@ _REQUIRED = {
 _PORTABILITY_SUBSET = "VK_KHR_portability_subset"  # must be enabled where it is offered (MoltenVK)
 _LOOP_LIMIT = {vk.VK_DRIVER_ID_MESA_LLVMPIPE: LLVMPIPE_LOOP_LIMIT}
 _NESTING_LIMIT = {vk.VK_DRIVER_ID_MESA_LLVMPIPE: LLVMPIPE_NESTING_LIMIT}
+_MOST_QUEUES = 8
 _INDEPENDENCE_NONE = 2  # VK_SHADER_FLOAT_CONTROLS_INDEPENDENCE_NONE
 _COMPUTE_STAGE = 0x20
 _SUBGROUP_ARITHMETIC, _SUBGROUP_SHUFFLE = 0x4, 0x10
@@ -147,11 +148,12 @@ def query(physical: Any) -> Features:
     )
 
 
-def create_device(features: Features) -> tuple[Any, int]:
-    """A logical device with one compute queue and all wanted features on; gives it and the queue family."""
-    family = _compute_family(features.physical)
-    priority = ffi.new("float[1]", [1.0])
-    queue = struct("VkDeviceQueueCreateInfo", queueFamilyIndex=family, queueCount=1, pQueuePriorities=priority)
+def create_device(features: Features) -> tuple[Any, int, int]:
+    """A logical device with compute queues and all wanted features on; gives it, the queue family and the number of its queues."""
+    family, count = _compute_family(features.physical)
+    count = min(count, _MOST_QUEUES)
+    priorities = ffi.new("float[]", [1.0] * count)
+    queue = struct("VkDeviceQueueCreateInfo", queueFamilyIndex=family, queueCount=count, pQueuePriorities=priorities)
     chain = _chain({name for name, _ in features.enabled})
     for group, feature in features.enabled:
         setattr(chain[group].features if group == _CORE else chain[group], feature, 1)
@@ -167,7 +169,7 @@ def create_device(features: Features) -> tuple[Any, int]:
     device = ffi.new("VkDevice*")
     check(lib.vkCreateDevice(features.physical, info, NULL, device), f"open the Vulkan device {features.info.name}")
     del kept
-    return device[0], family
+    return device[0], family, count
 
 
 def _properties(physical: Any) -> tuple[Any, Any, Any, Any]:
@@ -203,11 +205,12 @@ def _available_features(physical: Any, offered: set[str]) -> set[tuple[str, str]
     return found
 
 
-def _compute_family(physical: Any) -> int:
+def _compute_family(physical: Any) -> tuple[int, int]:
+    """The number of the queue family for compute work, and how many queues it has."""
     families = enumerate_all(
         lambda count, array: lib.vkGetPhysicalDeviceQueueFamilyProperties(physical, count, array), "VkQueueFamilyProperties"
     )
     for index, family in enumerate(families):
         if family.queueFlags & vk.VK_QUEUE_COMPUTE_BIT and family.queueCount:
-            return index
+            return index, family.queueCount
     raise SpirogradRuntimeError("the Vulkan device has no queue for compute work; name another one in SG_DEVICE, or use another back end")

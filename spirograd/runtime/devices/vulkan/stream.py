@@ -17,6 +17,8 @@ from spirograd.runtime.devices.vulkan.api import NULL, check, ffi, struct
 SLOTS = 8
 # A command buffer is submitted after so many commands, so that the device starts while the host goes on recording.
 BATCH = 64
+# Submissions under way: a host that is faster than the device waits.
+UNDER_WAY = 16
 ARGUMENT_BYTES = 64 << 10  # for argument blocks, per command buffer
 STAGING_BYTES = 4 << 20  # for copies, per command buffer
 _ARGUMENT_ALIGNMENT = 16
@@ -49,30 +51,33 @@ class Slot:
 class Stream:
     """Records and submits. Not thread safe: the device's lock guards it.
 
-    ``commands`` is the open command buffer or None, ``bound`` the pipeline bound in it, ``submitted`` and ``completed`` are
-    timeline values: everything up to ``completed`` is known to be done. ``poll_nanoseconds``: how long `wait` polls before it blocks.
+    ``queue``: the number of a queue of the family, which several streams may share. ``commands`` is the open command buffer or None,
+    ``bound`` the pipeline bound in it, ``submitted`` and ``completed`` are timeline values: everything up to ``completed`` is known to be
+    done. ``poll_nanoseconds``: how long `wait` polls before it blocks.
     """
 
-    def __init__(self, device: Any, functions: Any, family: int, allocator: Allocator, poll_nanoseconds: int) -> None:
+    def __init__(self, device: Any, functions: Any, family: int, allocator: Allocator, poll_nanoseconds: int, queue: int = 0) -> None:
         self.device = device
         self.fn = functions
         self.allocator = allocator
+        self.layout: Any = None  # of pipelines
         self.commands: Any = None
         self.bound: Any = None
         self.recorded = 0
         self.submitted = 0
         self.completed = 0
         self.poll_nanoseconds = poll_nanoseconds
-        self._create_objects(family)
+        self._waits: dict[Stream, int] = {}  # what the open command buffer comes after: values of other timelines
+        self._create_objects(family, queue)
         self._create_structures()
         self.slots = [self._create_slot() for _ in range(SLOTS)]
         self._arguments = allocator.create_block(SLOTS * ARGUMENT_BYTES, staging=True)
         self._current = 0
 
-    def _create_objects(self, family: int) -> None:
+    def _create_objects(self, family: int, number: int) -> None:
         fn, device = self.fn, self.device
         queue = ffi.new("VkQueue*")
-        fn.GetDeviceQueue(device, family, 0, queue)
+        fn.GetDeviceQueue(device, family, number, queue)
         self._queue = queue[0]
         pool = ffi.new("VkCommandPool*")
         info = struct("VkCommandPoolCreateInfo", flags=vk.VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT, queueFamilyIndex=family)
@@ -98,7 +103,11 @@ class Stream:
         commands = ffi.new("VkCommandBuffer*")
         info = struct("VkCommandBufferAllocateInfo", commandPool=self._pool, level=vk.VK_COMMAND_BUFFER_LEVEL_PRIMARY, commandBufferCount=1)
         check(self.fn.AllocateCommandBuffers(self.device, info, commands), "allocate a command buffer")
-        submit = struct(
+        return Slot(commands[0], self._submission(commands), [commands])
+
+    def _submission(self, commands: Any) -> Any:
+        """The structure that submits the command buffer that ``commands`` points to, and signals the timeline."""
+        return struct(
             "VkSubmitInfo",
             pNext=self._timeline,
             commandBufferCount=1,
@@ -106,7 +115,6 @@ class Stream:
             signalSemaphoreCount=1,
             pSignalSemaphores=self._semaphore,
         )
-        return Slot(commands[0], submit, [commands])
 
     def open(self) -> Any:
         """The open command buffer; begins the next one of the ring if there is none, waiting until it is free."""
@@ -130,19 +138,58 @@ class Stream:
         self.recorded += 1
         return commands
 
+    def let_host_see(self, commands: Any) -> None:
+        """Record a barrier: the host sees what was written, once the submission is done."""
+        self.fn.CmdPipelineBarrier(commands, WORK_STAGES, _HOST, 0, 1, self._host_barrier, 0, NULL, 0, NULL)
+
     def flush(self) -> None:
         """Submit the open command buffer, if any."""
         if self.commands is None:
             return
         slot = self.slots[self._current]
-        self.fn.CmdPipelineBarrier(slot.commands, WORK_STAGES, _HOST, 0, 1, self._host_barrier, 0, NULL, 0, NULL)
+        self.let_host_see(slot.commands)
         self.commands = None
         check(self.fn.EndCommandBuffer(slot.commands), "end a command buffer")
-        self._signal[0] = self.submitted + 1
-        check(self.fn.QueueSubmit(self._queue, 1, slot.submit, NULL), "submit work")
-        self.submitted += 1
+        self._queue_up(slot.submit if not self._waits else self._submission_after(slot.kept[0]))
         slot.value = self.submitted
         self._current = (self._current + 1) % SLOTS
+
+    def submit(self, commands: Any) -> None:
+        """Submit what is open, then ``commands``, a `VkCommandBuffer *` of a series that may be submitted while it still runs."""
+        self.flush()
+        if self.submitted - self.poll() >= UNDER_WAY:
+            self.wait(self.submitted - UNDER_WAY + 1)
+        self._queue_up(self._submission(commands))
+
+    def _queue_up(self, submission: Any) -> None:
+        self._signal[0] = self.submitted + 1
+        check(self.fn.QueueSubmit(self._queue, 1, submission, NULL), "submit work")
+        self.submitted += 1
+
+    def _submission_after(self, commands: Any) -> Any:
+        """As `_submission`, after what `_waits` says, which is forgotten."""
+        waits, self._waits = self._waits, {}
+        count = len(waits)
+        semaphores = ffi.new("VkSemaphore[]", [other._semaphore[0] for other in waits])
+        values, stages = ffi.new("uint64_t[]", list(waits.values())), ffi.new("VkPipelineStageFlags[]", [WORK_STAGES] * count)
+        timeline = struct(
+            "VkTimelineSemaphoreSubmitInfo",
+            waitSemaphoreValueCount=count,
+            pWaitSemaphoreValues=values,
+            signalSemaphoreValueCount=1,
+            pSignalSemaphoreValues=self._signal,
+        )
+        submission = self._submission(commands)
+        submission.pNext, submission.waitSemaphoreCount = timeline, count
+        submission.pWaitSemaphores, submission.pWaitDstStageMask = semaphores, stages
+        self._kept = (semaphores, values, stages, timeline)  # until the driver has read them
+        return submission
+
+    def after(self, other: Stream, value: int) -> None:
+        """Have what is recorded from now on come after ``value`` of the timeline of another stream, which must have been submitted."""
+        self.flush()
+        self.open()
+        self._waits[other] = max(value, self._waits.get(other, 0))
 
     def poll(self) -> int:
         """The newest timeline value that is done."""

@@ -1,0 +1,282 @@
+"""Modules of compiled kernels in a session: nothing is traced, differentiated or compiled."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from spirograd.aot import archive, trees
+from spirograd.aot.manifest import Derivative, KernelRecord, Manifest, Parameter
+from spirograd.aot.requirements import problems
+from spirograd.base.artifact import CompiledKernel, TapeSizing, part_name
+from spirograd.base.errors import SpirogradCallError, SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradValueError, render
+from spirograd.base.near_names import NearNames
+from spirograd.base.records import replace
+from spirograd.base.sizes.nodes import Element, Node, Size
+from spirograd.base.version import __version__
+from spirograd.base.wording import did_you_mean
+from spirograd.gradients.plan import DerivativePlan
+from spirograd.gradients.shared_arrays import refuse_shared
+from spirograd.lang import context, leaves
+from spirograd.lang.annotations import MatrixType, NdarrayType
+from spirograd.lang.data.ndarray import BufferView, Ndarray
+from spirograd.lang.frontend.function import bound_arguments
+from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Packer, ScalarParameter, array_signature
+from spirograd.runtime.launcher import LaunchPlan
+
+
+def load(path: str | os.PathLike[str]) -> LoadedModule:
+    """The module of compiled kernels that `Module.save` wrote to ``path``, for the running session. Its fields are new, and zero.
+
+    Nothing is compiled but what the driver compiles: SPIR-V and PTX. Raises SpirogradRuntimeError if the file is no module, is damaged, was
+    built for another back end or by another version of spirograd, or if the device lacks what the code needs.
+    """
+    return LoadedModule(archive.read(Path(path)), Path(path), context.session())
+
+
+class LoadedModule(NearNames):
+    """A module of compiled kernels, made by `load`. ``kernels``, ``fields``: by the names that they have in the module; ``grad`` of these
+    is the gradient."""
+
+    def __init__(self, manifest: Manifest, path: Path, session: Any) -> None:
+        _check(manifest, path, session)
+        self._session = session
+        self._path = path
+        self._trees, fields = trees.make_again(manifest.trees, manifest.fields)
+        keys = {record.key: field.key for record, field in zip(manifest.fields, fields)}
+        self.fields: dict[str, Any] = {name: field for record, field in zip(manifest.fields, fields) for name in record.names}
+        self.kernels: dict[str, LoadedKernel] = {}
+        for record in manifest.kernels:
+            made = _relocated(record, keys)
+            if record.gradient is None:
+                self.kernels[record.name] = LoadedKernel(self, made)
+            else:
+                primal = self.kernels[record.name.removesuffix(".grad")]
+                primal.gradient = LoadedGradient(self, made, primal)
+
+    def kernel(self, name: str) -> LoadedKernel:
+        """The kernel called ``name``. Raises SpirogradValueError if there is none."""
+        return self._named(self.kernels, name, "kernel")  # type: ignore[no-any-return]
+
+    def field(self, name: str) -> Any:
+        """The field called ``name``. Raises SpirogradValueError if there is none."""
+        return self._named(self.fields, name, "field")
+
+    def _named(self, found: Mapping[str, Any], name: str, what: str) -> Any:
+        if name not in found:
+            hint = did_you_mean(name, found) or f"it has {', '.join(f'`{n}`' for n in found) or 'none'}"
+            raise SpirogradValueError(f"the module {self._path} has no {what} `{name}`; {hint}")
+        return found[name]
+
+    def __repr__(self) -> str:
+        return f"<module {self._path} with kernels {', '.join(self.kernels) or 'none'}>"
+
+    def session(self) -> Any:
+        """The session that the module was loaded in. Raises SpirogradRuntimeError if that has ended."""
+        if not context.has_session() or context.session() is not self._session:
+            raise SpirogradRuntimeError(f"the module {self._path} belongs to an earlier session: load it again after `init`")
+        return self._session
+
+    @functools.cached_property
+    def allocations(self) -> dict[int, Any]:
+        """The memory of the field trees, by number."""
+        return {number: tree.allocation for number, tree in enumerate(self._trees)}
+
+
+class _Loaded(NearNames):
+    """What kernels and gradients have in common: arguments."""
+
+    def __init__(self, module: LoadedModule, record: KernelRecord) -> None:
+        self.record = record
+        self._module = module
+        self._parameters = [_parameter(p, record.name) for p in record.parameters]
+        names = [inspect.Parameter(p.name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for p in record.parameters]
+        self._signature = inspect.Signature(names)
+        self._writes = {index for kind, index in record.compiled.effects.writes if kind == "array"}
+        self._reports = bool(record.compiled.prints or record.compiled.faults)
+
+    @property
+    def name(self) -> str:
+        """What it is called in the module."""
+        return self.record.name
+
+    def _pack(self, args: Sequence[Any], kwargs: Mapping[str, Any], gradients: bool) -> Packer:
+        session = self._module.session()
+        if context.current_trace() is not None:
+            raise SpirogradRuntimeError(f"kernel `{self.name}` of a module cannot be called from a kernel: call it from Python")
+        if context.recorder() is not None:
+            problem = f"kernel `{self.name}` of a module is not recorded by `sg.ad.Tape`"
+            raise SpirogradRuntimeError(render(problem, None, "call it outside of the tape, and its gradient as `.grad(...)`"))
+        try:
+            bound = bound_arguments(self._signature, args, kwargs)
+        except TypeError as error:
+            raise SpirogradCallError(f"kernel `{self.name}`: {error}") from None
+        packer = Packer(session, gradients)
+        for parameter, record in zip(self._parameters, self.record.parameters):
+            value = bound.arguments[record.name]
+            if isinstance(parameter, ArrayParameter):
+                _check_array(parameter, record, value)
+            parameter.pack(value, packer)
+        return packer
+
+    def _finish(self, packer: Packer) -> None:
+        if packer.transfers is not None:
+            packer.transfers.finish(self._writes)
+        if self._reports:
+            packer.session.launched()
+
+
+class LoadedKernel(_Loaded):
+    """A kernel of a module, made by `load`. It is called as before, without its template arguments, which are fixed in the module.
+
+    A call raises SpirogradRuntimeTypeError for arguments that do not fit, and what the kernel itself raises.
+    """
+
+    gradient: LoadedGradient | None = None
+
+    def __repr__(self) -> str:
+        return f"<kernel `{self.name}` of a module>"
+
+    @functools.cached_property
+    def plan(self) -> LaunchPlan:
+        """How to launch it; loaded at the first need."""
+        return self._module.session().launcher.prepare(self.record.compiled)  # type: ignore[no-any-return]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Launch it."""
+        packer = self._pack(args, kwargs, gradients=False)
+        values = self.plan.launch(packer.scalars, packer.arrays, self._module.allocations)
+        self._finish(packer)
+        result = self.record.result
+        if values is None or result is None:
+            return None
+        return leaves.build(_type(result.dtype, result.element_shape) if result.element_shape else result.dtype, list(values))
+
+    @property
+    def grad(self) -> LoadedGradient:
+        """The gradient of the kernel. Raises SpirogradValueError if the module has none."""
+        if self.gradient is None:
+            hint = f"build the module with `add_kernel({self.name}, gradients=True)`"
+            raise SpirogradValueError(render(f"the module has no gradient of kernel `{self.name}`", None, hint))
+        return self.gradient
+
+
+class LoadedGradient(_Loaded):
+    """The gradient of a kernel of a module, made by `load`: `LoadedKernel.grad`. It takes the arguments of the kernel.
+
+    A call adds to the gradients of what the kernel reads. ``returned=`` gives the adjoint of what the kernel returns, as of
+    `spirograd.gradients.gradient.Gradient`. It raises SpirogradRuntimeError for arrays that share memory.
+    """
+
+    def __init__(self, module: LoadedModule, record: KernelRecord, primal: LoadedKernel) -> None:
+        super().__init__(module, record)
+        self._primal = primal
+        assert record.gradient is not None
+        self._derivative: Derivative = record.gradient
+
+    def __repr__(self) -> str:
+        return f"<gradient of kernel `{self._primal.name}` of a module>"
+
+    @functools.cached_property
+    def plan(self) -> DerivativePlan:
+        """How to launch it; loaded at the first need."""
+        launcher, found = self._module.session().launcher, self._derivative
+        main = launcher.prepare(self.record.compiled)
+        return DerivativePlan(launcher, found.tapes, main, [launcher.prepare(counting) for counting in found.counting])
+
+    def __call__(self, *args: Any, returned: Any = None, **kwargs: Any) -> None:
+        """Add to the gradients of what the kernel reads. ``returned``: the adjoint of what it returns; by default 1, as of `Gradient`."""
+        packer = self._pack(args, kwargs, gradients=True)
+        label = f"kernel `{self._primal.name}`"
+        derivative = self._derivative
+        refuse_shared(label, self.record.arguments, packer.scalars, packer.arrays, dict(derivative.written), frozenset(derivative.accessed))
+        for number in self._adjoints(returned, label):
+            packer.put_scalar(number)
+        self.plan.launch(packer.scalars, packer.arrays, self._module.allocations, self._primal.plan.last_number)
+        self._finish(packer)
+
+    def _adjoints(self, returned: Any, label: str) -> list[float]:
+        wanted, result = self._derivative.returned, self.record.result
+        if returned is None:
+            if wanted and not self._derivative.seeded:
+                problem = f"{label} returns a value: its gradient starts from the adjoint of that"
+                raise SpirogradRuntimeError(render(problem, None, "`kernel.grad(..., returned=1.0)`"))
+            return [1.0] * len(wanted)
+        if not wanted or result is None:
+            raise SpirogradRuntimeError(
+                f"{label}: `returned=` is given, but nothing that the kernel returns depends on memory with gradients; leave it away"
+            )
+        try:
+            entries = _type(result.dtype, result.element_shape).leaves_of(returned) if result.element_shape else [returned]
+            numbers = [float(entry) for entry in entries]
+        except (TypeError, ValueError):
+            raise SpirogradRuntimeTypeError(f"{label}: `returned=` takes what the kernel returns, got {returned!r}") from None
+        return [numbers[k] for k in wanted]
+
+
+def _check(manifest: Manifest, path: Path, session: Any) -> None:
+    """Raise SpirogradRuntimeError unless ``session`` can run the module."""
+    if manifest.version != __version__:
+        raise SpirogradRuntimeError(f"{path} was built by spirograd {manifest.version}, and this is {__version__}: build the module again")
+    device = session.device.caps
+    if manifest.capabilities.target_name != device.target_name:
+        raise SpirogradRuntimeError(
+            f"{path} is a module for `sg.{manifest.arch}`, and the session runs on `sg.{session.arch}`: `sg.init(arch=sg.{manifest.arch})`"
+        )
+    kernels = [k for record in manifest.kernels for k in (record.compiled, *(record.gradient.counting if record.gradient else ()))]
+    found = problems(manifest.capabilities, device, kernels)
+    if found:
+        raise SpirogradRuntimeError(f"{path} was built for a device that can do more than this one:\n  " + "\n  ".join(found))
+
+
+def _type(dtype: Any, element_shape: Sequence[int]) -> MatrixType:
+    return MatrixType(element_shape[0], element_shape[1] if len(element_shape) == 2 else None, dtype)
+
+
+def _parameter(p: Parameter, kernel: str) -> ScalarParameter | AggregateParameter | ArrayParameter:
+    if p.kind == "scalar":
+        return ScalarParameter(p.name, kernel, p.dtype)
+    if p.kind == "vector":
+        return AggregateParameter(p.name, kernel, _type(p.dtype, p.element_shape))
+    return ArrayParameter(p.name, kernel, NdarrayType(p.dtype, p.ndim, element_shape=p.element_shape))
+
+
+def _check_array(parameter: ArrayParameter, p: Parameter, value: Any) -> None:
+    if isinstance(value, BufferView):
+        raise parameter.error("kernels of a module take whole arrays, got a view", "copy what the view shows to an ndarray")
+    dtype, ndim, element_shape, _, wide, _ = array_signature(value) if isinstance(value, Ndarray) else parameter.key(value)
+    problem = parameter.t.mismatch(dtype, (0,) * ndim, element_shape)
+    if problem is not None:
+        raise parameter.error(problem)
+    if wide and not p.wide:
+        raise parameter.error("the array has more than 2,147,483,647 numbers, and the module was built for smaller ones")
+
+
+def _relocated(record: KernelRecord, keys: Mapping[int, int]) -> KernelRecord:
+    """The record with the keys that fields have in this process in place of those in the module."""
+    gradient = record.gradient
+    if gradient is not None:
+        tapes: TapeSizing = replace(gradient.tapes, sizes=tuple([_size(size, keys) for size in gradient.tapes.sizes]))
+        gradient = replace(gradient, tapes=tapes, counting=tuple([_compiled(counting, keys) for counting in gradient.counting]))
+    return replace(record, compiled=_compiled(record.compiled, keys), gradient=gradient)
+
+
+def _compiled(compiled: CompiledKernel, keys: Mapping[int, int]) -> CompiledKernel:
+    found = {part_name(old, role): part_name(new, role) for old, new in keys.items() for role in ("primal", "grad", "dual", "grad_dual")}
+    effects = compiled.effects
+    read, written = [
+        frozenset([(kind, index, found[part] if kind == "tree" else part) for kind, index, part in parts])
+        for parts in (effects.parts_read, effects.parts_written)
+    ]
+    return replace(compiled, effects=replace(effects, parts_read=read, parts_written=written))
+
+
+def _size(size: Size | None, keys: Mapping[int, int]) -> Size | None:
+    if not isinstance(size, Node):
+        return size
+    made: Any = size.rebuilt(lambda operand: _size(operand, keys))  # type: ignore[arg-type,return-value]
+    return replace(made, key=keys[made.key]) if isinstance(made, Element) and made.kind == "tree" else made

@@ -1,0 +1,123 @@
+"""What a module of compiled kernels says about itself: `manifest.json`. docs/aot.md describes it for readers in other languages."""
+
+from __future__ import annotations
+
+from spirograd.base.artifact import CompiledKernel, TapeSizing
+from spirograd.base.caps import Capabilities
+from spirograd.base.dtypes import DType
+from spirograd.base.loc import Loc
+from spirograd.base.records import dataclass
+from spirograd.ir.nodes import ArrayArg, Layout, ScalarArg, Term
+from spirograd.runtime.encoding import CLASSES, Classes
+
+# Increased whenever a program that reads modules has to change.
+FORMAT = 1
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a kernel that callers give: ``kind`` "scalar", "vector" (also a matrix; by value) or "array". ``first``: the number of
+    its first flat argument, as `Slot.index` counts them; an array is one, a vector one for each entry, row by row."""
+
+    name: str
+    kind: str
+    first: int
+    dtype: DType
+    ndim: int = 0
+    element_shape: tuple[int, ...] = ()
+    wide: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a kernel returns: a scalar, or a vector or matrix of ``element_shape``, row by row."""
+
+    dtype: DType
+    element_shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Derivative:
+    """What the gradient of a kernel has besides. ``counting``: kernels with the same arguments that run first, in this order, and find the
+    sizes of tapes as ``tapes`` says. ``returned``: which of the scalars that the kernel returns have an adjoint, each an argument after the
+    others; ``seeded``: whether it is 1 if the caller gives none. ``written``: array arguments that the kernel writes, with a line of it
+    that does; ``accessed``: those that it reads or writes."""
+
+    counting: tuple[CompiledKernel, ...] = ()
+    tapes: TapeSizing = TapeSizing()
+    returned: tuple[int, ...] = ()
+    seeded: bool = False
+    written: tuple[tuple[int, Loc | None], ...] = ()
+    accessed: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRecord:
+    """A kernel, or the gradient of one (``gradient`` is not None). ``arguments``: all flat ones."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    arguments: tuple[ScalarArg | ArrayArg, ...]
+    result: Result | None
+    compiled: CompiledKernel
+    gradient: Derivative | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRecord:
+    """A field, or the gradient ("grad") or tangent ("dual", of a gradient "grad_dual") of one. ``key``: shared by all of these. ``names``:
+    those that `Module.add_field` gave it. ``layout``: where its elements lie in the memory of tree number ``tree``."""
+
+    key: int
+    name: str
+    names: tuple[str, ...]
+    role: str
+    dtype: DType
+    shape: tuple[int, ...]
+    element_shape: tuple[int, ...]
+    tree: int
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceRecord:
+    """A scalar of the cells of a node: the component of a field, by its number among the fields of the module."""
+
+    field: int
+    component: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """A dense node of a field tree, and what is in its cells."""
+
+    axes: tuple[int, ...]
+    extents: tuple[int, ...]
+    nodes: tuple[NodeRecord | PlaceRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRecord:
+    """A field tree: one allocation of ``nbytes`` bytes, zeros at first."""
+
+    nbytes: int
+    nodes: tuple[NodeRecord | PlaceRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A module. ``version``: of spirograd; ``capabilities``: what its code asks of the device."""
+
+    format: int
+    version: str
+    arch: str
+    capabilities: Capabilities
+    kernels: tuple[KernelRecord, ...]
+    trees: tuple[TreeRecord, ...]
+    fields: tuple[FieldRecord, ...]
+
+
+_OWN = (Manifest, KernelRecord, Parameter, Result, Derivative, FieldRecord, TreeRecord, NodeRecord, PlaceRecord)
+_OF_OTHERS = (Capabilities, ScalarArg, ArrayArg, Layout, Term)
+RECORDS: Classes = {**CLASSES, **{c.__name__: c for c in (*_OWN, *_OF_OTHERS)}}

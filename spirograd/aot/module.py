@@ -1,0 +1,240 @@
+"""Builds a module of compiled kernels: traces and differentiates them as a session does, and compiles them for the module's device."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from spirograd.aot import archive
+from spirograd.aot.examples import example_arguments
+from spirograd.aot.manifest import FORMAT, Derivative, KernelRecord, Manifest, Parameter, Result
+from spirograd.aot.relocation import ShortLocations, relocated
+from spirograd.aot.target import Target, capabilities_of
+from spirograd.aot.trees import Trees
+from spirograd.base.artifact import CompiledKernel
+from spirograd.base.dtypes import DType
+from spirograd.base.errors import SpirogradCompilationError, SpirogradTypeError, SpirogradUnsupportedError, SpirogradValueError, render
+from spirograd.base.near_names import NearNames
+from spirograd.base.records import replace
+from spirograd.base.version import __version__
+from spirograd.compiler import compile_kernel
+from spirograd.gradients.specialized import SpecializedDerivative
+from spirograd.ir import nodes
+from spirograd.lang import context
+from spirograd.lang.annotations import MatrixType
+from spirograd.lang.frontend.kernel import BoundKernel, Kernel
+from spirograd.lang.frontend.kernel_tracing import TracedKernel
+from spirograd.lang.frontend.parameters import AggregateParameter
+from spirograd.lang.frontend.parameters import Parameter as Declared
+from spirograd.lang.frontend.specialization import Specialization
+
+_NAME = re.compile(r"[A-Za-z_][\w.-]*")
+# What tells two instances of one kernel apart in its name.
+_NAMED_BY = (bool, int, float, str, DType)
+# What kernels of a module are kept by: their place in it.
+_NO_KEY = "module"
+
+
+class Module(NearNames):
+    """Kernels to be compiled ahead of time for the back end ``arch``, by default that of the session: `add_kernel`, then `save`.
+
+    For the back end of the session, code is made for its device. For others it is made for the least that they have, so that no device is
+    needed: on `sg.vulkan` Vulkan 1.2 with buffer addresses, on `sg.cuda` compute capability 7.0, on `sg.cpu` this machine. ``caps``: what
+    the device has beyond that, by fields of `Capabilities`, such as ``{"int64": True}`` or ``{"cpu_name": "sm_90"}``.
+
+    Raises SpirogradUnsupportedError for back ends that no code can be stored for, SpirogradValueError for unknown capabilities.
+    """
+
+    def __init__(self, arch: str | None = None, caps: Mapping[str, Any] | None = None) -> None:
+        session = context.session()
+        self.arch = arch or session.arch
+        self._target = Target(session, self.arch, capabilities_of(self.arch, session, caps or {}))
+        self._trees = Trees()
+        self._kernels: dict[str, KernelRecord] = {}
+
+    def __repr__(self) -> str:
+        return f"<module for `sg.{self.arch}` with kernels {', '.join(self._kernels) or 'none'}>"
+
+    def add_field(self, name: str, field: Any) -> None:
+        """Make ``field`` known as ``name`` to programs that load the module; those that kernels use are in it anyway.
+
+        Its memory is there, zeros at first, and its gradient with it. Raises SpirogradValueError for what is no field, and for a name that
+        another field has; SpirogradUnsupportedError for sparse fields.
+        """
+        _check_name(name)
+        self._trees.add_field(name, field)
+
+    def add_kernel(
+        self, kernel: Any, template_args: Mapping[str, Any] | None = None, name: str | None = None, gradients: bool = False
+    ) -> None:
+        """Compile ``kernel`` and add it as ``name``, by default its own.
+
+        ``template_args``: by the name of the parameter, the values of template arguments, which are fixed from now on; also examples of
+        arrays whose annotation leaves their type or number of axes open, and of huge ones. ``gradients``: add ``kernel.grad``, too.
+
+        Raises SpirogradValueError where one is missing, SpirogradTypeError for what is no kernel, SpirogradUnsupportedError for what a
+        module cannot have, and what the first call of the kernel, or of its gradient, would raise.
+        """
+        inner, first = (kernel.kernel, (kernel.instance,)) if isinstance(kernel, BoundKernel) else (kernel, ())
+        if not isinstance(inner, Kernel):
+            raise SpirogradTypeError("`add_kernel` takes a kernel: a function decorated with `@sg.kernel`")
+        name = name or inner.function.__name__
+        _check_name(name)
+        if name in self._kernels:
+            raise SpirogradValueError(f"the module has a kernel `{name}` already: give this one another name, `add_kernel(..., name=...)`")
+        declared, args = example_arguments(inner, first, template_args or {}, gradients)
+        traced = inner.trace(self._target, args)
+        if traced.captures.arrays:
+            array = traced.kernel.args[-1].name
+            hint = "pass it as an argument, or use a field"
+            raise SpirogradUnsupportedError(f"kernel `{name}` of a module names the ndarray `{array}`", traced.kernel.loc, hint)
+        placed = {self._placed(ref, field): field for ref, field in traced.fields.items()}
+        kernel_ir = relocated(traced.kernel, lambda ref: self._placed(ref, traced.fields[ref]))
+        made = Specialization(traced._replace(kernel=kernel_ir, fields=placed), _no_plan)
+        result, parameters = _result(name, traced), _parameters(declared, kernel_ir.args)
+        records = [KernelRecord(name, parameters, kernel_ir.args, result, self._compile(kernel_ir))]
+        if gradients:
+            records.append(self._gradient(records[0], inner, made))
+        self._kernels.update({record.name: record for record in records})
+
+    @contextmanager
+    def add_kernel_template(self, kernel: Any) -> Iterator[Template]:
+        """For several versions of ``kernel``: ``with module.add_kernel_template(k) as t: t.instantiate(n=3)``. Each is named after the
+        values of its template arguments: ``k.n-3``."""
+        yield Template(self, kernel)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the module: a zip archive if ``path`` ends with ``.zip`` or ``.tcm``, else a folder, which is made. The same program writes
+        the same bytes."""
+        file = Path(path)
+        archive.write(self.manifest(), file, packed=file.suffix in (".zip", ".tcm"))
+
+    def archive(self, path: str | os.PathLike[str]) -> None:
+        """Write the module as a zip archive, whatever ``path`` is called."""
+        archive.write(self.manifest(), Path(path), packed=True)
+
+    def manifest(self) -> Manifest:
+        """What the module holds so far."""
+        kernels = tuple(self._kernels.values())
+        caps = self._target.device.caps
+        return Manifest(FORMAT, __version__, self.arch, caps, kernels, self._trees.trees(), self._trees.fields())
+
+    # --- compiling -------------------------------------------------------------------------------------------------------
+
+    def _placed(self, ref: nodes.FieldRef, field: Any) -> nodes.FieldRef:
+        """The reference to a field by its numbers in the module, where its tree is from now on."""
+        tree = self._trees.number_of_tree(field.tree)
+        return replace(ref, tree=tree, key=self._trees.key_of(field), name=self._trees.name_of(field))
+
+    def _gradient(self, primal: KernelRecord, kernel: Kernel, specialization: Specialization) -> KernelRecord:
+        made = _Gradient(self._target, kernel, specialization, self._placed)
+        made.check_bare("have the kernel write to other memory than it reads: a module holds no tape of launches")
+        found, short = made.derivative, ShortLocations()
+        tapes = found.tape_sizing
+        gradient = Derivative(
+            tuple([self._compile(counting.kernel, opt_level=1) for counting in found.sizing]),
+            replace(tapes, loops=tuple([(name, short(loc)) for name, loc in tapes.loops])),
+            tuple([number for number in made.returned if number is not None]),
+            len(made.returned) == 1 and primal.result is not None and not primal.result.element_shape and not found.active_outputs,
+            tuple([(number, short(loc)) for number, loc in sorted(made.written.items())]),
+            tuple(sorted(made.accessed)),
+        )
+        compiled = self._compile(found.kernel)
+        return KernelRecord(f"{primal.name}.grad", primal.parameters, primal.arguments, primal.result, compiled, gradient)
+
+    def _compile(self, kernel: nodes.Kernel, opt_level: int | None = None) -> CompiledKernel:
+        options = self._target.compile_options
+        options = options if opt_level is None else replace(options, opt_level=opt_level)
+        short = ShortLocations()
+        kernel = relocated(kernel, locate=short)
+        try:
+            return compile_kernel(kernel, self._target.device.caps, options, key=_NO_KEY)
+        except SpirogradCompilationError as error:
+            found = None if error.loc is None else short.original.get(error.loc, error.loc)
+            raise type(error)(error.message, found, error.hint) from None
+
+
+class _Gradient(SpecializedDerivative):
+    """The derivative of a kernel whose fields have the numbers of a module."""
+
+    def __init__(
+        self, target: Any, kernel: Kernel, specialization: Specialization, place: Callable[[nodes.FieldRef, Any], nodes.FieldRef]
+    ) -> None:
+        self._place = place
+        super().__init__(target, kernel, specialization, "reverse")
+
+    def shadow(self, ref: Any) -> nodes.FieldRef | nodes.ArrayRef | None:
+        found = super().shadow(ref)
+        if not isinstance(found, nodes.FieldRef):
+            return found
+        field = self.fields.pop(found)
+        placed = self._place(found, field)
+        self.fields[placed] = field
+        return placed
+
+
+class Template:
+    """Makes versions of a kernel: see `Module.add_kernel_template`."""
+
+    def __init__(self, module: Module, kernel: Any) -> None:
+        self._module = module
+        self._kernel = kernel
+
+    def instantiate(self, gradients: bool = False, **template_args: Any) -> str:
+        """Add the kernel for these template arguments; returns its name in the module. ``gradients``: as of `Module.add_kernel`.
+
+        Raises SpirogradValueError for values that a name cannot hold: give these names with `Module.add_kernel`.
+        """
+        parts = [self._kernel.__name__]
+        for key, value in template_args.items():
+            if not isinstance(value, _NAMED_BY) or not _NAME.fullmatch(f"_{value}"):
+                hint = "`add_kernel(kernel, template_args, name=...)`"
+                raise SpirogradValueError(render(f"`{key}` is {value!r}, after which no kernel can be named", None, hint))
+            parts.append(f"{key}-{value}")
+        name = ".".join(parts)
+        self._module.add_kernel(self._kernel, template_args, name, gradients)
+        return name
+
+
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name.endswith(".grad"):
+        hint = "letters, digits, `_`, `.` and `-`, beginning with a letter or `_`; what ends with `.grad` is a gradient"
+        raise SpirogradValueError(render(f"{name!r} cannot be a name in a module", None, hint))
+
+
+def _parameters(declared: Sequence[Declared], args: Sequence[nodes.ScalarArg | nodes.ArrayArg]) -> tuple[Parameter, ...]:
+    """What callers give, in order, and where it is among the flat arguments."""
+    found, first = [], 0
+    for p in declared:
+        arg = args[first]
+        if isinstance(p, AggregateParameter):
+            assert isinstance(p.t, MatrixType)
+            found.append(Parameter(p.name, "vector", first, arg.dtype, 0, p.t.shape))
+            first += p.t.size
+            continue
+        if isinstance(arg, nodes.ArrayArg):
+            found.append(Parameter(p.name, "array", first, arg.dtype, arg.ndim, arg.element_shape, arg.wide))
+        else:
+            found.append(Parameter(p.name, "scalar", first, arg.dtype))
+        first += 1
+    return tuple(found)
+
+
+def _result(name: str, traced: TracedKernel) -> Result | None:
+    t = traced.returns
+    if t is None:
+        return None
+    if isinstance(t, MatrixType):
+        return Result(t.dtype, t.shape)
+    if not isinstance(t, DType):
+        hint = "return a number, a vector or a matrix, or write to a field"
+        raise SpirogradUnsupportedError(f"kernel `{name}` of a module returns {t!r}", traced.kernel.loc, hint)
+    return Result(t)
+
+
+def _no_plan(kernel: nodes.Kernel) -> Any:
+    raise AssertionError(f"kernel {kernel.name} of a module is not launched where the module is built")

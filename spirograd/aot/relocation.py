@@ -1,0 +1,66 @@
+"""Kernel IR that names fields, trees and files as a module does: by numbers and names that are the same in each process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from spirograd.base.artifact import FaultSite, PrintSite
+from spirograd.base.loc import Loc
+from spirograd.base.records import replace
+from spirograd.ir.nodes import FieldRef, Kernel, MemoryCall, Op
+from spirograd.ir.rewrite import Rewriter
+
+
+class ShortLocations:
+    """Gives locations that name files without their folders. ``original``: those that they stand for."""
+
+    def __init__(self) -> None:
+        self._short: dict[Loc, Loc] = {}
+        self.original: dict[Loc, Loc] = {}
+
+    def __call__(self, loc: Loc | None) -> Loc | None:
+        if loc is None:
+            return None
+        found = self._short.get(loc)
+        if found is None:  # operations that shared a location still do
+            name = loc.file.replace("\\", "/").rpartition("/")[2]
+            found = self._short[loc] = replace(loc, file=name, caller=self(loc.caller))
+            self.original.setdefault(found, loc)
+        return found
+
+
+def relocated(
+    kernel: Kernel,
+    place: Callable[[FieldRef], FieldRef] = lambda ref: ref,
+    locate: Callable[[Loc | None], Loc | None] = lambda loc: loc,
+) -> Kernel:
+    """``kernel`` with ``place`` of each reference to a field, and ``locate`` of each location."""
+    return _Relocation(place, locate).kernel(kernel)
+
+
+class _Relocation(Rewriter):
+    def __init__(self, place: Callable[[FieldRef], FieldRef], locate: Callable[[Loc | None], Loc | None]) -> None:
+        super().__init__()
+        self._place = place
+        self._locate = locate
+
+    def kernel(self, kernel: Kernel) -> Kernel:
+        functions = tuple([f.with_body(self.region(f.body)) for f in kernel.functions])
+        return replace(kernel, body=self.region(kernel.body), functions=functions, loc=self._locate(kernel.loc))
+
+    def copy(self, op: Op) -> Op:
+        args = self.args(op)
+        regions = tuple([self.region(r) for r in op.regions])
+        return self.b.append(Op(op.code, op.type, args, self._attr(op.attr), regions, self._locate(op.loc), op.primal))
+
+    def _attr(self, attr: Any) -> Any:
+        if isinstance(attr, FieldRef):
+            return self._place(attr)
+        if isinstance(attr, tuple):
+            return tuple([self._attr(part) for part in attr])
+        if isinstance(attr, MemoryCall):
+            return replace(attr, accesses=self._attr(attr.accesses), found_in=self._attr(attr.found_in))
+        if isinstance(attr, (FaultSite, PrintSite)):
+            return replace(attr, loc=self._locate(attr.loc))
+        return attr

@@ -1,0 +1,93 @@
+"""Whether a device can run code that was made for certain capabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from spirograd.base.artifact import CompiledKernel
+from spirograd.base.caps import Capabilities
+from spirograd.base.records import fields
+from spirograd.base.targets import Generator
+
+# What the code was made for, what the device has -> whether the code runs there.
+_Rule = Callable[[Any, Any], bool]
+
+
+def _anything(code: Any, device: Any) -> bool:
+    return True
+
+
+def _ability(code: Any, device: Any) -> bool:
+    return bool(device or not code)
+
+
+def _equal_if_used(code: Any, device: Any) -> bool:
+    return not code or bool(code == device)
+
+
+def _limit(code: Any, device: Any) -> bool:
+    """The code must look out for what the driver gets wrong."""
+    return not device or bool(code == device)
+
+
+def _subset(code: Any, device: Any) -> bool:
+    return set(code) <= set(device)
+
+
+def _features(code: str, device: str) -> bool:
+    return {f for f in code.split(",") if f.startswith("+")} <= set(device.split(","))
+
+
+# By fields of `Capabilities`; those that are not here are abilities.
+_RULES: dict[str, _Rule] = {
+    "subgroup_size": _equal_if_used,
+    "shared_memory": lambda code, device: bool(code <= device),
+    "max_buffers": lambda code, device: not device or 0 < code <= device,
+    "loop_limit": _limit,
+    "nesting_limit": _limit,
+    "memory_barriers": lambda code, device: bool(code == device),
+    "exact_specials": _subset,
+    "exact_subnormals": _subset,
+    "cpu_features": _features,
+    "vector_library": _equal_if_used,
+    **dict.fromkeys(("cpu_driver", "cpu_name", "max_allocation", "max_groups", "max_group_size", "max_push_constants"), _anything),
+    "toolchain": _anything,
+}
+
+
+def problems(code: Capabilities, device: Capabilities, kernels: Iterable[CompiledKernel]) -> list[str]:
+    """Why ``device`` cannot run ``kernels``, which were compiled for ``code``: one line each, none if it can."""
+    found = []
+    for f in fields(code):
+        if f.name == "target_name":
+            continue
+        made, there = getattr(code, f.name), getattr(device, f.name)
+        if not _RULES.get(f.name, _ability)(made, there):
+            found.append(f"`{f.name}` is {made!r} in the module and {there!r} on the device")
+    if not _runs_architecture(code, device):
+        found.append(f"the code is for {code.cpu_name}, and the device is {device.cpu_name}")
+    for kernel in kernels:
+        size = max([task.group_size for task in kernel.tasks], default=0)
+        if size > device.max_group_size and device.target.invocations:
+            found.append(f"kernel `{kernel.name}` has workgroups of {size} invocations, and the device takes {device.max_group_size}")
+        direct = [kernel.args.size <= caps.max_push_constants for caps in (code, device)]
+        if direct[0] != direct[1] and device.target.invocations:
+            found.append(
+                f"the arguments of kernel `{kernel.name}` take {kernel.args.size} bytes: the device has {device.max_push_constants} for "
+                f"them, and the code was made for {code.max_push_constants}"
+            )
+    return found
+
+
+def _runs_architecture(code: Capabilities, device: Capabilities) -> bool:
+    generator = code.target.generator
+    if generator is Generator.CODE_OBJECT:
+        return code.cpu_name == device.cpu_name
+    if generator is Generator.PTX:
+        return _number(code.cpu_name) <= _number(device.cpu_name)
+    return True
+
+
+def _number(architecture: str) -> int:
+    return int(architecture.removeprefix("sm_"))

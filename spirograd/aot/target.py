@@ -1,0 +1,58 @@
+"""The device that a module is built for, in the place of that of the session."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from spirograd.base.caps import Capabilities
+from spirograd.base.errors import SpirogradUnsupportedError, SpirogradValueError
+from spirograd.base.records import fields, replace
+from spirograd.llvmgen import ptx
+from spirograd.llvmgen.toolchain import host_caps
+
+# The least that a device of each back end has: what Vulkan 1.2 and spirograd ask of each device; what each GPU of the oldest supported
+# architecture has. Of amdgpu there is no code that runs on several architectures.
+_LEAST: dict[str, Callable[[], Capabilities]] = {
+    "cpu": host_caps,
+    "vulkan": lambda: Capabilities("vulkan", buffer_address=True, shared_memory=16384, max_group_size=128),
+    "cuda": lambda: ptx.capabilities("sm_70"),
+}
+
+
+class Target:
+    """A session as tracing and differentiating see it, with the capabilities of another device."""
+
+    def __init__(self, session: Any, arch: str, caps: Capabilities) -> None:
+        self.arch = arch
+        self.device = SimpleNamespace(caps=caps)
+        self.native = None
+        self.language = replace(session.language, max_group_size=caps.group_limit, subgroup_size=caps.group_lanes)
+        self.compile_options = replace(session.compile_options, keep_stages=False, count_on_device=True)
+        self._session = session
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+
+def capabilities_of(arch: str, session: Any, changes: Mapping[str, Any]) -> Capabilities:
+    """What code for ``arch`` may use: see `Module`."""
+    if arch == session.arch and arch != "interpreter":
+        caps: Capabilities = session.device.caps
+    elif arch in _LEAST:
+        caps = _LEAST[arch]()
+    else:
+        names = ", ".join(f"`sg.{name}`" for name in _LEAST)
+        raise SpirogradUnsupportedError(
+            f"a module cannot be built for {arch!r} in a session on `sg.{session.arch}`",
+            None,
+            f"build it for {names}, or in a session on a device of that back end; the interpreter runs no compiled code",
+        )
+    known = [f.name for f in fields(caps) if f.name != "target_name"]
+    for name in changes:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            raise SpirogradValueError(f"there is no capability {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    return replace(caps, **changes)

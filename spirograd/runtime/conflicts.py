@@ -1,0 +1,52 @@
+"""Which work may run at the same time: pieces of work that use the same memory, which one of them changes, conflict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spirograd.runtime.device import Step, Uses
+
+# What stands for all memory: of work that uses some which is not known.
+_ALL = -1
+
+
+class UsedMemory:
+    """The memory that steps have used since the last `clear`, by number of the allocation: the parts of it."""
+
+    def __init__(self) -> None:
+        self._read: dict[int, set[str]] = {}
+        self._written: dict[int, set[str]] = {}
+
+    def conflicts(self, step: Step) -> bool:
+        """Whether ``step`` has to come after what was added."""
+        return _overlaps(step.writes, self._read) or _overlaps(step.writes, self._written) or _overlaps(step.reads, self._written)
+
+    def add(self, step: Step) -> None:
+        """Note what ``step`` uses."""
+        for uses, known in ((step.reads, self._read), (step.writes, self._written)):
+            for memory, part in uses:
+                known.setdefault(_number(memory), set()).add(part)
+
+    def clear(self) -> None:
+        """Forget all: what comes next comes after it anyway."""
+        self._read.clear()
+        self._written.clear()
+
+
+def _number(memory: Any) -> int:
+    return _ALL if memory is None or memory.keep is not None else int(memory.number)
+
+
+def _overlaps(uses: Uses, known: dict[int, set[str]]) -> bool:
+    if not known or not uses:
+        return False
+    if _ALL in known:
+        return True
+    for memory, part in uses:
+        number = _number(memory)
+        if number == _ALL:
+            return True
+        parts = known.get(number)
+        if parts is not None and (not part or "" in parts or part in parts):
+            return True
+    return False

@@ -1,0 +1,131 @@
+"""Loops whose condition lies on the device, repeated by the device itself.
+
+The body is planned: Python goes through it once, launch plans note what they would launch, and nothing is done. A loop that was planned
+before with the same arguments is recorded already; else the device records it. What takes the host (prints, checks, random numbers, arrays
+of other libraries, memory that is made meanwhile) cannot be planned, and the host repeats the loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Union
+
+from spirograd.runtime import graphs, streams
+from spirograd.runtime.device import Loop, Sections, Step
+from spirograd.runtime.graphs import GraphRecording, NotPlanned, NumberedLaunch
+from spirograd.runtime.launcher import Launcher
+
+_KEPT = 32  # recorded loops of a session
+_Node = Union[Step, Sections, Loop]
+
+
+class LoopPlan(GraphRecording):
+    """What one pass over a loop would have the device do."""
+
+    plans = True
+
+    def __init__(self, launcher: Launcher) -> None:
+        super().__init__(launcher)
+        self.nodes: list[_Node] = []
+        self._open: list[list[Any]] = [self.nodes]
+
+    @contextlib.contextmanager
+    def loop(self, flag: int) -> Iterator[None]:
+        """What is planned in the block is the body of a loop. ``flag``: the address of its condition."""
+        loop = Loop(flag, [])
+        self._open[-1].append(loop)
+        with self._into(loop.body):
+            yield
+
+    def sections(self, works: Sequence[Callable[[], None]]) -> None:
+        """Plan ``works``, which may be done at the same time."""
+        sections = Sections([[] for _ in works])
+        self._open[-1].append(sections)
+        for steps, work in zip(sections.sections, works):
+            with self._into(steps):
+                work()
+
+    @contextlib.contextmanager
+    def _into(self, nodes: list[Any]) -> Iterator[None]:
+        self._open.append(nodes)
+        try:
+            yield
+        finally:
+            self._open.pop()
+
+    # --- what launches and allocations tell a recording ---
+
+    def launched(self, launch: Step | NumberedLaunch) -> None:
+        if isinstance(launch, NumberedLaunch):
+            raise NotPlanned
+        self._open[-1].append(launch)
+
+    def uploaded(self, *_: Any) -> None:
+        raise NotPlanned
+
+    def filled(self, *_: Any) -> None:
+        raise NotPlanned
+
+    def copied(self, *_: Any) -> None:
+        raise NotPlanned
+
+    def afterwards(self, *_: Any) -> None:
+        raise NotPlanned
+
+    def holds_while(self, *_: Any) -> None:
+        raise NotPlanned
+
+
+class DeviceLoops:
+    """Loops that ``launcher``'s device repeats by itself. ``launches``: how often it did."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        self.launches = 0
+        self._launcher = launcher
+        self._recorded: dict[Any, Any] = {}  # by what the loop does, the one that was recorded first at first
+
+    def run(self, make: Callable[[LoopPlan], None]) -> bool:
+        """Run the loop that ``make`` plans; False, with nothing done, if it is for the host to repeat it."""
+        launcher = self._launcher
+        device: Any = launcher.device
+        if graphs.active() is not None or "launch" in vars(device):  # it is recorded, or its tasks are timed
+            return False
+        plan = LoopPlan(launcher)
+        try:
+            with plan.open():
+                make(plan)
+        except NotPlanned:
+            return False
+        (loop,) = plan.nodes
+        with launcher.lock:
+            recorded = self._recorded_as(loop)
+            if recorded is None:
+                return False
+            if streams.active is None:
+                device.repeat(recorded)
+            else:
+                streams.active.after_all(lambda: device.repeat(recorded))
+        self.launches += 1
+        return True
+
+    def _recorded_as(self, loop: Any) -> Any:
+        key = _key(loop)
+        recorded = self._recorded.get(key)
+        if recorded is None:
+            device: Any = self._launcher.device
+            recorded = device.record_loop(loop)
+            if recorded is not None:
+                if len(self._recorded) >= _KEPT:
+                    del self._recorded[next(iter(self._recorded))]
+                self._recorded[key] = recorded
+        return recorded
+
+
+def _key(node: _Node) -> Any:
+    """What two loops have in common that do the same. It keeps the kernels alive that they launch, and no memory."""
+    if isinstance(node, Loop):
+        return (node.flag, *map(_key, node.body))
+    if isinstance(node, Sections):
+        return tuple([tuple(map(_key, steps)) for steps in node.sections])
+    return node.work

@@ -1,0 +1,60 @@
+"""Commands that run the tasks of a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import vulkan as vk
+
+from spirograd.runtime.devices.vulkan.api import NULL
+from spirograd.runtime.devices.vulkan.stream import WORK_STAGES
+
+_COMPUTE_BIND = vk.VK_PIPELINE_BIND_POINT_COMPUTE
+_COMPUTE_STAGE = vk.VK_SHADER_STAGE_COMPUTE_BIT
+
+
+class Executable:
+    """One kernel: per task its pipeline and its grid (see `grid_limits`)."""
+
+    __slots__ = ("__weakref__", "tasks")
+
+    def __init__(self, tasks: tuple[tuple[Any, int, int, int], ...]) -> None:
+        self.tasks = tasks
+
+
+class Target(Protocol):
+    """What commands are recorded into: ``commands`` is the command buffer, ``bound`` the pipeline that is bound in it, ``recorded`` the
+    number of commands. ``barrier``: of memory, between two tasks. ``layout``: of pipelines."""
+
+    fn: Any
+    layout: Any
+    commands: Any
+    bound: Any
+    barrier: Any
+    recorded: int
+
+
+def padded(block: bytes | bytearray) -> bytes:
+    """An argument block in whole words, as push constants are."""
+    return bytes(block) if len(block) % 4 == 0 else bytes(block) + bytes(-len(block) % 4)
+
+
+def dispatch(target: Target, executable: Executable, data: bytes, counts: Sequence[int | None], ordered: bool = True) -> None:
+    """Record all tasks of a kernel, in order, with ``data`` as push constants. ``ordered``: after all that was recorded before."""
+    fn, commands = target.fn, target.commands
+    if data:
+        fn.CmdPushConstants(commands, target.layout, _COMPUTE_STAGE, 0, len(data), data)
+    barrier, memory_barrier = fn.CmdPipelineBarrier, target.barrier
+    for (pipeline, each, most, unknown), count in zip(executable.tasks, counts):
+        groups = unknown if count is None else -(-count // each)
+        if groups <= 0:
+            continue
+        if ordered:
+            barrier(commands, WORK_STAGES, WORK_STAGES, 0, 1, memory_barrier, 0, NULL, 0, NULL)
+        ordered = True
+        if pipeline is not target.bound:
+            fn.CmdBindPipeline(commands, _COMPUTE_BIND, pipeline)
+            target.bound = pipeline
+        fn.CmdDispatch(commands, groups if groups < most else most, 1, 1)
+        target.recorded += 1

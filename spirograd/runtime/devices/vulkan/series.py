@@ -1,0 +1,134 @@
+"""Series of launches, fills and copies as one command buffer, which is recorded once and submitted as often as wanted.
+
+Work is separated by a barrier only where it conflicts with work since the last one. Arguments that fit are push constants, and so lie in
+the command buffer; others lie in memory of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import vulkan as vk
+
+from spirograd.runtime.conflicts import UsedMemory
+from spirograd.runtime.device import Buffer, Step
+from spirograd.runtime.devices.vulkan.allocator import Allocator, Range
+from spirograd.runtime.devices.vulkan.api import NULL, check, ffi, struct
+from spirograd.runtime.devices.vulkan.dispatch import Executable, dispatch, padded
+from spirograd.runtime.devices.vulkan.stream import ARGUMENT_BYTES, WORK_STAGES, Stream
+
+_ALIGNMENT = 16
+
+
+class CommandPool:
+    """A command pool with one command buffer; ``commands`` points to that."""
+
+    def __init__(self, device: Any, functions: Any, family: int) -> None:
+        self._device = device
+        self._fn = functions
+        self._pool = ffi.new("VkCommandPool*")
+        info = struct("VkCommandPoolCreateInfo", queueFamilyIndex=family)
+        check(functions.CreateCommandPool(device, info, NULL, self._pool), "create a command pool")
+        self.commands = ffi.new("VkCommandBuffer*")
+        kind = vk.VK_COMMAND_BUFFER_LEVEL_PRIMARY
+        wanted = struct("VkCommandBufferAllocateInfo", commandPool=self._pool[0], level=kind, commandBufferCount=1)
+        check(functions.AllocateCommandBuffers(device, wanted, self.commands), "allocate a command buffer")
+
+    def destroy(self) -> None:
+        """Destroy both; the command buffer must not be pending."""
+        self._fn.DestroyCommandPool(self._device, self._pool[0], NULL)
+
+
+class RecordedSeries:
+    """A series as a command buffer, to which ``commands`` points."""
+
+    __slots__ = ("__weakref__", "_steps", "commands")
+
+    def __init__(self, commands: Any, steps: Sequence[Step]) -> None:
+        self.commands = commands
+        self._steps = steps  # they keep pipelines and memory alive
+
+    def by_parts(self, device: Any) -> None:
+        """Have ``device`` do the work piece by piece."""
+        for step in self._steps:
+            step.work(device)
+
+
+class SeriesRecorder:
+    """Records one series; a `Target`, and what its steps call. The device's lock is held.
+
+    ``owned``: what must be deleted with the series. ``arguments``: memory, and the argument blocks that belong there."""
+
+    def __init__(self, stream: Stream, allocator: Allocator, family: int, push_limit: int) -> None:
+        self.fn = stream.fn
+        self.layout = stream.layout
+        self.barrier = stream.barrier
+        self.pool = CommandPool(stream.device, stream.fn, family)
+        self.commands = self.pool.commands[0]
+        self.bound: Any = None
+        self.recorded = 0
+        self.owned: list[Any] = [self.pool]
+        self.arguments: list[tuple[Range, bytearray]] = []
+        self._stream = stream
+        self._allocator = allocator
+        self._push_limit = push_limit
+        self._ordered = False  # what comes next goes behind a barrier
+
+    def record(self, steps: Sequence[Step]) -> Any:
+        """Record the series; gives a pointer to its command buffer."""
+        begin = struct("VkCommandBufferBeginInfo", flags=vk.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT)
+        check(self.fn.BeginCommandBuffer(self.commands, begin), "begin a command buffer")
+        used = UsedMemory()
+        self._ordered = True  # after what was submitted before
+        for step in steps:
+            if self._ordered or used.conflicts(step):
+                self._ordered = True
+                used.clear()
+            used.add(step)
+            before = self.recorded
+            step.work(self)
+            if self.recorded > before:
+                self._ordered = False
+        self._stream.let_host_see(self.commands)
+        check(self.fn.EndCommandBuffer(self.commands), "end a command buffer")
+        return self.pool.commands
+
+    # --- what steps call ---
+
+    def launch(self, executable: Executable, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
+        """As of `Device`."""
+        data = padded(block)
+        if len(block) > self._push_limit:
+            data = self._put(data).to_bytes(8, "little")
+        dispatch(self, executable, data, counts, self._ordered)
+
+    def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
+        """As of `Device`."""
+        part: Range = buffer.handle
+        self._order()
+        self.fn.CmdFillBuffer(self.commands, part.block.buffer, part.offset + offset, nbytes, word)
+
+    def copy(self, target: Buffer, target_offset: int, source: Buffer, source_offset: int, nbytes: int) -> None:
+        """As of `Device`."""
+        begin, end = source.handle, target.handle
+        region = ffi.new("VkBufferCopy*", (begin.offset + source_offset, end.offset + target_offset, nbytes))
+        self._order()
+        self.fn.CmdCopyBuffer(self.commands, begin.block.buffer, end.block.buffer, 1, region)
+
+    def _order(self) -> None:
+        if self._ordered:
+            self.fn.CmdPipelineBarrier(self.commands, WORK_STAGES, WORK_STAGES, 0, 1, self.barrier, 0, NULL, 0, NULL)
+        self.recorded += 1
+
+    def _put(self, block: bytes) -> int:
+        """Room for an argument block that lives as long as the series: its address."""
+        if not self.arguments or len(self.arguments[-1][1]) + len(block) > self.arguments[-1][0].size:
+            part = self._allocator.take(max(len(block), ARGUMENT_BYTES))
+            self.owned.append(part)
+            self.arguments.append((part, bytearray()))
+        part, data = self.arguments[-1]
+        offset = len(data)
+        data += block
+        data += bytes(-len(data) % _ALIGNMENT)
+        return part.address + offset

@@ -1,0 +1,85 @@
+"""Artifacts as JSON, and back: what the offline cache and modules of `aot` store. Nothing is executed on decoding.
+
+Numbers, text, None and tuples (as lists) stand for themselves, an instance of one of `CLASSES` is an object with its ``class`` and its
+fields, and what JSON lacks is an object with one entry: ``{"dtype": "f32"}``, ``{"bytes": 0}``, the number of a byte string, ``{"float":
+"0x1p-1"}``, ``{"list": [...]}``, ``{"set": [...]}``, ``{"dict": [[key, value], ...]}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from spirograd.base import dtypes
+from spirograd.base.artifact import (
+    ArgBlock,
+    CompiledKernel,
+    Effects,
+    FaultSite,
+    PrintSite,
+    Slot,
+    SpaceLimit,
+    TapeInfo,
+    TapeSizing,
+    TaskInfo,
+    Work,
+)
+from spirograd.base.dtypes import DType
+from spirograd.base.loc import Loc
+from spirograd.base.records import fields
+from spirograd.base.sizes.nodes import NODES
+
+Classes = Mapping[str, type[Any]]
+_ARTIFACT = (CompiledKernel, Slot, ArgBlock, TapeInfo, TapeSizing, TaskInfo, Work, FaultSite, PrintSite, SpaceLimit, Effects, Loc)
+CLASSES: Classes = {c.__name__: c for c in (*_ARTIFACT, *NODES)}
+# `run` is code. `stages` are part of an artifact only if the caller of the compiler asked for them; then they are stored.
+_NOT_STORED = frozenset({"run"})
+
+
+def encoded(value: Any, blobs: list[bytes], classes: Classes = CLASSES) -> Any:
+    """``value`` as JSON; its byte strings are appended to ``blobs``. Raises TypeError for instances of other classes."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return {"float": value.hex()}
+    if isinstance(value, (bytes, bytearray)):
+        blobs.append(bytes(value))
+        return {"bytes": len(blobs) - 1}
+    if isinstance(value, DType):
+        return {"dtype": value.name}
+    if isinstance(value, tuple):
+        return [encoded(v, blobs, classes) for v in value]
+    if isinstance(value, list):
+        return {"list": [encoded(v, blobs, classes) for v in value]}
+    if isinstance(value, frozenset):
+        return {"set": [encoded(v, blobs, classes) for v in sorted(value)]}
+    if isinstance(value, dict):
+        return {"dict": [[encoded(k, blobs, classes), encoded(v, blobs, classes)] for k, v in value.items()]}
+    name = type(value).__name__
+    if classes.get(name) is not type(value):
+        raise TypeError(f"a {name} cannot be stored")
+    kept = [f.name for f in fields(value) if f.name not in _NOT_STORED]
+    return {"class": name, **{field: encoded(getattr(value, field), blobs, classes) for field in kept}}
+
+
+def decoded(plain: Any, blobs: Sequence[bytes], classes: Classes = CLASSES) -> Any:
+    """What `encoded` was given. Raises KeyError, TypeError, ValueError or IndexError for what it does not give."""
+    if isinstance(plain, list):
+        return tuple([decoded(v, blobs, classes) for v in plain])
+    if not isinstance(plain, dict):
+        return plain
+    if "class" in plain:
+        members = {name: decoded(value, blobs, classes) for name, value in plain.items() if name != "class"}
+        return classes[plain["class"]](**members)
+    ((tag, content),) = plain.items()
+    return _DECODERS[tag](content, blobs, classes)
+
+
+_DECODERS: dict[str, Callable[[Any, Sequence[bytes], Classes], Any]] = {
+    "float": lambda content, blobs, classes: float.fromhex(content),
+    "bytes": lambda content, blobs, classes: blobs[content],
+    "dtype": lambda content, blobs, classes: dtypes.by_name(content),
+    "list": lambda content, blobs, classes: list(decoded(content, blobs, classes)),
+    "set": lambda content, blobs, classes: frozenset(decoded(content, blobs, classes)),
+    "dict": lambda content, blobs, classes: {decoded(k, blobs, classes): decoded(v, blobs, classes) for k, v in content},
+}

@@ -1,0 +1,416 @@
+"""Modules of compiled kernels: what is loaded computes what the kernels do, against NumPy, and a module is the same bytes each time."""
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import needs
+import numpy as np
+import pytest
+
+import spirograd as sg
+from spirograd.lang.frontend import kernel_tracing
+
+torch = needs.package("torch")
+
+pytestmark = pytest.mark.archs("cpu", "vulkan", "wgpu", "cuda", "amdgpu")  # no code of the interpreter's can be stored
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def reload(arch, tmp_path, monkeypatch):
+    """A function that saves a module, begins a session in which nothing can be traced or compiled, and loads it there."""
+
+    def run(module, name="m.zip", **options):
+        module.save(tmp_path / name)
+        sg.init(arch=arch, **options)
+        monkeypatch.setattr(kernel_tracing, "_trace", None)
+        monkeypatch.setattr(sg.session, "_compile_kernel", None)
+        return sg.aot.load(tmp_path / name)
+
+    return run
+
+
+@sg.kernel
+def mix(target: sg.types.NDArray[sg.f32, 2], by: sg.types.NDArray[sg.i32, 1], scale: sg.f32, v: sg.types.vector(2, sg.f32), n: sg.i32):
+    for i, j in target:
+        s = target[i, j]
+        for _ in range(n):
+            s = s * scale + v[0] - v[1]
+        target[i, j] = s + by[i]
+
+
+@sg.kernel
+def largest(a: sg.types.NDArray[sg.f32, 2]) -> sg.types.vector(2, sg.f32):
+    most = 0.0
+    for i, j in a:
+        sg.atomic_max(most, a[i, j])
+    return sg.Vector([most, a[0, 0]])
+
+
+@pytest.mark.parametrize("n", [0, 1, 3])
+@pytest.mark.parametrize("shape", [(1, 1), (7, 5), (0, 3), (130, 257)])
+def test_arrays_scalars_vectors_results(session, reload, shape, n):
+    module = sg.aot.Module()
+    module.add_kernel(mix)
+    module.add_kernel(largest, name="most")
+    loaded = reload(module)
+    rng = np.random.default_rng(1)
+    given, by = rng.random(shape, np.float32), rng.integers(0, 9, shape[0], np.int32)
+    a, b = sg.ndarray(sg.f32, shape), sg.ndarray(sg.i32, shape[0])
+    a.from_numpy(given)
+    b.from_numpy(by)
+    expected = given
+    for turn in range(3):  # with other arguments
+        loaded.kernel("mix")(a, b, 0.5 + turn, [1.0, 0.25], n=n)
+        for _ in range(n):
+            expected = expected * np.float32(0.5 + turn) + np.float32(0.75)
+        expected = expected + by[:, None].astype(np.float32)
+    np.testing.assert_allclose(a.to_numpy(), expected, rtol=2e-5)
+    if given.size:
+        found = loaded.kernels["most"](a)
+        assert (found[0], found[1]) == (a.to_numpy().max(), a.to_numpy()[0, 0])
+
+
+def test_arrays_of_other_libraries(session, reload):
+    module = sg.aot.Module()
+    module.add_kernel(mix, gradients=True)
+    loaded = reload(module)
+    target, by = np.ones((3, 4), np.float32), np.arange(3, dtype=np.int32)
+    loaded.kernel("mix")(target, by, 2.0, np.array([3.0, 1.0], np.float32), 2)
+    assert (target == (4 + 2 * 2 + 2) + by[:, None]).all()
+    tensor = torch.ones(3, 4, requires_grad=True)
+    tensor.grad = torch.ones(3, 4)
+    loaded.kernel("mix").grad(tensor, torch.arange(3, dtype=torch.int32), 2.0, [3.0, 1.0], 2)
+    assert (tensor.grad == 4).all()
+
+
+def _layouts():
+    """Fields of several kinds, in trees of several forms."""
+    plain = sg.field(sg.f32, shape=5, offset=-2, needs_grad=True)
+    columns = sg.field(sg.i32, shape=(3, 4), order="ji")
+    apart = sg.Vector.field(3, sg.f32, shape=(4, 2), layout=sg.Layout.SOA, needs_grad=True)
+    mixed = sg.Struct.field({"a": sg.f32, "m": sg.types.matrix(2, 2, sg.f32)}, shape=6)
+    blocks, other = sg.field(sg.f32), sg.field(sg.i32)
+    builder = sg.FieldsBuilder()
+    cell = builder.dense(sg.ij, (2, 3)).dense(sg.ij, (4, 2))
+    cell.place(blocks, other)
+    builder.finalize()
+    return {"plain": plain, "columns": columns, "apart": apart, "mixed": mixed, "blocks": blocks, "other": other}
+
+
+def _number(fields):
+    plain, columns, apart, mixed, blocks, other = fields.values()
+
+    @sg.kernel
+    def number(by: sg.i32):
+        for i in plain:
+            plain[i] = 10 * i + by
+        for i, j in columns:
+            columns[i, j] = 10 * i + j + by
+        for i, j in apart:
+            for c in sg.static(range(3)):
+                apart[i, j][c] = 100 * i + 10 * j + c + by
+        for i in mixed:
+            mixed[i].a = i + by
+            for r, c in sg.static(sg.ndrange(2, 2)):
+                mixed[i].m[r, c] = 100 * i + 10 * r + c + by
+        for i, j in blocks:
+            blocks[i, j] = 10 * i + j + by
+            other[i, j] += 10 * i + j + by
+
+    return number
+
+
+def test_layouts_of_fields(session, reload):
+    fields = _layouts()
+    module = sg.aot.Module()
+    for name, field in fields.items():
+        module.add_field(name, field)
+    module.add_kernel(_number(fields))
+    loaded = reload(module)
+    run = loaded.kernel("number")
+    loaded.field("other").fill(1000)
+    run(3)
+    run(7)
+    i, j = np.meshgrid(np.arange(8), np.arange(6), indexing="ij")
+    assert (loaded.field("plain").to_numpy() == 10 * np.arange(-2, 3) + 7).all()
+    assert loaded.field("plain")[-2] == -13
+    assert (loaded.field("columns").to_numpy() == (10 * np.arange(3)[:, None] + np.arange(4)) + 7).all()
+    vectors = 100 * np.arange(4)[:, None, None] + 10 * np.arange(2)[:, None] + np.arange(3) + 7
+    assert (loaded.field("apart").to_numpy() == vectors).all() and loaded.field("apart").has_grad()
+    assert (loaded.field("mixed.a").to_numpy() == np.arange(6) + 7).all()
+    entries = 100 * np.arange(6)[:, None, None] + 10 * np.arange(2)[:, None] + np.arange(2) + 7
+    assert (loaded.field("mixed.m").to_numpy() == entries).all()
+    assert (loaded.field("blocks").to_numpy() == 10 * i + j + 7).all()
+    assert (loaded.field("other").to_numpy() == 1000 + 2 * (10 * i + j) + 10).all()
+
+
+def test_gradients_with_tapes_whose_sizes_change(session, reload):
+    """Trip counts come from an argument, from memory and from a `while`; memory changes between launches."""
+    x = sg.field(sg.f64 if _has_f64() else sg.f32, shape=37, needs_grad=True)
+    y = sg.field(x.dtype, shape=37, needs_grad=True)
+    often = sg.field(sg.i32, shape=37)
+
+    @sg.kernel
+    def iterate(w: sg.types.NDArray[sg.f32, 1], n: sg.i32):
+        for i in x:
+            s = x[i]
+            for _ in range(n):
+                s = sg.sin(s) * w[i] + 0.5
+            for _ in range(often[i]):
+                s = s * s * 0.5
+            k = 0
+            while k < n and s < 2.0:
+                s = s * 1.25
+                k += 1
+            y[i] = s
+
+    def model(value, weight, n, times):
+        """The result and its derivatives by `value` and `weight`."""
+        s, ds, dw = float(value), 1.0, 0.0
+        for _ in range(n):
+            ds, dw, s = np.cos(s) * ds * weight, np.cos(s) * dw * weight + np.sin(s), np.sin(s) * weight + 0.5
+        for _ in range(times):
+            ds, dw, s = s * ds, s * dw, s * s * 0.5
+        k = 0
+        while k < n and s < 2.0:
+            s, ds, dw, k = s * 1.25, ds * 1.25, dw * 1.25, k + 1
+        return s, ds, dw
+
+    module = sg.aot.Module()
+    for name, field in {"x": x, "y": y, "often": often}.items():
+        module.add_field(name, field)
+    module.add_kernel(iterate, gradients=True)
+    loaded = reload(module)
+    x, y, often = (loaded.field(name) for name in ("x", "y", "often"))
+    run, rng = loaded.kernel("iterate"), np.random.default_rng(3)
+    weights = sg.ndarray(sg.f32, 37, needs_grad=True)
+    for n, most in ((0, 1), (4, 3), (2, 9), (31, 2), (31, 2)):
+        values, w, times = rng.random(37), rng.random(37).astype(np.float32), rng.integers(0, most, 37)
+        x.from_numpy(values)
+        often.from_numpy(times)
+        weights.from_numpy(w)
+        for memory in (x.grad, weights.grad):
+            memory.fill(0)
+        run(weights, n)
+        y.grad.fill(1)
+        run.grad(weights, n)
+        expected = np.array([model(*row) for row in zip(x.to_numpy(), w.astype(float), [n] * 37, times)])
+        np.testing.assert_allclose(y.to_numpy(), expected[:, 0], rtol=1e-4, err_msg=f"{n}, {most}")
+        np.testing.assert_allclose(x.grad.to_numpy(), expected[:, 1], rtol=2e-3, atol=1e-5)
+        np.testing.assert_allclose(weights.grad.to_numpy(), expected[:, 2], rtol=2e-3, atol=1e-5)
+
+
+def _has_f64():
+    return sg.lang.context.session().device.caps.float64
+
+
+def test_adjoints_of_results(session, reload):
+    x = sg.field(sg.f32, shape=11, needs_grad=True)
+
+    @sg.kernel
+    def squares() -> sg.f32:
+        s = 0.0
+        for i in x:
+            s += x[i] * x[i]
+        return s
+
+    module = sg.aot.Module()
+    module.add_field("x", x)
+    module.add_kernel(squares, gradients=True)
+    loaded = reload(module)
+    values = np.linspace(-1, 1, 11, dtype=np.float32)
+    loaded.field("x").from_numpy(values)
+    run = loaded.kernel("squares")
+    assert run() == pytest.approx((values**2).sum(), rel=1e-5)
+    run.grad()
+    np.testing.assert_allclose(loaded.field("x").grad.to_numpy(), 2 * values)
+    run.grad(returned=0.5)
+    np.testing.assert_allclose(loaded.field("x").grad.to_numpy(), 3 * values)
+    with pytest.raises(sg.SpirogradRuntimeTypeError, match="returned="):
+        run.grad(returned="one")
+
+
+def test_random_numbers_of_the_gradient_are_those_of_the_launch(session, reload):
+    x, y = (sg.field(sg.f32, shape=9, needs_grad=True) for _ in range(2))
+
+    @sg.kernel
+    def scatter():
+        for i in x:
+            y[i] = x[i] * sg.random()
+
+    module = sg.aot.Module()
+    module.add_field("x", x)
+    module.add_field("y", y)
+    module.add_kernel(scatter, gradients=True)
+    loaded = reload(module, random_seed=4)
+    x, y = loaded.field("x"), loaded.field("y")
+    x.fill(2)
+    for _ in range(2):
+        x.grad.fill(0)
+        y.grad.fill(1)
+        loaded.kernel("scatter")()
+        loaded.kernel("scatter").grad()
+        assert (x.grad.to_numpy() * 2 == y.to_numpy()).all() and len({*y.to_numpy()}) > 5
+
+
+def test_methods_templates_and_versions(session, reload):
+    @sg.data_oriented
+    class Body:
+        def __init__(self, n):
+            self.place = sg.field(sg.f32, shape=n)
+            self.gravity = 9.5
+
+        @sg.kernel
+        def fall(self, dt: sg.f32, times: sg.template()):
+            for i in self.place:
+                for _ in sg.static(range(times)):
+                    self.place[i] -= self.gravity * dt
+
+    body = Body(4)
+    module = sg.aot.Module()
+    module.add_field("place", body.place)
+    module.add_kernel(body.fall, template_args={"times": 3})
+    with module.add_kernel_template(body.fall) as template:
+        assert template.instantiate(times=1) == "fall.times-1"
+    loaded = reload(module)
+    loaded.kernel("fall")(0.5)
+    loaded.kernel("fall.times-1")(dt=2.0)
+    assert (loaded.field("place").to_numpy() == -9.5 * 3.5).all()
+
+
+def test_fields_and_arrays_as_template_arguments(session, reload):
+    @sg.kernel
+    def copy(source: sg.template(), target: sg.types.ndarray()):
+        for i in source:
+            target[i] = 2 * source[i]
+
+    field = sg.field(sg.i32, shape=5)
+    module = sg.aot.Module()
+    module.add_field("source", field)
+    module.add_kernel(copy, {"source": field, "target": sg.ndarray(sg.i32, 2)})
+    loaded = reload(module)
+    loaded.field("source").fill(21)
+    out = np.zeros(5, np.int32)
+    loaded.kernel("copy")(out)
+    assert (out == 42).all()
+
+
+def test_prints_and_failing_checks(arch, reload, capsys):
+    sg.init(arch=arch, debug=True)
+    x = sg.field(sg.i32, shape=4)
+
+    @sg.kernel
+    def check(limit: sg.i32):
+        for i in x:
+            if i == 2:
+                print("at", i)
+            assert x[i] < limit, "too large"
+
+    module = sg.aot.Module()
+    module.add_field("x", x)
+    module.add_kernel(check)
+    loaded = reload(module)
+    loaded.kernel("check")(5)
+    sg.sync()
+    assert capsys.readouterr().out == "at 2\n"
+    with pytest.raises(sg.SpirogradAssertionError, match="too large") as caught:
+        loaded.kernel("check")(0)
+        sg.sync()
+    assert "test_aot.py" in str(caught.value) and str(ROOT) not in str(caught.value)
+
+
+def _program(path):
+    """A module whose fields have other numbers in the process each time."""
+    x, y = sg.field(sg.f32, shape=6, needs_grad=True), sg.field(sg.f32, shape=6, needs_grad=True)
+
+    @sg.kernel
+    def run(n: sg.i32, a: sg.types.NDArray[sg.f32, 1]):
+        for i in x:
+            s = x[i]
+            for _ in range(n):
+                s = sg.exp(s) * a[i]
+            y[i] = s
+
+    module = sg.aot.Module()
+    module.add_field("x", x)
+    module.add_kernel(run, gradients=True)
+    module.add_kernel(mix)
+    module.save(path)
+    return path.read_bytes()
+
+
+def test_the_same_program_gives_the_same_bytes(arch, tmp_path):
+    sg.init(arch=arch)
+    first = _program(tmp_path / "a.zip")
+    sg.init(arch=arch)
+    sg.field(sg.i32, shape=3).fill(1)
+    assert _program(tmp_path / "b.zip") == first
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        assert archive.testzip() is None
+        manifest = json.loads(archive.read("manifest.json"))
+        assert sorted(manifest["files"]) == sorted(set(archive.namelist()) - {"manifest.json"})
+        text = b"".join(archive.read(name) for name in archive.namelist())
+    assert str(ROOT).encode() not in text
+
+
+_ALONE = """
+import sys
+import numpy as np
+import spirograd as sg
+sg.init(arch=sys.argv[1], offline_cache=False)
+loaded = sg.aot.load(sys.argv[2])
+loaded.field("x").from_numpy(np.full(6, 0.5, np.float32))
+a = sg.ndarray(sg.f32, 6, needs_grad=True)
+a.fill(0.5)
+loaded.kernel("run")(2, a)
+loaded.kernel("run").grad(2, a)
+sg.sync()
+parts = {name.split(".")[1] for name in sys.modules if name.startswith("spirograd.")}
+print(sorted(parts & {"compiler", "analysis", "transforms", "autodiff", "spirvgen"}), "spirograd.llvmgen.emit" in sys.modules)
+"""
+
+
+def test_loading_imports_no_compiler(arch, tmp_path):
+    sg.init(arch=arch)
+    _program(tmp_path / "a.zip")
+    sg.reset()
+    done = subprocess.run([sys.executable, "-c", _ALONE, arch, tmp_path / "a.zip"], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert (done.stdout.strip(), done.stderr) == ("[] False", "")
+
+
+def test_a_module_of_another_back_end(session, arch, tmp_path):
+    """Code for devices that are not there, in any session."""
+    x = sg.field(sg.f32, shape=5, needs_grad=True)
+
+    @sg.kernel
+    def twice():
+        for i in x:
+            x[i] *= 2
+
+    module = sg.aot.Module(sg.cuda, caps={"cpu_name": "sm_90"})
+    module.add_kernel(mix, gradients=True)
+    module.save(tmp_path / "folder")
+    assert ".target sm_90" in (tmp_path / "folder" / "kernels" / "mix.0.ptx").read_text()
+    portable = sg.aot.Module(sg.vulkan)
+    portable.add_field("x", x)
+    portable.add_kernel(twice)
+    portable.archive(tmp_path / "portable")
+    native = sg.aot.Module(sg.cpu)
+    native.add_field("x", x)
+    native.add_kernel(twice)
+    native.save(tmp_path / "native.zip")
+    for path, wanted in (("folder", "cuda"), ("portable", "vulkan"), ("native.zip", "cpu")):
+        if arch == wanted:
+            continue
+        with pytest.raises(sg.SpirogradRuntimeError, match=f"is a module for `sg.{wanted}`"):
+            sg.aot.load(tmp_path / path)
+    sg.init(arch=sg.cpu)
+    loaded = sg.aot.load(tmp_path / "native.zip")
+    loaded.field("x").fill(4)
+    loaded.kernel("twice")()
+    assert (loaded.field("x").to_numpy() == 8).all()
