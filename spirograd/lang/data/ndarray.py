@@ -338,7 +338,7 @@ class BufferView(Ndarray):
 
     def __init__(self, arr: Ndarray, offset: int = 0, size: int | None = None, *, axes: tuple[slices.Axis, ...] | None = None) -> None:
         if not isinstance(arr, Ndarray):
-            raise SpirogradTypeError(f"a view is one of an ndarray, not of {scalar.describe(arr)}", None, "NumPy slices its own arrays")
+            raise SpirogradTypeError(f"a view needs an ndarray, got {scalar.describe(arr)}", None, "copy the elements to an `sg.ndarray`")
         if axes is None:
             axes = _subrange(arr, offset, size)
         if isinstance(arr, BufferView):
@@ -463,7 +463,9 @@ def _subrange(arr: Any, offset: int, size: int | None) -> tuple[slices.Axis, ...
     length = arr.shape[0]
     size = length - offset if size is None else size
     if offset < 0 or size < 0 or offset + size > length:
-        raise SpirogradBoundsError(f"a view of {size} elements from {offset} on is out of range of {scalar.describe(arr)} of {length}")
+        raise SpirogradBoundsError(
+            f"a view of {size} elements from index {offset} on exceeds {scalar.describe(arr)} with {length} elements"
+        )
     axes = arr._axes if isinstance(arr, BufferView) else slices.whole_axes(arr.shape)
     return slices.sliced(axes, slice(offset, offset + size), "an ndarray")
 
