@@ -22,6 +22,7 @@ from spirograd.api import (
     is_extension_supported,
     is_logging_effective,
     metal,
+    python,
     reset,
     set_logging_level,
     sync,
@@ -50,6 +51,7 @@ from spirograd.errors import (
 )  # fmt: skip
 from spirograd.lang import graph
 from spirograd.lang.annotations import ref
+from spirograd.lang.argpacks import ArgPack
 from spirograd.lang.data.axes import axes, i, ij, ijk, ijkl, ijl, ik, ikl, il, j, jk, jkl, jl, k, kl, l
 from spirograd.lang.data.enums import Backend, Layout
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
@@ -57,7 +59,7 @@ from spirograd.lang.data.ndarray import BufferView, MatrixNdarray, Ndarray, Scal
 from spirograd.lang.data.scalar_field import Field
 from spirograd.lang.data.tensor import MatrixTensor, VectorTensor, tensor, wrap
 from spirograd.lang.data.tree import FieldsBuilder, SNode, deactivate_all_snodes, root
-from spirograd.lang.decompositions import polar_decompose, solve, svd, sym_eig
+from spirograd.lang.decompositions import eig, make_spd, polar_decompose, solve, svd, sym_eig
 from spirograd.lang.dispatching import perf_dispatch
 from spirograd.lang.forms import (
     activate,
@@ -73,6 +75,7 @@ from spirograd.lang.forms import (
     atomic_sub,
     atomic_xor,
     deactivate,
+    get_addr,
     grouped,
     is_active,
     length,
@@ -132,6 +135,7 @@ from spirograd.lang.ops import (
     ffs,
     floor,
     floor_div,
+    frexp,
     isinf,
     isnan,
     log,
@@ -216,6 +220,7 @@ else:
 __all__ = [
     "GUI",
     "AdStackOverflow",
+    "ArgPack",
     "Backend",
     "BufferView",
     "Event",
@@ -308,6 +313,7 @@ __all__ = [
     "deactivate",
     "deactivate_all_snodes",
     "div",
+    "eig",
     "errors",
     "exp",
     "extension",
@@ -321,7 +327,9 @@ __all__ = [
     "float64",
     "floor",
     "floor_div",
+    "frexp",
     "func",
+    "get_addr",
     "global_thread_idx",
     "gpu",
     "graph",
@@ -368,6 +376,7 @@ __all__ = [
     "logical_or",
     "loop_config",
     "loop_unique",
+    "make_spd",
     "math",
     "max",
     "metal",
@@ -385,6 +394,7 @@ __all__ = [
     "pow",
     "pure",
     "pyfunc",
+    "python",
     "randn",
     "random",
     "raw_div",

@@ -129,7 +129,7 @@ def _slots_of(op: Op, kernel: Kernel) -> list[Slot]:
     if op.code is ops.shape:
         return [Slot("shape", op.attr[0], op.attr[1], dtype=i32)]
     if op.code is ops.address:
-        return [Slot("array", op.attr[0], role=op.attr[1])]
+        return [_address_slot(op)]
     if op.code is ops.seed:
         return [Slot("seed", dtype=u32)]
     if op.code is ops.tape_word:
@@ -146,6 +146,11 @@ def _slots_of(op: Op, kernel: Kernel) -> list[Slot]:
         extents = [Slot("shape", ref.arg, axis, dtype=i32) for axis in range(1, ref.ndim)]
         return [Slot("array", ref.arg, role=ref.role), *extents]
     return [Slot("temps")] if isinstance(ref, TempRef) else []
+
+
+def _address_slot(op: Op) -> Slot:
+    """The entry that an `address` is."""
+    return Slot("tree", op.attr[1]) if op.attr[0] == "tree" else Slot("array", op.attr[0], role=op.attr[1])
 
 
 def _scalar_slot(kernel: Kernel, index: int) -> Slot:
@@ -184,7 +189,7 @@ class _Layout(Rewriter):
         self.handlers = {
             ops.arg: self._arg,
             ops.shape: lambda op: self._slot(Slot("shape", op.attr[0], op.attr[1], dtype=i32)),
-            ops.address: lambda op: self._slot(Slot("array", op.attr[0], role=op.attr[1])),
+            ops.address: lambda op: self._slot(_address_slot(op)),
             ops.seed: lambda op: self._slot(Slot("seed", dtype=u32)),
             ops.tape_word: self._tape_word,
             ops.load: self._load,
