@@ -50,6 +50,8 @@ GOALS = {
     **{f"ragged, {kind}{of}": Goal(times=2) for kind in ("field", "array") for of in ("", ", gradient")},
     "guarded 1M x 64, field": Goal(times=2),
     "guarded, field, gradient": Goal(times=3),
+    "sparse: x[i, j, k] += 1": Goal(times=5),
+    "sparse: sum": Goal(times=5),
     "n-body 8192, scalars": Goal(times=2),
     "n-body 8192, vectors": Goal(times=2),
     "mandelbrot 1024^2 x 500": Goal(times=6),

@@ -22,6 +22,7 @@ from spirograd.api import (
     is_extension_supported,
     is_logging_effective,
     metal,
+    python,
     reset,
     set_logging_level,
     sync,
@@ -50,6 +51,7 @@ from spirograd.errors import (
 )  # fmt: skip
 from spirograd.lang import graph
 from spirograd.lang.annotations import ref
+from spirograd.lang.argpacks import ArgPack
 from spirograd.lang.clocks import clock_counter, clock_freq_hz
 from spirograd.lang.data.axes import axes, i, ij, ijk, ijkl, ijl, ik, ikl, il, j, jk, jkl, jl, k, kl, l
 from spirograd.lang.data.enums import Backend, Layout
@@ -74,6 +76,7 @@ from spirograd.lang.forms import (
     atomic_sub,
     atomic_xor,
     deactivate,
+    get_addr,
     grouped,
     is_active,
     length,
@@ -133,6 +136,7 @@ from spirograd.lang.ops import (
     ffs,
     floor,
     floor_div,
+    frexp,
     isinf,
     isnan,
     log,
@@ -217,6 +221,7 @@ else:
 __all__ = [
     "GUI",
     "AdStackOverflow",
+    "ArgPack",
     "Backend",
     "BufferView",
     "Event",
@@ -324,7 +329,9 @@ __all__ = [
     "float64",
     "floor",
     "floor_div",
+    "frexp",
     "func",
+    "get_addr",
     "global_thread_idx",
     "gpu",
     "graph",
@@ -388,6 +395,7 @@ __all__ = [
     "pow",
     "pure",
     "pyfunc",
+    "python",
     "randn",
     "random",
     "raw_div",

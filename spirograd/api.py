@@ -27,10 +27,11 @@ logger = logging.getLogger("spirograd")
 cpu = x64 = arm64 = "cpu"
 vulkan = "vulkan"
 interpreter = "interpreter"
+python = "python"
 wgpu, metal, cuda, amdgpu = "wgpu", "metal", "cuda", "amdgpu"
 # Back ends that `arch=sg.gpu` tries, in this order.
 gpu = [cuda, amdgpu, vulkan, wgpu, metal]
-ARCHS = (cpu, vulkan, interpreter, wgpu, metal, cuda, amdgpu)
+ARCHS = (cpu, vulkan, interpreter, wgpu, metal, cuda, amdgpu, python)
 _LEVELS = {
     "trace": 5,
     "debug": logging.DEBUG,
@@ -69,9 +70,9 @@ def available_archs() -> list[str]:
 def init(arch: str | Sequence[str] | None = None, **options: Any) -> None:
     """Start a session on a back end; end the session before.
 
-    ``arch``: one of `cpu`, `cuda`, `amdgpu`, `vulkan`, `wgpu`, `metal` (macOS), `interpreter`, or a list like `gpu` (also as ``"gpu"``), of
-    which the first that works is taken; by default the CPU. The environment variable ``SG_ARCH`` overrides it. The other options are the
-    fields of `spirograd.config.Config`; ``SG_<NAME>`` in the environment overrides each.
+    ``arch``: one of `cpu`, `cuda`, `amdgpu`, `vulkan`, `wgpu`, `metal` (macOS), `interpreter`, `python`, or a list like `gpu` (also as
+    ``"gpu"``), of which the first that works is taken; by default the CPU. The environment variable ``SG_ARCH`` overrides it. The other
+    options are the fields of `spirograd.config.Config`; ``SG_<NAME>`` in the environment overrides each.
 
     Raises SpirogradRuntimeError if the back end cannot be started (with ``enable_fallback=True`` the CPU is used instead, with a warning)
     and for unknown options. The session before then goes on.

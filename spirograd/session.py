@@ -58,6 +58,7 @@ class Session:
     def __init__(self, config: Config) -> None:
         self.cfg = config
         self.arch = config.arch
+        self.plain = config.arch == "python"  # kernels run as plain Python
         limit = int(config.device_memory_GB * 2**30) if config.device_memory_GB else None
         self.device = open_device(
             config.arch, config.device, debug=config.debug, max_threads=config.cpu_max_num_threads, device_memory_bytes=limit
@@ -262,7 +263,7 @@ class Session:
 
     def launched(self) -> None:
         """After the launch of a kernel that prints or can fail: where launches run at once, what it has to say comes at once too."""
-        if self.arch in ("cpu", "interpreter"):
+        if self.arch in ("cpu", "interpreter", "python"):
             self.launcher.synchronize()
 
     @functools.cached_property

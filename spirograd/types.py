@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from spirograd.base import later as _later
 from spirograd.lang import primitive_types
 from spirograd.lang.annotations import is_integral, is_real, is_signed, is_tensor, matrix, ndarray, ref, vector
+from spirograd.lang.argpacks import argpack
 from spirograd.lang.data.ndarray import BufferViewType
 from spirograd.lang.promotions import promotion_table
 from spirograd.lang.struct import StructType, struct
@@ -51,10 +52,10 @@ else:
     )
 
 __all__ = [
-    "BufferViewType", "Matrix", "NDArray", "StructType", "Template", "Vector", "f16", "f32", "f64", "float16", "float32", "float64", "func",
-    "i8", "i16", "i32", "i64", "int8", "int16", "int32", "int64", "is_integral", "is_real", "is_signed", "is_tensor", "matrix", "ndarray",
-    "primitive_types", "promotion_table", "ref", "sparse_matrix_builder", "struct", "template", "u1", "u8", "u16", "u32", "u64", "uint1",
-    "uint8", "uint16", "uint32", "uint64", "vector",
+    "BufferViewType", "Matrix", "NDArray", "StructType", "Template", "Vector", "argpack", "f16", "f32", "f64", "float16", "float32",
+    "float64", "func", "i8", "i16", "i32", "i64", "int8", "int16", "int32", "int64", "is_integral", "is_real", "is_signed", "is_tensor",
+    "matrix", "ndarray", "primitive_types", "promotion_table", "ref", "sparse_matrix_builder", "struct", "template", "u1", "u8", "u16",
+    "u32", "u64", "uint1", "uint8", "uint16", "uint32", "uint64", "vector",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

@@ -7,8 +7,9 @@ import gc
 import os
 import re
 import sys
+import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import pytest
 
 import spirograd as sg
 from spirograd.base import knobs
+from spirograd.base.records import replace
 from spirograd.llvmgen import toolchain
 from spirograd.spirvgen import emit
 
@@ -31,6 +33,9 @@ _MISSED = "spirograd/missed"  # key in pytest's cache: name of what was missing 
 # What would make results depend on the shell that tests are started from; with the last, each of the hundreds of processes that tests start
 # would compile the package anew.
 _FOREIGN = ("SG_ARCH", "SG_DUMP", "SG_OVERRIDE", "SG_DEBUG", "SG_LOG", "PYTHONDONTWRITEBYTECODE")
+# LLVM optimises one of so many modules for the CPU, and all if SG_TEST_OPTIMIZE is 1, in long runs, and in tests marked `optimized`.
+_ONE_IN = 4
+_optimized = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -50,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "archs(*names): run a test that takes the `arch` fixture on these back ends only")
     config.addinivalue_line("markers", "long: on a large scale what another test does on a small one; `pytest --long` runs these only")
     config.addinivalue_line("markers", "vulkan_or_wgpu: each case runs on one of the two, in turn; `pytest --long` runs it on the other")
+    config.addinivalue_line("markers", "optimized: LLVM optimises all modules of the test for the CPU; of other tests one in four")
     config.addinivalue_line("markers", "needs(*names): what the test needs, by the names in tests/needs.py; missing ones skip it")
     for name in _FOREIGN:
         os.environ.pop(name, None)
@@ -80,8 +86,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _alternate(items: list[pytest.Item]) -> None:
-    """Of the cases of tests that are marked `vulkan_or_wgpu`, leave every other one of a file to long runs on Vulkan, and those between on
-    wgpu.
+    """Of the cases of tests that are marked `vulkan_or_wgpu`, leave half of those of a file to long runs on Vulkan, and the others on wgpu.
+    They take turns as in the sequence of Thue and Morse: where each second case has a parameter in common, these meet both.
 
     One generator makes the modules of both, so either back end shows what the cases vary. Where one of the two is missing, the other runs
     all cases; where there is a GPU, whose drivers differ more, both run all."""
@@ -95,10 +101,10 @@ def _alternate(items: list[pytest.Item]) -> None:
     if files and not any(map(needs.missing, pair)) and not {*needs.ARCHS} & {*needs.RARE}:
         for cases in files.values():
             for number, case in enumerate(on for on in cases.values() if len(on) == 2):
-                case[pair[number % 2]].add_marker(pytest.mark.long)
+                case[pair[number.bit_count() % 2]].add_marker(pytest.mark.long)
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """LLVM and spirv-val see each module once: many tests launch the kernels of others. Test files that call these functions themselves
     have imported them already, as they are.
 
@@ -106,10 +112,26 @@ def pytest_collection_finish() -> None:
     """
     for module, name in ((toolchain, "compile_module"), (emit, "validate")):
         setattr(module, name, functools.lru_cache(1000)(getattr(module, name)))
+    toolchain.compile_module = _optimizing_some(toolchain.compile_module, session.config)
     gc.collect()
     gc.freeze()
     gc.set_threshold(1_000_000, 20, 20)  # it would take 6 % of the time otherwise
     gc.enable()
+
+
+def _optimizing_some(compile_module: Callable[..., Any], config: pytest.Config) -> Callable[..., Any]:
+    """``compile_module`` that optimises one in `_ONE_IN` modules and compiles the others at level 0, which takes a fifth of the time: what
+    tests compare must not depend on it. The choice depends on the text, but for numbers in it: fields are numbered as tests make them.
+
+    Modules whose stages are kept, to be looked at, are optimised; those for which the session asks for another level get that."""
+
+    def compile_some(text: str, caps: Any, options: Any, need: int = 3, slp: bool = True) -> Any:
+        if not config.stash[_optimized] and not options.keep_stages and options.opt_level == 3:
+            letters = text.encode().translate(None, b"0123456789")
+            options = replace(options, opt_level=0 if zlib.crc32(letters) % _ONE_IN else 3)
+        return compile_module(text, caps, options, need, slp)
+
+    return compile_some
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -122,7 +144,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("arch", names, indirect=True)
 
 
+@pytest.hookimpl(tryfirst=True)  # before fixtures launch kernels
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    always = item.config.getoption("--long") or os.environ.get("SG_TEST_OPTIMIZE", "0") != "0"
+    item.config.stash[_optimized] = always or item.get_closest_marker("optimized") is not None
     for mark in item.iter_markers("needs"):
         for name in mark.args:
             needs.need(name)

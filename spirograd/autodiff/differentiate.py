@@ -48,12 +48,12 @@ def differentiate(kernel: Kernel, mode: str, shadow: ShadowOf, caps: Capabilitie
         repeated = mode != "reverse"
         source = inline_calls(kernel if repeated else found_results(kernel), ctx)
         primal = simplify(hoist_space_checks(source, ctx), ctx)
-        if mode in ("forward", "constant"):
-            derivative = forward(primal, shadow, ctx, mode == "constant")
-            if options.verify:
-                verify(derivative.kernel, "kernel")
-            return derivative
+        if mode == "constant":
+            return _verified(forward(primal, shadow, ctx, True), options)
         primal, warnings = serial_shared_products(primal, shadow)
+        if mode == "forward":
+            tangents = forward(primal, shadow, ctx, False)
+            return _verified(replace(tangents, warnings=(*warnings, *tangents.warnings)), options)
         primal = prepared(primal, ctx)
         made, gradient, residuals, lost = _reversed(primal, shadow, ctx)
         saving, ends = None, shadow
@@ -92,6 +92,12 @@ def differentiate(kernel: Kernel, mode: str, shadow: ShadowOf, caps: Capabilitie
             warnings=(*warnings, *int_cast_warnings(primal, made.found, shadow)),
             recomputed=recomputed(gradient),
         )
+
+
+def _verified(derivative: Derivative, options: CompileOptions) -> Derivative:
+    if options.verify:
+        verify(derivative.kernel, "kernel")
+    return derivative
 
 
 def _refuse_loops(kernel: Kernel) -> None:

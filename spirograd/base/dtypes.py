@@ -21,7 +21,7 @@ class DType:
     memory; u1 takes one 32-bit word in buffers, see `storage`), ``np`` (the NumPy dtype).
     """
 
-    __slots__ = ("bits", "is_float", "is_int", "is_signed", "kind", "name", "np", "size")
+    __slots__ = ("_range", "bits", "is_float", "is_int", "is_signed", "kind", "name", "np", "size")
 
     def __init__(self, name: str, kind: str, bits: int, np_name: str) -> None:
         self.name = name
@@ -32,6 +32,7 @@ class DType:
         self.is_float = kind == "float"
         self.is_int = kind in ("int", "uint")
         self.is_signed = kind in ("int", "float")
+        self._range = (0, 0) if self.is_float else (int(self.min), int(self.max))
 
     def __repr__(self) -> str:
         return self.name
@@ -51,7 +52,7 @@ class DType:
 
     def integer(self, value: int | float) -> int:
         """A number as this integer type: integers wrap, floats are truncated and saturate, NaN gives 0."""
-        low, high = int(self.min), int(self.max)
+        low, high = self._range
         if isinstance(value, float):
             if value != value:
                 return 0

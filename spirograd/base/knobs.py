@@ -16,7 +16,7 @@ class Knob:
 
 
 KNOBS: dict[str, Knob] = {
-    "SG_ARCH": Knob("", "Back end that `init` uses, whatever its `arch` says (cpu, cuda, amdgpu, vulkan, wgpu, metal, interpreter, gpu)."),
+    "SG_ARCH": Knob("", "Back end of `init`, whatever its `arch` says (cpu, cuda, amdgpu, vulkan, wgpu, metal, interpreter, python, gpu)."),
     "SG_DEVICE": Knob("", "Which device to use where there are several: its number, or a part of its name."),
     "SG_WGPU_BACKEND": Knob("", "What wgpu runs on: vulkan, metal, d3d12 or gl; by default the platform's own."),
     "SG_LIBCUDA": Knob("", "The CUDA driver's library; by default the one that the system finds."),

@@ -67,19 +67,14 @@ LATER: dict[str, str] = {
     **dict.fromkeys(("DeviceCapability", "experimental", "hex_to_rgb", "rgb_to_hex"), _COMPAT),
     **dict.fromkeys(("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "CRITICAL"), _LEVELS),
     "x86_64": "call it `sg.cpu`",
-    "python": "`sg.interpreter` runs kernels in Python",
     "dump_compile_config": "print `sg.cfg`",
-    "argpack": "pass a `dataclasses.dataclass` or a struct instead",
-    "ArgPack": "pass a `dataclasses.dataclass` or a struct instead",
-    "frexp": "use `sg.bit_cast` on the number",
-    "get_addr": "kernels reach memory through fields and arrays only",
+    "argpack": "`sg.types.argpack(x=sg.f32)` makes types of argpacks",
     "interop": "pass arrays of NumPy and torch to kernels directly",
 }
 
 # Names inside namespaces that exist.
 LATER_TYPES: dict[str, str] = {
     "quant": _QUANT,
-    "argpack": LATER["argpack"],
     **dict.fromkeys(("texture", "rw_texture", "TextureType", "RWTextureType"), _TEXTURE),
     **dict.fromkeys(("annotations", "compound_types", "enums", "ndarray_type", "texture_type", "utils"), _COMPAT),
 }

@@ -138,7 +138,7 @@ MODULES: dict[str, Names] = {
     "lang._template_mapper": {"__builtins__": dict(vars(builtins))},  # a copy, which programs change
     "lang.enums": several(spirograd, "Layout Backend"),
     "math": public(math),
-    "types": {**public(types), "argpack": types.struct},
+    "types": public(types),
     "types.primitive_types": {
         **{n: v for n, v in vars(primitive_types).items() if not n.startswith("_")},
         **internals.TYPE_TABLES,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 from collections.abc import Callable
@@ -35,12 +36,17 @@ def _evaluation(c: Compiler, op: Op) -> Step:
     function = FAST.get(op.code)
     if function is not None:
         return _apply(function, out, args)
-    if op.code is ops.cast and isinstance(t, DType) and t.is_float:
+    if op.code is ops.cast and isinstance(t, DType) and (t.is_float or _is_wider(t, op.args[0].type)):
         return _apply(t.np.type, out, args)
     evaluate = op.code.evaluate
     if evaluate is None:
         raise ValueError(f"{op.code.name} cannot be interpreted here")
-    return _apply(lambda *values: evaluate(t, *values), out, args)
+    return _apply(functools.partial(evaluate, t), out, args)
+
+
+def _is_wider(t: DType, source: Any) -> bool:
+    """Whether every value of ``source`` is one of the integer type ``t``."""
+    return t.is_int and not source.is_float and t.min <= source.min and source.max <= t.max
 
 
 def _apply(function: Callable[..., Any], out: int, args: list[int]) -> Step:
@@ -156,7 +162,7 @@ def _block_entry(c: Compiler, op: Op) -> None:
         keys: dict[Any, Callable[[], tuple[Any, ...]]] = {
             ops.arg: lambda: ("scalar", op.attr, 0, "primal"),
             ops.shape: lambda: ("shape", *op.attr, "primal"),
-            ops.address: lambda: ("array", op.attr[0], 0, op.attr[1]),
+            ops.address: lambda: ("tree", op.attr[1], 0, "primal") if op.attr[0] == "tree" else ("array", op.attr[0], 0, op.attr[1]),
             ops.seed: lambda: ("seed", 0, 0, "primal"),
         }
         found = c.block.get(keys[op.code]())

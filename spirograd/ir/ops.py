@@ -347,12 +347,18 @@ call_memory = _op("call_memory", None, "call", "attr a `MemoryCall`: as `call`, 
 
 arg = _op("arg", 0, "pure", "Scalar argument number `attr` of the kernel.", level="kernel")
 shape = _op("shape", 0, "pure", "Extent (i32) of array argument attr[0] along axis attr[1].", level="kernel")
-address = _op("address", 0, "pure", "Address (u64) of array argument attr[0], of the part of it (role) attr[1].", level="kernel")
+address = _op(
+    "address",
+    0,
+    "pure",
+    'Address (u64) of array argument attr[0], of the part of it (role) attr[1]; of the tree of fields attr[1] if attr[0] is "tree".',
+    level="kernel",
+)
 seed = _op("seed", 0, "pure", "Random seed (u32) of this launch; another one at each launch.", level="kernel")
 tape_word = _op("tape_word", 0, "pure", "What a launch says about its tapes (i32): attr is (kind of slot, number).", level="kernel")
 thread_slot = _op("thread_slot", 0, "pure", "Number (i32) of this invocation among those that run at the same time. In tasks only.")
 builtin = _op("builtin", 0, "pure", "Where this invocation stands in its dispatch (i32): attr is a BuiltIn.", level="device")
-slot = _op("slot", 0, "pure", "Entry `attr` (a Slot; of buffers, those of arrays) of the argument block.", level="device")
+slot = _op("slot", 0, "pure", "Entry `attr` (a Slot; of buffers, those of arrays and trees) of the argument block.", level="device")
 
 # --- memory --------------------------------------------------------------------------------------------------------------
 

@@ -391,8 +391,9 @@ def _shape(v: _Verifier, op: Op) -> None:
 
 def _address(v: _Verifier, op: Op) -> None:
     attr, args = op.attr, v.kernel.args
-    v.need(isinstance(attr, tuple) and [type(part) for part in attr] == [int, str], op, "takes (argument, role)")
-    v.need(0 <= attr[0] < len(args) and isinstance(args[attr[0]], ArrayArg), op, "that argument is no array")
+    v.need(isinstance(attr, tuple) and [type(k) for k in attr] in ([int, str], [str, int]), op, 'takes (argument, role) or ("tree", n)')
+    known = attr[0] == "tree" or (type(attr[0]) is int and 0 <= attr[0] < len(args) and isinstance(args[attr[0]], ArrayArg))
+    v.need(known, op, "that argument is no array")
     v.need(op.type is u64, op, "an address is u64")
 
 
@@ -413,7 +414,7 @@ def _launch_word(v: _Verifier, op: Op) -> None:
 def _slot(v: _Verifier, op: Op) -> None:
     v.need(isinstance(op.attr, Slot), op, "takes a Slot")
     v.need(isinstance(op.type, DType), op, "is a scalar")
-    known = {"array": u64, "seed": u32, "launch": u32, "scalar": op.attr.dtype, **dict.fromkeys(("shape", *TapeWord), i32)}
+    known = {"array": u64, "tree": u64, "seed": u32, "launch": u32, "scalar": op.attr.dtype, **dict.fromkeys(("shape", *TapeWord), i32)}
     v.need(op.attr.kind in known and known[op.attr.kind] in (None, op.type), op, f"that slot is {known.get(op.attr.kind)}")
 
 

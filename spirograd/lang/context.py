@@ -171,6 +171,12 @@ def session() -> Any:
     return _session
 
 
+def only_launches(session: Any) -> bool:
+    """Whether a call of a kernel by this thread is a launch in ``session`` and nothing more: this session runs, no recorder is set, and no
+    kernel is being traced."""
+    return session is _session and _recorder is None and _scope.trace is None
+
+
 def memory_limit() -> int:
     """Bytes that one allocation of the running session can have; without a session those of a small device."""
     return _session.device.caps.max_allocation if _session is not None else 1 << 30

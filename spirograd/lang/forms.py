@@ -7,12 +7,16 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from spirograd.base.errors import SpirogradCallError, SpirogradRuntimeError
+from spirograd.lang import plain_python
 from spirograd.lang.indexing import location
 from spirograd.lang.matrix import Matrix
+from spirograd.lang.ops import as_dtype
 from spirograd.lang.scalar import Value, describe, is_scalar, type_error
 
 
 def _only_in_kernels(name: str) -> NoReturn:
+    if plain_python.state.running:
+        plain_python.refuse(name)
     raise SpirogradRuntimeError(
         f"`{name}` has a meaning only inside kernels and functions: call it in one decorated with `@sg.kernel` or `@sg.func`"
     )
@@ -47,7 +51,8 @@ def loop_config(
     names its task in dumps. Three options of the Taichi family that only tune it are accepted, without effect: ``parallelize`` (its
     threads, of which `init(cpu_max_num_threads=...)` sets the number), ``block_dim_adaptive`` and ``bit_vectorize``.
     """
-    _only_in_kernels("loop_config")
+    if not plain_python.state.running:
+        _only_in_kernels("loop_config")
 
 
 # What `loop_config` of the family takes.
@@ -57,12 +62,12 @@ LOOP_OPTIONS = ("serialize", "block_dim", "parallelize", "name", "block_dim_adap
 def random(dtype: Any = float) -> Any:
     """A random number: floats uniform in [0, 1), integers over their whole range. Reproducible: it depends on `random_seed`, the number
     of the launch, the iteration of the parallel loop and the number of the draw."""
-    _only_in_kernels("random")
+    return plain_python.drawn(as_dtype(dtype)) if plain_python.state.running else _only_in_kernels("random")
 
 
 def randn(dtype: Any = float) -> Any:
     """A normally distributed random number, of mean 0 and variance 1."""
-    _only_in_kernels("randn")
+    return as_dtype(dtype)(plain_python.generator().gauss(0.0, 1.0)) if plain_python.state.running else _only_in_kernels("randn")
 
 
 def activate(node: Any, index: Any) -> None:
@@ -93,59 +98,70 @@ def length(node: Any, index: Any) -> Any:
     _only_in_kernels("length")
 
 
+def _atomic(kind: str, x: Any, y: Any) -> Any:
+    return plain_python.atomic(kind, x, y) if plain_python.state.running else _only_in_kernels(f"atomic_{kind}")
+
+
 def atomic_add(x: Any, y: Any) -> Any:
     """``x += y``, returning the old value. ``x``: an element of memory or a variable. Only in kernels, as all atomics."""
-    _only_in_kernels("atomic_add")
+    return _atomic("add", x, y)
 
 
 def atomic_sub(x: Any, y: Any) -> Any:
     """``x -= y``, returning the old value."""
-    _only_in_kernels("atomic_sub")
+    return _atomic("sub", x, y)
 
 
 def atomic_mul(x: Any, y: Any) -> Any:
     """``x *= y``, returning the old value."""
-    _only_in_kernels("atomic_mul")
+    return _atomic("mul", x, y)
 
 
 def atomic_min(x: Any, y: Any) -> Any:
     """``x = min(x, y)``, returning the old value."""
-    _only_in_kernels("atomic_min")
+    return _atomic("min", x, y)
 
 
 def atomic_max(x: Any, y: Any) -> Any:
     """``x = max(x, y)``, returning the old value."""
-    _only_in_kernels("atomic_max")
+    return _atomic("max", x, y)
 
 
 def atomic_and(x: Any, y: Any) -> Any:
     """``x &= y``, returning the old value."""
-    _only_in_kernels("atomic_and")
+    return _atomic("and", x, y)
 
 
 def atomic_or(x: Any, y: Any) -> Any:
     """``x |= y``, returning the old value."""
-    _only_in_kernels("atomic_or")
+    return _atomic("or", x, y)
 
 
 def atomic_xor(x: Any, y: Any) -> Any:
     """``x ^= y``, returning the old value."""
-    _only_in_kernels("atomic_xor")
+    return _atomic("xor", x, y)
 
 
 def atomic_exchange(x: Any, y: Any) -> Any:
     """``x = y``, returning the old value."""
-    _only_in_kernels("atomic_exchange")
+    return _atomic("exchange", x, y)
 
 
 def atomic_cas(x: Any, expected: Any, desired: Any) -> Any:
     """``x = desired`` if x equals ``expected`` bit by bit; returns the old value."""
-    _only_in_kernels("atomic_cas")
+    return plain_python.compare_and_swap(x, expected, desired) if plain_python.state.running else _only_in_kernels("atomic_cas")
 
 
 def volatile_load(target: Any) -> Any:
     """``target``, an element of a field or array, as it is in memory now, for loops that wait until another thread has written it."""
-    _only_in_kernels("volatile_load")
+    return target if plain_python.state.running else _only_in_kernels("volatile_load")
+
+
+def get_addr(memory: Any, index: Any) -> Any:
+    """The address of an element of a field or an array, in the memory of the device, as u64; of a vector, that of its first component.
+    ``memory``: the field or array, or the node of a field, ``x.snode``. ``index``: an integer, or one for each axis. Only in
+    kernels. Raises SpirogradUnsupportedError on wgpu, which has no addresses."""
+    _only_in_kernels("get_addr")
 
 
 ATOMICS: dict[Any, str] = {
@@ -192,7 +208,7 @@ class ndrange:
             out = [0] * len(position)
             for axis, value in zip(self.axes, position):
                 out[axis] = value
-            yield tuple(out)
+            yield out[0] if plain_python.state.running and len(out) == 1 else tuple(out)
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -210,8 +226,9 @@ class grouped:
 
     def __iter__(self) -> Iterator[Any]:
         if isinstance(self.space, ndrange):
-            return (Matrix(list(position)) for position in self.space)
+            return (Matrix([position] if isinstance(position, int) else list(position)) for position in self.space)
         shape = getattr(self.space, "shape", None)
         if shape is None:
             raise type_error(f"grouped takes a field, an array or an ndrange, not {describe(self.space)}")
-        return (Matrix(list(position)) for position in itertools.product(*[range(n) for n in shape]))
+        origin = getattr(self.space, "origin", None) or [0] * len(shape)
+        return (Matrix(list(position)) for position in itertools.product(*[range(low, low + n) for n, low in zip(shape, origin)]))

@@ -13,7 +13,7 @@ from spirograd.base.dtypes import DType, i32, i64, u1
 from spirograd.base.errors import SpirogradSyntaxError
 from spirograd.ir import ops as ir
 from spirograd.ir.nodes import Op, SharedRef
-from spirograd.lang import ops, scalar
+from spirograd.lang import ops, plain_python, scalar
 from spirograd.lang.context import GroupScope, current_trace, language_options
 from spirograd.lang.scalar import Value, describe, type_error
 
@@ -33,6 +33,8 @@ def enter(index: Op, begin: Value, end: Value, size: int) -> GroupScope:
 def current(what: str) -> GroupScope:
     """The group of the loop being traced, which ``what`` uses. Raises SpirogradSyntaxError outside of parallel loops."""
     trace = current_trace()
+    if plain_python.state.running:
+        plain_python.refuse(what)
     if trace is None or trace.group is None:
         loc = None if trace is None else trace.b.loc
         raise SpirogradSyntaxError(

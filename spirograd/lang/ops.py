@@ -14,7 +14,7 @@ from spirograd.base import dtypes
 from spirograd.base.dtypes import DType, i32, promote, u1
 from spirograd.ir import ops as ir
 from spirograd.ir.ops import OpCode
-from spirograd.lang import scalar
+from spirograd.lang import float_parts, scalar
 from spirograd.lang.context import current_trace, language_options
 from spirograd.lang.scalar import Value, as_value, dtype_of, emit, is_scalar, type_error
 
@@ -315,6 +315,18 @@ def ffs(x: Any) -> Any:
     scalar.need_integers("ffs", x)
     found = scalar.add(scalar.cast(emit(ir.ctz, x), i32), 1)
     return scalar.select(scalar.equal(x, 0), 0, found)
+
+
+@traceable
+def frexp(x: Any) -> tuple[Any, Any]:
+    """The fraction and the exponent of x: ``x == fraction * 2 ** exponent``, where the size of the fraction is in [0.5, 1) and the exponent
+    is an i32; of a vector, those of its entries. Of 0, infinities and NaN: x and 0."""
+    hook = getattr(x, "__sg_elementwise__", None)
+    if hook is not None:
+        return hook(lambda e: frexp(e)[0], (x,)), hook(lambda e: frexp(e)[1], (x,))
+    if isinstance(x, Value):
+        return float_parts.fraction_and_exponent(x)
+    return math.frexp(x)
 
 
 @traceable

@@ -195,7 +195,7 @@ def _range_task(module: ModuleText, op: Op, name: str, body: Region, linkage: st
     else:
         rows, found = None if op.attr.grouped else find_rows(bounds, body), None
         body = body if rows is None else rows.body
-    outer = () if rows is None else (rows.row, rows.first)
+    outer = () if rows is None else (rows.row, rows.first, *rows.of_row)
     memory_suffix, about = "", []
     if independent:
         # Iterations of a parallel loop are independent by definition: LLVM need not prove it.

@@ -2,16 +2,20 @@
 
 A loop over an index space runs over one flat index, from which each iteration computes its indices by division. LLVM neither vectorises
 a division nor sees that neighbouring iterations access neighbouring elements. So the range is cut at the multiples of the last extent.
+
+If all that iterations do is under a condition that is the same in a row, as whether the cell of a sparse field is active, it is tested once
+for each row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
-from spirograd.ir.nodes import Op, Region
+from spirograd.ir.nodes import BufferRef, Op, Region, accesses_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.llvmgen.edges import Edges, split_loop
 from spirograd.llvmgen.function import Phis
@@ -25,13 +29,16 @@ _SHORTEST = 16
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
     """A loop over ``extent`` columns in each row. ``setup``: operations that compute ``extent``, the same for all iterations. In ``body``,
-    ``row`` stands for index / extent and ``first`` for row * extent: parameters, that are bound for each row."""
+    ``row`` stands for index / extent and ``first`` for row * extent: parameters, that are bound for each row. ``guard``: None, or the
+    condition under which a row runs, made by the operations ``of_row``, which ``body`` uses, too."""
 
     setup: tuple[Op, ...]
     extent: Op
     row: Op
     first: Op
     body: Region
+    guard: Op | None = None
+    of_row: tuple[Op, ...] = ()
 
 
 def find_rows(bounds: Region, body: Region) -> Rows | None:
@@ -51,7 +58,40 @@ def find_rows(bounds: Region, body: Region) -> Rows | None:
     if extent is None or (extent.code is ops.const and extent.attr < _SHORTEST):
         return None
     row, first = (Op(ops.param, index.type) for _ in range(2))
-    return Rows(_needed(extent, invariant), extent, row, first, _ByRow(index, extent, row, first).region(body))
+    setup = _needed(extent, invariant)
+    by_row = _ByRow(index, extent, row, first).region(body)
+    return _guarded(setup, extent, row, first, by_row) or Rows(setup, extent, row, first, by_row)
+
+
+def _guarded(setup: tuple[Op, ...], extent: Op, row: Op, first: Op, body: Region) -> Rows | None:
+    """The rows of ``body`` if it does nothing but under one condition that is the same in a row; else None."""
+    own = [op for op in body.ops[:-1] if op.code is not ops.result]
+    if not own or own[-1].code is not ops.if_ or any(op.code is ops.if_ for op in own[:-1]):
+        return None
+    branch = own[-1]
+    then, otherwise = branch.regions
+    written = {accessed for op in body.walk() for effect, accessed in accesses_of(op) if effect != "read"}
+    same: dict[Op, None] = dict.fromkeys((extent, row, first))
+    for op in own[:-1]:
+        reads = op.code is ops.load and isinstance(op.attr, BufferRef) and not any(_may_be(op.attr, ref) for ref in written)
+        if (op.code.effect == "pure" or reads) and all(a in same for a in op.args):
+            same[op] = None
+        elif op.code.effect != "pure":
+            return None
+    of_row = tuple(op for op in own[:-1] if op in same)
+    unchanged = dict(zip(otherwise.results, then.results))
+    results = [then.results[r.attr] if r.code is ops.result and r.args[0] is branch else None for r in body.results]
+    carried = [otherwise.results[r.attr] if r.code is ops.result and r.args[0] is branch else None for r in body.results]
+    if branch.args[0] not in same or len(otherwise.ops) > 1 or carried != list(body.params[1:]) or not unchanged.keys() <= set(body.params):
+        return None
+    end = Op(body.ops[-1].code, body.ops[-1].type, tuple(r for r in results if r is not None), body.ops[-1].attr, (), body.ops[-1].loc)
+    inside = tuple(op for op in own[:-1] if op not in same)
+    return Rows(setup, extent, row, first, Region(body.params, (*inside, *then.ops[:-1], end)), branch.args[0], of_row)
+
+
+def _may_be(a: BufferRef, b: Any) -> bool:
+    """Whether two accesses of independent iterations may be to the same memory."""
+    return not isinstance(b, BufferRef) or a.slot == b.slot
 
 
 def _needed(value: Op, known: dict[Op, None]) -> tuple[Op, ...]:
@@ -119,11 +159,24 @@ def row_loop(
     steps = emitter.call_intrinsic("umin", index, [left, room])
     stop = emitter.value(f"add {it} {start}, {steps}")
     emitter.bind([rows.row, rows.first], [row, first])
+    values = list(carried)
+    if rows.guard is not None:
+        for op in rows.of_row:
+            emitter.emit(op)
+        active, skipped = emitter.new_labels("active", "skipped")
+        around = emitter.label
+        emitter.line(f"br i1 {emitter.env[rows.guard]}, label %{active}, label %{skipped}")
+        emitter.start(active)
     if edges is None:
         values = emitter.iterations(index, start, stop, types, carried, rows.body, suffix)
     else:
-        values = []
         split_loop(emitter, edges, start, stop, column, rows.body, suffix)
+    if rows.guard is not None:
+        inside = emitter.label
+        emitter.goto(skipped)
+        emitter.start(skipped)
+        ways = zip(types, values, carried)
+        values = [emitter.value(f"phi {type_name(t)} [ {new}, %{inside} ], [ {old}, %{around} ]") for t, new, old in ways]
     again = emitter.value(f"icmp {less} {it} {stop}, {end}")
     back = emitter.label
     emitter.line(f"br i1 {again}, label %{head}, label %{done}")

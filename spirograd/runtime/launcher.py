@@ -356,15 +356,11 @@ class LaunchPlan:
             except (struct.error, OverflowError) as error:
                 raise SpirogradRuntimeTypeError(f"an argument of {self.compiled.name} does not fit its type: {error}") from error
         recorder = None if graphs.current is None else graphs.active()
-        order = streams.active
         try:
-            if recorder is not None and recorder.plans:
-                pass  # the device is given it later
-            elif order is None:
+            if recorder is None and streams.active is None:
                 self._launch(self.executable, block, counts if tape_counts is None else tape_counts)
             else:
-                work = functools.partial(self._launch, self.executable, block, counts if tape_counts is None else tape_counts)
-                order.run(work, *self._uses(arrays, trees))
+                self._launch_in_order(recorder, block, counts if tape_counts is None else tape_counts, arrays, trees)
         finally:  # a launch that fails may have written
             for index, part in self._trees_written:
                 trees[index].generations[part] = tick()
@@ -374,6 +370,23 @@ class LaunchPlan:
                     allocation.generations[""] = tick()
         if recorder is not None:
             self._note(recorder, block, drawn, (scalars, arrays, trees, words), counts if tape_counts is None else tape_counts)
+
+    def _launch_in_order(
+        self,
+        recorder: graphs.GraphRecording | None,
+        block: bytes,
+        counts: Sequence[int | None],
+        arrays: Sequence[Any],
+        trees: Mapping[int, Allocation],
+    ) -> None:
+        """Launch while there is a recorder, or several streams: after what uses the same memory."""
+        order = streams.active
+        if recorder is not None and recorder.plans:
+            return  # the device is given it later
+        if order is None:
+            self._launch(self.executable, block, counts)
+        else:
+            order.run(functools.partial(self._launch, self.executable, block, counts), *self._uses(arrays, trees))
 
     def _uses(self, arrays: Sequence[Any], trees: Mapping[int, Allocation]) -> tuple[list[tuple[Any, str]], list[tuple[Any, str]]]:
         """The memory that a launch reads, and that it writes, with the parts of it; None for memory that is not ours."""

@@ -21,6 +21,8 @@ DEVICES = {
     "cpu": "spirograd.runtime.devices.cpu",
     "interpreter": "spirograd.runtime.devices.interpreter",
 }
+# Back ends that are no devices of their own -> whose memory they use.
+_MEMORY_OF = {"python": "interpreter"}
 
 
 def open_device(arch: str, device: str = "", **options: Any) -> Device:
@@ -57,7 +59,7 @@ def devices(arch: str) -> list[tuple[str, str]]:
 
 
 def _import(arch: str) -> ModuleType:
-    name = DEVICES.get(arch)
+    name = DEVICES.get(_MEMORY_OF.get(arch, arch))
     if name is None:
         raise SpirogradRuntimeError(f"there is no device called {arch!r}; known are {', '.join(sorted(DEVICES))}")
     try:

@@ -17,7 +17,7 @@ BLOCK_SET = 1
 
 
 def member_type(slot: Slot) -> DType:
-    """The type of an entry that is no address: what is narrower than a word is read as a word."""
+    """The type of an entry that is no buffer: what is narrower than a word is read as a word."""
     t = slot.dtype or (u32 if slot.kind in ("seed", "launch") else i32)
     return u32 if t.bits < 32 else t
 

@@ -47,7 +47,8 @@ _SHARED_FLOAT_ATOMICS = {("add", "f32"): ("shared_f32_add", "AtomicFloat32AddEXT
 
 def emit_slot(e: Emitter, op: Op) -> None:
     assert isinstance(op.type, DType)
-    e.ids[op] = e.memory.block.scalar(op.attr, op.type)
+    block = e.memory.block
+    e.ids[op] = block.value(op.attr) if op.attr.is_buffer else block.scalar(op.attr, op.type)
 
 
 def emit_load(e: Emitter, op: Op) -> None:

@@ -18,6 +18,9 @@ class Arguments(Protocol):
     def scalar(self, slot: Slot, t: DType) -> int:
         """The value of an entry that is no buffer, as a ``t``."""
 
+    def value(self, slot: Slot) -> int:
+        """An entry as it is; of a buffer, where there are addresses, its address."""
+
 
 class Memory(Protocol):
     """The buffers of a task. ``bindings``: see `TaskInfo`."""

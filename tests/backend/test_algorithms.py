@@ -9,7 +9,7 @@ import spirograd as sg
 from spirograd import algorithms
 from spirograd.algorithms import memory
 
-pytestmark = pytest.mark.usefixtures("session")
+pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.vulkan_or_wgpu]
 
 SIZES = [0, 1, 2, 255, 2049, pytest.param(70_001, marks=pytest.mark.long)]
 

@@ -10,7 +10,7 @@ import pytest
 
 import spirograd as sg
 
-pytestmark = pytest.mark.usefixtures("session")
+pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.optimized]
 SIZES = [1, 15, 16, 37, 300]
 vec = sg.types.ndarray(sg.f32, 1)
 ints = sg.types.ndarray(sg.i32, 1)

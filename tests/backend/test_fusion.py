@@ -15,7 +15,7 @@ from spirograd.base.targets import Generator
 from spirograd.lang import context
 
 ARCHS = ("cpu", "vulkan", "wgpu", "cuda", "amdgpu")  # the interpreter never fuses
-pytestmark = pytest.mark.archs(*ARCHS)
+pytestmark = [pytest.mark.archs(*ARCHS), pytest.mark.vulkan_or_wgpu]
 
 
 def decisions(kernel: Any) -> list[str]:
@@ -106,7 +106,6 @@ BODIES = [
 ]
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize(("body", "verdict"), BODIES, ids=[body for body, _ in BODIES])
 def test_what_may_become_one(arch: str, body: str, verdict: str | dict[str, str], capfd: Any) -> None:
     """``verdict``: where it depends on the back end, by that; fused elsewhere."""
@@ -432,7 +431,6 @@ def test_long_inner_loops(session) -> None:
     np.testing.assert_array_equal(y.to_numpy(), (j ^ i).sum(1))
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("fast_math", [True, False])
 @pytest.mark.parametrize(
     ("step", "ordered"),

@@ -14,7 +14,7 @@ from fuzz.run import load
 import spirograd as sg
 from spirograd.lang import context
 
-pytestmark = [pytest.mark.archs(*ARCHS), pytest.mark.vulkan_or_wgpu]
+pytestmark = [pytest.mark.archs(*ARCHS), pytest.mark.vulkan_or_wgpu, pytest.mark.optimized]
 
 
 @pytest.mark.parametrize("first", ["x[i] + z[i]", "x[i] * 3.7", "sg.sqrt(abs(z[i]))", "1.0 / z[i]", "sg.exp(z[i])"])

@@ -6,7 +6,7 @@ from backend.twin import run_both
 
 import spirograd as sg
 
-pytestmark = pytest.mark.usefixtures("session")
+pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.vulkan_or_wgpu]
 INTS = sg.types.ndarray(sg.i32, 1)
 PLANE = sg.types.ndarray(sg.i32, 2)
 

@@ -9,6 +9,8 @@ import pytest
 
 import spirograd as sg
 
+pytestmark = pytest.mark.optimized
+
 DEPTH = 300
 LEVELS = 70  # that every driver in use here compiles
 

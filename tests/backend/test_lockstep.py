@@ -8,7 +8,7 @@ import pytest
 import spirograd as sg
 from spirograd.base.dtypes import DType
 
-pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.vulkan_or_wgpu]
+pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.vulkan_or_wgpu, pytest.mark.optimized]
 SIZES = [1, 15, 16, 37, 200]
 TRIPS = 20
 FAR = 2**28

@@ -6,6 +6,8 @@ import pytest
 import spirograd as sg
 from spirograd.base.dtypes import DType
 
+pytestmark = pytest.mark.optimized
+
 # Each maps (0, 1) into a part of the domain of all of them.
 UNARY = {"sin": np.sin, "cos": np.cos, "tan": np.tan, "exp": np.exp, "log": np.log, "tanh": np.tanh, "asin": np.arcsin, "acos": np.arccos}
 MANY = 20

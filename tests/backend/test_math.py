@@ -7,7 +7,7 @@ import pytest
 import spirograd as sg
 from spirograd.base.dtypes import DType
 
-pytestmark = pytest.mark.usefixtures("session")
+pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.optimized]
 RNG = np.random.default_rng(7)
 N = 400
 

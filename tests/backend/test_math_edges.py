@@ -10,6 +10,8 @@ import pytest
 import spirograd as sg
 from spirograd import math as tm
 
+pytestmark = pytest.mark.optimized
+
 INF, NAN = np.inf, np.nan
 FLOATS = np.array([0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.5, -3.0, 1e9, -1e9, INF, -INF, NAN], np.float32)
 INTS = np.array([0, 1, -1, 2, -3, 7, 2**31 - 1, -(2**31)], np.int32)

@@ -10,6 +10,8 @@ import pytest
 
 import spirograd as sg
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 SHAPES = {
     "pointer": lambda root: root.pointer(sg.ij, (4, 3)).dense(sg.ij, (4, 5)),
     "pointer of elements": lambda root: root.pointer(sg.ij, (16, 15)),
@@ -353,7 +355,6 @@ def test_gradients_that_are_refused(session: Any) -> None:
             kernel()
 
 
-@pytest.mark.vulkan_or_wgpu
 def test_gradients_that_need_saved_values_are_refused(session: Any) -> None:
     """The kernel that saves values would activate nothing."""
     x, count = sg.field(sg.f32, needs_grad=True), sg.field(sg.i32, ())

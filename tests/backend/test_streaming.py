@@ -13,6 +13,7 @@ import spirograd as sg
 from spirograd.llvmgen import streaming
 
 pytestmark = [
+    pytest.mark.optimized,
     pytest.mark.archs("cpu"),  # it is about the code for CPUs
     pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="streaming stores are for x86"),
 ]

@@ -13,6 +13,8 @@ import pytest
 import spirograd as sg
 from spirograd.lang import context
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 Array = Any
 _SLICES: list[Any] = [
     np.s_[2:5], np.s_[:], np.s_[3:3], np.s_[9:2], np.s_[-3:], np.s_[1:100:4], np.s_[::-1], np.s_[8:1:-3],
@@ -230,12 +232,27 @@ def test_buffer_views(session: Any) -> None:
         bump(sg.BufferView(v, 5, 1))
         return v[lo:].offset
 
+    @sg.kernel
+    def of_arrays(x: sg.types.NDArray, whole: sg.BufferView):
+        for i in range(4):
+            sg.BufferView(x, offset=16, size=4)[i] = whole.size + whole.offset
+        rest, pair = sg.BufferView(x, 19), x.subview(14, 2)
+        for i in range(rest.size):
+            rest[i] -= 1
+        for i in range(pair.size):
+            pair[i] = x.size
+
     assert run(view, 1) == 5
     expected = np.arange(20, dtype=np.float32)
     expected[[5, 6, 9]] += 100
     assert (a.to_numpy() == expected).all()
+    of_arrays(a, a)
+    expected[14:] = [20, 20, 20, 20, 20, 19]
+    assert (a.to_numpy() == expected).all()
     with pytest.raises(sg.SpirogradBoundsError, match="out of range"):
         sg.BufferView(a, 18, 3)
+    with pytest.raises(sg.SpirogradTypeError, match="one of an ndarray, not of a NumPy array"):
+        sg.BufferView(a.to_numpy(), 1, 2)
     with pytest.raises(sg.SpirogradRuntimeTypeError, match="expected an array of f32, got i32"):
         run(made(np.arange(4, dtype=np.int32))[1:], 1)
 

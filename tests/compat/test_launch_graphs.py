@@ -87,16 +87,3 @@ def test_what_does_not_fit_is_refused() -> None:
         with pytest.raises(sg.SpirogradError) as caught:
             wrong()
         assert message in str(caught.value)
-
-
-def test_argpacks_are_structs() -> None:
-    pack = ti.types.argpack(a=ti.f32, n=ti.i32, inner=ti.types.argpack(v=ti.math.vec2))
-
-    @ti.kernel
-    def k(p: pack) -> ti.f32:
-        return p.a * p.n + p.inner.v[1]
-
-    p = pack(a=1.5, n=2, inner=ti.types.argpack(v=ti.math.vec2)(v=ti.math.vec2(1, 2)))
-    assert k(p) == 5
-    p.a = 3.0
-    assert k(p) == 8 and p.keys == ["a", "n", "inner"]

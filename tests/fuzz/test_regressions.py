@@ -7,6 +7,8 @@ import pytest
 
 import spirograd as sg
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 INTEGERS = np.array([0, 1, 5, 2**31 - 1, -(2**31), -1, -5], np.int32)
 FLOATS = [0.0, -0.0, 1.0, -2.5, np.nan, np.inf, -np.inf, 1e-45, -3e38]
 

@@ -13,6 +13,8 @@ import spirograd as sg
 from spirograd.lang import context
 from spirograd.session import Session
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 torch = needs.package("torch")
 SHAPES = [(), (1,), (1000,), (3, 5, 7)]
 

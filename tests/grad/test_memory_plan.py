@@ -13,7 +13,7 @@ from grad.chains import advance, chains, counted_chains, launch
 import spirograd as sg
 from spirograd.lang import context
 
-pytestmark = pytest.mark.usefixtures("session")
+pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.vulkan_or_wgpu]
 
 N = 300
 LAUNCHING = ("cpu", "vulkan", "wgpu")  # the interpreter has no heap

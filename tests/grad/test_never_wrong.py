@@ -148,6 +148,66 @@ def test_atomic_products_of_several_iterations(case: Any, caplog: pytest.LogCapt
 
 
 @pytest.mark.parametrize("zeros", [[], [1], [1, 2]])
+@pytest.mark.parametrize("mode", ["reverse", "forward", "second"])
+def test_products_in_variables(zeros: list[int], mode: str) -> None:
+    """A variable of the kernel, to which each iteration of a parallel loop brings a factor."""
+    x = sg.field(sg.f32, shape=N, needs_grad=True, needs_dual=True)
+    loss = sg.field(sg.f32, shape=(), needs_grad=True, needs_dual=True)
+
+    @sg.kernel
+    def run():
+        product = 2.0
+        for i in x:
+            product *= x[i]
+        loss[None] += product
+
+    values = np.linspace(0.5, 1.5, N).astype(np.float32)
+    values[zeros] = 0.0
+    x.from_numpy(values)
+    others = np.array([2.0 * np.prod(np.delete(values, k)) for k in range(N)])
+    seed = np.arange(1.0, N + 1)
+    if mode == "reverse":
+        with sg.ad.Tape(loss):
+            run()
+        np.testing.assert_allclose(x.grad.to_numpy(), others, rtol=1e-5)
+    elif mode == "forward":
+        with sg.ad.FwdMode(loss=loss, param=x, seed=seed.tolist()):
+            run()
+        np.testing.assert_allclose(loss.dual[None], others @ seed, rtol=1e-5)
+    else:
+        v = sg.field(sg.f32, shape=N)
+        v.from_numpy(seed.astype(np.float32))
+        hessian = [[2.0 * np.prod(np.delete(values, [j, k])) if j != k else 0.0 for j in range(N)] for k in range(N)]
+        np.testing.assert_allclose(np.asarray(sg.ad.hvp(run, loss, x, v)), hessian @ seed, rtol=1e-4)
+
+
+@pytest.mark.parametrize("zeros", [[], [1], [1, 2]])
+def test_tangents_of_products(zeros: list[int], caplog: pytest.LogCaptureFixture) -> None:
+    x, y = (sg.field(sg.f32, shape=N, needs_dual=True) for _ in range(2))
+
+    @sg.kernel
+    def run():
+        for i in x:
+            y[i % 2] *= x[i] * x[i]
+
+    values = np.linspace(0.5, 1.5, N).astype(np.float32)
+    values[zeros] = 0.0
+    x.from_numpy(values)
+    y.fill(2.0)
+    seed = np.arange(1.0, N + 1)
+    with caplog.at_level(logging.WARNING, "spirograd"), sg.ad.FwdMode(loss=y, param=x, seed=seed.tolist()):
+        run()
+    assert "iterations of a parallel loop share this product in `y`" in caplog.text
+    for half in (0, 1):
+        part = slice(half, None, 2)
+        squares = values[part] ** 2
+        others = [np.prod(np.delete(squares, k)) for k in range(len(squares))]
+        want = 2 * (np.array(others) * 2 * values[part]) @ seed[part]
+        np.testing.assert_allclose(y.dual[half], want, rtol=1e-5)
+        np.testing.assert_allclose(y[half], 2 * np.prod(squares), rtol=1e-5)
+
+
+@pytest.mark.parametrize("zeros", [[], [1], [1, 2]])
 def test_factors_that_are_zero(zeros: list[int]) -> None:
     x, y = xy(sg.f32)
 

@@ -18,7 +18,7 @@ import spirograd as sg
 
 torch = needs.package("torch")
 # The interpreter has no sizes: its tapes grow as they are written.
-pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.archs("cpu", "vulkan", "wgpu")]
+pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.archs("cpu", "vulkan", "wgpu"), pytest.mark.vulkan_or_wgpu]
 
 N = 5
 SEQUENCE = (1, 20, 50, 512, 0, 3, 3, 512, 1)

@@ -10,7 +10,7 @@ from grad.check import Program, check
 
 import spirograd as sg
 
-pytestmark = pytest.mark.usefixtures("session")
+pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.vulkan_or_wgpu]
 
 
 def logistic(x: np.ndarray, trips: np.ndarray, r: float) -> tuple[np.ndarray, np.ndarray]:
@@ -79,7 +79,6 @@ def test_one_iteration_alone_is_long() -> None:
     work.check(trips)
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.archs("cpu", "vulkan", "wgpu")  # minutes on the interpreter
 @pytest.mark.parametrize("n", [1, 191, 193, 65_535, 65_537, 65_700])
 def test_iterations_that_are_no_multiple_of_a_block(n: int) -> None:

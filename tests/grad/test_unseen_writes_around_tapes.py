@@ -13,7 +13,7 @@ from grad.unseen import KINDS, SQUARES, WEIGHTED, N, memory_of, squares_array, v
 
 import spirograd as sg
 
-pytestmark = pytest.mark.usefixtures("session")
+pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.vulkan_or_wgpu]
 
 
 @KINDS

@@ -124,8 +124,8 @@ def test_two(arch): pass
 @pytest.mark.parametrize(
     ("missing", "options", "wanted"),
     [
-        ("None", (), {"interpreter": "012 one two", "vulkan": "1 one", "wgpu": "02 two"}),
-        ("None", ("--long",), {"interpreter": "", "vulkan": "02 two", "wgpu": "1 one"}),
+        ("None", (), {"interpreter": "012 one two", "vulkan": "12 two", "wgpu": "0 one"}),
+        ("None", ("--long",), {"interpreter": "", "vulkan": "0 one", "wgpu": "12 two"}),
         ("'no package'", (), dict.fromkeys(["interpreter", "vulkan", "wgpu"], "012 one two")),
     ],
     ids=["by day", "at night", "without wgpu"],

@@ -34,7 +34,7 @@ activate deactivate is_active
 deactivate_all_snodes set_logging_level is_logging_effective pyfunc axes SNode types.func types.template types.Template available_archs
 perf_dispatch svd sym_eig polar_decompose solve ad.Tape ad.FwdMode ad.grad_replaced ad.grad_for ad.clear_all_gradients
 types.sparse_matrix_builder linalg.SparseMatrixBuilder linalg.SparseSolver linalg.MatrixFreeCG
-ref types.ref global_thread_idx volatile_load BufferView types.BufferViewType append length
+get_addr frexp python ArgPack types.argpack ref types.ref global_thread_idx volatile_load BufferView types.BufferViewType append length
 profiler.print_kernel_profiler_info
 aot.Module aot.load
 graph graph_do_while graph_parallel graph_parallel_context checkpoint GraphStatus
@@ -43,7 +43,7 @@ clock_counter clock_freq_hz
 """
 # Deliberately later; the reasons are in base/later.py.
 _ABSENT = """
-get_addr eig frexp BitpackedFields
+eig BitpackedFields
 Texture make_spd mesh_local ui
 sparse
 """

@@ -11,7 +11,7 @@ from spirograd.autodiff.activity import ShadowOf
 from spirograd.autodiff.prepare.elements import fixes
 from spirograd.base.records import replace
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, rank, ref_of
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, TempRef, rank, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
 
@@ -19,7 +19,9 @@ _KINDS = frozenset(("mul", "exchange"))
 
 
 def serial_shared_products(kernel: Kernel, shadow: ShadowOf) -> tuple[Kernel, tuple[str, ...]]:
-    """``kernel`` with those parallel loops serial whose iterations share products that have gradients; a warning for each product."""
+    """``kernel`` with those parallel loops serial whose iterations share products that have derivatives; a warning for each product.
+
+    ``shadow``: as of `differentiate`. Temporaries, which variables become, have derivatives."""
     pass_ = _SerialLoops(shadow)
     return pass_.kernel(kernel), tuple(pass_.warnings)
 
@@ -35,7 +37,8 @@ class _SerialLoops(Rewriter):
         if not shared:
             return self.copy(op)
         for inner in shared:
-            name = inner.attr[1].name
+            ref = inner.attr[1]
+            name = ref.name.partition(".")[0] if isinstance(ref, TempRef) else ref.name
             text = f"{inner.loc}: iterations of a parallel loop share this product in `{name}`: in differentiated code they run one by one"
             self.warnings[text] = None
         made = Op(op.code, op.type, self.args(op), replace(op.attr, parallel=False), (self.region(op.regions[0]),), op.loc, op.primal)
@@ -46,7 +49,7 @@ def _is_shared_product(op: Op, loop: Op, shadow: ShadowOf) -> bool:
     if op.code is not ops.atomic or op.attr[0] != "mul":
         return False
     ref = op.attr[1]
-    return ref.dtype.is_float and shadow(ref) is not None and not _is_own(op, loop)
+    return ref.dtype.is_float and (isinstance(ref, TempRef) or shadow(ref) is not None) and not _is_own(op, loop)
 
 
 def _is_own(op: Op, parallel: Op) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from spirograd.base import validity
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradBoundsError, SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError
-from spirograd.lang import context, ops, scalar
+from spirograd.lang import context, ops, plain_python, scalar
 from spirograd.lang.data import device_arrays, elements, shadows, slices, transfer
 from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.host_scope import HostScope
@@ -158,6 +158,8 @@ class Ndarray(Exported, HostScope):
         return f"an ndarray of {self.dtype}"
 
     def __iter__(self) -> Any:
+        if plain_python.state.running:
+            return plain_python.indices(self.shape)
         raise SpirogradTypeError("a loop over an ndarray works inside kernels only", None, "`.to_numpy()` gives an array to iterate over")
 
     # --- elements ---
@@ -186,7 +188,7 @@ class Ndarray(Exported, HostScope):
         address = self._address(key)
         found = self.allocation.unpack(elements.form_of(self.dtype, math.prod(self.element_shape)), address)
         if self._build is None or not self.element_shape:
-            return found[0]
+            return plain_python.placed(found[0], self, key) if plain_python.state.running else found[0]
         size = self.dtype.size
 
         def write(component: int, value: Any) -> None:
@@ -328,12 +330,15 @@ class BufferView(Ndarray):
     Whatever works on an ndarray works on a view of it. A write to either is a write to the memory of both; `grad` is a view of the
     gradient. As the annotation of an argument, ``BufferView`` and ``BufferView[dtype]`` take any one-dimensional array or view.
 
-    ``arr``: the ndarray, which is never itself a view. Raises SpirogradBoundsError for a part that ``arr`` does not have.
+    ``arr``: the ndarray, which is never itself a view. ``axes``: what slices are made of, in place of ``offset`` and ``size``. Raises
+    SpirogradBoundsError for a part that ``arr`` does not have.
     """
 
     arr: Ndarray
 
     def __init__(self, arr: Ndarray, offset: int = 0, size: int | None = None, *, axes: tuple[slices.Axis, ...] | None = None) -> None:
+        if not isinstance(arr, Ndarray):
+            raise SpirogradTypeError(f"a view is one of an ndarray, not of {scalar.describe(arr)}", None, "NumPy slices its own arrays")
         if axes is None:
             axes = _subrange(arr, offset, size)
         if isinstance(arr, BufferView):
@@ -347,14 +352,6 @@ class BufferView(Ndarray):
         kinds = [axis.kind(extent) for axis, extent in zip(axes, arr.shape)]
         self._sg_kinds = tuple(kinds)
         self._sg_numbers = tuple([n for axis, extent in zip(axes, arr.shape) for n in axis.numbers(extent)])
-
-    def __new__(cls, arr: Any, *args: Any, **options: Any) -> Any:
-        """In a kernel, where ``arr`` is an array of the kernel: its view."""
-        if not isinstance(arr, Ndarray):
-            if hasattr(arr, "subview"):
-                return arr.subview(*args, **options)
-            raise SpirogradTypeError(f"a view is one of an ndarray, not of {scalar.describe(arr)}")
-        return super().__new__(cls)
 
     def __class_getitem__(cls, dtype: Any) -> BufferViewType:
         return BufferViewType(*dtype) if isinstance(dtype, tuple) else BufferViewType(dtype)

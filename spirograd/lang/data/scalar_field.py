@@ -24,7 +24,7 @@ from spirograd.base.tracebacks import user_location
 from spirograd.base.wording import counted
 from spirograd.ir.addresses import NUMBERS, cell_offset
 from spirograd.ir.nodes import FieldRef, Layout
-from spirograd.lang import ops, scalar
+from spirograd.lang import ops, plain_python, scalar
 from spirograd.lang.data import device_arrays, elements, shadows, sparse_contents, transfer
 from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.host_scope import HostScope
@@ -158,6 +158,8 @@ class Field(HostScope):
         return _remade, (*self.made_from(), self.shape, self.origin or None, self.layout, contents)
 
     def __iter__(self) -> Any:
+        if plain_python.state.running:
+            return plain_python.indices(self.shape, self.origin)
         raise SpirogradTypeError("a loop over a field works inside kernels only", None, "`.to_numpy()` gives an array to iterate over")
 
 
@@ -474,7 +476,8 @@ class ScalarField(Exported, Field):
 
     def __getitem__(self, key: Any) -> Any:
         address = self._address(key)
-        return self._read(self._addresses(key)[0] if address is None else address)
+        value = self._read(self._addresses(key)[0] if address is None else address)
+        return plain_python.placed(value, self, key) if plain_python.state.running else value
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if not scalar.is_number(value):

@@ -46,6 +46,18 @@ class ArrayProxy:
         return tuple(Value(b.emit(ir.shape, attr=(self.arg, axis), type=i32)) for axis in range(self.decl.ndim))
 
     @property
+    def size(self) -> Value:
+        """Number of elements."""
+        return number_of(self.shape)
+
+    @property
+    def offset(self) -> Value:
+        """As of a view: that of the whole array."""
+        if self.decl.ndim != 1:
+            raise AttributeError("offset")
+        return scalar.constant(0, i32)
+
+    @property
     def dtype(self) -> DType:
         return self.decl.dtype
 
@@ -65,6 +77,10 @@ class ArrayProxy:
         """Stands for the loop that a kernel runs, see `kernel_methods`."""
         raise AssertionError("kernels inline this")
 
+    def subview(self, offset: Any, size: Any) -> Any:
+        """As of a view. Stands for what a kernel runs, see `kernel_methods`."""
+        raise AssertionError("kernels inline this")
+
     def _shadow(self, role: str, what: str, there: bool) -> ArrayProxy:
         if not there:
             trace = current_trace()
@@ -74,6 +90,14 @@ class ArrayProxy:
 
     def __sg_describe__(self) -> str:
         return f"the {self.decl.ndim}-d array `{self.decl.name}`"
+
+
+def number_of(shape: Sequence[Value]) -> Value:
+    """The product of extents."""
+    total = scalar.constant(1, i32)
+    for extent in shape:
+        total = total * extent
+    return total
 
 
 class TripletsProxy:

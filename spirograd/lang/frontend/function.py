@@ -15,6 +15,7 @@ from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradNameError, SpirogradRuntimeError, SpirogradTypeError
 from spirograd.base.near_names import NearNames
 from spirograd.base.wording import counted, did_you_mean
+from spirograd.lang import plain_python
 from spirograd.lang.annotations import Reference, Template
 from spirograd.lang.frontend import source
 from spirograd.lang.frontend.source import Source
@@ -75,6 +76,8 @@ class Func(NearNames):
         return named | set(self._by_reference)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if plain_python.state.running:
+            return plain_python.state.call(self, args, kwargs)
         raise SpirogradRuntimeError(
             f"`{self.function.__qualname__}` is a function of the kernel language: only kernels and other functions can call it; "
             "`@sg.pyfunc` makes one that Python can call, too"

@@ -18,7 +18,7 @@ from spirograd.base.tracebacks import frames_hidden
 from spirograd.ir import nodes
 from spirograd.lang import context, streams
 from spirograd.lang.context import LanguageOptions
-from spirograd.lang.frontend import source
+from spirograd.lang.frontend import plain_kernels, source
 from spirograd.lang.frontend.argument_order import Order, argument_order, unordered
 from spirograd.lang.frontend.fingerprints import is_dead
 from spirograd.lang.frontend.function import bound_arguments, resolved_signature
@@ -109,13 +109,9 @@ class Kernel(Staged, NearNames):
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call in Python."""
-        if kwargs and (stream := streams.taken_from(kwargs, self._parameter_names)) is not None:
-            with stream:
-                return self._call(args, kwargs)
-        session = context.session()
-        owner, quick = self._quick
-        if session is not owner or kwargs or quick is None or context.recorder() is not None or context.current_trace() is not None:
-            return self._launch(*self.specialized(args, kwargs))
+        session, quick = self._quick
+        if quick is None or kwargs or not context.only_launches(session):
+            return self._call_on_stream(args, kwargs)
         found = quick(args, session)
         if found is None:
             return self._launch(*self.specialized(args, kwargs))
@@ -128,9 +124,28 @@ class Kernel(Staged, NearNames):
             session.launched()
         return None if values is None else made.result(values)
 
+    def _call_on_stream(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call with any arguments, on the stream among them if there is one."""
+        if kwargs and (stream := streams.taken_from(kwargs, self._parameter_names)) is not None:
+            with stream:
+                return self._call(args, kwargs)
+        session = context.session()
+        if session.plain:
+            return self._run_as_python(session, args, kwargs)
+        return self._launch(*self.specialized(args, kwargs))
+
+    def _run_as_python(self, session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call on ``arch=sg.python``."""
+        if session is not self._in_session.session:
+            self._start(session)
+        assert self._signature is not None
+        return plain_kernels.run(self.function, self._parameters, self._signature, self._bind(args, kwargs))
+
     def specialized(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Specialization, tuple[Any, ...]]:
         """The session, what is compiled for these arguments (now, if need be), and the arguments as the signature orders them."""
         session = context.session()
+        if session.plain:
+            plain_kernels.refuse_gradients()
         if context.current_trace() is not None:
             raise SpirogradSyntaxError("a kernel cannot be called from a kernel", None, "make it a function with `@sg.func`")
         now = self._in_session
@@ -158,7 +173,7 @@ class Kernel(Staged, NearNames):
             self._signature = signature
             self._specializations = {}
             by_name = any(p.kind is p.KEYWORD_ONLY for p in signature.parameters.values())
-            self._quick = (session, None if by_name else quick_call(self._parameters, self._specializations))
+            self._quick = (session, None if by_name or session.plain else quick_call(self._parameters, self._specializations))
             self._native = NativeCalls(None if by_name else session)
             self._last = None
             now = self._in_session = _InSession(

@@ -18,6 +18,10 @@ def _fill(memory: Any, value: Any) -> None:
         memory[index] = value
 
 
+def _subview(array: Any, offset: Any, size: Any) -> Any:
+    return array[offset : offset + size]
+
+
 def _of_library(function: Callable[..., Any]) -> Func:
     function.__sg_library__ = True  # type: ignore[attr-defined]
     return func(function)
@@ -25,4 +29,7 @@ def _of_library(function: Callable[..., Any]) -> Func:
 
 _FILLS = (ScalarField.fill, StructField.fill, ArrayProxy.fill, ViewProxy.fill)
 # What Python calls -> what a kernel that calls it runs.
-KERNEL_METHODS: dict[Callable[..., Any], Func] = dict.fromkeys(_FILLS, _of_library(_fill))
+KERNEL_METHODS: dict[Callable[..., Any], Func] = {
+    **dict.fromkeys(_FILLS, _of_library(_fill)),
+    ArrayProxy.subview: _of_library(_subview),
+}

@@ -12,8 +12,10 @@ from spirograd.base.dtypes import u32
 from spirograd.base.errors import SpirogradCompilationError, SpirogradTypeError
 from spirograd.base.wording import counted
 from spirograd.lang import forms, ops, randoms, scalar
-from spirograd.lang.frontend import activity, lists
+from spirograd.lang.data.ndarray import BufferView
+from spirograd.lang.frontend import activity, element_addresses, lists
 from spirograd.lang.frontend.access import lvalue_of
+from spirograd.lang.frontend.array_proxy import ArrayProxy
 from spirograd.lang.frontend.call_effects import check_foreseen
 from spirograd.lang.frontend.expressions import arguments, values_of
 from spirograd.lang.frontend.formatted_text import emit_print, text_parts
@@ -21,6 +23,7 @@ from spirograd.lang.frontend.lvalues import Element, Lvalue
 from spirograd.lang.frontend.runtime_values import is_runtime
 from spirograd.lang.frontend.syntax_facts import RNG
 from spirograd.lang.frontend.tracer import Handler, Tracer
+from spirograd.lang.frontend.view_proxy import ViewProxy, subview
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe, type_error
 
@@ -135,6 +138,18 @@ def _super(t: Tracer, node: ast.Call) -> Any:
     return super(cls, first)
 
 
+def _buffer_view(t: Tracer, node: ast.Call) -> ViewProxy:
+    """``BufferView(a, offset, size)`` of an array or a view of the kernel."""
+    args, kwargs = arguments(t, node)
+    t.at(node)
+    given = {**dict(zip(("arr", "offset", "size"), args)), **kwargs}
+    if len(given) != len(args) + len(kwargs) or not {"arr"} <= set(given) <= {"arr", "offset", "size"}:
+        raise type_error("`BufferView` takes an array, an offset and a size", "as in `sg.BufferView(a, 4, 8)`")
+    if not isinstance(given["arr"], (ArrayProxy, ViewProxy)):
+        raise type_error(f"a view is one of an array, not of {describe(given['arr'])}", "slice it: `x[4:12]`")
+    return subview(given["arr"], given.get("offset", 0), given.get("size"))
+
+
 def _print(t: Tracer, node: ast.Call) -> None:
     args, kwargs = arguments(t, node)
     t.at(node)
@@ -161,6 +176,8 @@ FORMS: dict[Any, Handler] = {
     forms.append: lists.append,
     forms.length: lists.length,
     forms.volatile_load: _volatile_load,
+    forms.get_addr: element_addresses.get_addr,
+    BufferView: _buffer_view,
     forms.random: functools.partial(_random, randoms.uniform),
     forms.randn: functools.partial(_random, randoms.normal),
     builtins.print: _print,

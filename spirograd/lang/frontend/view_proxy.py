@@ -16,7 +16,7 @@ from spirograd.ir.nodes import Op
 from spirograd.lang import scalar
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.data.slices import padded
-from spirograd.lang.frontend.array_proxy import ArrayProxy, ElementShape
+from spirograd.lang.frontend.array_proxy import ArrayProxy, ElementShape, number_of
 from spirograd.lang.frontend.indices import integer_index
 from spirograd.lang.frontend.trip_counts import strided
 from spirograd.lang.scalar import Value, describe, type_error
@@ -70,10 +70,7 @@ class ViewProxy:
     @property
     def size(self) -> Value:
         """Number of elements."""
-        total = scalar.constant(1, i32)
-        for extent in self.shape:
-            total = total * extent
-        return total
+        return number_of(self.shape)
 
     @property
     def offset(self) -> Value:
@@ -140,12 +137,12 @@ def _checked(indices: Sequence[Value], extents: Sequence[Value], name: str) -> V
 # --- slices ------------------------------------------------------------------------------------------------------------------
 
 
-def subview(base: Any, offset: Any, size: Any) -> ViewProxy:
-    """``size`` elements of a one-dimensional array or view from element ``offset`` on."""
+def subview(base: Any, offset: Any, size: Any = None) -> ViewProxy:
+    """``size`` elements, or all, of a one-dimensional array or view from element ``offset`` on."""
     if len(base.shape) != 1:
         raise type_error(f"`subview` takes a range of a one-dimensional array or view, not of {describe(base)}", "slice it: `a[1:3, :]`")
     begin = scalar.as_value(offset)
-    return sliced(base, slice(begin, scalar.add(begin, size)))
+    return sliced(base, slice(begin, None if size is None else scalar.add(begin, size)))
 
 
 def sliced(base: Any, key: Any) -> ViewProxy:

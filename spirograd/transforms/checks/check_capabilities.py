@@ -5,6 +5,8 @@ from __future__ import annotations
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, Vec
 from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.base.targets import Generator
+from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region, callee_of
 from spirograd.transforms.context import PassContext
 
@@ -31,6 +33,8 @@ def check_capabilities(kernel: Kernel, ctx: PassContext) -> Kernel:
         for task in kernel.body.ops[:-1]:
             for region in task.regions:
                 nesting.check(region)
+    if caps.target.generator is Generator.SPIRV and not caps.buffer_address:
+        _refuse_addresses(kernel, caps)
     missing = {name: what for name, (flag, what) in _TYPE_NEEDS.items() if not getattr(caps, flag)}
     if not missing:
         return kernel
@@ -39,6 +43,13 @@ def check_capabilities(kernel: Kernel, ctx: PassContext) -> Kernel:
         if isinstance(t, DType) and t.name in missing:
             _refuse(caps, missing[t.name], f"a value of type {t}", op)
     return kernel
+
+
+def _refuse_addresses(kernel: Kernel, caps: Capabilities) -> None:
+    for op in kernel.walk():
+        if op.code is ops.slot and op.attr.is_buffer:
+            message = f"this device (target {caps.target_name}) has no addresses of memory, which `get_addr` needs"
+            raise SpirogradUnsupportedError(message, op.loc, "use another device")
 
 
 class _Nesting:

@@ -24,6 +24,7 @@ from spirograd.ir.nodes import (
     BufferRef,
     FieldRef,
     Kernel,
+    Layout,
     MemoryCall,
     Op,
     Ref,
@@ -36,6 +37,7 @@ from spirograd.ir.nodes import (
 )
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.context import PassContext
+from spirograd.transforms.lowering.digits import digit_of, joined, offset_of
 from spirograd.transforms.lowering.native_atomics import needs_locks, unfinished_sites
 from spirograd.transforms.tasks.place_tapes import is_placed, word
 
@@ -127,7 +129,7 @@ def _slots_of(op: Op, kernel: Kernel) -> list[Slot]:
     if op.code is ops.shape:
         return [Slot("shape", op.attr[0], op.attr[1], dtype=i32)]
     if op.code is ops.address:
-        return [Slot("array", op.attr[0], role=op.attr[1])]
+        return [_address_slot(op)]
     if op.code is ops.seed:
         return [Slot("seed", dtype=u32)]
     if op.code is ops.tape_word:
@@ -144,6 +146,11 @@ def _slots_of(op: Op, kernel: Kernel) -> list[Slot]:
         extents = [Slot("shape", ref.arg, axis, dtype=i32) for axis in range(1, ref.ndim)]
         return [Slot("array", ref.arg, role=ref.role), *extents]
     return [Slot("temps")] if isinstance(ref, TempRef) else []
+
+
+def _address_slot(op: Op) -> Slot:
+    """The entry that an `address` is."""
+    return Slot("tree", op.attr[1]) if op.attr[0] == "tree" else Slot("array", op.attr[0], role=op.attr[1])
 
 
 def _scalar_slot(kernel: Kernel, index: int) -> Slot:
@@ -182,7 +189,7 @@ class _Layout(Rewriter):
         self.handlers = {
             ops.arg: self._arg,
             ops.shape: lambda op: self._slot(Slot("shape", op.attr[0], op.attr[1], dtype=i32)),
-            ops.address: lambda op: self._slot(Slot("array", op.attr[0], role=op.attr[1])),
+            ops.address: lambda op: self._slot(_address_slot(op)),
             ops.seed: lambda op: self._slot(Slot("seed", dtype=u32)),
             ops.tape_word: self._tape_word,
             ops.load: self._load,
@@ -294,12 +301,31 @@ class _Layout(Rewriter):
         size = storage(ref.dtype).size
         t = i64 if _field_extent(ref) // size >= _INDEX_LIMIT else i32
         n = len(ref.shape)
-        shape_indices = [self.b.cast(i, t) for i in indices[:n]]
-        if ref.layout.origin:
-            shape_indices = [self._sub(i, o) for i, o in zip(shape_indices, ref.layout.origin)]
-        total = cell_offset(ref.layout, shape_indices, Arithmetic(self._add, self._mul, self._div, self._mod), size)
+        total = self._in_order(ref.layout, indices, t, size)
+        if total is None:
+            shape_indices = [self.b.cast(i, t) for i in indices[:n]]
+            if ref.layout.origin:
+                shape_indices = [self._sub(i, o) for i, o in zip(shape_indices, ref.layout.origin)]
+            total = cell_offset(ref.layout, shape_indices, Arithmetic(self._add, self._mul, self._div, self._mod), size)
         offset = self._component(ref, indices[n:], t, size)
         return self._add(total, offset)
+
+    def _in_order(self, layout: Layout, indices: Sequence[Op], t: DType, size: int) -> Op | None:
+        """The element that the terms of a layout lead to, if the indices are digits of one number that can be put together again."""
+        if layout.origin or len(layout.terms) < 2 or any(term.div != 1 or term.mod for term in layout.terms):
+            return None
+        split = [(*offset_of(indices[term.axis]), term.stride // size) for term in layout.terms]
+        digits = [digit_of(value)._replace(scale=stride) for value, _, stride in split]
+        found = joined(digits)
+        if len(found) == len(digits):
+            return None
+        total: Op | None = None
+        for base, div, mod, scale in found:
+            part = base if div == 1 else self.b.emit(ops.idiv, base, self._const(div, base))
+            part = self.b.emit(ops.irem, part, self._const(mod, part)) if mod else part
+            total = self._add(total, self._mul(self.b.cast(part, t), scale))
+        assert total is not None
+        return self._add(total, self.b.const(sum(constant * stride for _, constant, stride in split), t))
 
     def _component(self, ref: FieldRef, indices: Sequence[Op], t: DType, size: int) -> Op:
         """The offset of a component in elements: a table where the number is constant, else a multiple or a chain of choices."""

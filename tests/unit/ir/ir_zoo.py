@@ -46,6 +46,7 @@ return i32_2
   %c = arg[2]() : u1
   %j = shape[(1, 0)]() : i32
   %place = address[(1, "grad")]() : u64
+  %origin = address[("tree", 0)]() : u64
   %seed = seed()  : u32
   %base = tape_word[("tape_base", 0)]() : i32
   %zero = const[0]() : i32

@@ -137,7 +137,7 @@ def test_mistakes_are_found(text: str, rule: str) -> None:
         ("%r = load[notes](%i, %i) : f32", "does not access memory through TapeRef"),
         ("%r = stop_grad(%f) : f32", "is no operation of device IR"),
         ('%r = slot[Slot("tape_base")]() : u32', "that slot is"),
-        ('%r = slot[Slot("tree")]() : u64', "that slot is"),
+        ('%r = slot[Slot("temps")]() : u64', "that slot is"),
         ('%r = slot[Slot("scalar", dtype=f32)]() : i32', "that slot is f32"),
         ("for[LoopAttr(parallel=True)](%i, %i) : () { (%k: i32)\n yield()\n}", "before offload"),
         ('task[TaskAttr("serial", "b")]() {\n yield()\n}', "directly in the body"),

@@ -6,6 +6,8 @@ import pytest
 
 import spirograd as sg
 
+pytestmark = pytest.mark.optimized
+
 N = 100
 # What an iteration computes from its column -> whether all but a few iterations at either end do without the condition.
 ROWS = {

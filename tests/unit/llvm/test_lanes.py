@@ -14,6 +14,7 @@ from spirograd.llvmgen.toolchain import host_caps
 
 ints, floats = sg.types.ndarray(sg.i32, 1), sg.types.ndarray(sg.f32, 1)
 pytestmark = [
+    pytest.mark.optimized,
     pytest.mark.archs("cpu"),
     pytest.mark.usefixtures("session"),
     pytest.mark.skipif(not has_masks(host_caps()), reason="the CPU has no masked loads and stores"),

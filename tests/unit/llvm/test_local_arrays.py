@@ -17,6 +17,8 @@ from spirograd.ir.nodes import Op
 from spirograd.llvmgen import module
 from spirograd.runtime.devices import cpu
 
+pytestmark = pytest.mark.optimized
+
 _WIDTH = 5
 _T = Vec(_WIDTH, i32)
 

@@ -22,6 +22,8 @@ from spirograd.llvmgen.op_map import OP_MAP
 from spirograd.llvmgen.toolchain import host_caps
 from spirograd.runtime.devices import cpu
 
+pytestmark = pytest.mark.optimized
+
 _MATH = (ops.exp, ops.log, ops.sin, ops.cos, ops.tan, ops.asin, ops.acos, ops.atan2, ops.tanh, ops.pow_, ops.rsqrt)
 _KINDS = {"b": (u1,), "i": dt.INTEGERS, "f": dt.FLOATS}
 N = 64

@@ -19,6 +19,8 @@ from spirograd.ir.nodes import Op
 from spirograd.llvmgen import parts, stages
 from spirograd.runtime.devices import cpu
 
+pytestmark = pytest.mark.optimized
+
 N = 32
 DATA = np.arange(N, dtype=np.int32) * 12345 % 1009
 

@@ -9,6 +9,8 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BufferRef
 from spirograd.llvmgen.ranges import SMALLEST_NORMAL_F32, is_at_least
 
+pytestmark = pytest.mark.optimized
+
 CASES = {
     "x*x + 1e-3": (lambda b, x, y: b.emit(ops.add, b.emit(ops.mul, x, x), b.const(1e-3, f32)), True),
     "1e-3 + x*x": (lambda b, x, y: b.emit(ops.add, b.const(1e-3, f32), b.emit(ops.mul, x, x)), True),

@@ -14,6 +14,8 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Op, Reduction
 from spirograd.runtime.devices import cpu
 
+pytestmark = pytest.mark.optimized
+
 
 @pytest.fixture(scope="module")
 def device() -> cpu.CpuDevice:

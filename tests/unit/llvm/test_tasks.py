@@ -18,6 +18,8 @@ from spirograd.ir.nodes import BufferRef, Op, Reduction
 from spirograd.llvmgen.toolchain import host_caps
 from spirograd.runtime.devices import cpu
 
+pytestmark = pytest.mark.optimized
+
 _UFUNCS = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 _UFUNCS |= {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 

@@ -17,6 +17,8 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BufferRef, Op
 from spirograd.runtime.devices import cpu
 
+pytestmark = pytest.mark.optimized
+
 _UFUNCS = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 _BINS = 64
 Body = Callable[[Builder, Op, BufferRef, Op], Any]

@@ -12,6 +12,8 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Op, Region
 from spirograd.llvmgen.uniform import Uniformity
 
+pytestmark = pytest.mark.optimized
+
 
 class _Nest:
     """Loops nested ``depth`` deep, each of which carries two values, from constants on. The innermost adds the index to the second one."""

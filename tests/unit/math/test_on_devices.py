@@ -32,6 +32,8 @@ from spirograd.transforms.lowering.lower_tasks import lower_tasks
 from spirograd.transforms.math.expand_math import expand_math
 from spirograd.transforms.simplification.simplify import simplify
 
+pytestmark = pytest.mark.optimized
+
 COUNT = 20_000
 OPTIONS = CompileOptions()
 
