@@ -59,7 +59,7 @@ from spirograd.lang.data.ndarray import BufferView, MatrixNdarray, Ndarray, Scal
 from spirograd.lang.data.scalar_field import Field
 from spirograd.lang.data.tensor import MatrixTensor, VectorTensor, tensor, wrap
 from spirograd.lang.data.tree import FieldsBuilder, SNode, deactivate_all_snodes, root
-from spirograd.lang.decompositions import polar_decompose, solve, svd, sym_eig
+from spirograd.lang.decompositions import eig, make_spd, polar_decompose, solve, svd, sym_eig
 from spirograd.lang.dispatching import perf_dispatch
 from spirograd.lang.forms import (
     activate,
@@ -313,6 +313,7 @@ __all__ = [
     "deactivate",
     "deactivate_all_snodes",
     "div",
+    "eig",
     "errors",
     "exp",
     "extension",
@@ -375,6 +376,7 @@ __all__ = [
     "logical_or",
     "loop_config",
     "loop_unique",
+    "make_spd",
     "math",
     "max",
     "metal",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spirograd.ad.custom import clear_all_gradients, grad_for, grad_replaced, no_grad
+from spirograd.ad.custom import checkpoint, clear_all_gradients, grad_for, grad_replaced, no_grad
 from spirograd.ad.forward_mode import FwdMode
 from spirograd.ad.gradcheck import gradcheck
 from spirograd.ad.second_order import hvp
@@ -17,6 +17,7 @@ __all__ = [
     "FwdMode",
     "Sizings",
     "Tape",
+    "checkpoint",
     "clear_all_gradients",
     "grad_for",
     "grad_replaced",

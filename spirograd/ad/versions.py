@@ -86,7 +86,7 @@ class Saved:
         self.memory = memory
         self.part = part
         self._view = memory.view(part)
-        self.nbytes = self._view.count * self._view.dtype.size
+        self.nbytes = nbytes_of(self._view)
         self._compact = _compact(self._view)
         self._copy = self._current(known)
 
@@ -127,6 +127,11 @@ class Saved:
         self._copy = current
 
 
+def nbytes_of(view: HostView) -> int:
+    """Bytes of a copy."""
+    return view.count * view.dtype.size
+
+
 def _are_bytes(view: HostView) -> bool:
     """Whether devices can copy the contents as bytes: they lie densely, at multiples of 4."""
     return all(b.span == math.prod(b.dims) * view.dtype.size and not b.offset % 4 and not b.span % 4 for b in view.blocks)
@@ -145,8 +150,8 @@ class Wanted:
 
     __slots__ = ("all", "parts")
 
-    def __init__(self) -> None:
-        self.all = False
+    def __init__(self, all_parts: bool = False) -> None:
+        self.all = all_parts
         self.parts: set[int] = set()
 
     def add(self, part: int | None) -> None:

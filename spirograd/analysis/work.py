@@ -8,7 +8,10 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Op, Region, TempRef, ref_of
 
 _MEMORY = (FieldRef, ArrayRef, TempRef)
-_MOVED = (ops.cast, ops.bitcast, ops.select, ops.stop_grad, ops.recall, ops.opaque, ops.vec, ops.extract, ops.insert, ops.call, ops.result)
+_MOVED = (
+    ops.cast, ops.bitcast, ops.select, ops.stop_grad, ops.recall, ops.with_partial, ops.opaque, ops.vec, ops.extract, ops.insert, ops.call,
+    ops.result,
+)  # fmt: skip
 # Operations that compute -> how many count for each float of the result.
 _COMPUTING = {code: 2 if code is ops.fma else 1 for code in ops.ALL if code.effect == "pure" and code.arity != 0 and code not in _MOVED}
 # Accesses to memory -> how many times they move their element.

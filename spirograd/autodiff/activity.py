@@ -22,6 +22,7 @@ _FLOWS: dict[ops.OpCode, Callable[[Op], tuple[Op, ...]]] = {
     ops.extract: lambda op: op.args[:1],
     ops.insert: lambda op: (op.args[0], op.args[2]),
     ops.select: lambda op: op.args[1:],
+    ops.with_partial: lambda op: op.args[:2],
 }
 # Operands of a loop before the values that it carries, and which of its regions yields them.
 FIXED = {ops.for_: 2, ops.while_: 0}

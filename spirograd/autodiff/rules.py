@@ -23,10 +23,10 @@ Partial = Callable[[Builder, "tuple[Op, ...]", Op, Op], Op]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The partial derivatives of an operation by each operand. ``text``: the same for readers. ``guarded``: they can be infinite or
-    undefined, so that a flow of 0 needs care."""
+    """The partial derivatives of an operation by each operand, None for one that derivatives do not flow to. ``text``: the same for
+    readers. ``guarded``: they can be infinite or undefined, so that a flow of 0 needs care."""
 
-    partials: tuple[Partial, ...]
+    partials: tuple[Partial | None, ...]
     text: str
     guarded: bool = False
 
@@ -193,6 +193,7 @@ RULES: dict[OpCode, Rule | NoGradient | Structural] = {
     **dict.fromkeys((ops.floor, ops.ceil, ops.trunc, ops.round_), _ROUNDING),
     ops.stop_grad: NoGradient("that is what it is for"),
     ops.recall: Rule((_nothing, _same), "0, 1"),
+    ops.with_partial: Rule((_same, _times(2), None), "1, c, none"),
     ops.opaque: Rule((_same,), "1"),
     **dict.fromkeys((ops.const, ops.arg, ops.shape, ops.address, ops.seed, ops.tape_word, ops.thread_slot, ops.builtin, ops.slot), _LEAF),
     **dict.fromkeys((ops.idiv, ops.irem, ops.floordiv, ops.floormod, ops.and_, ops.or_, ops.xor, ops.not_, ops.shl, ops.shr), _INTEGER),
@@ -214,7 +215,7 @@ def differentiable(code: OpCode) -> bool:
 
 
 def pullback(b: Builder, op: Op, args: tuple[Op, ...], result: Op, adjoint: Op) -> tuple[Op | None, ...]:
-    """The contribution to the adjoint of each operand of ``op``; None where an operand is a constant or no float.
+    """The contribution to the adjoint of each operand of ``op``; None where an operand is a constant or no float, or has none.
 
     ``args`` and ``result`` are its values in the code that ``b`` builds.
     """
@@ -225,7 +226,10 @@ def pullback(b: Builder, op: Op, args: tuple[Op, ...], result: Op, adjoint: Op) 
         return (b.cast(adjoint, t) if isinstance(t, DType) and t.is_float else None,)
     nothing = b.emit(ops.eq, adjoint, _f(b, 0.0, adjoint)) if rule.guarded else None
     return tuple(
-        [None if a.code is ops.const else _share(b, partial, args, result, adjoint, nothing) for a, partial in zip(args, rule.partials)]
+        [
+            None if partial is None or a.code is ops.const else _share(b, partial, args, result, adjoint, nothing)
+            for a, partial in zip(args, rule.partials)
+        ]
     )
 
 
@@ -235,7 +239,7 @@ def pushforward(b: Builder, op: Op, args: tuple[Op, ...], result: Op, tangents: 
     assert isinstance(rule, Rule), op
     total: Op | None = None
     for partial, tangent in zip(rule.partials, tangents):
-        if tangent is None:
+        if tangent is None or partial is None:
             continue
         if op.code is ops.cast:
             return b.cast(tangent, result.type) if isinstance(result.type, DType) and result.type.is_float else None

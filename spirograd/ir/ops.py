@@ -289,6 +289,17 @@ recall = _op(
     "recall", 2, "pure", "args (a, b): a; derivatives are those of b.", domain="bif", rule="same", level="kernel", evaluate=lambda t, a, b: a
 )
 
+with_partial = _op(
+    "with_partial",
+    3,
+    "pure",
+    "args (a, b, c): a; derivatives are those of a plus c times those of b.",
+    domain="f",
+    rule="same",
+    level="kernel",
+    evaluate=lambda t, a, b, c: a,
+)
+
 opaque = _op(
     "opaque",
     1,

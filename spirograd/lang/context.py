@@ -100,9 +100,10 @@ class Recorder:
         """Run Python code that launches kernels, which is left out of differentiation, or (``replaced``) has a gradient of its own."""
         return function()
 
-    def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any) -> None:
+    def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any, repeat: Callable[[], None] | None) -> None:
         """The host is about to write to a field or ndarray: to the element at ``key``, or (None) to all. ``clear`` sets the gradient of
-        what it writes (of a role: "dual", "grad_dual") to zero. ``source``: the field or ndarray that is copied, None for numbers."""
+        what it writes (of a role: "dual", "grad_dual") to zero. ``source``: the field or ndarray that is copied, None for numbers.
+        ``repeat`` writes the same again, None where only the host has it."""
 
 
 def recorder() -> Recorder | None:

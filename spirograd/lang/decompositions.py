@@ -1,7 +1,7 @@
-"""Decompositions of 2x2 and 3x3 matrices, unrolled, in Python and in kernels.
+"""Decompositions and linear systems of small matrices, in Python and in kernels: unrolled, for matrices of every scale.
 
-Rotations of Jacobi: G. H. Golub, C. F. Van Loan, Matrix Computations, 4th edition, sections 8.5 (symmetric) and 8.6.3 (one-sided, for
-singular values, which keeps small ones accurate). The results are accurate to a few units in the last place of the largest entry.
+Matrices are divided by a power of two first, so that squares of entries are neither infinite nor lost. The results are accurate to a few
+units in the last place of the largest entry.
 """
 
 from __future__ import annotations
@@ -9,89 +9,127 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from spirograd.base.dtypes import DType
-from spirograd.lang import context, ops
-from spirograd.lang.linear import cross, dot
+from spirograd.base.dtypes import DType, f32
+from spirograd.base.records import dataclass
+from spirograd.lang import context, jacobi, linear, ops, scalar
+from spirograd.lang import decomposition_rates as rates
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, type_error
 
-Column = list[Any]
-# An off-diagonal entry below this part of the diagonal is left alone; its square is a normal number of f32.
-_TINY = 1e-18
+_LARGEST = 6
+# Of rotations of all pairs of rows, for symmetric matrices by their size; two more in f64.
+_SWEEPS = (0, 1, 4, 5, 7, 8)
 
 
-def _columns(a: Any, dt: Any, what: str) -> tuple[list[Column], int]:
-    """The columns of a square matrix as floats, and how many sweeps of rotations its type needs."""
-    if not isinstance(a, Matrix) or len(a.shape) != 2 or a.shape[0] != a.shape[1] or a.shape[0] not in (2, 3):
-        raise type_error(f"`{what}` takes a 2x2 or 3x3 matrix", "decompose larger ones with NumPy, outside of kernels")
-    n = a.shape[0]
-    first = a.entries[0]
+@dataclass(slots=True)
+class _Square:
+    """A square matrix to decompose: its ``rows`` as floats of type ``t``. Results are of type ``wanted``."""
+
+    rows: list[list[Any]]
+    t: DType
+    wanted: DType
+
+    @property
+    def n(self) -> int:
+        return len(self.rows)
+
+    @property
+    def runs(self) -> bool:
+        """Whether entries are known at run time only."""
+        return any(isinstance(x, Value) for row in self.rows for x in row)
+
+    def result(self, rows: Sequence[Sequence[Any]]) -> Matrix:
+        made = Matrix([list(row) for row in rows])
+        return made if self.t is self.wanted else ops.cast(made, self.wanted)
+
+    def vector(self, entries: Sequence[Any]) -> Matrix:
+        made = Matrix(list(entries))
+        return made if self.t is self.wanted else ops.cast(made, self.wanted)
+
+
+def _square(a: Any, dt: Any, name: str, sizes: Sequence[int]) -> _Square:
+    """Check the argument of a function of this file. f16 is computed in f32."""
+    if not isinstance(a, Matrix) or len(a.shape) != 2 or a.shape[0] != a.shape[1] or a.shape[0] not in sizes:
+        known = "a 2x2 matrix" if len(sizes) == 1 else " or ".join(f"{n}x{n}" for n in sizes) if len(sizes) == 2 else ""
+        known = known or f"square matrices of up to {sizes[-1]}x{sizes[-1]}"
+        takes = known if known.startswith(("a ", "square")) else f"a {known} matrix"
+        raise type_error(f"`{name}` takes {takes}, not {scalar.describe(a)}", "decompose larger ones with NumPy, outside of kernels")
+    n, first = a.shape[0], a.entries[0]
     default = context.language_options().default_fp
-    t: DType = ops.as_dtype(dt) if dt is not None else first.dtype if isinstance(first, Value) else default
-    t = t if t.is_float else default
-    cast = ops.cast(a, t)
-    sweeps = 2 if n == 2 else 4 if t.bits < 64 else 6
-    return [[cast.entries[i * n + j] for i in range(n)] for j in range(n)], sweeps
+    wanted: DType = ops.as_dtype(dt) if dt is not None else first.dtype if isinstance(first, Value) else default
+    wanted = wanted if wanted.is_float else default
+    t = f32 if wanted.bits < 32 else wanted
+    cast = ops.cast(a, t).entries
+    return _Square([list(cast[i * n : (i + 1) * n]) for i in range(n)], t, wanted)
 
 
-def _from_columns(columns: Sequence[Column]) -> Matrix:
-    return Matrix([list(row) for row in zip(*columns)])
+def _scaled(rows: Sequence[Sequence[Any]], t: DType) -> tuple[list[list[Any]], Any]:
+    """The matrix divided by a power of two, and the latter."""
+    scale = jacobi.power_of_two([x for row in rows for x in row], t)
+    part = 1.0 / scale
+    return [[x * part for x in row] for row in rows], scale
 
 
-def _identity(n: int) -> list[Column]:
-    return [[1.0 if i == j else 0.0 for i in range(n)] for j in range(n)]
+def _transposed(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows)]
 
 
-def _rotation(low: Any, high: Any, off: Any) -> tuple[Any, Any]:
-    """Cosine and sine of the rotation that makes the symmetric [[low, off], [off, high]] diagonal."""
-    active = ops.abs(off) > _TINY * (ops.abs(low) + ops.abs(high))
-    theta = (high - low) / (2.0 * ops.select(active, off, 1.0))
-    size = 1.0 / (ops.abs(theta) + ops.sqrt(theta * theta + 1.0))
-    t = ops.select(active, ops.select(theta < 0, -size, size), 0.0)
-    c = 1.0 / ops.sqrt(t * t + 1.0)
-    return c, t * c
+def _times(a: Sequence[Sequence[Any]], b: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    n = len(a)
+    flat = linear.product([x for row in a for x in row], [x for row in b for x in row], n, n, n)
+    return [flat[i * n : (i + 1) * n] for i in range(n)]
 
 
-def _turn(a: Column, b: Column, c: Any, s: Any) -> tuple[Column, Column]:
-    return [c * x - s * y for x, y in zip(a, b)], [s * x + c * y for x, y in zip(a, b)]
+# --- symmetric matrices --------------------------------------------------------------------------------------------------------
 
 
-def _pairs(n: int) -> list[tuple[int, int]]:
-    return [(i, j) for i in range(n) for j in range(i + 1, n)]
-
-
-def _sorting(n: int) -> list[tuple[int, int]]:
-    return [(0, 1)] if n == 2 else [(0, 1), (1, 2), (0, 1)]
-
-
-def _exchange(condition: Any, a: Column, b: Column) -> tuple[Column, Column]:
-    """(b, -a) where the condition holds, else (a, b): keeps the orientation."""
-    pairs = list(zip(a, b))
-    return [ops.select(condition, y, x) for x, y in pairs], [ops.select(condition, -x, y) for x, y in pairs]
+def _eigen(a: Any, dt: Any, name: str) -> tuple[_Square, list[list[Any]], list[Any], list[list[Any]]]:
+    """What is decomposed, its symmetric part, eigenvalues and eigenvectors, the latter two with derivatives."""
+    matrix = _square(a, dt, name, range(1, _LARGEST + 1))
+    n, rows = matrix.n, matrix.rows
+    symmetric = [[rows[i][i] if i == j else 0.5 * rows[i][j] + 0.5 * rows[j][i] for j in range(n)] for i in range(n)]
+    scaled, scale = _scaled(symmetric, matrix.t)
+    sweeps = _SWEEPS[n - 1] + (2 if matrix.t.bits == 64 and n > 2 else 0)
+    values, columns = jacobi.eigen(scaled, sweeps)
+    values, vectors = [x * scale for x in values], _transposed(columns)
+    if matrix.runs:
+        values, vectors = rates.eigen(symmetric, values, vectors, matrix.t)
+    return matrix, symmetric, values, vectors
 
 
 @ops.traceable
 def sym_eig(a: Any, dt: Any = None) -> tuple[Matrix, Matrix]:
-    """Eigenvalues of a symmetric 2x2 or 3x3 matrix, smallest first, and the matrix whose columns are the eigenvectors, of length 1.
+    """Eigenvalues of a symmetric matrix of up to 6x6, smallest first, and the matrix whose columns are the eigenvectors, of length 1.
 
-    ``dt``: the float type to compute in, by default that of ``a``. Raises SpirogradTypeError for other shapes.
+    Of a matrix that is not symmetric, those of (a + a^T) / 2. ``dt``: the float type to compute in, by default that of ``a``. Derivatives
+    of the eigenvectors of equal eigenvalues are NaN; those of the eigenvalues are right for sums of any function over all of them.
+    Raises SpirogradTypeError for other shapes.
     """
-    rows, sweeps = _columns(a, dt, "sym_eig")
-    n = len(rows)
-    vectors = _identity(n)
-    for p, q in _pairs(n) * (1 if n == 2 else sweeps):
-        c, s = _rotation(rows[p][p], rows[q][q], rows[p][q])
-        rows[p], rows[q] = _turn(rows[p], rows[q], c, s)
-        columns = [list(column) for column in zip(*rows)]
-        columns[p], columns[q] = _turn(columns[p], columns[q], c, s)
-        rows = [list(row) for row in zip(*columns)]
-        vectors[p], vectors[q] = _turn(vectors[p], vectors[q], c, s)
-    values = [rows[k][k] for k in range(n)]
-    for p, q in _sorting(n):
-        swap = values[p] > values[q]
-        values[p], values[q] = ops.select(swap, values[q], values[p]), ops.select(swap, values[p], values[q])
-        vectors[p], vectors[q] = _exchange(swap, vectors[p], vectors[q])
-    return Matrix(values), _from_columns(vectors)
+    matrix, _, values, vectors = _eigen(a, dt, "sym_eig")
+    return matrix.vector(values), matrix.result(vectors)
+
+
+@ops.traceable
+def make_spd(a: Any, dt: Any = None) -> Matrix:
+    """The positive semi-definite matrix nearest to a symmetric one of up to 6x6: its negative eigenvalues become 0.
+
+    Its derivative exists where no eigenvalue is 0, and is that from below there. ``dt``, shapes, errors: as of `sym_eig`.
+    """
+    matrix, symmetric, values, vectors = _eigen(a, dt, "make_spd")
+    part = [[ops.max(value, 0.0) * x for value, x in zip(values, row)] for row in vectors]
+    projected = _times(part, _transposed(vectors))
+    return matrix.result(rates.projection(symmetric, values, vectors, projected, matrix.t) if matrix.runs else projected)
+
+
+# --- singular values -----------------------------------------------------------------------------------------------------------
+
+
+def _singular(matrix: _Square) -> tuple[list[list[Any]], list[Any], list[list[Any]]]:
+    """U, singular values and V, without derivatives."""
+    scaled, scale = _scaled(matrix.rows, matrix.t)
+    sweeps = 2 if matrix.n == 2 else 4 if matrix.t.bits < 64 else 6
+    u, sigma, v = jacobi.singular(_transposed(scaled), sweeps)
+    return _transposed(u), [x * scale for x in sigma], _transposed(v)
 
 
 @ops.traceable
@@ -99,65 +137,79 @@ def svd(a: Any, dt: Any = None) -> tuple[Matrix, Matrix, Matrix]:
     """Matrices U, S, V with a = U @ S @ V.transpose(), U and V orthogonal, S diagonal with the largest first; 2x2 or 3x3.
 
     V is a rotation. 2x2: the singular values are not negative, and U reflects if the determinant is negative. 3x3: U is a rotation, and the
-    last singular value has the sign of the determinant. ``dt``: as of `sym_eig`. Raises SpirogradTypeError for other shapes.
+    last singular value has the sign of the determinant. Derivatives of U and V are NaN where singular values are equal: there
+    `polar_decompose` gives those of U @ V.transpose(). Those of S are right for sums of any function over all singular values. ``dt``: as
+    of `sym_eig`. Raises SpirogradTypeError for other shapes.
     """
-    b, sweeps = _columns(a, dt, "svd")
-    n = len(b)
-    v = _identity(n)
-    for p, q in _pairs(n) * sweeps:
-        c, s = _rotation(dot(b[p], b[p]), dot(b[q], b[q]), dot(b[p], b[q]))
-        b[p], b[q] = _turn(b[p], b[q], c, s)
-        v[p], v[q] = _turn(v[p], v[q], c, s)
-    for p, q in _sorting(n):
-        swap = dot(b[p], b[p]) < dot(b[q], b[q])
-        b[p], b[q] = _exchange(swap, b[p], b[q])
-        v[p], v[q] = _exchange(swap, v[p], v[q])
-    u = _completed(b)
-    sigma = [dot(x, y) for x, y in zip(u, b)]
-    if n == 2:
-        negative = sigma[1] < 0
-        u[1] = [ops.select(negative, -x, x) for x in u[1]]
-        sigma[1] = ops.abs(sigma[1])
-    diagonal = [[sigma[i] if i == j else 0.0 * sigma[i] for i in range(n)] for j in range(n)]
-    return _from_columns(u), _from_columns(diagonal), _from_columns(v)
-
-
-def _unit(x: Column, otherwise: Column) -> Column:
-    """x of length 1, or ``otherwise`` where x is zero."""
-    square = dot(x, x)
-    scale = 1.0 / ops.sqrt(ops.select(square > 0, square, 1.0))
-    return [ops.select(square > 0, e * scale, o) for e, o in zip(x, otherwise)]
-
-
-def _completed(b: list[Column]) -> list[Column]:
-    """The rotation whose first columns have the directions of those of b, which are orthogonal, longest first."""
-    if len(b) == 2:
-        first = _unit(b[0], [1.0, 0.0])
-        return [first, [-first[1], first[0]]]
-    x, y, z = first = _unit(b[0], [1.0, 0.0, 0.0])
-    # Some direction across the first, for where the second column is zero: x or y is left out, whichever is smaller.
-    small = ops.abs(x) < ops.abs(y)
-    across = _unit([ops.select(small, 0.0 * x, -z), ops.select(small, -z, 0.0 * y), ops.select(small, y, x)], [0.0, 1.0, 0.0])
-    along = dot(first, b[1])
-    rest = [e - along * f for e, f in zip(b[1], first)]
-    tiny = dot(rest, rest) <= 1e-12 * dot(b[0], b[0]) * _TINY
-    second = _unit([ops.select(tiny, 0.0 * e, e) for e in rest], across)
-    return [first, second, cross(first, second)]
+    matrix = _square(a, dt, "svd", (2, 3))
+    u, sigma, v = _singular(matrix)
+    if matrix.runs:
+        u, sigma, v = rates.singular(matrix.rows, u, sigma, v, matrix.t)
+    n = matrix.n
+    diagonal = [[sigma[i] if i == j else 0.0 * sigma[i] for j in range(n)] for i in range(n)]
+    return matrix.result(u), matrix.result(diagonal), matrix.result(v)
 
 
 @ops.traceable
 def polar_decompose(a: Any, dt: Any = None) -> tuple[Matrix, Matrix]:
-    """An orthogonal matrix R and a symmetric P with a = R @ P; 2x2 or 3x3, from `svd`, whose signs R and P take over."""
-    u, sigma, v = svd(a, dt)
-    transposed = v.transpose()
-    return u @ transposed, v @ sigma @ transposed
+    """An orthogonal matrix R and a symmetric P with a = R @ P; 2x2 or 3x3, from `svd`, whose signs R and P take over.
+
+    The derivative exists where no two singular values, with their signs, add up to 0: at multiples of rotations, too. Elsewhere it is
+    infinite or NaN. ``dt``, errors: as of `svd`.
+    """
+    matrix = _square(a, dt, "polar_decompose", (2, 3))
+    u, sigma, v = _singular(matrix)
+    transposed = _transposed(v)
+    r = _times(u, transposed)
+    p = _times([[x * s for x, s in zip(row, sigma)] for row in v], transposed)
+    if matrix.runs:
+        r, p = rates.polar(matrix.rows, r, p, matrix.t)
+    return matrix.result(r), matrix.result(p)
+
+
+# --- others ----------------------------------------------------------------------------------------------------------------------
+
+
+@ops.traceable
+def eig(a: Any, dt: Any = None) -> tuple[Matrix, Matrix]:
+    """Eigenvalues and eigenvectors of a 2x2 matrix, which may be complex.
+
+    The first result has a row for each eigenvalue: its real and its imaginary part, the largest real or imaginary part first. The second is
+    4x2: each column is an eigenvector of length 1, with the real and the imaginary part of its first entry, then those of its second.
+    Derivatives are infinite or NaN where the eigenvalues are equal. ``dt``: as of `sym_eig`. Raises SpirogradTypeError for other shapes.
+    """
+    matrix = _square(a, dt, "eig", (2,))
+    scaled, scale = _scaled(matrix.rows, matrix.t)
+    (a00, a01), (a10, a11) = scaled
+    middle, half = 0.5 * (a00 + a11), 0.5 * (a00 - a11)
+    square = half * half + a01 * a10
+    is_real = square >= 0
+    root = ops.sqrt(ops.select(is_real, square, -square))
+    real, imaginary = ops.select(is_real, root, 0.0), ops.select(is_real, 0.0, root)
+    values, columns = [], []
+    for sign, unit in ((1.0, (1.0, 0.0)), (-1.0, (0.0, 1.0))):
+        values.append([(middle + sign * real) * scale, sign * imaginary * scale])
+        # Two multiples of the eigenvector: the second where the first is zero, or too small to be accurate.
+        first = [sign * real + half, sign * imaginary, a10, 0.0]
+        second = [a01, 0.0, sign * real - half, sign * imaginary]
+        sizes = [linear.dot(x, x) for x in (first, second)]
+        weak = sizes[0] < 1e-3 * sizes[1]
+        length = ops.sqrt(ops.select(weak, sizes[1], sizes[0]))
+        nothing = length <= 0.0
+        part = 1.0 / ops.select(nothing, 1.0, length)
+        rest = (unit[0], 0.0, unit[1], 0.0)
+        columns.append([ops.select(nothing, o, ops.select(weak, y, x) * part) for x, y, o in zip(first, second, rest)])
+    return matrix.result(values), matrix.result(_transposed(columns))
 
 
 @ops.traceable
 def solve(a: Any, b: Any, dt: Any = None) -> Matrix:
-    """The vector x with a @ x = b; 2x2 or 3x3. Entries come out infinite or NaN where ``a`` is singular. ``dt``: as of `sym_eig`."""
-    columns, _ = _columns(a, dt, "solve")
-    if not isinstance(b, Matrix) or b.shape != (len(columns),):
-        raise type_error(f"`solve` with a {len(columns)}x{len(columns)} matrix takes a vector of {len(columns)}")
-    solution: Matrix = _from_columns(columns).inverse() @ b
-    return solution
+    """The vector x with a @ x = b, for matrices of up to 6x6, by elimination with pivoting.
+
+    Entries come out infinite or NaN where ``a`` is singular. ``dt``: as of `sym_eig`. Raises SpirogradTypeError for other shapes.
+    """
+    matrix = _square(a, dt, "solve", range(1, _LARGEST + 1))
+    if not isinstance(b, Matrix) or b.shape != (matrix.n,):
+        raise type_error(f"`solve` with a {matrix.n}x{matrix.n} matrix takes a vector of {matrix.n}, not {scalar.describe(b)}")
+    right = ops.cast(b, matrix.t).entries
+    return matrix.vector([row[0] for row in linear.solution(matrix.rows, [[x] for x in right])])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,35 +41,78 @@ def _minor(a: Sequence[Any], n: int, row: int, column: int) -> list[Any]:
     return [a[i * n + j] for i in range(n) for j in range(n) if i != row and j != column]
 
 
+def total(a: Sequence[Any]) -> Any:
+    """The sum of a list."""
+    return functools.reduce(scalar.add, a)
+
+
+LARGEST = 8  # matrix whose determinant and inverse are unrolled
+
+
+def _check_size(name: str, n: int) -> None:
+    if n > LARGEST:
+        raise type_error(f"`{name}` takes matrices of up to {LARGEST}x{LARGEST}, got {n}x{n}", "factorise larger matrices in a loop")
+
+
 def determinant(a: Sequence[Any], n: int) -> Any:
-    """By Laplace expansion along the first row; n up to 4."""
-    if n > 4:
-        raise type_error(f"`determinant` takes matrices of up to 4x4, got {n}x{n}", "factorise larger matrices in a loop")
-    if n == 1:
-        return a[0]
-    if n == 2:
-        return scalar.sub(scalar.mul(a[0], a[3]), scalar.mul(a[1], a[2]))
-    total: Any = None
-    for j in range(n):
-        term = scalar.mul(a[j], determinant(_minor(a, n, 0, j), n - 1))
-        if total is None:
-            total = term
-        else:
-            total = scalar.sub(total, term) if j % 2 else scalar.add(total, term)
-    return total
+    """By Laplace expansion; n up to 8. There are no divisions, so singular matrices and integers are no special cases."""
+    _check_size("determinant", n)
+    return _minors(a, n, range(n))
+
+
+def _minors(a: Sequence[Any], n: int, rows: Sequence[int], left_out: int = -1) -> Any:
+    """The determinant of some rows of an n x n matrix without the column ``left_out``. Minors of the last rows are shared."""
+    columns = tuple([j for j in range(n) if j != left_out])
+    known: dict[tuple[int, ...], Any] = {(j,): a[rows[-1] * n + j] for j in columns}
+    for size in range(2, len(rows) + 1):
+        row = rows[len(rows) - size]
+        for chosen in itertools.combinations(columns, size):
+            terms = [scalar.mul(a[row * n + j], known[chosen[:k] + chosen[k + 1 :]]) for k, j in enumerate(chosen)]
+            known[chosen] = _alternating(terms)
+    return known[columns]
+
+
+def _alternating(terms: Sequence[Any]) -> Any:
+    """The sum of terms, every other one negative."""
+    result = terms[0]
+    for k, term in enumerate(terms[1:]):
+        result = scalar.add(result, term) if k % 2 else scalar.sub(result, term)
+    return result
 
 
 def inverse(a: Sequence[Any], n: int) -> list[Any]:
-    """Adjugate over determinant; n up to 4. Entries of a singular matrix come out infinite or NaN."""
-    if n > 4:
-        raise type_error(f"`inverse` takes matrices of up to 4x4, got {n}x{n}", "solve larger systems in a loop")
+    """Up to 4x4 adjugate over determinant, up to 8x8 by elimination. Entries of a singular matrix come out infinite or NaN."""
+    _check_size("inverse", n)
     if n == 1:
         return [scalar.truediv(1.0, a[0])]
+    if n > 4:
+        identity = [[1.0 if i == j else 0.0 for j in range(n)] for i in range(n)]
+        return [x for row in solution([list(a[i * n : (i + 1) * n]) for i in range(n)], identity) for x in row]
     cofactors = [[_cofactor(a, n, i, j) for j in range(n)] for i in range(n)]
     whole = dot(a[:n], cofactors[0])
     return [scalar.truediv(cofactors[j][i], whole) for i in range(n) for j in range(n)]
 
 
 def _cofactor(a: Sequence[Any], n: int, i: int, j: int) -> Any:
-    value = determinant(_minor(a, n, i, j), n - 1)
+    value = _minors(a, n, [k for k in range(n) if k != i], j)
     return -value if (i + j) % 2 else value
+
+
+def solution(a: Sequence[Sequence[Any]], b: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """The rows of x with a @ x = b, by Gaussian elimination with partial pivoting; infinite or NaN where ``a`` is singular."""
+    n = len(a)
+    rows = [[*x, *y] for x, y in zip(a, b)]
+    for k in range(n):
+        for i in range(k + 1, n):
+            larger = scalar.greater(abs(rows[i][k]), abs(rows[k][k]))
+            pairs = list(zip(rows[k], rows[i]))
+            rows[k][k:] = [scalar.select(larger, y, x) for x, y in pairs[k:]]
+            rows[i][k:] = [scalar.select(larger, x, y) for x, y in pairs[k:]]
+        for i in range(k + 1, n):
+            factor = scalar.truediv(rows[i][k], rows[k][k])
+            rows[i][k + 1 :] = [scalar.sub(y, scalar.mul(factor, x)) for x, y in zip(rows[k][k + 1 :], rows[i][k + 1 :])]
+    for k in reversed(range(n)):
+        for j in range(n, len(rows[k])):
+            known = [scalar.mul(rows[k][i], rows[i][j]) for i in range(k + 1, n)]
+            rows[k][j] = scalar.truediv(functools.reduce(scalar.sub, known, rows[k][j]), rows[k][k])
+    return [row[n:] for row in rows]

@@ -200,13 +200,13 @@ def refract(x: Any, n: Any, eta: Any) -> Any:
 
 @traceable
 def determinant(m: Any) -> Any:
-    """The determinant of a square matrix up to 4x4."""
+    """The determinant of a square matrix up to 8x8."""
     return m.determinant()
 
 
 @traceable
 def inverse(m: Any) -> Any:
-    """The inverse of a square matrix up to 4x4; infinite or NaN if it is singular."""
+    """The inverse of a square matrix up to 8x8; infinite or NaN if it is singular."""
     return m.inverse()
 
 

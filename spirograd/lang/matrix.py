@@ -476,11 +476,11 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         return functools.reduce(scalar.add, self._entries[:: n + 1])
 
     def determinant(self) -> Any:
-        """The determinant of a square matrix up to 4x4."""
+        """The determinant of a square matrix up to 8x8."""
         return linear.determinant(self._entries, self._side_length("determinant"))
 
     def inverse(self) -> Matrix:
-        """The inverse of a square matrix up to 4x4; infinite or NaN if it is singular."""
+        """The inverse of a square matrix up to 8x8; infinite or NaN if it is singular."""
         return make(linear.inverse(self._entries, self._side_length("inverse")), self.shape)
 
     # --- constructors ---

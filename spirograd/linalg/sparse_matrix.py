@@ -145,7 +145,7 @@ class SparseMatrix(NearNames):
         if isinstance(other, SparseMatrix):
             if self.shape[1] != other.shape[0]:
                 raise SpirogradValueError(
-                    f"`@` of matrices of shapes {self.shape} and {other.shape}: {self.shape[1]} is not {other.shape[0]}"
+                    f"`@` needs as many columns on the left as rows on the right, got shapes {self.shape} and {other.shape}"
                 )
             return self._like(self._held @ other._held)
         if isinstance(other, Ndarray):
@@ -158,7 +158,8 @@ class SparseMatrix(NearNames):
         if not isinstance(other, np.ndarray):
             return NotImplemented
         if other.ndim not in (1, 2) or other.shape[0] != self.shape[1]:
-            raise SpirogradValueError(f"`@` of a matrix of shape {self.shape} and an array of shape {other.shape}")
+            rows = self.shape[1]
+            raise SpirogradValueError(f"`@` of a matrix of shape {self.shape} needs shape ({rows},) or ({rows}, n), got {other.shape}")
         return self._held @ other
 
     def spmv(self, x: Any, out: Any) -> None:

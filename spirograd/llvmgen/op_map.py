@@ -88,6 +88,7 @@ OP_MAP: dict[OpCode, Handler] = {
     # arguments
     ops.stop_grad: _KERNEL_LEVEL,
     ops.recall: _KERNEL_LEVEL,
+    ops.with_partial: _KERNEL_LEVEL,
     ops.arg: _KERNEL_LEVEL,
     ops.shape: _KERNEL_LEVEL,
     ops.address: _KERNEL_LEVEL,

@@ -89,6 +89,7 @@ OP_MAP: dict[OpCode, Handler] = {
     # arguments and memory
     ops.stop_grad: _DERIVATIVES,
     ops.recall: _DERIVATIVES,
+    ops.with_partial: _DERIVATIVES,
     ops.arg: _KERNEL_ONLY,
     ops.shape: _KERNEL_ONLY,
     ops.address: _KERNEL_ONLY,

@@ -32,7 +32,7 @@ math.translate one pow randn raw_div rescale_index static_print types.primitive_
 OutOfDeviceMemory Field MatrixField StructField ScalarNdarray assume_in_range cache_read_only no_activate loop_unique
 activate deactivate is_active
 deactivate_all_snodes set_logging_level is_logging_effective pyfunc axes SNode types.func types.template types.Template available_archs
-perf_dispatch svd sym_eig polar_decompose solve ad.Tape ad.FwdMode ad.grad_replaced ad.grad_for ad.clear_all_gradients
+perf_dispatch eig make_spd svd sym_eig polar_decompose solve ad.Tape ad.FwdMode ad.grad_replaced ad.grad_for ad.clear_all_gradients
 types.sparse_matrix_builder linalg.SparseMatrixBuilder linalg.SparseSolver linalg.MatrixFreeCG
 get_addr frexp python ArgPack types.argpack ref types.ref global_thread_idx volatile_load BufferView types.BufferViewType append length
 profiler.print_kernel_profiler_info
@@ -42,8 +42,8 @@ stream_parallel create_stream create_event Stream Event
 """
 # Deliberately later; the reasons are in base/later.py.
 _ABSENT = """
-eig BitpackedFields
-Texture make_spd mesh_local ui
+BitpackedFields
+Texture mesh_local ui
 sparse
 """
 PRESENT, ABSENT = _PRESENT.split(), _ABSENT.split()

@@ -504,7 +504,7 @@ class ScalarField(Exported, Field):
     def fill(self, value: Any) -> None:
         """Set all elements to ``value``."""
         number = self._number(value)
-        shadows.host_write(self)
+        shadows.host_write(self, repeat=lambda: self.fill(number))
         if self.sparse_path is not None and np.any(number):
             sparse_contents.fill(self, number)
         else:
@@ -524,7 +524,7 @@ class ScalarField(Exported, Field):
         if self.sparse_path is not None or other.sparse_path is not None:
             self.from_numpy(other.to_numpy())
             return
-        shadows.host_write(self, source=other)
+        shadows.host_write(self, source=other, repeat=lambda: self.copy_from(other))
         transfer.copy(self.tree.allocation, self.view, other.tree.allocation, other.view)
 
     def to_numpy(self, dtype: Any = None, *, copy: bool | None = True) -> Array:

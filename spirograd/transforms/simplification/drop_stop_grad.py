@@ -1,4 +1,4 @@
-"""`stop_grad` and `recall` mean something to differentiation only, which comes before compilation."""
+"""`stop_grad`, `recall` and `with_partial` mean something to differentiation only, which comes before compilation."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from spirograd.transforms.context import PassContext
 
 
 def drop_stop_grad(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """``kernel`` with the first operand in the place of each `stop_grad` and `recall`."""
+    """``kernel`` with the first operand in the place of each of these operations."""
     rewriter = Rewriter()
-    for code in (ops.stop_grad, ops.recall):
+    for code in (ops.stop_grad, ops.recall, ops.with_partial):
         rewriter.handlers[code] = lambda op: rewriter.value(op.args[0])
     return rewriter.kernel(kernel)

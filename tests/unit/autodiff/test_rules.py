@@ -192,7 +192,7 @@ def test_every_operation_has_an_entry() -> None:
 
 
 def test_every_rule_is_tested_here() -> None:
-    assert {code for code, rule in RULES.items() if isinstance(rule, Rule)} == {*CASES, ops.cast, ops.recall}
+    assert {code for code, rule in RULES.items() if isinstance(rule, Rule)} == {*CASES, ops.cast, ops.recall, ops.with_partial}
 
 
 @pytest.mark.parametrize("code", RULES, ids=str)
@@ -257,6 +257,12 @@ def test_recall_passes_everything_to_its_second_operand() -> None:
     a, b, g = np.array([1.0]), np.array([2.0]), np.array([3.0])
     got = flows(ops.recall, f64, [a, b], g, [np.array([5.0]), np.array([7.0])])
     assert (got.result[0], got.pulled[0][0], got.pulled[1][0], got.pushed[0]) == (1.0, 0.0, 3.0, 7.0)
+
+
+def test_with_partial_adds_a_multiple_of_the_flow_of_its_second_operand() -> None:
+    a, b, c, g = (np.array([x]) for x in (1.0, 2.0, 5.0, 3.0))
+    got = flows(ops.with_partial, f64, [a, b, c], g, [np.array([7.0]), np.array([11.0]), np.array([13.0])])
+    assert (got.result[0], got.pulled[0][0], got.pulled[1][0], got.pulled[2], got.pushed[0]) == (1.0, 3.0, 15.0, None, 7.0 + 5.0 * 11.0)
 
 
 @pytest.mark.parametrize(("source", "target"), [(f64, f32), (f32, f64), (f16, f32), (f32, f16)], ids=str)

@@ -16,7 +16,7 @@ def arithmetic(kernel_level: bool, indent: str = "  ") -> str:
     lines += [f"%f_{n} = {n}(%f, %g) : f32" for n in FLOAT_BINARY.split()]
     lines += [f"%i_{n} = {n}(%i) : i32" for n in INT_UNARY.split()]
     lines += [f"%i_{n} = {n}(%i, %j) : i32" for n in (INT_BINARY + (" " + KERNEL_ONLY if kernel_level else "")).split()]
-    lines += ["%stopped = stop_grad(%f) : f32"] if kernel_level else []
+    lines += ["%stopped = stop_grad(%f) : f32", "%attached = with_partial(%f, %g, %f) : f32"] if kernel_level else []
     lines += [f"%c_{n} = {n}(%f, %g) : u1" for n in COMPARE.split()]
     lines += ["%c_isnan = isnan(%f) : u1", "%c_isinf = isinf(%f) : u1", "%fma = fma(%f, %g, %f) : f32"]
     lines += ['%nsw = add["nsw"](%i, %j) : i32', '%re = mul["reassoc"](%f, %g) : f32', '%ex = sub["exact"](%f, %g) : f32']

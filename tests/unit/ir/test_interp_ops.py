@@ -97,6 +97,7 @@ FLOAT: dict[str, Callable[..., Any]] = {
 MATH: dict[str, Callable[..., Any]] = {
     "rsqrt": lambda a: 1 / np.sqrt(a), "exp": np.exp, "log": np.log, "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin,
     "acos": np.arccos, "atan2": np.arctan2, "tanh": np.tanh, "pow": np.power, "fma": lambda a, b, c: a * b + c,
+    "with_partial": lambda a, b, c: a,
 }  # fmt: skip
 COMPARE: dict[str, Callable[..., Any]] = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
