@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -327,6 +328,16 @@ def _barrier(c: Compiler, op: Op) -> None:
     """Nothing: the interpreter is one thread, and does everything in order."""
 
 
+def _clock(c: Compiler, op: Op) -> Step:
+    """It goes up by one each time that it is read."""
+    out = c.entry(op)
+
+    def step(env: Env) -> None:
+        env[out] = np.int64(next(_READINGS))
+
+    return step
+
+
 def _check(c: Compiler, op: Op) -> Step:
     condition, *operands = c.args(op)
     site = op.attr
@@ -353,11 +364,13 @@ def _print(c: Compiler, op: Op) -> Step:
     return step
 
 
+_READINGS = itertools.count(1)
 _MAKERS: dict[OpCode, Maker] = {
     ops.const: _const, ops.result: _result, ops.if_: _if, **dict.fromkeys(LOOPS, _loop), ops.task: _task,
     ops.arg: _block_entry, ops.shape: _block_entry,
     ops.address: _block_entry, ops.seed: _block_entry, ops.slot: _block_entry, ops.tape_word: _tape_word,
     ops.thread_slot: _invocation, ops.builtin: _invocation, ops.claim: _invocation, ops.call: _call, ops.check: _check, ops.print_: _print,
+    ops.clock: _clock,
     ops.load: _load, ops.store: _store, ops.atomic: _atomic, ops.cas: _cas, ops.call_memory: _call,
     **dict.fromkeys((ops.barrier, ops.workgroup_barrier, ops.subgroup_reduce, ops.subgroup_shuffle), _barrier),
 }  # fmt: skip

@@ -512,6 +512,11 @@ def _barrier(v: _Verifier, op: Op) -> None:
     _in_group(v, op)
 
 
+def _clock(v: _Verifier, op: Op) -> None:
+    v.need(op.type is i64, op, "is an i64")
+    _plain(v, op)
+
+
 # --- workgroups ----------------------------------------------------------------------------------------------------------
 
 
@@ -559,7 +564,7 @@ _SPECIAL: dict[OpCode, Rule] = {
     ops.arg: _arg, ops.shape: _shape, ops.address: _address,
     ops.seed: _launch_word, ops.tape_word: _tape_word, ops.thread_slot: _launch_word, ops.builtin: _builtin,
     ops.slot: _slot, ops.load: _load, ops.store: _store, ops.call_memory: _call_memory,
-    ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.check: _check, ops.print_: _print,
+    ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.clock: _clock, ops.check: _check, ops.print_: _print,
     ops.workgroup_barrier: _barrier, ops.subgroup_reduce: _subgroup, ops.subgroup_shuffle: _subgroup,
     ops.subgroup_read: _subgroup,
 }  # fmt: skip

@@ -111,6 +111,16 @@ def test_values_of_every_width_are_shuffled(t: DType, profile: str) -> None:
     assert ptx(loop(body), caps=PTX[profile]).count("shfl.sync.bfly.b32") >= (2 if t.bits == 64 else 1)
 
 
+def test_the_clock_is_read_where_it_stands() -> None:
+    x = BufferRef("x", TREES[0], i64)
+
+    def body(b: Builder, i: Op) -> None:
+        for _ in range(2):
+            b.store(x, i, b.emit(ops.clock, type=i64))
+
+    assert ptx(loop(body)).count("%clock64") >= 2
+
+
 def test_what_would_end_the_process_is_refused() -> None:
     """LLVM has no instruction for it, and says so by ending the process."""
     x = BufferRef("x", TREES[0], f32)
