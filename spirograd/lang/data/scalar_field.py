@@ -120,8 +120,7 @@ class Field(HostScope):
         """The tree that holds the field, closed."""
         self.snode.tree.settle()
         place = self.snode  # now, since that may have divided the tree
-        stored: Place | None = getattr(place, "stored", None)
-        return (stored or place).tree
+        return (place.stored_node or place).tree
 
     @property
     def origin(self) -> tuple[int, ...]:
@@ -334,7 +333,7 @@ class ScalarField(Exported, Field):
 
     def _find_addresses(self) -> Layout:
         tree = self.tree
-        places = [p.stored or p for p in self._places]
+        places = [p.stored_node or p for p in self._places]
         above = places[0].above
         assert above is not None
         terms = terms_of(above.path, above.axis_numbers)
@@ -364,7 +363,7 @@ class ScalarField(Exported, Field):
         """The extents of the memory: of the index space, or of the region of cells below sparse nodes."""
         if self.sparse_path is None:
             return self.shape
-        above = (self._places[0].stored or self._places[0]).above
+        above = (self._places[0].stored_node or self._places[0]).above
         assert above is not None
         return above.shape
 
