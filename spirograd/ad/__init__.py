@@ -11,6 +11,7 @@ from spirograd.ad.second_order import hvp
 from spirograd.ad.sizings import Sizings, sizings
 from spirograd.ad.tape import Tape
 from spirograd.ad.torch import torch_function
+from spirograd.ad.torch_operator import torch_op
 from spirograd.base import later as _later
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "no_grad",
     "sizings",
     "torch_function",
+    "torch_op",
 ]
 
 if not TYPE_CHECKING:

@@ -216,7 +216,8 @@ def _operation(op: Any) -> Any:
 def inclusive_scan(x: Array, out: Array | None = None, op: Any = "add") -> None:
     """Set ``out[i]`` to ``x[0]`` to ``x[i]`` combined by ``op``: "add", "mul", "min", "max", or an associative `sg.func` of two values.
 
-    ``out`` may be ``x``, and is if it is None. Raises SpirogradTypeError and SpirogradValueError for arrays that do not fit.
+    One-dimensional fields or ndarrays of one type; ``out``, which has at least as many elements, may be ``x``, and is if it is None. Raises
+    SpirogradTypeError and SpirogradValueError for arrays that do not fit, and for other names of operations.
     """
     n = checked(x, "x")
     target = x if out is None else out
@@ -242,7 +243,11 @@ def exclusive_scan(x: Array, out: Array | None = None, op: Any = "add", start: A
 
 
 def reduce(x: Array, op: Any = "add") -> Any:
-    """All elements combined by ``op``, as for `inclusive_scan`: a number. Raises SpirogradValueError for no elements and a function."""
+    """All elements of ``x``, a one-dimensional field or ndarray, combined by ``op``, as for `inclusive_scan`: a number. Waits
+    for the device.
+
+    Of no elements it is the identity. Raises SpirogradValueError for no elements and a function, whose identity is not known.
+    """
     n, combine = checked(x, "x"), _operation(op)
     if n == 0:
         if not isinstance(op, str):
@@ -271,6 +276,7 @@ class PrefixSumExecutor:
         self.length = length
 
     def run(self, input_arr: Array) -> None:
-        """Replace each element of ``input_arr`` by the sum of itself and those before it."""
+        """Replace each element of ``input_arr`` by the sum of itself and those before it. Raises SpirogradValueError if it has fewer than
+        ``length`` elements."""
         n = checked(input_arr, "input_arr", self.length)
         _scan(input_arr, input_arr, min(n, self.length), _add, None)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.dtypes import DType, storage, u1
+from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.ir import ops
 from spirograd.ir.interp_groups import grouped_loop
 from spirograd.ir.interp_loops import LOOPS
@@ -285,7 +286,31 @@ def _cas(c: Compiler, op: Op) -> Step:
     return step
 
 
+def _recursive_call(c: Compiler, op: Op) -> Step:
+    """A call of a function that may be running: its values are put back afterwards."""
+    args, out = c.args(op), c.entry(op)
+
+    def step(env: Env) -> None:
+        params, steps, results = c.functions[op.attr]
+        values, kept = [env[arg] for arg in args], list(env)
+        for param, value in zip(params, values):
+            env[param] = value
+        try:
+            for inner in steps:
+                inner(env)
+        except RecursionError:
+            name = op.attr.partition(".")[0]
+            raise SpirogradRuntimeError(f"`{name}` calls itself too often for the stack of the interpreter") from None
+        found = tuple([env[r] for r in results])
+        env[:] = kept
+        env[out] = found if len(found) != 1 else found[0]
+
+    return step
+
+
 def _call(c: Compiler, op: Op) -> Step:
+    if op.attr in c.recursive:
+        return _recursive_call(c, op)
     params, steps, results = c.functions[op.attr if op.code is ops.call else op.attr.name]
     args, out, several = c.args(op), c.entry(op), len(results) != 1
 

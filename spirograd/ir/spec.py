@@ -63,8 +63,8 @@ class _Verifier:
         self.rules = SPEC[level]
         self.visible: set[Op] = set()
         self.defined: set[Op] = set()
-        self.functions: dict[str, Function] = {}
-        self.computing: set[str] = set()  # those that `call` may name
+        self.functions = {f.name: f for f in kernel.functions if f.name in kernel.recursive()}
+        self.computing = set(self.functions)  # those that `call` may name
         self.returning = {f.body.ops[-1] for f in kernel.functions if f.body.ops}
         self.path: list[Op] = []
 
@@ -83,11 +83,11 @@ class _Verifier:
         """Check a function, which may call those that were checked before."""
         self.region(function.body, None)
         effects = {op.code.effect for op in function.body.walk()} - {"pure", "control", "structure"}
-        name = f"{self.kernel.name}, {self.level} IR: function {function.name!r}"
         outside = ops.OUTSIDE & function.body.codes
         outer = all(isinstance(ref, (FieldRef, ArrayRef, BufferRef)) for _, ref in function.accesses)
-        if not (effects <= _IN_FUNCTIONS and outside <= ops.ARGUMENTS and outer) or function.name in self.functions:
-            raise IRError(f"{name} does what only a kernel does, or has the name of another")
+        known = self.functions.get(function.name, function)
+        if not (effects <= _IN_FUNCTIONS and outside <= ops.ARGUMENTS and outer and known is function):
+            raise IRError(f"{self.kernel.name}, {self.level} IR: {function.name!r} does what only kernels do, or has another's name")
         if not effects and not outside and function.body.results:
             self.computing.add(function.name)
         self.functions[function.name] = function

@@ -163,7 +163,8 @@ class SparseMatrix(NearNames):
         return self._held @ other
 
     def spmv(self, x: Any, out: Any) -> None:
-        """Set ``out`` to ``A @ x`` on the device: one-dimensional fields or ndarrays of the type of the matrix. A tape records it.
+        """Set ``out`` to ``A @ x`` on the device: one-dimensional fields or ndarrays of the type of the matrix, ``x`` with an
+        element for each column and ``out`` for each row. A tape records it.
 
         Raises SpirogradTypeError and SpirogradValueError for others.
         """

@@ -104,7 +104,7 @@ def collect_kernel_profiler_metrics(metric_list: Sequence[Any] = ()) -> Iterator
 
 def scope(name: str) -> AbstractContextManager[None]:
     """A part of the program with a name, for traces and `print_scoped_profiler_info`: ``with sg.profiler.scope("solve"): ...``. Times are
-    those of the host. Costs nothing where nobody measures."""
+    those of the host. Without a profiler or a trace, a scope is not recorded."""
     return _spans.span(name, "scope")
 
 

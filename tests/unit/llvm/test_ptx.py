@@ -200,3 +200,24 @@ function "f" { (%p: f32)
 def test_functions_have_the_instructions_of_the_device() -> None:
     (binary,) = compile_kernel(parse(FUNCTION), CAPS, CompileOptions()).binaries
     assert b"rsqrt.approx" in binary
+
+
+RECURSIVE = """  %one = const[1.0]() : f32
+  %more = lt(%one, %p) : u1
+  %m = if(%more) : (f32) {
+    %less = sub(%p, %one) : f32
+    %inner = call["f"](%less) : f32
+    %sum = sub(%p, %inner) : f32
+    yield(%sum)
+  } {
+    yield(%p)
+  }
+  %r = result[0](%m) : f32
+  yield(%r)
+"""
+
+
+def test_functions_that_call_themselves() -> None:
+    text = FUNCTION.replace("  %m = rsqrt(%p) : f32\n  yield(%m)\n", RECURSIVE)
+    (binary,) = compile_kernel(parse(text), CAPS, CompileOptions(verify=True)).binaries
+    assert re.search(rb"call(.uni)? *\(retval", binary)
