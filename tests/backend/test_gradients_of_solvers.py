@@ -183,7 +183,7 @@ def test_refusals(arch: str) -> None:
 
 
 def test_an_adjoint_that_does_not_converge(arch: str) -> None:
-    (_, b, u), loss, data = memory(sg.field)
+    (_, b, u), loss, _ = memory(sg.field)
 
     @sg.kernel
     def product(v: sg.Template, out: sg.Template):  # type: ignore[no-untyped-def]
